@@ -82,7 +82,10 @@ class PerExpert(Generic[T]):
 
 @dataclass(frozen=True)
 class Precision:
-    """The dtype and arithmetic of a model's forward, and the number of processes that share its tokens."""
+    """The numeric format of a model's forward, and how many processes share its tokens.
+
+    `dtype` is the compute dtype. `arithmetic` is that of linear layers, and `attention` that of attention.
+    """
 
     dtype: torch.dtype
     arithmetic: Arithmetic = "auto"

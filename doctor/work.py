@@ -153,9 +153,12 @@ def worked_out(config: ModelConfig, setting: Setting, rates: Rates, fetched: int
 
 
 def fits(config: ModelConfig, weight: float, setting: Setting, memory: float) -> Fit | None:
-    """Return the placement of a model on a card for a `setting`, or None if the model does not fit. `weight`: the bytes
-    of each stored weight. `memory`: the bytes of the card's memory. The order of attempts: all on the card, keys and
-    values in 8 bits, keys and values in host memory, also the weights."""
+    """Return the placement of a model on a card for a `setting`, or None if the model does not fit.
+
+    `weight` is the number of bytes of a stored weight. `memory` is the card's memory in bytes. Four placements are
+    tried in this order: all on the card; keys and values in 8 bits; keys and values in host memory; keys, values and
+    weights in host memory.
+    """
     work = _work(config, setting)
     stored = int(weight * sum(math.prod(shape) for shape in config.parameter_shapes().values()))
     host, eight_bit = KeyValuePlace(on_host=True), KeyValuePlace(eight_bit=True)

@@ -34,9 +34,15 @@ from .stages import RunContext, conditioning, draw_noise, encode_image, encode_p
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a run. `path`: the video or the folder of PNG files, None if `output` was None. `seed`: the seed of
-    the noise. `stages`: the time and memory of each stage. `model_steps`: the steps that the base model computed, fewer
-    than all with a `reuse_threshold`. `frames`: the video, uint8 [F, H, W, 3], if `output` was None."""
+    """The result of a run.
+
+    path: the video file or the folder of PNG files; None if `output` was None.
+    seed: the seed of the noise.
+    stages: the time and memory of each stage.
+    model_steps: the number of steps that called the base model. With a `reuse_threshold`
+        some steps may not. It is 0 for a causal model.
+    frames: the video, uint8 [F, H, W, 3], if `output` was None; else None.
+    """
 
     path: Path | None
     seed: int

@@ -123,9 +123,12 @@ def draw_noise(geometry: Geometry, generator: torch.Generator) -> Tensor:
 
 
 def conditioning(plan: SamplingPlan, y: Tensor, prompts: Sequence[Tensor]) -> Conditioning:
-    """Return the conditioning of a video on the plan's device. `y`: the image conditioning, [1, 20, f, h, w].
-    `prompts`: the embedding of the prompt and, if guided, that of the negative prompt, [1, L, D] each. The camera
-    becomes a map of Pluecker coordinates, which includes the held keys for models that use them."""
+    """Return the conditioning of a video, on the plan's device.
+
+    `y` is the image conditioning, [1, 20, f, h, w]. `prompts` holds the embedding of the prompt and, with guidance,
+    that of the negative prompt, [1, L, D] each. The camera path of the plan becomes the model's camera input:
+    Pluecker coordinates, or ray directions and W, A, S, D flags if the path has actions.
+    """
     path, geometry, camera = plan.camera, plan.geometry, None
     size = {"frames": geometry.frames, "height": geometry.height, "width": geometry.width}
     if path is not None and path.actions is not None:

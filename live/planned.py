@@ -19,8 +19,11 @@ so its window must be limited."""
 
 
 def latent_frames(window: int | None) -> int:
-    """Return the number of latent frames for which to plan memory, for an attention window of `window` latent frames.
-    None is the release's own window. Raises InputError for 0, the whole video."""
+    """Return the number of latent frames for which memory is planned: a multiple of LATENT_FRAMES, at least `window`.
+
+    `window` is the attention window in latent frames; None is the release's own window. Raises InputError for 0 (the
+    whole video), because a walk has no end.
+    """
     if window == 0:
         raise InputError("`window` 0 is the whole video, and a walk has no end; name a window, such as 18")
     return LATENT_FRAMES * -(-(window or 1) // LATENT_FRAMES)

@@ -91,8 +91,11 @@ def _predict(x: Tensor, before: Tensor, current: Tensor, levels: list[float], or
 def _correct(
     start: Tensor, before: Tensor, current: Tensor, denoised: Tensor, levels: list[float], order: int
 ) -> Tensor:
-    """Return x after the same step as in `_predict`, recomputed with `denoised`, the model's x0 at its end. `start` is
-    x at the start of the step."""
+    """Return x after the same step as in `_predict`, recomputed with the model's x0 at the end of the step.
+
+    `start` is x at the start of the step, and `denoised` is x0 at its end. The other arguments are those of
+    `_predict`.
+    """
     if order == 1:
         return _move(start, current + 0.5 * (denoised - current), levels[-2], levels[-1])
     ratio = _ratio(levels)

@@ -1,4 +1,7 @@
-"""Writing of model files from tensors in memory, in the quantizer's formats, for toys, their training and tests."""
+"""Functions that write tensors in memory to model files in the quantizer's formats, and read them back.
+
+Toy models, their training and the tests use them.
+"""
 
 from collections.abc import Iterable
 from fnmatch import fnmatchcase

@@ -97,7 +97,10 @@ def _merge(data: Mapping, frame: Mapping) -> dict[str, Any]:
 
 
 def _by_usual_names(fields: Mapping) -> dict[str, Any]:
-    """Return the fields that are not null, and those of the lens and of the image size under nerfstudio's names."""
+    """Return the fields that are not null, and add the lens and the image size under nerfstudio's names.
+
+    A 3x3 lens matrix becomes fl_x, fl_y, cx and cy. A field that already has nerfstudio's name takes precedence.
+    """
     found = {key: value for key, value in fields.items() if value is not None}
     lens = {}
     if any(name in found for name in LENSES):

@@ -63,9 +63,12 @@ class Named(NamedTuple):
 
 
 def named_matrices(data: Any, path: Path) -> Named | None:
-    """Return the matrices in the content of a JSON file: an object of lists, a list of frames, or an object of frames
-    by name. Return None if no name states a direction. Raises CameraError, which names `path`, for a gap between the
-    frames' names or times."""
+    """Return the matrices of a JSON file, or None if no name states their direction (camera-to-world or the inverse).
+
+    `data` is the file's content: an object with a list of matrices, a list of frames (also inside an object), or an
+    object with a frame under each name. Raises CameraError for a gap in the frames' numbers or times. The message
+    names the file `path`.
+    """
     whole = _flat(data) if isinstance(data, Mapping) else {}
     if key := next(filter(direction_of, whole), None):
         return Named(key, whole[key], [{name: value for name, value in whole.items() if name != key}])

@@ -21,7 +21,7 @@ POSES = (
 )
 """The keys under which a frame's pose may be, in order of preference."""
 OTHERS_TOO = "transform", "transformMatrix", "pose"
-"""The keys in POSES that programs with other axes use as well."""
+"""The keys in POSES that do not identify ARKit: other programs use them too, with other camera axes."""
 ARKITS_OWN = {
     "imageResolution",
     "trackingState",

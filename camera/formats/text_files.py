@@ -208,7 +208,10 @@ def _names(header: str) -> list[str]:
 
 
 def _strange_header(lines: Sequence[str]) -> str:
-    """Return the header if it seems to name 8 columns; else an empty string. A comment needs three names of columns."""
+    """Return the header if it has 8 names, as many as a trajectory has columns; else an empty string.
+
+    A header in a comment must hold at least three known column names, because other comments may also have 8 words.
+    """
     header = _header(lines)
     names, comment = _names(header), not any(line.strip() == header for line in lines)
     return header if len(names) == 8 and (not comment or len([*filter(None, map(_column_of, names))]) > 2) else ""

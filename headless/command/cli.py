@@ -84,9 +84,10 @@ def _run(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 
 def _is_output_broken() -> bool:
-    """Print an empty line to standard output. Return whether printing fails, for instance on a full disk.
+    """Return whether writing to standard output fails, for instance on a full disk.
 
-    After a failure, standard output becomes the null device, because Python writes the rest of its buffer at exit.
+    The test prints an empty line. After a failure, standard output is redirected to the null device, because Python
+    writes the rest of its buffer at exit.
     """
     try:
         if sys.stdout is not None:

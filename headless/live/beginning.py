@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 CAUSAL_FOLDER, EXAMPLE, EVENTS = "lingbot_world_fast", "example", "events.json"
 PROMPT = "A quiet place in the evening light; the camera moves through it."
 WISHES, WISHED = "live.json", ("width", "height", "chunk", "schedule")
-"""WISHES is the name of a file in a package's example folder with recommended options for a walk. WISHED has the names
-of the options that this file may set."""
+"""WISHES is the name of the file with a package's recommended options for a walk (a steered video). It is in the
+package's example folder. WISHED holds the names of the options that the file may set."""
 
 
 def find_beginning(ckpt: str | Path, named: Mapping[str, Any]) -> dict[str, Any]:

@@ -51,7 +51,7 @@ class DecodingThread:
         self._running = self._pool.submit(run)
 
     def wait(self) -> None:
-        """Wait until all frames are delivered. Raises an error of the delivery."""
+        """Wait until all frames are delivered. Raises the error that ended the delivery, if any."""
         running, self._running = self._running, None
         if running is not None:
             running.result()

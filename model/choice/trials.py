@@ -23,10 +23,10 @@ from .table import BY_ORDER, Candidate, Work, candidates, missing
 F = TypeVar("F", bound=Callable[..., Any])
 REPEATS = 5
 LEAST_SECONDS, MOST_RUNS = 0.01, 50
-"""The limits of a timing on a GPU, which covers several runs in a row.
+"""The limits of one timing on a GPU: the least total time of its runs in seconds, and the most runs.
 
-The runs take `LEAST_SECONDS` seconds together, but there are `MOST_RUNS` at most. A single run of a small product would
-spend half of its time on the launch and the synchronization.
+A timing runs the kernel in a row for about LEAST_SECONDS, but at most MOST_RUNS times. A single run of a small matrix
+product would spend half of its time on the launch and the synchronization.
 """
 
 

@@ -166,7 +166,7 @@ def _rescale(
 
 @Kernel
 def _largest(largest_ptr, x_ptr, mean_ptr, stride, dim, BLOCK: tl.constexpr):
-    """Raise the number at `largest_ptr`, at first 0, to the largest magnitude of x minus mean."""
+    """Update the number at `largest_ptr` to max|x - mean| by an atomic maximum. The caller sets it to 0 first."""
     parts = tl.cdiv(dim, BLOCK)
     cols = tl.program_id(0) % parts * BLOCK + tl.arange(0, BLOCK)
     inside = cols < dim

@@ -41,10 +41,10 @@ class DeviceStorage:
         available."""
 
     def fetch(self, block: int) -> Sequence[Tensor]:
-        """Return the tensors [tokens, columns] of block number `block`, on the device.
+        """Return the tensors [tokens, columns] of transformer block number `block`, on the device.
 
-        The rows of the earlier frames that were passed to `begin` hold their stored values. Callers must treat the
-        other rows as undefined, and may overwrite them.
+        The rows of the earlier frames named in the last call of `begin` hold their stored values. Callers must treat
+        the other rows as undefined, and may overwrite them.
         """
         return self._blocks[block]
 

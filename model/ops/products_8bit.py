@@ -107,7 +107,10 @@ def _try_kitchen(x: Tensor, weight: EightBit, bias: Tensor | None) -> Tensor:
 
 
 def _alone(run: Callable[..., Tensor]) -> Callable[[Tensor, EightBit, Tensor | None], Callable[[], Tensor]]:
-    """Return a function that quantizes a test's input, and returns a call of the product alone for timing."""
+    """Return a function make(x, weight, bias) that quantizes x, and returns a callable that only runs the product.
+
+    `run` multiplies the quantized operands. Timings of the callable do not include the quantization of x.
+    """
 
     def make(x: Tensor, weight: EightBit, bias: Tensor | None) -> Callable[[], Tensor]:
         return partial(run, encode_8bit(x, dtype=weight.values.dtype), weight, bias, x.dtype)
