@@ -1,10 +1,13 @@
 """Checks of a run's options before weights are loaded, for every kind of model, and Plan, the base class of plans."""
 
+import logging
 import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from pathlib import Path
+from shutil import which
 
 import numpy as np
 import torch
@@ -32,6 +35,7 @@ from .embedded import KnownPrompts
 from .files.target import Target
 from .options import CAMERAS, CHOICES, GenerateOptions
 
+log = logging.getLogger(__name__)
 MOST_FPS = 1000
 """The highest frame rate, in frames per second, that any player supports."""
 
@@ -151,7 +155,10 @@ def check_settings(options: GenerateOptions) -> None:
 def find_device(name: str | None) -> torch.device:
     """Return the torch device `name`; None: the GPU, or else the CPU. Raises InputError if torch cannot use it."""
     if name is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        _warn_of_cpu_build()
+        return torch.device("cpu")
     try:
         device = torch.device(name)
     except RuntimeError as error:
@@ -165,6 +172,18 @@ def find_device(name: str | None) -> torch.device:
             found = str(error).splitlines()[0]
             raise InputError(f"`device` {name}: torch cannot use it here ({found:.80}); use cpu or cuda") from error
     return device
+
+
+@cache
+def _warn_of_cpu_build() -> None:
+    """Log a warning if torch was built for the CPU only and the machine has NVIDIA's driver."""
+    driver = which("nvidia-smi") or Path("/proc/driver/nvidia/version").exists()
+    if driver and torch.version.cuda is None and torch.version.hip is None:
+        log.warning(
+            "torch %s is built for the CPU only, but this machine has an NVIDIA driver: the run takes the CPU. Install "
+            "torch for the GPU: pip install uv && uv pip install --reinstall torch --torch-backend auto",
+            torch.__version__,
+        )
 
 
 def find_decoding_device(name: str | None, device: torch.device) -> torch.device:

@@ -204,8 +204,8 @@ def lora_of(text: str) -> LoraFile:
 
 
 def two_sides(text: str) -> tuple[int, int]:
-    """Return the two numbers in a text such as 480*832 or 480x832. Raises ArgumentTypeError for any other text."""
+    """Return the two numbers in a text such as 480x832 or 480*832. Raises ArgumentTypeError for any other text."""
     sides = text.lower().replace("x", "*").split("*")
     if len(sides) != 2 or not all(side.strip().isdecimal() and int(side) > 0 for side in sides):
-        raise ArgumentTypeError(f"{text!r} is not like 480*832")
+        raise ArgumentTypeError(f"{text!r} is not like 480x832")
     return int(sides[0]), int(sides[1])

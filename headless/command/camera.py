@@ -45,7 +45,7 @@ def _add_show(actions: Any) -> None:
     _add_verbose(parser)
     parser.add_argument("--frames", type=int, help="frames of the video; left out: all of the path")
     parser.add_argument("--image", type=some_path, help="first frame, drawn where the camera starts")
-    parser.add_argument("--size", type=two_sides, default=(800, 500), help="WIDTH*HEIGHT of the drawing")
+    parser.add_argument("--size", type=two_sides, default=(800, 500), help="WIDTHxHEIGHT of the drawing")
     about = "PNG file of the drawing; left out: camera.png, which is replaced"
     parser.add_argument("--output", type=some_path, help=about)
     add_overwrite(parser)
@@ -135,7 +135,7 @@ def _add_input(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", choices=FORMATS, metavar="NAME", help=f"left out: recognized; {formats}")
     about = f"meaning of the matrices; left out: the format's; {conventions}"
     parser.add_argument("--convention", choices=CONVENTIONS, metavar="NAME", help=about)
-    parser.add_argument("--image_size", type=two_sides, help="WIDTH*HEIGHT of the video a ViPE file was made from")
+    parser.add_argument("--image_size", type=two_sides, help="WIDTHxHEIGHT of the video a ViPE file was made from")
     parser.add_argument("--fov_deg", type=float, help="horizontal field of view in degrees, instead of the file's")
 
 

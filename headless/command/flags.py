@@ -148,7 +148,7 @@ def adder(parser: argparse._ActionsContainer) -> Callable[..., None]:
 
 def add_size(parser: argparse.ArgumentParser, meaning: str, frames: bool = True) -> None:
     """Add the options --size, --width and --height, and --frame_num if `frames`. `meaning`: the help text of --size."""
-    size = "{}*{}".format(*SIZE)
+    size = "{}x{}".format(*SIZE)
     parser.add_argument("--size", type=two_sides, default=size, metavar=size, help=meaning)
     exact = "exact, a multiple of 16; with --height, in place of --size"
     parser.add_argument("--width", type=int, metavar="PIXELS", help=exact)

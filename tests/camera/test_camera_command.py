@@ -148,4 +148,4 @@ def test_a_size_that_is_none_is_refused_with_what_one_looks_like(tmp_path, capsy
     with pytest.raises(SystemExit) as stop:
         main(["camera", "show", str(tmp_path), f"--size={size}"])
     assert stop.value.code == 2
-    assert f"argument --size: {size!r} is not like 480*832" in capsys.readouterr().err
+    assert f"argument --size: {size!r} is not like 480x832" in capsys.readouterr().err

@@ -404,7 +404,7 @@ def test_a_causal_model_makes_them_one_by_one(jobs, run, toy_package):
         ('{"prompt": "a", "seed": true}', "line 1: seed True: expected a whole number"),
         ('{"prompt": "a", "shift": "much"}', "line 1: shift 'much': expected a number"),
         ('{"prompt": "a", "reuse_threshold": "much"}', "line 1: reuse_threshold 'much': expected a number"),
-        ('{"prompt": "a", "size": "big"}', "line 1: size 'big' is not like 480*832"),
+        ('{"prompt": "a", "size": "big"}', "line 1: size 'big' is not like 480x832"),
         ('{"prompt": "a", "keys": "w-4", "preset": "dolly_in"}', "preset and keys exclude each other"),
         ('{"image": "a.png"}', "line 1: prompt is missing"),
         ('{"prompt": "a"', "line 1: not JSON"),

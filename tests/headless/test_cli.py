@@ -489,7 +489,7 @@ def test_help_says_defaults_as_they_are_given(command, capsys):
         main([command, "--help"])
     assert stop.value.code == 0
     said = capsys.readouterr().out
-    assert "(default: 480*832)" in said
+    assert "(default: 480x832)" in said
     assert "None" not in said
 
 

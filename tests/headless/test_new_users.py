@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from lingbot_world.errors import InputError
+from lingbot_world.headless import checks
 from lingbot_world.headless.command.cli import main
 from lingbot_world.headless.files.pictures import read_image
 from lingbot_world.headless.options import GenerateOptions
@@ -266,3 +267,16 @@ sys.exit(main())
     done = subprocess.run([sys.executable, "-c", wait], capture_output=True, text=True)
     assert "Traceback" not in done.stderr
     assert done.returncode in (-2, 130)
+
+
+@pytest.mark.parametrize(("build", "warned"), [(None, True), ("13.0", False)])
+def test_a_cpu_build_of_torch_next_to_a_driver_is_noticed(build, warned, tmp_path, monkeypatch, caplog):
+    program = tmp_path / ("nvidia-smi.exe" if os.name == "nt" else "nvidia-smi")
+    program.touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(torch.version, "cuda", build)
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    checks._warn_of_cpu_build.cache_clear()
+    assert checks.find_device(None) == checks.find_device(None) == torch.device("cpu")
+    assert ["--torch-backend auto" in text for text in caplog.messages] == [True] * warned
