@@ -20,6 +20,10 @@ EFFECTS = {"applied": "applied", "refused": "refused", "reported": "reported", "
 INTRODUCTION = """\
 # Files: what is read, applied and refused
 
+In short: safetensors, .pt, GGUF, bitsandbytes' 4 bits, and ComfyUI's fp8, int8, nvfp4 and mxfp8 files of LingBot-World
+work, plain LoRAs of many trainers and camera paths of the programs below. GPTQ, AWQ, and LoRAs of the kinds LoKr, LoHa
+and DoRA do not: they are refused by name.
+
 Every field of a format that changes the meaning of the rest is in one of these tables. *Applied*: the result follows
 the field. *Refused*: an error names the field and a remedy. *Reported*: the field has no effect, and a note names it.
 *No effect*: the field cannot change the result. Keys and tensors that no table has are an error or a note.
