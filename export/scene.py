@@ -13,6 +13,7 @@ from PIL import Image
 from ..camera.formats.colmap import write_colmap
 from ..camera.formats.json_files import write_transforms
 from ..camera.path import CameraPath
+from ..camera.poses import check_intrinsics, check_poses
 from ..errors import InputError, describe_os_error
 from .choice import blurred, sharpest
 
@@ -59,12 +60,15 @@ def export_scene(
     with fx, fy, cx, cy in pixels of an 832x480 image. Both have a row for each frame. `format`: "nerfstudio", "colmap",
     or "ply", which writes only the frames from which `add_points` makes a point cloud. `shorter`: the video may have
     fewer frames than there are poses. Raises InputError for any other difference in number, for a video without frames,
-    and for an unknown format.
+    for frames of another kind or of different sizes, and for an unknown format. Raises CameraError for invalid poses.
     """
     if format not in FORMATS:
         raise InputError(f"`format` {format!r:.40}: expected {' or '.join(FORMATS)}")
     if every < 1:
         raise InputError(f"`every` {every}: expected 1 frame or more")
+    folder, c2w, lens = Path(folder), check_poses(c2w), check_intrinsics(lens)
+    if len(lens) != len(c2w):
+        raise InputError(f"`lens` has {len(lens)} rows, and `c2w` {len(c2w)} poses; expected a row for each pose")
     try:
         numbers, left_out, read, size = _write_frames(frames, folder / IMAGES, every, len(c2w), shorter)
     except BaseException:
@@ -98,6 +102,13 @@ def _write_frames(
     def counted() -> Iterable[np.ndarray]:
         nonlocal count, size
         for pixels in frames:
+            if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.shape[2:] != (3,):
+                found = getattr(pixels, "dtype", type(pixels).__name__), *getattr(pixels, "shape", ())
+                raise InputError(f"frame {count} is {found}; expected an array uint8 [H, W, 3]")
+            if count and pixels.shape[:2] != size:
+                raise InputError(
+                    f"frame {count} has the size {pixels.shape[:2]}, and the first {size}; expected one size"
+                )
             count, size = count + 1, pixels.shape[:2]
             if count > poses:
                 raise InputError(

@@ -266,6 +266,8 @@ class Steered:
 
 
 def _checked(keys: Iterable[str]) -> frozenset[str]:
+    if not isinstance(keys, Iterable):
+        raise InputError(f"the keys are {keys!r:.40}; expected a list of {' '.join(KEYS)} {RUN}")
     held = list(keys)
     unknown = [key for key in held if not isinstance(key, str) or key not in (*_AXES, RUN)]
     if unknown:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ from ..errors import InputError
 from ..fields import check_text
 from ..options import FPS
 from ..pipeline.state import WorldState
+from ..typed import check_types
 from .camera import WALKING_SPEED
 from .controls import FRAMES_OF_ONE, Controls, Input
 from .drift import DriftWatch
@@ -66,8 +68,8 @@ class Session(ChunkMaker):
         events: Any = None,
         **walk: Unpack[WalkOptions],
     ) -> None:
-        """Begin the first walk. Raises InputError if the start does not fit the engine, and for invalid events. Raises
-        CameraError for an invalid path.
+        """Begin the first walk. Raises InputError if the start does not fit the engine, and for invalid events and
+        an invalid `fps`. Raises CameraError for an invalid path.
 
         begin: the Start of the walk, or a state to continue.
         folder: the folder in which each walk gets a folder of its own; None is a temporary one.
@@ -80,6 +82,9 @@ class Session(ChunkMaker):
 
         If the attribute `restart_on_drift` is true, a walk is restarted when its video degrades.
         """
+        check_types({"fps": fps}, {"fps": float})
+        if not 0 <= fps < math.inf:
+            raise InputError(f"`fps` {fps}: expected frames per second, or 0 for chunks that do not wait")
         pace = Pace(fps, of_chunk=FRAMES_OF_ONE * engine.chunk)
         super().__init__(engine, controls or Controls(), pace, moving=moving)
         self.speed = walk.setdefault("speed", WALKING_SPEED)

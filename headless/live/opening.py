@@ -23,6 +23,7 @@ from ...pipeline.chunk_loop import ChunkLoop
 from ...pipeline.geometry import Geometry, explicit_geometry
 from ...pipeline.world import World
 from ...text import load_tokenizer
+from ...typed import check_types
 from ...vae import (
     TINY_DECODER,
     PreviewDecoder,
@@ -95,6 +96,7 @@ def open_live(
     such as `width`, `height`, `seed` and `device`. `continue_from`, a state or the folder of a walk, may replace the
     image. Raises a LingBotError for invalid options and files.
     """
+    check_types({"ckpt_dir": ckpt_dir}, {"ckpt_dir": str | Path})
     given = {**options, "image": image, "prompt": prompt}
     values = {**given, **find_beginning(ckpt_dir, given)}
     opened = Opened(plan_live(GenerateOptions(output=None, **values)))

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from lingbot_world.camera.formats.files import read_camera, write_camera
 from lingbot_world.camera.moves.presets import preset_path
+from lingbot_world.errors import LingBotError
+from lingbot_world.export import export_scene
 from lingbot_world.export.choice import blurred, sharpest, sharpness
 from lingbot_world.headless.command.cli import main
 from lingbot_world.outputs import taken
@@ -72,6 +74,22 @@ def test_colmaps_model_is_read_back_by_pycolmap(video, tmp_path):
     assert np.allclose(lens.params, path.intrinsics[0] * np.array([64 / 832, 48 / 480] * 2))
     again, _ = read_camera(tmp_path / "out", "colmap")
     assert np.allclose(again.c2w, path.c2w[numbers], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"frames": [np.zeros((8, 8, 3))]}, "frame 0 is"),
+        ({"frames": [np.zeros((8, 8), np.uint8)]}, "expected an array uint8"),
+        ({"frames": [np.zeros((side, 8, 3), np.uint8) for side in (8, 9)]}, "frame 1 has the size"),
+        ({"lens": np.ones((1, 4))}, "`lens` has 1 rows, and `c2w` 2 poses"),
+        ({"c2w": np.full((2, 4, 4), np.nan)}, "is not finite"),
+    ],
+)
+def test_arrays_of_another_kind_are_refused(changes, reason, tmp_path):
+    given = {"frames": [np.zeros((8, 8, 3), np.uint8)] * 2, "c2w": np.stack([np.eye(4)] * 2), "lens": np.ones((2, 4))}
+    with pytest.raises(LingBotError, match=reason):
+        export_scene(**given | changes, folder=str(tmp_path / "out"), format="nerfstudio")
 
 
 def _apart(folder, number, exported):
