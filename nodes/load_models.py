@@ -45,8 +45,8 @@ def _precision_inputs() -> list[io.Combo.Input]:
         "arithmetic",
         ARITHMETICS,
         "How the large matrix products are computed. auto and bf16: in the weight dtype. 8bit: fp8 on H100 and H200, "
-        "int8 on GeForce and Radeon; faster, and a little less exact. int8 needs a 20 series or later, fp8 a 40 "
-        "series or later. Weights with a LoRA stay in the weight dtype.",
+        "int8 on GeForce and Radeon; a little less exact, and faster except on Radeon. int8 needs a 20 series or "
+        "later, fp8 a 40 series or later. Weights with a LoRA stay in the weight dtype.",
         optional=True,  # prompts and workflows of earlier versions lack it
         advanced=True,
     )
