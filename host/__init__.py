@@ -1,2 +1,2 @@
-"""The adaptation of the engine to ComfyUI. Layers use ComfyUI's weight casting, a model becomes a MODEL, and a solver
-becomes a SAMPLER."""
+"""The integration of the engine into ComfyUI. Layers get ComfyUI's weight casting. A model becomes a MODEL, and a
+solver becomes a SAMPLER."""

@@ -34,16 +34,19 @@ def activation_bytes(
 ) -> int:
     """Return the peak memory of a forward in bytes, without the stored weights.
 
-    `frames`, `height` and `width` are the size of the latent. Its tokens attend to `keys` tokens; None means to each
-    other. `batch` is the number of prompts, which share one camera if `camera`.
+    `frames`, `height` and `width` are the size of the latent. `keys` is the number of tokens to which the latent's
+    tokens attend; None means the latent's own number. `batch` is the number of prompts. If `camera` is true, they share
+    one camera.
 
-    The result includes the residual stream, the camera's tokens, RoPE tables, prompts and modulation. To these it adds
-    the largest stage of a block with its decoded weights. Weights stored in the compute dtype need no decoding, so for
+    The result includes the residual stream, the camera's tokens, RoPE tables, prompts and modulation. It also includes
+    the largest stage of a block, with decoded weights. Stored weights in the compute dtype need no decoding, so for
     them the result is up to 0.3 GB too high. Inputs, output, camera cache and GEMM workspaces are not included.
 
-    If `precision` has several processes, they share the tokens, and the result is for one of them. With an 8-bit
-    arithmetic, decoded weights have one byte a value. 8-bit attention is counted for kernels that take q, k and v in 16
-    bits. Other kernels need less, but then additions of all batch elements are deferred, which is included.
+    If `precision` has several processes, they share the tokens, and the result is for one process. With an 8-bit
+    arithmetic, decoded weights have one byte a value.
+
+    For 8-bit attention the result assumes kernels that take q, k and v in 16 bits. Other kernels need less memory. With
+    them the additions of all batch elements are deferred, and the result includes this memory.
     """
     dtype, arithmetic, processes = precision.dtype, precision.arithmetic, precision.processes
     whole, size = token_count(frames, height, width), dtype.itemsize
@@ -89,7 +92,8 @@ def camera_cache_bytes(
 def decoded_bytes(config: ModelConfig, dtype: torch.dtype, arithmetic: Arithmetic = "auto") -> int:
     """Return the size in bytes of the decoded weights of one block's `main_layers`.
 
-    They are in `dtype`, or in 8 bits if `arithmetic` is.
+    The weights are in `dtype`. With the `arithmetic` "fp8" or "int8" they have one byte a value, and a scale of 4 bytes
+    for each row.
     """
     dim, ffn_dim, size = config.dim, config.ffn_dim, dtype.itemsize
     own = 6 * _weight(dim, dim, size, arithmetic)
@@ -100,8 +104,10 @@ def _self_attention(config: ModelConfig, tokens: int, keys: int, precision: Prec
     """Return the peak memory of a self-attention in bytes: four weights, and the larger of two stages.
 
     The first stage computes q, k and v. The second stage holds q, k and v, the result, and the softmax's fp32 sums. If
-    the keys are split (attention/exact.py), each part has a result. In 8 bits the second stage also holds quantized
-    copies of q, k and v, and the result is written over q at the end.
+    the keys are split (attention/exact.py), each part has a result.
+
+    In 8 bits the second stage also holds quantized copies of q, k and v. The result is in 8 bits until it overwrites q
+    at the end.
     """
     arithmetic, size, dim = precision.arithmetic, precision.dtype.itemsize, config.dim
     eight_bit, row = precision.attention == "8bit", tokens * dim * size

@@ -20,7 +20,8 @@ from ..errors import InputError
 from .config import ModelConfig
 
 Between = Callable[..., None]
-"""The type of a function that calls the functions passed to it, without arguments, between two kernels."""
+"""The type of a function that takes callables without parameters. It calls them at once, or adds them to a replay
+between two CUDA graphs."""
 
 # torch before 2.13 has the second name only
 _all_gather = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
@@ -111,10 +112,13 @@ WHOLE_VIDEO = WholeVideo()
 
 @dataclass(frozen=True)
 class TokenShare(WholeVideo):
-    """One process's share of the `tokens` tokens of a forward.
+    """One process's share of the tokens of a forward.
 
-    `frames` are the latent frames that contain the share, and `within` is the share's slice of their tokens. `length`
-    is the number of tokens of a share, the same for all processes, including padding with zeros.
+    `tokens` is the number of all tokens, and `length` the number of tokens in a share. `length` includes padding with
+    zeros, and is the same for all processes.
+
+    `frames` is the slice of the latent's frames that contain this share. `within` is the slice of these frames' tokens
+    that forms the share.
     """
 
     parallel: SequenceParallel
@@ -169,10 +173,10 @@ class TokenShare(WholeVideo):
         return exchange.received.transpose(0, 1).flatten(1)
 
     def recorded_by(self, between: Between) -> AbstractContextManager[None]:
-        """Return a context in which kernels are recorded as CUDA graphs, but exchanges of data are not.
+        """Return a context for recording a forward as CUDA graphs, in which the exchanges of data are not recorded.
 
-        Functions that run the exchanges are passed to `between`, which runs them between two graphs. Their buffers stay
-        allocated for replays.
+        Callables that start an exchange or wait for it are passed to `between`. It ends the current graph, adds them to
+        the replay, and starts the next graph. The exchange buffers stay allocated for replays.
         """
         return self.parallel.exchanges.recorded_by(between)
 
@@ -196,12 +200,16 @@ class Exchange:
 
 
 class Exchanges:
-    """A factory of exchanges. `between` calls the functions that run them: at once, or between two CUDA graphs."""
+    """A factory of exchanges.
+
+    Callables that start an exchange or wait for it are passed to `between`. It runs them at once. During a recording it
+    adds them to the replay, between two CUDA graphs.
+    """
 
     IN_TURNS = 4
-    """The number of exchanges with separate buffers in a recording: q, k, v and the result of attention.
+    """The number of exchanges in a block with separate buffers in a recording: q, k, v and attention's result.
 
-    All blocks use the same buffers, because a block's exchanges end before those of the next block start.
+    All blocks share these buffers, because the exchanges of one block end before the next block starts its own.
     """
 
     between: Between
@@ -224,7 +232,7 @@ class Exchanges:
 
     @contextmanager
     def recorded_by(self, between: Between) -> Iterator[None]:
-        """Yield the context that `TokenShare.recorded_by` describes."""
+        """Enter the recording context that `TokenShare.recorded_by` describes."""
         self.between, self._turn = between, cycle(range(self.IN_TURNS))
         try:
             yield

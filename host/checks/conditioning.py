@@ -36,10 +36,10 @@ BY_SAMPLERS = (BY_ROLLOUT - {EVENTS}) | {
     "clip_start_percent",
     "clip_end_percent",
 }
-"""The keys of a CONDITIONING's dicts that have an effect.
+"""The keys of a prompt's dict in a CONDITIONING that have an effect.
 
-BY_ROLLOUT is for a rollout of a causal model. BY_SAMPLERS is for samplers with an expert, this pack's and ComfyUI's
-own.
+BY_ROLLOUT is for a rollout of a causal model. BY_SAMPLERS is for the samplers of an expert: the samplers of this
+package and of ComfyUI.
 """
 OF_COMFYUI = frozenset({"model_conds", "uuid", "prompt_type"})
 """The keys that ComfyUI itself adds to a prompt's dict for a sampling run."""
@@ -77,8 +77,8 @@ NOT_READ = {
     "noise_concat": "the latent that a node appends to the noise",
     "pooled_output": "the pooled output of a text encoder that is not umt5-xxl",
 }
-"""The keys that only other models read, each with its description for warnings. LingBot-World's models have no layers
-for these inputs. Any other unused key is reported under its own name."""
+"""The keys that only other models read, each with a description for warnings. LingBot-World has no layers for these
+inputs. Warnings report any other unused key under its own name."""
 _PARTS = {
     "area": "an area",
     "mask": "a mask",
@@ -88,8 +88,8 @@ _PARTS = {
     "default": "a default",
     "strength": "a strength",
 }
-"""The keys of a prompt that applies only to a region or to some timesteps, each with its description for error
-messages. A rollout rejects a prompt with one of these keys."""
+"""The keys that limit a prompt to a region or to some timesteps, each with a description for error messages. A rollout
+rejects a prompt that has one of these keys."""
 SIDES = {"positive": "the prompt", "negative": "the negative prompt"}
 
 
@@ -122,11 +122,12 @@ def check_text(text: Tensor | None, config: ModelConfig) -> None:
 
 
 def text_of_rollout(name: str, prompt: list, config: ModelConfig) -> tuple[list, list[str]]:
-    """Return the CONDITIONING `prompt` reduced to the keys that a rollout uses, and a list with a warning about unused
-    keys. The list is empty if all keys are used. `name` is the input's name in error messages.
+    """Return a CONDITIONING reduced to the keys that a rollout uses, and a list with a warning about unused keys.
 
-    Raises InputError for several prompts, and for an embedding of another text encoder. Also raises it for a prompt
-    with a start image or a camera, or for only a region or some timesteps.
+    The list is empty if all keys of `prompt` are used. `name` is the input's name in error messages.
+
+    Raises InputError if `prompt` has several prompts, or an embedding of another text encoder. Also raises it if the
+    prompt has a start image or a camera, or applies only to a region or to some timesteps.
     """
     if len(prompt) != 1 or prompt[0][0].shape[0] != 1:
         raise InputError(f"{name} holds several prompts; a rollout takes one: connect one text node's output")
@@ -173,9 +174,11 @@ def without_events(prompt: list) -> tuple[list, list[str]]:
 
 
 def check_entry(entry: dict, latent: Tensor, config: ModelConfig) -> None:
-    """Raise InputError or CameraError if the text, start image or camera of a prompt's dict `entry` does not fit the
-    model or the latent [B, 16, f, h, w]. A start image of another height or width shows a warning, because ComfyUI
-    stretches it."""
+    """Raise InputError or CameraError if a prompt's dict `entry` does not fit the model or the latent [B, 16, f, h, w].
+
+    The embedding, the start image and the camera are checked. A start image of another height or width only shows a
+    warning, because ComfyUI stretches it.
+    """
     if latent.ndim != 5:
         raise InputError(f"the latent is {list(latent.shape)}, of images; connect the video latent of WanImageToVideo")
     check_text(entry.get("cross_attn"), config)
@@ -207,8 +210,10 @@ def _video(latent: Tensor) -> str:
 
 
 def check_parts(side: str, entries: list[dict], latent: Tensor, sigmas: Tensor, sampling) -> None:
-    """Raise InputError if, in some step, no prompt of one side applies to any part of the latent. Also raise it for an
-    area outside of the latent. If the prompts leave a part of the latent out, the running node shows a warning.
+    """Raise InputError if, in some step, no prompt of one side applies to any part of the latent.
+
+    Also raises it for an area outside of the latent. If the prompts leave a part of the latent without a prompt, the
+    running node shows a warning.
 
     `side` is "the prompt" or "the negative prompt". `entries` are the dicts of this side's prompts, with their areas,
     masks and timestep ranges. `sampling` is the MODEL's model_sampling.

@@ -26,9 +26,12 @@ OTHER_MODELS = "FLUX", "Chroma"
 
 
 def check_rollout() -> None:
-    """Raise InputError or CameraError if the Rollout node that ComfyUI is validating cannot run. The reasons are: an
-    expert as its model, no start or several starts of the video, a sink that fills the window, and a camera path
-    shorter than a chunk."""
+    """Raise InputError or CameraError if the Rollout node that ComfyUI is validating cannot run.
+
+    The reasons are: an expert as its model, no start or contradicting starts of the video, and a window too small for
+    its sink and a chunk. A video or camera path shorter than a chunk is another reason. Nothing is checked if no node
+    is being validated.
+    """
     try:
         prompt, node = node_in_question()
     except UnknownError:
@@ -64,14 +67,17 @@ def check_start(image: bool, latent: bool, state: bool) -> None:
 
 
 def _is_set(latent_frames: Any) -> bool:
-    """Return whether a widget's value is a number of latent frames. Neither a link nor the negative value for the
-    model's default is one."""
+    """Return whether a widget's value is a number of latent frames. The result is False for a link and for a negative
+    value, which means the model's default."""
     return isinstance(latent_frames, int) and latent_frames >= 0
 
 
 def _frames_from_elsewhere(prompt: Prompt, inputs: Mapping[str, Any]) -> int | None:
-    """Return the length of the camera path or the value of a linked `frames` input, whichever is lower. Return None if
-    neither is known before the run. ComfyUI itself checks a number in the widget."""
+    """Return the number of camera poses or the value of a linked `frames` input, whichever is lower.
+
+    Return None without both, and if one of them is not known before the run. A number in the `frames` widget is not
+    counted, because ComfyUI itself checks it.
+    """
     values, lengths = PromptValues(prompt), []
     try:
         if "camera" in inputs:
@@ -96,11 +102,11 @@ def check_experts(*names: str) -> None:
 
 
 def check_steps() -> None:
-    """Raise InputError if the prompt that ComfyUI is validating has a KSampler (Advanced) that makes no step with an
-    expert, or a ManualSigmas node without a number.
+    """Raise InputError if the prompt that ComfyUI is validating has a node that leaves a sampler without steps.
 
-    ComfyUI does not call the model of a sampler without steps. So the wrapper in `host.checks.sampling`, which runs at
-    sampling time, cannot report this.
+    Such a node is a KSampler (Advanced) with an expert and an empty range of steps, or a ManualSigmas without a number.
+    A check at sampling time (`host.checks.sampling`) cannot report this, because ComfyUI does not call the model of a
+    sampler without steps.
     """
     try:
         prompt, _ = node_in_question()

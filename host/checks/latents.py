@@ -14,7 +14,8 @@ from ..prompt.queue import Prompt, UnknownError, is_link, running_prompt
 from .graph import type_of
 
 SMALL = 0.01
-"""The largest difference between two noise levels that are treated as equal. Levels up to it are treated as 0."""
+"""The largest difference between two noise levels that count as equal. A noise level of at most SMALL counts as no
+noise."""
 NEARLY_FULL = 0.95
 """The lowest first sigma at which a run with an empty latent shows no warning. It is below 1 because some of ComfyUI's
 schedules begin a little below 1."""
@@ -51,8 +52,8 @@ def check_finite(guider, sigmas: Tensor, latent: Tensor) -> None:
 def beginning_words(sigmas: Tensor, noise: Tensor, latent: Tensor) -> str:
     """Return a warning if a run's latent does not have the noise level of the first sigma, else an empty string.
 
-    The latent's noise is the noise already in `latent` plus the added `noise`. For an empty `latent` a first sigma
-    below NEARLY_FULL, or no added noise, gives the warning.
+    The run starts from the latent plus `noise`. For an empty latent (all zeros), the warning is returned if `noise` is
+    all zeros or the first sigma is below NEARLY_FULL.
     """
     first, adds = float(sigmas[0]), bool(noise.any())
     if latent.any():
@@ -69,9 +70,11 @@ def beginning_words(sigmas: Tensor, noise: Tensor, latent: Tensor) -> str:
 
 
 def _going_on(left: float | None, first: float, adds: bool) -> str:
-    """Return a warning if a run cannot continue a latent, else an empty string. `left` is the noise level that the
-    previous run left in it, or None if no run made the latent. `first` is the run's first noise level; `adds` is true
-    if the run adds noise."""
+    """Return a warning if a run cannot continue a latent, else an empty string.
+
+    `left` is the noise level that the previous run left in the latent, or None if no run made it. `first` is the first
+    sigma of this run. `adds` is true if this run adds noise.
+    """
     if adds:
         if left is None or left <= SMALL:
             return ""
@@ -98,8 +101,10 @@ def _going_on(left: float | None, first: float, adds: bool) -> str:
 
 
 def ending_words(sigmas: Tensor, whole: bool) -> Iterator[str]:
-    """Yield a warning if a run leaves noise in its latent and no later sampler removes it. `whole`: whether this run
-    should finish the video, if the graph is unknown."""
+    """Yield a warning if a run leaves noise in its latent and no later sampler removes it.
+
+    `whole` is used if the graph is unknown: True if no other run is expected to continue this one.
+    """
     level = float(sigmas[-1])
     if level <= SMALL or bool((sigmas.diff() > 0).any()):
         return
@@ -112,8 +117,8 @@ def ending_words(sigmas: Tensor, whole: bool) -> Iterator[str]:
 
 
 def _goes_on(prompt: Prompt, node: str) -> bool:
-    """Return whether the latent output of `node` leads to another sampler, or to a Save Latent node. Another run may
-    continue from the saved file."""
+    """Return whether the latent output of `node` leads to another sampler or to a Save Latent node. A saved latent
+    counts because another run may continue from it."""
     seen, waiting = {node}, [node]
     while waiting:
         here = waiting.pop()

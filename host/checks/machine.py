@@ -8,8 +8,11 @@ from ...doctor.page import page, row
 
 
 def check_machine() -> tuple[str, str]:
-    """Return two texts about ComfyUI's device: the report of `doctor.checkup` as a page, and the same result as a row
-    for the table in docs/cards.md. Raises InputError for an invalid environment variable LINGBOT_WORLD_KERNELS."""
+    """Return two texts about ComfyUI's device: the page of a check-up, and its row for the table in docs/cards.md.
+
+    The check-up is that of `doctor.checkup`. Raises InputError if the environment variable LINGBOT_WORLD_KERNELS is
+    invalid.
+    """
     comfy.model_management.soft_empty_cache()
     with torch.inference_mode():
         found = check(comfy.model_management.get_torch_device())

@@ -34,8 +34,8 @@ from .text import unseen_words
 from .unused import idle_ranges, two_caches, without_negative
 
 FULL_NOISE = 0.9985
-"""The lowest first sigma of a run that starts from pure noise. Such a run keeps nothing of its latent, as in the
-official code."""
+"""The lowest first sigma of a run that starts from pure noise. As in the official code, such a run discards its input
+latent."""
 CONNECT = (
     "Connect Text Encode to WanImageToVideo, its outputs to Apply LingBot-World Camera (if there is a camera), and "
     "that node's outputs to this one."
@@ -91,8 +91,11 @@ def _checked(executor, noise, latent_image, sampler, sigmas, denoise_mask=None, 
 
 
 def _odd_beginning(sigmas: Tensor, noise: Tensor, latent: Tensor, guider) -> Iterator[str]:
-    """Yield warnings about sigmas without a step, rising sigmas, and sigmas of another schedule. Also yield warnings
-    about noise levels that do not fit the latent at the start or the end of the run."""
+    """Yield warnings about unsuitable sigmas and noise levels of a run.
+
+    Sigmas are unsuitable if they contain no step, rise, or come from another schedule. A noise level is unsuitable if
+    it does not fit the latent at the start or the end of the run.
+    """
     if len(sigmas) < 2:
         yield "There is no step: a run needs two sigmas or more."
         return
@@ -112,8 +115,10 @@ def _inner(sampler):
 
 
 def _of_another_solver(sampler, sigmas: Tensor) -> str:
-    """Return a warning if the sigmas were made for the other official solver than `sampler`, else an empty string.
-    Their first value shows this: it is 1 for DPM++, and a little less for UniPC."""
+    """Return a warning if the sigmas were made for the other official solver, not for `sampler`, else an empty string.
+
+    The first sigma shows the solver: it is 1 for DPM++, and a little less for UniPC.
+    """
     solver, first = getattr(sampler, "solver", None), float(sigmas[0]) if len(sigmas) else 0.0
     if solver is None or sampler.timesteps is not None or not FULL_NOISE <= first <= 1:
         return ""

@@ -17,8 +17,11 @@ _EMBEDDING = re.compile(r"embedding:[^\s,()]+")
 
 
 def unseen_words() -> list[str]:
-    """Return warnings about the upstream text nodes that silently change the running node's prompts, and about crossed
-    positive and negative links."""
+    """Return warnings about the running node and the text nodes before it.
+
+    One kind of warning is for nodes that silently change the prompts. The other is for a `positive` output at a
+    `negative` input, or the reverse.
+    """
     try:
         prompt, node = running_prompt()
     except UnknownError:

@@ -66,9 +66,11 @@ def _makers(patcher) -> Iterator[str]:
 
 
 def without_negative(patcher) -> str:
-    """Return a warning if nodes on the MODEL change the guidance of a run at cfg 1, which leaves the negative prompt
-    out. Return an empty string without such nodes, and if one of them requests the negative prompt
-    (disable_cfg1_optimization)."""
+    """Return a warning if nodes on the MODEL change the guidance of a run at cfg 1, else an empty string.
+
+    Such a run leaves out the negative prompt, so these nodes may have no effect. There is no warning if one of them
+    requests the negative prompt (disable_cfg1_optimization).
+    """
     changed = patcher.model_options.keys() & GUIDANCE
     if not changed or "disable_cfg1_optimization" in changed:
         return ""

@@ -33,7 +33,8 @@ BESIDE, DEFAULT_LENS = "beside the poses", "default (79 degrees)"
 CAMERA_CONTROL, ACTION_CONTROL = "camera", "action (W, A, S, D)"
 CONDITIONING_KEY = "lingbot_camera"
 VIDEO_LATENTS = ("WanImageToVideo", "WanFirstLastFrameToVideo", "WanFunInpaintToVideo", "EmptyHunyuanLatentVideo")
-"""The class names of ComfyUI's nodes that make a video latent with as many frames as their input `length` states."""
+"""The class names of ComfyUI's nodes that make a video latent. The latent has as many video frames as their input
+`length`."""
 FOLDER_DEPTH = 4  # levels of folders below the input folder that are searched
 
 
@@ -45,9 +46,11 @@ def pose_choices() -> list[str]:
 
 
 def lens_choices() -> list[str]:
-    """Return the choices of a lens input: BESIDE (intrinsics.npy next to the poses), DEFAULT_LENS (the lens of the
-    official examples), then each .npy file with an array [4] or [n, 4]. The input folder and the packages are searched
-    down to FOLDER_DEPTH levels."""
+    """Return the choices of a lens input: BESIDE, DEFAULT_LENS, then .npy files with an array [4] or [n, 4].
+
+    BESIDE means the file intrinsics.npy next to the poses. DEFAULT_LENS is the lens of the official examples. The input
+    folder and the packages are searched down to FOLDER_DEPTH levels.
+    """
     return [BESIDE, DEFAULT_LENS, *_named(looks_like_lens, ".npy")]
 
 
@@ -58,11 +61,10 @@ def camera_files() -> list[str]:
 
 
 def _named(looks: Callable[[Path], bool], *suffixes: str) -> list[str]:
-    """Return the names of all files in the input folder and in packages with one of `suffixes`, for which `looks(path)`
-    is true.
+    """Return the sorted names of the files with one of `suffixes` for which `looks(full path)` is true.
 
-    A name is the path relative to its folder, with forward slashes; `looks` gets the full path. The search goes down
-    FOLDER_DEPTH levels. The names are sorted.
+    The input folder and the packages are searched down to FOLDER_DEPTH levels. A name is the path relative to the
+    searched folder, with forward slashes.
     """
     found = set()
     for root in _roots():
@@ -140,9 +142,9 @@ def load_path(poses: str, lens: str, frames: int, start: int) -> CameraPath:
 
 
 def check_length(file: Path, poses: int, start: int, least: int = FEWEST_POSES) -> int:
-    """Return the number of a file's `poses` poses without those before frame `start`.
+    """Return the number of poses from frame `start` on, in a file with `poses` poses.
 
-    Raises CameraError if this number is below `least`. `file` is named in the message.
+    Raises CameraError, with `file` in the message, if this number is below `least`.
     """
     if poses - start < least:
         raise CameraError(f"{file}: {poses} poses, fewer than {least} of them from frame {start} on; lower `start`")
@@ -155,9 +157,14 @@ def chain(paths: list[CameraPath]) -> CameraPath:
 
 
 def embedding_for(path: CameraPath, latent: dict, control: str) -> torch.Tensor:
-    """Return the model's camera input for a path and a LATENT [B, 16, f, h, w]: a Pluecker map [1, 384, f, h, w], or
-    [1, 448, f, h, w] with actions. `control` is CAMERA_CONTROL or ACTION_CONTROL. Raises CameraError if the path has
-    another number of frames than the LATENT, or lacks the actions that `control` requires."""
+    """Return the model's camera input for a path and a LATENT [B, 16, f, h, w].
+
+    With `control` CAMERA_CONTROL the result is a Pluecker map [1, 384, f, h, w]. With ACTION_CONTROL it is [1, 448, f,
+    h, w], including the actions.
+
+    Raises CameraError if the LATENT is not a video, or its number of frames does not match the path. Also raises it if
+    ACTION_CONTROL finds no actions in the path.
+    """
     samples = latent["samples"]
     if samples.ndim != 5:
         raise CameraError(f"latent {list(samples.shape)} is of images; wire the video latent of WanImageToVideo")
@@ -176,8 +183,11 @@ def embedding_for(path: CameraPath, latent: dict, control: str) -> torch.Tensor:
 
 
 def check_fit(path: CameraPath, latent_frames: int, control: str) -> np.ndarray | None:
-    """Return the path's actions if `control` is ACTION_CONTROL, else None. Raises CameraError if the path has no
-    actions, and if it has another number of frames than a latent of `latent_frames` frames."""
+    """Return the path's actions if `control` is ACTION_CONTROL, else None.
+
+    Raises CameraError if the path and a latent of `latent_frames` latent frames have different numbers of frames. Also
+    raises it if ACTION_CONTROL finds no actions in the path.
+    """
     frames, video = frame_count(len(path), len(path)), latent_frames * 4 - 3
     if frames != video:
         raise CameraError(
@@ -211,8 +221,8 @@ def show_warnings(path: CameraPath, frames: int) -> None:
 
 
 def with_camera(conditioning, embedding: torch.Tensor):
-    """Return the CONDITIONING with the camera `embedding` [1, 384, f, h, w] (448 channels with actions). If it already
-    has a camera, that one is replaced, and the running node shows a warning."""
+    """Return the CONDITIONING with the camera `embedding` [1, 384, f, h, w] (448 channels with actions). An earlier
+    camera in it is replaced, and the running node shows a warning about this."""
     if any(CONDITIONING_KEY in extras for _, extras in conditioning):
         show_warning(
             "The texts had a camera already, from another Apply LingBot-World Camera: this one takes its "

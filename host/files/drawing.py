@@ -1,5 +1,5 @@
-"""Two HTTP routes for the canvas, for use before a prompt runs: one draws a camera path, and one returns warnings about
-it."""
+"""The two HTTP routes that the canvas uses before a prompt runs. One draws a camera path, and the other returns
+warnings about it."""
 
 import asyncio
 import io
@@ -15,7 +15,7 @@ from ..prompt.queue import PromptValues, UnknownError
 ADDRESS, WARNINGS = "/lingbot_world/camera_preview", "/lingbot_world/camera_warnings"
 MOST_FRAMES = 10_001
 WIDTHS, HEIGHTS = (400, 4096), (250, 4096)
-"""WIDTHS and HEIGHTS each hold the smallest and the largest side of a drawing, in pixels."""
+"""The ranges (smallest, largest) of a drawing's width and height, in pixels."""
 
 
 def register(server) -> None:
@@ -24,8 +24,11 @@ def register(server) -> None:
 
     @server.routes.post(ADDRESS)
     async def draw(request: web.Request) -> web.Response:
-        """Return a PNG of the camera path. Return JSON with the reason if the path cannot be read, and status 204 if it
-        is known only when the prompt runs. Return status 400 if the request names no preview node."""
+        """Return a PNG of the camera path.
+
+        The response is JSON with the reason if the path cannot be read, and empty with status 204 if the path is known
+        only when the prompt runs. It has status 400 if the request names no preview node.
+        """
         try:
             image = await asyncio.to_thread(drawing_of, await request.json())
         except UnknownError:
@@ -40,8 +43,10 @@ def register(server) -> None:
 
     @server.routes.post(WARNINGS)
     async def warn(request: web.Request) -> web.Response:
-        """Return as JSON the warnings about camera moves that the model will not follow. The request has a camera
-        editor's document. Return status 400 for an invalid document."""
+        """Return as JSON the warnings about camera moves that the model will not follow.
+
+        The request body is a camera editor's document. The status is 400 for an invalid document.
+        """
         try:
             path = await asyncio.to_thread(path_from_editor, await request.json())
             found = await asyncio.to_thread(warnings, path, len(path))
@@ -51,8 +56,10 @@ def register(server) -> None:
 
 
 def drawing_of(request: dict[str, Any]) -> bytes:
-    """Return the drawing of the preview node with the id `request["node"]` in the prompt `request["prompt"]`, as the
-    bytes of a PNG. If `request["light"]` is true, the colours are those of a light page.
+    """Return a drawing of a camera path, as the bytes of a PNG.
+
+    `request["prompt"]` is the prompt, and `request["node"]` the id of its preview node. If `request["light"]` is true,
+    the drawing has the colours of a light page.
 
     Raises UnknownError if the path is known only when the prompt runs, and CameraError for a missing or invalid path.
     """

@@ -32,20 +32,22 @@ def check_export(prefix: str, points: bool, format: str) -> None:
 def export_images(
     images: Tensor, camera: CameraPath, format: str, every: int, points: bool, prefix: str
 ) -> tuple[str, Any, dict[str, Any], list[str]]:
-    """Export a video and its camera path into a new numbered folder of the output folder. Return the folder, the points
-    and cameras as a FILE_3D, a view from some distance back of the first camera as LOAD3D_CAMERA, and the lines of a
-    report.
+    """Export a video and its camera path into a new numbered folder of the output folder.
+
+    Return four items: the folder, a FILE_3D of points and cameras, a LOAD3D_CAMERA view, and the lines of a report. The
+    view is from some distance back of the first camera.
 
     images: the video, an IMAGE [F, H, W, 3].
     format: the scene format, such as "ply".
-    every: the interval of exported frames.
-    points: find 3D points in the frames.
+    every: the interval between exported frames, in frames.
+    points: whether to find 3D points in the frames.
     prefix: the beginning of the folder's name.
 
-    ComfyUI's viewer moves and scales a point cloud, and the view is in the resulting coordinates. Without points the
-    FILE_3D is an ExecutionBlocker, and the view is the first camera. Raises InputError if the video has no frames or
-    another number of frames than the path, and if the frames cannot be written. Otherwise raises the errors of
-    `check_export`.
+    ComfyUI's viewer moves and scales a point cloud, and the view is in the resulting coordinates. If no points are
+    requested or found, the FILE_3D is an ExecutionBlocker, and the view is the first camera.
+
+    Raises InputError if the video has no frames or another number of frames than the path, and if the frames cannot be
+    written. Also raises it for the format "ply" if no points are found. Raises the errors of `check_export` too.
     """
     check_export(prefix, points, format)
     root, name, counter, _, _ = folder_paths.get_save_image_path(prefix, folder_paths.get_output_directory())

@@ -41,8 +41,11 @@ files."""
 _TEXT_ENCODER, _VAE = PART_FOLDERS
 _SHARD = re.compile(r"-(\d{5})-of-\d{5}\.[a-z]+$")
 _ONE_FILE, SHARDS = "model.safetensors", "*.safetensors"
-"""The last part of a causal model's name in the list, after its folder. _ONE_FILE is for a model with one file, and
-SHARDS for several. The canvas marks a missing model only if its name ends like a weight file."""
+"""The last part of a causal model's name in the list, after its folder.
+
+_ONE_FILE is for a model with one file, and SHARDS for several. The name ends like a weight file because the canvas
+marks only such names as a missing model.
+"""
 
 
 def register() -> None:
@@ -66,8 +69,8 @@ def toy_folder() -> Path:
 
 
 def lay_out_example() -> None:
-    """Write `example.png`, the start image of the example workflows, into ComfyUI's input folder, but only if that
-    folder has no file."""
+    """Write `example.png`, the start image of the example workflows, into ComfyUI's input folder if that folder
+    contains no files."""
     folder = Path(folder_paths.get_input_directory())
     with suppress(OSError):  # a read-only folder: Load Image reports the missing file
         folder.mkdir(parents=True, exist_ok=True)
@@ -121,8 +124,8 @@ def causal_choices() -> list[str]:
 
 
 def _by_its_file(root: Path, name: str) -> str:
-    """Return the name of a causal model's folder followed by its only file, or by the pattern SHARDS if it has
-    several."""
+    """Return the name of a causal model's folder with its file, or with the pattern SHARDS if the model has several
+    files. Return the folder's name alone if it has neither."""
     alone = next((file.name for file in (root / name).glob(f"*{_GGUF}")), _ONE_FILE)
     if (root / name / alone).is_file():
         return f"{name}/{alone}"
@@ -143,8 +146,8 @@ def _is_causal(path: Path) -> bool:
 
 
 def text_encoder_choices() -> list[str]:
-    """Return the names of all text encoders: the files in `text_encoders` and the T5 of each package. The umt5 encoders
-    come first, those in packages before others."""
+    """Return the names of all text encoders: the files in `text_encoders`, and the T5 of each package. umt5 encoders
+    come first. Among them, encoders in packages come before others."""
     packages = _package_parts("*t5*", _TEXT_ENCODER)
     return _best_first({*_listed("text_encoders"), *packages}, ("*/*umt5*", f"*/{_TEXT_ENCODER}", "*umt5*"))
 
@@ -156,8 +159,8 @@ def resolve_text_encoder(name: str) -> Path:
 
 
 def vae_choices() -> list[str]:
-    """Return the names of all VAEs: the files in `vae` and the VAE of each package. VAEs of Wan 2.1 come first, those
-    in packages before others."""
+    """Return the names of all VAEs: the files in `vae`, and the VAE of each package. VAEs of Wan 2.1 come first. Among
+    them, VAEs in packages come before others."""
     packages = _package_parts("*vae*", _VAE)
     return _best_first({*_listed("vae"), *packages}, ("*/*wan2.1*", f"*/{_VAE}", "*wan*2*1*vae*"))
 
@@ -194,11 +197,13 @@ def tokenizer_choices() -> list[str]:
 
 
 def resolve_tokenizer(choice: str, encoder: Path) -> Path:
-    """Return the folder of the tokenizer `choice` in a package, or a file that contains a tokenizer. `encoder` is the
-    path of the text encoder. Raises InputError if none is found.
+    """Return the path of a tokenizer: a folder in a package, or a file that contains a tokenizer.
 
-    For AUTO a tokenizer folder is searched next to the encoder, then in each package. Without such a folder, the
-    encoder's own file and then the umt5 files in `text_encoders` are searched for a tokenizer stored in the file.
+    `choice` is AUTO, or the name of a package's tokenizer folder. `encoder` is the path of the text encoder. For AUTO,
+    tokenizer folders next to the encoder, then in each package, are searched. Without one, the encoder's file and then
+    the umt5 files in `text_encoders` are searched.
+
+    Raises InputError if no tokenizer is found.
     """
     if choice != AUTO:
         return resolve(choice, (PACKAGES,), "tokenizer", Path.is_dir)
@@ -218,8 +223,11 @@ def resolve_tokenizer(choice: str, encoder: Path) -> Path:
 
 
 def fingerprint(paths: Iterable[Path | str | None]) -> str:
-    """Return one string of the names, modification times and sizes of the files `paths`, and of all files in the
-    folders among them. The string changes if a file changes. Raises OSError for a missing file."""
+    """Return a string that changes if one of the files changes. Folders in `paths` stand for all files in them.
+
+    It consists of the files' names, modification times and sizes. None in `paths` is skipped. Raises OSError for a
+    missing file.
+    """
     files: list[Path] = []
     for path in (Path(path) for path in paths if path is not None):
         files += sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
@@ -236,7 +244,7 @@ def _folders() -> Iterator[Path]:
 
 
 def _is_open(path: Path) -> bool:
-    """Return whether a path is a folder. Raises OSError for a folder without read permission."""
+    """Return whether a path is a readable folder. Raises OSError for a folder without read permission."""
     if not path.is_dir():
         return False
     with os.scandir(path):
@@ -278,8 +286,11 @@ def _package_experts() -> Iterator[str]:
 
 
 def _package_parts(pattern: str, part: str) -> Iterator[str]:
-    """Yield names of package parts: the subfolder `part` of a package if it holds an expert, and a package's weight
-    files if their lower-case names match `pattern`."""
+    """Yield the names of parts of packages: subfolders and weight files.
+
+    A subfolder is named `part` and holds the weights of one model. The lower-case name of a weight file matches
+    `pattern`.
+    """
     for package in _folders():
         if _tells(is_expert_folder, package / part):
             yield f"{package.name}/{part}"
@@ -295,8 +306,8 @@ def _listed(model_folder: str) -> Iterator[str]:
 
 
 def _shards_merged(names: Iterable[str]) -> Iterator[str]:
-    """Yield the names, but one name for all shards of a model: their folder, or the first shard if they are in no
-    folder."""
+    """Yield the names, but only one for all shards of a model: their folder, or the first shard outside of a folder. A
+    folder may be yielded several times."""
     for name in names:
         folder, _, file = name.rpartition("/")
         shard = _SHARD.search(file)
@@ -307,8 +318,10 @@ def _shards_merged(names: Iterable[str]) -> Iterator[str]:
 
 
 def _best_first(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
-    """Return the names sorted by the index of the first pattern that they match, and then by name. Names without a
-    match come last."""
+    """Return the names sorted by the first pattern that they match, then by name.
+
+    `patterns` are in order of preference, and match lower-case names. Names without a match come last.
+    """
 
     def rank(name: str) -> int:
         return next((at for at, pattern in enumerate(patterns) if fnmatch(name.lower(), pattern)), len(patterns))

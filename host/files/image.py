@@ -73,12 +73,13 @@ def check_size(size: str) -> None:
 
 
 def fit_image(image: Tensor, geometry: Geometry, fit: str) -> Tensor:
-    """Return an IMAGE [B, H, W, C] resized to [B, geometry.height, geometry.width, 3]. Raises InputError for an unknown
-    `fit`.
+    """Return an IMAGE [B, H, W, C] resized to [B, geometry.height, geometry.width, 3].
 
-    The `fit` "stretch" resizes as the official code does: bicubic (a = -0.75), without antialiasing or clamping. "crop"
-    fills the frame and cuts off what exceeds it. "pad" shows the whole image with black bars. "crop" and "pad" keep the
-    aspect ratio and use antialiasing.
+    `fit` is one of three names. "stretch" resizes as the official code does: bicubic (a = -0.75), without antialiasing
+    or clamping. "crop" fills the frame and cuts off the parts that exceed it. "pad" shows the whole image with black
+    bars. "crop" and "pad" keep the aspect ratio and use antialiasing.
+
+    Raises InputError for an unknown `fit`.
     """
     if fit not in FITS:
         raise InputError(f"fit is {fit!r}, expected one of {', '.join(FITS)}")

@@ -18,10 +18,11 @@ from .image import as_image, pixels
 def measure_image(
     images: Tensor, path: CameraPath, every: int, size: tuple[int, int]
 ) -> tuple[Tensor, list[str], list[str]]:
-    """Measure how well a video, an IMAGE [F, H, W, 3], follows `path`. Return a drawing as an IMAGE, the lines of a
-    summary, and the lines of a table.
+    """Measure how well a video, an IMAGE [F, H, W, 3], follows `path`.
 
-    every: the interval in frames of the compared keyframes; 0 means 8.
+    Return a drawing as an IMAGE, the lines of a summary, and the lines of a table.
+
+    every: the number of frames between the compared keyframes; 0 means 8.
     size: the (width, height) of the drawing in pixels.
 
     Raises CameraError for fewer than two frames, for more frames than poses, and if the camera is found in fewer than
@@ -44,11 +45,14 @@ def path_of_video(images: Tensor, fov_deg: float) -> tuple[CameraPath, list[str]
 
 
 def measure_drift(images: Tensor, fps: float, size: tuple[int, int]) -> tuple[Tensor, list[str], list[str]]:
-    """Measure how the quality of a video, an IMAGE [F, H, W, 3], drifts over time. Return a drawing as an IMAGE, the
-    lines of a summary of faults, and the lines of a table. Raises InputError for fewer than two frames.
+    """Measure how the quality of a video, an IMAGE [F, H, W, 3], drifts over time.
+
+    Return a drawing as an IMAGE, the lines of a summary of faults, and the lines of a table.
 
     fps: the frame rate of the video.
     size: the (width, height) of the drawing in pixels.
+
+    Raises InputError for fewer than two frames.
     """
     figures = drift.measure_frames(map(pixels, one_by_one(images)), fps)
     faults = drift.find_faults(figures)

@@ -16,8 +16,8 @@ from .storage import HostStorage, Shapes
 class KeyValuePlace(NamedTuple):
     """The location and format of a KeyValueCache's tensors.
 
-    `eight_bit` stores int8, and `fp8` the operands of 8-bit attention. `on_host` stores in pinned host memory, except
-    for `device_blocks` blocks on the device.
+    With `eight_bit` they are int8. With `fp8` they are float8_e4m3fn, as inputs of 8-bit attention. Otherwise they have
+    the model's dtype. With `on_host` they are in pinned host memory, except for `device_blocks` blocks on the device.
     """
 
     eight_bit: bool = False
@@ -33,7 +33,7 @@ class KeyValuePlace(NamedTuple):
     def on_device(self, layers: int) -> list[int]:
         """Return the indices of the blocks with keys and values on the device; `layers` is the number of all blocks.
 
-        These blocks are evenly spaced, so that other blocks' tensors are copied while they compute.
+        The blocks are evenly spaced. While they compute, the tensors of other blocks are copied from host memory.
         """
         there = min(self.device_blocks, layers) if self.on_host else layers
         return [block for block in range(layers) if block * there // layers < (block + 1) * there // layers]
@@ -47,8 +47,9 @@ def stored_shapes(
 ) -> list[tuple[tuple[int, int], torch.dtype]]:
     """Return the shape and dtype of each tensor that a storage's `fetch` returns for one block: keys, then values.
 
-    `frames` are the latent frames of the window and of a chunk. In fp8, tokens of zeros follow as padding. In int8,
-    scales follow each tensor, and the current chunk's frames are not included.
+    Each shape is (tokens, columns). `frames` holds two numbers of latent frames: of the window and of a chunk. In fp8,
+    tokens of zeros at the end are padding. In int8, a tensor of fp32 scales follows each tensor of values. Both are
+    without the current chunk's tokens.
     """
     tokens = frames[0] * frame_tokens
     if place.fp8:
@@ -60,8 +61,11 @@ def stored_shapes(
 
 
 class KeyValueBytes(NamedTuple):
-    """The size of a KeyValueCache in bytes: on the device, in pinned host memory, and `working` on the device during a
-    forward."""
+    """The size of a KeyValueCache in bytes.
+
+    `device` and `host` are for stored tensors and copy buffers, on the device and in pinned host memory. `working` is
+    for one block's decoded keys and values on the device during a forward. It is 0 unless the cache is in int8.
+    """
 
     device: int
     working: int
@@ -102,9 +106,9 @@ _PLACES: dict[KeyValueMode, tuple[KeyValuePlace, ...]] = {
 
 
 def key_value_places(mode: KeyValueMode, fp8: bool) -> list[KeyValuePlace]:
-    """Return the possible locations and formats for a mode of the user's choice, the preferred one first.
+    """Return the possible locations and formats for the user's setting `mode`, the preferred one first.
 
-    If `fp8`, all of them use fp8 in place of int8.
+    If `fp8` is true, they use fp8 in place of int8.
     """
     return [place._replace(fp8=fp8, eight_bit=place.eight_bit and not fp8) for place in _PLACES[mode]]
 

@@ -15,9 +15,9 @@ Shapes = Sequence[tuple[tuple[int, int], torch.dtype]]
 
 
 class Past(NamedTuple):
-    """Adjacent tokens of earlier frames.
+    """A range of consecutive tokens of earlier frames, as rows of two tensors.
 
-    `stored` are their rows in storage, `seen` their rows in the tensors that attention reads.
+    `stored` are the rows of the tensor in storage. `seen` are the rows of the tensor that attention reads.
     """
 
     stored: slice
@@ -37,8 +37,8 @@ class DeviceStorage:
         ]
 
     def begin(self, past: Sequence[Past]) -> None:
-        """Set the tokens of earlier frames that `fetch` must provide from now on. Here all tokens are always
-        available."""
+        """Select the tokens of earlier frames that later calls of `fetch` must provide. This class ignores the
+        selection, because the device holds all tokens."""
 
     def fetch(self, block: int) -> Sequence[Tensor]:
         """Return the tensors [tokens, columns] of transformer block number `block`, on the device.
@@ -66,8 +66,8 @@ class HostStorage:
     """The storage of all blocks' tensors in host memory, pinned for CUDA, with buffers for two blocks on the device.
 
     A thread pins the memory while the first chunk computes. While a block computes, a separate CUDA stream copies the
-    next block's tokens of earlier frames to the device. A copy first waits for the block that used the same buffers
-    before.
+    next block's tokens of earlier frames to the device. The copy starts after the work already queued on the compute
+    stream, because an earlier block may still read the buffers.
     """
 
     BUFFERS = 2
@@ -75,7 +75,8 @@ class HostStorage:
     def __init__(self, shapes: Shapes, stored: int, blocks: int, device: torch.device) -> None:
         """Allocate memory for `blocks` blocks.
 
-        `shapes` are the shape and dtype of each tensor that `fetch` returns. Host memory holds `stored` tokens of each.
+        `shapes` holds the shape and dtype of each tensor that `fetch` returns for a block. Host memory holds `stored`
+        rows, one for each token, of each tensor.
         """
         self._device = device
         self._past: Sequence[Past] = ()
@@ -135,8 +136,8 @@ class SplitStorage:
     """A storage with some blocks' tensors on the device and the others' in host memory."""
 
     def __init__(self, device: DeviceStorage, host: HostStorage, on_device: Collection[int], blocks: int) -> None:
-        """Combine two storages. The tensors of the blocks `on_device`, of `blocks` in all, are in `device`, others in
-        `host`."""
+        """Use `device` for the blocks with the indices `on_device`, and `host` for the others. `blocks` is the number
+        of all blocks."""
         self._host = host
         counts = {True: 0, False: 0}
         self._places: list[tuple[DeviceStorage | HostStorage, int]] = []

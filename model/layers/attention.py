@@ -54,9 +54,9 @@ class SelfAttention(_Attention):
         """Add gate * attention(norm(x) * scale + shift) to the residual stream x of each batch element.
 
         modulation: shift, scale (already plus 1) and gate, [B, 3, dim].
-        reference: a tensor in the dtype for GEMMs and attention.
-        extend: a causal model's function of (queries, keys, values). It returns the queries, and keys and values that
-        also contain the earlier frames; there is one batch element.
+        reference: a tensor with the dtype for GEMMs and attention.
+        extend: a causal model's function (queries, keys, values) -> (queries, keys, values), for a single batch
+        element. It adds the keys and values of earlier frames.
 
         If several processes compute a forward together, x has this process's tokens, but attention and `extend` get all
         tokens of this process's heads.
@@ -72,10 +72,10 @@ class SelfAttention(_Attention):
                 del y
 
     def give(self, row: Residual, modulation: Tensor, rope: Rope, reference: Tensor, extend: Extend) -> None:
-        """Compute the keys and values of a single batch element and pass them to `extend`, without attending.
+        """Pass the keys and values of a single batch element to `extend`, without computing attention.
 
-        The last forward of a chunk calls this in the last block, because that block's attention is not needed. The
-        arguments are those of `update_`.
+        The last block calls this in the last forward of a chunk. Only keys and values are needed from that block. The
+        arguments are as in `update_`.
         """
         shift, scale, _ = modulation[0]
         with prepared_layers(reference, self.k, self.v) as (to_keys, to_values):
@@ -113,13 +113,15 @@ class SelfAttention(_Attention):
     def in_operands(self, device: torch.device, options: ForwardOptions) -> bool:
         """Return whether q, k and v are quantized to 8-bit Operands one by one.
 
-        They are for 8-bit attention without a KV cache in a single process.
+        This requires attention in 8 bits on a device that supports Operands, a single process, and no KV cache. It is
+        false during torch.compile.
         """
         alone = options.get("kv_cache") is None and "token_share" not in options and not torch.compiler.is_compiling()
         return alone and self._alone_in_8_bits(options) and attends_to_operands(device, self.head_dim)
 
     def _alone_in_8_bits(self, options: ForwardOptions) -> bool:
-        """Return whether attention is in 8 bits, and no other code, such as a patch of ComfyUI, reads its inputs."""
+        """Return whether attention computes in 8 bits and no other code, such as a patch of ComfyUI, needs 16-bit
+        inputs."""
         return self.attention is attend_8bit or (self.in_8_bits and "residuals" in options)
 
     def _attend(
@@ -160,9 +162,10 @@ class CrossAttention(_Attention):
         self._text_len = config.text_len
 
     def project(self, context: Tensor, stream: Tensor) -> Pair:
-        """Return the keys, after their norm, and the values of the prompts `context`, all [B, text_len, dim].
+        """Return the keys, after their norm, and the values of the embedded prompts, each [B, text_len, dim].
 
-        The norm is computed in the dtype of the residual stream `stream`.
+        `context` holds the embedded prompts [B, text_len, dim]. The norm's weight is moved to the device of the
+        residual stream `stream`.
         """
         norm_k = norm_parameters(self.norm_k, stream)[0]
         with prepared_layers(context, self.k, self.v) as (to_k, to_v):

@@ -68,7 +68,8 @@ class Block(nn.Module):
 
     @property
     def main_layers(self) -> tuple[nn.Module, ...]:
-        """The linear layers that process the video's own tokens, so that their results cannot be cached."""
+        """The linear layers that process the video's tokens. Their results change in every step, so they cannot be
+        cached."""
         own, cross = self.self_attn, self.cross_attn
         return own.q, own.k, own.v, own.o, cross.q, cross.o, self.ffn[0], self.ffn[2]
 
@@ -87,9 +88,11 @@ class Block(nn.Module):
         `e0` is the time modulation [B, 6, dim] in the dtype of x. `context` are the embedded prompts [B, text_len,
         dim], in the dtype for GEMMs and attention. `options` are passed to the attention function.
 
-        For a causal model options["kv_cache"] is a KeyValueCache. If its `keep` is set, the last block only computes
-        keys and values. If options["residuals"] has the streams of x, x is overwritten, and the last addition may be
-        deferred to the next block.
+        For a causal model options["kv_cache"] is a KeyValueCache. If its `keep` is set, the last block of a single
+        process only computes keys and values.
+
+        options["residuals"] may hold the Residual of each batch element of x. Then x is overwritten, and the next block
+        may make this block's last addition.
         """
         given = None if torch.compiler.is_compiling() else options.get("residuals")
         x = x if inplace or given else x.clone()

@@ -1,9 +1,10 @@
 """The model's linear and norm layers, and the functions through which the model reads their weights.
 
-A host, an application such as ComfyUI, may provide its own layer classes with the names of `TorchOperations`. Such
-layers may keep their weights on another device, in another dtype or quantized, and may apply LoRAs. So the model never
-reads `layer.weight`. It calls `prepared` for a linear layer and `norm_parameters` for a norm; both prepare a weight
-once for several uses.
+A host is an application such as ComfyUI. It may provide its own layer classes, with the names in `TorchOperations`. A
+host's layers may keep weights on another device, in another dtype or quantized, and may apply LoRAs. So the model never
+reads `layer.weight`.
+
+The model calls `prepared` for a linear layer and `norm_parameters` for a norm. It uses each result several times.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -47,9 +48,11 @@ class Linear(torch.nn.Linear):
     The function from `prepared` computes in `arithmetic`, which may be 8 bits. `forward`, which hooks and other
     extensions call, computes in its input's dtype.
 
-    Each of the `changes`, such as a LoRA, is added to the weight at each use: a matrix, or the product of two matrices.
-    With changes, the layer always computes in its input's dtype. With `own_format`, weights in NVFP4 or MXFP8 are
-    multiplied in their own format in place of an 8-bit `arithmetic`, if the GPU has instructions for it.
+    `changes` are added to the weight at each use, for instance LoRAs. Each is a matrix, or a pair of matrices to
+    multiply. With changes, the layer always computes in its input's dtype.
+
+    With `own_format`, a weight in NVFP4 or MXFP8 is multiplied in this format if the GPU supports it. This replaces an
+    8-bit `arithmetic`.
     """
 
     arithmetic: Arithmetic = "bf16"
@@ -107,11 +110,13 @@ class TorchOperations:
 
 @contextmanager
 def prepared(layer: torch.nn.Module, reference: Tensor) -> Iterator[Layer]:
-    """Yield a context with a function that applies a linear layer to inputs with the device and dtype of `reference`.
+    """Yield, as a context manager, a function that applies a linear layer.
 
-    The layer's weight is cast, decoded or quantized to 8 bits once, and freed when the context ends. A host's layer
-    does this in its own method `prepared(reference)`. A layer of an unknown class, or one with hooks or a replaced
-    `forward`, is yielded unchanged: hooks then run, and the weight is prepared in every call.
+    The function takes inputs with the device and dtype of `reference`. The layer's weight is cast, decoded or quantized
+    to 8 bits once, and freed when the context ends. A host's layer does this in its own method `prepared(reference)`.
+
+    A layer of an unknown class, or one with hooks or a replaced `forward`, is yielded unchanged. Its hooks then run,
+    and it prepares its weight in every call.
     """
     own = getattr(layer, "prepared", None)
     if "forward" in vars(layer) or layer._forward_hooks or layer._forward_pre_hooks:
@@ -132,7 +137,8 @@ def prepared(layer: torch.nn.Module, reference: Tensor) -> Iterator[Layer]:
 
 @contextmanager
 def prepared_layers(reference: Tensor, *layers: torch.nn.Module) -> Iterator[tuple[Layer, ...]]:
-    """Yield a context with the functions of several layers (see `prepared`). Their weights are freed together."""
+    """Yield, as a context manager, one function for each of several layers (see `prepared`). The weights are freed
+    together."""
     with ExitStack() as stack:
         yield tuple(stack.enter_context(prepared(layer, reference)) for layer in layers)
 
@@ -144,7 +150,7 @@ class ExactLayer:
         self.parts = weight, bias
 
     def of(self, weight: Tensor, bias: Tensor | None) -> "ExactLayer":
-        """Return a layer of this class with another weight and bias."""
+        """Return an ExactLayer with this weight [out, in] and this bias [out], or without a bias for None."""
         return ExactLayer(weight, bias)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -176,8 +182,8 @@ _product_with_gelu = or_else(_in_one_kernel, _product_then_gelu, "GELU of a prod
 def gelu_layer(layer: Layer, following: Layer) -> Layer | None:
     """Return a function that applies `layer` and then GELU (tanh form), or None.
 
-    The result is None if `layer` is not an ExactLayer. It is also None if the `following` layer takes 8-bit inputs,
-    which `activated` computes directly.
+    The result is None if `layer` is not an ExactLayer. It is also None if the layer `following` takes 8-bit inputs. In
+    this case `activated` applies GELU and quantizes in one step.
     """
     return layer.gelu if isinstance(layer, ExactLayer) and input_dtype(following) is None else None
 
@@ -212,8 +218,8 @@ def _one_of(tensors: Sequence[Tensor | None]) -> Tensor | None:
 def norm_parameters(layer: torch.nn.Module, reference: Tensor) -> tuple[Tensor, Tensor | None]:
     """Return a norm's weight [dim], and its bias [dim] or None, on the device of `reference`.
 
-    They are in the layer's dtype or in the dtype of `reference`, because the kernels accept both. A host's layer
-    returns them from its own method `norm_parameters(reference)`.
+    Both keep the layer's dtype. A host's layer returns them from its own method `norm_parameters(reference)`, and may
+    use the dtype of `reference`. The kernels accept both dtypes.
     """
     own = getattr(layer, "norm_parameters", None)
     if own is not None:

@@ -13,15 +13,17 @@ from ..ops.linear_8bit import normed, sum_normed
 from ..ops.pointwise import Rows, affine_, gated_add_, slices
 
 Waits = Literal["never", "last", "always"]
-"""The mode of deferring additions to the next norm. "last" defers only for the last batch element of a layer."""
+"""The rule for deferring additions to the next norm. "last" defers them only for the batch element that a layer
+processes last."""
 
 
 class Residual:
     """The residual stream x [tokens, dim] of one batch element, updated in place.
 
-    Depending on `waits`, additions and the camera's scale and shift are deferred to the next norm, which may be in the
-    next block. One kernel then does all of it and reads x once. A deferred addend stays in memory until then. Call
-    `settle` before reading x.
+    Additions, and the camera's scale and shift, may be deferred to the next norm, even to one in the next block. One
+    kernel then does all of it and reads x once. `waits` selects which additions are deferred.
+
+    A deferred addend stays in memory until then. Call `settle` before reading x.
     """
 
     def __init__(self, x: Tensor, waits: Waits) -> None:
@@ -94,18 +96,19 @@ class Residual:
 def residuals(x: Tensor, defer_all: bool = False) -> list[Residual]:
     """Return the residual stream of each batch element of x [B, tokens, dim].
 
-    Of a single batch element, additions are always deferred. Of several, additions are deferred for all if `defer_all`,
-    else for the last one only.
+    The addition to a single batch element is always deferred. With several elements, all additions are deferred if
+    `defer_all`. Otherwise only the addition to the element that a layer processes last is deferred. During
+    torch.compile nothing is deferred.
     """
     waits: Waits = "always" if defer_all or len(x) == 1 else "last"
     return [Residual(row, "never" if torch.compiler.is_compiling() else waits) for row in x]
 
 
 def in_turn(rows: Sequence[Residual], *given: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
-    """Yield each batch element with its items of `given`, in the order in which a layer should process them.
+    """Yield (residual stream, one item of each of `given`) for each batch element, in the order of processing.
 
-    The element with a deferred addition comes first, because its norm frees the addend's memory. The last one is marked
-    as `last`, so that its next addition may be deferred.
+    An element with a deferred addition comes first, because its norm frees the addend's memory. The attribute `last` is
+    set to True for the last element, else to False. The next addition may be deferred only if it is True.
     """
     turns = list(zip(rows, *given, strict=True))
     if any(row.waiting for row in rows):

@@ -12,7 +12,8 @@ THETA = 10000.0
 
 
 class RopeScale(NamedTuple):
-    """The factors `scales`, and then the offsets `shifts`, of positions on the three axes: frame, row and column."""
+    """The linear change of positions on the axes frame, row and column: position * scale + shift, with one of each per
+    axis."""
 
     scales: tuple[float, float, float] = (1.0, 1.0, 1.0)
     shifts: tuple[float, float, float] = (0.0, 0.0, 0.0)
@@ -27,10 +28,12 @@ def rope_table(
 ) -> tuple[Tensor, Tensor]:
     """Return the cosines and sines of every token's angles, each fp32 [frames*rows*columns, head_dim/2].
 
-    `grid` is the number of frames, rows and columns of tokens. Its first frame is the video's latent frame number
-    `first_frame`. `scale` changes the positions. Of a head's d channels, 2*(d//6) are for the row, as many for the
-    column, and the others for the frame. Angles are computed in fp64, so a video may have any number of frames. The
-    last four tables are cached.
+    `grid` is the number of frames, rows and columns of tokens. `first_frame` is the latent frame number of the grid's
+    first frame in the video. `scale` changes the positions.
+
+    Of a head's d channels, 2*(d//6) are for the row, 2*(d//6) for the column, and the others for the frame. Angles are
+    computed in fp64, which is precise for any number of frames. The results of the last four different calls are
+    cached.
     """
     side = 2 * (head_dim // 6)
     widths = head_dim - 2 * side, side, side

@@ -62,9 +62,10 @@ def suited_arithmetic(wanted: Arithmetic, device: torch.device) -> Arithmetic:
 def _choose_products(
     arithmetic: Literal["fp8", "int8"], wanted: str, device: torch.device, config: ModelConfig
 ) -> None:
-    """Choose the function for 8-bit products on a device.
+    """Choose the function for 8-bit products on a device, and record it for later products.
 
-    Raises InputError if no candidate passes the accuracy test.
+    The int8 choice is recorded in `_INT8_BY`. A GPU without fp8 row scales is recorded in WITHOUT_ROW_SCALES. Raises
+    InputError if the device has no candidate or if none passes the accuracy test.
     """
     card, size = card_of(device), tried_size(config)
     leave = "leave it out or take int8" if arithmetic == "fp8" and candidates("int8", card) else "leave it out"
@@ -107,7 +108,8 @@ class EightBitLayer:
         return *self._weight, self._bias
 
     def of(self, values: Tensor, scales: Tensor, bias: Tensor | None) -> "EightBitLayer":
-        """Return a layer of this class with another weight, given as values and scales, and another bias."""
+        """Return an EightBitLayer with this weight, as `values` [out, in] and `scales`, and this `bias` [out], or
+        without a bias for None."""
         return EightBitLayer(EightBit(values, scales), bias, self.dtype)
 
     def __call__(self, x: Rows) -> Tensor:

@@ -10,10 +10,10 @@ from ..cache import Pair
 from .matrix_8bit import encode_8bit_, from_fp8_, layer_norm_8bit_, to_fp8_
 
 QUERY_LENGTH, KEY_LENGTH = 128.0, 440.0
-"""The largest lengths of a head's vectors in 8 bits, if a norm bounds them: `QUERY_LENGTH` and `KEY_LENGTH`.
+"""The largest Euclidean lengths of a head's query and key vectors after scaling to 8 bits, if a norm bounds them.
 
-A score is at most the product of both lengths. Our kernel for Hopper GPUs has scores in fp16, up to 65504. Rounding to
-8 bits may lengthen each vector by 1/16, and the product leaves room for that.
+A score is at most QUERY_LENGTH * KEY_LENGTH. Our kernel for Hopper GPUs stores scores in fp16, whose limit is 65504.
+Rounding to 8 bits may lengthen each vector by 1/16. The limits leave room for this.
 """
 
 

@@ -148,8 +148,8 @@ def _empty_8bit(x: Tensor, heads: int, dtype: torch.dtype) -> EightBit:
 def decode_8bit_(out: Tensor, values: Tensor, scales: Tensor) -> Tensor:
     """Write `values` * `scales` to `out` [tokens, heads*head_dim], and return `out`.
 
-    `values` [tokens, heads*head_dim] (int8 or float8_e4m3fn) and `scales` (fp32 [tokens, heads]) are those of an
-    EightBit.
+    `values` (int8 or float8_e4m3fn, in the shape of `out`) and `scales` (fp32 [tokens, heads]) are the two tensors of
+    an EightBit.
     """
     return run("decode_8bit_", out, values, scales)
 
@@ -179,11 +179,13 @@ def merge_fp8_(
     log_sums: Tensor | None = None,
     rest: tuple[Tensor, Tensor] | tuple[()] = (),
 ) -> R:
-    """Write merged * factor + shift to `out` [tokens, dim], where `merged` is attention over all keys.
+    """Write merged * factor + shift to `out` [tokens, dim], and return `out`. `merged` is attention over all keys.
 
-    `merged` is computed by `merge_` from `parts` [n, tokens, heads, head_dim], `log_sums` and `rest`, a pair of one
-    more part and its log_sums. If `log_sums` is None, n is 1 and `merged` is `parts[0]`. shift is fp32 [dim], and
-    factor fp32 [1]. If `out` is an EightBit, each token gets one scale.
+    It is merged from attention over parts of the keys, `parts` [n, tokens, heads, head_dim], and `log_sums`, as in
+    `merge_`. `rest` is one more part and its logarithms, or an empty tuple. If `log_sums` is None, there is one part
+    and it is copied.
+
+    shift [dim] and factor [1] are fp32. If `out` is an EightBit, the result has one scale for each token.
     """
     run("merge_fp8_", *_values_and_scales(out), parts, log_sums, *(rest or (None, None)), shift, factor)
     return out
@@ -203,10 +205,10 @@ def merge_(
 
 
 def rescale_(out: Tensor, products: Tensor, scales: Tensor, weight_scales: Tensor, bias: Tensor | None) -> Tensor:
-    """Write products * scales * weight_scales + bias to `out` [tokens, dim].
+    """Write products * scales * weight_scales + bias to `out` [tokens, dim], and return `out`.
 
-    `products` [tokens, dim] are unscaled results of an 8-bit matrix product. The fp32 `scales` [tokens, 1] are the
-    tokens', and `weight_scales` [dim] the output channels'. bias is [dim] or None.
+    `products` [tokens, dim] is the unscaled result of an 8-bit matrix product. `scales` [tokens, 1] has a scale for
+    each token, and `weight_scales` [dim] a scale for each output channel, both fp32. bias is [dim] or None.
     """
     return run("rescale_", out, products, scales, weight_scales, bias)
 
@@ -217,8 +219,11 @@ def gelu_(x: Tensor) -> Tensor:
 
 
 def slices(length: int, limit: int) -> Iterator[slice]:
-    """Return nearly equal slices that cover `length` items, with at most `limit` items each. The length of every slice
-    except the last is a multiple of 128, so `limit` should be one too."""
+    """Return an iterator of nearly equal slices that cover `length` items.
+
+    The length of every slice except the last is a multiple of 128. If `limit` is also a multiple of 128, no slice is
+    longer than `limit`.
+    """
     count = -(-length // limit)
     size = -(-length // count // 128) * 128
     return (slice(start, min(start + size, length)) for start in range(0, length, size))
@@ -274,18 +279,16 @@ def _eager_in_place(plain: Callable[..., Tensor], x: Tensor, *arguments: Any) ->
 
 
 def _eager_whole(plain: Callable[..., Tensor], x: Tensor, *arguments: Any) -> Tensor:
-    """Run `plain` on all tokens at once.
-
-    This is for functions that make no fp32 copies, or have a first argument without one row for each token.
-    """
+    """Run `plain` on all tokens at once. This is for a function that makes no fp32 copies, or whose first argument does
+    not have one row for each token."""
     return plain(x, *arguments)
 
 
 def _eager_rows(outputs: int, plain: Callable[..., Tensor], *arguments: Any) -> Tensor:
-    """Run `plain` on parts of the tokens.
+    """Run `plain` on parts of the tokens, and return the first of the output tensors.
 
-    The arguments are `outputs` tensors to write to, then the row numbers to write, then tensors with a row for each
-    token.
+    The first `outputs` arguments are tensors to write to. The next argument holds the row numbers to write to, int64
+    [tokens]. The others are matrices with one row for each token, or tuples with such matrices.
     """
     out, (rows, *others) = arguments[:outputs], arguments[outputs:]
     for part in slices(len(rows), EAGER_TOKENS):

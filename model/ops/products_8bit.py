@@ -1,6 +1,7 @@
-"""Matrix products of float8_e4m3fn or int8 numbers for linear layers, by each candidate in the table of kernels.
+"""Matrix products of float8_e4m3fn or int8 numbers for linear layers, with a function for each candidate kernel.
 
-On the CPU, and if a GPU's kernel fails, plain torch multiplies the same 8-bit numbers.
+The candidates are in the table of kernels (choice/table.py). On the CPU, and if a GPU's kernel fails, plain torch
+multiplies the same 8-bit numbers.
 """
 
 from collections.abc import Callable
@@ -66,10 +67,10 @@ def _fp8_then_scales(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: 
 
 
 def _fp8_by_rows(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Return the product with a scale for each row. torch only supports bf16 results for it.
+    """Return the product with a scale for each row, in `dtype`.
 
-    The tensor cores add in their own precision (`use_fast_accum`). With fp32 sums an H200 takes 5 to 14 % longer, and
-    the relative error is 0.0265 instead of 0.0266.
+    torch computes such products only with bf16 results, which are cast here. `use_fast_accum` adds in the tensor cores'
+    own precision. With fp32 sums an H200 takes 5 to 14 % longer, and the relative error is 0.0265 instead of 0.0266.
     """
     bias = None if bias is None else bias.bfloat16()
     return torch._scaled_mm(
@@ -107,9 +108,9 @@ def _try_kitchen(x: Tensor, weight: EightBit, bias: Tensor | None) -> Tensor:
 
 
 def _alone(run: Callable[..., Tensor]) -> Callable[[Tensor, EightBit, Tensor | None], Callable[[], Tensor]]:
-    """Return a function make(x, weight, bias) that quantizes x, and returns a callable that only runs the product.
+    """Return a function make(x, weight, bias) for timing `run` alone, without the quantization of its input.
 
-    `run` multiplies the quantized operands. Timings of the callable do not include the quantization of x.
+    make quantizes x [tokens, in] and returns a callable without arguments, which runs the product.
     """
 
     def make(x: Tensor, weight: EightBit, bias: Tensor | None) -> Callable[[], Tensor]:

@@ -69,8 +69,8 @@ def scatter_rotated_(
 def rotated_fp8(given: Unrotated) -> tuple[Tensor, Tensor, Tensor]:
     """Return `given` after norm and RoPE in float8_e4m3fn [tokens, dim], its scale, and 1 / scale (fp32 [1] each).
 
-    The norm bounds its result, so the scale is the smallest power of two with which no token overflows. `given` may be
-    overwritten.
+    The scale is the smallest power of two with which no token can overflow. It follows from the norm's weight alone,
+    without reading the tokens. `given` may be overwritten.
     """
     scale, factor = (torch.empty(1, dtype=torch.float32, device=given.x.device) for _ in range(2))
     out = torch.empty_like(given.x, dtype=torch.float8_e4m3fn)
@@ -83,15 +83,16 @@ def scatter_qkv_(
     given: tuple[Unrotated, Unrotated, Tensor],
     scalings: tuple[Pair, Pair] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor] | Tensor:
-    """Write keys and values to `rows` (int64 [tokens]) of the two tensors in `out`, and return the queries, in one
-    kernel.
+    """Write keys and values to rows of two tensors, and return the queries, in one kernel.
 
-    `given` are queries, keys and values; norm and RoPE are applied to queries and keys. If the second tensor in `out`
-    is None, no values are written. `given` may be overwritten.
+    out: the tensors for keys and for values. If the second is None, no values are written.
+    rows: the numbers of the rows to write to, int64 [tokens].
+    given: the queries and keys, to which norm and RoPE are applied, and the values. They may be overwritten.
+    scalings: a pair (shift, factor) for keys and one for values, or None.
 
-    `scalings` holds (shift, factor) of keys and of values. If `scalings` is not None, (x - shift) * factor is written
-    as float8_e4m3fn. The queries are then returned as float8_e4m3fn [tokens, dim], scale [1] and 1 / scale. Otherwise
-    the queries are returned as one tensor, rotated in place.
+    With `scalings`, keys and values are written as (x - shift) * factor in float8_e4m3fn. The result is then the
+    queries in float8_e4m3fn [tokens, dim], their scale, and 1 / scale (fp32 [1] each). Without `scalings`, it is the
+    queries [tokens, dim], rotated in place.
     """
     (q, *_), (k, *_), v = given
     made = None

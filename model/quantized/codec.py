@@ -1,8 +1,10 @@
-"""The 4-bit formats of bitsandbytes (NF4, FP4) in plain torch: encoding and decoding, with the same bytes everywhere.
+"""The 4-bit formats of bitsandbytes (NF4, FP4) in plain torch: encoding and decoding to the same bits as bitsandbytes.
 
-A weight is stored as its row-major flat values, two in a byte, the first in the high nibble. Each nibble is an index
-into a table of 16 values (`code`). Every `blocksize` values share a scale (`absmax`). With double quantization the
-scales are bytes: `absmax = nested_code[byte] * nested_absmax[i // nested_blocksize] + offset`.
+A weight is stored as its flat values in row-major order, two in a byte, the first in the high nibble. Each nibble is an
+index into a table of 16 values (`code`). Every `blocksize` values share a scale (`absmax`).
+
+With double quantization the scales are bytes, decoded as
+`absmax = nested_code[byte] * nested_absmax[i // nested_blocksize] + offset`.
 """
 
 import json
@@ -143,8 +145,8 @@ def _encoded_at_a_time(weight: Tensor) -> int:
 
 
 def _pairs(code: Tensor) -> Tensor:
-    """Return the two float32 values that each byte encodes, packed into int64 [256], because a CPU reads these
-    faster."""
+    """Return the two float32 values that each byte encodes, packed into int64 [256]. One such look-up replaces two,
+    which is faster on a CPU."""
     return torch.stack((code.repeat_interleave(16), code.repeat(16)), 1).view(torch.int64).view(-1)
 
 
@@ -186,13 +188,13 @@ def encode(
 ) -> tuple[Tensor, Scales]:
     """Return a weight of any shape as uint8 [ceil(N / 2), 1] for its N values, and its scales, on the weight's device.
 
-    Each value is divided by its block's largest magnitude and rounded to the nearest value of the `quant_type`'s table.
-    With `nested` the scales, minus their mean, are quantized to bytes in the same way. The bytes are those of
-    `bitsandbytes.functional.quantize_4bit`.
+    Each value is divided by its block's largest magnitude and rounded to the nearest value in the table of `quant_type`
+    ("nf4" or "fp4"). With `nested` the scales, minus their mean, are quantized to bytes in the same way. Without
+    `search`, the bytes are equal to the result of `bitsandbytes.functional.quantize_4bit`.
 
-    With `search` several scales, also negative ones, are tried for each block, and the one with the least error is
+    With `search`, several scales are tried for each block, also negative ones, and the one with the least error is
     used. The error is the sum of the squared errors, plus `sums` times the square of the summed errors. Values are then
-    rounded under the quantized scale. The format is the same, with 9 % less error.
+    rounded with the scale after its quantization. The format is the same, with 9 % less error.
     """
     code = torch.tensor(CODES[quant_type], device=weight.device)
     flat = weight.detach().reshape(-1)
@@ -296,7 +298,8 @@ def _dynamic_map() -> Tensor:
 def components(scales: Scales, shape: tuple[int, ...], quant_type: str, dtype: torch.dtype) -> dict[str, Tensor]:
     """Return the tensors that bitsandbytes saves next to a packed weight, by the suffix of their names.
 
-    They hold the `scales`, the `shape`, the `quant_type` ("nf4" or "fp4") and the weight's `dtype` before quantization.
+    They hold the `scales`, and as JSON the `shape`, the `quant_type` ("nf4" or "fp4") and the weight's `dtype` before
+    quantization.
     """
     state = {
         "quant_type": quant_type,

@@ -71,9 +71,10 @@ def _half(blocks: Tensor, at: int) -> Tensor:
 
 
 def _unpacked(values: Tensor, bits: int, group: int) -> Tensor:
-    """Return packed numbers of `bits` bits as uint8 [blocks, numbers].
+    """Return the numbers packed in `values` (uint8 [blocks, bytes]), `bits` bits each, as uint8 [blocks, numbers].
 
-    Each `group` bytes hold as many numbers in their lowest bits, then as many in their next bits, and so on.
+    The bytes form groups of `group` bytes. A group's numbers are in the lowest bits of its bytes first, then in the
+    next bits, and so on.
     """
     shifts = torch.arange(0, 8, bits, dtype=torch.uint8, device=values.device).view(1, 1, -1, 1)
     unpacked = (values.reshape(len(values), -1, 1, group) >> shifts) & ((1 << bits) - 1)
@@ -87,7 +88,8 @@ def _single_bits(values: Tensor) -> Tensor:
 
 
 def _scaled(values: Tensor, scales: Tensor, least: Tensor | None = None) -> Tensor:
-    """Return each value times its group's scale, minus its group's `least`, float32 [blocks, values]."""
+    """Return each value times its group's scale, minus its group's minimum `least` (None for 0), as float32 [blocks,
+    values]."""
     groups = values.float().reshape(len(values), scales.shape[1], -1) * scales.unsqueeze(-1)
     return (groups if least is None else groups - least.unsqueeze(-1)).reshape(len(values), -1)
 
@@ -111,7 +113,7 @@ def _q3_k(blocks: Tensor) -> Tensor:
 
 
 def _six_bit_scales(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the scales and the `least` values of the formats Q4_K and Q5_K, float32 [blocks, 8] each."""
+    """Return the scales and minima of the groups in blocks of Q4_K or Q5_K, float32 [blocks, 8] each."""
     scales, least, rest = blocks[:, 4:16].split(4, 1)
     scales = torch.cat([scales & 63, (rest & 15) | ((scales >> 2) & 48)], 1).float()
     least = torch.cat([least & 63, (rest >> 4) | ((least >> 2) & 48)], 1).float()

@@ -1,9 +1,11 @@
 """bitsandbytes' 4-bit formats as layouts of comfy_kitchen's QuantizedTensor.
 
-Import this module through `parameters.load_layouts()`, because it needs comfy_kitchen. NATIVE weights are decoded by
-bitsandbytes' functions, and PLAIN weights in plain torch. These are two layouts, because torch's compile cache
-distinguishes quantized tensors only by the name and fields of their layout. Linear4bit and Params4bit of bitsandbytes
-are not used: the first repacks weights in place on some CPUs, and the second loses its state on clone and detach.
+Import this module through `parameters.load_layouts()`, because it needs comfy_kitchen. Weights in the layout NATIVE are
+decoded by bitsandbytes, and weights in the layout PLAIN by plain torch. They are separate layouts because torch's
+compile cache distinguishes quantized tensors only by the name and fields of the layout.
+
+bitsandbytes' Linear4bit and Params4bit are not used. Linear4bit repacks weights in place on some CPUs. Params4bit loses
+its state on clone and detach.
 """
 
 import dataclasses

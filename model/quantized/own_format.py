@@ -1,6 +1,6 @@
 """Matrix products of weights in NVFP4 or MXFP8 with inputs in the same format, by comfy-kitchen.
 
-They need a GPU with instructions for these formats (choice/table.py). On other GPUs the weights are decoded, or
+The products need a GPU with instructions for these formats (choice/table.py). On other GPUs the weights are decoded, or
 converted to 8 bits.
 """
 
@@ -24,11 +24,12 @@ LAYOUTS: dict[Work, str] = {"nvfp4": "TensorCoreNVFP4Layout", "mxfp8": "TensorCo
 """The names of comfy-kitchen's layouts, by the format of the weight."""
 FORMATS = {layout: form for form, layout in LAYOUTS.items()}
 WORST: dict[Work, float] = {"nvfp4": 0.2, "mxfp8": 0.05}
-"""The relative RMS error below which a product passes its test, by format: about twice that of a rounded input."""
+"""The limit of a product's relative RMS error in the accuracy test, by format. It is about twice the error of rounding
+the input to the format."""
 
 
 class OwnFormatLayer:
-    """A linear layer as a function. Its input [tokens, in] is quantized to the weight's own format."""
+    """A linear layer as a callable. It quantizes its input [tokens, in] to the weight's format, NVFP4 or MXFP8."""
 
     input_dtype = None
 

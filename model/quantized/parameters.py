@@ -19,15 +19,16 @@ from .decoding import decode_blocks, fastest, recode
 class DecodedParameter(torch.nn.Parameter):
     """The base class of quantized weights outside ComfyUI.
 
-    It needs torch only, because importing comfy_kitchen and bitsandbytes takes six seconds. In ComfyUI, weights are
-    QuantizedTensors instead, which ComfyUI can move and patch.
+    The class needs only torch, because importing comfy_kitchen and bitsandbytes takes six seconds. In ComfyUI, weights
+    are QuantizedTensors instead, which ComfyUI can move and patch.
     """
 
     _kept: dict[torch.dtype, Any] | None = None
     _place: "SharedPart | None" = None
 
     def keep(self, place: "SharedPart | None" = None) -> None:
-        """Cache the results of `decode` and `recode` from now on, in the memory of `place` if it is given."""
+        """Cache the results of `decode` and `recode` from now on, one for each dtype. If `place` is given, the cached
+        results are stored in its memory."""
         self._kept, self._place = {}, place
 
     def decode(self, dtype: torch.dtype) -> Tensor:
@@ -58,7 +59,8 @@ class DecodedParameter(torch.nn.Parameter):
 class SharedPart:
     """The part of a larger tensor that is reserved for one weight.
 
-    The tensor holds several decoded weights of the same shape, so that one matrix product can use all of them.
+    The larger tensor holds several weights of the same shape one after the other, so that a single matrix product can
+    use them all.
     """
 
     def __init__(self, number: int, count: int, together: dict[Any, Tensor]) -> None:
@@ -82,7 +84,7 @@ class SharedPart:
 
 
 def keep_together(*weights: DecodedParameter) -> None:
-    """Let weights of one shape cache their decoded and 8-bit tensors, adjacent in memory (see
+    """Make weights of one shape cache their decoded and 8-bit tensors, adjacent in memory (see
     `DecodedParameter.keep`)."""
     together: dict[Any, Tensor] = {}
     for number, weight in enumerate(weights):
@@ -90,7 +92,8 @@ def keep_together(*weights: DecodedParameter) -> None:
 
 
 class WideParameter(DecodedParameter):
-    """A weight in 16 bits or more, which 8-bit arithmetic converts to 8 bits. The result of `decode` is not cached."""
+    """A weight in 16 bits or more, without quantization, for 8-bit arithmetic. `recode` quantizes it. The result of
+    `decode` is not cached."""
 
     @classmethod
     def of(cls, weight: Tensor) -> "WideParameter":
@@ -106,7 +109,8 @@ class WideParameter(DecodedParameter):
 
 
 class FourBitParameter(DecodedParameter):
-    """A 4-bit weight: packed bytes and their scales. It is decoded to the same bits as by bitsandbytes."""
+    """A 4-bit weight of packed bytes and their scales. Its decoded values are bit-identical to the result of
+    bitsandbytes."""
 
     scales: Scales
     weight_shape: tuple[int, ...]
@@ -229,8 +233,8 @@ def load_block_layout() -> ModuleType:
 def frozen_parameter(tensor: Any) -> torch.nn.Parameter:
     """Return `tensor` as a Parameter without gradient over the same memory.
 
-    A quantized tensor is only marked as a parameter, in place. `Parameter(tensor)` would detach it, and comfy_kitchen's
-    detach copies the scales of a mapped file into memory.
+    A quantized tensor is returned itself, and only marked as a Parameter. `Parameter(tensor)` would detach it, and
+    comfy_kitchen's detach copies the scales of a mapped file into memory.
     """
     if not hasattr(tensor, "_qdata"):
         return torch.nn.Parameter(tensor, requires_grad=False)
