@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 import numpy as np
-from scipy.spatial.transform import Rotation
 
 from ...errors import CameraError
 from ...fields import Field
@@ -215,6 +214,8 @@ def write_colmap(path: CameraPath, folder: Path, names: Sequence[str], size: tup
 
     `names` are the image file names of the frames; `size` is the height and width of the frames in pixels.
     """
+    from scipy.spatial.transform import Rotation  # here: a slow import, which only this function needs
+
     height, width = size
     sides = np.array([width / LENS_WIDTH, height / LENS_HEIGHT] * 2)
     lenses, numbers = np.unique(path.intrinsics * sides, axis=0, return_inverse=True)
