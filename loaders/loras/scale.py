@@ -212,9 +212,10 @@ def _scale_of(config: Mapping[str, Any], where: str) -> StatedScale:
 
 
 def _number(value: Any, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise CheckpointError(f"{where} is {value!r:.40}, expected a number")
-    return float(value)
+    with suppress(OverflowError):  # of an integer of hundreds of digits
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            return float(value)
+    raise CheckpointError(f"{where} is {value!r:.40}, expected a number")
 
 
 def _pattern(value: Any, where: str) -> dict[str, float]:

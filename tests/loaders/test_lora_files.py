@@ -283,6 +283,7 @@ def test_other_adapters_are_named(tmp_path, part, kind):
         (CONFIG | {"init_lora_weights": "pissa_niter_4"}, "changes the model's own weights"),
         (CONFIG | {"r": 8}, "states rank 8 for blocks.0.self_attn.q, whose tensors have rank 4"),
         (CONFIG | {"lora_alpha": "much"}, "lora_alpha is 'much', expected a number"),
+        (CONFIG | {"lora_alpha": 10**400}, "lora_alpha is 1000.*, expected a number"),
         (CONFIG | {"r": 0}, "a rank of 0"),
         (CONFIG | {"alpha_pattern": [1]}, "expected an object"),
         (CONFIG | {"alpha_pattern": {"(a+)+": 1}}, "cannot be followed"),
