@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +168,9 @@ def _stated_order(frames: list[Mapping]) -> str:
     if any(PARTS[0] in frame for frame in frames):
         return "row"
     found = next((frame[name] for frame in frames for name in LENSES if name in frame), None)
-    lens = np.ravel(found) if isinstance(found, list) else np.zeros(0)
+    lens = np.zeros(0)
+    with suppress(ValueError):  # of lists of unequal length, which `matrix_lens` reports
+        lens = np.ravel(found) if isinstance(found, list) else lens
     if lens.size != 9 or lens.dtype.kind not in "fi" or not (lens[[2, 5]].any() or lens[[6, 7]].any()):
         return ""
     return "row" if lens[[2, 5]].any() else "column"

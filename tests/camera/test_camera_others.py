@@ -120,6 +120,15 @@ def test_arrays_by_other_names_and_a_lens_by_column(tmp_path, key, poses, by_col
     np.testing.assert_allclose(path.intrinsics[0], LENS, rtol=1e-6)
 
 
+def test_no_poses_and_a_lens_of_unequal_rows_are_refused(tmp_path):
+    np.savez(tmp_path / "p.npz", c2w=np.zeros((0, 3, 4)))
+    with pytest.raises(CameraError, match="p.npz: c2w: no poses"):
+        read_camera(tmp_path / "p.npz")
+    frames = [{"cameraTransform": BLENDER_START, "intrinsics": [1, [], 2]}] * 5
+    with pytest.raises(CameraError, match="unequal length"):
+        read_camera(write(tmp_path / "scan.json", json.dumps(frames)))
+
+
 def test_arrays_of_both_directions_have_to_agree(tmp_path):
     np.savez(tmp_path / "p.npz", c2w=[START, THERE], extrinsics=[START, EXTRINSIC])
     np.testing.assert_allclose(read_camera(tmp_path / "p.npz")[0].c2w, [START, THERE], atol=1e-9)
