@@ -50,7 +50,7 @@ def test_show_draws_and_warns(tmp_path, capsys):
         (["show", "nowhere"], "no such file"),
         (["make", "out", "--keys", "q-3"], "cannot read 'q-3'"),
         (["make", "out", "--keys", "w-3", "--amount", "4"], "--amount is for presets"),
-        (["make", "out", "--preset", "orbit_left", "--radius", "0"], "radius above 0"),
+        (["make", "out", "--preset", "orbit_left", "--radius", "0"], "radius not 0"),
         (["show", "{folder}", "--image", "{folder}/poses.npy"], "not an image"),
         (["show", "{folder}", "--output", "{folder}/nowhere/a.png"], "cannot be written"),
         (["show", "{folder}", "--output", "{folder}/poses.npy"], "poses.npy exists already; write elsewhere"),

@@ -94,7 +94,7 @@ def test_the_lens_is_the_first_cameras_unless_told():
     [
         ("front", "camera 2: str"),
         ({"position": xyz(0, 0, 1)}, "camera 2: no target; found position"),
-        (at(0, 0, 0), "looks nowhere"),
+        (at(0, 0, 0), "stands at its own target"),
         (at(0, 0, float("nan")), "not finite"),
         (at(0, 0, "far"), "expected numbers x, y, z"),
         (at(0, 0, 1, quaternion=xyz(0, 0, 0, 0)), "or zero"),
