@@ -47,7 +47,7 @@ def check_poses(poses: ArrayLike, name: str = "poses") -> np.ndarray:
     if c2w.ndim != 3 or c2w.shape[1:] != (4, 4):
         raise CameraError(f"{name}: shape {list(c2w.shape)}, expected [n, 4, 4] camera-to-world matrices")
     if not len(c2w):
-        raise CameraError(f"{name}: no poses")
+        raise CameraError(f"{name}: 0 poses, expected one or more")
     _refuse_rows(~np.isfinite(c2w).all((1, 2)), name, "is not finite (NaN or infinity)")
     _refuse_rows((np.abs(c2w[:, 3] - [0, 0, 0, 1]) > 1e-6).any(1), name, "has a last row other than 0 0 0 1")
     rotation = c2w[:, :3, :3]
