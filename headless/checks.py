@@ -42,8 +42,8 @@ MOST_FPS = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class RunInputs:
-    """The options of a run and its open files, except those of the model. Weights are memory-mapped, so open files use
-    little memory. `tokenizer` is only a path if the cache `known` has the prompt's embedding."""
+    """The options of a run and its open files, without the model's. Weights are memory-mapped, so an open file needs
+    little memory. If the cache `known` has the prompt's embedding, `tokenizer` is only a path."""
 
     options: GenerateOptions
     tokenizer: Tokenizer | Path
@@ -57,8 +57,11 @@ class RunInputs:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(RunInputs):
-    """A checked run. Every input file exists, fits the others and is open, and the output can be written. `frame`: the
-    first frame, float32 [3, H, W], from -1 to 1. `notes`: messages for the user."""
+    """A checked run. All input files exist, are open and fit each other, and the output can be written.
+
+    frame: the first frame, float32 [3, H, W], from -1 to 1.
+    notes: messages for the user.
+    """
 
     frame: Tensor
     geometry: Geometry
@@ -98,8 +101,8 @@ class Plan(RunInputs):
     def half(self) -> torch.dtype | None:
         """The 16-bit dtype in which a single process decodes, or None for fp32.
 
-        The default is fp16 on GPUs with fast fp16. There the official code's fp32 convolutions run in TF32, and its
-        mantissa has no more bits than that of fp16.
+        The default is fp16 on GPUs with fast fp16, else fp32. The official code's fp32 convolutions run in TF32 on such
+        GPUs, and the mantissa of TF32 is as short as that of fp16.
         """
         if self.options.vae_dtype == "auto":
             return torch.float16 if multiplies_half(self.decoding_device) else None
@@ -259,8 +262,11 @@ def geometry_of(options: GenerateOptions, image: np.ndarray, n_poses: int | None
 
 
 def lora_notes(options: GenerateOptions, two_experts: bool = False) -> tuple[str, ...]:
-    """Return a note for each LoRA with its strength. A note warns if a LoRA is named several times. For a model of
-    `two_experts` a note also warns if a LoRA's file name suggests the other expert."""
+    """Return a note with the strength of each LoRA. If the same LoRA is set several times, its note says how often.
+
+    `two_experts`: the model has a high-noise and a low-noise expert. A further note is then added for each LoRA whose
+    file name names one expert, unless the LoRA applies to this expert only.
+    """
     where = {"high": ", on the high-noise expert", "low": ", on the low-noise expert"}
     lines = [
         f"LoRA {lora.path.name}, strength {lora.strength:g}{where.get(lora.expert or '', '')}" for lora in options.lora
@@ -299,7 +305,7 @@ def text_notes(options: GenerateOptions, guided: bool) -> tuple[str, ...]:
 
 def frame_notes(options: GenerateOptions, geometry: Geometry, camera: PoseFolder | None) -> tuple[str, ...]:
     """Return the notes on the camera path. If the video has fewer frames than `frame_num`, another note gives the
-    reason."""
+    reason, such as too few poses."""
     notes = () if camera is None else camera.notes
     wanted, frames = options.frame_num, geometry.frames
     if frames >= wanted:

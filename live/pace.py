@@ -1,4 +1,4 @@
-"""The scheduler of chunks. Each chunk begins so late that its first frames arrive just when the earlier frames have
+"""The scheduler of chunks. It delays each chunk, so that the chunk's first frames arrive when the earlier frames have
 been played."""
 
 from __future__ import annotations
@@ -11,22 +11,28 @@ from .controls import FRAMES_OF_ONE
 from .shown.frames import Frames
 
 SPARE = 0.03
-"""A reserve in seconds. A chunk is planned to arrive earlier by this time, because clocks and threads are not exact."""
+"""The safety margin in seconds between the planned arrival of a chunk's first frames and the time at which they are
+due. It covers inaccurate clocks and delayed threads."""
 RECENT = 32
-"""The number of recent frames (at least two chunks) from which the delay of the next chunk is predicted. The prediction
-is their longest delay."""
+"""The number of recent frames from which the delay of the next chunk is predicted. The chunks of these frames, at least
+two, are used, and the prediction is their longest delay."""
 SPAN = 4.0
 """The length in seconds of the period over which the frame rate is measured."""
 
 
 class Pace:
-    """A scheduler of chunks of `of_chunk` frames, which are played at `fps` as soon as they are delivered. A fast
-    machine waits before each chunk, so that the chunk includes the latest inputs. A slow machine never waits. With an
-    `fps` of 0 no chunk waits.
+    """A scheduler of chunks with `of_chunk` video frames each. Frames are played at `fps` as soon as they are
+    delivered.
 
-    The delay of the first chunk of a walk, or after a pause, is not used to predict later delays, because kernels are
-    compiled during this chunk. `late` is the number of late frames, and `stalls` the number of interruptions of the
-    playback. `clock()` returns the time in seconds.
+    A machine that is faster than the playback waits before each chunk, so that the chunk includes the latest inputs. A
+    slower machine never waits. With an `fps` of 0 no chunk waits.
+
+    The delay of the first chunk of a walk, or after a pause, is not used to predict later delays. Such a chunk may take
+    longer, for instance because kernels are compiled.
+
+    late: the number of frames in late deliveries.
+    stalls: the number of interruptions of the playback.
+    clock: a function that returns the time in seconds.
     """
 
     def __init__(
@@ -59,7 +65,7 @@ class Pace:
         self._worked.append((seconds, frames))
 
     def busy(self) -> float:
-        """Return the share of time, 0 to 1, in which chunks are computed at the current frame rate."""
+        """Return the load, 0 to 1: the recent computing time per frame, multiplied by the current frame rate."""
         seconds, frames = (sum(column) for column in zip(*self._worked, strict=True)) if self._worked else (0.0, 0)
         return min(1.0, seconds / frames * self.rate()) if frames else 0.0
 
@@ -73,7 +79,8 @@ class Pace:
         self.on_the_way(0)
 
     def answered(self, seconds: float) -> None:
-        """Record the delay in seconds from the start of a chunk to its first frames. Call `handed` afterwards."""
+        """Record the delay in seconds from the start of a chunk to its first frames. It is ignored for the first chunk
+        of a walk or after a pause. Call `handed` afterwards for the same frames."""
         if self._played is not None:
             self._answers.append(seconds)
 

@@ -11,15 +11,16 @@ from ..options import Release, Window
 from ..pipeline.spec import STANDING_STILL, RolloutSpec
 
 LATENT_FRAMES = 72
-"""The smallest number of latent frames for which memory is planned. It is a multiple of every chunk size, and longer
-than the window of any release."""
+"""The smallest length, in latent frames, of the video for which memory is planned. It is a multiple of each release's
+chunk size, and longer than the window of any release."""
 LIVE_WINDOW = Window(18, 6)
 """The attention window for a release that attends to the whole video by default. A walk (a steered video) has no end,
 so its window must be limited."""
 
 
 def latent_frames(window: int | None) -> int:
-    """Return the number of latent frames for which memory is planned: a multiple of LATENT_FRAMES, at least `window`.
+    """Return the length, in latent frames, of the video for which memory is planned. It is the smallest multiple of
+    LATENT_FRAMES that is at least `window`.
 
     `window` is the attention window in latent frames; None is the release's own window. Raises InputError for 0 (the
     whole video), because a walk has no end.
@@ -30,8 +31,11 @@ def latent_frames(window: int | None) -> int:
 
 
 def check_walkable(spec: RolloutSpec, model: str) -> None:
-    """Raise InputError if a walk (a steered video) cannot use the model of `spec`. The model must make few steps
-    without guidance, and take a camera path without keys. `model` is its name in the message."""
+    """Raise InputError if the model of `spec` cannot generate a walk (a steered video).
+
+    A walk needs a model of few steps without guidance. Its control input must be the camera alone, without pressed
+    keys. `model` is the model's name in the message.
+    """
     if spec.guided:
         raise InputError(
             f"{model}: a walk takes a causal model of a few steps (LingBot-World Fast or 2.0); this one takes many"
@@ -43,8 +47,13 @@ def check_walkable(spec: RolloutSpec, model: str) -> None:
 def without_end(
     spec: RolloutSpec, notes: Sequence[str], window: int | None, sink: int | None
 ) -> tuple[RolloutSpec, tuple[str, ...]]:
-    """Return `spec` and `notes` (notes for the user) adapted to a walk, which has no end. A release without a window of
-    its own gets LIVE_WINDOW. `window` and `sink` change LIVE_WINDOW if they are not None."""
+    """Return `spec` and `notes` (notes for the user) adapted to a walk, which has no end. The note about a still camera
+    is removed.
+
+    A limited window of `spec` is kept. Otherwise `spec` gets LIVE_WINDOW, and a note is added. `window` and `sink`, in
+    latent frames, then replace the numbers of LIVE_WINDOW; None keeps them. Raises InputError if this window is too
+    small for its sink and a chunk.
+    """
     notes = tuple(note for note in notes if note != STANDING_STILL)
     if spec.window.frames:
         return spec, notes
@@ -54,9 +63,12 @@ def without_end(
 
 
 def off_release_notes(release: Release, spec: RolloutSpec) -> tuple[str, ...]:
-    """Return notes for the user about settings that differ from the release's: another chunk size, a smaller window or
-    sink, fewer steps. Each note states the loss of quality that users saw or measured with the 1.3B model. Return an
-    empty tuple for a release that attends to the whole video."""
+    """Return notes for the user about settings that may reduce the quality. They are a chunk size that differs from the
+    release's, a smaller window or sink, and fewer steps.
+
+    Each note states the effect that users saw or measured with the 1.3B model. The result is empty for a release that
+    attends to the whole video.
+    """
     if not release.window.frames:
         return ()
     own, steps = release.window, len(spec.schedule.timesteps)

@@ -1,5 +1,5 @@
-"""The replay of a saved walk (a steered video). With the same model on the same device its frames are equal bit for
-bit."""
+"""The replay of a saved walk (a steered video). With the same model on the same device, the new frames equal the saved
+walk's frames bit for bit."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Replay(Controls):
     prompt and returns to earlier chunks. The user's inputs are ignored."""
 
     def __init__(self, folder: str | Path) -> None:
-        """Read a walk's folder. Raises InputError if the folder has no walk, if the walk followed a recorded path, and
-        if an earlier version saved it without inputs."""
+        """Read a walk from `folder`. Raises InputError if the folder has no walk, or has a walk without inputs. Inputs
+        are missing for a walk along a recorded path, or by an earlier version of this project."""
         super().__init__()
         self.folder = Path(folder)
         self.state: WorldState = load_walk(self.folder)
@@ -73,14 +73,18 @@ class Replay(Controls):
 
     @property
     def asks(self) -> bool:
-        """True. A replay never waits for an input."""
+        """Whether an input would move the camera. This is always true, so a replay never waits for an input."""
         return True
 
     changes = asks
 
     def prepare(self, walk: Walk) -> None:
-        """Prepare `walk` for its next chunk. If the prompt of the saved walk changed before this chunk, or that walk
-        returned to this chunk, do the same. On a CPU also set torch's number of threads to the saved walk's."""
+        """Prepare `walk` for its next chunk: repeat the changes that the saved walk received before this chunk.
+
+        A new prompt is set again. If the saved walk recomputed its cached keys and values here, `walk` recomputes them
+        too. The reason was a return to this chunk, or a prompt with `refresh`. If a number of threads is recorded,
+        which is so for a CPU, torch's number is set to it.
+        """
         if "threads" in self.head:
             torch.set_num_threads(self.head["threads"])
         self._at = walk.chunks * walk.engine.chunk

@@ -120,7 +120,7 @@ class Session(ChunkMaker):
 
     def prompt(self, text: str, *, refresh: bool = False, event: int | None = None) -> None:
         """Change the prompt, beginning with one of the next chunks. The text is encoded in the background. Raises
-        InputError for an empty prompt.
+        InputError for an empty prompt, and after `stop` or `close`.
 
         refresh: also recompute the cached keys and values of the window, so that the video changes at once.
         event: a number that identifies this input; see Controls.
@@ -134,7 +134,7 @@ class Session(ChunkMaker):
 
     def event(self, name: str, on: bool | None = None, *, refresh: bool = False, event: int | None = None) -> None:
         """Switch a world event on or off. While the event is on, its sentence extends the prompt. Raises InputError for
-        an unknown event.
+        an unknown event, and after `stop` or `close`.
 
         name: the name or the key of the event.
         on: true, false, or None to toggle the event.
@@ -216,8 +216,12 @@ class Session(ChunkMaker):
         return self._paused
 
     def back(self, chunk: int, event: int | None = None) -> None:
-        """Go back to the end of the first `chunk` chunks of the walk, and discard the later ones. `event` is a number
-        that identifies this input; see Controls."""
+        """Queue a return to the state after the first `chunk` chunks of the walk. The later chunks are discarded.
+        `event` is a number that identifies this input; see Controls.
+
+        An invalid `chunk` fails when the command runs. A program then receives an InputError from its next request for
+        frames. In a started session `tell` receives the reason.
+        """
         cause = Input("back", event, time.monotonic())
 
         def go() -> None:
@@ -235,9 +239,12 @@ class Session(ChunkMaker):
         return self
 
     def __next__(self) -> Frames:
-        """Return the next frames of the walk. A request for a chunk's first frames makes the chunk. The iteration ends
-        after `stop` or `close`, and at the end of a path. Raises errors of the walk and of earlier commands. If an
-        interrupt ends a chunk early, the next request makes it again."""
+        """Return the next frames of the walk. If no frames of a chunk are left, the next chunk is made.
+
+        The iteration ends after `stop` or `close`, and at the end of a path or a replayed walk. Raises InputError while
+        the thread of `start` runs, and any error of the walk or an earlier command. If an exception, such as
+        KeyboardInterrupt, ends a chunk early, the next call makes it again.
+        """
         if self.running:
             raise InputError("since `start` a thread makes the chunks of this session and passes them to `deliver`")
         with self._working:
@@ -265,8 +272,13 @@ class Session(ChunkMaker):
         self.pace.rest()
 
     def start(self, deliver: Deliver, tell: Tell | None = None) -> None:
-        """Start a thread that makes the chunks. The thread calls `deliver(frames)` and `tell(kind, facts)`, so these
-        must not block. Raises InputError if the session was already started or is closed."""
+        """Start a thread that makes the chunks. Raises InputError if the session was already started or is closed.
+
+        deliver: called with the Frames of each part of a chunk. On a CPU another thread may call it.
+        tell: called as tell(kind, facts) for the session's events; see `Tell` in `making`.
+
+        Both must return soon, because the next chunk waits for them.
+        """
         if self._thread is not None or self._closing:
             raise InputError("the session was started, or closed, before; begin another one")
         self._tell, self._on_request = tell or self._tell, False
@@ -287,9 +299,11 @@ class Session(ChunkMaker):
         return self.walk.kept.state()
 
     def close(self, *, whole: bool = False) -> None:
-        """End the session and its walk. The walk's folder stays, unless it is temporary. `whole`: save the state and
-        the camera path even if the session does not save them by itself. During a call of `deliver` this only stops the
-        walk."""
+        """End the session and its walk. The walk's folder stays, unless it is temporary.
+
+        `whole`: save the state and the camera path even if the session was created without this option. A call within
+        `deliver` only stops the making of chunks, like `stop`.
+        """
         self.stop()
         if self._is_delivering:
             return

@@ -138,8 +138,8 @@ class Walk(WalkWorld):
         self._stopped = self.controls.switches
 
     def finds(self) -> bool:
-        """Return true at the first call at which the camera has reached the crate of the map. Return false at all other
-        calls, and always without a map."""
+        """Return true at the first call after the camera has reached the crate, which the user has to find in the map.
+        All other calls return false. Without a map the result is always false."""
         if self.found or self.standing is None:
             return False
         self.found = self.standing.finds(self.camera.pose[:3, 3])
@@ -186,9 +186,11 @@ class Walk(WalkWorld):
         self._world.remember()
 
     def _next_chunk(self) -> Made:
-        """Make the next chunk. If chunks are slow, keys are checked after each forward in the first half of the chunk's
-        forwards. If the keys have changed, the chunk is restarted once with the current keys. Later restarts would lose
-        more time than they gain."""
+        """Make the next chunk. On a slow machine a change of the pressed keys restarts it once.
+
+        If the last chunk's first frames took longer than PREEMPT, the pressed keys are compared after each forward in
+        the chunk's first half. A second restart would lose more time than it gains.
+        """
         switches, camera, forwards = self.controls.switches, copy(self.camera), len(self.engine.schedule.timesteps)
 
         def look_again(forward: int) -> None:

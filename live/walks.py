@@ -33,7 +33,8 @@ class Walks:
     files of finished walks."""
 
     def __init__(self, make: Make, folder: str | Path | None, *, whole: bool, fps: float, tell_video: Tell) -> None:
-        """Prepare to save walks in `folder`. None is a temporary folder without videos.
+        """Prepare to save walks in subfolders of `folder`. None is a temporary folder, which `close` deletes; no videos
+        are written then.
 
         make: see Make.
         whole: save a state and a camera path of each finished walk.
@@ -49,8 +50,11 @@ class Walks:
         self.now: Walk | None = None
 
     def begin(self, start: Start | WorldState, tell: Tell) -> Walk:
-        """End the current walk, begin another one, and return it. `tell(reason)` is called if files of the old walk
-        cannot be written. Raises InputError if the new walk cannot begin; `now` is None then."""
+        """End the current walk, begin another one, and return it.
+
+        `tell(reason)` is called if files of the old walk cannot be written. Raises InputError or CameraError if the new
+        walk cannot begin. In this case `now` is None.
+        """
         self._end(tell)
         folder = self._own_folder()
         try:

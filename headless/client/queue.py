@@ -45,8 +45,9 @@ def add_queue_command(commands: Any) -> None:
 
 
 def queue(options: argparse.Namespace) -> None:
-    """Run the workflow on the server, save its first video or image, and print the path of that file. Raises InputError
-    for invalid options, and if the workflow fails or saves neither."""
+    """Run the workflow on the server, save its first video or image, and print the path of this file. With `--list`
+    only print the workflow's nodes. Raises InputError for invalid options, for a workflow that fails, and if the
+    workflow saves no video or image."""
     workflow = load_workflow(options.workflow)
     if options.list:
         print(describe(workflow))
@@ -145,7 +146,8 @@ def _title(node: dict) -> str:
 
 
 def _with_value(workflow: dict, name: str, kinds: Collection[str] | None = None) -> list[dict]:
-    """Return the nodes of the classes `kinds` (None: all) with a plain value, not a link, as the input `name`."""
+    """Return the nodes whose input `name` has a plain value, not a link. `kinds`: the classes of these nodes; None
+    means all."""
     return [
         node
         for node in workflow.values()
@@ -164,8 +166,9 @@ def _put(workflow: dict, option: str, value: object, name: str, kinds: Collectio
 
 
 def _put_text(workflow: dict, option: str, text: str) -> None:
-    """Write a text into LingBot-World's text node, or else into the CLIPTextEncode node with "positive" or "negative"
-    in its title. `option`: "prompt" or "negative". Raises InputError if there is neither node."""
+    """Write a text into LingBot-World's text node. Without such a node, write it into the CLIPTextEncode node with
+    "positive" or "negative" in its title. `option`: "prompt" or "negative". Raises InputError if neither node
+    exists."""
     if _with_value(workflow, option, TEXT_NODES):
         return _put(workflow, option, text, option, TEXT_NODES)
     word = "negative" if option == "negative" else "positive"

@@ -55,8 +55,8 @@ class Server:
         return self.ask(path, json.dumps(body).encode())
 
     def queue(self, workflow: dict) -> str:
-        """Queue a workflow in API format and return its prompt_id. Raises InputError if ComfyUI reports an invalid
-        output node, even if ComfyUI would run the workflow's other nodes."""
+        """Queue a workflow in API format, and return its prompt_id. Raises InputError if ComfyUI reports an invalid
+        node. If ComfyUI has queued the workflow's other nodes, they are cancelled."""
         answer = self.post("/prompt", {"prompt": workflow, "client_id": self.client})
         if answer.get("node_errors"):
             self.cancel(answer["prompt_id"])

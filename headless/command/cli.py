@@ -34,10 +34,11 @@ BAD_INPUT, INTERRUPTED, OUTPUT_CLOSED = 2, 130, 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code. `argv`: the arguments, by default those of this process.
+    """Run the command and return its exit code. `argv`: the arguments, by default the process's own ones.
 
-    The code is 0 for success, 2 for invalid input (after a one-line message), 130 after Ctrl-C, and 141 if the reader
-    of standard output has closed it. With default arguments, SIGTERM and SIGHUP act like Ctrl-C, with 143 and 129.
+    The code is 0 for success, 2 for invalid input (after a one-line message), and 130 after Ctrl-C. It is 141 if the
+    reader of standard output has closed it. If `argv` is None, SIGTERM and SIGHUP act like Ctrl-C, with the codes 143
+    and 129.
     """
     own_process = argv is None
     argv = sys.argv[1:] if argv is None else list(argv)

@@ -26,7 +26,8 @@ def add_completion_command(commands: Any, parser: argparse.ArgumentParser) -> No
 
 
 def _complete_files(parser: argparse.ArgumentParser, file: dict) -> None:
-    """Set `file`, shtab's rule for file names, for every option of `parser` without choices or a numeric type."""
+    """Make shtab complete file names as the values of arguments of `parser` and its subcommands. This excludes
+    arguments with choices or of type int or float. `file` is shtab's rule for file names."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for command in action.choices.values():

@@ -1,4 +1,5 @@
-"""The command `lingbot-world doctor`: a page of text on the speed that this machine can reach."""
+"""The command `lingbot-world doctor`. It prints a report on this machine: hardware, kernels, and the speed that each
+release can reach."""
 
 import argparse
 import json

@@ -82,8 +82,9 @@ def _alone_in(dest: Path) -> Iterator[None]:
 
 
 def _points(made: "Exported", fps: float) -> None:
-    """Triangulate points, add them to the export, and print their mean reprojection error, or the reason of a failure.
-    For a point cloud raise the InputError or DependencyError, because it has no other content."""
+    """Triangulate points, add them to the export, and print their number and mean reprojection error. If this fails,
+    print the reason. For the format "ply" raise InputError or DependencyError instead, because such an export consists
+    of points only."""
     from ...export import add_points
 
     try:

@@ -47,7 +47,8 @@ def add_prompt(parser: argparse._ActionsContainer, about: str) -> None:
 
 
 def given_prompt(arguments: argparse.Namespace) -> str | None:
-    """Return --prompt or the text of --prompt_file, None if unset. Raises InputError for both and a bad file."""
+    """Return the value of --prompt, or the text in the file --prompt_file, or None if both are unset. Raises InputError
+    if both are set, and for a file that cannot be read."""
     if arguments.prompt_file is None:
         return arguments.prompt
     if arguments.prompt is not None:
@@ -159,7 +160,7 @@ def add_size(parser: argparse.ArgumentParser, meaning: str, frames: bool = True)
 
 
 COMMANDS_OWN = {"like", "prompt_file"}
-"""The options of `generate` that notes and errors name, and that are not fields of GenerateOptions."""
+"""The options of `generate` that occur in notes and errors but are not fields of GenerateOptions."""
 
 
 def with_flags(message: str, options: Collection[str] = ()) -> str:
@@ -174,8 +175,13 @@ def with_flags(message: str, options: Collection[str] = ()) -> str:
 def add_measuring(
     commands: Any, name: str, help: str, description: str, run: Callable[[argparse.Namespace], None]
 ) -> argparse.ArgumentParser:
-    """Add a command that analyses a video to the subparsers `commands`, and return its parser. `name` and `help`: its
-    name and its line in the list of commands. `description` keeps its line breaks. `run`: its function."""
+    """Add a command that analyses a video to the subparsers `commands`, and return the command's parser.
+
+    name: the command's name.
+    help: its line in the list of commands.
+    description: the text of its help page; line breaks are kept.
+    run: the function that runs it.
+    """
     shape = argparse.RawDescriptionHelpFormatter
     parser = commands.add_parser(name, help=help, description=description, formatter_class=shape)
     parser.set_defaults(run=run)
@@ -201,15 +207,19 @@ def seed(text: str) -> int:
 
 
 def count(text: str, least: int = 1) -> int:
-    """Return the whole number in `text`. Raises ArgumentTypeError for any other text and below `least`."""
+    """Return the whole number in `text`. Raises ArgumentTypeError for a number below `least`, and for any other
+    text."""
     if not text.isdecimal() or int(text) < least:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number of at least {least}")
     return int(text)
 
 
 def some_path(text: str) -> str:
-    """Return a path with ~ expanded; shells expand ~ only at the beginning of a word. Raises ArgumentTypeError for a
-    web address and for an empty path. Python would take an empty path for the current folder."""
+    """Return the path in `text`, with ~ at its beginning expanded. Raises ArgumentTypeError for an empty text and for a
+    web address.
+
+    A shell does not expand ~ in `--image=~/x.png`. Python would take an empty path for the current folder.
+    """
     if not text:
         raise argparse.ArgumentTypeError("the path is empty, as of a shell's variable that is not set")
     if is_address(text):

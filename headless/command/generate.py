@@ -23,8 +23,11 @@ if TYPE_CHECKING:
 
 
 def add_generate_command(commands: Any, show: ShowProgress, argv: Sequence[str]) -> None:
-    """Add the `generate` command, with its function as `arguments.run`. `show` makes progress bars. In the command line
-    `argv`, `--like` may name a video. Raises InputError for a video without a record."""
+    """Add the `generate` command, with its function as `arguments.run`. `show` makes progress bars.
+
+    `argv`: the command line. If it contains `--like VIDEO`, the recorded options of the video become the defaults.
+    Raises InputError for a video without a record.
+    """
     usage = "%(prog)s --ckpt_dir FOLDER --image FILE --prompt TEXT --output FILE [options]"
     parser = commands.add_parser("generate", help="make a video from an image", usage=usage, formatter_class=Help)
     parser.set_defaults(run=partial(_generate, show), interrupted="nothing was written")
@@ -100,8 +103,12 @@ def _generate(show: ShowProgress, arguments: argparse.Namespace) -> None:
 
 
 def _set_threads(arguments: argparse.Namespace, device: torch.device) -> list[str]:
-    """Set torch's number of threads to that of idle cores, or with `--like` to that of the recorded run, because the
-    order of additions depends on it. Return a note if other programs leave few idle cores."""
+    """Set torch's number of threads for a run on a CPU. Return a list with a note if other programs leave few idle
+    cores.
+
+    By default the number follows the idle cores. With `--like` it is the recorded number, because the results of
+    additions depend on it. If `main` was called with arguments, torch's number stays.
+    """
     import torch
 
     from ...pipeline.threads import use_idle_cores
@@ -115,7 +122,8 @@ def _set_threads(arguments: argparse.Namespace, device: torch.device) -> list[st
 
 
 def _prompt_of(arguments: argparse.Namespace) -> str:
-    """Return the prompt; an empty text means the continued state's. Raises InputError without prompt and state."""
+    """Return the prompt. If a state is continued without a prompt, return an empty text, which stands for the state's
+    prompt. Raises InputError without prompt and state."""
     prompt = given_prompt(arguments)
     if prompt is None and arguments.continue_from is None:
         raise InputError("`prompt` is missing: what the video shows; or name a text file as `prompt_file`")

@@ -1,4 +1,5 @@
-"""The command `lingbot-world inspect`: a model's or package's description and memory, from the headers of files."""
+"""The command `lingbot-world inspect`. It prints the description and the memory of a model or a package, from the
+headers of the weight files."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -82,8 +83,8 @@ def describe(
 
 
 def _kernels() -> str:
-    """Return a line with this machine's kernel for each kind of work: the chosen one, or before any test the first
-    candidate."""
+    """Return a line with the kernel that this machine uses for each kind of work. It is the kernel that the last test
+    chose. Before any test it is the first candidate."""
     card = card_of(find_device(None))
     names = {work: taken(work, card) or candidates(work, card)[0].name for work in WORKS if candidates(work, card)}
     made = ", ".join(f"{work} by {name}" for work, name in names.items())
@@ -157,8 +158,11 @@ def _expert(role: str, checkpoint: Checkpoint) -> Report:
 
 
 def _causal(checkpoint: Checkpoint, work: _Work, width: int = PACKAGE_VAE_WIDTH) -> Report:
-    """Return a report on a causal model. It has the memory of a run with keys and values on the GPU, there in 8 bits,
-    and in host memory, and that of optional caches. `width`: the number of base channels of the VAE."""
+    """Return a report on a causal model. `width`: the number of base channels of the VAE.
+
+    The memory of a run is listed for keys and values on the GPU, on the GPU in 8 bits, and in host memory. In a fourth
+    line the blocks are streamed too, and the VAE works in tiles. The last line is the memory of optional caches.
+    """
     release, config = checkpoint.release, checkpoint.config
     assert release is not None  # a causal model has a release
     window, lat_f = release.window.changed(work.window, work.sink, release.chunk), work.geometry.lat_f
@@ -187,7 +191,8 @@ def _causal(checkpoint: Checkpoint, work: _Work, width: int = PACKAGE_VAE_WIDTH)
 
 
 def _steps(checkpoint: Checkpoint, work: _Work) -> Report:
-    """Return the memory of an expert's steps, with all and with no blocks on the GPU, and of the camera cache."""
+    """Return the memory of an expert's denoising steps, first with all blocks on the GPU, then with none. If the model
+    has camera layers, the memory of the camera cache follows."""
     stages = [_sampling([checkpoint], work), _if_short(_sampling([checkpoint], work, blocks=0))]
     cache = estimate_camera_cache(checkpoint, work.geometry, work.precision.dtype)
     if cache:

@@ -7,7 +7,8 @@ from ..options import CAMERAS
 from .flags import some_path
 
 TOGETHER = (("size", "max_area", "width", "height"), CAMERAS, ("lora",), ("prompt", "prompt_file"))
-"""Groups of options that replace each other: an option on the command line replaces the video's whole group."""
+"""Groups of options. If the command line sets an option of a group, no option of this group is read from the video's
+record."""
 
 
 def add_like(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:

@@ -152,7 +152,8 @@ def _walk(arguments: argparse.Namespace, folder: Path, show: ShowProgress) -> No
 
 
 def _as_replayed(arguments: argparse.Namespace) -> None:
-    """Set `arguments` to the options of the walk that `--replay` names. Raises InputError for any other folder."""
+    """Set `arguments` to the options of the walk that `--replay` names. A prompt, an image and a dtype on the command
+    line stay. Raises InputError for a folder without a walk that can be replayed."""
     from ...live.replay import Replay
     from ...options import CELL
 

@@ -1,4 +1,5 @@
-"""The commands `lingbot-world quantize` and `verify`: smaller files of official weights, and checks of checksums."""
+"""The commands `lingbot-world quantize`, which writes smaller files of official weights, and `lingbot-world verify`,
+which compares files with their checksums."""
 
 import argparse
 from functools import partial

@@ -51,10 +51,14 @@ class WholeVideo:
 
 class VideoParts:
     """An encoder that writes a video in parts to `pipe`, a pipe or a file. A part can be played as soon as it is
-    written. `fps`: frames per second. `preset`: the preset of libx264. `recipe`: the record of the run, as JSON.
+    written. Raises DependencyError without PyAV.
+
+    fps: frames per second.
+    preset: the preset of libx264.
+    recipe: the record of the run, as JSON.
 
     libx264 delays its output by 40 frames and cannot continue after a flush. So each part has its own encoder and
-    begins with a key frame. Its last frame is written with the next part, for which the muxer waits.
+    begins with a key frame. The muxer writes the last frame of a part together with the next part.
     """
 
     def __init__(self, pipe: IO[bytes], fps: int, preset: str = "medium", recipe: str = "") -> None:
@@ -92,7 +96,8 @@ class VideoParts:
         self._send()
 
     def _send(self) -> None:
-        """Write the muxer's output to the pipe. The muxer itself would hide the reason for a broken pipe."""
+        """Write the muxer's output to the pipe. The muxer does not write to the pipe itself, because it would hide the
+        reason for a broken pipe."""
         self.pipe.write(self._made.getvalue())
         self.pipe.flush()
         self._made.seek(0)
@@ -113,7 +118,7 @@ class _WriteOnly:
 
 def _encoding() -> dict[str, str]:
     """Return the options of libx264 for an output that is the same on every run. AVX-512 code is disabled, because it
-    reads uninitialised memory, on which the sizes and types of frames would depend."""
+    reads uninitialised memory, which would change the sizes and types of frames."""
     import torch
 
     avx512 = torch.backends.cpu.get_cpu_capability() == "AVX512"

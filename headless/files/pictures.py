@@ -73,7 +73,8 @@ def colour_frames(video: str | Path) -> Iterator[np.ndarray]:
 
 
 def frame_rate(video: str | Path) -> float:
-    """Return the frame rate of a video file, or FPS, the models' rate, for a folder and a file without one."""
+    """Return the frame rate of a video file, in frames per second. For a folder, and for a file without a frame rate,
+    return FPS, the models' rate."""
     return (even_rate(Path(video)) if Path(video).is_file() else None) or FPS
 
 

@@ -27,8 +27,9 @@ SAMPLED, SAMPLES = 2**16, 64
 
 
 def make_recipe(plan: Plan, seed: int, processes: int = 1) -> str:
-    """Return the record of a run as JSON. It has the version, the seed, the device, the number of `processes`, the
-    options that differ from their defaults, and a hash of each input file."""
+    """Return the record of a run as JSON. It has the version, the seed, the kind of device, the number of `processes`
+    and, on a CPU, of threads. It also has the options that differ from their defaults, and a hash of each input
+    file."""
     options = plan.options
     defaults = {field.name: field.default for field in fields(GenerateOptions)}
     given = {name: value for name, value in vars(options).items() if value != defaults[name] and name not in NOT_KEPT}
@@ -48,7 +49,8 @@ def make_recipe(plan: Plan, seed: int, processes: int = 1) -> str:
 
 
 def hash_files(options: GenerateOptions) -> dict[str, str]:
-    """Return hashes of the files in `named_files` and `part_files`, by name. Names with missing files are left out."""
+    """Return a hash of the files of each option (see `named_files`) and of each part of the package (see `part_files`).
+    The keys are the names of options and parts. A name is omitted if one of its files is missing."""
     files = {**named_files(options), **part_files(options)}
     return {name: _hash(paths) for name, paths in files.items() if all(path.is_file() for path in paths)}
 

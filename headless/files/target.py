@@ -31,11 +31,12 @@ class Target:
     path: Path
     pattern: str | None = None
     kept: list[np.ndarray] | None = None
-    """A list that receives the frames, uint8 [F, H, W, 3], in memory in place of a file; else None."""
+    """A list to which arrays of frames, uint8 [F, H, W, 3], are appended if no file is written; None otherwise."""
     recipe: str = ""
     """The record of the run as JSON, for the video's metadata."""
     overwrite: bool = False
-    """Whether PNG files may be overwritten, and later frames of an earlier, longer video removed."""
+    """Whether existing PNG files may be overwritten. If true, later PNG files of an earlier, longer video are also
+    deleted."""
 
     @property
     def is_pipe(self) -> bool:
@@ -155,7 +156,8 @@ def check_new(target: Target, first: int, frames: int, image: str | Path | None,
 
 
 def check_name(option: str, file: Path) -> None:
-    """Raise InputError, with `option`, if a file's name is too long with the suffix .part of an unfinished file."""
+    """Check that a file's name is short enough for the temporary name of an unfinished file, which is longer. Raises
+    InputError, which names `option`, if it is not."""
     try:
         part_of(file).exists()
     except OSError as error:
@@ -166,7 +168,7 @@ def check_name(option: str, file: Path) -> None:
 
 def check_folder(option: str, path: Path, folder: Path) -> Path:
     """Return `folder`, or its nearest existing parent folder. Raises InputError if no file can be created in it, and
-    for a circle of links. The error message names `option` and `path`."""
+    for symbolic links that form a loop. The error message names `option` and `path`."""
     folder = folder.absolute()
     while not folder.exists():
         part_of(folder)  # raises for a circle of links
@@ -179,8 +181,8 @@ def check_folder(option: str, path: Path, folder: Path) -> Path:
 
 
 def files_left(target: Target, frames: int) -> list[str]:
-    """Return a list with a message if PNG files of a longer video exist. `frames`: the first number after the new
-    video."""
+    """Return a list with a message if PNG files of a longer video follow the new ones, else an empty list. `frames`:
+    the number after the last new file."""
     after = [file.name for file in target.files_after(frames)]
     if not after:
         return []
@@ -190,7 +192,7 @@ def files_left(target: Target, frames: int) -> list[str]:
 
 @contextmanager
 def _read_pipe(pipe: Path) -> Iterator[None]:
-    """Open a named pipe for writing and hold it open within this context, so that its reader does not see an end before
+    """Hold a named pipe open for writing within this context. Otherwise its reader could see the end of the data before
     the video. Raises InputError if no program reads the pipe."""
     try:
         opened = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)

@@ -86,7 +86,8 @@ class FrameWriter(AbstractContextManager["FrameWriter"]):
             self._waiting.popleft().result()
 
     def _write(self, frames: np.ndarray) -> None:
-        """Write a part in the thread. An OSError without a file name gets the output's name, except for a pipe."""
+        """Write a part of the video, in the thread. After an error, further parts are ignored. An OSError without a
+        file name gets the output's name, except for a pipe."""
         if self._broken:
             return
         self._broken = True

@@ -1,6 +1,7 @@
 """Reading of video frames as a video player shows them.
 
-Rotation, mirroring and pixel aspect ratio are applied, variable frame rates resampled, transparency put on white.
+Rotation, mirroring and the pixel aspect ratio are applied. A variable frame rate is resampled to a constant one.
+Transparent frames are put on a white background.
 """
 
 from collections.abc import Iterator
@@ -36,15 +37,21 @@ FIELDS = (
     Field(("cover picture", "further video streams"), "ignored", "The best video stream is read."),
 )
 PROJECTIONS = {"SPHERICAL": "a panorama or a fisheye", "STEREO3D": "in 3D, with a view for each eye"}
-"""The side data of frames that are no flat picture, and the kind of video for the note."""
+"""The kind of video, for a note to the user, by the type of FFmpeg's side data. In these videos a frame is not one flat
+picture."""
 UNEVEN = 1.6
-"""The largest factor between a time from frame to frame and the median time, for a constant frame rate."""
+"""The largest factor between the time from one frame to the next and the median of these times. Beyond it the frame
+rate counts as variable."""
 
 
 class Layout(NamedTuple):
-    """The conversion of a stored frame to the shown frame. The pixels are widened by the factor `wider`, then the frame
-    is transposed, then mirrored along x and y. `exact` is false if the display matrix is not a multiple of a quarter
-    turn, so that the nearest one is used."""
+    """The conversion of a stored frame to the frame that a player shows. Its steps are applied in this order.
+
+    wider: the factor by which the frame is widened, so that pixels are square.
+    transposed: whether rows and columns are exchanged.
+    mirrored: whether the frame is mirrored along x, and along y.
+    exact: false if the display matrix is not a multiple of a quarter turn; the nearest one is used then.
+    """
 
     wider: float = 1.0
     transposed: bool = False
@@ -83,9 +90,12 @@ def video_frames(path: Path, pixels: str) -> Iterator[np.ndarray]:
 
 
 def even_rate(path: Path) -> float | None:
-    """Return the frame rate of the frames that `video_frames` yields, in frames per second. It is the average rate of
-    the video. For a variable rate it is one frame per median time between frames. Return None if the file has no rate
-    or is not a video."""
+    """Return the frame rate, in frames per second, of the frames that `video_frames` yields. Return None if the file
+    has no rate or is not a video. Raises DependencyError without PyAV.
+
+    A constant rate is the video's average rate. For a variable rate the result is the inverse of the median time
+    between frames.
+    """
     av = require("av", '"lingbot-world[cli]"')
     try:
         step = _even_step(av, path)
@@ -146,7 +156,8 @@ def _stream(container: Any, path: Path) -> Any:
 
 
 def _even_step(av: Any, path: Path) -> float | None:
-    """Return the time step, in seconds, to resample a video of variable frame rate with; None for a constant rate."""
+    """Return the time in seconds between the frames of a resampled video, if its frame rate is variable. Return None
+    for a constant rate, which needs no resampling."""
     with av.open(on_disk(path)) as container:
         stream = _stream(container, path)
         if stream.time_base is None:

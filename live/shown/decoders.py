@@ -16,9 +16,12 @@ from .frames import Frames, Made, Part
 def decoder_of_last(
     engine: Engine, kept: Kept, state: WorldState | None, *, exact: bool
 ) -> VideoDecoder | PreviewDecoder:
-    """Return a decoder that can continue after a walk's last latent frame. To restore its own state, the decoder first
-    decodes the last REACH saved latent frames. If the walk has fewer, latent frames of the continued `state` come
-    first. `exact`: decode in fp32."""
+    """Return a decoder that can continue after a walk's last latent frame. `exact`: decode in fp32; a preview decoder
+    ignores this.
+
+    The decoder's state depends on the last REACH latent frames. They are decoded first, and their frames are discarded.
+    If the walk has fewer, they are preceded by the last latent frames of `state`, which the walk continues.
+    """
     preview, made = engine.new_preview, kept.latent_frames
     decoder = engine.new_decoder(exact) if preview is None else preview()
     parts = [kept.latent(max(0, made - REACH), made)] if made else []

@@ -12,9 +12,11 @@ from .frames import Frames
 
 
 class DecodingThread:
-    """A thread that decodes and delivers one chunk while the next one is made. It gets half of the CPU cores, and the
-    thread that creates this object keeps the rest. Two threads are faster than one with all cores if the layers are
-    small."""
+    """A thread that decodes and delivers a chunk on the CPU while the model computes the next chunk. It gets half of
+    the CPU cores, and the thread that creates this object keeps the rest.
+
+    If the layers are small, this is faster than to compute and decode in turn with all cores.
+    """
 
     def __init__(self) -> None:
         self._cores = torch.get_num_threads()

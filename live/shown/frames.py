@@ -16,11 +16,12 @@ from ..controls import FRAMES_OF_ONE, Input, Wishes
 class Receipt(NamedTuple):
     """A report that an input has taken effect.
 
-    kind: hold (keys), look, stick, script, prompt, event, back, or time (an event that began or ended by its time).
+    kind: hold (keys), look (mouse), stick (gamepad), script, prompt, event, back, or time. An `event` was switched by
+    the user, and `time` is an event that started or ended at its set time.
     event: the number that the sender gave the input, or None.
-    arrived: the time of its arrival (time.monotonic).
+    arrived: the time of its arrival in seconds (time.monotonic).
     waited: the seconds from its arrival until its chunk began.
-    latent_frame: the walk's first latent frame that includes it.
+    latent_frame: the index of the walk's first latent frame that includes it.
     """
 
     kind: str
@@ -32,14 +33,14 @@ class Receipt(NamedTuple):
 
 @dataclass(frozen=True)
 class Frames:
-    """Some frames of a chunk. A chunk has `parts` parts (one or two).
+    """The frames of one part of a chunk. A chunk has `parts` parts (one or two).
 
     pixels: uint8 [n, H, W, 3].
-    chunk: the number of the chunk in the walk.
-    first: the number of the first of these frames in the walk.
+    chunk: the index of the chunk in the walk.
+    first: the index of the first of these frames in the video. The frames of a continued state are counted.
     part: 0 for the frames of the chunk's first latent frame, 1 for the others.
     event: the number of the last input that the chunk includes, or None.
-    seconds: the time since the inputs of the chunk were read.
+    seconds: the time from reading the chunk's inputs until these frames were decoded.
     poses: camera-to-world, float64 [n, 4, 4], or None if unknown.
     waited: the seconds from the arrival of input `event` until it was read; None if an earlier chunk included it.
     inputs: the inputs that took effect in these frames, in order of arrival.
@@ -63,20 +64,20 @@ class Frames:
 
 
 Part = tuple[Tensor, Callable[[], object]]
-"""A pair: frames, and a function that waits until they have been computed."""
+"""A pair (frames, wait). `frames` is uint8 [n, H, W, 3], and valid after a call of `wait()`."""
 
 
 class Made(NamedTuple):
-    """A chunk before its delivery.
+    """A chunk before it is decoded and delivered.
 
-    latent: [1, 16, n, h, w].
+    latent: [1, 16, n, h, w], on the model's device.
     copy: the latent in host memory, valid after `wait()`.
-    steps: the model's camera input [n, 4, 4].
-    poses: the poses [m, 4, 4] of the video frames.
-    number: the number of the chunk in the walk.
-    wishes: the inputs.
-    began: the time at which the inputs were read (time.perf_counter).
-    receipts: the reports about the inputs.
+    steps: the model's camera input [n, 4, 4], one matrix per latent frame.
+    poses: the camera poses [m, 4, 4], one per video frame.
+    number: the index of the chunk in the walk.
+    wishes: the user's inputs for the chunk.
+    began: the time in seconds at which the inputs were read (time.perf_counter).
+    receipts: a report about each input.
     """
 
     latent: Tensor
@@ -93,10 +94,10 @@ class Made(NamedTuple):
 def receipts_of(inputs: Iterable[Input], now: float, chunk: int, size: int, frames: int) -> tuple[Receipt, ...]:
     """Return a Receipt for each of `inputs`, in order of arrival.
 
-    now: the time at which the chunk began (time.monotonic).
-    chunk: the number of the chunk.
-    size: its latent frames.
-    frames: its video frames.
+    now: the time in seconds at which the chunk began (time.monotonic).
+    chunk: the index of the chunk in the walk.
+    size: the number of latent frames in a chunk.
+    frames: the number of video frames in this chunk, without the start image.
     """
     before = chunk * size * FRAMES_OF_ONE + size * FRAMES_OF_ONE - frames
     return tuple(

@@ -11,7 +11,8 @@ from ..controls import MOST_ROWS
 from .protocol import MOST_IMAGE_BYTES, MOST_PROMPT
 
 APART = 1 << 16
-"""The size in bytes from which raw frames are sent in a binary message of their own, as SGLang does."""
+"""The size in bytes from which MSGPACK sends raw frames in a separate message after their header. SGLang does the
+same."""
 
 
 class Socket(Protocol):

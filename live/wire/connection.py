@@ -19,8 +19,8 @@ from .protocol import Init, read_init
 FIRST_WORD = 30.0
 """The time in seconds within which a client must send its init message."""
 MESSAGES, BURST = 240, 480
-"""MESSAGES is the limit of messages read per second, and BURST the limit of messages read at once. Further messages
-wait in the network."""
+"""MESSAGES is the limit of messages read per second. After a time without messages, BURST messages may be read without
+delay. Further messages wait in the network."""
 WAITING = 64
 """The limit of messages that have been read but not yet processed."""
 HEARTBEAT = 10.0

@@ -29,8 +29,9 @@ class Encoder:
             require("av", '"lingbot-world[live]"')
 
     def encode(self, pixels: np.ndarray) -> tuple[dict[str, Any], bytes]:
-        """Return a header and the encoded bytes of frames, uint8 [n, H, W, 3]. The header is a dict that describes the
-        bytes."""
+        """Return (header, data) for frames, uint8 [n, H, W, 3], reduced to the output's width. `data` is the encoded
+        frames in sequence. The header is a dict with the format, the size and the number of frames, and the frames'
+        lengths in bytes."""
         pixels = self._scaled(pixels)
         count, height, width = pixels.shape[:3]
         name = self.output.format

@@ -1,7 +1,8 @@
 """The messages of SGLang's realtime video protocol, with this server's additions, and their limits.
 
-Each message is a map, which a `codec` encodes. A client's first message is parsed into an Init, and its other messages
-into Events. Some kinds of the server's messages are SGLang's, and numbers in these are integers, as in SGLang.
+Each message is a map (a dict), which a `codec` encodes. `read_init` parses a client's first message into an Init.
+`read_event` parses later messages into Events. In the server's messages that SGLang sends too, numbers are integers, as
+in SGLang.
 """
 
 from __future__ import annotations
@@ -152,8 +153,9 @@ def _event(kind: Any, payload: Any, number: int | None) -> Event:
 
 
 def _actions(payload: Any) -> dict[str, Any]:
-    """Return {"script": rows} if the payload is a list, and {"held": rows} if it is a map of transitions. Each row is a
-    list of keys."""
+    """Return {"script": rows} for a list, with the keys of each latent frame. Return {"held": rows} for a map of
+    transitions, with the held keys after each one. A row is a list of keys. Raises InputError for an invalid
+    payload."""
     if not isinstance(payload, dict):
         return {"script": _script(payload)}
     transitions = payload.get("transitions")
@@ -246,7 +248,8 @@ def _shown(value: Any) -> str:
 
 
 def _size(text: Any) -> tuple[int, int] | None:
-    """Return (height, width) for a text such as "832x480" (width x height), rounded down to multiples of 16."""
+    """Return (height, width) in pixels for a text such as "832x480" (width x height). Both are rounded down to
+    multiples of 16, but are at least 16. Return None for None and an empty text. Raises InputError for other values."""
     if text in (None, ""):
         return None
     sides = SIDE.fullmatch(text.strip()) if isinstance(text, str) else None

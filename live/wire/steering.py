@@ -1,4 +1,4 @@
-"""Functions that apply a client's events to a session, and that build status messages about its walk (its steered
+"""The handling of a client's events in a session, and the status messages about the session's walk (a steered
 video)."""
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from .connection import Connection
 from .protocol import Event, read_event
 
 BETWEEN_WALKS = 0.1
-"""The interval in seconds between two checks whether the new walk of a restart exists already. The status message for
-the client waits for this walk."""
+"""The interval in seconds between two checks whether a restart has created its new walk. The client's status message
+needs this walk."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,7 @@ def steer(session: Session, event: Event) -> None:
 
 
 def quiet_since(session: Session) -> float:
-    """Return the seconds since the session's last input. A chunk that is made while an input is held counts as an
-    input."""
+    """Return the seconds since the session's last input. While an input is held, each new chunk counts as an input."""
     return time.monotonic() - session.controls.last_input
 
 

@@ -37,8 +37,9 @@ class WorldEvent:
     end: float | None = None
 
     def holds(self, seconds: float) -> bool:
-        """Return whether the event is active by its times: from second `start` of the video, up to but not including
-        second `end`. Without an `end` the event stays active. Without a `start` the result is false."""
+        """Return whether the event is active at second `seconds` of the video because of its times. It is active from
+        `start` on and ends just before `end`. Without an `end` it stays active. Without a `start` the result is
+        false."""
         return self.start is not None and self.start <= seconds < (math.inf if self.end is None else self.end)
 
 
@@ -67,8 +68,8 @@ def read_events(given: str | Path | Mapping[str, str] | Iterable[Any] | None) ->
 
 
 class Events:
-    """The events of a walk and which of them are active. The full prompt is the base prompt followed by the sentences
-    of active events. Any thread may call the methods."""
+    """The events of a walk, and the record of the active ones. The full prompt is the base prompt followed by the
+    sentences of active events. Any thread may call the methods."""
 
     def __init__(self, events: Iterable[WorldEvent] = (), prompt: str = "") -> None:
         """Find the active events in `prompt`, a full prompt."""
@@ -91,9 +92,12 @@ class Events:
         return text
 
     def stand(self, prompt: str, *, later: bool = False) -> None:
-        """Find the base prompt and the active events in `prompt`, a full prompt. This is for a walk that has gone back
-        or continues a state. `later`: the prompt belongs to the current second of the video, so an event that has
-        already started by its time does not start again."""
+        """Set the base prompt and the active events to the ones found in `prompt`, a full prompt. This is needed after
+        a return to an earlier chunk, and to continue a state.
+
+        `later`: keep the record of the events that were started by their times, because `prompt` belongs to the current
+        second of the video. Otherwise this record is set to the active events with a start.
+        """
         with self._lock:
             active, base = set(), prompt
             for event in reversed(self.all):
@@ -142,8 +146,8 @@ class Events:
 
 
 def check_times(events: Iterable[WorldEvent], seconds: float) -> None:
-    """Raise InputError if no event has a start, or if an event starts at or after the end of a video of `seconds`
-    seconds."""
+    """Check the start times of events for a video of `seconds` seconds, in which no user switches events. Raises
+    InputError if no event has a start, or if an event starts at the end of the video or later."""
     timed = [event for event in events if event.start is not None]
     if not timed:
         raise InputError("`events`: none has a start; expected the second at which each begins")
@@ -168,9 +172,12 @@ def prompts_by_second(events: Iterable[WorldEvent], prompt: str) -> list[tuple[f
 
 
 def by_chunk(parts: Sequence[tuple[float, Part]], chunks: int, seconds: float) -> list[tuple[int, Part]]:
-    """Return pairs (index of a chunk, part): each part with the first chunk to which it applies. `parts` are pairs
-    (second, part) in order of time, and the video has `chunks` chunks of `seconds` seconds each. A part during which no
-    chunk begins is left out."""
+    """Return pairs (index, part): for each part the index of the first chunk to which it applies.
+
+    `parts` are pairs (second, part) in order of time, the first one at second 0. The video has `chunks` chunks of
+    `seconds` seconds each. A chunk gets the last part that starts before it or with it. A part without a chunk is
+    omitted.
+    """
     held = [[part for time, part in parts if time <= chunk * seconds][-1] for chunk in range(chunks)]
     return [(chunk, part) for chunk, part in enumerate(held) if not chunk or part is not held[chunk - 1]]
 

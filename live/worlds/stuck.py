@@ -9,19 +9,20 @@ import numpy as np
 
 HINT = "the image no longer moves: turn, or walk another way"
 MOST_TURN_DEG = 0.5
-"""The largest rotation in a chunk, in degrees, for which frames are compared. A rotation changes the frames even in
-front of a wall."""
+"""The largest rotation between the last frames of two successive chunks, in degrees, for which these frames are
+compared. A larger rotation changes the frames even in front of a wall."""
 LEAST_STEP = 0.05
 """The smallest translation per latent frame for which frames are compared, as a fraction of the longest step (the
 largest translation per latent frame that the model was trained with)."""
 KNOWN = 8
-"""The number of latent frames (two seconds) with a walking camera after which the usual change of frames is known."""
+"""The number of latent frames (two seconds) with a walking camera that are needed to determine the usual change of
+frames."""
 LASTS = 6
 """The number of successive latent frames without change (one and a half seconds) after which the camera counts as
 stuck."""
 STILL = 0.15
-"""A limit for the change of frames per distance of the camera, as a fraction of the usual change. Frames that change
-less count as unchanged."""
+"""The limit below which a frame counts as unchanged, as a fraction of the usual change. The change is the mean
+difference from the frame before, divided by the camera's distance. The usual change is the median of earlier chunks."""
 SIDE = 64
 """The largest side, in pixels, of the reduced frames that are compared."""
 
@@ -36,8 +37,10 @@ class StuckWatch:
         self._still = 0
 
     def see(self, pixels: np.ndarray, position: np.ndarray, rotation: np.ndarray) -> bool:
-        """Add a chunk. Return true if one and a half seconds without change end with this chunk. Return false for later
-        chunks of the same stop, and while the camera stands or turns.
+        """Add a chunk, and return whether the camera has become stuck with this chunk.
+
+        The camera is stuck after LASTS latent frames without change, rounded up to full chunks. The result is true once
+        per stop. It is false while the camera stands or turns, and before the usual change is known.
 
         pixels: the last frame of the chunk, uint8 [H, W, 3].
         position: the camera's position [3] at this frame, in units of the longest step.

@@ -1,8 +1,8 @@
-"""The map of a world of equal rooms, such as the maze of the toy models: walls that stop the camera, and a crate to
-find.
+"""The map of a world of equal rooms, such as the maze of the toy models. It has walls that stop the camera, and a crate
+that the user has to find.
 
-Lengths are in the units of a walk. x points to the right, y down and z ahead, and the floor is at y = 0. A package has
-the map in example/map.json. `tools/toy` writes it from the boxes of its renderer.
+The map and the poses of a walk have the same unit of length. x points to the right, y down and z ahead, and the floor
+is at y = 0. A package has the map in example/map.json, which `tools/toy` writes from the boxes of its renderer.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ MAP = "map.json"
 LOOK = 6, 8
 """The (rows, columns) of a grid of mean colours by which a start image is recognized."""
 ALIKE = 6.0
-"""The largest root mean square difference between the mean colours of a start image and of a known image at which both
-count as the same. Colours are from 0 to 255."""
+"""The limit for the root mean square difference between the mean colours of two images, 0 to 255. Below it, a start
+image is recognized as a known image."""
 REACH = 1.3
 """The distance from the camera within which the crate counts as found, in units of the map."""
 
@@ -46,14 +46,14 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class WorldMap:
-    """The map: a grid of equal square rooms. Lengths are in units of the map.
+    """A map with a grid of equal square rooms. Lengths are in units of the map.
 
     room: the side of a room.
     margin: the distance that the camera keeps from boxes.
-    boxes: [n, 5], the boxes around every corner of the grid: the centre's x and z relative to the corner, half of the
-    sizes along x and z, and the height.
+    boxes: [n, 5], the boxes around each corner of the grid. A row has the centre's x and z relative to the corner, half
+    of the sizes along x and z, and the height.
     goal: the index of the box that is the crate.
-    rooms: the possible rooms of the crate, as numbers of rooms along x and z from the room of the start image.
+    rooms: the rooms in which the crate may be, as offsets (x, z) from the start image's room, counted in rooms.
     places: the known start images.
     """
 
@@ -77,8 +77,8 @@ class WorldMap:
         """Return the signed distance of a point [3] from the nearest box, in units of the map. It is negative inside a
         box.
 
-        A point's distance is the largest of its distances along x, y and z, not the Euclidean one. The boxes repeat at
-        every corner of the grid.
+        The distance from a box is not Euclidean. It is the largest of the distances from its sides along x and z and
+        from its top. The boxes repeat at every corner of the grid.
         """
         x, z = (value - self.room * round(value / self.room) for value in (point[0], point[2]))
         aside = np.maximum(abs(x - self.boxes[:, 0]) - self.boxes[:, 2], abs(z - self.boxes[:, 1]) - self.boxes[:, 3])
@@ -86,8 +86,8 @@ class WorldMap:
 
 
 class Standing:
-    """The position of a walk in a map. It converts between the coordinates of the walk and of the map. The walk's
-    origin is the first frame's camera."""
+    """A conversion between the coordinates of a walk and of a map, with the place of the crate. The walk's origin is
+    the first frame's camera."""
 
     def __init__(self, world: WorldMap, place: Place, room: tuple[int, int]) -> None:
         self._map, self._place = world, place
@@ -117,8 +117,13 @@ class Standing:
         return bool((rooms[0] == rooms[1]).all() and np.hypot(*(here - self._goal)) < REACH)
 
     def facts(self) -> dict[str, Any]:
-        """Return the map as a dict for a web page. `room`: the side of a room. `boxes`: as in WorldMap. `goal`: the
-        crate's x, z, half sizes and height. `at`: the start's x, y, z and yaw in degrees."""
+        """Return the map as a dict of numbers for a web page, with lengths in units of the map.
+
+        room: the side of a room.
+        boxes: as in WorldMap.
+        goal: the crate's x and z, half of its sizes along x and z, and its height.
+        at: the x, y and z of the start image, and its yaw in degrees.
+        """
         world = self._map
         return {
             "room": world.room,

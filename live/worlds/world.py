@@ -95,8 +95,8 @@ class WalkWorld:
             self.__dict__.pop(name, None)
 
     def _check_frames(self) -> None:
-        """Check whether a value of the last chunk was too large for fp16. If so, decode all further chunks in fp32; the
-        last one is already delivered."""
+        """Switch the decoder to fp32 for all further chunks if a value of the last chunk was too large for fp16. The
+        last chunk is already delivered and stays unchanged."""
         try:
             self._decoder.check()
             return
