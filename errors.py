@@ -39,6 +39,8 @@ class DependencyError(LingBotError):
 def describe_os_error(error: OSError | ValueError) -> str:
     """Return the operating system's message for a file error, followed by a remedy."""
     said = str(getattr(error, "strerror", None) or error)
+    if " requested and " in said:  # NumPy's message for a partial write has no error number
+        said = "the disk is full; make room, or write elsewhere"
     remedies = {
         errno.ENOSPC: "make room, or write elsewhere",
         errno.EDQUOT: "make room, or write elsewhere",

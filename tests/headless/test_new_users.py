@@ -11,7 +11,7 @@ import lingbot_world
 import numpy as np
 import pytest
 import torch
-from lingbot_world.errors import InputError
+from lingbot_world.errors import InputError, describe_os_error
 from lingbot_world.headless import checks
 from lingbot_world.headless.command.cli import main
 from lingbot_world.headless.files.pictures import read_image
@@ -229,6 +229,7 @@ def test_a_disk_without_room_for_a_path_is_named(tmp_path, capsys):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
     assert f"{tmp_path / 'path'}: cannot be written (File too large; write to a disk" in said
+    assert "make room" in describe_os_error(OSError("32016 requested and 1520 written"))
     assert not (tmp_path / "path").exists()
 
 
