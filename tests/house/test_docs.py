@@ -39,6 +39,15 @@ def test_links_lead_to_files_and_headings(page):
     assert dead == []
 
 
+def test_commands_may_be_pasted_into_any_shell():
+    """zsh expands a bare * and takes a # at a line's end for an argument, as Windows does."""
+    pages = [page for page in PAGES if page.parent.name != "lab" and page.name != "benchmarks.md"]
+    blocks = [each for page in pages for each in re.findall(r"```ba[st]h?\n(.*?)```", page.read_text("utf-8"), re.S)]
+    lines = [re.sub("\"[^\"]*\"|'[^']*'", "", line) for block in blocks for line in block.splitlines()]
+    assert len(lines) > 40
+    assert [line for line in lines if re.search(r"\S\s+#|[*\[]", line)] == []
+
+
 def test_the_benchmarks_are_one_table_whose_scripts_exist():
     text = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     scripts = re.findall(r"tools/bench/\w+\.py", text)
