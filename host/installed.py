@@ -22,8 +22,11 @@ EXTENSIONS = ("/extensions", "/api/extensions")
 
 
 def gives_way() -> bool:
-    """Return True if another copy of the pack is already loaded, else False. Before it returns True, it logs the
-    folders of both copies with a remedy, and removes this copy's scripts from the canvas."""
+    """Return whether another copy of the pack is already loaded.
+
+    In that case, also log the folders of both copies with a remedy, and remove this copy's scripts from ComfyUI's list,
+    so that no page loads them.
+    """
     from nodes import EXTENSION_WEB_DIRS, NODE_CLASS_MAPPINGS
 
     loaded = [inspect.getfile(node) for name, node in NODE_CLASS_MAPPINGS.items() if name.startswith(PREFIX)]
@@ -46,9 +49,11 @@ def gives_way() -> bool:
 def register(server) -> None:
     """Add a middleware and a route to `server`, ComfyUI's PromptServer.
 
-    The middleware sorts the pack's templates by their numbers, because ComfyUI lists them in the file system's order.
-    It also replaces the pack's scripts by one script at an address with the pack's version. That script imports the
-    others relative to its own address, so a browser's cache cannot supply files of an earlier version."""
+    The middleware sorts the pack's workflow templates by name, because ComfyUI lists them in the file system's order.
+    In ComfyUI's list of scripts, the middleware replaces the pack's scripts by one entry script. The address of this
+    script contains the pack's version, and the route serves the files at this address. The entry script imports the
+    others relative to its own address, so a browser's cache cannot supply files of an earlier version.
+    """
     from aiohttp import web
 
     from nodes import EXTENSION_WEB_DIRS

@@ -164,7 +164,8 @@ def mark_file_slices(model: torch.nn.Module, checkpoint: Checkpoint) -> int:
 
     @cache
     def opened(file: MappedFile):
-        """Return (file object, lock) for a mapped file, the same pair at each call."""
+        """Open a mapped file, and return (file object, lock). All weights of a file share one pair, because the result
+        is cached. Raises CheckpointError if the file has changed."""
         return file.open(), threading.Lock()
 
     marked = 0

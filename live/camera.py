@@ -14,9 +14,11 @@ from .controls import FRAMES_OF_ONE, RUNNING, Wishes
 from .worlds.walls import Standing
 
 WALKING_UNIT = FRAMES_OF_ONE * STEP
-"""The unit of length for a walk that starts from an image: the distance at full speed in one latent frame. The model's
-input translations are divided by this unit, so full speed becomes 1, the largest translation that the model was trained
-with."""
+"""The unit of length for a walk that starts from an image: the distance at full speed in one latent frame.
+
+The translations of the model's camera input are divided by this unit. Full speed thus becomes 1, the largest
+translation that the model was trained with.
+"""
 FRAMES_TO_SPEED = 3
 """The number of video frames in which the camera accelerates to full speed, or brakes. A short tap on a key thus gives
 a small move."""
@@ -32,8 +34,8 @@ PITCH_DEG = 1.5
 
 
 class WalkingCamera:
-    """A steered camera: its position, yaw and pitch, and their speeds. Poses are computed from these numbers, so they
-    stay rigid however long the video is. `unit` is the unit of length; see WALKING_UNIT."""
+    """A steered camera with a position, a yaw, a pitch and their speeds. Poses are computed from these numbers, so the
+    rotation matrices stay exact in a long video. `unit` is the unit of length; see WALKING_UNIT."""
 
     def __init__(
         self,
@@ -47,9 +49,9 @@ class WalkingCamera:
 
         unit: the unit of length.
         speed: the speed of a walking key, as a fraction of the longest step (the largest translation per latent frame
-        that the model was trained with); Shift doubles it, up to the longest step.
+        that the model was trained with). Shift doubles it, up to the longest step.
         pitch_deg: the largest change of pitch in a video frame, in degrees.
-        walls: the position in a map with walls that stop the camera, or None.
+        walls: the walls of a map, along which the camera slides, or None.
         """
         self.unit, self._step, self.left = unit, unit / FRAMES_OF_ONE * speed, math.inf
         self._running, self._pitch_deg, self.walls = max(1.0, min(RUNNING, 1 / speed)), pitch_deg, walls
@@ -107,11 +109,12 @@ class RecordedCamera:
     the unit of length: that of the continued video, else the path's longest step."""
 
     def __init__(self, path: np.ndarray, pose: np.ndarray | None, unit: float) -> None:
-        """Start at the first of the poses `path`, camera-to-world [n, 4, 4].
+        """Start at the first pose of the path.
 
-        If the walk continues a video, the path is moved to begin at `pose` [4, 4], the video's last pose, and `unit` is
-        the video's unit of length. Otherwise `pose` is None and `unit` is 0, so the path's longest step becomes the
-        unit.
+        path: camera-to-world poses [n, 4, 4].
+        pose: the last pose [4, 4] of the video that the walk continues, or None. The path is moved to begin at this
+        pose.
+        unit: the unit of length of the continued video, or 0 without one. For 0 the unit is the path's longest step.
         """
         self._path = path if pose is None else pose @ inverse(path[0]) @ path
         self._at = 0

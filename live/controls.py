@@ -157,8 +157,8 @@ class Controls:
             return self._arrived is not None or bool(self._script)
 
     def take(self, frames: int) -> Wishes:
-        """Return the inputs for the next `frames` video frames. Taps and mouse movements are then used up. Held keys,
-        sticks and a running script remain."""
+        """Return the inputs for the next `frames` video frames. Taps and mouse movements are removed, unless `frames`
+        is 0, which keeps the taps. Held keys, sticks and the rest of a script stay."""
         with self._lock:
             now, since = self._clock(), self._taken
             look, arrived = (self._look[0], self._look[1]), self._arrived
@@ -186,7 +186,8 @@ class Controls:
             return Wishes(axes, look, self._event, waited, tuple(placed))
 
     def put_back(self) -> None:
-        """Undo the last `take`, because its chunk was dropped. Inputs that arrived since then are kept too."""
+        """Restore the inputs that the last `take` returned, because its chunk was dropped. Inputs that arrived after
+        `take` stay as well."""
         with self._lock:
             before, self._pending = self._pending, None
             if before is None:

@@ -20,10 +20,10 @@ from ..measure.drift_faults import BLURRED, BLURRED_PLACES, DARKER, PALE, TINTED
 from ..measure.drift_figures import colourfulness
 
 FIRST = 8
-"""The number of latent frames at the start with which later ones are compared. They last two seconds, with four video
-frames each."""
+"""The number of latent frames at the start of a walk with which later chunks are compared. With four video frames each,
+they last two seconds."""
 LASTS = 16
-"""The number of successive latent frames that must exceed the limits for a drift. They last four seconds."""
+"""The number of latent frames in successive bad chunks after which a drift is reported. They last four seconds."""
 SIDE = 128
 """The largest side, in pixels, of the reduced frames that are measured."""
 HINT = "the video is degrading: R restarts from the image"

@@ -22,8 +22,12 @@ from .worlds.walls import WorldMap
 
 
 class WalkVideo(Protocol):
-    """The video file of one walk (a steered video). `close` waits for the encoder, and so does `add` if `wait` is true.
-    Other calls return at once."""
+    """The video file of one walk (a steered video). `add` and `cut` return at once, but `add` with `wait` waits for a
+    free entry in the queue. `close` waits for the encoder.
+
+    left_out: the number of frames that were dropped because the encoder was too slow.
+    failure: the reason why the video has ended early, or an empty string.
+    """
 
     left_out: int
     failure: str
@@ -42,16 +46,20 @@ begins with frame number `first` of the walk. The function calls tell(reason) if
 class Engine:
     """The functions and settings of a model for walks (steered videos).
 
-    size: (height, width) of the video in pixels.
+    config: the model's sizes.
+    schedule: the timesteps and sigmas of a chunk.
+    release: the name of the model's release.
+    window: the attention window, in latent frames. It is always limited, because a walk has no end.
     chunk: the latent frames in a chunk.
-    window: the attention window, always limited because a walk has no end.
+    size: (height, width) of the video in pixels.
+    device: the device of the model.
     new_world: returns a new World, which makes chunks and caches their keys and values.
     new_decoder: new_decoder(exact) returns a new decoder, in fp32 if `exact`.
     encode_image: maps a frame [3, H, W] to a latent [1, 16, n, h, w] on the CPU.
     encode_prompt: maps a text to an embedding [1, L, D]; any thread may call it.
     notes: notes for the user.
     dtype: the name of the model's dtype, for the walk's record.
-    decoder: the name of the decoder of shown frames.
+    decoder: the name of the decoder of the frames that the user sees, "vae" or TINY_DECODER.
     new_preview: returns a new preview decoder; None without a preview.
     record: opens the video file of each saved walk; None without videos.
     map: the walls of a known world, or None.

@@ -27,9 +27,9 @@ class Input(NamedTuple):
     """One input of the user.
 
     kind: hold, look, stick, script, prompt, event, back, or time (a world event switched by its time).
-    event: the number that its sender gave it, or None.
-    arrived: the time of its arrival (time.monotonic).
-    row: the index of the first video frame, in its chunk, that includes it.
+    event: the number that the sender gave to the input, or None.
+    arrived: the time of its arrival, in seconds of time.monotonic.
+    row: the index, in its chunk, of the first video frame that includes the input.
     """
 
     kind: str
@@ -42,9 +42,9 @@ class Wishes(NamedTuple):
     """The user's inputs for the next n video frames.
 
     axes: float64 [n, 4], the speeds forward, right, yaw and pitch, from -1 to 1. Shift doubles the first two.
-    look: the mouse rotation (yaw, pitch) in degrees, added over all n frames together.
+    look: the mouse rotation (yaw, pitch) in degrees for all n frames together.
     event: the number that the sender gave to the newest numbered input so far, or None.
-    waited: the seconds from the arrival of the newest input to now, or None if none arrived since the previous frames.
+    waited: the seconds since the newest input arrived, or None if none arrived since the previous frames.
     inputs: a record of each input that arrived since the previous frames.
     """
 

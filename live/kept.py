@@ -1,5 +1,5 @@
-"""The folder of a walk (a steered video) in progress. It grows with each chunk, so memory does not grow, and a killed
-process loses nothing.
+"""The folder of a walk (a steered video) in progress. Each chunk is appended to its files. So memory does not grow with
+the walk, and a killed process loses no complete chunk.
 
 `walk.json` holds the settings. `start.safetensors` holds the first frame, `prompt.N.safetensors` the embedding of a
 prompt, and `before.state` the continued video, if any. Three files grow with each chunk: `latent.f32`, `steps.f64` (the

@@ -38,22 +38,28 @@ QUIET = 10.0
 """The time in seconds without input after which a session with `moving` makes chunks half as often."""
 Deliver = Callable[[Frames], None]
 Tell = Callable[[str, dict[str, Any]], None]
-"""A callback tell(kind, facts) for the events of a session. `facts` is a dict with details.
+"""A callback tell(kind, facts) for the events of a session. `facts` is a dict with the details below.
 
-prompt, events: they changed. paused, resumed, restarted: the session did so.
-still: the session begins or stops waiting for an input.
-drift: the video degrades. stuck: the frames no longer move. found: the crate of a map was reached.
-back: the session returned to an earlier chunk.
-kept: saving has failed. failed: an error ended the session.
+prompt: the prompt has changed; `text`, and the active world events `events`.
+events: the list of active world events `events` may have changed.
+paused, resumed: the session has paused or resumed; no details.
+restarted: a new walk has begun; its `folder`.
+still: the session begins or stops waiting for an input; `still` is true or false.
+drift: the video degrades; `reason`.
+stuck: the frames no longer change although the camera walks; `reason`.
+found: the camera has reached the crate of a map; `seconds`, the length of the video so far.
+back: the session has returned to an earlier chunk; the number of remaining chunks, `chunk`.
+kept: a file could not be saved; `reason`.
+failed: an error occurred; `what` failed (walk, command or prompt), the `reason`, and whether the walk has `ended`.
 """
 
 
 class ChunkMaker(Steered):
-    """The base class of a session. It makes the chunks of a walk (a steered video) in the caller's thread or in its
+    """The base class of a session, which makes the chunks of a walk (a steered video) in the caller's thread or in its
     own. Commands from other threads run between two chunks. A subclass must set `_walks`.
 
     moving: whether chunks are made also without input.
-    failure: the reason why the walk has ended, or an empty string.
+    failure: the error that has ended the walk, or an empty string.
     """
 
     _walks: Walks
@@ -75,7 +81,7 @@ class ChunkMaker(Steered):
 
     @abstractmethod
     def restart(self) -> None:
-        """Begin a new walk."""
+        """End the current walk and begin a new one."""
 
     @abstractmethod
     def _begin_and_end_events(self) -> None:
@@ -120,7 +126,8 @@ class ChunkMaker(Steered):
 
     @property
     def _is_delivering(self) -> bool:
-        """Whether this method is called in a thread that calls `deliver`."""
+        """Whether the current thread is one of the session's threads that call `deliver`. Such a thread must not wait
+        for itself in `stop`."""
         mine = current_thread() is self._thread or (self._decoding is not None and self._decoding.here)
         return self.running and mine
 
@@ -241,8 +248,8 @@ class ChunkMaker(Steered):
                 self.restart()
 
     def _watch_steps(self, frames: Frames) -> None:
-        """Report an event if the frames no longer change although the camera walks. With `stop_when_stuck`, the walking
-        also stops until the keys change."""
+        """Report an event if the frames no longer change although the camera walks. With `stop_when_stuck`, held
+        walking keys are then ignored until a key changes."""
         if frames.poses is None or isinstance(self.controls, Replay):
             return
         pose = frames.poses[-1]
@@ -253,8 +260,11 @@ class ChunkMaker(Steered):
 
     @contextmanager
     def _work(self) -> Iterator[None]:
-        """Measure the time of the chunk that is made in this context. At its end report the reason if saving has
-        failed."""
+        """Do the tasks around the making of a chunk in this context.
+
+        The scheduler (`pace`) gets the time that the chunk took. On a CPU, cached memory is released after each
+        GIVE_BACK chunks. If saving has begun to fail, the reason is reported.
+        """
         failed_before, began, cores = self.walk.kept.failure, time.perf_counter(), torch.get_num_threads()
         if isinstance(self.controls, Replay):
             self.controls.prepare(self.walk)

@@ -1,5 +1,8 @@
-"""Checks of the names of files and folders that workflows contain. A workflow may come from a stranger and from another
-operating system."""
+"""Checks of the names of files and folders in workflows.
+
+A workflow may come from a stranger or from another operating system. Its names can point outside of the allowed
+folders, or be invalid on this system.
+"""
 
 import re
 
@@ -8,8 +11,8 @@ from ...errors import InputError
 _FORBIDDEN = re.compile(r'[<>"|?*\x00-\x1f]')
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?$", re.IGNORECASE)
 _MOST_BYTES, _MOST_CHARACTERS = 255, 1000
-"""_MOST_BYTES is the limit of one part of a path in bytes, as file systems have. _MOST_CHARACTERS is the limit of a
-whole name in characters."""
+"""_MOST_BYTES is the largest size in bytes of one part of a path, as in common file systems. _MOST_CHARACTERS is the
+largest number of characters in a whole name."""
 _MOST_BYTES_OF_NEW = 240
 """The limit of a new folder's name in bytes. It is below _MOST_BYTES because an unfinished folder has the suffix
 `.part`."""
@@ -30,8 +33,12 @@ def parts_of(name: str, what: str, folders: str = "model folders") -> list[str]:
 
 
 def new_parts(name: str, what: str) -> list[str]:
-    """Return the parts of the relative path of a new folder. Raises InputError as `parts_of` does, for more than two
-    parts, and for names that Windows cannot store. `what` describes the folder in the message."""
+    """Return the parts of the relative path of a new folder, split at slashes and backslashes.
+
+    Raises InputError for a name that `parts_of` rejects, for more than two parts, and for a part that ends with
+    `.part`. A part is also rejected if Windows cannot store it, or if it has more than _MOST_BYTES_OF_NEW bytes. `what`
+    is the kind of folder for the message.
+    """
     parts = parts_of(name, what)
     if len(parts) > 2:
         raise InputError(f"`name` {name!r}: at most two folders, as in my-package or my-package/lingbot_world_fast")

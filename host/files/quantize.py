@@ -24,9 +24,11 @@ _TEXT_ENCODER = ("token_embedding.weight", "shared.weight", "embed_tokens.weight
 
 
 def source_choices() -> list[str]:
-    """Return the names of all models that can be quantized: packages, causal models, experts and text encoders that are
-    not yet in NF4 or FP4. Files that cannot be read, such as GGUF without the package gguf, are included, so that
-    choosing one shows the error."""
+    """Return the sorted names of all models that can be quantized and are not yet in NF4 or FP4.
+
+    The models are packages (folders with experts), causal models, experts and text encoders. A file that cannot be
+    read, such as GGUF without the package gguf, is included, so that choosing it shows the error.
+    """
     causal = (name.removesuffix(f"/{folders.SHARDS}") for name in folders.causal_choices())
     names = {*folders.package_choices(), *causal, *folders.expert_choices(), *folders.text_encoder_choices()}
     return sorted(name for name in names if _fits(resolve_source(name)))
@@ -86,8 +88,10 @@ def _fits(path: Path) -> bool:
 @lru_cache(1024)
 def _fits_as_it_is(path: Path, _written: str) -> bool:
     """Return whether a file or folder holds a model or text encoder that is not yet in bitsandbytes' 4-bit format.
-    `_written` is the fingerprint of the files. It is only a key for the cache of results, so that changed files are
-    read again."""
+
+    Results are cached by path and `_written`, the fingerprint of the files. Changed files have another fingerprint, so
+    they are read again.
+    """
     names = list(read_tensors(path))
     known = any(name.endswith((_MODEL, *_TEXT_ENCODER)) for name in names)
     return known and not any(map(component_owner, names))

@@ -50,13 +50,16 @@ def register(server) -> None:
 
 
 def keep_files(kind: str, files: Files) -> tuple[str, list[str]]:
-    """Store uploaded camera files in a new folder of the input folder. Zip archives are unpacked. Return the name of
-    the uploaded camera path, and all names in the list of that kind.
+    """Store uploaded camera files in a new folder of ComfyUI's input folder, and unpack zip archives.
+
+    Return the name of the first uploaded camera path, and all names that the nodes now offer for `kind`. The same files
+    uploaded again use the existing folder.
 
     kind: "poses" or "cameras", a key of LISTS.
     files: (name, content) of each file.
 
-    Raises CameraError, and stores nothing, if the files contain no camera path.
+    Raises CameraError, and stores nothing, if the files contain no camera path. Raises OSError if a file cannot be
+    written.
     """
     if kind not in LISTS:
         raise CameraError(f"kind is {kind!r}, expected one of {', '.join(LISTS)}")
@@ -108,8 +111,8 @@ def _inside(name: str) -> PurePosixPath:
 
 
 def _without_common_folder(files: Files) -> Files:
-    """Return the files with their common parent folders removed from the names. An uploaded folder is thus stored like
-    its files alone."""
+    """Return the files with all common parent folders removed from their names. Files get the same names whether the
+    user uploads a folder or the files in it."""
     tops = {PurePosixPath(name).parts[0] for name, _ in files}
     if len(tops) != 1 or any(len(PurePosixPath(name).parts) == 1 for name, _ in files):
         return files

@@ -35,7 +35,8 @@ CAMERA_CACHE_MODE = "lingbot_camera_cache"
 """The key in transformer_options of the CameraCacheMode. The default is "auto".
 
 auto: the cache uses memory that is free.
-gpu: ComfyUI unloads other models to make room for the cache. off: the camera is not cached.
+gpu: ComfyUI unloads other models to make room for the cache.
+off: the camera is not cached.
 """
 BATCH_HEADROOM = 1.5
 """The factor by which the free memory must exceed a step's memory. Otherwise ComfyUI does not run prompt and negative
@@ -69,8 +70,8 @@ Role = Literal["high", "low"]
 
 
 class _Sizes(dict):
-    """A dict of a model's sizes, which ComfyUI and nodes read. It raises InputError for a size that only a U-Net
-    has."""
+    """A dict of the model's sizes, which ComfyUI and nodes read. Indexing it by a missing key, such as a size of a
+    U-Net, raises InputError."""
 
     def __missing__(self, name):
         raise InputError(
@@ -159,16 +160,19 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
             return super()._apply_model(x, t, c_concat, c_crossattn, control, options, **kwargs)
 
     def _camera_cache(self, options: dict, shape, has_camera: bool) -> CameraCache | None:
-        """Return the camera cache for a step without CUDA graphs, or None for a step without a camera. Outside of a
-        sampling run the result is None too, because only the end of a sampling run frees the cache."""
+        """Return the camera cache for a step without CUDA graphs, or None if the step runs without a cache.
+
+        The result is None without a camera, and if `camera_cache_for_step` rejects the cache. It is also None outside
+        of a sampling run, because only the end of a sampling run frees the cache.
+        """
         if self.current_patcher is None or not has_camera:
             return None
         mode = options.get(CAMERA_CACHE_MODE, "auto")
         return self.camera_cache_for_step(mode, shape[2:], self._step_bytes(shape))
 
     def watch_options(self) -> None:
-        """Start the check of transformer_options for a run. A key that is missing in the first step and appears later
-        shows a warning."""
+        """Reset the check of transformer_options at the beginning of a run. If a later step has an unknown key that the
+        first step did not have, the node shows a warning."""
         self.usual_options, self.warned = None, ""
 
     def _watch(self, options: dict) -> None:
@@ -179,8 +183,11 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
             show_warning(text)
 
     def process_timestep(self, timestep, **kwargs):
-        """Return the integer timestep of the official code. It is the solver's own timestep if the solver has one, else
-        sigma * 1000 without the fraction."""
+        """Return the integer timesteps of the official code, in the shape and dtype of `timestep` (sigma * 1000).
+
+        This pack's solvers pass their own timestep in transformer_options. With other solvers the fraction of
+        `timestep` is dropped.
+        """
         if self.solver_timestep is None:
             return timestep.trunc()
         return torch.full_like(timestep, self.solver_timestep)
@@ -226,8 +233,9 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
     def camera_cache_for_step(
         self, mode: CameraCacheMode, latent_size: tuple[int, int, int], step_bytes: int
     ) -> CameraCache | None:
-        """Return the camera cache, with its limit of bytes set, for the next step. Return None if the step has to run
-        without it.
+        """Return the camera cache for the next step, or None if the step has to run without it.
+
+        `limit_bytes` of the returned cache is its current size plus the device memory that the step leaves free.
 
         mode: a CameraCacheMode; see CAMERA_CACHE_MODE.
         latent_size: the latent's (frames, height, width).

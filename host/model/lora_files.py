@@ -1,5 +1,5 @@
-"""Support for LoRA tensors that ComfyUI's own loader ignores. They are applied, or the running node shows that they are
-missing."""
+"""Support for LoRA tensors that ComfyUI's own loader ignores. They are added to its patches. If this is not possible,
+the running node shows how many are missing."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -21,12 +21,15 @@ NAMED = 3
 
 
 def completed(patches: dict[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-    """Return ComfyUI's patches of the running node's LoRA, and the patches that ComfyUI's loader leaves out.
+    """Return ComfyUI's `patches` of the running node's LoRA, with additions for the tensors that ComfyUI's loader
+    ignores.
 
-    These are modulations, biases of the up matrices, weights under other key names, and scales from the file's header
-    or from adapter_config.json. If the engine cannot read the file, the node shows how many tensors are left out. If
-    the node has several LoRAs, `patches` is returned unchanged.
+    The additions are modulations, biases of the up matrices, and weights under other key names. A patch is replaced if
+    the file's header or adapter_config.json states another scale. If `read_loras` cannot read the file, `patches` is
+    returned unchanged, and the node shows how many tensors are ignored. If the node has no LoRA or several LoRAs,
+    `patches` is returned unchanged.
 
+    patches: ComfyUI's patches, by PREFIX and the official name of the parameter.
     shapes: the shape of each model parameter, by official name.
     """
     paths = [path for name in loras_of(running_node()) if (path := folder_paths.get_full_path("loras", name))]
@@ -69,8 +72,11 @@ def _patch(change: Change) -> Any:
 
 
 def _scaled_otherwise(patch: Any, changes: Collection[Change]) -> bool:
-    """Return whether ComfyUI's patch of a weight has another scale than the file states. `changes` are the file's
-    changes of that weight; several changes are not compared."""
+    """Return whether ComfyUI's patch of a weight has another scale than the LoRA file.
+
+    `changes` are the changes of this weight that `read_loras` has found in the file. The result is False unless there
+    is exactly one, and it is a pair of low-rank matrices.
+    """
     if not isinstance(patch, LoRAAdapter) or len(changes) != 1:
         return False
     (change,) = changes

@@ -34,11 +34,11 @@ def is_quantized(weight: Tensor | None) -> bool:
 def weight_and_bias(
     layer: torch.nn.Module, reference: Tensor, decode: Callable[[Tensor, Tensor], Any] = materialise
 ) -> Iterator[tuple[Any, Tensor | None]]:
-    """Yield (weight, bias) of a layer with LoRAs applied, on the device and in the dtype of `reference`. The yielded
-    weight is `decode(weight, reference)`. By default `decode` returns a weight [out, in] that is not quantized.
+    """Yield (weight, bias) of a layer with LoRAs applied, on the device and in the dtype of `reference`.
 
-    ComfyUI has only a few transfer buffers. So a weight in such a buffer is copied and the buffer is released at once.
-    Several layers can then be in use together.
+    The yielded weight is `decode(weight, reference)`, by default a tensor [out, in] that is not quantized. ComfyUI has
+    only a few transfer buffers. A weight or bias in such a buffer is copied and the buffer is released at once, so that
+    several of these contexts can be open together.
     """
     comfy.ops.run_every_op()
     weight, bias, offload = comfy.ops.cast_bias_weight(layer, reference, offloadable=True)
@@ -116,8 +116,8 @@ class Linear(comfy.ops.manual_cast.Linear):
 
     @property
     def weight_scales(self) -> Tensor | None:
-        """The scales of a quantized weight, or None for a plain weight. They are part of `state_dict`, because ComfyUI
-        computes the model's size from it."""
+        """The scales of a quantized weight, or None for a plain weight. `state_dict` contains the scales, because
+        ComfyUI computes the model's size from the state dict."""
         return self.weight._params.scale if is_quantized(self.weight) else None
 
     def _save_to_state_dict(self, destination, prefix, keep_vars):
@@ -139,9 +139,11 @@ class Linear(comfy.ops.manual_cast.Linear):
         return self
 
     def _moved(self, name: str, parameter: torch.nn.Parameter, fn) -> torch.nn.Parameter:
-        """Return `fn(parameter)`, where `fn` moves or converts a tensor. If the result would have the file's device and
-        dtype, the view into the file is returned instead. If `upload` accepts the parameter, it stays unchanged until
-        the upload is sent."""
+        """Return `fn(parameter)`, where `fn` moves or converts a tensor.
+
+        If the result would have the file's device and dtype, return the view into the file, without a copy. If `upload`
+        accepts the parameter, return it unchanged; the upload moves it later.
+        """
         in_file = self.as_loaded.get(name)
         target = fn(torch.empty(0, device=parameter.device, dtype=parameter.dtype))
         if self.upload is not None and parameter is in_file and self.upload.takes(self, name, target):
@@ -167,9 +169,8 @@ class PendingUpload:
     def takes(self, layer: Linear, parameter: str, target: Tensor) -> bool:
         """Register the layer's `parameter` ("weight" or "bias") for the upload, and return whether it was accepted.
 
-        `target` is a tensor of any shape with the future device and dtype of the parameter. A parameter for another
-        device or dtype is not accepted. A weight that the file stores in another dtype is not accepted either, because
-        two copies of it would be on the device for a moment.
+        `target` is a tensor of any shape, whose device and dtype must be the upload's. A weight that the file stores in
+        another dtype is not accepted, because its conversion would need memory for two copies on the device.
         """
         name = f"{self.layer_names[layer]}.{parameter}"
         stored = self.checkpoint.plain.get(name) if parameter == "weight" else None
@@ -180,7 +181,11 @@ class PendingUpload:
 
     def send(self) -> None:
         """Copy the registered parameters to the device. Each layer gets its own memory, so that ComfyUI can free it by
-        unloading that layer. Raises CheckpointError, OSError and the device's errors."""
+        unloading that layer.
+
+        Raises CheckpointError or OSError if the file cannot be read, and torch's errors of the device, such as
+        OutOfMemoryError.
+        """
         options = {"names": self.waiting, "copy": True, "buffer_key": layer_of}
         sent = state_tensors(self.checkpoint, self.dtype, self.device, **options)
         for name, (layer, parameter) in self.waiting.items():
@@ -194,12 +199,15 @@ def can_upload(checkpoint: Checkpoint | None, device: torch.device | None) -> bo
 
 @contextmanager
 def uploading(checkpoint: Checkpoint, network: torch.nn.Module, dtype: torch.dtype, device: torch.device):
-    """Collect the parameters that ComfyUI moves to `device` while the context is open. Send them together when it
+    """Collect the parameters that ComfyUI moves to `device` while the context is open, and send them together when it
     closes.
 
-    network: the model to upload. dtype: the compute dtype.
+    checkpoint: the source of the weights.
+    network: the model to upload.
+    dtype: the compute dtype.
+    device: a CUDA device.
 
-    If sending raises CheckpointError, OSError or an error of the device, all weights are still views into their file.
+    If sending raises CheckpointError, OSError or a device error, all weights are still views into their file.
     """
     upload = PendingUpload(checkpoint, network, dtype, device)
     for layer in upload.layer_names:
@@ -213,7 +221,8 @@ def uploading(checkpoint: Checkpoint, network: torch.nn.Module, dtype: torch.dty
 
 
 class _NormParameters(torch.nn.Module):
-    """A mixin for norm layers. It returns copies of weight and bias for the engine's fused kernels."""
+    """A mixin for norm layers with ComfyUI's weight casting. Its method returns copies of weight and bias, which the
+    engine's fused kernels use."""
 
     def norm_parameters(self, reference: Tensor) -> tuple[Tensor, Tensor | None]:
         with weight_and_bias(self, reference) as (weight, bias):

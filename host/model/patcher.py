@@ -46,7 +46,8 @@ class ExactPatches(_AnyPatcher):
     made_by: str | None = None
     """The id of the node that made this clone of the MODEL."""
     _hooked_sigma = math.inf
-    """The sigma of the last forward with hooks that have keyframes. A higher sigma than this starts a new chunk."""
+    """The sigma of the previous forward in which hooks had keyframes, or infinity before the first such forward. A
+    forward with a higher sigma begins a new chunk."""
 
     def add_patches(self, patches, strength_patch=1.0, strength_model=1.0):
         patches = completed(patches, self._shapes()) if strength_patch else patches
@@ -97,8 +98,8 @@ class ExactPatches(_AnyPatcher):
         return super().get_free_memory(device)
 
     def pre_run(self):
-        """Prepare a sampling run. On a CPU torch's threads are set to use the idle cores. ComfyUI calls this once per
-        run."""
+        """Prepare a sampling run; ComfyUI calls this once per run. On a CPU, the number of torch's threads is first
+        fitted to the idle cores."""
         if fewer := use_idle_cores(self.load_device):
             logging.info(fewer)
         super().pre_run()
@@ -137,7 +138,8 @@ class ExactPatches(_AnyPatcher):
         return super().detach(*args, **kwargs)
 
     def cleanup(self):
-        """Free all caches. ComfyUI calls this at the end of every sampling run, also after an error."""
+        """Free the camera cache, and the caches and CUDA graphs of a rollout. ComfyUI calls this at the end of every
+        sampling run, also after an error."""
         self.model.free_camera_cache()
         self.model.camera_cache = CameraCache()
         self.model.kept_by_rollout.clear()
@@ -215,8 +217,11 @@ class ExactPatches(_AnyPatcher):
         return not self.is_dynamic() or is_quantized(getattr(layer, name))
 
     def _attach_patches(self) -> None:
-        """Set every layer's patches. The patches of conditioning hooks come before the model's own, because a patch of
-        the node Create Hook Model as LoRA subtracts the model's unpatched weight."""
+        """Set every layer's patches: first the patches of conditioning hooks, then the model's own.
+
+        The order matters for the node Create Hook Model as LoRA. Its patch subtracts the layer's weight, and must get
+        this weight without the model's own patches.
+        """
         self._set_patches(LowVramPatch, self.patches)
         self._set_patches(_HookPatch, self.get_combined_hook_patches(self.current_hooks))
 
@@ -267,8 +272,8 @@ class ExactPatches(_AnyPatcher):
 class _HookPatch(LowVramPatch):
     """A LowVramPatch for the LoRAs of the active conditioning hooks.
 
-    Its own class lets the patcher replace hook patches and keep the model's own patches. For patches of Create Hook
-    Model as LoRA, it passes the layer's weight as the original weight to subtract.
+    A class of its own distinguishes hook patches, so that they can be replaced while the model's own patches stay. A
+    patch of the node Create Hook Model as LoRA subtracts the original weight, and gets the layer's weight for this.
     """
 
     def __call__(self, weight):

@@ -38,8 +38,8 @@ _ABOUT_STEPS = {
     "denoise_mask_function": "Differential Diffusion",
     "context_handler": "context windows",
 }
-"""The keys of model_options that a rollout ignores, each with its description for warnings. A rollout has its own
-steps, guidance and window, and no mask."""
+"""The keys of model_options that a rollout removes, each with its description for the user. A rollout has its own
+steps, guidance and attention window, and no denoise mask."""
 _RUN_OPTIONS = {
     "transformer_options",
     "to_load_options",
@@ -61,8 +61,11 @@ TRANSFORMER_OPTIONS = {
 }
 """The keys of transformer_options that nodes set, and that LingBot-World or one of ComfyUI's wrappers reads."""
 PATCHES, REPLACED, BLOCK = {"attn1_patch", "attn2_patch", "double_block"}, "dit", "double_block"
-"""The patches that ComfyUI's Wan model and LingBot-World's model both call. PATCHES are the kinds of patches, REPLACED
-is the group of replacements, and BLOCK is the only kind of replacement in that group."""
+"""The patches that LingBot-World's model calls, as ComfyUI's Wan model does.
+
+PATCHES are the possible keys of transformer_options["patches"]. REPLACED is the only possible key of
+transformer_options["patches_replace"]. Its value has keys (BLOCK, index of the block).
+"""
 _FOREIGN = {"chroma_radiance_options", "stg_self_attn_blocks", "a2v_cross_attn", "v2a_cross_attn"}
 """Keys of transformer_options that nodes for other models set during a run. LingBot-World ignores them."""
 WRAPPERS = {
@@ -74,7 +77,8 @@ WRAPPERS = {
     "ContextWindows_sampler_sample",
     "None",
 }
-"""The names of wrappers that this pack knows. "None" is here because nothing identifies a wrapper without a name."""
+"""The names of wrappers that cause no warning. "None" is among them, because a wrapper without a name cannot be
+identified."""
 _OF_STEPS = (WrappersMP.OUTER_SAMPLE, WrappersMP.SAMPLER_SAMPLE, WrappersMP.PREDICT_NOISE, WrappersMP.CALC_COND_BATCH)
 _REPLACED = {"model_sampling": "the shift of a Model Sampling node", "manual_cast_dtype": "a compute dtype"}
 """The objects of a model that ComfyUI's nodes replace and that a rollout restores, each with its description for
@@ -95,8 +99,12 @@ def check_sampling(patcher) -> None:
 
 
 def raise_for_node(error: Exception) -> None:
-    """Raise InputError if `error` was raised in the code of another node on the MODEL, or by a patch with the signature
-    for another kind of model. Otherwise return."""
+    """Raise InputError if the code of another node on the MODEL caused `error`. Otherwise return.
+
+    Another node is the cause if `error` was raised in its code or in a function that its code called. It is also the
+    cause if its attention patch has the signature for another kind of model. An out-of-memory error is never attributed
+    to a node.
+    """
     if comfy.model_management.is_oom(error):
         return
     frames = traceback.extract_tb(error.__traceback__)
@@ -229,8 +237,8 @@ def changed_nothing(patcher) -> Iterator[str]:
 
 
 def loras_of_the_other(patcher) -> Iterator[str]:
-    """Yield a warning for each LoRA of the MODEL `patcher` with the role of the other expert ("high" or "low") in its
-    file name."""
+    """Yield a warning for each LoRA of the MODEL `patcher` with a file name that states the role of the other expert,
+    such as "high noise" on the low-noise expert."""
     role, after = patcher.model.role, patcher
     while after is not None and role is not None:
         for name in loras_of(getattr(after, "made_by", None)):

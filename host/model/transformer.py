@@ -25,7 +25,7 @@ TIMESTEP = "lingbot_world_timestep"
 """The key in transformer_options of the current step's integer timestep, as in the official code. Only this pack's
 solvers set it."""
 CAMERA_CACHE = "camera_cache"
-"""The key in transformer_options of the engine's CameraCache, or of None without a cache."""
+"""The key in transformer_options of the engine's CameraCache. The value is None if the step has no cache."""
 _LATENT = "lingbot_world_latent"
 _ATTENTION_SWITCHES = (
     "use_sage_attention",
@@ -72,9 +72,12 @@ def self_attention(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping
 
 
 def self_attention_8bit(q: Tensor, k: Tensor | Operand, v: Tensor | Operand, heads: int, options: Mapping) -> Tensor:
-    """Return the attention [B, L, heads * D] of q [B, L, heads * D] and of k and v, [B, S, heads * D] each, from
-    `attend_8bit`. With B = 1, k and v may be Operands: float8_e4m3fn with scales. Every `attn1_patch` in `options` is
-    applied; ComfyUI's switches and overrides are ignored."""
+    """Return the attention of q, k and v from `attend_8bit`, [B, L, heads * D], with every `attn1_patch` in `options`
+    applied. ComfyUI's switches and overrides of attention are ignored.
+
+    q: [B, L, heads * D].
+    k, v: each [B, S, heads * D]. For B = 1 each may also be an Operand (float8_e4m3fn values with scales).
+    """
     own = q.clone() if options.get("patches", {}).get("attn1_patch") else q  # `attend_8bit` may overwrite it
     return _patched(q, k, attend_8bit(own, k, v, heads, options), heads, options)
 
@@ -109,8 +112,17 @@ class HostModel(LingBotWorldModel):
     def forward(
         self, x, timestep, context=None, clip_fea=None, time_dim_concat=None, transformer_options=None, **kwargs
     ):
-        """Return the velocity [B, 16, f, h, w] for the model input `x`. The arguments are in the order of ComfyUI's
-        WanModel, because some wrappers pass them by position."""
+        """Return the velocity [B, 16, f, h, w], computed inside the DIFFUSION_MODEL wrappers of other nodes.
+
+        x: noisy latent, mask and image latent, concatenated to [B, 36, f, h, w].
+        timestep: [B] or [1], 0 to 1000.
+        context: the prompts' embeddings [B or 1, L, D].
+        clip_fea, time_dim_concat: ignored.
+        kwargs: `lingbot_camera`, the Pluecker map or None; others are ignored.
+
+        The arguments are in the order of ComfyUI's WanModel, because some wrappers pass them by position. Raises
+        InputError and CameraError for wrong shapes.
+        """
         options = {} if transformer_options is None else transformer_options
         return WrapperExecutor.new_class_executor(
             self._forward, self, get_all_wrappers(WrappersMP.DIFFUSION_MODEL, options)
@@ -137,8 +149,8 @@ class HostModel(LingBotWorldModel):
         return comfy.model_management.is_oom(error)
 
     def rope_scale(self, options):
-        """Return the scales and shifts of the rotary embedding along time, height and width, as the node ScaleROPE sets
-        them. Without that node return AS_TRAINED."""
+        """Return the RopeScale that the node ScaleROPE has set: scales and shifts of positions along time, height and
+        width. Without that node return AS_TRAINED."""
         given = options.get("rope_options")
         if not given:
             return AS_TRAINED
@@ -152,10 +164,10 @@ class HostModel(LingBotWorldModel):
         return not options.get("patches") and not options.get("patches_replace")
 
     def run_block(self, index, block, x, e0, context, camera, rope, options):
-        """Return the output of the block number `index`, with the patches of other nodes applied.
+        """Return the hidden states [B, L, D] after block number `index`, with the patches of other nodes applied.
 
-        The check for an interrupt ends torch.compile's trace. So code compiled for the first block runs every block, as
-        long as no value here depends on `index`.
+        The interrupt check is a graph break for torch.compile. The code compiled for the first block then serves all
+        blocks, as long as no value in this method depends on `index`.
         """
         comfy.model_management.throw_exception_if_processing_interrupted()
         options["block_index"] = index
@@ -208,8 +220,12 @@ def _run_with_attn2_patches(block, x, e0, context, camera, rope, options, inplac
 
 
 def _original(run, camera, given):
-    """Return {"img": x}, the hidden states [B, L, D] after the original block. A block replacement of another pack
-    calls this function. `run` is the block, `camera` its camera input, and `given` its other inputs by ComfyUI's
-    names."""
+    """Run the original block for a block replacement of another pack. Return {"img": x}, where x are the hidden states
+    [B, L, D] after the block.
+
+    run: the block.
+    camera: the camera input of the block.
+    given: the other inputs by ComfyUI's names `img`, `vec`, `txt`, `pe` and `transformer_options`.
+    """
     x, e0, context, rope = (given[name] for name in ("img", "vec", "txt", "pe"))
     return {"img": run(x, e0, context, camera, rope, given["transformer_options"], inplace=False)}

@@ -10,8 +10,8 @@ from comfy_execution.utils import get_executing_context
 TEXT_EVENT = "lingbot_world.text"
 _quiet: ContextVar[bool] = ContextVar("lingbot_world_quiet", default=False)
 _shown: dict[str, tuple[str, tuple[str, ...]]] = {}
-"""The texts shown on each node, by node id, in a pair with the id of the prompt in which the node ran last: (prompt,
-texts)."""
+"""A map from each node id to a pair: the id of the prompt in which the node last ran, and the texts shown on it in that
+run."""
 
 
 @contextmanager

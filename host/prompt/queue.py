@@ -1,8 +1,9 @@
-"""The prompt (ComfyUI's graph of nodes) that ComfyUI is validating or running. Before the run, some of its values can
-be evaluated: numbers, and camera paths that depend only on values and files.
+"""The prompt (ComfyUI's graph of nodes) that ComfyUI is validating or running.
 
-ComfyUI passes only a node's own values to the node's validation. So a handler stores the whole prompt in a context
-variable. ComfyUI's server calls the handler with every prompt before it validates the prompt in the same task.
+Some values can be evaluated before the run: numbers, and camera paths that depend only on values and files.
+
+ComfyUI's validation passes only a node's own values to the node. So a handler stores the whole prompt in a context
+variable. ComfyUI's server calls the handler with every prompt, and then validates the prompt in the same asyncio task.
 """
 
 from collections.abc import Mapping
@@ -35,9 +36,11 @@ def register(server) -> None:
     from aiohttp import web
 
     def keep(request: dict) -> dict:
-        """Store the prompt of a request, and return the request. In each Camera Preset node without shake the seed is
-        set to 0, because it has no effect. Otherwise the canvas's new seed for each run would make ComfyUI run all
-        later nodes again."""
+        """Store the prompt of a request for its validation, and return the request.
+
+        In each Camera Preset node without shake the seed is set to 0, because it has no effect there. Otherwise a new
+        seed from the canvas would make ComfyUI run the node and all later nodes again.
+        """
         prompt = request.get("prompt") or {}
         for node in prompt.values():
             inputs = node.get("inputs") if isinstance(node, dict) and node.get("class_type") == PRESET else None
@@ -70,8 +73,7 @@ def known_inputs() -> Mapping[str, Any]:
 
 
 def kind_of(node: str) -> str:
-    """Return the class of the node with the id `node` in the running prompt, or "Node" and the id if it is not
-    there."""
+    """Return the class of the node with the id `node`, or "Node" and the id if no running prompt contains it."""
     return next((prompt[node]["class_type"] for prompt in _running() if node in prompt), f"Node {node}")
 
 
@@ -99,8 +101,8 @@ def _running() -> list[Prompt]:
 
 
 def _items(run: str | None = None) -> list[tuple]:
-    """Return ComfyUI's queue items (number, id, prompt, extra data) of the current runs, and of the finished run
-    `run`."""
+    """Return ComfyUI's queue items (number, id, prompt, extra data): the running ones, and the finished one with the id
+    `run`, if any."""
     from server import PromptServer
 
     queue = getattr(getattr(PromptServer, "instance", None), "prompt_queue", None)

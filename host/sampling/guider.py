@@ -2,8 +2,10 @@
 
 `ExpertGuider` is ComfyUI's CFGGuider of the high-noise expert, and contains a second CFGGuider for the low-noise
 expert. ComfyUI prepares conditioning, hooks and wrappers of both before the first step. The solver then runs once over
-all sigmas, so that its history survives the change of experts. It calls a `_Switch` as its model. The `_Switch` chooses
-the expert by timestep, loads its weights if needed, and calls its guider, which has its own CFG and LoRAs.
+all sigmas, so that its history survives the change of experts.
+
+The solver calls a `_Switch` as its model. The `_Switch` chooses the expert by timestep, loads the expert's weights if
+needed, and calls the expert's guider. Each guider has its own CFG and LoRAs.
 """
 
 from collections.abc import Callable
@@ -27,18 +29,25 @@ from ..model.transformer import TIMESTEP, truncated_timesteps
 from ..prompt.notice import show_warning
 
 READ_AHEAD_STEPS = 2
-"""The number of steps before the low-noise expert's first step at which a thread reads the expert's file ahead.
+"""The number of steps between the start of reading the low-noise expert's file into the page cache and the expert's
+first step.
 
-The thread reads the file into the page cache. It starts earlier if the solver may skip the model in some steps.
+A thread reads the file. If the solver may skip the model in some steps, the reading starts earlier by the largest
+number of skipped steps in a row.
 """
 _SET_BY_SAMPLERS = ("sampler_post_cfg_function", "disable_cfg1_optimization")
-"""The model options that some of ComfyUI's samplers set during a run (those with CFG++). They apply to both experts."""
+"""The model options that ComfyUI's CFG++ samplers set during a run. They apply to both experts."""
 
 
 class ExpertGuider(comfy.samplers.CFGGuider):
-    """A guider of both experts. The high-noise expert predicts at noise levels from `boundary` (0 to 1) upwards, the
-    low-noise expert below it. Raises InputError if both MODELs are the same, swapped or causal, and for an invalid
-    boundary."""
+    """A guider of both experts.
+
+    models: the MODELs of the high-noise and the low-noise expert.
+    boundary: a noise level, 0 to 1. The high-noise expert predicts from this level upwards, the low-noise expert below
+    it.
+
+    Raises InputError if both MODELs are the same, swapped or causal, and for an invalid boundary.
+    """
 
     def __init__(self, models: PerExpert, boundary: float):
         if any(map(is_causal, models)):
@@ -66,7 +75,7 @@ class ExpertGuider(comfy.samplers.CFGGuider):
         self.low.set_conds(positive, negative)
 
     def set_cfg(self, cfg: float | PerExpert[float]):
-        """Set the guidance scales: a PerExpert has one scale for each expert, a number is the scale of both."""
+        """Set the guidance scales. A PerExpert has one scale for each expert; a number is the scale of both experts."""
         self.cfg, self.low.cfg = cfg if isinstance(cfg, PerExpert) else (cfg, cfg)
 
     def set_camera_cache(self, mode: CameraCacheMode):
@@ -115,8 +124,8 @@ class ExpertGuider(comfy.samplers.CFGGuider):
             _forget_run(self.low)
 
     def first_low(self, sampler, sigmas: Tensor) -> int:
-        """Return the index of the first of the `sigmas` at which the low-noise expert predicts, or `len(sigmas)`
-        without such a step."""
+        """Return the index of the first of the `sigmas` at which the low-noise expert predicts, or `len(sigmas)` if
+        there is no such sigma."""
         timesteps = truncated_timesteps(sigmas)
         if hasattr(sampler, "timesteps_of"):
             timesteps = torch.cat([sampler.timesteps_of(sigmas), timesteps[-1:].cpu()])

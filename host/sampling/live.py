@@ -63,8 +63,8 @@ class WalkOutputs(NamedTuple):
 class LiveRun:
     """The checked inputs of a walk (a steered video).
 
-    rollout: the plan.
-    path: the camera path to follow if nobody steers.
+    rollout: the checked inputs of the rollout that makes the video.
+    path: the camera path to follow if nobody steers, with one pose per frame, or None.
     steered: whether a client may steer; the run then waits for one.
     frames: the largest number of frames.
     text: the prompt, or "" if only its embedding is known.
@@ -118,10 +118,12 @@ def prepare_live(
     wanted: the node's settings; `wanted.frames` is the largest number of frames.
     image: the start image as an IMAGE, or None.
     state: the state to continue, or None.
-    path, steered, more: fields of the LiveRun.
+    path: the camera path to follow, or None.
+    steered: whether a client may steer.
+    more: the other fields of the LiveRun, except `rollout` and `frames`.
 
-    Raises InputError for a model of many steps or without camera input, and for other inputs that a rollout rejects.
-    Raises CameraError for a camera path that does not fit.
+    Raises InputError for a model with guidance or without camera input, and for inputs that a rollout rejects. Raises
+    CameraError for a camera path that does not fit.
     """
     frames = wanted.frames
     positive, event_notes = without_events(positive)
@@ -262,8 +264,8 @@ def _walk(run: LiveRun, session: Session, view: LiveView, lost: list[str]) -> Wa
 
 
 def _album_by_vae(session: Session) -> "_Album":
-    """Return the frames of a walk, decoded again by the VAE, after a preview by a tiny decoder. If values are too large
-    for fp16, fp32 is used."""
+    """Return the frames of a walk, decoded again by the VAE. The shown frames came from a tiny decoder. If values are
+    too large for fp16, fp32 is used. Raises ComfyUI's interrupt."""
     for exact in (False, True):
         album = _Album()
         try:
@@ -278,7 +280,7 @@ def _album_by_vae(session: Session) -> "_Album":
 
 
 def _cut(album: "_Album", kept: Kept) -> None:
-    """Remove the frames from the album that could not be saved, so that it fits the saved state and path. Show a
+    """Remove the unsaved frames from the album, so that it has as many frames as the saved state and path. Show a
     warning on the node. Raises InputError if no frame was saved."""
     made = album.frames
     album.cut(kept.chunks)

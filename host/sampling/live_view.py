@@ -79,10 +79,11 @@ class LiveView:
         )
 
     def somebody(self, alone: bool) -> bool:
-        """Wait for a client, and return whether one has connected in time. Raises ComfyUI's interrupt.
+        """Wait for a client. Return whether one has connected in time, or has already stopped the walk. Raises
+        ComfyUI's interrupt.
 
-        The result is True too if a client has already stopped the walk. `alone`: the walk can run without a client. In
-        that case return at once if the page that queued the prompt is closed.
+        alone: whether the walk can run without a client. If it can, and the page that queued the prompt is closed,
+        return at once.
         """
         page = None if self._server is None else self._server.sockets.get(self._server.client_id)
         ends = time.monotonic() + (0 if alone and page is None else self._wait)
@@ -115,8 +116,12 @@ class LiveView:
         self._in_the_loop(self._tell, kind, message)
 
     def watch(self) -> None:
-        """Stop a steered walk if its client has stopped it, has left, or has sent nothing for a long time. Pause it
-        after a shorter time without input. Raises ComfyUI's interrupt."""
+        """Stop or pause a steered walk that nobody steers. The session calls this before each chunk and while it waits.
+        Raises ComfyUI's interrupt.
+
+        The walk stops if its client has pressed Stop, or if it has had no client for more than `Rules.back` seconds. It
+        also stops after `Rules.gone` seconds without input, and pauses after `Rules.idle` seconds without input.
+        """
         management.throw_exception_if_processing_interrupted()
         session, alone = self._session, time.monotonic() - self._alone_since
         if not self._steered:
@@ -177,8 +182,8 @@ class LiveView:
                 task.cancel()
 
     async def _facts(self, client: Client, inbox) -> dict[str, Any] | None:
-        """Return the status of the current walk, or of the new walk during a restart. Return None if the client has
-        left."""
+        """Return the first status message about the current walk. While a restart has ended the old walk, wait for the
+        new one. Return None if the client leaves first."""
         while not (client.finished or inbox.ended.is_set()):
             with suppress(InputError):
                 return facts(self._session, FPS)

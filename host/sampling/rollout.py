@@ -40,7 +40,7 @@ class NodeRollout:
     prompts: the positive and, with guidance, the negative CONDITIONING.
     notes: notes for the user.
     start: a latent [1, 16, n, h, w], or None. Its last frame becomes the video's first one.
-    later: the embeddings of events, by the first chunk of each.
+    later: the prompt embeddings [1, L, D] of events, by the number of the first chunk that uses each.
     """
 
     patcher: object
@@ -81,9 +81,11 @@ def prepare_rollout(
     patcher: the MODEL.
     prompts: the positive CONDITIONING, and the negative one for a model with guidance (causal-pretrain).
     asked: the node's settings.
+    image: the start image, an IMAGE, or None.
     camera: the camera path, or None.
+    state: the state to continue, or None.
+    latent: a LATENT, or None. The video then begins with its last frame.
 
-    The video begins with the first frame of `image`, begins with the last frame of `latent`, or continues `state`.
     Raises InputError for another kind of model, a missing start, a missing negative prompt and invalid settings. Raises
     CameraError for a camera path that the model does not take or that is too short.
     """
@@ -139,8 +141,9 @@ def _without_effect(asked: RolloutRequest, release) -> list[str]:
 
 
 def _without_steps(patcher) -> tuple[Any, list[str]]:
-    """Return the MODEL without the other nodes' additions that a rollout does not use, and notes about removed or
-    useless additions."""
+    """Return the MODEL without the additions of other nodes that a rollout does not use. Also return notes about
+    removed additions, and about additions without effect. The check of transformer_options (`watch_options`) starts
+    here."""
     notes = [*not_called_words(patcher), *unknown(patcher), *changed_nothing(patcher)]
     if copies_on_other_devices(patcher):  # MultiGPU CFG Split has made them
         notes.append(ONE_DEVICE)
@@ -152,11 +155,14 @@ def _without_steps(patcher) -> tuple[Any, list[str]]:
 
 
 def run_rollout(run: NodeRollout, vae, seed: int, mode: KeyValueMode = "auto") -> RolloutOutputs:
-    """Sample and decode the video of the checked inputs `run`.
+    """Sample and decode the video of the checked inputs `run`. The node shows the newest frame after each chunk. The
+    user can interrupt each forward.
 
-    `vae` is ComfyUI's VAE, `seed` the seed of the noise, and `mode` the place and precision of cached keys and values.
-    The node shows the newest frame after each chunk, and each forward can be interrupted. Raises InputError if keys and
-    values do not fit into memory.
+    vae: ComfyUI's VAE.
+    seed: the seed of the noise.
+    mode: the place and the precision of cached keys and values.
+
+    Raises InputError if keys and values do not fit into memory.
     """
     if run.start is not None:
         run = replace(run, spec=replace(run.spec, frame=_as_frame(_decode_last(vae, run.start, 1)[-1:])))
@@ -204,7 +210,8 @@ class _Chunks:
         self._show(first + (last - first) * forward // self._forwards)
 
     def add(self, number: int, latent: Tensor) -> None:
-        """Add the latent of chunk `number` to the delivery. A chunk of the continued state only advances the bar."""
+        """Add the latent of chunk `number` to the delivery. A chunk of the continued state is not delivered; it only
+        advances the progress bar."""
         if number < self._done:
             self._bar.update_absolute(number + 1, self._done)
         else:
@@ -276,8 +283,10 @@ def _video_latent(samples: Tensor) -> Tensor:
 
 
 def encode_image(run: NodeRollout, vae) -> Tensor:
-    """Return the normalized latent [1, 16, n, h, w] of the start image followed by grey frames. The grey frames end
-    where all further latent frames would be equal."""
+    """Return the normalized latent [1, 16, n, h, w] of a video: the start image, followed by grey frames.
+
+    n is at most SETTLED, because each further latent frame would be equal to the last one.
+    """
     spec = run.spec
     frames = 4 * min(spec.made + spec.geometry.lat_f, SETTLED) - 3
     pixels = torch.full((frames, *spec.frame.shape[1:], 3), 0.5)
@@ -286,8 +295,10 @@ def encode_image(run: NodeRollout, vae) -> Tensor:
 
 
 def _decode_last(vae, whole: Tensor, latent_frames: int) -> Tensor:
-    """Decode the end of the latent `whole` [1, 16, f, h, w] and return it as an IMAGE [n, H, W, 3]. The end is the last
-    `latent_frames` latent frames, and up to REACH earlier ones. With these earlier ones the last frames are the same as
-    in a decoding of the whole."""
+    """Decode the last `latent_frames` latent frames of `whole` [1, 16, f, h, w], and return an IMAGE [n, H, W, 3].
+
+    Up to REACH earlier latent frames are decoded too, so that the last frames are the same as in a decoding of the
+    whole latent. The frames of these earlier ones come first in the result.
+    """
     images = vae.decode(whole[:, :, -(latent_frames + REACH) :])
     return images.reshape(-1, *images.shape[-3:])

@@ -100,8 +100,12 @@ class _PreparedModel:
         return (latent - denoised) / sigma if step else torch.zeros_like(latent)
 
     def _kept(self, key: object, given: Tensor, make: Callable[[], Tensor]) -> Tensor:
-        """Return `make()`, or its last result for `key` if the tensor `given` is the same object as then. The camera
-        cache needs this, because it recognizes inputs by identity. `key` is held by a weak reference only."""
+        """Return the last result of `make()` for `key` if the tensor `given` is the same object as at that call.
+        Otherwise return a new result of `make()`.
+
+        The camera cache needs this, because it recognizes its inputs by identity. `key` is held by a weak reference
+        only.
+        """
         if key not in self._made or self._made[key][0] is not given:
             with torch.inference_mode(False):  # only then does torch count the writes to the tensor
                 self._made[key] = given, make()

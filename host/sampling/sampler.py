@@ -95,12 +95,12 @@ class _SomeSteps:
 
 
 def schedule_timesteps(sigmas: Tensor) -> Tensor:
-    """Return the official integer timesteps, int64 [steps], for float32 sigmas [steps + 1]. The sigmas are a whole
-    schedule or its last part.
+    """Return the official integer timesteps, int64 [steps], for float32 sigmas [steps + 1] of a schedule or of its last
+    part.
 
     UniPC's timesteps are sigma * 1000 without the fraction. For DPM++ some of these products are one too high. So the
-    number of steps and the shift of a DPM++ schedule are computed from the sigmas. They are used if they reproduce the
-    sigmas exactly.
+    number of steps and the shift of a DPM++ schedule are computed from the sigmas. If this schedule has exactly these
+    sigmas, its timesteps are returned, otherwise the products.
     """
     sigmas = sigmas.detach().float().cpu()
     products = truncated_timesteps(sigmas)[:-1]

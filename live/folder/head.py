@@ -44,7 +44,8 @@ def read_head(folder: Path) -> dict[str, Any]:
 
 @contextmanager
 def naming_walk(folder: Path) -> Iterator[None]:
-    """Convert any error of a file in a walk's folder within this context to an InputError that names the folder."""
+    """Convert errors from reading a walk's folder in this context to an InputError that names the folder. The errors
+    are missing or unreadable files and invalid contents. A LingBotError is not changed."""
     try:
         yield
     except LingBotError:
