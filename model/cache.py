@@ -64,8 +64,7 @@ class BlockCache:
         return self._nbytes
 
     def attach(self, source: Tensor) -> bool:
-        """Empty the cache if the values of `source` differ from those of the cached source, and make `source` the new
-        one.
+        """Make `source` the cache's source, and empty the cache if the source's values have changed.
 
         Return False if the cache has given up and must not be used, else True. If `source` is the same tensor as before
         and was not written to, its values are not compared, because a comparison would wait for the GPU.
@@ -121,9 +120,9 @@ class BlockCache:
         self._was_read = True
 
     def take(self, blocks: Mapping[int, Pair]) -> None:
-        """Add tensors of blocks that are not cached yet, without a copy.
+        """Add the tensors of all blocks that are not cached yet, without a copy.
 
-        A replayed CUDA graph has computed these tensors in the graph's own memory.
+        Call this after the replay of a CUDA graph, with the tensors that the graph has computed in its own memory.
         """
         for block in blocks.keys() - self._blocks.keys():
             self._spare.pop(block, None)
@@ -132,10 +131,9 @@ class BlockCache:
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """Yield a context after which the cache has the same entries as before, so that the caller may fill the cache
-        inside.
+        """Restore the cache's entries when the context ends, so that the caller may fill the cache inside.
 
-        If the context overwrites the values of cached tensors, these values are not restored.
+        Values that are overwritten inside existing tensors are not restored.
         """
         fields = {name: dict(value) if isinstance(value, dict) else value for name, value in vars(self).items()}
         try:
@@ -159,7 +157,7 @@ class BlockCache:
 
 
 class PromptCache(BlockCache):
-    """A cache of every cross-attention's keys and values, [B, text_len, dim] each, of one prompt."""
+    """A cache of the keys and values [B, tokens, dim] that every cross-attention computes from a prompt."""
 
     embedded: Tensor | None
     """The embedded prompt [B, text_len, dim] of the current step. Only calls with this very tensor use the cache."""
@@ -174,10 +172,11 @@ class PromptCache(BlockCache):
 class CameraCache(BlockCache):
     """A cache of the scale and shift, [B, tokens, dim] each, that every block computes from the camera.
 
-    Its `prompt` is a PromptCache. All cached tensors are independent of timestep and latent. Pass each expert its own
-    cache as `options["camera_cache"]`; the model fills the cache in the first step. Tensors that would exceed
-    `limit_bytes` are not cached, and are recomputed in every step. For 81 frames of 832x480 pixels an expert's tensors
-    take 27.9 GB (`memory.camera_cache_bytes`).
+    `prompt` is the PromptCache of the same expert. Cached tensors do not depend on timestep or latent. Tensors that
+    would exceed `limit_bytes` are not cached, and are recomputed in every step. For 81 frames of 832x480 pixels an
+    expert's tensors take 27.9 GB (`memory.camera_cache_bytes`).
+
+    Pass each expert its own cache as `options["camera_cache"]`. The model fills the cache in the first step.
     """
 
     tokens: Tensor | None
@@ -204,7 +203,7 @@ class CameraCache(BlockCache):
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """Yield a context like `BlockCache.restored`, which also restores the entries of the prompt's cache."""
+        """Restore the entries of this cache and of the prompt's when the context ends (see `BlockCache.restored`)."""
         with self.prompt.restored(), super().restored():
             yield
 

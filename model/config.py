@@ -25,9 +25,10 @@ class ModelConfig:
     """The sizes of one LingBot-World transformer.
 
     `control` is the number of values per pixel that the camera layers take: 6 for a camera, 7 with actions, or None
-    without camera layers. `causal` is True for LingBot-World Fast and 2.0, which predict a video chunk by chunk. It is
-    False for the two experts of the base model, one for high and one for low noise. Tensors of all these models have
-    the same shapes.
+    without camera layers.
+
+    `causal` is True for LingBot-World Fast and 2.0, which predict a video chunk by chunk. It is False for the base
+    model's two experts, one for high and one for low noise. It does not change the shapes of weights.
     """
 
     dim: int
@@ -83,7 +84,10 @@ class ModelConfig:
         return self.dim // self.num_heads
 
     def shared_by(self, processes: int) -> "ModelConfig":
-        """Return the config with one process's share of the heads, if `processes` processes share them equally."""
+        """Return the config of one of `processes` processes that share the heads equally.
+
+        `dim` and `num_heads` are the share of one process. All other sizes are unchanged.
+        """
         return replace(self, dim=self.dim // processes, num_heads=self.num_heads // processes)
 
     @property

@@ -1,7 +1,7 @@
 """The LingBot-World transformer, which predicts a velocity from latent, timestep, prompt and camera.
 
-Parameter names and arithmetic are those of the official implementation. With a bf16 compute dtype the residual stream,
-norms, modulation, time embedding and head are in fp32, as under the official autocast.
+Parameter names and arithmetic are the same as in the official implementation. With a bf16 compute dtype the residual
+stream, norms, modulation, time embedding and head are in fp32, as under the official autocast.
 """
 
 import logging
@@ -29,7 +29,7 @@ from .ops.pointwise import layer_norm, residual_dtype, slices
 from .parallel import WHOLE_VIDEO, WholeVideo
 
 EMBEDDING_TOKENS = 8192
-"""The number of tokens that the camera's embedding, and the fp32 head, process at once."""
+"""The largest number of tokens that the camera's embedding and the head process at once, to save memory."""
 
 MOST_TIMES = 128
 """The maximum number of cached time embeddings."""
@@ -88,8 +88,10 @@ class LingBotWorldModel(nn.Module):
 
         "auto" means "bf16", the compute dtype. "8bit" means the 8-bit dtype that suits the weights' device. With
         `own_format`, weights in NVFP4 and MXFP8 are multiplied in their own format instead, if the GPU has instructions
-        for it. Not changed are layers outside the blocks, and the layers for the prompt's keys and values, because a
-        prompt has few tokens.
+        for it.
+
+        Layers outside the blocks do not change. The layers for the prompt's keys and values do not change either,
+        because a prompt has few tokens.
         """
         arithmetic = suited_arithmetic(arithmetic, self.head.modulation.device)
         for name, layer in self.blocks.named_modules():
@@ -126,9 +128,11 @@ class LingBotWorldModel(nn.Module):
         elements.
         options: caches and other settings, see ForwardOptions.
 
-        The arguments are not overwritten. If memory runs out, the forward empties the camera cache for good and runs
-        again. It does not run again without a camera cache, if several processes compute it, or if the KV cache is not
-        `repeatable`. Under torch.compile the camera cache is ignored.
+        The arguments are not overwritten. Under torch.compile the camera cache is ignored.
+
+        If memory runs out, the forward empties the camera cache for good and runs again. It raises the error instead if
+        the camera cache is missing or empty, if several processes compute the forward, or if the KV cache is not
+        `repeatable`.
 
         Raises InputError and CameraError for wrong shapes.
         """
@@ -182,9 +186,9 @@ class LingBotWorldModel(nn.Module):
         )
 
     def _cells(self, given: ForwardInputs, options: ForwardOptions) -> Tensor:
-        """Return the head's result [B, tokens, 4*16] for this process's tokens.
+        """Return the velocity [B, tokens, 4*16] of this process's tokens: 2x2 latent pixels each.
 
-        This is the part of a forward that depends on the latent.
+        A CUDA graph may record this part of a forward.
         """
         e, e0 = given.times
         x = options.get("token_share", WHOLE_VIDEO).cut(self.embed_patches(given.x))
@@ -201,8 +205,8 @@ class LingBotWorldModel(nn.Module):
     def _defers_all(self, x: Tensor, options: ForwardOptions) -> bool:
         """Return whether the residual additions of all batch elements are deferred to the next norm.
 
-        Deferred additions take memory. This is affordable if q, k and v are quantized to 8 bits one by one, because
-        that saves more.
+        A deferred addition takes memory. The result is True only if q, k and v are quantized to 8 bits one by one,
+        because this saves more memory.
         """
         return all(cast(Block, block).self_attn.in_operands(x.device, options) for block in self.blocks)
 
@@ -219,10 +223,10 @@ class LingBotWorldModel(nn.Module):
         return kept[key]
 
     def _embed_prompts(self, prompts: Tensor, rows: int, cache: CameraCache | None) -> tuple[Tensor, Tensor | None]:
-        """Return the embedded prompts of `rows` batch elements, and their `_lengths`, from the cache if possible.
+        """Return the embedded prompts [rows, tokens, dim] and the result of `_lengths`, from the cache if possible.
 
-        On a CPU a single token represents all padding tokens, as `attend_to_padded` expects, so short prompts are
-        faster.
+        `rows` is the number of batch elements. On a CPU a single token represents all padding tokens, as
+        `attend_to_padded` expects, so short prompts are faster.
         """
         short = prompts.device.type == "cpu" and self._attentions[1] is sdpa
         tokens = min(prompts.shape[1] + 1, self.config.text_len) if short else None
@@ -246,9 +250,10 @@ class LingBotWorldModel(nn.Module):
         return (numbers * (prompts != 0).any(-1)).amax(1).expand(rows).contiguous()
 
     def rope_scale(self, options: ForwardOptions) -> RopeScale:  # noqa: ARG002
-        """Return the factors and offsets of RoPE positions, by default those of training.
+        """Return the factors and offsets of RoPE positions.
 
-        A host such as ComfyUI may override this method.
+        By default they change nothing, so the positions are the same as in training. A host such as ComfyUI may
+        override this method.
         """
         return AS_TRAINED
 
@@ -272,8 +277,8 @@ class LingBotWorldModel(nn.Module):
     ) -> Tensor:
         """Return the residual stream [B, tokens, dim] after block number `index`; x may be overwritten.
 
-        The other arguments are those of `Block.forward`. A host such as ComfyUI may override this method. It then calls
-        the block without `inplace` if x must stay unchanged.
+        The other arguments are passed to `Block.forward`. A host such as ComfyUI may override this method. If x must
+        stay unchanged, the override calls the block without `inplace`.
         """
         return block(x, e0, context, camera, rope, options, inplace=True)
 

@@ -87,7 +87,10 @@ class ForwardOptions(TypedDict, total=False):
     camera_cache: CameraCache | None
     """The cache of the camera's scales and shifts, and of the prompt's keys and values, which all steps share."""
     kv_cache: KeyValueCache
-    """The cache of the keys and values of a causal model's earlier frames. x is then the current chunk."""
+    """The cache of the keys and values of a causal model's earlier frames.
+
+    With it, the latent x is only the current chunk.
+    """
     sequence_parallel: SequenceParallel
     """The group of processes that compute the forward together."""
     token_share: TokenShare
@@ -95,17 +98,17 @@ class ForwardOptions(TypedDict, total=False):
     residuals: Sequence[Residual]
     """The residual stream of each batch element, set by the model.
 
-    It lets a block defer an addition to the next block's norm. It is missing if other code, such as a patch of ComfyUI,
-    reads the stream between blocks.
+    With it, a block can defer an addition to the next block's norm. The option is missing if other code, such as a
+    patch of ComfyUI, reads the residual stream between blocks.
     """
     prompt_lengths: Tensor | None
     """The number of tokens of each prompt without padding, int32 [B]. The model sets it if attention skips padding."""
     graphs: ForwardRecorder
     """The recorder that records and replays a causal model's forwards."""
     timestep: int
-    """The current timestep of a causal model; a key of `times`, where its embedding is cached."""
+    """The current timestep of a causal model. It is a part of the key with which its embedding is cached in `times`."""
     times: dict[Hashable, Times]
-    """The cached time embeddings of a causal model's few timesteps: computing one takes as long as two blocks."""
+    """The cached time embeddings of a causal model's few timesteps. Computing one takes as long as two blocks."""
     weights: Hashable
     """An identifier of the weights and their memory addresses. It changes if ComfyUI moves or patches the weights."""
 

@@ -40,7 +40,10 @@ def pinned(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 def queued_on(*devices: torch.device) -> Callable[[], None]:
-    """Return a function that waits for the work that is queued on these devices now. Only CUDA devices queue work."""
+    """Return a function that waits for the work that the devices' current streams hold at the time of this call.
+
+    Devices other than CUDA devices are ignored.
+    """
     queues = [torch.cuda.current_stream(device) for device in dict.fromkeys(devices) if device.type == "cuda"]
     events = [queue.record_event() for queue in queues]
 

@@ -1,7 +1,7 @@
 """The choice of a kernel for self-attention in 8 bits, by GPU: our own, cuDNN's, SageAttention's or comfy-kitchen's.
 
-Without 8-bit attention these packages are not needed here. On the CPU, and if a kernel fails, plain torch computes
-exact attention over the same 8-bit operands.
+Exact attention needs none of these packages. On the CPU, and if a kernel fails, plain torch computes attention over the
+same 8-bit operands with an exact softmax.
 """
 
 import logging
@@ -32,14 +32,13 @@ UNTRIED = "Apple's GPUs run the plain path, which was never tried there: please 
 WORST_PROBE = 0.2
 """The largest accepted relative RMS error of an 8-bit attention kernel, compared with exact attention."""
 TRIED_HEADS, TRIED = 8, Size(rows=2048, keys=16384)
-"""`TRIED_HEADS` is the number of attention heads with which kernels are timed; `TRIED` is the number of queries and of
-keys.
+"""The sizes with which kernels are timed: the number of attention heads, and the numbers of queries and keys.
 
-The queries are a part of a causal model's chunk, and the keys fill half of an attention window.
+The queries are only a part of a causal model's chunk, and the keys fill about half of an attention window.
 """
 
 STREAM_TOKENS = 256
-"""The number of tokens in the test that runs a kernel on another CUDA stream than the default one."""
+"""The number of tokens with which a kernel is tested on a CUDA stream other than the default stream."""
 
 
 class AttentionKernel(NamedTuple):
@@ -134,9 +133,10 @@ def _unless_broken(attend: Callable[..., T], plain: Callable[..., T], package: s
 
 
 def _sage(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
-    """Return sageattention's result for k minus its mean over the tokens.
+    """Return SageAttention's result for k minus an estimate of the keys' mean.
 
-    sageattention can subtract the mean itself, but only in place, and k may belong to a cache.
+    The mean is computed from a sample of the tokens. SageAttention can subtract the mean itself, but only in place, and
+    k may belong to a cache.
     """
     k = k - sample(k.flatten(0, 1)).mean(0)
     split = (t.unflatten(-1, (heads, -1)) for t in (q, k, v))
@@ -196,10 +196,10 @@ def takes_operands(mode: AttentionMode, device: torch.device, config: ModelConfi
 
 
 def attends_to_operands(device: torch.device, head_dim: int) -> bool:
-    """Return whether 8-bit attention on a device takes queries, keys and values that are already in 8 bits.
+    """Return whether 8-bit attention on a device accepts queries, keys and values that are already in 8 bits.
 
-    It does on the CPU, and on a GPU unless the chosen kernel, such as SageAttention's, quantizes its inputs itself.
-    Raises InputError if no kernel works on the GPU.
+    The result is True without CUDA, and on a GPU if the chosen kernel is our own or cuDNN's. The other kernels quantize
+    their inputs themselves. Raises InputError if no kernel works on the GPU.
     """
     return device.type != "cuda" or find_kernel(device, head_dim).attend in _TO_OPERANDS
 
@@ -252,8 +252,8 @@ def _on_its_stream(kernel: AttentionKernel, device: torch.device, head_dim: int)
 def may_be_recorded(mode: AttentionMode, device: torch.device, config: ModelConfig) -> bool:
     """Return whether a CUDA graph may record self-attention in this mode.
 
-    The result is False only for an 8-bit kernel of a GPU that ignores the current stream. Call `choose_attention`
-    first, because it rejects modes that the device does not support.
+    The result is False only if the GPU's 8-bit kernel ignores the current stream. Call `choose_attention` first,
+    because it rejects modes that the device does not support.
     """
     return mode != "8bit" or device.type != "cuda" or find_kernel(device, config.head_dim).recordable
 

@@ -22,27 +22,27 @@ from .exact import sdpa
 
 FP8 = torch.float8_e4m3fn
 MOST_QUERY, MOST_KEY = 11.0, 36.0
-"""The largest magnitudes after scaling to 8 bits, if no norm bounds the vectors.
+"""The largest magnitudes of queries and of keys after scaling to 8 bits, if no norm bounds the vectors.
 
-`MOST_QUERY` is for queries, `MOST_KEY` for keys. With a head size of 128, the scaled vectors are then no longer than
-`plain.QUERY_LENGTH` and `plain.KEY_LENGTH`. A smaller magnitude costs no precision, because a float has the same
-relative precision at any magnitude.
+They limit the length of a head's vectors to `plain.QUERY_LENGTH` and `plain.KEY_LENGTH` for a head size of 128. A
+smaller magnitude costs no precision, because a float has the same relative precision at any magnitude.
 """
 SAMPLE = 512
-"""The number of evenly spaced tokens, at least, from which the maximum and the keys' mean are estimated."""
+"""The smallest number of evenly spaced tokens from which the maximum and the keys' mean are estimated."""
 HEADROOM = 4.0
 """The factor by which a value may exceed the maximum of the sampled tokens without being clamped.
 
-Only values below 1/3584 of that maximum lose precision, because a float is equally precise at any larger magnitude.
+The sampled maximum is scaled to at least 56, and the smallest normal number is 1/64. So only values below 1/3584 of the
+maximum lose precision.
 """
 
 
 class Scaling(NamedTuple):
     """The mapping of numbers x to 8 bits: (x - mean) * factor.
 
-    `scale` is 1 / factor. scale and factor are fp32 [1], and mean is fp32 [dim]. `reach` (fp32 [1]) is an upper bound
-    of the decoded numbers' magnitudes, or None if unknown. The scale is a power of two, so all normal float8 results
-    are the same whether heads share a scale or not.
+    `scale` is 1 / factor. scale and factor are fp32 [1], and mean is fp32 [dim]. The scale is a power of two, so a
+    separate scale for each head would change only subnormal results. `reach` (fp32 [1]) is an upper bound of the
+    decoded numbers' magnitudes, or None if unknown.
     """
 
     scale: Tensor
@@ -114,9 +114,11 @@ def scaling_to(most: float, x: Tensor, mean_of: Tensor | None = None) -> Scaling
 
 
 def scaling_of_keys(norm_rope: NormRope, mean_of: Tensor) -> Scaling:
-    """Return one Scaling to float8_e4m3fn for all keys that have passed the norm in `norm_rope`, minus the mean of the
-    sampled keys `mean_of` [n, dim]. The norm's weights bound the length of a key. The mean is at most as long as the
-    longest key, so a key minus the mean is at most twice as long."""
+    """Return one Scaling to float8_e4m3fn for all keys after the norm in `norm_rope`.
+
+    The mean of the sampled keys `mean_of` [n, dim] is subtracted. The norm's weights bound the length of a key. The
+    mean is at most as long as the longest key, so a key minus the mean is at most twice as long.
+    """
     length = norm_rope.weight.float().abs().amax().view(1).clamp_min(1e-30) * (2 * mean_of.shape[1] ** 0.5)
     scale = torch.exp2(torch.log2(length / KEY_LENGTH).ceil())
     return Scaling(scale, 1 / scale, mean_of.mean(0, dtype=torch.float32))
@@ -125,10 +127,11 @@ def scaling_of_keys(norm_rope: NormRope, mean_of: Tensor) -> Scaling:
 def scalings_for_all(
     keys: Tensor | Unrotated, values: Tensor, headroom: float
 ) -> tuple[Tensor, tuple[Scaling, Scaling]]:
-    """Return the first chunk's keys [tokens, dim] after norm and RoPE, and the scalings of keys and of values.
+    """Return keys [tokens, dim], and the Scalings of keys and of values for the whole video.
 
-    `keys` and `values` are the first chunk's, and later chunks use the same scalings. Later values, and later keys that
-    no norm bounds, may be `headroom` times as large without being clamped.
+    `keys` and `values` are the first chunk's. Unrotated keys are returned after norm and RoPE, other keys unchanged.
+    Later values may be `headroom` times as large as the first chunk's without being clamped. The same applies to later
+    keys, unless a norm bounds them.
     """
     of_values = scaling(values, values, headroom).with_reach()
     if isinstance(keys, Unrotated):
@@ -183,15 +186,15 @@ def empty_values(x: Tensor, zeros: int = 0) -> Tensor:
 def queries_in_8_bits(q: Tensor) -> Operand:
     """Return q [tokens, dim] as a float8_e4m3fn Operand with magnitudes of at most MOST_QUERY.
 
-    It is for queries without a norm; `rotated_fp8` converts queries with one.
+    For queries before norm and RoPE, use `scatter.rotated_fp8` instead.
     """
     return operand(q, scaling_to(MOST_QUERY, q))
 
 
 def by_norm(values: Tensor, scale: Tensor, factor: Tensor) -> Operand:
-    """Return a float8_e4m3fn Operand of queries from the three results of `scatter.rotated_fp8`.
+    """Return the results of `scatter.rotated_fp8` as an Operand of queries.
 
-    These are the queries' `values` [tokens, dim], their scale [1] and `factor` [1], which is 1 / scale.
+    `values` is float8_e4m3fn [tokens, dim], `scale` is fp32 [1], and `factor` (fp32 [1]) is 1 / scale.
     """
     return Operand(values, Scaling(scale, factor, _no_mean(scale.device)))
 
@@ -205,8 +208,8 @@ def operands(q: Tensor, k: Tensor, v: Tensor, zeros: int = 0) -> tuple[Operand, 
     """Return q, k and v [B, tokens, dim] as float8_e4m3fn Operands [B * tokens, dim].
 
     `zeros` tokens of zeros follow keys and values. All batch elements share a scale and a mean. The keys' mean is
-    estimated from a sample. The values' mean is exact, because a query that attends equally to all values returns
-    little more than this mean.
+    estimated from a sample. The values' mean is exact, i.e. computed from all tokens. This matters because a query that
+    attends equally to all values returns little more than this mean.
     """
     q, k, v = (x.flatten(0, 1) for x in (q, k, v))
     keys = operand(k, scaling_to(MOST_KEY, k, sample(k)), zeros)

@@ -46,10 +46,10 @@ def cudnn_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
 
 
 def cudnn_attention_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor:
-    """Return attention [1, L, heads*head_dim] of q, in the same shape, over the Operands k and v, computed by cuDNN.
+    """Return attention of q [1, L, heads*head_dim] over the float8_e4m3fn Operands k and v, computed by cuDNN.
 
-    q is converted to float8_e4m3fn first, and then overwritten with the result, in q's dtype. k and v already are
-    float8_e4m3fn.
+    q is converted to float8_e4m3fn first, and then overwritten with the result, in q's dtype. Raises cuDNN's errors if
+    cuDNN has no kernel for these sizes.
     """
     with torch.cuda.device_of(q):
         return _by_cudnn(q[0], queries_in_8_bits(q[0]), k, v, heads)[None]
@@ -77,8 +77,8 @@ def cudnn_attention_of(
 def _by_cudnn(out: R, q: Operand, k: Operand, v: Operand, heads: int, rows: int = 1) -> R:
     """Compute attention into `out`, and return `out`. With `rows` = 1 batch element, keys are split if that is faster.
 
-    An odd number of key tiles is split in two equal parts, which halves the middle tile. Leaving one tile for a
-    separate call takes longer: 486 us instead of 453 us for 960 queries, 17,280 keys and 40 heads.
+    If an odd number of full key tiles is split in two, the parts are equal, and each gets half of the middle tile. A
+    separate call for the last tile takes longer: 486 us instead of 453 us for 960 queries, 17,280 keys and 40 heads.
     """
     device, head_dim = q.values.device, q.values.shape[1] // heads
     queries, keys = (len(each.values) // rows for each in (q, k))
@@ -99,8 +99,8 @@ def _by_cudnn(out: R, q: Operand, k: Operand, v: Operand, heads: int, rows: int 
 class Shape(NamedTuple):
     """The sizes of a cuDNN graph: in each of `rows` batch elements, `queries` tokens attend to `keys` tokens.
 
-    With `in_parts`, the batch elements are parts of one element's keys, and all have the same queries. The graph then
-    also returns the logarithms of the softmax's denominators.
+    If `in_parts` is True, the `rows` elements are parts of the keys of one batch element, and share the queries. The
+    graph then also returns the logarithms of the softmax's denominators, with which the parts are merged.
     """
 
     rows: int
@@ -148,8 +148,10 @@ class _Graph:
         )
 
         def layout(tokens: int, shared: bool = False) -> dict[str, tuple[int, ...]]:
-            """Return sizes [rows, heads, tokens, head_dim] and strides for memory laid out [rows, tokens, heads,
-            head_dim]."""
+            """Return the size and strides of a tensor [rows, heads, tokens, head_dim].
+
+            The memory has the order [rows, tokens, heads, head_dim]. If `shared`, all rows have the same memory.
+            """
             dim = heads * head_dim
             stride = 0 if shared else tokens * dim
             return {"dim": (rows, heads, tokens, head_dim), "stride": (stride, head_dim, dim, 1)}

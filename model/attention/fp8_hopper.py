@@ -1,6 +1,7 @@
 """Attention over float8_e4m3fn operands by this project's own kernel, on GPUs of compute capability 9.0.
 
-It takes the same operands as cuDNN's kernel (fp8_cudnn.py), but returns bf16, while cuDNN rounds its result to 8 bits.
+The kernel takes the same operands as cuDNN's kernel (fp8_cudnn.py). It returns bf16 or 8 bits, while cuDNN's result is
+always rounded to 8 bits.
 """
 
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ def hopper_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
     """Return attention [B, L, heads*128] of q over k and v [B, S, heads*128], computed by our own kernel.
 
     q, k and v are converted to float8_e4m3fn first. With B = 1, a contiguous bf16 q is overwritten with the result.
-    Raises ValueError for another head size than 128, and RuntimeError or OSError if the kernel cannot be compiled or
+    Raises ValueError if the head size is not 128, and RuntimeError or OSError if the kernel cannot be compiled or
     launched.
     """
     if q.shape[-1] != 128 * heads:
@@ -37,11 +38,10 @@ def hopper_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
 
 
 def hopper_attention_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor:
-    """Return attention [1, L, heads*128] of q, in the same shape, over the Operands k and v, computed by our own
-    kernel.
+    """Return attention of q [1, L, heads*128] over the float8_e4m3fn Operands k and v, computed by our own kernel.
 
-    q is converted to float8_e4m3fn first. A contiguous bf16 q is overwritten with the result. k and v already are
-    float8_e4m3fn.
+    q is converted to float8_e4m3fn first. A contiguous bf16 q is overwritten with the result. The result has the shape
+    and dtype of q.
     """
     with torch.cuda.device_of(q):
         return _attend(queries_in_8_bits(q[0]), k, v, heads, into=q[0]).to(q.dtype)[None]
@@ -65,10 +65,9 @@ def hopper_attention_of(
 
 @lru_cache
 def transposes_exactly(device: torch.device) -> bool:
-    """Return whether the kernel that stores attention's values transposed in fp8 gives the same bits as plain torch on
-    this GPU.
+    """Return whether `scatter_transposed_` gives the same bits on this GPU as plain torch.
 
-    The test stores random values for 100 adjacent tokens and for 100 tokens in random order.
+    The test writes random values to the columns of 100 adjacent tokens and of 100 tokens in random order.
     """
     generator = torch.Generator(device).manual_seed(0)
     x = torch.randn(200, 256, device=device, generator=generator).bfloat16()[:, :128]

@@ -33,13 +33,15 @@ from .fp8_hopper import hopper_attention_of
 
 
 def own_queries(given: Unrotated) -> Operand:
-    """Return the queries `given` as a float8_e4m3fn Operand, after norm and RoPE. The norm bounds their length, and so
-    sets the scale."""
+    """Return the queries in `given` after norm and RoPE, as a float8_e4m3fn Operand.
+
+    The norm bounds the length of a query, and so sets the scale.
+    """
     return by_norm(*rotated_fp8(given))
 
 
 def own_keys(given: Unrotated, head_dim: int) -> Operand:
-    """Return the keys `given` as a float8_e4m3fn Operand, after norm and RoPE, minus their mean.
+    """Return the keys in `given` after norm and RoPE, minus the keys' mean, as a float8_e4m3fn Operand.
 
     The norm bounds the length of a key, and so sets the scale. The mean is estimated from a sample of tokens.
     `head_dim` selects the kernel, which may need tokens of zeros at the end.
@@ -52,8 +54,10 @@ def own_keys(given: Unrotated, head_dim: int) -> Operand:
 
 
 def own_values(x: Tensor, head_dim: int) -> Operand:
-    """Return values x [tokens, dim] as a float8_e4m3fn Operand, minus their mean; transposed if the GPU's kernel
-    requires it."""
+    """Return values x [tokens, dim], minus the values' mean, as a float8_e4m3fn Operand.
+
+    The Operand is transposed if the GPU's kernel requires it.
+    """
     if not takes_transposed_values(x.device, head_dim):
         return operand(x, scaling(x, x), _zeros(x))
     (count, dim), scales = x.shape, scaling(x, x)
@@ -83,9 +87,10 @@ def _places(count: int, device: torch.device) -> Tensor:
 
 
 def _alone(attend: Callable[..., Rows]) -> Callable[[Tensor, Tensor, Tensor, int], Callable[[], Rows]]:
-    """Return a function that quantizes a test's q, k and v and returns a call of `attend` on them.
+    """Return a function that prepares a timing of `attend` without the conversion to 8 bits.
 
-    So the call alone can be timed, as if a cache already held the 8-bit operands.
+    The function converts a test's q, k and v to Operands, and returns a call of `attend` with them, to be timed alone.
+    In the model, a cache or other layers usually provide the Operands.
     """
 
     def make(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Callable[[], Rows]:

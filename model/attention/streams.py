@@ -1,7 +1,8 @@
 """Synchronization of CUDA streams for other packages' kernels.
 
-Some packages, such as SageAttention 2.x, launch their kernels on CUDA's default stream, whatever the current one is. On
-another stream such a kernel reads its inputs before they are computed."""
+Some packages, such as SageAttention 2.x, always launch kernels on CUDA's default stream. If another stream is the
+current one, such a kernel reads its inputs before they are computed.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +26,9 @@ DELAY = 20_000_000
 def follows_stream(attend: Function, q: Tensor, k: Tensor, v: Tensor, heads: int) -> bool:
     """Return whether `attend` runs on the current CUDA stream, and not always on the default stream.
 
-    The test calls `attend` on a new stream on which q, k and v [B, L, heads*head_dim] are written late, and compares
-    the result with a usual call's. The tensors must be on a GPU.
+    The test calls `attend` on a new stream, on which q, k and v are copied to new tensors after a delay. The result is
+    right only if `attend` waits for these copies. q is [B, L, heads*head_dim], and k and v are [B, S, heads*head_dim].
+    All must be on a GPU.
     """
     want, stream = attend(q.clone(), k, v, heads), torch.cuda.Stream(q.device)
     late = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
@@ -43,10 +45,10 @@ def follows_stream(attend: Function, q: Tensor, k: Tensor, v: Tensor, heads: int
 
 @lru_cache
 def on_default_stream(attend: Function) -> Function:
-    """Return `attend` with synchronization, for a kernel that always runs on CUDA's default stream.
+    """Return `attend`, wrapped so that the current stream and CUDA's default stream wait for each other.
 
-    The current stream and the default stream wait for each other. A CUDA graph still does not record such a kernel; the
-    graph's own test detects that (model/graphs).
+    It is for kernels that always run on the default stream. While a CUDA graph is recorded, there is no
+    synchronization. The graph then lacks the kernel, which the test of the recording detects (model/graphs).
     """
 
     def run(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:

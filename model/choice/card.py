@@ -1,5 +1,7 @@
-"""The hardware of a torch device: maker, name and compute capability. All other modules read these facts through this
-one."""
+"""The hardware of a torch device: maker, name and compute capability.
+
+All other modules get these facts from this module.
+"""
 
 from __future__ import annotations
 

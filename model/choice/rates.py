@@ -26,11 +26,16 @@ SIZES: dict[Work, Size] = {
     **_sizes(Size(6032, 0, 1536, 8960), Size(6032, 27144, 1536)),
     "convolution": DECODING,
 }
-"""The sizes with which the 1.3B model's speeds are measured, by kind of work. They occur in a chunk of four latent
-frames at 832x464 pixels: in its first feed-forward layer, and in its attention to a full window. The convolution is a
-layer of the VAE with frames of half the video's height."""
+"""The sizes with which the 1.3B model's speeds are measured, by kind of work.
+
+They occur in a chunk of four latent frames at 832x464 pixels. Matrix products have the size of the first feed-forward
+layer, and attention reads a full window. The convolution is a layer of the VAE with frames of half the video's height.
+"""
 LARGE_SIZES = _sizes(Size(6032, 0, 5120, 13824), Size(6032, 27144, 5120))
-"""The sizes for the same chunk of the 14B model. Most kernels reach a higher speed on larger matrices."""
+"""The sizes with which the 14B model's speeds are measured, for a chunk as in `SIZES`.
+
+Most kernels reach a higher speed on larger matrices.
+"""
 TIMES = 5
 
 

@@ -21,10 +21,12 @@ Work = Literal[
 ]
 """A kind of work for which a kernel is chosen.
 
-`linear`, `int8` and `fp8` are matrix products in 16 bits, of int8 and of float8_e4m3fn. `nvfp4` and `mxfp8` are
-products of weights in these formats with inputs in the same format. `attention` is exact attention, and
-`attention-8bit` rounds q, k and v to 8 bits first. `cache-8bit` is attention to keys and values that a cache holds in 8
-bits. `convolution` stands for the VAE decoder's convolutions, and `norms` for a block's layer norms.
+`linear` is a matrix product in 16 bits, `int8` a product of int8 numbers, and `fp8` a product of float8_e4m3fn numbers.
+`nvfp4` and `mxfp8` are products of weights in these formats with inputs in the same format.
+
+`attention` is exact attention, and `attention-8bit` rounds q, k and v to 8 bits first. `cache-8bit` is attention to
+keys and values that a cache holds in 8 bits. `convolution` stands for the VAE decoder's convolutions, and `norms` for a
+block's layer norms.
 """
 WORKS: tuple[Work, ...] = get_args(Work)
 
@@ -62,26 +64,37 @@ def _since(major: int, minor: int) -> Callable[[Card], bool]:
 
 
 def _tensor_cores(card: Card) -> bool:
-    """Return whether a GPU may have matrix instructions for int8: True for NVIDIA's since compute capability 7.5, and
-    for AMD's. On AMD's GPUs comfy-kitchen's own check decides later."""
+    """Return whether a GPU may have matrix instructions for int8.
+
+    The result is True for AMD's GPUs, and for NVIDIA's since compute capability 7.5. On AMD's GPUs comfy-kitchen's own
+    check decides later.
+    """
     return card.maker == "amd" or _since(7, 5)(card)
 
 
 def _off_hopper(card: Card) -> bool:
-    """Return whether int8 attention may be faster than exact attention on a GPU: True for AMD's GPUs, and for NVIDIA's
-    of compute capability 7.5, 8.x and 12.x. On an H200 it is slower."""
+    """Return whether int8 attention may be faster than exact attention on a GPU.
+
+    The result is True for AMD's GPUs, and for NVIDIA's of compute capability 7.5, 8.x and 12.x. On an H200 int8
+    attention is slower.
+    """
     return card.maker == "amd" or (_since(7, 5)(card) and card.capability[0] in (7, 8, 12))
 
 
 def _fast_triton(card: Card) -> bool:
-    """Return whether Triton compiles matrix products to matrix instructions: True for AMD's GPUs, and for NVIDIA's
-    since compute capability 8.0."""
+    """Return whether Triton compiles matrix products to matrix instructions.
+
+    The result is True for AMD's GPUs, and for NVIDIA's since compute capability 8.0.
+    """
     return card.maker == "amd" or _since(8, 0)(card)
 
 
 def _kitchen_convolves(card: Card) -> bool:
-    """Return whether comfy-kitchen's convolution may be faster than torch's on a GPU: False for Hopper GPUs, because it
-    is slower on an H200."""
+    """Return whether comfy-kitchen's convolution may be faster than torch's on a GPU.
+
+    The result is True for GPUs that may have int8 matrix instructions, except Hopper GPUs: on an H200 the convolution
+    is slower.
+    """
     return _tensor_cores(card) and card.capability[0] != HOPPER
 
 
@@ -130,10 +143,10 @@ BY_ORDER: dict[Work, Callable[[Card], bool]] = {
     "convolution": _majors(HOPPER),
     "norms": _any,
 }
-"""A test for each kind of work: on which GPUs the first accurate candidate in the table is chosen without timing.
+"""The GPUs on which the first accurate candidate in the table is chosen without timing, by kind of work.
 
-There the table's order was measured, or timing takes longer than the best choice saves. On other GPUs, and for kinds of
-work that are missing here, the fastest accurate candidate is chosen.
+A value is a function that returns whether a GPU is one of them. On these GPUs the table's order was measured, or timing
+takes longer than the best choice saves. In all other cases the fastest accurate candidate is chosen.
 """
 
 

@@ -7,15 +7,18 @@ from typing import NamedTuple
 from .card import LDS, Card
 
 WIDE = 200_000
-"""The least shared memory, in bytes, for the large tiles. H100, H200 and B200 have it; they also load tiles by TMA."""
+"""The smallest shared memory, in bytes, with which the large tiles are used.
+
+H100, H200 and B200 have it. The large tiles are loaded by TMA.
+"""
 
 
 class Tile(NamedTuple):
-    """The tile that one Triton program computes: `pixels` times output channels, a few input channels at a time.
+    """The tile that one Triton program computes: `pixels` times `out` + `out_rest` output channels.
 
-    The output channels are split in the parts `out` and `out_rest`, the input channels in `channels` and
-    `channels_rest`. All sizes are powers of two, or 0 for an unused second part. `warps` and `stages` are the number of
-    warps and of pipelined loads. If `described`, the tile is loaded by descriptor (TMA), else by pointers.
+    The program processes `channels` + `channels_rest` input channels at a time. All sizes are powers of two, or 0 for
+    an unused second part. `warps` and `stages` are the number of warps and of pipelined loads. If `described`, the tile
+    is loaded by descriptor (TMA), else by pointers.
     """
 
     pixels: int

@@ -23,9 +23,9 @@ from .table import BY_ORDER, Candidate, Work, candidates, missing
 F = TypeVar("F", bound=Callable[..., Any])
 REPEATS = 5
 LEAST_SECONDS, MOST_RUNS = 0.01, 50
-"""The limits of one timing on a GPU: the least total time of its runs in seconds, and the most runs.
+"""The smallest duration of a timing on a GPU, in seconds, and the largest number of its runs.
 
-A timing runs the kernel in a row for about LEAST_SECONDS, but at most MOST_RUNS times. A single run of a small matrix
+A timing runs the kernel repeatedly for about LEAST_SECONDS, but at most MOST_RUNS times. A single run of a small matrix
 product would spend half of its time on the launch and the synchronization.
 """
 
@@ -75,10 +75,11 @@ class Trial(NamedTuple):
 KINDS: dict[Work, Kind] = {}
 ATTEMPTS: dict[tuple[Work, str], Callable[..., Any]] = {}
 ALONE: dict[tuple[Work, str], Callable[..., Callable[[], Any]]] = {}
-"""Functions that prepare a candidate's 8-bit operands from a test's arguments, and return a call of the kernel alone.
+"""Functions with which a candidate's kernel is timed without the conversion of its operands to 8 bits.
 
-Only `rates` uses them. Other layers or a cache usually provide these operands. A candidate has no entry if its
-`attempt` already is the kernel alone.
+A function takes a test's arguments, converts these, and returns a function without arguments that runs the kernel. Only
+`rates` uses them, because other layers or a cache usually provide 8-bit operands. Without an entry, a candidate's
+`attempt` is timed.
 """
 
 
@@ -177,8 +178,10 @@ def try_all(found: list[Candidate], device: torch.device, size: Size, *, timed: 
 
 
 def _try(candidate: Candidate, device: torch.device, size: Size) -> Trial:
-    """Return a Trial with the relative error of a candidate, tested with few rows and at most four attention heads. The
-    Trial has a reason instead if the candidate fails."""
+    """Return a Trial with the relative error of a candidate, or with a reason if the candidate fails.
+
+    The test has few rows and at most four attention heads. Raises torch.OutOfMemoryError.
+    """
     kind, run = KINDS[candidate.work], ATTEMPTS[candidate.work, candidate.name]
     small = Size(dim=min(size.dim, 4 * size.head_dim), head_dim=size.head_dim)
     try:
@@ -199,9 +202,9 @@ def _seconds(candidate: Candidate, arguments: tuple[Any, ...], device: torch.dev
 
 
 def seconds_of(run: Callable[[], Any], device: torch.device, repeats: int = REPEATS) -> float | None:
-    """Return the median time in seconds of `run` on a device, from `repeats` timings after a first run.
+    """Return the median time in seconds of `run` on a device; None if `run` raises an exception.
 
-    Return None if `run` raises an exception. Raises torch.OutOfMemoryError.
+    The first run is not timed. The median is over `repeats` timings. Raises torch.OutOfMemoryError if memory runs out.
     """
     try:
         run()

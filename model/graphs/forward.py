@@ -67,10 +67,11 @@ class _Recording:
 class ForwardGraphs:
     """The recordings of one video's forwards. Pass it to the model as `options["graphs"]`.
 
-    All weights must stay at the same address on a GPU. The KeyValueCache must be `in_place` there, and the CameraCache,
-    if there is one, `steady`. The first forward of a kind runs as usual. The second one is recorded and tested: the
-    recording is replayed with the same inputs, and its result is compared with the usual one. Later forwards are
-    replayed.
+    All weights must be on a GPU and stay at the same address. The KeyValueCache must be on the same GPU and `in_place`.
+    The CameraCache, if there is one, must be `steady`.
+
+    The first forward of a kind runs as usual. The second one is recorded and tested: the recording is replayed with the
+    same inputs, and its result is compared with the usual one. Later forwards are replayed.
 
     A chunk has three kinds of forwards. The first computes the camera's scales and shifts, the second reads them from
     the cache, and the third updates the KV cache. While the window fills, there are three other kinds. On devices
@@ -141,7 +142,7 @@ class ForwardGraphs:
     ) -> Tensor:
         """Return `compute(given, options)`, and keep a recording of it if a replay gives the same result.
 
-        The usual computation runs last, so the caches hold its keys, values and camera tensors.
+        The usual computation runs after the replay, so its keys, values and camera tensors stay in the caches.
         """
         cache, share = _cache_of(given), options.get("token_share")
         if not self._recordings:
@@ -224,8 +225,7 @@ def _kind(given: ForwardInputs, history: KeyValueCache) -> Hashable:
 
 @contextmanager
 def _prompt_of(cache: CameraCache | None, context: Tensor) -> Iterator[None]:
-    """Yield a context in which `context` is the embedded prompt in the cache, so that blocks use the cached keys and
-    values."""
+    """Make `context` the cache's embedded prompt inside the context, so that blocks use the cached keys and values."""
     if cache is None or cache.prompt.embedded is None:
         yield
         return

@@ -1,4 +1,4 @@
-"""Triton kernels for the VAE decoder's convolutions, which read each frame where it is stored. Imported on GPUs only.
+"""Triton kernels for the VAE decoder's convolutions, which read each frame where it is stored.
 
 A feature map is stored as [rows, channels]: one row for each pixel, line after line. Each line ends with a row of
 zeros, and the map with a line of zeros. So a pixel's neighbour is a fixed number of rows away, and neighbours outside
@@ -148,9 +148,9 @@ def _block(
 def _add_product(
     total, x, w, row, column, K: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, DESCRIBED: tl.constexpr
 ):
-    """Return `total` plus the product of x and a transposed block of the weight `w`.
+    """Return `total` plus the product of x and a transposed block of the weight `w` [ROWS, COLUMNS].
 
-    The block begins at `row` and `column`, and is K columns wide. The weight is [ROWS, COLUMNS].
+    The block starts at `row` and `column` of the weight. It has K columns, and as many rows as `total` has columns.
     """
     return tl.dot(x, _block(w, row, column, ROWS, COLUMNS, total.shape[1], K, DESCRIBED).T, total)
 
@@ -205,16 +205,17 @@ def convolve(
     side: int,
     added: Tensor | None = None,
 ) -> Tensor:
-    """Return a convolution of feature maps x [rows, channels] of `size` (height, width), as [rows, out].
+    """Return the convolution of feature maps x [rows, channels] of `size` (height, width) as a feature map [rows, out].
 
-    The kernel has `side` x `side` pixels. `weight` is [out, side * side * frames * channels], with the pixels of the
-    kernel from the upper left to the lower right. `added`, if given, has the shape of the result and is added to it.
+    The window of the convolution has `side` x `side` pixels. `weight` is [out, side * side * frames * channels], with
+    the window's pixels from the upper left to the lower right. bias is [out]. `added`, if given, has the shape of the
+    result and is added to it.
 
-    If `slots` is None, x is a single frame. Otherwise x is a pool, and three of its frames are convolved, the oldest
-    first. `slots` are their int32 numbers on the GPU, aligned to 16 bytes.
+    If `slots` is None, x is a single frame. Otherwise x is a pool, and three of its frames are convolved. `slots` are
+    the frames' slot numbers, the oldest first, int32 on the GPU, aligned to 16 bytes.
 
-    With side 2, `weight` is [4 * out, ...], and the result is twice as high and wide. Each pixel becomes four pixels
-    with their own weights.
+    If `side` is 2, the result is twice as high and wide, and `weight` is [4 * out, ...]. Each pixel becomes four
+    pixels, each with its own quarter of `weight` and its own window.
     """
     (height, width), channels, quarters = size, x.shape[1], 4 if side == 2 else 1
     out_channels = len(weight) // quarters
@@ -257,9 +258,10 @@ def _tile(device: torch.device, channels: int, out: int) -> Tile:
 
 
 def _operands(x: Tensor, weight: Tensor, tile: Tile) -> list[Tensor | TensorDescriptor]:
-    """Return x twice and the weight four times, for the kernel's parts of input and output channels.
+    """Return the first six arguments of `_convolve`: x twice, and the weight four times.
 
-    Tiles that are loaded by TMA need a descriptor for each part; otherwise the tensors are repeated.
+    x is needed for both parts of the input channels, and the weight for all pairs of these with parts of the output
+    channels. For tiles that TMA loads, each argument is a descriptor with the size of the part.
     """
     if not tile.described:
         return [x, x, weight, weight, weight, weight]

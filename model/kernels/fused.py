@@ -1,4 +1,4 @@
-"""Triton kernels that each run several operations of ops/pointwise.py at once. Imported on GPUs with Triton only.
+"""Triton kernels that each run several operations of ops/pointwise.py at once.
 
 With few tokens, a GPU is idle between separate kernels, and each kernel reads the previous kernel's result again.
 Arithmetic is fp32.
@@ -19,10 +19,10 @@ from .pointwise import _store_as
 from .sizes import in_two, programs, token_by_token
 
 ALONE = 2048
-"""The number of channels above which a norm without a preceding addition is faster with each token split in parts.
+"""The number of channels above which a norm alone is faster if a program processes a token in parts.
 
-On an H100, 2,880 tokens of 5,120 channels take 32 us in parts, and 35 us with the full token at once. A norm with a
-preceding addition is always faster at once.
+On an H100, the norm of 2,880 tokens of 5,120 channels takes 32 us in parts, and 35 us with full tokens. A norm after an
+addition in the same kernel is always faster with full tokens.
 """
 
 
@@ -30,8 +30,8 @@ preceding addition is always faster at once.
 def _channels(START: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr):
     """Return the indices of SIZE channels, the first of which is START, as [SIZE / WIDTH, WIDTH].
 
-    A thread has four adjacent channels of every WIDTH, so it reads and writes them in every dtype without data exchange
-    between threads.
+    A thread processes four adjacent channels in each row of this matrix, for every dtype. So threads do not need to
+    exchange data between reading and writing.
     """
     columns = tl.max_contiguous(tl.arange(0, WIDTH), 4)
     return START + tl.arange(0, SIZE // WIDTH)[:, None] * WIDTH + columns[None, :]
@@ -39,7 +39,7 @@ def _channels(START: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr):
 
 @triton.jit
 def _given(ptr, cols, inside, other):
-    """Return the channels `cols` of the vector at `ptr` in fp32; all are `other` if `ptr` is None."""
+    """Return the channels `cols` of the vector at `ptr` in fp32, or `other` for each channel if `ptr` is None."""
     if ptr is None:
         x = tl.full(cols.shape, other, tl.float32)
     else:
@@ -61,7 +61,7 @@ def _largest(a, b):
 def _loaded(x_ptr, y_ptr, scale_ptr, shift_ptr, at, inside):
     """Return a token's x, addend y, scale and shift, in the dtypes of memory.
 
-    x takes the place of a tensor if its pointer is None.
+    If `y_ptr` or `scale_ptr` is None, x is returned as a placeholder for the missing data.
     """
     x = tl.load(x_ptr + at, mask=inside, other=0.0)
     y, scale, shift = x, x, x
@@ -77,9 +77,8 @@ def _loaded(x_ptr, y_ptr, scale_ptr, shift_ptr, at, inside):
 def _summed(x_at, y_ptr, gate_ptr, scale_ptr, loaded, gate, inside):
     """Return (x + y * gate) * (1 + scale) + shift in fp32, and store it at `x_at`.
 
-    `loaded` is the result of `_loaded`: x, y, scale and shift. The sum is left out if `y_ptr` is None. The scale and
-    shift are left out if `scale_ptr` is None. The gate is left out if `gate_ptr` is None. If nothing changes, nothing
-    is stored.
+    `loaded` is the result of `_loaded`: x, y, scale and shift. Without `y_ptr`, nothing is added; without `gate_ptr`, y
+    is added without a gate. Without `scale_ptr`, scale and shift are not applied. An unchanged x is not stored.
     """
     x, y, scale, shift = loaded
     if y_ptr is not None:
@@ -152,7 +151,10 @@ def _power_of_two_over(x):
 
 @triton.jit
 def _rotated(x, cos_ptr, sin_ptr, START: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr, HALF: tl.constexpr):
-    """Return SIZE channels x of a token after RoPE by the angles of this token. START is the first channel's index."""
+    """Return x, SIZE channels of a token, after RoPE. START is the index of the first of these channels.
+
+    `cos_ptr` and `sin_ptr` point to HALF cosines and sines of the token's angles.
+    """
     pair = tl.arange(0, WIDTH // 2)[None, :]
     if WIDTH % (2 * HALF) != 0:  # otherwise every WIDTH channels have the same angles
         pair = pair + START // 2 + tl.arange(0, SIZE // WIDTH)[:, None] * (WIDTH // 2)
@@ -326,15 +328,16 @@ def scatter_qkv_(
     made: tuple[Tensor, Tensor, Tensor] | None,
     scalings: tuple[Pair, Pair] | None,
 ) -> Tensor:
-    """Write keys to the `rows` of `out` [rows, dim] and values to the same rows of `values_out` [rows, dim], and return
-    `out`.
+    """Write keys and values to the `rows` of `out` and `values_out` [rows, dim], and queries to `made`; return `out`.
 
-    `given` are queries, keys and values [tokens, dim], and `rows` is int64 [tokens]. Norm and RoPE (`norm_ropes`, of
-    queries and of keys) are applied first. If `values_out` is None, no values are written.
+    `given` are queries, keys and values [tokens, dim]. `rows` is int64 [tokens]. First, norm and RoPE are applied to
+    queries and keys, with the arguments in `norm_ropes`. If `values_out` is None, no values are written.
 
-    If `scalings` is given, `out` and `values_out` are float8_e4m3fn, and (x - shift) * factor is written; `scalings`
-    are the (shift [dim], factor [1]) of keys and of values. `made` are then the tensors to which the float8_e4m3fn
-    queries [tokens, dim], their scale [1] and 1 / scale are written. If `made` is None, queries are rotated in place.
+    If `scalings` is given, (x - shift) * factor is written to `out` and `values_out` as float8_e4m3fn. `scalings` are
+    the (shift [dim], factor [1]) of keys and of values.
+
+    `made` are the tensors for the float8_e4m3fn queries [tokens, dim], the queries' scale [1], and 1 / scale [1]. If
+    `made` is None, queries are changed in place.
     """
     (q, k, v), dim, kinds = given, out.shape[1], 2 if values_out is None else 3
     (q_out, *scale), pairs = made or (q, None, None), scalings or ((None, None), (None, None))
@@ -365,11 +368,11 @@ def scatter_qkv_(
 
 
 def rotated_fp8_(out: Tensor, scale: Tensor, factor: Tensor, x: Tensor, norm_rope: NormRope) -> Tensor:
-    """Write x [tokens, dim], after norm and RoPE and times `factor`, to `out` (float8_e4m3fn [tokens, dim]); return
-    `out`.
+    """Write x [tokens, dim], after norm and RoPE, to `out` (float8_e4m3fn [tokens, dim]), and return `out`.
 
-    The kernel also computes `scale` and `factor` = 1 / scale, and writes them (fp32 [1] each). The norm in `norm_rope`
-    bounds each token, and the scale is the smallest power of two with which no token overflows.
+    The numbers written are multiplied by `factor` = 1 / scale. `scale` and `factor` (fp32 [1] each) are computed first,
+    and written too. The norm in `norm_rope` bounds each token, and the scale is the smallest power of two with which no
+    token overflows.
     """
     dim = x.shape[1]
     with torch.cuda.device_of(x):
@@ -395,12 +398,13 @@ def merge_fp8_(
     shift: Tensor,
     factor: Tensor,
 ) -> Tensor:
-    """Write merged * factor + shift to `out` [tokens, dim], where `merged` is attention over all keys.
+    """Write merged * factor + shift to `out` [tokens, dim], and return `out`; `merged` is attention over all keys.
 
-    `merged` is computed as in `merge_` from `parts` [n, tokens, heads, head_dim] and `rest`. If `log_sums` is None, n
-    is 1 and `merged` is `parts[0]`. If `scales` (fp32 [tokens, 1]) is given, `out` is int8 or float8_e4m3fn with one
-    scale for each token. shift is fp32 [dim], and factor fp32 [1]. Several parts take three kernels, because a single
-    kernel took twice as long.
+    `merge_` computes `merged` from `parts` [n, tokens, heads, head_dim], `log_sums`, `rest` and `rest_log_sums`. If
+    `log_sums` is None, n is 1 and `merged` is `parts[0]`. shift is fp32 [dim], and factor fp32 [1].
+
+    If `scales` (fp32 [tokens, 1]) is given, `out` is int8 or float8_e4m3fn with one scale for each token. Merging takes
+    separate kernels, because a single kernel for all steps took twice as long.
     """
     _, tokens, heads, width = parts.shape
     if log_sums is None:

@@ -25,8 +25,10 @@ class Kernel:
     """
 
     def __init__(self, function: Callable[..., None], unspecialized: Sequence[str] = ()) -> None:
-        """Create a kernel from a function. Other values of the parameters named in `unspecialized` cause no
-        recompilation."""
+        """Create a kernel from a Python function in Triton's language.
+
+        Triton does not recompile the kernel for new values of the parameters named in `unspecialized`.
+        """
         self._triton: Any = triton.jit(function, do_not_specialize=list(unspecialized))
         self._signature = inspect.signature(function)
 

@@ -1,4 +1,4 @@
-"""Triton kernels that convert to and from 8 bits, for ops/pointwise.py. Imported on GPUs with Triton only.
+"""Triton kernels that convert to and from 8 bits, for ops/pointwise.py.
 
 Arithmetic is fp32. The values that share a scale are divided by it, so that the largest magnitude becomes the dtype's
 largest number.
@@ -60,9 +60,10 @@ def _activated(x, ACTIVATION: tl.constexpr):
 
 @triton.jit
 def _quotient(x, y):
-    """Return x / y by two instructions.
+    """Return x / y by two instructions instead of an exact division.
 
-    Unlike `/`, the quotient is 0 if the inverse of y is subnormal."""
+    If |y| is above 2**126, so that 1 / y would be subnormal, the result is 0.
+    """
     return x / y if _INTERPRETED else libdevice.fast_dividef(x, y)  # the interpreter has no such function
 
 
@@ -112,8 +113,8 @@ def _layer_norm_8bit(
 ):
     """Compute `layer_norm_8bit_` of one token, a part of its channels at a time.
 
-    All reads after the first come from the GPU's cache, so few registers are needed and many programs run in parallel
-    while others wait between their four passes.
+    The program makes four passes over the token. After the first pass, all reads come from the GPU's cache, so the
+    token need not stay in registers. With few registers, many programs run at the same time.
     """
     row = tl.program_id(0).to(tl.int64)
     total = tl.zeros((BLOCK,), tl.float32)

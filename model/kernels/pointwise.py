@@ -1,7 +1,8 @@
-"""Triton kernels for the operations of ops/pointwise.py. Imported on GPUs with Triton only.
+"""Triton kernels for the operations of ops/pointwise.py.
 
 A kernel reads and writes each token once. One program computes one token, or a part of a token if no statistics are
-needed. Arithmetic is fp32. Kernels for 8-bit numbers are in matrix_8bit.py, those for 4-bit weights in weights_4bit.py.
+needed. Arithmetic is fp32. Kernels for 8-bit numbers are in matrix_8bit.py, and kernels for 4-bit weights in
+weights_4bit.py.
 """
 
 import torch
@@ -60,11 +61,11 @@ def _rms(
     HALF: tl.constexpr,
     ROPE: tl.constexpr,
 ):
-    """Compute the root-mean-square norm of one token, then RoPE if ROPE, then the conversion to fp8 if there is a
-    factor.
+    """Compute the root-mean-square norm of one token, then RoPE if ROPE, and store the result.
 
-    The result is written to the token's row number in `rows_ptr`, or to the token's own row if that is None. `out_ptr`
-    may be `x_ptr`.
+    If `shift_ptr` is given, the shift is subtracted. For fp8, the result is multiplied by the factor at `factor_ptr`.
+    It is stored in the row with the token's number in `rows_ptr`, or in the token's own row without `rows_ptr`.
+    `out_ptr` may be `x_ptr`.
     """
     row = tl.program_id(0).to(tl.int64)
     to_row, factor = row, 1.0
@@ -221,7 +222,7 @@ def rms_norm_(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def rms_rope_(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float) -> Tensor:
-    """Replace x [tokens, dim] by its root-mean-square norm times weight [dim], after RoPE; return x.
+    """Replace x [tokens, dim] by its root-mean-square norm times weight [dim], followed by RoPE; return x.
 
     cos and sin [tokens, head_dim / 2] are the cosines and sines of the RoPE angles (see `ops.pointwise.rms_rope_`).
     """
@@ -251,7 +252,8 @@ def _normalise(
 ) -> Tensor:
     """Write the root-mean-square norm of x [tokens, dim] to `out`, followed by RoPE if `angles` (cos, sin) are given.
 
-    `placed` are the rows of `out` to write to, and the shift and factor of an 8-bit result; each may be None.
+    `placed` are three tensors or None: the numbers of the rows of `out` to write to (int64 [tokens]), and the shift and
+    the factor of an fp8 result.
     """
     (cos, sin), dim, (rows, *scaling) = angles or (weight, weight), x.shape[1], placed
     sizes = {"BLOCK": PART, "BLOCKS": triton.cdiv(dim, PART), "HALF": cos.shape[-1], "ROPE": angles is not None}

@@ -1,4 +1,4 @@
-"""Triton kernels that decode 4-bit weights, for quantized/decoding.py. Imported on GPUs with Triton only.
+"""Triton kernels that decode 4-bit weights, for quantized/decoding.py.
 
 A program decodes full blocks and reads each block's scale once. A packed byte holds two values. Both are written
 together as one integer of twice their width, so that each thread reads and writes adjacent bytes. Arithmetic is fp32;
@@ -81,7 +81,8 @@ def _write(
 ):
     """Decode blocks of 4-bit values and store the values in the dtype TYPE.
 
-    There is a block of HALF bytes for each of `scales`. With MASKED, only the first `bytes_left` bytes exist.
+    `scales` has one number for each block, and a block has HALF bytes. If MASKED, only the first `bytes_left` bytes are
+    read and decoded.
     """
     at = tl.arange(0, scales.shape[0])[:, None] * HALF + tl.arange(0, HALF)[None, :]
     if MASKED:

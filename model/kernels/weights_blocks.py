@@ -1,4 +1,4 @@
-"""A Triton kernel that decodes the block formats of GGUF files. Imported on GPUs with Triton only.
+"""A Triton kernel that decodes the block formats of GGUF files.
 
 A thread computes one value. Neighbouring threads read the same bytes, which are therefore in the multiprocessor's
 cache. Arithmetic is fp32; each product and each sum is rounded, as in plain torch.
@@ -49,9 +49,9 @@ def _bits(start, at, value, BITS: tl.constexpr, GROUP: tl.constexpr):
 
 @triton.jit
 def _of_32(start, i, KIND: tl.constexpr, LEAST: tl.constexpr):
-    """Return the decoded value number `i` of a block, for the format KIND with 32 values in a block.
+    """Return the decoded value number `i` of a block, for a format KIND with 32 values in a block.
 
-    With LEAST, the block's offset is added. `start` is the block's address.
+    `start` is the block's address. If LEAST, the block stores an offset, which is added to the value.
     """
     if KIND == "Q8_0":
         value = _signed(start, 2 + i)
@@ -73,8 +73,9 @@ def _of_32(start, i, KIND: tl.constexpr, LEAST: tl.constexpr):
 def _six_bits(start, group, first, second, SHIFT: tl.constexpr):
     """Return the number with index `group` of eight packed 6-bit numbers.
 
-    Numbers 0 to 3 are the low six bits of four bytes, the first of which is `first`. The others have four low bits in
-    the bytes at `second`, SHIFT bits up, and two high bits in the top of the bytes at `first`.
+    Numbers 0 to 3 are the low six bits of four bytes, the first of which is `first`. For numbers 4 to 7, four bytes
+    from `second` on hold the low four bits, shifted by SHIFT bits. The high two bits are the top two bits of the bytes
+    from `first` on.
     """
     low = _byte(start, first + group % 4)
     rest = (_byte(start, second + group % 4) >> SHIFT) & 15
@@ -123,8 +124,8 @@ def _decode(
 ):
     """Decode AT_ONCE values of a GGUF weight in each program. AT_ONCE is a multiple of VALUES.
 
-    KIND is the format, such as "Q4_K". A block holds VALUES values in NBYTES bytes. LEAST: whether a block of 32 values
-    also stores an offset, which is added to each value.
+    KIND is the format, such as "Q4_K". A block holds VALUES values in NBYTES bytes. LEAST is True if a block of 32
+    values also stores an offset, which is added to each value.
     """
     first = tl.program_id(0).to(tl.int64) * AT_ONCE
     at = tl.arange(0, AT_ONCE)

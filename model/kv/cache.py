@@ -2,17 +2,19 @@
 
 A causal model predicts a video chunk by chunk, a few latent frames at a time. Attention reads a window of slots, one
 for each latent frame. The first `sink` slots hold the video's first frames for good. The other slots form a ring, in
-which a new frame overwrites the oldest one. Keys are stored after RoPE with their absolute position, and attention has
-no mask. So the order of the slots does not matter, and stored frames never move.
+which a new frame overwrites the oldest one. Keys are stored after RoPE with absolute positions, and attention has no
+mask. So the order of the slots does not matter, and stored frames never move.
 
-If keys and values are on the model's device in full precision or fp8, attention reads the stored tensors directly. If
-they are in int8 or in pinned host memory (`on_host`), attention reads a copy. From host memory, a block's tensors are
-copied to the device while the previous block computes. Such storage does not hold the current chunk until the chunk is
-denoised. Then the chunk overwrites frames that no later chunk attends to.
+Keys and values on the model's device, in full precision or fp8, are read by attention directly. If they are in int8 or
+in pinned host memory (`on_host`), attention reads a copy. From host memory, a block's tensors are copied to the device
+while the previous block computes.
+
+Storage in int8 or in host memory does not receive the current chunk until the chunk is denoised. Then the chunk
+overwrites frames that no later chunk attends to.
 
 `eight_bit` stores int8 with a scale for each token and head. `fp8` stores the operands of 8-bit attention. The first
-chunk sets each block's fp8 scales and means for the whole video, except that a norm, if there is one, bounds the scale
-of the keys.
+chunk sets each block's fp8 scales and means for the whole video. If the keys have a norm, it sets the scale of the keys
+instead.
 """
 
 from __future__ import annotations
@@ -47,9 +49,9 @@ from .place import ON_DEVICE, KeyValuePlace, stored_shapes
 from .storage import DeviceStorage, HostStorage, Past, SplitStorage, Storage
 
 FP8_HEADROOM = 16.0
-"""The factor by which values of later chunks may exceed the first chunk's maximum in fp8 without being clamped.
+"""The factor by which later chunks' values may exceed the first chunk's maximum in fp8 without being clamped.
 
-It also holds for keys that no norm bounds.
+It also applies to keys, unless a norm bounds them.
 """
 
 
@@ -67,8 +69,8 @@ class KeyValueCache:
     """The cache of all blocks' keys and values over a window of latent frames, for one video.
 
     Call `begin` before each chunk, and pass the cache to the model as `options["kv_cache"]`. After denoising, run one
-    more forward of the finished chunk with `keep` set to True: later chunks attend to the keys and values of this
-    forward. Keys and values of the denoising forwards are not seen by later chunks.
+    more forward of the finished chunk with `keep` set to True. Later chunks attend to the keys and values of this
+    forward, and not to the keys and values of the denoising forwards.
     """
 
     def __init__(
@@ -167,7 +169,7 @@ class KeyValueCache:
 
     @contextmanager
     def as_if_full(self) -> Iterator[None]:
-        """Yield a context in which forwards run the kernels of a full window, even if some slots hold no frame yet."""
+        """Let forwards inside the context run the kernels of a full window, even if some slots hold no frame yet."""
         used, self._used = self._used, self.window * self._frame_tokens
         try:
             yield
@@ -181,12 +183,15 @@ class KeyValueCache:
     def ends_at(self, block: int) -> bool:
         """Return whether the current forward may end after it has computed this block's keys and values.
 
-        It may in the last block of a forward with `keep`, because the velocity of such a forward is not used.
+        The result is True in the last block of a forward with `keep`, because the forward's velocity is not used.
         """
         return self.keep and block == len(self._scalings) - 1
 
     def begin(self, again: bool = False) -> None:
-        """Start the next chunk of the video. With `again`, start the current chunk again, which was not finished."""
+        """Start the next chunk of the video.
+
+        If `again` is True, start the current chunk again instead, because it was not finished.
+        """
         first = self.first_frame = self.first_frame if again else self._next
         after = self._next = first + self._chunk
         own, past = range(first, after), [frame for frame in range(first) if self._is_seen(frame, first)]
@@ -235,7 +240,10 @@ class KeyValueCache:
         return made, seen[0][:used], seen[1][:used]
 
     def _store(self, block: int, seen: Sequence[Tensor]) -> None:
-        """Copy the current chunk's keys and values to storage, as attention reads them."""
+        """Copy the current chunk's keys and values from `seen`, the tensors that attention reads, to storage.
+
+        Only frames to which later chunks attend are copied.
+        """
         for kept in self._kept:
             rows = [tokens[kept.seen] for tokens in seen]
             if self._place.eight_bit:
@@ -250,8 +258,11 @@ class KeyValueCache:
         values: Tensor,
         scalings: tuple[Scaling, Scaling] | None = None,
     ) -> Tensor | Operand | None:
-        """Write the current chunk's keys and values into the tensors that attention reads. Return the queries for
-        attention. `scalings` are the Scalings of keys and of values, for a cache in fp8."""
+        """Write the current chunk's keys and values into the tensors `seen`, and return the queries.
+
+        Attention reads `seen`. Norm and RoPE are applied to Unrotated queries and keys. For a cache in fp8, `scalings`
+        are the Scalings of keys and of values, and Unrotated queries are returned as an Operand.
+        """
         pairs = None if scalings is None else (scalings[0].shift_and_factor, scalings[1].shift_and_factor)
         into = seen[0], None if self._columns is not None else seen[1]
         made: Tensor | tuple[Tensor, Tensor, Tensor] | None
@@ -318,9 +329,10 @@ class KeyValueCache:
         return frame if frame < self.sink else self.sink + (frame - self.sink) % (slots - self.sink)
 
     def _runs(self, places: Iterable[tuple[int, ...]]) -> list[tuple[slice, ...]]:
-        """Return slices of tokens that cover frames, each given by its slot in two or more tensors.
+        """Return the slices of tokens that frames occupy in two or more tensors.
 
-        Frames that are adjacent in all tensors share a slice.
+        `places` has one tuple for each frame: the frame's slot in each tensor. Each tuple of the result has one slice
+        for each tensor. Frames that are adjacent in all tensors share a slice.
         """
         runs: list[tuple[list[int], int]] = []
         for each in places:

@@ -15,11 +15,11 @@ from .nvrtc import CudaKernel, Launch, load
 
 Result = TypeVar("Result", bound=Tensor | EightBit)
 QUERIES, QUERY_TILES, HEAD, ROW, VALUES_ROW, TURNED = 192, 2, 128, 128, 32, 64
-"""The constants that must equal those in the CUDA sources.
+"""The constants that must have the same values in the CUDA sources.
 
 `QUERIES` is the number of queries in a tile, and `QUERY_TILES` the number of such tiles in shared memory. `HEAD` is the
-head size. `ROW` and `VALUES_ROW` are the bytes of a row that TMA loads, for most operands and for 8-bit values. A block
-of the kernel `across` transposes `TURNED` tokens and channels.
+head size. TMA loads rows of `VALUES_ROW` bytes for 8-bit values, and of `ROW` bytes for all other operands. A block of
+the kernel `across` transposes `TURNED` tokens and channels.
 """
 THREADS, WARPS, THREAD_RESULTS = 512, 12, HEAD // 2 + 4
 MOST_PARTS, PART_COST = 16, 640
@@ -101,11 +101,11 @@ def attend(
 
 
 def divided(queries: int, keys: int, heads: int, blocks: int, kind: Configuration) -> tuple[int, int]:
-    """Return the number of query tiles left over after full rounds, and the number of key parts for these tiles.
+    """Return the number of query tiles in the incomplete last round, and the number of key parts for these tiles.
 
-    There is a tile for every QUERIES `queries` of each head. In a full round all clusters of the `blocks` thread blocks
-    have tiles. The last round often has few tiles; splitting their keys gives all clusters work. `kind` is the kernel's
-    configuration.
+    There is a tile for every QUERIES `queries` of each head. A full round has a tile for each of the `blocks` thread
+    blocks. The last round often has few tiles; splitting the keys into parts gives all clusters work. `kind` is the
+    kernel's configuration.
     """
     clusters, key_tiles = blocks // kind.cluster, max(1, -(-keys // kind.tile))
     groups = -(-(-(-queries // QUERIES) * heads) // kind.cluster) % clusters

@@ -1,6 +1,6 @@
 """The launch of the CUDA kernel in convolution.cu, for GPUs of compute capability 9.0.
 
-The kernel is a convolution with 3 x 3 pixels of three frames.
+The kernel computes convolutions with a window of 3 x 3 pixels in three frames.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ neighbour on each side, rounded up.
 THREADS, ROW = 512, 2 * CHANNELS
 SHARED = 1024 + STAGES * (ROW * (LINE + 3 * COLUMNS) + 16)
 LEAST_ROUNDS = 0.9
-"""The minimum number of a convolution's tiles, as a share of the GPU's multiprocessors (SMs).
+"""The smallest number of tiles with which this kernel is used, as a share of the GPU's multiprocessors (SMs).
 
 With fewer tiles many SMs would be idle.
 """
@@ -47,10 +47,11 @@ def convolve(
 ) -> Tensor:
     """Return a 3x3 convolution over three frames of the pool x [rows, channels], as [(height + 1) * (width + 1), out].
 
-    `slots` (int32 on the GPU) are the numbers of the three frames, the oldest first. `weight` is [out, 9 * 3 *
-    channels], and bias [out]. `size` is the frames' (height, width). The layout of the rows is that of
-    kernels/convolution.py. `added` has the shape of the result and is added to it. Raises RuntimeError if the driver
-    reports an error, and OSError if NVRTC is missing.
+    `size` is the frames' (height, width). The layout of rows is described in kernels/convolution.py. `slots` (int32 on
+    the GPU) are the numbers of the three frames, the oldest first. `weight` is [out, 9 * 3 * channels], and bias [out].
+    `added` has the shape of the result and is added to it.
+
+    Raises RuntimeError if the driver reports an error, and OSError if NVRTC is missing.
     """
     (height, width), channels, out_channels = size, x.shape[1], len(weight)
     # `near`: bytes of a neighbour's weights for an output channel

@@ -18,7 +18,7 @@ ARCHITECTURE = "sm_90a"
 UINT8, PROMOTE_256 = 0, 3
 """Constants of cuda.h: `UINT8` of the enum CUtensorMapDataType, `PROMOTE_256` of CUtensorMapL2promotion."""
 WORST_PROBE = 0.01
-"""The relative RMS error in its test above which a kernel is rejected."""
+"""The limit below which a kernel's relative RMS error must be in its test."""
 MOST_MAPS = 4096
 """The maximum number of cached tensor maps. Caching pays, because tensors often have the same addresses again."""
 SWIZZLE_32, SWIZZLE_64, SWIZZLE_128 = 1, 2, 3
@@ -26,10 +26,11 @@ SWIZZLE_32, SWIZZLE_64, SWIZZLE_128 = 1, 2, 3
 
 
 def is_right(what: str, made: Callable[[], Tensor], want: Tensor) -> bool:
-    """Return whether the kernel works that `made()` runs: its relative RMS error must be below WORST_PROBE.
+    """Return whether a kernel passes its test: the relative RMS error of `made()` must be below WORST_PROBE.
 
-    `want` is the exact result. If the test fails, a warning is logged: other, slower kernels do the work, which `what`
-    describes. Raises torch.OutOfMemoryError.
+    `made` runs the kernel, and `want` is the exact result. If the test fails, a warning is logged that slower kernels
+    are used instead. `what` is the beginning of the warning, such as "attention is computed". Raises
+    torch.OutOfMemoryError.
     """
     try:
         error = ((made() - want).norm() / want.norm()).item()
@@ -60,11 +61,11 @@ def text(name: str) -> str:
 
 
 def product(name: str, columns: int, dtype: tuple[str, int], given: str = "+f", adds: bool = True) -> str:
-    """Return the source of a CUDA function `name` that multiplies 64 rows by `columns` columns, 32 bytes of each.
+    """Return the source of a CUDA function `name` that multiplies 64 rows by `columns` columns of 32 bytes each.
 
-    The function adds the product to d, or overwrites d if `adds` is False. Rows and columns are in shared memory.
-    `dtype` is the operands' name in PTX and their size in bytes. `given` is the inline assembly constraint of d: "f"
-    for fp32, "r" for two fp16 numbers in a register.
+    The function adds the product to its argument d, or overwrites d if `adds` is False. Rows and columns are in shared
+    memory. `dtype` is the operands' name in PTX and their size in bytes. `given` is the inline assembly constraint of
+    d: "+" (or "=" to overwrite), then "f" for fp32, or "r" for two fp16 numbers in a register.
     """
     half, across = given[1] == "r", ", 0, 0" if dtype[1] == 2 else ""
     count, kind = (columns // 4, "u32") if half else (columns // 2, "float")
@@ -108,9 +109,11 @@ def tensor_map(
 ) -> ctypes.Array[ctypes.c_char]:
     """Return the tensor map with which TMA loads boxes of a matrix x [rows, numbers].
 
-    `box` is the bytes of a row, and the number of rows. Elements outside x read as 0. For more than two dimensions,
-    pass `shape` and `strides`, with the innermost dimension first. `shape` is the bytes of a row, then numbers of rows.
-    `strides` are in bytes, without the first dimension's.
+    `box` is the size of a box: the bytes of a row, then the number of rows. `swizzle` is one of the SWIZZLE constants.
+    Elements outside x read as 0.
+
+    For more than two dimensions, pass `shape` and `strides`, with the innermost dimension first. `shape` starts with
+    the bytes of a row. `strides` are in bytes, and omit the innermost dimension.
     """
     shape = shape or (x.shape[1] * x.itemsize, x.shape[0])
     return _encoded(x.data_ptr(), tuple(shape), tuple(strides or (x.stride(0) * x.itemsize,)), tuple(box), swizzle)
