@@ -10,6 +10,7 @@ from comfy.weight_adapter import LoRAAdapter
 
 from ...errors import CheckpointError
 from ...loaders.lora import Change, read_loras
+from ...loaders.loras.scale import ScaleError
 from ...options import LoraFile
 from ...weights.files import read_tensors
 from ..prompt.notice import running_node, show_warning
@@ -25,9 +26,10 @@ def completed(patches: dict[str, Any], shapes: Mapping[str, tuple[int, ...]]) ->
     ignores.
 
     The additions are modulations, biases of the up matrices, and weights under other key names. A patch is replaced if
-    the file's header or adapter_config.json states another scale. If `read_loras` cannot read the file, `patches` is
-    returned unchanged, and the node shows how many tensors are ignored. If the node has no LoRA or several LoRAs,
-    `patches` is returned unchanged.
+    the file's header or adapter_config.json states another scale.
+
+    If `read_loras` cannot read the file, `patches` is returned unchanged. The node then shows the fault of the stated
+    scale, or the number of ignored tensors. If the node has no LoRA or several LoRAs, `patches` is returned unchanged.
 
     patches: ComfyUI's patches, by PREFIX and the official name of the parameter.
     shapes: the shape of each model parameter, by official name.
@@ -40,7 +42,12 @@ def completed(patches: dict[str, Any], shapes: Mapping[str, tuple[int, ...]]) ->
     try:
         changes = read_loras([LoraFile(file, 1.0)], shapes)
     except CheckpointError as error:
-        _name_left_out(file, patches, error)
+        if isinstance(error, ScaleError):
+            show_warning(
+                f"{file.name}: ComfyUI's loader does not read the scale, which may be wrong in the video. {error}"
+            )
+        else:
+            _name_left_out(file, patches, error)
         return patches
     added = {f"{PREFIX}{name}": _patch(each[-1]) for name, each in changes.items() if f"{PREFIX}{name}" not in patches}
     rescaled = {

@@ -75,6 +75,10 @@ _KNOWN = {ALPHA, RANK, SCALE, BY_ROOT, *PATTERNS, *REFUSED, "init_lora_weights",
 _QUANTIFIERS = re.compile(r"[*+?{]")
 
 
+class ScaleError(CheckpointError):
+    """The error for a LoRA whose stated scale is contradictory or unreadable."""
+
+
 class StatedScale(NamedTuple):
     """The scale that a file states: `scale`, or `alpha` and `rank`, with exceptions by layer in `alphas` and `ranks`.
     If `by_root`, alpha is divided by the square root of the rank. `where` names the file in errors."""
@@ -90,12 +94,12 @@ class StatedScale(NamedTuple):
     def of(self, layer: str, rank: int) -> float:
         """Return the scale of a layer. `layer` is the layer's name in the file, and `rank` the rank of its tensors.
 
-        Raises CheckpointError if the file states a different rank, or a scale other than alpha / rank.
+        Raises ScaleError if the file states a different rank, or a scale other than alpha / rank.
         """
         alpha = _matching(self.alphas, layer, self.alpha)
         stated = _matching(self.ranks, layer, self.rank)
         if stated is not None and stated != rank:
-            raise CheckpointError(
+            raise ScaleError(
                 f"{self.where}: states rank {stated:g} for {layer}, whose tensors have rank {rank}, so the scale is "
                 "unknown; the file does not belong to the LoRA, or the LoRA was resized"
             )
@@ -103,7 +107,7 @@ class StatedScale(NamedTuple):
             return 1.0 if self.scale is None else self.scale
         scale = alpha / (math.sqrt(rank) if self.by_root else rank)
         if self.scale is not None and not math.isclose(scale, self.scale, rel_tol=0.01):
-            raise CheckpointError(
+            raise ScaleError(
                 f"{self.where}: states scale {self.scale:g}, and alpha {alpha:g} of rank {rank}, which is scale "
                 f"{scale:g} for {layer}; remove the wrong one"
             )
@@ -168,11 +172,11 @@ def _values(stated: Mapping[str, Any], where: str) -> list[_Value]:
 
 
 def _config_of(values: Sequence[_Value], where: str) -> dict[str, Any]:
-    """Return the values by name. Raises CheckpointError for two values of one name."""
+    """Return the values by name. Raises ScaleError for two values of one name."""
     config: dict[str, Any] = {}
     for name, value, _ in values:
         if config.setdefault(name, value) != value:
-            raise CheckpointError(f"{where}: {name} is both {config[name]!r:.40} and {value!r:.40}; remove one")
+            raise ScaleError(f"{where}: {name} is both {config[name]!r:.40} and {value!r:.40}; remove one")
     return config
 
 
@@ -207,7 +211,7 @@ def _scale_of(config: Mapping[str, Any], where: str) -> StatedScale:
     )
     alphas, ranks = (_pattern(config.get(key), f"{where}: {key}") for key in PATTERNS)
     if rank is not None and rank < 1:
-        raise CheckpointError(f"{where}: a rank of {rank:g}, expected 1 or more")
+        raise ScaleError(f"{where}: a rank of {rank:g}, expected 1 or more")
     return StatedScale(where, alpha, rank, alphas, ranks, bool(config.get(BY_ROOT)), scale)
 
 
@@ -215,21 +219,21 @@ def _number(value: Any, where: str) -> float:
     with suppress(OverflowError):  # of an integer of hundreds of digits
         if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
             return float(value)
-    raise CheckpointError(f"{where} is {value!r:.40}, expected a number")
+    raise ScaleError(f"{where} is {value!r:.40}, expected a number")
 
 
 def _pattern(value: Any, where: str) -> dict[str, float]:
     if not value:
         return {}
     if not isinstance(value, Mapping):
-        raise CheckpointError(f"{where} is {value!r:.40}, expected an object of layers and numbers")
+        raise ScaleError(f"{where} is {value!r:.40}, expected an object of layers and numbers")
     for key in value:
         if len(key) > 200 or len(_QUANTIFIERS.findall(key)) > 3 or re.search(r"\)[*+?{]", key):
-            raise CheckpointError(f"{where}: {key!r:.60} is a pattern that cannot be followed; name the layers")
+            raise ScaleError(f"{where}: {key!r:.60} is a pattern that cannot be followed; name the layers")
         try:
             re.compile(key)
         except re.error as error:
-            raise CheckpointError(f"{where}: {key!r:.60} is no pattern ({error})") from error
+            raise ScaleError(f"{where}: {key!r:.60} is no pattern ({error})") from error
     return {key: _number(each, f"{where}: {key}") for key, each in value.items()}
 
 

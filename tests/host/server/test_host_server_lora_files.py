@@ -49,6 +49,14 @@ def test_the_headers_scale_is_applied_and_said(comfy_server, right):
     assert "the scale 4 stored with its tensors is applied to 1 weights" in said
 
 
+def test_scales_that_contradict_each_other_are_said(comfy_server):
+    up, down = halves()
+    tensors = {f"diffusion_model.{LAYER}.lora_B.weight": up, f"diffusion_model.{LAYER}.lora_A.weight": down}
+    _, said = with_lora(comfy_server, "two", tensors, {"lora_alpha": "16", "r": "4", "lora_scale": "2"})
+    assert "ComfyUI's loader does not read the scale" in said
+    assert "states scale 2, and alpha 16 of rank 4, which is scale 4" in said
+
+
 def test_names_that_comfyui_does_not_know_are_applied(comfy_server, right):
     up, down = halves()
     tensors = {f"pipe.dit.{LAYER}.lora_B.default.weight": up * 4, f"pipe.dit.{LAYER}.lora_A.default.weight": down}
