@@ -1,4 +1,4 @@
-"""A checkpoint of one model, an expert or a causal one. Opening it reads and checks all file headers, but no
+"""A checkpoint: one model on disk, an expert or a causal model. Opening it reads and checks all file headers, but no
 weights."""
 
 import dataclasses
@@ -94,8 +94,8 @@ class Checkpoint:
         return tuple(lines)
 
     def rounded(self, dtype: torch.dtype) -> "Checkpoint":
-        """Return the same model with plain parameters of more bits rounded to `dtype` while they are read. So no buffer
-        ever holds them in the file's dtype."""
+        """Return the same model, with plain parameters of more bits than `dtype` rounded to it when they are read. So
+        no device buffer holds the unrounded values."""
         tensors = {name: entry.rounded(dtype) if name in self.plain else entry for name, entry in self.tensors.items()}
         return dataclasses.replace(self, tensors=tensors)
 
@@ -238,8 +238,8 @@ def _check_meta(checkpoint: Checkpoint, meta: dict) -> None:
 
 
 def _refuse_other_kinds(name: str, entries: Mapping[str, TensorEntry]) -> None:
-    """Raise CheckpointError, which names the kind, if the tensors are those of another kind of model or of an
-    unsupported quantization."""
+    """Raise CheckpointError if the tensors belong to another kind of model, or are quantized in an unsupported way. The
+    message states the detected kind."""
     all_keys = "\n".join(entries)
     for kind, marks in _KEYS_OF_OTHER_KINDS:
         mark = next((mark for mark in marks if mark in all_keys), None)

@@ -34,7 +34,8 @@ def block_of(name: str) -> str:
 
 
 def layer_of(name: str) -> str:
-    """Return the name of the layer that a tensor, also a scale or a table, belongs to."""
+    """Return the name of the layer that owns a tensor. The scales and tables of a quantized weight belong to the
+    weight's layer."""
     return _AFTER_LAYER.sub("", name)
 
 
@@ -176,9 +177,8 @@ def chunks_of(entries: list[TensorEntry], targets: dict[str, BufferRange], size:
 
 
 def clipped(chunks: Iterable[FileChunk], first: int, stop: int, buffer: Tensor) -> Iterator[FileChunk]:
-    """Yield the parts of `chunks` that fill bytes [first, stop) of their common buffer. In the result these bytes are
-    copied to the start of another `buffer`. A process that keeps only a piece of a block reads only that piece in this
-    way."""
+    """Yield the parts of `chunks` that fill the bytes [first, stop) of their common buffer, redirected to the start of
+    `buffer`. With them a process reads only its own piece of a block."""
     for chunk in chunks:
         copies: list[tuple[int, BufferRange]] = []
         for begin, target in chunk.copies:

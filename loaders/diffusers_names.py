@@ -1,13 +1,13 @@
 """Diffusers' layout of a model: the mapping from its tensor names and its config.json to the official ones.
 
-robbyant's own diffusers packages have the official tensor names in `transformer/`. The source is the weight index of
-lingbot-world-v2-14b-causal-fast-diffusers with 1,421 names, in vllm-omni's tests. FastVideo states the same of
-lingbot-world-fast-diffusers.
+robbyant's own diffusers packages have the official tensor names in `transformer/`. For
+lingbot-world-v2-14b-causal-fast-diffusers the source is the weight index with 1,421 names in vllm-omni's tests. For
+lingbot-world-fast-diffusers the source is FastVideo.
 
 A model converted by diffusers' scripts/convert_wan_to_diffusers.py has the names of WanTransformer3DModel. The script
-has no rule for camera layers, so these keep their official names: `patch_embedding_wancamctrl`,
-`c2ws_hidden_states_layer1` and `2`, and in each block `cam_injector_layer1` and `2`, `cam_scale_layer` and
-`cam_shift_layer`.
+has no rule for camera layers, so these keep their official names. Outside of the blocks they are
+`patch_embedding_wancamctrl`, `c2ws_hidden_states_layer1` and `c2ws_hidden_states_layer2`. Each block has
+`cam_injector_layer1`, `cam_injector_layer2`, `cam_scale_layer` and `cam_shift_layer`.
 """
 
 import re

@@ -52,29 +52,28 @@ def load_expert(
 ) -> LingBotWorldModel:
     """Return the model at `path`, in eval mode and without gradients, computing in `dtype` on `device`.
 
-    No weight is allocated twice, because the model is built on the meta device. On the CPU the weights are views of the
-    mapped file, or copies if `copy`. On another device they are uploaded, with calls of `progress(bytes, total)`.
-    Weights of more bits than `dtype` are rounded during the upload. Raises CheckpointError for bad files, and any error
-    of `progress`; then no part of the model stays on the device.
+    On the CPU the weights are views of the mapped file, or copies if `copy` or if they are rounded. On another device
+    they are uploaded, with calls of `progress(bytes, total)`. Weights of more bits than `dtype` are rounded when they
+    are read. No weight is allocated twice, because the model is built on the meta device.
 
-    `operations` is the set of layer classes, and `attention` the self-attention function.
-
-    For a GPU that is too small, only the first `resident_blocks` blocks stay there. The weights of the others are read
-    from the file in every forward (see offload.py), which may then raise the errors of loading. With `shared_by`, each
-    process keeps a piece of these blocks instead. The processes gather the blocks in every forward, and all of them
-    must call it.
-
-    The first `decoded_blocks` blocks keep the decoded weights of their main layers after their first forward, in
-    addition to the quantized ones. With an 8-bit arithmetic they keep the 8-bit weights that it uses (see
-    `memory.decoded_bytes`). This saves the conversion in every forward.
-
-    `arithmetic` is that of the blocks' linear layers (see model/ops/linear_8bit.py); "auto" means `dtype`. "8bit" also
-    multiplies NVFP4 and MXFP8 weights in their own format, on cards with instructions for it. The `attention_mode`
-    "8bit" replaces `attention` by the 8-bit self-attention of model/attention/choose_8bit.py. Raises InputError if the
-    device or the model's sizes do not allow these modes.
+    operations, attention: the set of layer classes, and the self-attention function.
+    resident_blocks: the number of blocks that stay on the GPU (None: all). The linear weights of the others are read
+    from the file in every forward (see offload.py), which may then raise the errors of loading.
+    shared_by: a group of processes that each keep a piece of the other blocks, instead of reading the file. They gather
+    the blocks in every forward, so all processes must call the model together.
+    decoded_blocks: the number of first blocks whose main layers keep their decoded weights after the first forward, in
+    addition to the quantized ones. This saves the conversion in later forwards. With an 8-bit arithmetic the kept
+    weights have 8 bits (see `memory.decoded_bytes`).
+    arithmetic: the arithmetic of the blocks' linear layers (see model/ops/linear_8bit.py); "auto" means `dtype`. "8bit"
+    also multiplies NVFP4 and MXFP8 weights in their own format, on cards with instructions for it.
+    attention_mode: "8bit" replaces `attention` by the 8-bit self-attention of model/attention/choose_8bit.py.
 
     The LoRAs that `path` was opened with are added to its weights at each use, in `dtype`; 4-bit weights stay
     unchanged. LoRAs need the default `operations`.
+
+    Raises CheckpointError for damaged or unsuitable files, and InputError if the device or the model's sizes do not
+    allow the chosen modes. An error raised by `progress` ends the load. After an error no part of the model stays on
+    the device.
     """
     checkpoint = (path if isinstance(path, Checkpoint) else open_checkpoint(path)).rounded(dtype)
     build = partial(LingBotWorldModel, operations=operations, attention=attention, device="meta", dtype=dtype)
@@ -163,9 +162,9 @@ def state_tensors(
     Quantized matrices become comfy_kitchen QuantizedTensors declared as `dtype`, or DecodedParameters if not
     `quantized`. Other parameters are decoded or cast to `dtype`.
 
-    On the CPU they are views of the mapped file if no cast is needed. On another device, and on the CPU if `copy`, they
-    are copies. Parameters with the same `buffer_key(name)` share a buffer. `progress(bytes, total)` is called during an
-    upload. Raises CheckpointError for scales that are not finite.
+    On the CPU, parameters are views of the mapped file if they need no cast and `copy` is False. Otherwise they are
+    copies. If they are uploaded or `copy` is True, parameters with the same `buffer_key(name)` share a buffer.
+    `progress(bytes, total)` is called during an upload. Raises CheckpointError for scales that are not finite.
     """
     picked, device = list(checkpoint.shapes if names is None else names), torch.device(device)
     weights = {name: checkpoint.quantized[name] for name in picked if name in checkpoint.quantized}
@@ -201,7 +200,8 @@ def _mapped(
 def _uploaded(
     entries: list[TensorEntry], device: torch.device, buffer_key: Callable[[str], str], progress: Progress | None
 ) -> Iterator[dict[str, Tensor]]:
-    """Yield the tensors by name while their upload runs. Their values are complete at the end of the with block."""
+    """Start an upload of the entries, and yield the tensors on `device` by name. The end of the with block waits for
+    the upload; the values are incomplete until then."""
     with Uploader(device) as uploader:
         tensors, upload = uploader.upload(entries, buffer_key)
         yield tensors

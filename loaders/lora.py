@@ -79,8 +79,8 @@ def refuse_for_one_expert(loras: Iterable[LoraFile], path: Path) -> None:
 
 
 def change_bytes(changes: Changes) -> int:
-    """Return the bytes that the changes take on a GPU: the LoRAs, and one changed weight of the largest size in 16
-    bits, which is computed at each use."""
+    """Return the number of bytes that the changes take on a GPU. This is the size of the LoRAs, plus the largest
+    changed weight in 16 bits, because changed weights are computed at each use."""
     every = [change for each in changes.values() for change in each]
     halves = sum(half.nbytes for change in every for half in (change.up, change.down) if half is not None)
     return halves + 2 * max((change.values for change in every), default=0)
@@ -167,8 +167,11 @@ def _changes(
 
 
 def _scale(lora: LoraFile, layer: _Layer, stated: StatedScale, rank: int) -> float:
-    """Return the factor of a layer's up @ down, without the user's strength. The layer's own tensors state it, else the
-    header or a JSON file (`stated`) does."""
+    """Return the factor of `up` @ `down` for a layer, without the user's strength.
+
+    The scale tensors of the layer take precedence over `stated`, the scale in the header or in a JSON file. Raises
+    CheckpointError for a scale tensor that is not one finite number, and for the errors of `StatedScale.of`.
+    """
     values = {}
     for name in SCALES:
         if name in layer.parts:

@@ -28,7 +28,7 @@ from .uploader import Uploader, UploadSettings
 
 SLOTS = 2
 SETTINGS = UploadSettings(threads=min(4, os.cpu_count() or 1), sleep=True)
-"""The upload settings; pinned memory is at most 128 MB."""
+"""The settings of the uploads in every forward. The pinned memory takes at most 128 MB."""
 
 
 def streamed_weights(checkpoint: Checkpoint, resident_blocks: int | None) -> dict[int, list[str]]:
@@ -122,8 +122,8 @@ class SharedBlocks:
                 self._blocks[index] = buffer[: size * length], piece
 
     def start(self, index: int) -> distributed.Work:
-        """Start to gather the block with this `index` into its buffer. The `wait` method of the result waits for the
-        end. On a GPU it makes the current stream wait, and Python continues."""
+        """Start to gather the block `index` into its buffer, and return the running operation. Its `wait` method waits
+        for the end; on a GPU only the current stream waits, not Python."""
         buffer, piece = self._blocks[index]
         self._last = start_gather(buffer, piece, self._group)
         return self._last
@@ -198,8 +198,8 @@ class BlockStreamer:
             self._fill(index).wait()
 
     def _after(self, index: int, *_: Any) -> None:
-        """Start to fill the slot of a block that has run with the weights of the next block that uses the slot. After
-        the last block that is one of the first blocks, for the next step."""
+        """Start to fill the slot of the block `index`, which has just run, with the next block that uses this slot.
+        After the last such block, the first one follows, for the next step."""
         following = index + self._slots
         if following > self._blocks[-1]:
             following = next(block for block in self._blocks if (block - index) % self._slots == 0)

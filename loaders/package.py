@@ -38,8 +38,10 @@ _COMPARED_WEIGHTS, _COMPARED_BYTES = 8, 4096
 
 @dataclass(frozen=True)
 class Package:
-    """The paths of a package's parts; None for a missing part. Either `experts` or `causal` is present; these are
-    folders or files for `open_checkpoint`."""
+    """The paths of a package's parts; None for a missing part.
+
+    Either `experts` or `causal` is present. Their paths are files or folders that `open_checkpoint` accepts.
+    """
 
     experts: PerExpert[Path] | None
     causal: Path | None
@@ -57,18 +59,20 @@ def find_package(
 ) -> Package:
     """Return the paths of a package's parts, found by the names of the files and folders directly in `folder`.
 
-    `overrides` may have the keys `high`, `low`, `text_encoder`, `tokenizer` and `vae`, with paths of parts outside of
-    `folder`. `assets` is a folder with text encoder, tokenizer and VAE. `folder` may be None if both experts are in
-    `overrides`.
+    folder: the package, in the layout of the community NF4 package, of the official one or of diffusers. It may also be
+    the folder or the file of a causal model (LingBot-World Fast, 2.0), or contain its folder and no experts. It may be
+    None if both experts are in `overrides`.
+    assets: a folder with text encoder, tokenizer and VAE.
+    release: a key of RELEASES. It states that the only model in `folder` is that causal release.
+    overrides: paths of parts outside of `folder`, with the keys `high`, `low`, `text_encoder`, `tokenizer` and `vae`.
+    They take precedence over `assets`, and `assets` over `folder`.
 
-    The layouts of the community NF4 package, of the official one and of diffusers are supported. If a folder has an
-    expert in NF4 and in another format, NF4 is used. A tokenizer may also be one folder deeper. `folder` may also be
-    the folder or the file of a causal model (LingBot-World Fast, 2.0), or contain its folder and no experts. Parts that
-    `folder` lacks are then searched for in the folder around the model and in that folder's subfolders. A `release` (a
-    key of RELEASES) states that the only model in `folder` is that causal release.
+    If a folder has an expert in NF4 and in another format, NF4 is used. A tokenizer may also be one folder deeper. With
+    a causal model, parts that `folder` lacks are searched for in the folder around the model and in its subfolders.
 
     Raises CheckpointError for a missing expert, listing the parts found, for a file of another model, and for a path
-    that does not exist. Other missing parts are None.
+    that does not exist. It is also raised for `assets` without any part. Raises InputError for an unknown `release` of
+    a causal model. Other missing parts are None.
     """
     root = None if folder is None else hub_snapshot(Path(folder).expanduser())
     if root is not None and not root.exists():
@@ -228,8 +232,8 @@ def _expert(role: str, items: list[Path]) -> Path | None:
 
 
 def _weights_named(word: str, folder: str, items: list[Path]) -> Path | None:
-    """Return the file with `word` in its name, else diffusers' folder called `folder`, from `items`; None without
-    either."""
+    """Return the first weight file in `items` with `word` in its name, or else the folder named `folder` in diffusers'
+    layout. Return None without either."""
     files = (item for item in items if item.is_file() and item.suffix in WEIGHT_SUFFIXES)
     folders = (item for item in items if item.name == folder and _is_part(item))
     return next(chain((file for file in files if word in file.name.lower()), folders), None)
@@ -295,7 +299,8 @@ def named_role(path: Path, others: Iterable[Path] = ()) -> Role | None:
 
 
 def _name(checkpoint: Checkpoint) -> str:
-    """Return the folder's and the file's name, because the files of both experts often have the same name."""
+    """Return the last two parts of a checkpoint's path, for messages. The last part alone is often the same for both
+    experts."""
     return "/".join(checkpoint.path.parts[-2:])
 
 

@@ -101,8 +101,8 @@ def named_release(names: Iterable[str]) -> str | None:
 
 
 def named_causal(names: Iterable[str]) -> bool:
-    """Return True if the names state that the model is causal. The first name that states a causal model or an expert's
-    role decides; without such a name the result is False."""
+    """Return True if the names state that the model is causal. The first name that states either a causal model or an
+    expert's role decides. Return False without such a name."""
     clear = (name for name in names if _CAUSAL.search(name.lower()) or noise_role(name))
     return noise_role(next(clear, "high_noise")) is None
 
@@ -163,8 +163,11 @@ def release_called(name: str) -> Release:
 
 
 def base_release(names: Iterable[str]) -> tuple[str, str, str | None]:
-    """Return the name and the licence of a base model of two experts, and a message for the user. The message is None
-    unless settings are assumed, because the release has no published ones. `names` is the result of `names_of`."""
+    """Return the name and the licence of a base model of two experts, and a message for the user or None.
+
+    `names` is the result of `names_of`. Only LingBot-World 2.0 bidirectional has a message: its settings are assumed to
+    be the base model's, because none are published.
+    """
     if any(_BIDIRECTIONAL.search(name.lower()) for name in names):
         name = "LingBot-World 2.0 bidirectional"
         note = (

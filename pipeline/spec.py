@@ -52,8 +52,10 @@ class RolloutRequest:
 class RolloutSpec:
     """A checked plan of a run of a causal model.
 
-    `frame` float32 [3, H, W], about -1 to 1, is the first frame of the video. `geometry` counts only the frames that
-    this run generates. `release` is the name of the model's release. `notes` are messages for the user.
+    frame: float32 [3, H, W], about -1 to 1, the first frame of the video.
+    geometry: the frame size, and the number of frames that this run generates. The frames of `state` do not count.
+    release: the name of the model's release.
+    notes: messages for the user.
     """
 
     config: ModelConfig
@@ -106,11 +108,11 @@ class RolloutSpec:
         *,
         later: Mapping[int, Tensor] = NO_OTHERS,
     ) -> Iterator[Chunk]:
-        """Yield the inputs of the state's chunks and then of this run's chunks, each when the loop requests it.
+        """Yield the inputs of all chunks one by one, first of the state's chunks, then of this run's.
 
-        image: [1, 16, n, h, w], the latent of the start image followed by grey frames. n may be smaller than the length
-        of the video, because the last latent frame is repeated.
-        noise: [1, 16, f, h, w].
+        image: [1, 16, n, h, w], the latent of the start image followed by grey frames. If the video has more than n
+        latent frames, the last one is repeated.
+        noise: [1, 16, f, h, w], for this run's f latent frames.
         context, negative: [1, L, D], the embeddings of the prompt and of the negative prompt.
         later: further prompt embeddings. The key is the number of the first chunk of this run that uses the prompt.
         """
@@ -163,8 +165,8 @@ class RolloutSpec:
 
 
 def made_chunks(state: WorldState, conditioning: Iterator[Tensor]) -> Iterator[Chunk]:
-    """Yield the inputs of a state's chunks, each with the prompt and the camera it was generated with. `conditioning`
-    yields the `y` [1, 20, chunk, h, w] of every chunk."""
+    """Yield the inputs of a state's chunks, each with the prompt and the camera of its generation. `conditioning`
+    yields the mask and image latent of every chunk, [1, 20, chunk, h, w]."""
     prompts, (height, width) = (prompt for prompt in state.prompts for _ in range(prompt.chunks)), state.frame.shape[1:]
     for number, prompt in enumerate(prompts):
         part = slice(number * state.chunk, (number + 1) * state.chunk)

@@ -135,12 +135,12 @@ class WorldState:
     def continue_track(
         self, c2w: np.ndarray | None, lens: np.ndarray | None, frames: int, actions: np.ndarray | None = None
     ) -> CameraTrack:
-        """Return the camera for the latent frames after this video, on the first `frames` poses of the path `c2w` [n,
-        4, 4].
+        """Return the camera of a run that continues this video along a path.
 
-        Without a path the camera stands still. `lens` [4] is fx, fy, cx, cy in pixels of an 832x480 image (None: this
-        video's last lens). `actions` [n, 4] are W, A, S, D flags for an action model. Raises CameraError for invalid
-        arrays and for a path that is too short.
+        The run uses the first `frames` poses of the path `c2w` [n, 4, 4], one for each video frame. If `c2w` is None,
+        the camera stands still. `lens` [4] is fx, fy, cx, cy in pixels of an 832x480 image (None: this video's last
+        lens). `actions` [n, 4] are W, A, S, D flags for an action model. Raises CameraError for invalid arrays and for
+        a path that is too short.
         """
         lens = self.lens[-1].numpy() if lens is None else lens
         before = self.last_pose.numpy()

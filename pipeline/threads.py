@@ -18,8 +18,8 @@ USERS_CHOICES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 SAMPLE = 0.1
 """The number of seconds during which the machine's load is measured."""
 STATISTICS = Path("/proc/stat")
-"""The file of Linux with the busy and idle times of each core. On other systems psutil supplies the times, if it is
-installed."""
+"""The file in which Linux reports the busy and idle times of each core. On other systems psutil supplies the times, if
+it is installed."""
 
 
 def use_idle_cores(device: torch.device) -> str:
@@ -76,7 +76,7 @@ def _seconds_of_others(cores: set[int]) -> float:
 
 
 def _busy_ticks(fields: list[str]) -> int:
-    """Return the busy ticks of a core from its row in /proc/stat: without idle time and waits for disks. Ticks of
-    virtual machines (guests) are left out, because Linux also counts them as user time."""
+    """Return the busy ticks of a core from the `fields` of its row in /proc/stat, without idle time and waits for
+    disks. The fields for virtual machines (guests) are left out, because Linux includes them in user time."""
     user, nice, system, _idle, _disk, *interrupts_and_stolen = map(int, fields[:8])
     return user + nice + system + sum(interrupts_and_stolen)

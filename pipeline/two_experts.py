@@ -47,8 +47,8 @@ def sample(
 ) -> Tensor:
     """Denoise `noise` float32 [1, 16, f, h, w] on its device, and return the latent in the same shape.
 
-    high, low: the experts, or functions without arguments that return one. Such a function is called before its
-    expert's first step, when no reference to the other expert is left.
+    high, low: the experts, or functions without arguments that return them. A function is called before the first step
+    of its expert. By then the model that the other function returned is no longer referenced here.
     y: [1, 20, f, h, w], the mask and the image latent.
     context, context_null: [1, L, D], the embeddings of the prompt and of the negative prompt; L may differ.
     camera: [1, 384, f, h, w], or None.
@@ -58,12 +58,14 @@ def sample(
     `context_null` may be None if both are 1.
     callback: called as callback(step, x, denoised, sigma) after each step's prediction.
     camera_cache_bytes: the limit of the cache that keeps the results of the camera layers from step to step.
-    step_reuse: extrapolates some steps from earlier ones; a new object for each call (None: the model predicts every
-    step).
+    step_reuse: the rule by which some steps are extrapolated from earlier ones. Each call needs a new object. None: the
+    model predicts every step.
 
     Several processes may call this with the same arguments and get the same latent. The processes of
     `sequence_parallel` share the tokens of each forward. Of the two processes in a `guidance_group`, one computes the
     prompt and the other the negative prompt.
+
+    Raises InputError for a causal model, and if `context_null` is None but an expert needs it.
     """
     conditioning = Conditioning(y, context, context_null, camera).to(noise.device)
     (latent,) = sample_videos(
@@ -79,8 +81,12 @@ def sample(
 
 @dataclass(frozen=True)
 class ParallelGroups:
-    """The process groups that share the tokens, compute one of the two prompts each, and shard the weights. None means
-    that this process does it alone."""
+    """The groups of processes that generate a video together. In each field, None means that this process works alone.
+
+    sequence: the processes that share the tokens of each forward.
+    guidance: two processes. One computes the prompt, and the other the negative prompt.
+    weights: the processes that each keep a piece of the weights.
+    """
 
     sequence: SequenceParallel | None = None
     guidance: distributed.ProcessGroup | None = None
@@ -226,8 +232,9 @@ def predict(
 ) -> Tensor:
     """Return the guided velocity, float32 [1, 16, f, h, w], for `x` in the same shape at an integer `timestep`.
 
-    With a guidance `scale` of 1 only the prompt is used. Otherwise prompt and negative prompt are one forward with a
-    batch of two, or one forward in each of two processes. Both use the camera.
+    With a guidance `scale` of 1 only the prompt is used. With another scale, prompt and negative prompt are a batch of
+    two in one forward, or one forward in each of two processes. The camera is the same for both prompts. Raises
+    InputError if the negative prompt is needed but missing.
     """
     prompts = [conditioning.context]
     if scale != 1:

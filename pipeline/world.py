@@ -67,11 +67,11 @@ def chunk_conditioning(image: Tensor, chunk: int = CHUNK) -> Iterator[Tensor]:
 
 @dataclass(frozen=True)
 class WorldMemory:
-    """The storage choices of a World.
+    """The memory settings of a World.
 
     place: the location and format of keys and values.
-    camera_cache_bytes: the limit of a cache that is shared by the forwards of a chunk, usually five. The cache keeps
-    the results of the camera layers, and the prompt's keys and values. None: no limit.
+    camera_cache_bytes: the limit in bytes of the caches of all prompts together (0: no cache; None: no limit). A cache
+    keeps the results of the camera layers, and the prompt's keys and values, for the forwards of a chunk.
     graphs: whether forwards are recorded as CUDA graphs and replayed (see ForwardGraphs). Keys and values must then
     stay in place on a GPU, and the model's weights must not move.
     """
@@ -86,8 +86,13 @@ ALL_ON_DEVICE = WorldMemory()
 
 @dataclass
 class _Lane:
-    """The state for one prompt: the keys and values of the video so far, the cache for the current chunk, and the
-    options of its forwards. `number` is 0 for the prompt and 1 for the negative prompt."""
+    """The state of a World for the prompt or for the negative prompt.
+
+    number: 0 for the prompt, 1 for the negative prompt.
+    history: the keys and values of the video so far.
+    cache: the camera cache of the current chunk; None if it is disabled.
+    options: the options of all forwards with this prompt.
+    """
 
     number: int
     history: KeyValueCache
@@ -190,14 +195,15 @@ class World:
     ) -> Tensor:
         """Return the next chunk's latent, float32 [1, 16, chunk, h, w].
 
-        `noise` is [1, 16, chunk, h, w], and `y` [1, 20, chunk, h, w] the mask and the image latent. `camera` is [1,
-        384, chunk, h, w], or 448 channels for an action model, or None. `renoise(shape)` returns new noise for every
-        step of `schedule` except the first. `callback(forward)` is called after each forward; a guided step counts as
-        one.
+        noise: [1, 16, chunk, h, w].
+        y: [1, 20, chunk, h, w], the mask and the image latent.
+        camera: [1, 384, chunk, h, w], or 448 channels for an action model, or None.
+        renoise: called as renoise(shape) for every step of `schedule` except the first, and returns new noise.
+        callback: called as callback(forward) after each forward; a guided step counts as one.
 
-        The first forward is the clean pass of the previous chunk, if this World generated that chunk. A GPU may read
-        pinned inputs until the chunk is finished. Raises InputError if an earlier forward was interrupted while it
-        overwrote keys and values.
+        The first forward is the clean pass of the previous chunk, if this World generated that chunk. Inputs in pinned
+        memory must not be changed until the GPU has finished the chunk, because it reads them in place. Raises
+        InputError if an earlier forward was interrupted while it overwrote keys and values.
         """
         done = count()
 
@@ -223,7 +229,8 @@ class World:
 
     @property
     def replays(self) -> bool:
-        """Return True if forwards are replayed as CUDA graphs. Python queues such a forward in little time."""
+        """Return True if forwards with every prompt are replayed as CUDA graphs. Python then launches a forward in
+        little time."""
         graphs = [lane.options.get("graphs") for lane in self._lanes]
         return all(isinstance(each, ForwardGraphs) and each.recorded > 0 for each in graphs)
 
@@ -256,8 +263,8 @@ class World:
     def _rehearse(self, chunk: _Chunk, clean: Tensor) -> None:
         """Run each kind of forward twice, with different inputs, so that it is recorded and tested.
 
-        This is done with the current window, and again as if the window were full. The keys and values stored here are
-        overwritten, because the next chunk begins again when it is generated.
+        The runs use the current window, and then a window that counts as full. They write the keys and values of the
+        next chunk. When that chunk is generated, its real keys and values overwrite these.
         """
         self._rehearsed = True
         lanes = [lane for lane in self._lanes if "graphs" in lane.options]
@@ -296,13 +303,14 @@ class World:
         return self._model(x, timesteps, chunk.prompts[lane.number], chunk.camera, options).float()
 
     def _uploaded(self, camera: Tensor) -> Tensor:
-        """Return the camera on the device.
+        """Return the camera on the device, uploaded only if it differs from the previous one.
 
-        If a camera in host memory equals that of the previous chunk, the earlier upload is returned. The camera cache
-        recognises that tensor. For a new tensor the cache would compare values on the GPU, and Python would wait for
-        all queued work. A new camera overwrites the previous host copy once the GPU has read it, because an allocation
-        takes longer than the comparison. For a GPU the copy is pinned: unpinned memory is copied only after all earlier
-        work, and seven times as slowly.
+        For an equal camera the earlier upload is returned, because the camera cache recognises that tensor. A new
+        tensor would make the cache compare values on the GPU, and Python would wait for all queued work.
+
+        A host copy of the camera is kept for the comparison. It is pinned for a GPU: an unpinned upload waits for all
+        earlier work and is seven times as slow. A new camera of the same shape overwrites the host copy, after the GPU
+        has read it. This is faster than a new allocation.
         """
         if camera.device.type == self._device.type:
             return camera.clone()

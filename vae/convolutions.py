@@ -15,22 +15,21 @@ from ..model.choice.trials import KINDS, Kind, Size, attempt, by_order, chosen
 from .network import EPSILON, Decoder
 
 ALIGNED = 4
-"""The number of int32 values stored for a layer's three slots. With four, each layer's address is a multiple of 16
-bytes.
+"""The number of int32 values for each layer in the table of slots: three slot numbers and one unused value.
 
-Kernels are compiled for such addresses.
+So the values of each layer begin at a multiple of 16 bytes, and the kernels are compiled for such addresses.
 """
 WORST = 2.8e-3
 """The relative RMS error below which a convolution passes its test: 0.0028, or -51 dB.
 
-In a decoder with random weights, noise of this size in all convolutions gives a video a PSNR of 51.5 dB. fp16's other
-rounding errors alone give 58.9 dB on an H100. With both, a video keeps 50 dB.
+If all convolutions of a decoder with random weights have noise of this size, the video has a PSNR of 51.5 dB. The other
+rounding errors of fp16 alone give 58.9 dB on an H100. With both errors the PSNR stays above 50 dB.
 """
 EXACTNESS, ON_CPU = Size(58, 0, 384, 384), Size(24, 0, 32, 96)
 """The sizes of the accuracy test: `EXACTNESS` on a GPU, `ON_CPU` on the CPU.
 
-The GPU's test has the decoder's largest number of channels, because the error of fp16 sums grows with that number. Its
-frames are 58 pixels high, as the latent of a video that is 464 pixels high.
+The test on a GPU has 384 channels, the largest number in the decoder, because the error of fp16 sums grows with that
+number. Its frames are 58 pixels high, like the latent of a video with a height of 464 pixels.
 """
 
 
@@ -78,8 +77,9 @@ def convolve_by_kitchen(frames: Sequence[Tensor], weight: Tensor, bias: Tensor) 
 def random_convolution(device: torch.device, size: Size) -> tuple[Tensor, Tensor, Tensor]:
     """Return random fp16 frames [3, C, H, W], a weight [out, 3 * C, 3, 3] and a bias [out], for tests.
 
-    `size.rows` is H. If it has its default value, EXACTNESS or ON_CPU is used. The frames are a view of a pool
-    (model/kernels/convolution.py), and the weight is channels last, as in a decoder.
+    `size` states H (`rows`), C (`dim`) and `out`. If its `rows` have the default value, EXACTNESS is used instead, or
+    ON_CPU on a CPU. As in a decoder, the frames are a view of a pool (model/kernels/convolution.py), and the weight is
+    channels last.
     """
     generator = torch.Generator(device).manual_seed(0)
     if size.rows == Size().rows:
@@ -149,6 +149,7 @@ def matrix(weight: Tensor) -> Tensor:
 
 
 def picture(rows: Tensor, size: tuple[int, int]) -> Tensor:
-    """Return a feature map, stored as rows [(H + 1) * (W + 1), C], as a view [1, C, H, W] without its zeros."""
+    """Return a feature map, stored as rows [(H + 1) * (W + 1), C], as a view [1, C, H, W]. The view leaves out the
+    zeros that follow each line and the last line."""
     height, width = size
     return rows.view(height + 1, width + 1, -1)[:height, :width].permute(2, 0, 1)[None]

@@ -42,16 +42,15 @@ def decode_latent(vae: VAE, latent: Tensor, progress: Progress | None = None) ->
 
 
 class VideoDecoder:
-    """A decoder of a video part by part, with the same bits as all at once.
+    """A decoder of a video in parts. The frames have the same bits as when the whole video is decoded in one call.
 
-    Between two parts the decoder holds its state, two frames for each causal layer: 3.8 GB for 832x480 pixels in fp32.
+    Between two parts the decoder keeps its state, two frames for each causal layer: 3.8 GB for 832x480 pixels in fp32.
     In fp16 its kernels may be recorded as a CUDA graph (see `pooled.records`); state and graph then take 2.7 GB.
 
-    `height` and `width` are the size of the latent, which may be on another device than the VAE. With `park`, the state
-    is moved to host memory between two parts; with several tiles it always is. With a `stripe`, only this part of each
-    frame is decoded, without tiles.
-
-    `check` raises OverflowError if a number overflowed fp16, and InputError if one is not finite in higher precision.
+    vae: the VAE. The latents passed to `decode` may be on another device.
+    height, width: the size of the latent.
+    park: whether the state is moved to host memory between two parts. With several tiles it always is.
+    stripe: the only part of each frame to decode, without tiles; None for full frames.
     """
 
     def __init__(self, vae: VAE, height: int, width: int, *, park: bool = False, stripe: Stripe | None = None) -> None:

@@ -75,9 +75,9 @@ class Network:
 class Decoder(Network):
     """The decoder. A video's first latent frame becomes one frame, and each later one becomes four.
 
-    With a `stripe`, only this part of each frame is decoded. At the latent's own size the network still processes the
-    full frame, because attention reads all pixels; this is a twentieth of the work. At larger sizes it processes the
-    stripe and the margin that its convolutions need.
+    With a `stripe`, only this part of each frame is decoded. The layers at the latent's own size, a twentieth of the
+    work, still process the full frame, because attention reads all pixels. The layers at larger sizes process the
+    stripe and the margin that their convolutions need.
     """
 
     def __init__(self, weights: Mapping[str, Tensor], stripe: Stripe | None = None) -> None:
@@ -93,10 +93,11 @@ class Decoder(Network):
         return self._stage(0, self._middle("decoder", x))
 
     def _stage(self, index: int, x: Tensor) -> Iterator[Tensor]:
-        """Yield the video frames [1, 3, 8h, 8w] to which the decoder's remaining stages decode the feature map x.
+        """Yield the video frames [1, 3, 8h, 8w] that the rest of the decoder makes of the feature map x.
 
-        The first of these stages begins with the layer decoder.upsamples.<index>. A stage has three residual blocks.
-        The last stage then outputs pixels; each other one doubles height and width, and some double the frame rate too.
+        The rest begins with the layer decoder.upsamples.<index>, the first layer of a stage. Each stage has three
+        residual blocks. All stages except the last then double height and width, and some double the frame rate. The
+        last stage outputs pixels.
         """
         for block in range(3):
             x = self._residual(f"decoder.upsamples.{index + block}", x)
@@ -111,8 +112,8 @@ class Decoder(Network):
     def _enter(self, index: int, name: str, x: Tensor) -> Tensor:
         """Return the feature map x [1, C, h, w] upsampled by 2, as the input of the next decoder stage.
 
-        The next stage begins with the layer decoder.upsamples.<index>. `name` is the name of the convolution after the
-        upsampling. If only a stripe is decoded, the result is cropped to the stripe and its margin.
+        `index` is the number of that stage's first layer, decoder.upsamples.<index>. `name` is the convolution after
+        the upsampling. If only a stripe is decoded, the result is cropped to the stripe and its margin.
         """
         x = self._doubled(name, x)
         if self._stripe is None:
@@ -123,9 +124,11 @@ class Decoder(Network):
         return self._conv(name, F.interpolate(x, scale_factor=2.0, mode="nearest"))
 
     def _double_time(self, name: str, x: Tensor) -> Iterable[Tensor]:
-        """Return the two feature maps that the convolution over time `name` makes from the feature map x. Return only x
-        itself if the stage has no such convolution, or if x belongs to the video's first frame. In later frames the
-        convolution sees zeros in the first frame's place."""
+        """Return the two feature maps that the temporal convolution `name` computes from the feature map x.
+
+        Return only x if the stage has no such convolution, or if x belongs to the video's first frame. The convolution
+        does not store the first frame, so later calls read zeros in its place.
+        """
         if f"{name}.weight" not in self.weights:
             return (x,)
         if name not in self.past:
@@ -176,9 +179,11 @@ class Encoder(Network):
         return self._conv(f"encoder.downsamples.{3 * stage + 2}.resample.1", F.pad(x, (0, 1, 0, 1)), 2, 0)
 
     def _halve_time(self, stage: int, x: Tensor) -> Tensor | None:
-        """Return one feature map for every two feature maps x. The first call of a pair returns None. A convolution
-        over time reads the pair and the feature map before it. x is returned unchanged for a video's first frame, and
-        in a stage without this convolution."""
+        """Return one feature map for each pair of successive feature maps x, or None after the first of a pair.
+
+        A convolution over time reads the pair and the feature map before it. For a video's first frame, and in a stage
+        without this convolution, x is returned unchanged.
+        """
         name = f"encoder.downsamples.{3 * stage + 2}.time_conv"
         if f"{name}.weight" not in self.weights:
             return x

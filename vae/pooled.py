@@ -50,15 +50,15 @@ _COMPILERS: dict[tuple[torch.device, int], Thread] = {}
 class PooledDecoder(Decoder):
     """A `Decoder` that stores its state `past` in pools, [slots, C, H + 1, W + 1] each, channels last in memory.
 
-    Its results differ from those of `Decoder` by rounding only. A convolution after doubling the size uses four kernels
-    of 2x2 pixels at the original size instead (see `weights.quarters`).
+    Its results differ from the results of `Decoder` by rounding only. Instead of doubling an image before a 3x3
+    convolution, it applies four 2x2 kernels to the original image (see `weights.quarters`).
     """
 
     _given: Iterator[Tensor]  # the slots of the next layers
 
     def __init__(self, vae: VAE, stripe: Stripe | None = None, *, recorded: bool = False) -> None:
-        """Create a decoder. If `recorded`, its kernels are recorded as a CUDA graph, and `past` keeps its memory
-        address."""
+        """Create a decoder. If `recorded`, its kernels are recorded as a CUDA graph. The tensors in `past` must then
+        stay at their memory addresses."""
         from ..model.kernels import convolution
 
         super().__init__(vae.weights, stripe=stripe)
@@ -155,15 +155,20 @@ class PooledDecoder(Decoder):
         side: int,
         added: Tensor | None,
     ) -> Tensor:
-        """Return the convolution of a pool's rows x (see `kernels.convolution.convolve`) by the Triton kernel, or for
-        large frames by the CUDA kernel for Hopper GPUs."""
+        """Return the convolution of three frames of a pool as rows [(H + 1) * (W + 1), out], plus `added`.
+
+        `x` are the pool's rows, `slots` the numbers of the frames' slots, and `size` is (H, W). `side` is the kernel's
+        height and width in pixels. Large frames are convolved by the CUDA kernel for Hopper GPUs if it works, others by
+        the Triton kernel (see `kernels.convolution.convolve`).
+        """
         ours = _convolution_hopper(x.device)
         if ours is not None and ours.suits(x, weight, size, side):
             return ours.convolve(x, slots, weight, bias, size, added)
         return self._kernels.convolve(x, slots, weight, bias, size, side, added)
 
     def _pool(self, name: str, x: Tensor) -> Tensor:
-        """Return the rows of a layer's pool. The first call creates the pool, filled with zeros, for frames like x."""
+        """Return the rows of the pool that holds the frames of layer `name`. The first call creates the pool, filled
+        with zeros, for frames with the size and dtype of x."""
         key = self._pools[name]
         if key not in self.past:
             height, width = x.shape[2:]
@@ -205,8 +210,9 @@ def suits(vae: VAE) -> bool:
 def records(device: torch.device, dtype: torch.dtype | None, width: int) -> bool:
     """Return whether decoding with a VAE of this base `width` uses a PooledDecoder, so that a CUDA graph can record it.
 
-    The width is the number of channels at full resolution. A PooledDecoder requires the `dtype` fp16, Triton, and a GPU
-    for which Triton's convolution or our own is chosen. Except on Hopper GPUs, the first call tests the candidates.
+    `width` is the number of channels at full resolution, and must be a multiple of 32. A PooledDecoder also requires
+    the `dtype` fp16, Triton, and a CUDA device for which Triton's convolution or this project's CUDA kernel is chosen.
+    Except on Hopper GPUs, the first call tests the candidates.
     """
     if device.type != "cuda" or dtype != torch.float16 or width % 32 or not find_spec("triton"):
         return False
@@ -255,9 +261,10 @@ def _pool_of(name: str, weight: Tensor) -> str:
 
 
 def _rows(x: Tensor) -> Tensor:
-    """Return a feature map [1, C, H, W] as rows [(H + 1) * (W + 1), C].
+    """Return a feature map [1, C, H, W] as rows [(H + 1) * (W + 1), C], with zeros after each line.
 
-    This is a view of a result of `picture`, or of a part of its channels. Other feature maps are copied.
+    A line of zeros also follows the last line. The result is a view if x has the memory layout of a result of
+    `picture`, also of some of its channels. Otherwise x is copied.
     """
     height, width = x.shape[2:]
     if x.stride(1) == 1 and x.stride(2) == (width + 1) * x.stride(3):

@@ -27,9 +27,9 @@ It may only launch kernels on memory with a constant address.
 class Recording:
     """A recorder of the decoding of one video's latent frames, all of one size, except the first one.
 
-    The first call decodes as usual. The second call records the first call's latent frame, replays the recording with
-    its own latent frame, and compares the result with the usual decoding. Later calls replay. If the recording or the
-    test fails, all calls decode as usual.
+    The first call decodes as usual. The second call records a CUDA graph, replays it with the latent frame of this
+    call, and compares the result with the usual decoding. Later calls replay the graph. If recording or test fails, all
+    calls decode as usual.
     """
 
     def __init__(self, state: Callable[[], Sequence[Tensor]] = tuple) -> None:
@@ -58,7 +58,8 @@ class Recording:
         return iter(self._frames)
 
     def _allocate(self, frames: Iterator[Tensor]) -> Iterator[Tensor]:
-        """Yield the frames, and allocate memory of the same size for the frames of later calls."""
+        """Yield the frames. For each one, allocate a tensor of the same shape and dtype, which every later replay
+        overwrites."""
         for frame in frames:
             self._frames.append(torch.empty_like(frame))
             yield frame

@@ -11,8 +11,8 @@ from ..options import CELL
 HALO = {2: 12, 4: 10, 8: 7}
 """The margin around a stripe, in pixels, that the decoder needs at 2, 4 and 8 times the latent's size.
 
-Each later convolution needs one pixel of margin. The decoder has six such convolutions at each size, one between two
-sizes, and one at the end.
+Each later 3x3 convolution reads one more pixel at each edge. There are six in the residual blocks of each size, one
+after each doubling, and one at the end. A margin of n pixels needs n / 2 pixels before the doubling, rounded up.
 """
 
 
@@ -44,10 +44,10 @@ class Stripe:
         return (height, own) if self.dim == -1 else (own, width)
 
     def enter(self, x: Tensor, scale: int) -> Tensor:
-        """Return the part of x [..., h, w] that the decoder needs for this stripe.
+        """Return the part of x [..., h, w] that the decoder needs for this stripe and its margin, as a view.
 
-        x has `scale` times the latent's resolution. At scale 2 it is the full frame; at larger scales it is the
-        previous call's part, doubled in size.
+        x has `scale` times the latent's resolution: 2, 4 or 8. At scale 2, x covers the full frame. At scales 4 and 8,
+        x covers the part that was returned at half this scale, and has since been doubled in size.
         """
         first, end = self._needed(scale)
         before = 0 if scale == min(HALO) else 2 * self._needed(scale // 2)[0]

@@ -1,9 +1,13 @@
 """The tiny decoder taew2_1 (TAEHV), which previews a latent in a fraction of the VAE's time.
 
-Its frames have a PSNR of 29 dB to the VAE's frames. A latent frame passes through three stages that each double height
-and width; the last two double time as well. Each stage has three memory blocks. A block reads a frame and the frame
-before it, or zeros before the first frame. Only each block's last input is stored between calls, so a video decoded in
-parts has the same bits as in one call. The architecture is the TAEHV project's (MIT licence); the code is our own.
+Compared with the VAE's frames, its frames have a PSNR of 29 dB. A latent frame passes through three stages, each of
+which doubles height and width. The last two stages also double the frame rate.
+
+Each stage has three memory blocks. A memory block reads a frame and the frame before it, or zeros before the first
+frame. Only the last input of each block is stored between calls, so a video decoded in parts has the same bits as in
+one call.
+
+The architecture comes from the TAEHV project (MIT licence); the code is our own.
 """
 
 from __future__ import annotations

@@ -36,9 +36,11 @@ STD = (
 )
 
 SHARES = torch.tensor([[[1.0, 0, 0], [0, 1, 1]], [[1, 1, 0], [0, 0, 1]]])
-"""The rows (or columns) of a 3x3 kernel that read the same pixel after each pixel was doubled, as zeros and ones.
+"""The rows of a 3x3 kernel that merge into each row of a 2x2 kernel, as zeros and ones [2, 2, 3]; same for columns.
 
-The dimensions are: first or second of the doubled pixels, neighbour among two original pixels, row of the 3x3 kernel.
+A 3x3 kernel on an image with doubled pixels reads some original pixels twice. A 2x2 kernel on the original image gives
+the same result if it holds the sums of such rows and columns. The dimensions are: first or second of the two output
+pixels, row of the 2x2 kernel, row of the 3x3 kernel.
 """
 
 
@@ -63,8 +65,8 @@ class VAE:
 
     @cached_property
     def quarters(self) -> dict[str, Tensor]:
-        """The four 2x2 kernels (see the function `quarters`) of each of the decoder's upsampling kernels, by their
-        names."""
+        """The 2x2 kernels that replace the decoder's upsampling convolutions, four for each, by weight name. They are
+        computed by the function `quarters` at the first use."""
         names = [name for name in self.weights if name.startswith("decoder.") and name.endswith("resample.1.weight")]
         return {name: quarters(self.weights[name]) for name in names}
 
@@ -140,9 +142,11 @@ def _prepare(name: str, tensor: Tensor) -> Tensor:
 
 
 def quarters(weight: Tensor) -> Tensor:
-    """Return four 2x2 kernels [4 * out, 4 * C] that replace doubling an image and a 3x3 kernel [out, C, 3, 3] on it.
+    """Return four 2x2 kernels [4 * out, 4 * C] that replace a 3x3 kernel [out, C, 3, 3] on an image with doubled
+    pixels.
 
-    Each of the four is applied to the original image. It computes one of the four pixels that a pixel becomes.
+    The four kernels are applied to the original image. Each computes one of the 2x2 output pixels of every original
+    pixel.
     """
     share = SHARES.to(weight.device)
     sums = torch.einsum("pak,qbl,nckl->pqnabc", share, share, weight.float())
@@ -166,7 +170,8 @@ def check_values(source: str, weights: Mapping[str, Tensor]) -> None:
 
 
 def check_shapes(source: str, found: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise CheckpointError, naming the file `source`, if the shapes `found` are not a Wan 2.1 VAE's of any width."""
+    """Raise CheckpointError, naming the file `source`, unless the shapes `found` are a Wan 2.1 VAE's. Any base width is
+    accepted."""
     if WIDTH_KEY not in found:
         raise CheckpointError(f"{source}: no {WIDTH_KEY}, so not a Wan VAE; use Wan2.1_VAE.pth of the package")
     expected = vae_shapes(math.prod(found[WIDTH_KEY]))

@@ -1,10 +1,11 @@
-"""ComfyUI's formats of 8 bits and fewer. A layer's tensors are found by name, checked, and made into parameters.
+"""ComfyUI's formats of 8 bits and fewer: finding a layer's tensors by name, checking them, and making parameters.
 
-The scales of `X.weight` are in `X.weight_scale` and `X.weight_scale_2`. The format is stated in a tensor
-`X.comfy_quant` (JSON), or in `_quantization_metadata` in the header. Older files have `X.scale_weight` and a tensor
-`scaled_fp8`; plain files have float8 values without a scale. Sources: QUANTIZATION.md, comfy/utils.py
-(`convert_old_quants`), comfy/ops.py (`_load_quantized_module`), comfy/quant_ops.py (`QUANT_ALGOS`) of ComfyUI 0.33;
-layouts of comfy-kitchen.
+The scale of `X.weight` is `X.weight_scale`; nvfp4 also has `X.weight_scale_2`. The format is stated as JSON, in a
+tensor `X.comfy_quant` or in `_quantization_metadata` in the header. Older files have scales named `X.scale_weight` and
+a tensor `scaled_fp8`. Plain files have float8 values without a scale.
+
+The sources are QUANTIZATION.md, comfy/utils.py (`convert_old_quants`), comfy/ops.py (`_load_quantized_module`) and
+comfy/quant_ops.py (`QUANT_ALGOS`) of ComfyUI 0.33, and the layouts of comfy-kitchen.
 """
 
 import json
@@ -36,8 +37,8 @@ FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 SCALES = ("weight_scale", "scale_weight", "weight_scale_2")
 """The tensors of a layer by which its weight is multiplied."""
 UNUSED = ("input_scale", "scale_input", "comfy_quant")
-"""The tensors of a layer that are not needed to decode its weight. Stored scales of activations are among them, because
-this project computes a scale for each token."""
+"""The tensors of a layer that decoding its weight does not need. The scales of activations are among them: this project
+ignores the file's and computes a scale for each token."""
 SMOOTHED = "pre_quant_scale"
 
 _PART = re.compile(rf"(.+)\.({'|'.join((*SCALES, *UNUSED, SMOOTHED))})$")
@@ -46,7 +47,7 @@ _LAYOUTS = dict.fromkeys(FLOAT8, "TensorCoreFP8Layout") | {torch.int8: "TensorWi
 _TYPES = {torch.float8_e4m3fn: "fp8", torch.float8_e5m2: "fp8_e5m2", torch.int8: "int8"}
 LARGEST_VALUE, SAMPLED_ROWS = 200, 8
 _TILE = 128
-"""The number of rows of a weight in a tile. The block scales of a tile are adjacent in the file."""
+"""The number of rows of a weight in a tile. A tile's block scales are stored next to each other in the file."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class ScaledWeight:
         """Return a frozen parameter over `tensors`, the file's tensors by entry name.
 
         Without `dtype` it is a ScaledParameter. With `dtype` it is a comfy_kitchen QuantizedTensor declared as `dtype`,
-        in the layout that ComfyUI's own loader uses. `_offset` is not used; 4-bit weights need it.
+        in the layout that ComfyUI's own loader uses. `_offset` is ignored; only 4-bit weights of bitsandbytes use it.
         """
         values = tensors[self.values.name]
         scale = None if self.scale is None else tensors[self.scale.name]
@@ -95,8 +96,8 @@ class ScaledWeight:
 
 @dataclass(frozen=True)
 class LayoutWeight:
-    """A weight in a format that comfy_kitchen decodes: nvfp4, mxfp8, or int8 with rows that are rotated in groups of
-    `group` values."""
+    """A weight in a format that comfy_kitchen decodes: nvfp4, mxfp8, or int8 with rotated rows (convrot). `group` is
+    the number of values that are rotated together; 0 for nvfp4 and mxfp8."""
 
     format: str
     values: TensorEntry
@@ -212,11 +213,12 @@ def _parse(path: object, key: str, text: object) -> dict:
 def find_scaled(
     file: str, entries: Mapping[str, TensorEntry], stated: Mapping[str, Any]
 ) -> tuple[dict[str, ScaledWeight | LayoutWeight], dict[str, TensorEntry]]:
-    """Return all weights in ComfyUI's formats by name, and the file's entries, except the ones that decoding does not
-    need (see UNUSED).
+    """Return the weights in ComfyUI's formats by name, and the file's entries by name without the unneeded ones (see
+    UNUSED).
 
-    `file` begins error messages. `stated` is the result of `stated_formats`, with the weights' names in `entries` as
-    keys. Raises CheckpointError, which lists every weight that cannot be read.
+    Scales with older names are renamed to `X.weight_scale`. `stated` maps the names of weights to the descriptions from
+    `stated_formats`. Raises CheckpointError if weights cannot be read. The message begins with `file`, and explains the
+    first three.
     """
     parts: dict[str, dict[str, TensorEntry]] = {}
     left: dict[str, TensorEntry] = {}
@@ -308,8 +310,8 @@ def _in_rows(
 
 
 def _needs_scale(values: TensorEntry) -> bool:
-    """Return True if a float8 weight without a scale cannot be right, because its first rows contain larger values than
-    any linear layer has. It is False for embeddings."""
+    """Return True if a float8 weight without a scale must have lost its scale: its first rows contain larger values
+    than any linear layer has. Return False for embeddings."""
     if "embed" in values.name or not math.prod(values.shape):
         return False
     return bool(values.view()[:SAMPLED_ROWS].float().abs().amax() > LARGEST_VALUE)

@@ -1,5 +1,5 @@
-"""The fields of a model's config.json. Some state what tensors cannot show; the others are checked against the
-tensors."""
+"""The fields of a model's config.json. The numbers that no tensor shows, such as num_heads, are applied. Others are
+checked against the tensors."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict

@@ -1,4 +1,5 @@
-"""The fields of weight files and how they are treated, for docs/formats.md. The lists come from the readers."""
+"""The fields of weight files for docs/formats.md, each applied, refused, ignored or reported. Some lists are imported
+from the modules that read the files."""
 
 from ..fields import Field
 from ..model.quantized import ggml

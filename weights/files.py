@@ -37,9 +37,11 @@ def read_tensors(path: str | Path, hint: str = "") -> dict[str, TensorEntry]:
 
 
 def shared_prefix(keys: Iterable[str], marks: Iterable[str]) -> str:
-    """Return the prefix, such as `module.`, that all dotted keys of a file have in common before the model's own names.
-    Return an empty string without such a prefix. `marks` are names of the model's own tensors, before which the prefix
-    ends."""
+    """Return the prefix, such as `module.`, that precedes the model's own names in all dotted keys of a file.
+
+    Return an empty string without such a prefix. `marks` are names of the model's own tensors. The text before such a
+    name in a key is taken as the prefix.
+    """
     dotted = [key for key in keys if "." in key]
     found = [key.removesuffix(mark) for mark in marks for key in dotted if key.endswith(f".{mark}")]
     prefix = min(found, key=len, default="")

@@ -1,7 +1,7 @@
 """The quantized weights of any model file: detection by name, checks, and conversion to parameters.
 
-comfy.py reads ComfyUI's formats, gguf_file.py GGML's blocks, and this module the 4-bit format of bitsandbytes. There
-the scales and tables of `X.weight` are tensors named `X.weight.*`, and a quant_state holds JSON.
+comfy.py reads ComfyUI's formats, gguf_file.py GGML's blocks, and this module the 4-bit format of bitsandbytes. In that
+format the scales and tables of `X.weight` are tensors named `X.weight.*`. One of them, the quant_state, holds JSON.
 """
 
 import json
@@ -139,8 +139,8 @@ def find_quantized(
 
 
 def _alike(one: TensorEntry, other: TensorEntry) -> bool:
-    """Return True if two tensors have the same dtype and shape, and equal bytes in a sample of rows. Two keys of a file
-    may then share one new name."""
+    """Return True if two tensors have the same dtype and shape, and equal bytes in a sample of rows. `find_quantized`
+    then accepts both under one new name."""
     if (one.dtype, one.shape) != (other.dtype, other.shape):
         return False
     rows = max(1, one.shape[0] // COMPARED_ROWS) if one.shape else 1
@@ -192,8 +192,8 @@ def component_owner(key: str) -> str | None:
 
 
 def find_four_bit(file: str, entries: Mapping[str, TensorEntry]) -> dict[str, FourBitWeight]:
-    """Return all 4-bit weights of bitsandbytes by name. Raises CheckpointError, which lists the faults of all weights.
-    `file` begins the message."""
+    """Return all 4-bit weights of bitsandbytes by name. Raises CheckpointError for broken weights; the message begins
+    with `file`, and explains the first five."""
     components: dict[str, dict[str, TensorEntry]] = {}
     for key, entry in entries.items():
         if owner := component_owner(key):

@@ -1,7 +1,8 @@
 """The tensors of weight files and their byte ranges, from headers that are checked first.
 
 This module reads safetensors itself, because uploads need the byte ranges, and the safetensors library does not expose
-them. The format is 8 bytes little-endian length, JSON of that length, and the tensors without gaps or overlaps.
+them. A safetensors file begins with the header's length as 8 bytes, little-endian. The header, in JSON, follows, and
+then the tensors without gaps or overlaps.
 """
 
 import io
@@ -134,9 +135,10 @@ class Packed(NamedTuple):
 class TensorEntry:
     """A tensor in a file.
 
-    `source` is the file that holds the tensor at byte `offset`; for a torch.save file it is the mapped tensor itself.
-    `stored` is None, or the dtype in the file if values are rounded to `dtype` when they are read. `packed` describes
-    the blocks of a tensor in a GGUF file; `shape` and `dtype` then describe its bytes.
+    dtype, shape: of the tensor as it is read. For a tensor in blocks they describe its bytes.
+    source: the file that holds the tensor at byte `offset`. For a torch.save file it is the mapped tensor itself.
+    stored: the dtype in the file if values are rounded to `dtype` when they are read; otherwise None.
+    packed: the block format of a tensor in a GGUF file; None for plain values.
     """
 
     name: str
@@ -163,8 +165,8 @@ class TensorEntry:
         return math.prod(self.shape) * self.file_dtype.itemsize
 
     def rounded(self, dtype: torch.dtype) -> "TensorEntry":
-        """Return the entry for a model that computes in `dtype`. A float tensor of more bits is rounded when it is
-        read; other tensors are unchanged."""
+        """Return an entry that rounds the values to `dtype` when they are read, if they are floats of more bits.
+        Otherwise return this entry."""
         if not self.dtype.is_floating_point or self.file_dtype.itemsize <= dtype.itemsize:
             return self
         return replace(self, dtype=dtype, stored=self.file_dtype)
@@ -182,11 +184,10 @@ def in_file_order(entries: Iterable[TensorEntry]) -> list[TensorEntry]:
 
 
 def check_finite(file: str, entries: Iterable[TensorEntry]) -> None:
-    """Raise CheckpointError, which lists the tensors, if any scale or table among the `entries` contains NaN or
-    infinity.
+    """Raise CheckpointError if any scale or table among the `entries` contains NaN or infinity.
 
-    Only scales and tables in 16 to 64-bit floats are read, some 5 MB for a double-quantized expert. `file` begins the
-    message.
+    The message begins with `file`, and names the first five such tensors. Only floats of 16 to 64 bits are read, about
+    5 MB for a double-quantized expert.
     """
     entries = list(entries)
     suspects = [entry for entry in entries if entry.dtype in (torch.float16, torch.bfloat16, torch.float64)]

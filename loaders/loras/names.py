@@ -17,8 +17,8 @@ DOWN = ("lora_A", "lora_down", "lora.down", "lora_linear_layer.down")
 UP = ("lora_B", "lora_up", "lora.up", "lora_linear_layer.up")
 SCALES = ("alpha", "scale", "scalar")
 WHOLE = {"diff": "diff", "w_norm": "diff", "diff_b": "diff_b", "b_norm": "diff_b", "diff_m": "diff_m"}
-"""The tensors that are added to a parameter directly, without a product of up and down. The value names the parameter:
-`diff` the weight, `diff_b` the bias, `diff_m` the modulation."""
+"""The names of tensors that are added to a parameter directly, not as a product of up and down. The value states the
+parameter: `diff` the weight, `diff_b` the bias, `diff_m` the modulation."""
 OTHER_KINDS: dict[str, tuple[str, ...]] = {
     "LoHa": ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b", "hada_t1", "hada_t2"),
     "LoKr": ("lokr_w1", "lokr_w1_a", "lokr_w1_b", "lokr_w2", "lokr_w2_a", "lokr_w2_b", "lokr_t2"),
@@ -64,8 +64,8 @@ class Part(NamedTuple):
 
 
 class LayerNames:
-    """An index from the spellings of a layer's name to the official name. The spellings are the official one,
-    diffusers' one, and both with underscores."""
+    """An index from a layer's name in a LoRA file to the official name. It accepts the official name and diffusers'
+    name, each with dots or with underscores."""
 
     def __init__(self, parameters: Iterable[str]) -> None:
         self._official: dict[str, str] = {}
@@ -75,7 +75,8 @@ class LayerNames:
                 self._official.setdefault(_flat(spelling), layer)
 
     def part_of(self, key: str) -> Part | None:
-        """Return the meaning of a key; None if the key does not end like a LoRA's."""
+        """Return the meaning of a key; None if the key does not end in a known role of a LoRA's tensor, such as
+        lora_A.weight."""
         match = _PART.match(key)
         if match is None:
             return None

@@ -15,7 +15,7 @@ from ...weights.files import WEIGHT_SUFFIXES, read_json
 SIDE_FILE = "adapter_config.json"
 OTHER_SIDES = "config.json", "lora_config.json"
 PACKED = "lora_adapter_metadata", "adapter_config", "lora_config", "peft_config"
-"""The keys under which a JSON object with PEFT's fields may be. diffusers writes the first one."""
+"""The keys whose value may be a JSON object with PEFT's fields. diffusers writes the first one."""
 ALPHA, RANK, SCALE, BY_ROOT = "lora_alpha", "r", "scale", "use_rslora"
 TRAINER = "ss_network_module"
 UNKNOWN = ("None", "Dynamic")
@@ -31,7 +31,7 @@ _FORMS = {
     **{"alpha": ALPHA, "rank": RANK, "r": RANK, "dim": RANK, "scale": SCALE, "scaling": SCALE},
     **dict.fromkeys(("rslora", "rs_lora", "rank_stabilized"), BY_ROOT),
 }
-"""The last words of a key that states a part of the scale, and the name of the part."""
+"""The field that a key states, by the last words of the key. For example, ss_network_alpha states lora_alpha."""
 FIELDS = (
     Field(
         (ALPHA, "network_alpha", "ss_network_alpha", "alpha"),
@@ -115,15 +115,17 @@ class StatedScale(NamedTuple):
 
 
 def stated_scale(file: Path, header: Mapping[str, Any], keys: Collection[str] = ()) -> StatedScale:
-    """Return the scale that a LoRA's safetensors `header` states, or else a JSON file in the folder of the LoRA's
+    """Return the scale that a LoRA file states in its safetensors `header`, or else in a JSON file in the folder of
     `file`.
 
-    For FILE.safetensors the JSON file is adapter_config.json, config.json, lora_config.json, FILE.json or
-    FILE_config.json; all but the first must name a LoRA's alpha or scale. The first three are read only if `file` is
-    named adapter_model or is the only weight file in its folder. If no scale is stated, the result has no alpha.
+    For FILE.safetensors the first suitable one of these JSON files is used: adapter_config.json, config.json,
+    lora_config.json, FILE.json, FILE_config.json. All except adapter_config.json must name a LoRA's alpha or scale, or
+    contain alpha and rank. The first three are read only if FILE begins with adapter_model, or if `file` is the only
+    weight file in its folder.
 
-    `keys` are the names of the LoRA's tensors. Raises CheckpointError for values that are not numbers, and for adapters
-    that are not plain LoRAs.
+    `keys` are the names of the LoRA's tensors. The result has no alpha, so the scale is 1, if no file states a scale.
+    The same holds for a LoRA that was converted from kohya's names to PEFT's, because its matrices include the scale.
+    Raises CheckpointError for values that are not numbers, and for adapters that are not plain LoRAs.
     """
     peft = any(".lora_A." in key for key in keys)
     if TRAINER in header and peft and not any(key.endswith(".alpha") for key in keys):
@@ -147,7 +149,12 @@ def stated_scale(file: Path, header: Mapping[str, Any], keys: Collection[str] = 
 
 
 class _Value(NamedTuple):
-    """A value of a header or a JSON file under PEFT's `name`. `of_lora`: its key names a LoRA, as lora_scale does."""
+    """A value in a header or a JSON file that concerns a LoRA's kind or scale.
+
+    name: PEFT's name of the field, or `scale`.
+    of_lora: whether the key shows that the value is a LoRA's, as lora_scale does, or the value is in an object such as
+    adapter_config.
+    """
 
     name: str
     value: Any
@@ -155,8 +162,8 @@ class _Value(NamedTuple):
 
 
 def _values(stated: Mapping[str, Any], where: str) -> list[_Value]:
-    """Return the values of a header or a JSON file that concern a LoRA's scale, also those in objects such as
-    adapter_config."""
+    """Return the values in a header or a JSON file that concern a LoRA's kind or scale. Values in nested objects, such
+    as adapter_config, are included. Raises CheckpointError for an object under a key of PACKED that is not JSON."""
     objects = {key: _parse(value) for key, value in stated.items() if _OBJECT.match(key)}
     if broken := next((key for key in PACKED if isinstance(objects.get(key), str) and objects[key]), None):
         raise CheckpointError(f"{where}: {broken} is not JSON: {objects[broken]!r:.40}")
@@ -172,7 +179,7 @@ def _values(stated: Mapping[str, Any], where: str) -> list[_Value]:
 
 
 def _config_of(values: Sequence[_Value], where: str) -> dict[str, Any]:
-    """Return the values by name. Raises ScaleError for two values of one name."""
+    """Return the values by name. Raises CheckpointError if two values with one name differ."""
     config: dict[str, Any] = {}
     for name, value, _ in values:
         if config.setdefault(name, value) != value:
@@ -181,8 +188,8 @@ def _config_of(values: Sequence[_Value], where: str) -> dict[str, Any]:
 
 
 def _is_of_a_lora(values: Sequence[_Value]) -> bool:
-    """Return whether the values in a JSON file are surely a LoRA's: alpha and rank, or a key such as lora_scale. It is
-    False for a bare `scale`, which may be anything."""
+    """Return True if the values in a JSON file certainly describe a LoRA: alpha and rank, or a key such as lora_scale.
+    Return False for a bare `scale`, because other files have this key too."""
     names = {each.name for each in values}
     return {ALPHA, RANK} <= names or any(each.of_lora and each.name in (ALPHA, SCALE) for each in values)
 
