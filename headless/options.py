@@ -50,7 +50,8 @@ POSE_FILES = ("poses.npy", "intrinsics.npy", "action.npy")
 PARTS = ("high", "low", "text_encoder", "tokenizer", "vae")
 """The options that name a file to use in place of a part of the package."""
 BASE_ONLY = ("negative", "sampling_steps", "boundary", "guide_scale", "solver", "reuse_threshold", "high", "low")
-"""The options that only the base model uses, except that causal-pretrain uses those in GUIDED."""
+"""The options that only the base model uses. The options in GUIDED are an exception, because the release
+causal-pretrain uses them too."""
 GUIDED = ("negative", "sampling_steps", "guide_scale", "solver")
 """The options in BASE_ONLY that the release causal-pretrain, a causal model with guidance, also uses."""
 FEW_STEPS_ONLY = ("schedule",)
@@ -77,22 +78,22 @@ class GenerateOptions:
 
     Files: `assets_dir` is a folder with text encoder, tokenizer and VAE. `high`, `low`, `text_encoder`, `tokenizer` and
     `vae` replace parts of the package. `lora` files are added to the weights at run time, and weight files do not
-    change. `release` is one of RELEASES, for a model if its files do not show the release.
+    change. `release` is the model's release, one of RELEASES, if the files do not show it.
 
     Defaults for None: `seed` is random. `negative` is the standard negative prompt. `device` is the GPU if there is
     one. `dtype` is bf16 on a GPU and fp32 on the CPU. `shift` is 5 for the base model, and the release's own for a
-    causal one. `chunk`, `window`, `sink` and `schedule` are those that the model was trained with.
+    causal one. `chunk`, `window`, `sink` and `schedule` have the values that the model was trained with.
 
     Sampling: `frame_num` is the length of the video in frames, 4n+1; a shorter camera path shortens the video. `fps` is
     the frame rate of the file. `sampling_steps` counts the steps of both experts. `boundary` is the noise level, 0 to
-    1, above which the high-noise expert works. `guide_scale` is one number or (low, high). A step skips the model if
-    earlier steps predict its result to within the relative error `reuse_threshold`; 0 means never. `noise_device` "cpu"
-    draws the same noise on every machine.
+    1, above which the high-noise expert works. `guide_scale` is one number or (low, high). A step is extrapolated from
+    earlier steps, without the model, if the estimated relative error is at most `reuse_threshold`. With 0 the model
+    computes every step. `noise_device` "cpu" draws the same noise on every machine.
 
     Memory: `residency` "one" or "both" is the number of experts in GPU memory, and "stream" copies blocks to the GPU in
-    each step. `kv_cache` "gpu", "8bit" (on the GPU) or "host" is the storage of keys and values. `vae_tiling` decodes
-    in tiles, with less memory but more time. With `shard` several processes split the weights of an expert, and
-    `residency` has no effect.
+    each step. `kv_cache` "gpu" or "host" is the location of keys and values, and "8bit" stores them in 8 bits, on the
+    GPU if they fit. `vae_tiling` decodes in tiles, with less memory but more time. With `shard` several processes split
+    the weights of an expert, and `residency` has no effect.
 
     Causal models (LingBot-World Fast and 2.0) do not use BASE_ONLY, except that causal-pretrain uses GUIDED. The base
     model does not use CAUSAL_ONLY. `chunk` is the number of latent frames made at a time, 1 to 4. `schedule` is "v1",
@@ -100,10 +101,10 @@ class GenerateOptions:
     `decoder_device` is another CUDA GPU than `device`, such as "cuda:1". It decodes a chunk while `device` makes the
     next one.
 
-    `continue_from` is a file that `save_state` wrote, or the folder of a walk. The new video contains only the frames
-    after the state's, and the numbers of PNG files continue. In this case `image` is not needed, and an empty `prompt`
-    means the state's last prompt. A new camera path begins at the last camera of the state, and has the units of the
-    first path that moved the camera.
+    `continue_from` is a file that `save_state` wrote, or the folder of a walk. The new video contains only the new
+    frames. PNG files are numbered from the state's number of frames on. In this case `image` is not needed, and an
+    empty `prompt` means the state's last prompt. A new camera path begins at the last camera pose of the state. Its
+    translations must be in the unit of the first path that moved the camera, because the same scale is used.
 
     `events` is a file of sentences that are added to the prompt from a given second of this video on (see
     `live.worlds.events.read_events`).
@@ -179,7 +180,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     for kind in (hint, *get_args(hint))
     if get_origin(kind) is Literal
 }
-"""The options that have a fixed set of values, each with these values."""
+"""The allowed values of each option that has a fixed set of values, by the option's name."""
 
 
 def is_address(text: str) -> bool:
@@ -188,8 +189,12 @@ def is_address(text: str) -> bool:
 
 
 def lora_of(text: str) -> LoraFile:
-    """Return the LoRA that a text such as FILE, FILE:0.8 or high=FILE:0.8 describes. A colon that no number follows
-    belongs to the file's name. Raises ArgumentTypeError for an empty name and for a web address."""
+    """Return the LoRA that a text such as FILE, FILE:0.8 or high=FILE:0.8 describes. The number is the strength, by
+    default 1. The prefix is the expert to which the LoRA applies, by default both.
+
+    A colon without a number after it belongs to the file name. Raises ArgumentTypeError for an empty name and for a web
+    address.
+    """
     expert = next((role for role in ("high", "low") if text.startswith(f"{role}=")), None)
     name = text.removeprefix(f"{expert}=")
     if not name:

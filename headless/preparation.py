@@ -33,10 +33,16 @@ SETTLING = 500_000_000
 
 
 class Prepared(NamedTuple):
-    """The inputs of a causal run's chunks. `contexts`: the embeddings of the prompts, [1, L, D] each; for a guided
-    model the second one is that of the negative prompt. `image`: the latent [1, 16, n, h, w] of the start image
-    followed by grey frames, on the CPU. Only the first process has it, and it is None in others. `decoder`: None in
-    processes that do not decode."""
+    """The inputs of a causal run's chunks.
+
+    memory: the storage choices of the run.
+    contexts: the embeddings of the prompts, [1, L, D] each. The first one is for the first prompt. For a guided model,
+    the second one is for the negative prompt. The later prompts follow.
+    image: the latent [1, 16, n, h, w] of the start image followed by grey frames, on the CPU. It is None except in the
+    first process.
+    decoder: the VAE decoder, or None in processes that do not decode.
+    model: the causal model.
+    """
 
     memory: RolloutMemory
     contexts: list[Tensor]
@@ -74,8 +80,11 @@ def prepare(plan: RolloutPlan, prompts: Callable[[], list[Tensor]], run: RunCont
 def _all_at_once(
     plan: RolloutPlan, memory: RolloutMemory, prompts: Callable[[], list[Tensor]], run: RunContext, image_too: bool
 ) -> Prepared:
-    """Encode the prompts while one thread loads the model and another encodes the image. Unless `image_too`, the image
-    comes before the prompts, because memory is too small for all. After an error the threads end in 0.1 s."""
+    """Encode the prompts while one thread loads the model and another encodes the image. If `image_too` is false,
+    memory is too small for both encoders, and the prompts are encoded after the image.
+
+    After an error, the threads stop at their next progress update, within about 0.1 s.
+    """
     gpu = torch.cuda.current_device() if plan.device.type == "cuda" else None
     with _Aside(run.stages, gpu) as aside:
         loading = aside.begin("load causal model", "B", partial(_load, plan, memory, run))
@@ -138,8 +147,11 @@ def _free(plan: RolloutPlan, processes: Processes) -> Free:
 def _with_room_for_all(
     plan: RolloutPlan, planner: RolloutPlanner, free: Free, run: RunContext
 ) -> tuple[RolloutMemory | None, bool]:
-    """Return (memory plan, whether both encoders fit at the same time). The plan has the whole model on the GPU. It is
-    None on a CPU, if an encoder does not fit next to the model, and if processes divide the weights."""
+    """Return a memory plan with the whole model on the GPU, and whether both encoders fit next to it at the same time.
+
+    The plan is None on a CPU, and if processes divide the weights. It is also None if the whole model does not fit next
+    to one encoder, or next to the memory of the chunks.
+    """
     if plan.device.type != "cuda" or run.together.weights is not None:
         return None, False
     text = estimate_text(plan.text_encoder.config, plan.dtype).total
@@ -162,8 +174,11 @@ def decoding_processes(memory: RolloutMemory, processes: Processes) -> Processes
 def _encode(
     plan: RolloutPlan, memory: RolloutMemory, run: RunContext, progress: Progress, *, alone: bool
 ) -> tuple[Tensor | None, VideoDecoder | None]:
-    """Return the latent of the image, None except in the first process, and the decoder, None in processes that do not
-    decode. `alone`: nothing else uses the GPU, so tiles are used if memory is short."""
+    """Return (latent of the image, VAE decoder). The latent, [1, 16, n, h, w] on the CPU, is None except in the first
+    process. The decoder is None in processes that do not decode.
+
+    `alone`: whether nothing else uses the GPU. If so, the image is encoded in tiles when memory is short.
+    """
     processes = run.processes
     if memory.vae_tiling and not processes.first:
         return None, None

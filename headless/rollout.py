@@ -83,9 +83,12 @@ def run_rollout(
 
 
 def _write(made: "_Frames", latents: Iterator[Tensor], plan: RolloutPlan, save: Callable[[], None]) -> None:
-    """Write the chunks into the video in the first process. `save()` writes the state, about every minute. After an
-    interrupt the last chunk and the end of the file are still written, and further interrupts are delayed until then.
-    For a pipe they are not delayed, because its reader may have stopped."""
+    """Write the chunks into the video in the first process. `save()` writes the state; it is called about once a
+    minute. After an interrupt the last chunk and the end of the file are still written.
+
+    Further interrupts are delayed until then. If the output is a pipe, they are not delayed, because the process that
+    reads the pipe may have stopped.
+    """
     saved = time.monotonic()
     further: AbstractContextManager = nullcontext() if plan.target.is_pipe else LaterInterruptsWait()
     with further, FrameWriter(plan.target, plan.options.fps, keep_partial=True, first=plan.frames_before) as writer:
@@ -106,9 +109,12 @@ def _write(made: "_Frames", latents: Iterator[Tensor], plan: RolloutPlan, save: 
 
 
 class _Frames:
-    """The decoder of a run's chunks, which also passes their frames on. `decoding`: the processes that decode, each a
-    stripe of every frame. `written()` returns the number of chunks in the video. A saved state has no more chunks than
-    that, so that a later video continues without a gap."""
+    """The decoder of a run's chunks. It passes the decoded frames to the function `write` of `make`. `decoding`: the
+    processes that decode, each a stripe of every frame.
+
+    `written()` returns the number of chunks in the video. A saved state has no more chunks than the video, so that a
+    later video continues without a gap.
+    """
 
     progress: Progress
 
@@ -138,7 +144,8 @@ class _Frames:
             raise
 
     def _replay(self, latents: Iterator[Tensor]) -> None:
-        """Restore a state's caches: one forward of the model for each chunk, and the last chunks for the decoder."""
+        """Restore the caches of a continued state. The model runs one forward for each chunk of the state, and the
+        decoder decodes the last chunks. Without a state this method does nothing."""
         state = self._plan.spec.state
         if state is None:
             return
@@ -183,7 +190,7 @@ class _Frames:
         self._show([*self._before, *self.delivery.latents[:-1]][-REACH // plan.spec.chunk :])
 
     def _show(self, latents: list[Tensor]) -> None:
-        """Decode chunks without using the frames, only to restore the decoder's state."""
+        """Decode chunks and discard the frames. This restores the decoder's state."""
         if self._decoder is not None:
             for latent in latents:
                 self._decoder.decode(latent)

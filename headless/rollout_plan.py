@@ -1,5 +1,5 @@
-"""The plan of a run with a causal model (LingBot-World Fast or 2.0). It adds the command's files to the engine's
-description of the video, RolloutSpec."""
+"""The plan of a run with a causal model (LingBot-World Fast or 2.0). It combines RolloutSpec, the engine's description
+of the video, with the command's options and files."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path

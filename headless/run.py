@@ -39,8 +39,8 @@ class Result:
     path: the video file or the folder of PNG files; None if `output` was None.
     seed: the seed of the noise.
     stages: the time and memory of each stage.
-    model_steps: the number of steps that called the base model. With a `reuse_threshold`
-        some steps may not. It is 0 for a causal model.
+    model_steps: the number of steps that the base model computed. With a `reuse_threshold` other steps may be
+    extrapolated. It is 0 for a causal model.
     frames: the video, uint8 [F, H, W, 3], if `output` was None; else None.
     """
 
@@ -117,7 +117,8 @@ def take_outputs(plan: AnyPlan) -> Iterator[None]:
 
 @contextmanager
 def _alone(plan: AnyPlan, processes: Processes) -> Iterator[None]:
-    """Lock the output files (see `take_outputs`) in the first process; raise its InputError in all processes."""
+    """Lock the output files in the first process within this context (see `take_outputs`). If that raises an
+    InputError, it is raised in all processes."""
     with ExitStack() as stack:
         refusal = ""
         if processes.first:
@@ -131,8 +132,8 @@ def _alone(plan: AnyPlan, processes: Processes) -> Iterator[None]:
 
 
 def divided(plan: AnyPlan, processes: Processes) -> ParallelGroups:
-    """Return how the processes divide each forward of the model. Every process must call this function. Raises
-    InputError if the model cannot be divided by their number."""
+    """Return how the processes divide each forward of the model (see `Processes.divide`). Every process must call this
+    function. Raises InputError if the number of processes does not suit the model."""
     guided = isinstance(plan, SamplingPlan) and plan.guided
     return processes.divide(plan.config, guided, plan.options.shard)
 

@@ -88,8 +88,12 @@ def encode_image(plan: Plan, progress: Progress, vae: VAE | None = None) -> Tens
 
 
 def decode(plan: Plan, latent: Tensor, progress: Progress, vae: VAE | None = None, exact: bool = False) -> Tensor:
-    """Return the frames, uint8 [F, H, W, 3], of a latent [1, 16, f, h, w]. The VAE decodes in the plan's 16-bit dtype.
-    It uses fp32 if `exact`, or if a value is too large for 16 bits. `vae`: a loaded VAE; None loads the plan's."""
+    """Return the frames, uint8 [F, H, W, 3], of a latent [1, 16, f, h, w]. `vae`: a loaded VAE; None loads the plan's
+    VAE.
+
+    The VAE decodes in the plan's dtype `half`. It decodes in fp32 if `half` is None, if `exact` is true, or, in a
+    second attempt, if a value is too large for 16 bits.
+    """
     made = vae or load_vae(plan.vae, device=plan.device)
     if plan.half is not None and not exact:
         made = made.decoding_in_half(plan.half)
@@ -187,8 +191,9 @@ class Experts:
         self._steps, self._done = videos * len(timesteps), 0
 
     def high(self) -> LingBotWorldModel:
-        """Return the high-noise expert. If memory is large enough for both experts, also load the low-noise one.
-        Otherwise read its files into the page cache during the steps."""
+        """Return the high-noise expert, and prepare the low-noise one. If memory is large enough for both, the
+        low-noise expert is loaded too. Otherwise a background thread reads the files of the low-noise expert into the
+        page cache."""
         model = self._load("high", keep=True)
         if self._residency.both and self._high_steps < self._steps:
             self._low_ahead = self._load("low", keep=True)
@@ -233,7 +238,7 @@ def load_model(
     `together`: how processes divide the weights. `progress(done, total)` is called while weights are loaded.
 
     `resident_blocks`: the number of blocks that stay on the device, or None for all. `decoded_blocks`: the number of
-    these blocks with 4-bit weights that are decoded in advance.
+    blocks that keep decoded weights after their first forward, so that later forwards do not decode them again.
     """
     return load_expert(
         checkpoint,

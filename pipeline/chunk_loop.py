@@ -1,5 +1,5 @@
-"""The loop that generates a causal model's video chunk by chunk, used by the nodes, the command and the live server,
-and `rollout` for Python programs."""
+"""The loop that generates a causal model's video chunk by chunk. The nodes, the command and the live server use
+`ChunkLoop`, and Python programs call `rollout`."""
 
 from __future__ import annotations
 

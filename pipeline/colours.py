@@ -19,8 +19,8 @@ Display P3 (12)."""
 HDR = {16: "PQ", 18: "HLG"}
 """The transfer functions of high dynamic range, keyed by the number in ITU-T H.273."""
 BT709, UNSPECIFIED = 1, 2
-"""Numbers of ITU-T H.273, with the same meaning for primaries, transfer functions and matrices. BT709: BT.709.
-UNSPECIFIED: not stated."""
+"""The numbers in ITU-T H.273 for BT.709 (BT709) and for an unspecified value (UNSPECIFIED). They are the same for
+primaries, transfer functions and matrices."""
 HD = 1280, 720
 D65, D50 = (0.3127, 0.329), np.array([0.9642, 1.0, 0.8249])
 BRADFORD = np.array([[0.8951, 0.2664, -0.1614], [-0.7502, 1.7135, 0.0367], [0.0389, -0.0685, 1.0296]])
@@ -47,8 +47,8 @@ class Coding(NamedTuple):
 
 
 def video_frame(pixels: np.ndarray) -> Any:
-    """Return a PyAV frame of the pixels, uint8 [H, W, 3] in sRGB, converted to BT.709. Its stream must be tagged by
-    `tag_bt709`."""
+    """Return a PyAV frame, yuv420p in BT.709, of the pixels, uint8 [H, W, 3] in sRGB. The stream that encodes the frame
+    must be tagged by `tag_bt709`."""
     from av import VideoFrame
 
     frame = VideoFrame.from_ndarray(pixels, format="rgb24")

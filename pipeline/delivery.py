@@ -34,11 +34,12 @@ class HostCopy(NamedTuple):
 
 
 class Delivery(Generic[T]):
-    """A queue that delivers each chunk one chunk after it was generated.
+    """A queue that holds one chunk, and delivers it when the first forward of the next chunk has been queued on the
+    GPU.
 
-    `deliver(latent, item)` receives a chunk's latent in host memory and the item added with it. `latents` lists all
-    delivered latents, including the current one during `deliver`. Pass `forward_done` to the loop as its callback, and
-    call `finish` after the last chunk.
+    `deliver(latent, item)` is called with a chunk's latent in host memory and the item that was added with it.
+    `latents` lists all delivered latents, including the current one during `deliver`. Pass `forward_done` to the loop
+    as its callback, and call `finish` after the last chunk. Without a GPU each chunk is delivered at once.
     """
 
     def __init__(self, deliver: Callable[[Tensor, T], None]) -> None:

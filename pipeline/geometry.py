@@ -18,8 +18,8 @@ LARGEST_SIDE = 8192
 
 @dataclass(frozen=True)
 class Geometry:
-    """The size of a video: `height` and `width` in pixels and `frames`, and the same for its latent: `lat_h`, `lat_w`
-    and `lat_f`."""
+    """The size of a video and of its latent. `height` and `width`: pixels. `frames`: the number of frames. `lat_h` and
+    `lat_w`: the height and width of the latent. `lat_f`: the number of latent frames."""
 
     height: int
     width: int
@@ -49,10 +49,12 @@ def output_geometry(
     """Return a video's size by the official rule: the aspect ratio of the image, an area of at most `max_area` pixels,
     and sides rounded down to multiples of 16.
 
-    A 480x832 image with 480*832 gives 464x832, as in the official code. `frames` is rounded down to 4n+1 and limited by
-    the number of poses `n_poses`. The latent frames of a causal model are reduced to a multiple of `chunk` (3). Raises
-    InputError if a side is too small or too large. Raises CameraError for fewer than five poses, and for fewer frames
-    than one chunk has.
+    An image of height 480 and width 832 with a `max_area` of 480*832 gives a height of 464, as in the official code,
+    because of rounding errors. `frames` is rounded down to 4n+1 and limited by the number of poses `n_poses`. For a
+    causal model, the number of latent frames is rounded down to a multiple of `chunk`.
+
+    Raises InputError if a side is too small or too large. Raises CameraError for fewer than five poses, and for fewer
+    frames than one chunk has.
     """
     aspect = image_height / image_width
     height, width = (int(side // STEP) * STEP for side in (np.sqrt(max_area * aspect), np.sqrt(max_area / aspect)))
@@ -65,11 +67,11 @@ def output_geometry(
 
 
 def explicit_geometry(width: int, height: int, frames: int, n_poses: int | None = None, *, chunk: int = 1) -> Geometry:
-    """Return a video's size with the `width` and `height` that the user chose, both multiples of 16.
+    """Return a video's size with the given `width` and `height`, both multiples of 16.
 
-    `frames` is rounded down to 4n+1 and limited by the number of poses `n_poses`. The latent frames of a causal model
-    are reduced to a multiple of `chunk`. Raises InputError for a side that is too large or not a multiple of 16. Raises
-    CameraError for fewer than five poses, and for fewer frames than one chunk has.
+    `frames` is rounded down to 4n+1 and limited by the number of poses `n_poses`. For a causal model, the number of
+    latent frames is rounded down to a multiple of `chunk`. Raises InputError for a side that is too small, too large or
+    not a multiple of 16. Raises CameraError for fewer than five poses, and for fewer frames than one chunk has.
     """
     for name, side in (("width", width), ("height", height)):
         if side % STEP or not STEP <= side <= LARGEST_SIDE:

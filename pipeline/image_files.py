@@ -75,10 +75,11 @@ def open_picture(source: str | Path | BytesIO) -> Image.Image:
 
 
 def read_pixels(image: Image.Image, head: bytes = b"") -> Picture:
-    """Return the pixels of an image as browsers show it: upright, in sRGB, on white. `head` holds the first bytes of
-    its file.
+    """Return a Picture: the pixels of an image as browsers show it, upright, in sRGB and on white, and notes for the
+    user. `head`: the first bytes of the image's file.
 
-    16-bit grey is scaled to 8 bits. Raises InputError for 32-bit or floating-point pixels and for raw files of cameras.
+    16-bit grey is scaled to 8 bits. Raises InputError for 32-bit or floating-point pixels, for 16-bit colours whose
+    white is below 65535, and for raw files of cameras.
     """
     _refuse_other_pixels(image, head)
     coding, notes = coding_of(head), _coding_notes(coding_of(head))
@@ -100,8 +101,8 @@ def read_pixels(image: Image.Image, head: bytes = b"") -> Picture:
 
 
 def _refuse_other_pixels(image: Image.Image, head: bytes) -> None:
-    """Raise InputError for 32-bit or floating-point pixels, in which the value of white is unknown, and for raw files
-    of cameras."""
+    """Raise InputError for an image that is not converted. These are 32-bit and floating-point pixels, in which the
+    value of white is unknown, 16-bit colours whose white is below 65535, and raw files of cameras."""
     if image.mode == "F":
         raise InputError("its pixels are floating-point numbers; save it in 8 or 16 bits")
     low, high = np.array(image.getextrema() if image.mode == "I" else (0, 0)).tolist()
@@ -130,8 +131,9 @@ def _has_16_bits(image: Image.Image, head: bytes) -> bool:
 
 
 def _grey_of_16_bits(image: Image.Image, white_is_0: bool, white: int) -> tuple[Image.Image, np.ndarray | None]:
-    """Return a 16-bit grey image converted to 8 bits, and its alpha, uint8 [H, W]. The alpha is None if the file names
-    no transparent value. `white` is the largest value. If `white_is_0`, the values are inverted."""
+    """Return a 16-bit grey image converted to 8 bits, and its alpha, uint8 [H, W]. `white`: the largest value of the
+    image. `white_is_0`: whether the values are inverted. The alpha is None if the file does not mark a grey value as
+    transparent."""
     values, key = np.array(image, np.float32), image.info.get("transparency")
     alpha = None if key is None else np.where(values == key, 0, 255).astype(np.uint8)
     values = white - values if white_is_0 else values
@@ -145,11 +147,11 @@ def over_background(pixels: np.ndarray, alpha: np.ndarray) -> np.ndarray:
 
 
 def picture_of(path: Path) -> Picture:
-    """Return the pixels of an image file as browsers show it, uint8 RGB, and notes for the user.
+    """Return a Picture: the pixels of an image file as browsers show it, uint8 RGB [H, W, 3], and notes for the user.
 
-    Each note names the file and a field of it that changed the pixels or was ignored. Of several images the first is
-    read. Raises InputError for unsupported pixels or a missing pillow-heif, and the errors of Pillow for an unreadable
-    file.
+    Each note names the file and a field of it that changed the pixels or was ignored. If the file has several images,
+    the first is read. Raises InputError for unsupported pixels or a missing pillow-heif, and the errors of Pillow for
+    an unreadable file.
     """
     head = _head(path)
     with open_picture(path) as opened:

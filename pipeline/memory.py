@@ -23,15 +23,16 @@ MARGIN = 1_000_000_000
 """The bytes left free in addition to the estimate, for cuDNN and cuBLAS workspaces, fragmentation and the display."""
 
 VAE_DECODE, VAE_ENCODE, VAE_CONVOLUTION = 128.5, 85, 16
-"""The VAE's peak memory besides its weights, in bytes per pixel of a frame and per unit of VAE width, in fp32.
+"""The VAE's peak memory without its weights, in bytes per pixel of a frame and per unit of VAE width, in fp32. In fp16
+it is half.
 
-Decoding takes (VAE_DECODE + VAE_CONVOLUTION) * width * pixels bytes, encoding the same with VAE_ENCODE. fp16 takes
-half. VAE_DECODE and VAE_ENCODE are the peaks of allocated tensors, counted on meta tensors. They include the state
-between frames (98.5 and 58.4), so they do not depend on the number of frames. VAE_CONVOLUTION is for cuDNN's copy of a
-convolution's operands, which are four frames.
+Decoding takes (VAE_DECODE + VAE_CONVOLUTION) * width * pixels bytes. Encoding takes (VAE_ENCODE + VAE_CONVOLUTION) *
+width * pixels bytes. VAE_DECODE and VAE_ENCODE are the peaks of allocated tensors, counted on meta tensors. They
+include the state between frames (98.5 and 58.4), so they do not depend on the number of frames. VAE_CONVOLUTION is
+cuDNN's copy of a convolution's operands, which are four frames.
 
-The decoder of vae/pooled.py makes no such copy: its peak is one seventh below VAE_DECODE + VAE_CONVOLUTION. Recorded as
-a CUDA graph it keeps 129 to 143 allocated, including rounding by torch and cuBLAS.
+The decoder of vae/pooled.py makes no such copy, so its peak is one seventh below VAE_DECODE + VAE_CONVOLUTION. Recorded
+as a CUDA graph, it keeps 129 to 143 of the same unit allocated, including rounding by torch and cuBLAS.
 """
 VAE_STATE = 98.5
 """The part of VAE_DECODE that stays allocated from one frame to the next."""
@@ -150,10 +151,13 @@ class Residency:
 
 @dataclass(frozen=True)
 class MemoryWishes:
-    """The user's options for memory: whether both experts stay on the GPU (`residency`), the camera cache, the storage
-    of keys and values (`kv_cache`), and tiles for the VAE.
+    """The user's options for memory, named as in GenerateOptions.
 
-    `shard`: the weights are sharded over several processes.
+    residency: whether one expert or both stay on the GPU, or blocks are streamed.
+    camera_cache: whether the GPU keeps the results of the camera layers.
+    kv_cache: the storage of keys and values.
+    vae_tiling: whether the VAE decodes in tiles.
+    shard: whether several processes split the weights.
     """
 
     residency: ResidencyMode = "auto"

@@ -29,11 +29,11 @@ from .memory import MARGIN, VAE_DECODE, VAE_STATE, MemoryWishes, StageEstimate, 
 from .world import WorldMemory
 
 PAGES_SHARE = 0.85
-"""The largest share of the free host memory for two things together: pinned keys and values, and the pages of the
-weight file that every forward reads.
+"""The largest share of the free host memory for pinned keys and values together with the part of the weight file that
+every forward reads.
 
-Above this share the pages would be evicted, and every forward would read the disk. So 8-bit keys and values are chosen
-if they help.
+Above this share the operating system would evict pages of the weight file, and every forward would read the disk. The
+planner then prefers a choice that stays below it, such as 8-bit keys and values.
 """
 
 
@@ -84,7 +84,8 @@ class RolloutWork:
 
     @property
     def recorded(self) -> int:
-        """Return the bytes that the CUDA graphs of the forwards keep allocated, in addition to those of `forward`."""
+        """Return the bytes that recorded CUDA graphs of the forwards keep allocated. The result of `forward` does not
+        include them."""
         tokens = self.chunk * self.tokens
         frames = frames_bytes(self.local.dim, self.held, tokens, self.precision.dtype)
         return self.activations + (frames if frames <= FRAMES_BYTES else 0)
@@ -113,10 +114,13 @@ class RolloutWork:
 def choose_world(work: RolloutWork, mode: KeyValueMode, device: torch.device, free: Free, weights: int) -> WorldMemory:
     """Return the storage of keys and values and of the caches when ComfyUI manages `weights` bytes of weights.
 
-    `mode` is the user's choice. `free` holds the bytes that can be freed on the device and pinned on the host. The
-    first choice is a place on the GPU that leaves room for all weights, the next is host memory, the last is the place
-    that needs the least memory. If memory is left after all weights are on the GPU, forwards are recorded as CUDA
-    graphs, with a camera cache. Raises InputError if the keys and values do not fit next to a forward.
+    `mode` is the user's choice. `free` holds the bytes that can be freed on the device and pinned on the host. Of the
+    possible places, the result is the first one that leaves room for all weights on the GPU. Otherwise it is the first
+    place in host memory, or else the place that needs the least GPU memory.
+
+    If memory is left after all weights are on the GPU, forwards are recorded as CUDA graphs, with a camera cache. This
+    requires that attention reads the stored keys and values directly. Raises InputError if the keys and values do not
+    fit next to a forward.
     """
     places = key_value_places(mode, takes_operands(work.precision.attention, device, work.config))
     if device.type != "cuda":
@@ -162,11 +166,13 @@ class RolloutMemory:
 
 
 class DecoderSettings(NamedTuple):
-    """The settings of the VAE decoder: its `width`, and whether it runs in fp16 (`half`) or on another GPU than the
-    model (`elsewhere`).
+    """The settings of the VAE decoder.
 
-    `recorded`: its kernels are recorded as a CUDA graph. Their memory then stays allocated, unless the VAE's state is
-    parked.
+    width: the width of the VAE.
+    half: whether it decodes in 16 bits.
+    elsewhere: whether it decodes on another GPU than the model's.
+    recorded: whether its kernels are recorded as a CUDA graph. The memory of the graph stays allocated between chunks,
+    unless the VAE's state is parked.
     """
 
     width: int
@@ -186,21 +192,26 @@ class RolloutPlanner:
     device: torch.device
 
     def choose(self, free: Free, whole_video: bool = False) -> RolloutMemory:
-        """Return the best storage choices that fit into the `free` bytes of the GPU and of host memory.
+        """Return the most preferred storage choices that fit into the `free` bytes of the GPU and of host memory. The
+        order of preference:
 
-        All blocks stay on the GPU if possible, unless the user chose streaming. The VAE then decodes without tiles if
-        possible, because tiles leave seams. For that the keys and values, and between chunks the VAE's state, may be in
-        host memory. Otherwise as many blocks as fit stay on the GPU, and the rest are streamed. The camera cache comes
-        last.
+        1. All blocks stay on the GPU, and the VAE decodes without tiles, because tiles leave seams. To make room, the
+        VAE's state may move to host memory between chunks. As far as `kv_cache` allows it, keys and values may be in 8
+        bits or in host memory.
+        2. All blocks stay on the GPU, and the VAE decodes in tiles.
+        3. As many blocks as fit stay on the GPU, and the rest are streamed.
+
+        If the user chose streaming, all blocks are streamed. With sharded weights, 1 and 2 apply to the shards. The
+        camera cache gets the remaining memory.
 
         Keys and values go to host memory only if all blocks stay on the GPU or none does, or if the user chose host
-        memory. Unless the user chose host memory, the keys and values of as many blocks as fit still stay on the GPU.
-        They take precedence over weights there: in host memory they are pinned, while the system may drop the file
-        pages of streamed weights.
+        memory. Unless the user chose it, the GPU still holds the keys and values of as many blocks as fit. They have
+        precedence over weights, because in host memory they are pinned. The system may drop the file pages of streamed
+        weights.
 
-        A choice that reads the disk in every forward is returned only if no other one fits. `free.host` is shared
-        equally by all processes. `whole_video`: the run has no window, so the error suggests one. Raises InputError if
-        nothing fits.
+        A choice that reads the disk in every forward is returned only if no other one fits. All processes share
+        `free.host` equally. `whole_video`: the run has no window, so the error suggests one. Raises InputError if
+        nothing fits. On a CPU, the user's options are returned without a check.
         """
         wishes, processes = self.wishes, self.work.precision.processes
         weights = cache(lambda resident: weight_bytes(self.checkpoint, resident, processes if wishes.shard else 1))
@@ -238,10 +249,12 @@ class RolloutPlanner:
         )
 
     def _choices(self, places: Sequence[KeyValuePlace]) -> Iterator[RolloutMemory]:
-        """Yield the storage choices, the best first. `places` are the locations of keys and values to try.
+        """Yield the storage choices in the order of preference (see `choose`). `places`: the locations and formats of
+        keys and values to try, the preferred one first.
 
-        Streamed blocks cost about as much time as a tiled VAE. But an fp32 VAE without tiles takes the memory of twice
-        as many blocks as an fp16 one.
+        When blocks are streamed, a 16-bit VAE is tried without tiles and then with tiles, and an fp32 VAE only with
+        tiles. Streamed blocks cost about as much time as a tiled VAE. But without tiles, an fp32 VAE takes the memory
+        of twice as many blocks as an fp16 one.
         """
         wishes = self.wishes
         places, exact_first = list(places), sorted(places, key=attrgetter("eight_bit"))
@@ -287,8 +300,12 @@ class RolloutPlanner:
         return replace(memory, world=world, decoded_blocks=decoded)
 
     def _keep_keys_and_values(self, memory: RolloutMemory, room: int) -> RolloutMemory:
-        """Return `memory` with the keys and values of as many blocks on the GPU as fit into `room` bytes. If all
-        weights are streamed, they take precedence over a camera cache that the user did not request."""
+        """Return `memory` with the keys and values of as many blocks on the GPU as fit into `room` bytes, and with a
+        camera cache.
+
+        The camera cache gets memory first if all weights stay on the GPU, or if the user requested it. Otherwise keys
+        and values do, and the camera cache gets the rest.
+        """
         work, mode, place = self.work, self.wishes.camera_cache, memory.place
         none, one = (work.key_values(place._replace(device_blocks=count)).device for count in (0, 1))
         first = memory.resident_blocks is None or mode == "gpu"

@@ -1,4 +1,5 @@
-"""The default start of a walk: a package's example, or the end of a state. This module does not import torch."""
+"""The default start of a walk: the example image of a model's package, or the end of a saved state that the walk
+continues. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -17,16 +18,18 @@ if TYPE_CHECKING:
 CAUSAL_FOLDER, EXAMPLE, EVENTS = "lingbot_world_fast", "example", "events.json"
 PROMPT = "A quiet place in the evening light; the camera moves through it."
 WISHES, WISHED = "live.json", ("width", "height", "chunk", "schedule")
-"""WISHES is the name of the file with a package's recommended options for a walk (a steered video). It is in the
-package's example folder. WISHED holds the names of the options that the file may set."""
+"""The name of the file with recommended options for a walk (WISHES), and the names of the options that the file may set
+(WISHED). The file is in the package's example folder."""
 
 
 def find_beginning(ckpt: str | Path, named: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options `ckpt_dir`, `image`, `prompt` and `continue_from` of a walk. Also return the options in the
-    package's example/live.json that the user did not set.
+    """Return the options of a walk by name: `ckpt_dir`, `image`, `prompt`, `continue_from`, and recommended options
+    from the package's example/live.json.
 
-    `ckpt`: the folder of a model or of a toy package. `named`: the options of GenerateOptions that the user set, by
-    name; None means unset. Raises a LingBotError if a file is missing or invalid.
+    `ckpt`: the folder of a causal model, or of a package with the folder lingbot_world_fast. `named`: the user's
+    options of GenerateOptions by name; None means unset. Options that the user set take precedence. Without a state to
+    continue, an unset image or prompt comes from the package's example. Raises a LingBotError if a file is missing or
+    invalid.
     """
     folder = Path(ckpt)
     causal = folder / CAUSAL_FOLDER
@@ -54,8 +57,11 @@ def find_beginning(ckpt: str | Path, named: Mapping[str, Any]) -> dict[str, Any]
 
 
 def state_of(path: str | Path | None) -> Path | None:
-    """Return the file of a saved state. `path`: this file, or the folder of a walk. If the walk's folder has no state
-    file, it is written. Return None if `path` is None. Raises InputError for an invalid folder."""
+    """Return the path of a state file, or None if `path` is None. `path`: a state file, or the folder of a walk.
+
+    If the folder of a walk lacks the state file, this function writes it. Raises InputError for a folder without a
+    complete chunk of a walk, and if the file cannot be written.
+    """
     if path is None or not Path(path).is_dir():
         return None if path is None else Path(path)
     from ...live.folder.head import whole_state
@@ -64,11 +70,11 @@ def state_of(path: str | Path | None) -> Path | None:
 
 
 def start_of(engine: Engine, default: Start, image: Any, prompt: str | None, state: Any) -> Start:
-    """Return the start of a walk at an image or after a state, or else `default`. `image`: a file, a Pillow image, an
-    array uint8 [H, W, 3] or None. `state`: a file, the folder of a walk, a WorldState or None.
+    """Return the Start of a walk: at `image`, or after `state`, or `default` if both are None. `image`: a file, a
+    Pillow image, or an array uint8 [H, W, 3]. `state`: a file, the folder of a walk, or a WorldState.
 
-    `prompt`: a prompt in place of the one in the state or in `default`; None keeps the latter. Raises InputError if
-    both an image and a state are given, and for an invalid file.
+    `prompt` replaces the prompt of the state or of `default`, unless it is None. Raises InputError if both an image and
+    a state are given, and for an invalid file.
     """
     from ...live import Start
     from ...pipeline.geometry import Geometry, first_frame
@@ -95,8 +101,12 @@ def _text(file: Path) -> str:
 
 
 def _wishes(file: Path, named: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options in a package's live.json that the user did not set (`named`). The dict is empty for a walk
-    that continues a state, because the state determines size and chunk. Raises InputError for an invalid file."""
+    """Return the options in `file`, a package's live.json, that are unset in `named`, the user's options. If the user
+    set a size, width and height are left out.
+
+    The result is empty if the file is missing, or if the walk continues a state, because the state determines size and
+    chunk. Raises InputError for an invalid file.
+    """
     if not file.is_file() or named.get("continue_from") is not None:
         return {}
     try:

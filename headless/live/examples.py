@@ -16,8 +16,9 @@ MOST = 12
 
 
 class Example(NamedTuple):
-    """A start image and its prompt. `data`: the image file, of the media type `kind`. `own`: whether this is the
-    server's default, for clients that send no image."""
+    """A start image for the page, with its prompt. `data`: the bytes of the image file. `kind`: the media type of the
+    file, such as image/png. `own`: whether this is the server's start image, which is used if a client sends no
+    image."""
 
     name: str
     prompt: str
@@ -46,7 +47,8 @@ def examples(opened: Opened) -> list[Example]:
 
 
 def _read(path: Path, otherwise: str) -> Example:
-    """Return the example of a PNG file, with the prompt in the text file of the same name or else `otherwise`."""
+    """Return the example of a PNG file. Its prompt is in the text file of the same name, or in prompt.txt for
+    image.png. If that file is missing or empty, the prompt is `otherwise`."""
     text = path.with_name("prompt.txt") if path.stem == "image" else path.with_suffix(".txt")
     prompt = text.read_text(encoding="utf-8-sig", errors="replace").strip() if text.is_file() else ""
     return Example(prompt or path.stem, prompt or otherwise, False, path.read_bytes(), "image/png")

@@ -1,7 +1,8 @@
 """The command `lingbot-world live --bench`. A test client walks and measures the frame rate, late frames, and the delay
 from a key press to the first frame that shows its effect.
 
-The first seconds after the first frame are used only for the longest delay, not for the other figures.
+The longest delay is measured over the whole walk. The percentiles of the delays, the frame rate and the late frames
+leave out the first WARM seconds after the first frame.
 """
 
 import asyncio
@@ -28,7 +29,8 @@ from .serving import ENDPOINT
 T = TypeVar("T")
 PACED = 16.0
 WARM = 4.0
-"""The seconds at the start of a walk that the figures leave out, unless the walk is shorter: the window still fills."""
+"""The number of seconds after the first frame that most measurements leave out, because the attention window is still
+filling. If nothing arrives later, the measurements cover the whole walk."""
 
 
 def measure(opened: Opened, folder: Path, seconds: float) -> dict[str, Any]:
@@ -93,7 +95,8 @@ class Walker:
         self._there = asyncio.Event()  # set by the first frames, which a person waits for
 
     async def walk(self, seconds: float) -> dict[str, Any]:
-        """Walk for `seconds` after the first frames, and return the measurements. Raises InputError on an error."""
+        """Walk for `seconds` seconds after the first frames arrive. Return the measurements by name; names that end
+        with _s are in seconds. Raises InputError if the server reports an error or sends no frame."""
         async with (
             aiohttp.ClientSession() as session,
             session.ws_connect(self._address, max_msg_size=MOST_BYTES, compress=0) as socket,
@@ -171,8 +174,12 @@ class Walker:
 
 
 def late_frames(arrived: list[tuple[float, int]], fps: float, since: float) -> tuple[int, int]:
-    """Return (stalls, late): how often a playback at `fps` frames per second had to wait, and the number of late
-    frames, counted after the time `since`. `arrived`: (time in seconds, number of frames) for each arrival."""
+    """Return (stalls, late) of a playback at `fps` frames per second. `stalls`: the number of batches that arrived
+    after the playback had shown all earlier frames. `late`: the number of frames in these batches.
+
+    `arrived`: (time in seconds, number of frames) of each batch of frames. Batches that arrived up to the time `since`
+    are not counted.
+    """
     played, stalls, late = arrived[0][0], 0, 0
     for at, frames in arrived:
         if at > played and at > since:

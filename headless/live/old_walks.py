@@ -11,12 +11,20 @@ from ...options import FPS
 
 
 def list_walks(folder: Path) -> list[dict[str, Any]]:
-    """Return `name`, `time`, `seconds`, `prompt` and `megabytes` of each walk in a folder, the newest first."""
+    """Return a dict of JSON values for each saved walk in a folder, the newest first.
+
+    name: the name of the walk's folder.
+    time: the local time at which the walk's settings file was last written, as YYYY-MM-DD HH:MM.
+    seconds: the length of the video.
+    prompt: the walk's last prompt.
+    megabytes: the size of all files of the walk.
+    """
     return [_facts(walk) for walk in reversed(kept_walks(folder))]
 
 
 def describe_walks(folder: Path) -> str:
-    """Return a line of text for each saved walk in a folder, the newest first. The last line has their number."""
+    """Return a line of text for each saved walk in a folder, the newest first. The last line states the number of
+    walks."""
     rows = list_walks(folder)
     lines = [
         f"{row['name']:10} {row['time']} {row['seconds']:7.1f} s {row['megabytes']:8.1f} MB  {row['prompt'][:60]}"

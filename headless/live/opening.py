@@ -53,8 +53,8 @@ KEPT_PROMPTS = 32
 
 
 class WalkSettings(NamedTuple):
-    """The settings that a client may choose for its walk; None means the server's. `size`: height and width in pixels.
-    `window`, `sink` and `chunk`: numbers of latent frames."""
+    """The settings of a walk that its client may choose. None selects the server's setting. `size`: height and width in
+    pixels. `window`, `sink` and `chunk`: numbers of latent frames."""
 
     size: tuple[int, int] | None = None
     window: int | None = None
@@ -64,13 +64,15 @@ class WalkSettings(NamedTuple):
 
 @dataclass(frozen=True)
 class LiveSettings:
-    """The settings of a server for all of its walks (steered videos). `speed`: the speed of the key W, as a fraction of
-    the longest step (the largest translation per latent frame that the model was trained with). `moving`: chunks are
-    also made while no key is pressed.
+    """The settings of a server that apply to all of its walks.
 
-    `decoder`: a tiny decoder for the shown frames, by file or name, or None for the VAE. `restart_on_drift`: a walk
-    restarts from its image when the video degrades. `events`: the events that may change the prompt. `stop_when_stuck`:
-    the camera stops when the frames no longer change, as in front of a wall.
+    speed: the camera's speed while the key W is held, as a fraction of the longest step. The longest step is the
+    largest translation per latent frame that the model was trained with.
+    moving: whether chunks are also generated while no key is held.
+    decoder: the tiny decoder for the shown frames, as a file or a name such as taew2_1. None uses the VAE.
+    restart_on_drift: whether a walk restarts from its image when the video degrades.
+    events: the events with which a client may change the prompt.
+    stop_when_stuck: whether the camera stops when the frames no longer change, as in front of a wall.
     """
 
     speed: float = WALKING_SPEED
@@ -136,7 +138,8 @@ def _example_file(ckpt_dir: str | Path, name: str) -> Path | None:
 
 
 def _quick(options: GenerateOptions) -> GenerateOptions:
-    """Return the options with bf16 for the default dtypes of model and VAE, on CPUs with bf16 instructions."""
+    """Return the options with unset dtypes replaced by bf16, if the device is a CPU with bf16 instructions. Unset means
+    None for `dtype` and "auto" for `vae_dtype`."""
     if find_device(options.device).type != "cpu" or not multiplies_bf16():
         return options
     decoding: VaeDtype = "bf16" if options.vae_dtype == "auto" else options.vae_dtype
@@ -167,8 +170,8 @@ class Opened:
         return Start(spec.frame, options.prompt, spec.track.lens, options.seed or 0)
 
     def engine(self, settings: WalkSettings | None = None) -> Engine:
-        """Return an engine for a walk with these settings, by default the server's. Raises InputError for a size, a
-        window or a chunk that is larger than the server's, because memory was planned for these."""
+        """Return an engine for a walk with these settings, by default the server's. Raises InputError if the size, the
+        window or the chunk is larger than the server's. The memory was planned for the server's values."""
         spec, wish = self.plan.spec, settings or WalkSettings()
         height, width = wish.size or (spec.geometry.height, spec.geometry.width)
         chunk = wish.chunk or spec.chunk

@@ -25,7 +25,7 @@ LINE = 8
 """The largest number of clients that may wait for the model."""
 MANY_THREADS = 4
 BETWEEN_FIGURES = 1.0
-"""The number of seconds between two status figures of a walk."""
+"""The interval in seconds at which a client receives status figures of its walk."""
 
 
 class Room:
@@ -63,7 +63,8 @@ class Room:
                 await sending
 
     def _resumed(self, init: Init) -> Visit | None:
-        """Return the walk that a client resumes by its token, or None. Raises InputError if the walk has ended."""
+        """Return the current walk if the client resumes it with the walk's token. Return None for a client that begins
+        a new walk. Raises InputError if the walk has ended."""
         visit = self.visit
         if not init.resume:
             return None
@@ -198,10 +199,11 @@ class Room:
             visit.do(event)
 
     async def _watch(self, visit: Visit) -> None:
-        """Send status figures to the client every BETWEEN_FIGURES seconds, and pause a walk that had no input for
-        `rules.idle` seconds.
-        This coroutine returns, which ends the walk, after `rules.gone` seconds without input. It returns earlier if the
-        walk is paused in this way and another client waits.
+        """Send status figures to the client every BETWEEN_FIGURES seconds, and pause a walk without input.
+
+        The pause begins after `rules.idle` seconds without input, unless the client requested a number of chunks. If
+        another client waits then, this coroutine returns. Otherwise it returns after `rules.gone` seconds without
+        input. The caller then ends the walk.
         """
         while True:
             await asyncio.sleep(BETWEEN_FIGURES)

@@ -50,7 +50,7 @@ async def serve(
 
 
 def bracketed(host: str) -> str:
-    """Return a host as in a URL, which needs brackets around an IPv6 address."""
+    """Return `host` in the form for a URL: an IPv6 address in square brackets, other hosts unchanged."""
     return f"[{host}]" if ":" in host else host
 
 
@@ -60,8 +60,11 @@ def is_here(host: str) -> bool:
 
 
 def check_port(port: int, *, everywhere: bool, host: str = "") -> None:
-    """Check that the server can listen on a port. `everywhere`: on all addresses of this machine, if `host` is empty.
-    Raises InputError for a port that is invalid or in use, and for a host that is not an address of this machine."""
+    """Check that the server can listen on `port` at the address `host`. An empty `host` means this machine only, or
+    with `everywhere` all of its addresses.
+
+    Raises InputError for a port that is invalid or in use, and for a host that is not an address of this machine.
+    """
 
     async def listen() -> None:
         loop = asyncio.get_running_loop()
@@ -99,7 +102,10 @@ async def running(
     host: str = "",
 ) -> AsyncIterator[tuple[int, Room]]:
     """Run a live server within this context, and yield its port and its Room. `port`: 0 selects a free port. `rules`:
-    the time limits for clients. The others are as in `serve`. Raises InputError for an unusable port or host."""
+    the time limits for clients, by default `Rules()`. `folder`, `token`, `origins` and `host`: see `serve`.
+
+    Raises InputError for an unusable port or host.
+    """
     rules = rules or Rules()
     site = Site(Room(opened, folder, rules), token, origins)
     runner = web.AppRunner(

@@ -43,8 +43,9 @@ TYPES = {".html": "text/html", ".mjs": "text/javascript", ".css": "text/css", ".
 
 @dataclass
 class Site:
-    """A server's room with its access rules. `token`: the secret that a client must send; it is empty if only this
-    machine can connect. `origins`: the addresses of other pages that may connect, such as http://localhost:8000."""
+    """The room of a server, and the rules for access to it. `token`: the secret that a client must send; it is empty if
+    only this machine can connect. `origins`: the addresses of other pages that may connect, such as
+    http://localhost:8000."""
 
     room: Room
     token: str = ""
@@ -123,8 +124,8 @@ def _guard(site: Site) -> Any:
 
 
 def _cookie(request: web.Request) -> str:
-    """Return the name of the cookie with the token. It contains the port, because all servers of a machine share
-    cookies."""
+    """Return the name of the cookie that stores the access token. The name contains the port, because browsers share
+    cookies between all ports of a machine."""
     return f"lingbot_world_{request.url.port}"
 
 

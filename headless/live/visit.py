@@ -23,7 +23,8 @@ from .pictures import read_picture
 
 
 class Visit:
-    """The session of one client, which may outlive a connection. Any thread may create and close it."""
+    """The session of one client. It may outlast a connection, so that the client can reconnect. Any thread may create a
+    Visit and close its session."""
 
     def __init__(self, opened: Opened, init: Init, folder: Path) -> None:
         """Open a session for a client's `init`, with its walk in `folder`. Raises InputError for impossible
@@ -75,12 +76,14 @@ class Visit:
         steer(self.session, event)
 
     def facts(self) -> dict[str, Any]:
-        """Return the first status message, with the token to reconnect. Raises InputError between walks."""
+        """Return the first status message of the walk, and the reconnection token as `resume`. Raises InputError if no
+        walk exists during a restart."""
         return facts(self.session, self.init.fps) | {"resume": self.token}
 
 
 def _replay(opened: Opened, init: Init, folder: Path) -> tuple[Engine, Session]:
-    """Return an engine and a session that replay the walk `init.replay`. Raises InputError if it does not exist."""
+    """Return an engine and a session that repeat the saved walk `init.replay` in `folder`. Raises InputError if
+    `folder` has no such walk, or if the walk needs more memory than the server planned."""
     found = {walk.name: walk for walk in kept_walks(folder)}
     if init.replay not in found:
         raise InputError(f"there is no walk {init.replay!r} to replay; {len(found)} are kept")
@@ -89,7 +92,8 @@ def _replay(opened: Opened, init: Init, folder: Path) -> tuple[Engine, Session]:
 
 
 def _start(opened: Opened, init: Init, size: tuple[int, int]) -> Start:
-    """Return the start of a client's walk, with the server's values for None. `size`: height and width in pixels."""
+    """Return the start of a client's walk. Fields of `init` that the client left out have the server's values. `size`:
+    height and width of the start image in pixels. Raises InputError for an image that cannot be read."""
     begin = opened.start
     frame, prompt = begin.frame, init.prompt or begin.prompt
     seed = begin.seed if init.seed is None else init.seed

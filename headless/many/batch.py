@@ -102,8 +102,8 @@ def run_batch(
 
 @contextmanager
 def _note_unfinished(waiting: Sequence[Job], manifest: Manifest) -> Iterator[None]:
-    """Record each unfinished video as failed at the end of this context, so that the next run of the batch may replace
-    it. An interrupted causal run leaves such a video."""
+    """Record, at the end of this context, each video that exists without a row in the manifest as failed. An
+    interrupted run of a causal model leaves such a video. The next run of the batch may then replace it."""
     try:
         yield
     finally:
@@ -134,7 +134,11 @@ def _check_folder(folder: Path) -> None:
 
 
 def _waiting(jobs: Sequence[Job], manifest: Manifest, tell: Callable[[str], None]) -> list[Job]:
-    """Return the jobs to run, with `overwrite` set. Raises InputError for a video that is not in the manifest."""
+    """Return the jobs whose videos must be made. In these jobs `overwrite` is set, so that outdated videos may be
+    replaced. `tell` receives the reason if an existing video is made again.
+
+    Raises InputError for an existing video without a row in the manifest, unless the job's `overwrite` was set.
+    """
     waiting = []
     for job in jobs:
         if job not in manifest:
@@ -150,8 +154,12 @@ def _waiting(jobs: Sequence[Job], manifest: Manifest, tell: Callable[[str], None
 def _plan(
     waiting: Sequence[Job], folder: Path, tell: Callable[[str], None]
 ) -> tuple[list[tuple[AnyPlan, list[Seeded]]], list[Outcome]]:
-    """Return groups of jobs for one run each (see `run_group`), with the plan of one job of the group. Also return the
-    outcomes of jobs that cannot start. Pose folders are written within `folder`."""
+    """Group jobs that can be made in one run. Return each group with the plan of one of its jobs, and the outcomes of
+    jobs that cannot start.
+
+    The jobs of a group differ only in image, prompts, seed, camera path and fps. A group has at most VIDEOS_AT_ONCE
+    jobs. `tell` receives the notes of all plans. Pose folders are written within `folder`.
+    """
     alike: dict[str, list[Seeded]] = {}
     plans: dict[str, AnyPlan] = {}
     failed: list[Outcome] = []
@@ -250,7 +258,7 @@ def _latents(plans: list[SamplingPlan], stages: StageRecorder, cache: ModelCache
 
 
 def _prompts(plans: list[SamplingPlan], stages: StageRecorder) -> dict[str, Tensor]:
-    """Return the embeddings, [1, L, D] on the CPU, of all prompts and negative prompts of the plans, by text."""
+    """Return a dict from each prompt and negative prompt of the plans to its embedding, [1, L, D] on the CPU."""
     texts = list(dict.fromkeys(text for plan in plans for text in prompts_of(plan)))
     found: dict[str, Tensor] = {}
     for start in range(0, len(texts), PROMPTS_AT_ONCE):

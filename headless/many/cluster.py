@@ -20,7 +20,7 @@ from .kept import ModelCache
 from .manifest import Outcome
 
 LOCAL = "local"
-"""The address that means a new Ray cluster on this machine. Ray uses the same name."""
+"""The value of `address` for which Ray starts a new cluster on this machine. Ray defines this name."""
 ANSWER_SECONDS = 5
 """The seconds within which a cluster must respond, after the 10 s that Ray takes to connect."""
 LEAVE_SECONDS = 60
@@ -31,10 +31,11 @@ MOST_TRIES = 3
 
 def on_ray(address: str, workers: int | None, on_gpus: bool) -> RunGroups:
     """Connect to a Ray cluster, and return a function that runs groups of jobs on it. `address`: HOST:PORT, or "local"
-    to start a cluster on this machine. `workers`: the number of actors, by default one for each GPU, or one for each
-    CPU unless `on_gpus`.
+    to start a cluster on this machine. `workers`: the number of actors. None means one for each GPU of the cluster if
+    `on_gpus`, else one for each CPU.
 
-    Raises DependencyError without Ray. Raises InputError if no cluster responds or the cluster has no free GPU or CPU.
+    Raises DependencyError without Ray. Raises InputError if no cluster responds, or if the cluster has no GPU or CPU
+    for the default of `workers`.
     """
     try:
         import ray
@@ -128,8 +129,11 @@ class _Try:
 def _serve(
     new_worker: Callable[[], Any], waiting: queue.Queue, outcomes: queue.Queue, folder: Path, done: threading.Event
 ) -> None:
-    """Run groups of jobs on one worker until all are done, and replace a lost worker. A group is taken from the queue
-    only after the worker has started, because the worker of another thread may start earlier."""
+    """Run groups of jobs on one worker until all are done. If the worker is lost, a new one replaces it. The unfinished
+    jobs of the lost worker are queued again, each alone, up to MOST_TRIES attempts.
+
+    A group is taken from the queue only after the worker has started. Until then, workers of other threads can take it.
+    """
     import ray
 
     worker = None

@@ -12,7 +12,8 @@ from ...weights.files import weight_files
 from ..options import PARTS, POSE_FILES, GenerateOptions
 
 KNOWN_BY_CONTENT = 64 * 2**20
-"""The size in bytes up to which a file's content is hashed. Of larger files, size and time are hashed."""
+"""The largest size in bytes of a file whose content is hashed. For a larger file, the size and the modification time
+are hashed."""
 
 
 class Inputs:
@@ -25,8 +26,8 @@ class Inputs:
         self._contents: dict[tuple[str, int, int], str] = {}
 
     def of(self, options: GenerateOptions) -> dict[str, str]:
-        """Return hashes of a job's input files, by option or package part. Missing files are left out; the job reports
-        them."""
+        """Return the SHA-256 hashes of a job's input files, by option or by part of the package, such as image, lora or
+        vae. An entry with a missing or unreadable file is left out, because the job itself reports the error."""
         marks = {}
         for name, files in {**named_files(options), **part_files(options)}.items():
             with suppress(OSError):

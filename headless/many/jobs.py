@@ -39,8 +39,8 @@ _LONGEST_NAME = 200
 
 @dataclass(frozen=True)
 class Job:
-    """One video of a batch. `name`: the name of its file, without the suffix. `camera`: an option in CAMERAS with its
-    value, or None."""
+    """One video of a batch. `name`: the file name without the suffix. `camera`: the option in CAMERAS that sets the
+    camera path, as (name, value), or None."""
 
     name: str
     options: GenerateOptions
@@ -166,7 +166,8 @@ def _path(base: Path, given: str) -> str:
 
 
 def _value(name: str, given: Any) -> Any:
-    """Return the value of a job's option in its field's type; a .csv has texts. Raises InputError for another type."""
+    """Convert the value of a job's option to the type of the option. Values from a .csv file are text. Raises
+    InputError if the conversion fails."""
     expected = "a number"
     try:
         if name == "guide_scale":

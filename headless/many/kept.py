@@ -85,7 +85,8 @@ class ModelCache:
         return model
 
     def free(self, device: torch.device) -> int:
-        """Return the number of bytes on the device that are free, plus those of cached experts."""
+        """Return the free bytes on the device plus the bytes of the cached experts. The experts count as free, because
+        memory estimates of a run include their weights."""
         return free_memory(device) + sum(checkpoint.nbytes for checkpoint, _ in self._experts.values())
 
     def _has_room(self, plan: SamplingPlan) -> bool:

@@ -21,15 +21,15 @@ MANIFEST = "manifest.jsonl"
 LOCK = "manifest.lock"
 DONE, FAILED = "done", "failed"
 FILES = "files"
-"""The key of the hashes of a job's input files, in a row of the manifest."""
+"""The key, in a row of the manifest, of the hashes of a job's input files (see `Inputs.of`)."""
 _CUT_SHORT = re.compile(r'\{"name": ("(?:[^"\\]|\\.)*")')
 """A pattern for the beginning of a row, from which the job's name can be read even if the row is incomplete."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A job's outcome. `error`: the reason of a failure, or None. `seconds`: the time since the group's previous
-    video."""
+    """A job's outcome. `error`: the reason of a failure, or None. `seconds`: the time since the previous video of the
+    group was written, or since the group began."""
 
     job: Job
     seed: int
@@ -51,7 +51,8 @@ def alone_in(folder: Path) -> Iterator[None]:
 
 
 class Manifest:
-    """A batch's manifest: a row for each job that has finished or failed. Of several rows the last one counts."""
+    """The manifest of a batch, with a row for each job that has finished or failed. If a job has several rows, the last
+    one counts."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.path = folder, folder / MANIFEST
@@ -65,7 +66,8 @@ class Manifest:
 
     def why(self, job: Job) -> str | None:
         """Return None if the job's video exists unchanged and was made from the same settings and input files.
-        Otherwise return the reason to make the video again, or an empty text if the video does not exist."""
+        Otherwise return the reason to make it again. The reason is an empty text if the manifest has no finished video
+        of the job, or if the file is missing."""
         row = self._rows.get(job.name)
         if row is None or row["status"] != DONE:
             return ""
@@ -86,7 +88,8 @@ class Manifest:
         self._begun |= {job.name: self._inputs.of(job.options) for job in jobs}
 
     def complete(self, jobs: Iterable[Job]) -> None:
-        """Add the hashes of input files to rows of finished `jobs` that an older version wrote without them."""
+        """Add the hashes of input files to rows without them, which an older version of this package wrote. Each of
+        `jobs` must have a row for a finished video."""
         for job in jobs:
             row = self._rows[job.name]
             if FILES not in row:
@@ -122,8 +125,8 @@ class Manifest:
 
 
 def _row(line: str) -> dict[str, Any] | None:
-    """Return a line's row. For an incomplete line, return a row with the status FAILED, or None without a readable
-    name."""
+    """Return the row in a line of the manifest. For a failed job or an incomplete line, the row has only the name and
+    the status FAILED. Return None if the name cannot be read."""
     try:
         row = json.loads(line)
         name = row["name"]

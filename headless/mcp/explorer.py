@@ -33,8 +33,9 @@ class Explorer:
     after the other. All methods raise a LingBotError for invalid input, and leave the walk unchanged in that case."""
 
     def __init__(self, ckpt: str | Path, options: dict[str, Any], walks: str | Path, events: Any = None) -> None:
-        """Store the arguments; nothing is loaded yet. `ckpt`: the model's folder. `options`: the arguments of
-        `open_live`. `walks`: the folder of saved walks. `events`: a file in place of the package's."""
+        """Store the arguments without loading the model. `ckpt`: the model's folder. `options`: the arguments of
+        `open_live`. `walks`: the folder in which walks are saved. `events`: a file of events; None uses the file in the
+        package."""
         self._ckpt, self._options, self._walks, self._events = ckpt, options, walks, events
         self._opened: tuple[Engine, Start] | None = None
         self._session: Session | None = None
@@ -63,7 +64,11 @@ class Explorer:
             return self._make(1)
 
     def act(self, keys: Sequence[str], seconds: float, yaw: float, pitch: float) -> Seen:
-        """Hold keys for `seconds`, and turn `yaw` degrees right and `pitch` up. Return description and last frame."""
+        """Hold keys for `seconds` seconds of video, and turn the camera `yaw` degrees right and `pitch` degrees up.
+        Return the description of the walk and the last frame.
+
+        `seconds`, more than 0 and at most LONGEST, is rounded to complete chunks, at least one.
+        """
         with self._lock:
             session = self._walk()
             if not 0 < seconds <= LONGEST:

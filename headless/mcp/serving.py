@@ -23,7 +23,7 @@ def build_server(explorer: Explorer) -> MCPServer:
     def start_walk(
         image: str | None = None, prompt: str | None = None, seed: int = 0, continue_from: str | None = None
     ) -> list[Any]:
-        """Begin a walk and return its first frame; the last walk ends and stays in its folder.
+        """Begin a walk, and return the last frame of its first chunk. The previous walk ends and stays in its folder.
 
         image: a file on this machine with the first frame of the walk, by default the model's example. prompt: a
         description of the world. seed: the seed of the noise. continue_from: the file of a saved state, or the folder
@@ -44,17 +44,19 @@ def build_server(explorer: Explorer) -> MCPServer:
         return _shown(explorer.look())
 
     def prompt(text: str, at_once: bool = False) -> str:
-        """Change what the world shows, from the next action on. text: the new prompt. at_once: also update the model's
-        memory of past frames, so that the image changes immediately."""
+        """Set a new prompt, which changes the world from the next action on. text: the new prompt. at_once: also update
+        the model's memory of past frames, so that the image changes sooner."""
         return explorer.prompt(text, at_once)
 
     def event(name: str, on: bool | None = None) -> str:
-        """Begin or end an event of this world, such as rain: its sentence is added to the prompt. Without `on`, an
-        inactive event begins and an active one ends."""
+        """Begin or end an event of this world, such as rain. While the event is active, its sentence is added to the
+        prompt. on: true begins the event and false ends it. Without `on`, an inactive event begins and an active one
+        ends."""
         return explorer.event(name, on)
 
     def save() -> str:
-        """Write the state and the camera path of the walk into its folder, to go on from later."""
+        """Write the state and the camera path of the walk into its folder. Another walk can begin there: give
+        start_walk this folder as continue_from."""
         return explorer.save()
 
     for tool in (start_walk, act, look, prompt, event, save):

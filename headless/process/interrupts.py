@@ -14,8 +14,9 @@ ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if h
 
 @contextmanager
 def told_by_signals(own_process: bool) -> Iterator[list[int]]:
-    """Raise KeyboardInterrupt for SIGTERM and SIGHUP too within this context, and yield the list of received signals.
-    `own_process`: whether this is the command's own process; otherwise nothing changes.
+    """Raise KeyboardInterrupt for SIGINT, SIGTERM and SIGHUP within this context, and yield a list that collects the
+    numbers of the received signals. `own_process`: whether this is the command's own process; otherwise nothing
+    changes.
 
     Signals that are ignored, as after `nohup`, stay ignored. After the context these signals end the process silently,
     because Python would print a traceback for a signal during its exit.

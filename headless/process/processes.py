@@ -82,9 +82,12 @@ class Processes:
         return collected
 
     def device(self, asked: str | None) -> str | None:
-        """Return the device of this process: "cuda:" with the process's number on this machine, "cpu" if the user wants
-        it, or None without CUDA. The argument is the option `device`, which a single process returns unchanged. Raises
-        InputError if several processes should use one GPU."""
+        """Return the device of this process. `asked`: the user's option `device`. A single process returns it
+        unchanged. Of several processes, each returns "cpu" if the user chose it, None without CUDA, and otherwise
+        "cuda:N" with N the number of the process on its machine.
+
+        Raises InputError if the user named another device than cpu or cuda for several processes.
+        """
         if self.size == 1 or asked == "cpu":
             return asked
         if asked not in (None, "cuda"):
@@ -92,9 +95,10 @@ class Processes:
         return f"cuda:{os.environ.get('LOCAL_RANK', self.rank)}" if torch.cuda.is_available() else None
 
     def divide(self, config: ModelConfig, guided: bool, shard: bool = False) -> ParallelGroups:
-        """Return how the processes divide each forward of a model with the configuration `config`. If `guided` and
-        their number is even, one half computes the prompt and the other half the negative prompt. The processes of a
-        half divide the tokens equally. With `shard` all processes also divide the weights.
+        """Return how the processes divide each forward of a model with the configuration `config`. If `guided` and the
+        number of processes is even, one half of them computes the prompt and the other half the negative prompt. The
+        processes of a half divide the tokens equally. Otherwise all processes divide the tokens. With `shard` all
+        processes also divide the weights.
 
         Raises InputError if the number of attention heads is not divisible by the number of processes that divide the
         tokens. Raises InputError for `shard` with one process.
@@ -171,7 +175,7 @@ def _join() -> Any:
 
 def check_gpus(count: int, device: str | None) -> None:
     """Check that `count` processes can run on this machine. `device`: the option of this name. Raises InputError for
-    more processes than GPUs, or for more than CPU cores if they use the CPU."""
+    more processes than GPUs. On a CPU, raises InputError for more processes than cores; eight are always allowed."""
     found = torch.cuda.device_count()
     if device != "cpu" and found < count and (found or device is not None):
         fewer = f"`gpus` {found}" if found else "`device` cpu"

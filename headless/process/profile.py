@@ -30,8 +30,8 @@ def silent(_name: str, _unit: str) -> Iterator[Progress]:
 def observed(
     show: ShowProgress, steps: int, on_progress: Progress | None, cancel: Callable[[], bool] | None
 ) -> ShowProgress:
-    """Return a progress display like `show` that also calls `on_progress` and `cancel` (see `run.generate`). `steps`:
-    the number of steps of the base model."""
+    """Return a function like `show` whose progress displays also call `on_progress` and `cancel` (see `run.generate`).
+    If `cancel()` returns true, the display raises CancelledError. `steps`: the number of steps of the base model."""
 
     @contextmanager
     def show_and_tell(name: str, unit: str) -> Iterator[Progress]:
@@ -52,8 +52,9 @@ def observed(
 
 
 class StageRecorder(AbstractContextManager["StageRecorder"]):
-    """A recorder of the stages of a run. The end of its context ends the last stage. `show(name, unit)` returns a
-    stage's progress display. `stages`: the finished stages. `running`: the current stage's name."""
+    """A context manager that records the stages of a run. Its end ends the last stage. `show(name, unit)`: a function
+    that returns the progress display of a stage. `stages`: the finished stages. `running`: the name of the current
+    stage."""
 
     def __init__(self, device: torch.device, show: ShowProgress = silent) -> None:
         self.stages: list[Stage] = []
