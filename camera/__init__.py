@@ -1,8 +1,9 @@
 """Camera paths: build, read, check and draw them, and compute the model's camera input from them.
 
-The subpackages `moves` (builders of paths), `formats` (file readers and writers) and `preview` (drawings) import the
-modules of this folder, but not each other. No import goes the other way. The package `measure`, next to this one,
-measures how well a video follows a path. `plucker` and `track` need torch and are imported on first use.
+The subpackages are `moves` (builders of paths), `formats` (file readers and writers) and `preview` (drawings). They
+import the modules of this folder, but not each other. The modules of this folder do not import the subpackages.
+`plucker` and `track` need torch and are imported on first use. The package `measure`, next to this one, measures how
+well a video follows a path.
 """
 
 from importlib import import_module

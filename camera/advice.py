@@ -49,7 +49,8 @@ def motion_warnings(poses: np.ndarray) -> list[str]:
 def lens_warnings(lens: np.ndarray) -> list[str]:
     """Return a list with a warning if the lens is implausible for an 832x480 image, else an empty list.
 
-    `lens` [4] is fx, fy, cx, cy in pixels. If it seems to be for another size, the warning states it for 832x480.
+    `lens` [4] is fx, fy, cx, cy in pixels. If it seems to be for another image size, or in fractions of the size, the
+    warning includes the values for 832x480.
     """
     fx, fy, cx, cy = lens
     middle = np.array([LENS_WIDTH, LENS_HEIGHT]) / 2

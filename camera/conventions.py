@@ -33,10 +33,10 @@ CONVENTIONS: dict[str, Convention] = {
 def to_opencv(values: ArrayLike, convention: Convention, name: str, written: np.ndarray | None = None) -> np.ndarray:
     """Return a file's matrices as checked camera-to-world poses, float64 [n, 4, 4] in OpenCV axes.
 
-    `values` are the matrices, [n, 4, 4], [n, 3, 4] or [n, 16], under a `convention`. `written` [n, k] are the numbers
-    in the file, if the matrices were computed from quaternions, for instance; None if the file contains the matrices.
-    Positions that differ only by the rounding of the numbers in the file become equal. Raises CameraError, which begins
-    with `name`, for another shape and for matrices that are not rigid transforms.
+    `values` are the matrices, [n, 4, 4], [n, 3, 4] or [n, 16], in the given `convention`. `written` [n, k] are the
+    numbers in the file if they are not these matrices but, for example, quaternions and positions. Positions that
+    differ only by the rounding of the file's numbers are made equal. Raises CameraError, which begins with `name`, for
+    another shape and for matrices that are not rigid transforms.
     """
     matrices, dtype = as_float64(values, name), getattr(values, "dtype", None)
     if matrices.ndim == 2 and matrices.shape[1] == 16:

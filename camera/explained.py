@@ -11,14 +11,16 @@ from .path import CameraPath
 from .plucker import framewise_relative, latent_poses, longest_step
 
 LONGER = 2.0
-"""The ratio between the lengths of a path under two conventions, above which the convention with the longer path counts
-as implausible. For example, the inverse of a rotation on the spot is a large arc around the world's origin."""
+"""A limit for the ratio of a path's lengths under two conventions. Above it, the convention with the longer path counts
+as implausible. For example, a rotation on the spot becomes a large arc around the world's origin if its matrices are
+inverted."""
 PASSING, DECISIVE = 0.5, 0.5
-"""PASSING is the score, on a scale from -1 to 1, above which a path passes a plausibility test. DECISIVE is the
-difference between the scores of two conventions that decides between them."""
+"""The limits of the plausibility tests, for scores from -1 to 1. PASSING: a path with a score above this value passes a
+test. DECISIVE: a test decides between two conventions if the difference of the scores is above this value."""
 MEETING, TURNED_DEG = 0.1, 10.0
-"""The conditions under which all cameras look at one point. MEETING: the largest distance of a viewing axis from the
-point, as a fraction of the camera's distance. TURNED_DEG: the smallest total rotation, in degrees."""
+"""The limits for viewing axes that meet at one point. MEETING: the largest distance of an axis from the point, as a
+fraction of the distance between the camera and the point. TURNED_DEG: the smallest angle, in degrees, by which at least
+one axis must differ from the first one."""
 Z_IS_UP = ("transforms", "camera_path")
 """The formats in which the world's z axis points up: Blender's and nerfstudio's."""
 UNITS = {"kitti": "metres", "vipe": "of ViPE's metres"}
@@ -112,8 +114,8 @@ def _compare_conventions(path: CameraPath) -> dict[str, _Comparison]:
 
 
 def _compare(read: np.ndarray, other: np.ndarray, name: str, z_up: bool) -> _Comparison:
-    """Return a comparison of the poses [f, 4, 4] that a file gives under two conventions: `read` under the chosen one,
-    and `other` under the one called `name`. `z_up`: the world's z axis points up."""
+    """Return a comparison of the poses [f, 4, 4] of a file under two conventions: `read` under the chosen convention,
+    and `other` under the convention `name`. `z_up`: the world's z axis points up."""
     mine, theirs = (_scores(each, z_up) for each in (read, other))
     score = next((each.value for each in theirs.values() if abs(each.value) > PASSING), 0.0)
     lengths = [float(np.linalg.norm(np.diff(each[:, :3, 3], axis=0), axis=1).sum()) for each in (read, other)]
@@ -150,8 +152,10 @@ def _scores(c2w: np.ndarray, z_up: bool) -> dict[str, _Score]:
 
 
 def _meets(c2w: np.ndarray) -> float:
-    """Return a score for viewing axes that meet at one point: 1 if the point is in front of all cameras, -1 if it is
-    behind all of them. Return 0 if the axes do not meet or the cameras rotate by less than TURNED_DEG."""
+    """Return a score for viewing axes that meet at one point, from 1 (in front of all cameras) to -1 (behind all).
+
+    The result is 0 if the axes do not meet, or if no axis differs from the first one by TURNED_DEG degrees.
+    """
     places, views = c2w[:, :3, 3], c2w[:, :3, 2]
     if np.rad2deg(np.arccos(np.clip((views @ views[0]).min(), -1, 1))) < TURNED_DEG:
         return 0.0
@@ -164,7 +168,8 @@ def _meets(c2w: np.ndarray) -> float:
 
 
 def _scale(path: CameraPath, frames: int) -> list[str]:
-    """Return a message on the length, in the file's units, that becomes 1 for the model; none for too few poses."""
+    """Return a list with a message about the longest step between latent frames: its length in the file's units, which
+    becomes 1 for the model. The list is empty for a path with too few poses."""
     assert path.origin is not None
     try:
         steps, turns_deg = motion(path, frames)

@@ -17,8 +17,10 @@ MOST_FRAMES = 100_000
 
 
 def lens_from_fov(fov_deg: float = DEFAULT_FOV_DEG) -> np.ndarray:
-    """Return the lens [4], fx, fy, cx, cy in pixels of an 832x480 image, for a horizontal field of view in degrees.
-    Pixels are square and the principal point is the centre."""
+    """Return the lens [4] for a horizontal field of view in degrees: fx, fy, cx, cy in pixels of an 832x480 image.
+
+    Pixels are square and the principal point is the centre. Raises CameraError unless `fov_deg` is 1 to 170.
+    """
     if not 1 <= fov_deg <= 170:
         raise CameraError(f"field of view {fov_deg} degrees: expected 1 to 170, measured across the picture")
     focal = LENS_WIDTH / 2 / np.tan(np.deg2rad(fov_deg) / 2)
@@ -27,8 +29,12 @@ def lens_from_fov(fov_deg: float = DEFAULT_FOV_DEG) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Origin:
-    """The file that a path was read from: its `format`, and the `convention` of its matrices, a name in CONVENTIONS.
-    `named` is True if the user chose the convention, and False if it is the format's own."""
+    """The origin of a path that was read from a file.
+
+    format: the file's format, a name in FORMATS.
+    convention: the convention of the file's matrices, a name in CONVENTIONS.
+    named: False for the format's own convention, True for one that the user chose or the file states.
+    """
 
     format: str
     convention: str
@@ -84,8 +90,11 @@ class CameraPath:
         return replace(self, c2w=self.c2w[frames], intrinsics=self.intrinsics[frames], actions=actions, origin=origin)
 
     def __add__(self, other: CameraPath) -> CameraPath:
-        """Return this path followed by `other`, which is moved to begin at this path's last pose. The shared pose
-        occurs once."""
+        """Return this path followed by `other`, which is moved to begin at this path's last pose.
+
+        The shared pose occurs once. The result has actions only if both paths have actions. Raises CameraError for
+        paths of different frame rates.
+        """
         if other.fps != self.fps:
             raise CameraError(f"paths of {self.fps} and {other.fps} frames a second: retime one of them first")
         moved, actions = other.starting_at(self.c2w[-1]), None
@@ -115,7 +124,7 @@ class CameraPath:
         return float(np.rad2deg(2 * np.arctan(LENS_WIDTH / 2 / self.intrinsics[0, 0])))
 
     def moved(self, world: np.ndarray) -> CameraPath:
-        """Return the path after the rigid transform `world` [4, 4] is applied to the world."""
+        """Return the path transformed by the rigid transform `world` [4, 4]: its poses are `world` @ c2w."""
         return replace(self, c2w=world @ self.c2w, origin=None)
 
     def starting_at(self, pose: np.ndarray) -> CameraPath:
@@ -131,9 +140,10 @@ class CameraPath:
         return self[::-1]
 
     def at(self, times: np.ndarray) -> CameraPath:
-        """Return the path at fractional frame numbers `times` [m]: positions linearly, rotations by slerp.
+        """Return the path at fractional frame numbers `times` [m]: positions and lens linearly, rotations by slerp.
 
         Times outside the path are clamped to its ends. Actions are taken from the last frame at or before each time.
+        The last frame is an exception: it gets the actions of the frame before it.
         """
         frames = np.arange(len(self))
         times = np.clip(np.asarray(times, dtype=np.float64), 0, frames[-1])
@@ -142,7 +152,8 @@ class CameraPath:
         return replace(self, c2w=interpolate(self.c2w, times), intrinsics=lens, actions=actions)
 
     def resampled(self, frames: int) -> CameraPath:
-        """Return the full path resampled to `frames` poses, with the same first and last pose."""
+        """Return the full path resampled to `frames` poses, with the same first and last pose. Raises CameraError
+        unless `frames` is 1 to MOST_FRAMES."""
         if not 1 <= frames <= MOST_FRAMES:
             raise CameraError(f"resample to {frames} frames: expected 1 to {MOST_FRAMES}")
         return self.at(np.linspace(0, len(self) - 1, frames))
@@ -157,7 +168,8 @@ class CameraPath:
         return self.at(last * eased(easing, np.arange(len(self)) / max(last, 1)))
 
     def scaled(self, factor: float) -> CameraPath:
-        """Return the path with distances from its first pose multiplied by `factor`; rotations are unchanged."""
+        """Return the path with distances from its first pose multiplied by `factor`; rotations are unchanged. Raises
+        CameraError unless `factor` is finite."""
         if not np.isfinite(factor):
             raise CameraError(f"scale {factor}: expected a finite number")
         c2w, start = self.c2w.copy(), self.positions[0]
@@ -165,7 +177,8 @@ class CameraPath:
         return replace(self, c2w=c2w)
 
     def smoothed(self, radius: float) -> CameraPath:
-        """Return the path smoothed over time by a Gaussian with a sigma of `radius` frames (0: unchanged)."""
+        """Return the path smoothed over time by a Gaussian with a sigma of `radius` frames (0: unchanged). Raises
+        CameraError for a negative or infinite `radius`."""
         if not 0 <= radius < np.inf:
             raise CameraError(f"smoothing radius {radius}: expected 0 or more frames")
         reach = min(int(np.ceil(3 * radius)), len(self) - 1)

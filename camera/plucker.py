@@ -60,8 +60,9 @@ def model_poses(
 ) -> np.ndarray:
     """Return the poses that the model receives for a camera-to-world path [n, 4, 4]: float64 [f, 4, 4].
 
-    Each pose is relative to the one before it, and the longest translation has length 1. All translations are 0 if the
-    camera stands still. The other arguments and the errors are those of `camera_embedding`.
+    Each pose is relative to the one before it. Translations are divided by `scale`. None divides them by the longest
+    one, which becomes 1. All translations are 0 if the camera stands still. The other arguments and the errors are as
+    in `camera_embedding`.
     """
     return _scale(*_steps(latent_poses(c2w, frames, chunk), before), scale)
 
@@ -69,13 +70,15 @@ def model_poses(
 def continued_poses(
     c2w: ArrayLike, latent_frames: int, *, before: np.ndarray, scale: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the model's poses (as from `model_poses`) and the world poses, both [f, 4, 4], of a path [n, 4, 4] that
-    continues a video.
+    """Return the model's poses and the world poses, both [f, 4, 4], of a path [n, 4, 4] that continues a video.
 
-    The path is moved so that it begins at `before` [4, 4], the pose of the video's last latent frame. f is
-    `latent_frames`; the latent frames are spread evenly over the path. Translations are divided by `scale`, the video's
-    first scale. If `scale` is 0 because the camera has not moved yet, they are divided by the longest step of this
-    path. Raises CameraError for invalid poses.
+    The model's poses are as from `model_poses`; the world poses are camera-to-world. The path is moved so that it
+    begins at `before` [4, 4], the pose of the video's last latent frame. f is `latent_frames`, and these frames are
+    spread evenly over the path.
+
+    Translations are divided by `scale`, with which the earlier part of the video was made. A `scale` of 0 means that
+    the camera has not moved yet. Then they are divided by the longest step of this path. Raises CameraError for invalid
+    poses.
     """
     path = check_poses(c2w)
     moved = before @ inverse(path[0]) @ path
@@ -101,7 +104,8 @@ def longest_step(c2w: ArrayLike, *, frames: int, chunk: int = 1) -> float:
 def _steps(sampled: np.ndarray, before: ArrayLike | None = None) -> tuple[np.ndarray, float]:
     """Return each pose [f, 4, 4] relative to the one before it, and the length of the longest translation.
 
-    A translation as small as a rounding error is set to 0, because scaling would enlarge it to length 1.
+    The length is 0 if it is as small as a rounding error. `_scale` then sets all translations to 0 and does not enlarge
+    the error to length 1. `before` [4, 4] is the pose before the first one.
     """
     start = [] if before is None else [check_poses(as_float64(before, "the pose before")[None], "the pose before")]
     poses = np.concatenate([*start, sampled])
@@ -127,9 +131,12 @@ def scaled_intrinsics(intrinsics: np.ndarray, height: int, width: int) -> np.nda
 
 
 def pixel_rays(intrinsics: ArrayLike, height: int, width: int) -> np.ndarray:
-    """Return the unit ray through the centre of each pixel in camera axes, float64 [3, 64, cells]. The second axis
-    holds the 8x8 pixels of a latent cell by row, the third the cells by row. `intrinsics` is in pixels of an 832x480
-    image. The last result is cached, because all chunks of a video share it. Do not write into the result."""
+    """Return the unit ray through the centre of each pixel in camera axes, float64 [3, 64, cells].
+
+    The second axis holds the 8x8 pixels of a latent cell by row, the third the cells by row. `intrinsics`, [n, 4] or
+    [4], is in pixels of an 832x480 image; the first row is used. The last result is cached, because all chunks of a
+    video share it. Do not write into the result.
+    """
     return _rays(tuple(scaled_intrinsics(check_intrinsics(intrinsics), height, width).tolist()), height, width)
 
 
@@ -179,10 +186,11 @@ def camera_embedding(
 def pose_embedding(
     poses: np.ndarray, intrinsics: ArrayLike, *, height: int, width: int, flags: np.ndarray | None = None
 ) -> torch.Tensor:
-    """Return the `camera_embedding` of poses [f, 4, 4] from `model_poses`, for all or some latent frames of a video.
+    """Return the camera input for poses [f, 4, 4] from `model_poses`, for all or some latent frames of a video.
 
-    `intrinsics` [4] or [n, 4] is in pixels of an 832x480 image, `height` and `width` are the video's. With the `flags`
-    [f, 4] of an action model, return the `action_embedding` instead.
+    `intrinsics` [4] or [n, 4] is in pixels of an 832x480 image. `height` and `width` are the video's in pixels. The
+    result is as from `camera_embedding`, or with the `flags` [f, 4] of an action model as from `action_embedding`.
+    Raises CameraError for a size that is not a multiple of 8 and for invalid intrinsics.
     """
     _check_size(height, width)
     rays = pixel_rays(intrinsics, height, width)

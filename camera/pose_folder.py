@@ -40,12 +40,14 @@ def load_poses(path: str | Path) -> tuple[np.ndarray, np.ndarray]:
 def read_pose_folder(
     path: str | Path, *, lens: Path | np.ndarray | None = None, actions: bool | None = None
 ) -> PoseFolder:
-    """Read a pose folder, a zip file of one, or a pose file with intrinsics.npy and action.npy in the same folder.
+    """Read a pose folder, a zip file of such a folder, or a pose file with intrinsics.npy and action.npy next to it.
 
-    `lens` replaces intrinsics.npy by another file or by an array [n, 4]. `actions` is None to read action.npy if it
-    exists, True to require it, and False to skip it. If the number of lens rows is neither 1 nor the number of poses,
-    only the first row is kept, because the model uses no other. If the numbers of poses and of actions differ, the
-    longer array is cut. `notes` report both. Raises CameraError for an invalid file or fewer than five poses.
+    lens: a file or an array [n, 4] that replaces intrinsics.npy.
+    actions: None reads action.npy if it exists, True requires it, and False skips it.
+
+    If the number of lens rows is neither 1 nor the number of poses, only the first row is kept, because the model uses
+    no other. If the numbers of poses and actions differ, the longer array is cut. The `notes` of the result report both
+    cases. Raises CameraError for an invalid file or fewer than five poses.
     """
     path = Path(path)
     if path.suffix.lower() == ".zip":

@@ -42,9 +42,11 @@ def unit(vectors: np.ndarray) -> np.ndarray:
 
 
 def from_angles(axes: str, degrees: ArrayLike) -> np.ndarray:
-    """Return right-handed rotations [n, 3, 3] by `degrees` [n] about an axis "X", "Y" or "Z", or [n, k] about k axes.
+    """Return right-handed rotations [n, 3, 3] by `degrees` about one or more coordinate axes.
 
-    "YX" is Y @ X. In OpenCV axes a positive X looks up, Y turns right, and Z rolls clockwise as the camera sees it.
+    `axes` is a string of k axes, such as "X" or "YXZ". `degrees` is [n, k], or [n] for one axis. The rotations are
+    multiplied in the order of the string: "YX" is Y @ X. In OpenCV axes a positive angle about X looks up, and about Y
+    turns right. About Z it rolls clockwise as the camera sees it.
     """
     angles = np.deg2rad(np.reshape(np.asarray(degrees, float), (-1, len(axes))))
     rotations = np.tile(np.eye(3), (len(angles), 1, 1))

@@ -46,11 +46,15 @@ def _written(values: np.ndarray, form: str) -> bool:
 
 
 def position_error(away: float, rounding: Rounding, exact_turns: bool, inverted: bool) -> float:
-    """Return how far apart rounding can move two positions of a camera that stands still, in the file's units.
+    """Return the largest distance that rounding can put between two positions of a camera that stands still.
 
-    `away` is the largest distance of a position from the origin. `rounding` is the rounding error of the numbers in the
-    file. A world-to-camera matrix (`inverted`) has the position -R^T t. So if its rotations are rounded (`exact_turns`
-    is False), the error grows with the distance.
+    away: the largest distance of a position from the origin.
+    rounding: the rounding error of the numbers in the file.
+    exact_turns: whether the rotations in the file are exact (see EXACT).
+    inverted: whether the file has world-to-camera matrices.
+
+    The position of a world-to-camera matrix is -R^T t. If its rotation R is rounded, the error grows with the distance
+    from the origin. All lengths are in the file's units.
     """
     shift = rounding.at(away)
     if inverted and not exact_turns:
@@ -64,11 +68,11 @@ def position_error(away: float, rounding: Rounding, exact_turns: bool, inverted:
 def remove_rounding(
     c2w: np.ndarray, numbers: np.ndarray, *, inverted: bool = False, dtype: np.dtype | None = None
 ) -> np.ndarray:
-    """Return c2w [n, 4, 4]. If the positions differ only by rounding errors, all are set to their median.
+    """Return poses [n, 4, 4] with all positions set to their median, if they differ only by rounding errors.
 
-    `numbers` [n, ...] are the numbers in the file, of the dtype `dtype`: matrices, or quaternions and translations.
-    `inverted`: the file has world-to-camera matrices. The tolerance is estimated from the digits or `dtype` of the
-    numbers, and from the distance to the origin.
+    Other poses are returned unchanged. `numbers` [n, ...] are the numbers in the file: matrices, or quaternions and
+    translations. `dtype` is the dtype of the numbers in the file. `inverted` is True for a file of world-to-camera
+    matrices. The tolerance is estimated from the digits or `dtype` of the numbers, and from the distance to the origin.
     """
     places = c2w[:, :3, 3]
     spread = np.ptp(places, axis=0).max(initial=0.0)
@@ -85,7 +89,8 @@ def remove_rounding(
 
 
 def make_rigid(matrices: np.ndarray) -> np.ndarray:
-    """Return matrices [n, 4, 4] with 3x3 parts replaced by the nearest rotations, if they differ only by rounding."""
+    """Return matrices [n, 4, 4] with each 3x3 part replaced by the nearest rotation, if the difference is explained by
+    rounding. Return other matrices unchanged."""
     if not np.isfinite(matrices).all():
         return matrices
     skew = _skew(matrices).max(initial=0.0)

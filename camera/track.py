@@ -20,8 +20,9 @@ class CameraTrack:
     poses: [f, 4, 4], the model's input, each relative to the pose before it, with translations divided by `scale`.
     lens: [4], fx, fy, cx, cy in pixels of an 832x480 image.
     world: [f, 4, 4], the same poses as camera-to-world matrices, unscaled.
-    scale: a length in the path's unit; 0 until the camera moves.
-    used, given: the run uses the first `used` poses of a path that has `given`. Both are 0 without a path.
+    scale: the length, in world units, of a translation that becomes 1; 0 until the camera moves.
+    used: the number of poses at the start of the path that the run uses; 0 without a path.
+    given: the number of poses of the whole path; 0 without a path.
     flags: [f, 4], the keys W, A, S, D of an action model; None for other models.
     """
 
@@ -94,9 +95,10 @@ def continue_track(
 ) -> CameraTrack:
     """Return the camera of a run that continues a video from its last pose, `before` [4, 4].
 
-    The run uses the first `frames` poses of the path `c2w` (None: the camera stands still); `lens`, `chunk` and
-    `actions` are as in `begin_track`. Translations are divided by `scale`; if it is 0, by this path's longest step: see
-    `continued_poses`. Raises CameraError for invalid arrays and for a path that is too short.
+    The run uses the first `frames` poses of the path `c2w` (None: the camera stands still). `lens`, `chunk` and
+    `actions` are as in `begin_track`. Translations are divided by `scale`, the `CameraTrack.scale` of the video so far.
+    If it is 0, they are divided by the longest step of this path. Raises CameraError for invalid arrays and for a path
+    that is too short.
     """
     given = 0 if c2w is None else len(c2w)
     c2w = standing_still(frames) if c2w is None else c2w

@@ -21,8 +21,8 @@ from .recordings import replays_rightly
 from .work import Rates, Row, base_rows, preset, rows_of
 
 NAIVE = 20.0
-"""A ratio of speeds. If the VAE's convolutions reach less than 1/20 of the TFLOP/s of matrix products, MIOpen probably
-uses its slow default kernel."""
+"""The largest plausible ratio between the TFLOP/s of matrix products and of the VAE's convolutions. Above it, MIOpen
+(AMD's library for convolutions) probably uses its slow default kernel."""
 WRONG = 0.1
 """The relative error above which a kernel counts as wrong. Smaller errors come from low precision."""
 MOVED = Size(8192, 0, 16384)
@@ -34,9 +34,15 @@ SLOWEST = 1e-3
 
 @dataclass(frozen=True)
 class Checkup:
-    """The result of a checkup. `facts`: the facts about the machine by name. `trials` and `rates`: the tests of kernels
-    and the best rates, by kind of work. `rows`: the expected speed of each causal release. `base`: the expected speed
-    of the base model. `advice`: recommendations."""
+    """The result of a checkup.
+
+    facts: the facts about the machine, by name.
+    trials: the tests of kernels, by kind of work.
+    rates: the rate of the chosen kernel, by kind of work.
+    rows: the expected speed of the causal releases, for each setting.
+    advice: recommendations for the user.
+    base: the expected speed of the base model.
+    """
 
     facts: dict[str, Any]
     trials: dict[Work, tuple[Trial, ...]]
@@ -105,7 +111,11 @@ def check(device: torch.device, folder: Path | None = None) -> Checkup:
 
 
 def _expected(device: torch.device, found: dict[Work, Rate], facts: dict[str, Any]) -> tuple[list[Row], list[Row]]:
-    """Return the expected speed of causal releases and base model, by rates measured at each model's matrix sizes."""
+    """Return the expected speed of the causal releases and of the base model.
+
+    `found` are the rates measured at the matrix sizes of the 1.3B model. The rates at the sizes of the 14B model are
+    measured here.
+    """
     unknown = Rates(SLOWEST, SLOWEST, SLOWEST, SLOWEST, SLOWEST, bandwidth(device), bus(device), facts["memory_total"])
     small = large = _with_rates(unknown, device, found)
     with suppress(torch.OutOfMemoryError):  # the matrices of the 14B take 2 GB
@@ -130,7 +140,7 @@ def _with_rates(known: Rates, device: torch.device, found: dict[Work, Rate]) -> 
 
 
 def bandwidth(device: torch.device) -> float:
-    """Return the bandwidth of a GPU's memory in GB/s: reading and writing of a timed copy."""
+    """Return the measured bandwidth of a GPU's memory in GB/s: the bytes that a copy reads and writes per second."""
     x = torch.empty(MOVED.rows, MOVED.dim, dtype=torch.bfloat16, device=device)
     y = torch.empty_like(x)
     return 2 * x.nbytes / (seconds_of(lambda: y.copy_(x), device) or 1.0) / 1e9

@@ -105,7 +105,12 @@ def _host_memory() -> dict[str, Any]:
 
 
 def disk_speed(folder: Path) -> dict[str, Any]:
-    """Return the speed, in MB/s, of writing and reading a file in `folder`, or the `reason` why this fails."""
+    """Return the speed of writing and reading a file in `folder`.
+
+    The result is a dict with `folder`, `write_mb_s` and `read_mb_s`, the speeds in MB/s. Systems without posix_fadvise
+    get no `read_mb_s`, because the file would be read from the page cache. If the file cannot be written, the dict has
+    the `reason` instead of the speeds.
+    """
     data = os.urandom(DISK_BYTES // 16) * 16
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -12,9 +12,13 @@ from .work import Rates
 
 
 class Shares(NamedTuple):
-    """The fractions of a card's published rates that kernels reach. `linear`, `attention` and `convolution` are
-    fractions of the fp16 rate. `int8` and `fp8` are fractions of the rates of these types, `attention_8bit` of the int8
-    rate, and `bandwidth` of the memory bandwidth."""
+    """The fractions of a card's published rates that kernels reach.
+
+    linear, attention, convolution: fractions of the fp16 rate.
+    int8, fp8: fractions of the int8 and of the fp8 rate.
+    attention_8bit: a fraction of the int8 rate.
+    bandwidth: a fraction of the memory bandwidth.
+    """
 
     linear: float = 0.90
     int8: float = 0.71
@@ -30,9 +34,14 @@ RADEON = Shares(0.57, 0.50, 0.0, 0.42, 0.42, 0.23)
 
 
 class Published(NamedTuple):
-    """The published figures of a card. `memory` is in GB, and `bandwidth` (of the memory) and `bus` are in GB/s. `half`
-    (fp16 with fp32 accumulation), `int8` and `fp8` are dense TFLOP/s; 0 means unsupported. `shares`: the fractions of
-    these figures that kernels reach."""
+    """The published figures of a card.
+
+    memory: the size of the memory in GB.
+    bandwidth: the bandwidth of the memory in GB/s.
+    half, int8, fp8: the dense rates in TFLOP/s, `half` for fp16 with fp32 accumulation; 0 means unsupported.
+    bus: the bandwidth of copies from host memory in GB/s.
+    shares: the fractions of these rates that kernels reach.
+    """
 
     memory: float
     bandwidth: float

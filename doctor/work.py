@@ -1,5 +1,5 @@
-"""An estimate of the seconds of a chunk from a card's rates. It adds up matrix products, attention, the VAE, memory
-traffic and kernel launches, and includes the copying of weights over the bus."""
+"""An estimate of the time of a chunk, in seconds, from a card's rates. It adds up matrix products, attention, the VAE,
+memory traffic and kernel launches. Copies of weights over the bus run in parallel."""
 
 import math
 from typing import NamedTuple
@@ -31,9 +31,16 @@ FOUR_BIT = 0.57
 
 
 class Rates(NamedTuple):
-    """A card's rates. `linear` and `linear_8bit` (matrix products in 16 and 8 bits), `attention`, `attention_8bit` and
-    `convolution` (the VAE) are in TFLOP/s. `bandwidth` (of the memory) and `bus` are in GB/s, and `memory` is in bytes.
-    `recorded`: whether kernels run from a CUDA graph."""
+    """The rates of kernels on a card, and the size of its memory.
+
+    linear, linear_8bit: matrix products in 16 and in 8 bits, in TFLOP/s.
+    attention, attention_8bit: attention in 16 and in 8 bits, in TFLOP/s.
+    convolution: the VAE, in TFLOP/s.
+    bandwidth: the bandwidth of the memory in GB/s.
+    bus: the bandwidth of copies from host memory in GB/s.
+    memory: the size of the memory in bytes.
+    recorded: whether kernels run from a CUDA graph.
+    """
 
     linear: float
     linear_8bit: float
@@ -47,9 +54,15 @@ class Rates(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """The setting of a chunk. `size`: height and width of the video in pixels. `frames`, `window` and `sink`: latent
-    frames of the chunk, of the attention window and of the window's sink. `forwards`: the model's forwards for each
-    chunk. `eight_bit`: whether matrix products and attention use 8 bits."""
+    """The setting of a chunk.
+
+    size: the height and width of the video in pixels.
+    frames: the latent frames of the chunk.
+    window: the latent frames of the attention window, including the sink.
+    sink: the latent frames at the start of the video that remain in the window.
+    forwards: the model's forwards for each chunk.
+    eight_bit: whether matrix products and attention use 8 bits.
+    """
 
     size: tuple[int, int]
     frames: int = 4
@@ -70,8 +83,15 @@ class Setting(NamedTuple):
 
 
 class Seconds(NamedTuple):
-    """The seconds of a chunk by cause. `memory`: reading and writing of GPU memory. `launches`: kernel launches. `bus`:
-    copies of weights from host memory, in parallel to the model's other work."""
+    """The time of a chunk in seconds, by cause.
+
+    products: matrix products.
+    attention: attention.
+    vae: the VAE.
+    memory: reading and writing of GPU memory.
+    launches: kernel launches.
+    bus: copies from host memory, in parallel with the model's computation.
+    """
 
     products: float
     attention: float
@@ -184,8 +204,13 @@ def _work(config: ModelConfig, setting: Setting) -> RolloutWork:
 
 
 class Row(NamedTuple):
-    """The estimate for one model and setting on a card. `model`: a key of MODELS. `fit`: the placement in memory. `fit`
-    and `seconds` are None if the model does not fit."""
+    """The estimate for one model and setting on a card.
+
+    model: a key of MODELS, or "base" for the base model.
+    setting: the setting of a chunk.
+    fit: the placement of the model in memory; None if the model does not fit.
+    seconds: the time of a chunk; None if the model does not fit.
+    """
 
     model: str
     setting: Setting
@@ -229,9 +254,11 @@ def base_rows(rates: Rates) -> list[Row]:
 
 
 def preset(rows: list[Row], model: str) -> Row | None:
-    """Return the estimate with the recommended setting of `model`, a key of MODELS, or None if no setting fits. `rows`:
-    estimates, the best quality first. The recommended setting is the first one that reaches FAST_ENOUGH frames per
-    second, or else the fastest."""
+    """Return the estimate with the recommended setting of `model`, a key of MODELS, or None if no setting fits.
+
+    `rows` are estimates in order of quality, the best first. The recommended setting is the first one that reaches
+    FAST_ENOUGH frames per second. If none does, it is the fastest one.
+    """
     fitting = [row for row in rows if row.model == model and row.fit is not None]
     fast = (row for row in fitting if row.frames_a_second >= FAST_ENOUGH)
     return next(fast, None) or max(fitting, key=lambda row: row.frames_a_second, default=None)

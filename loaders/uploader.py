@@ -1,8 +1,8 @@
-"""The upload of bytes from files to a device, in parallel with other work. All weights reach a GPU through this module.
+"""The upload of bytes from files to a device, in parallel with other work.
 
-Several reader threads work on an upload. A thread reads the next chunk into a staging buffer (pinned memory for CUDA)
-that is free. Then it starts the copies out of that buffer on its own CUDA stream. While these copies run, the thread
-goes on with its other buffer.
+It serves the diffusion models and the blocks of the text encoder. Several reader threads work on an upload. Each thread
+reads a chunk into a free staging buffer (pinned memory for CUDA). It then starts the copies from this buffer to the
+device on a CUDA stream of its own. While these copies run, the thread reads the next chunk into another buffer.
 """
 
 import io
@@ -29,11 +29,15 @@ _POLL_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class UploadSettings:
-    """The settings of an upload. The staging buffers take threads * buffers * chunk_bytes of host memory, by default at
-    most 320 MB.
+    """The settings of an upload.
 
-    A reader thread waits for the copies from a buffer by spinning, because sleeping makes a whole load 20 % slower.
-    `sleep` should be set if copies often wait for a model's work, as in streaming.
+    threads: the number of reader threads.
+    buffers: the number of staging buffers of each thread, for CUDA. Other devices use one buffer.
+    chunk_bytes: the size of a staging buffer, which is the largest size of a chunk.
+    sleep: whether a thread sleeps while it waits for the copies from a buffer. Otherwise it spins.
+
+    For CUDA the buffers take threads * buffers * chunk_bytes of host memory, by default at most 320 MiB. Sleeping makes
+    the load of a whole model 20 % slower. It is meant for copies that often wait for a model's work, as in streaming.
     """
 
     threads: int = min(10, os.cpu_count() or 1)
@@ -62,10 +66,10 @@ class Uploader(AbstractContextManager["Uploader"]):
     def upload(
         self, entries: list[TensorEntry], buffer_key: Callable[[str], str] = block_of
     ) -> tuple[dict[str, Tensor], "Upload"]:
-        """Start to upload the entries into new device memory. Return their tensors by name, and the upload. The values
-        are complete after `Upload.wait`.
+        """Start to upload the entries into new device memory. Return the tensors by name, and the upload.
 
-        Tensors with the same `buffer_key(name)` share a device buffer, which is freed with the last of them.
+        The values of the tensors are complete after `Upload.wait`. Tensors with the same `buffer_key(name)` share a
+        device buffer, which is freed with the last of these tensors.
         """
         targets = allocate(entries, self.device, buffer_key)
         chunks = chunks_of(entries, targets, self.settings.chunk_bytes)
@@ -73,10 +77,11 @@ class Uploader(AbstractContextManager["Uploader"]):
         return {entry.name: tensor_at(targets[entry.name], entry) for entry in entries}, upload
 
     def start(self, chunks: Iterable[FileChunk], total: int = 0) -> "Upload":
-        """Start to copy the chunks, each of at most `settings.chunk_bytes`, and return the upload. `total` is their
-        number of bytes, for the progress display.
+        """Start to copy the chunks to the device, and return the upload.
 
-        The device writes to the targets after the work that is on the caller's CUDA stream at the time of this call.
+        Each chunk has at most `settings.chunk_bytes` bytes. `total` is the number of bytes of all chunks, for the
+        progress display. The device writes to the targets only after the work that is on the caller's CUDA stream at
+        the time of this call.
         """
         queue = _ChunkQueue(chunks, self.device, self._closing)
         readers = [self._threads.submit(self._carry, queue) for _ in range(self.settings.threads)]
@@ -124,10 +129,11 @@ class Upload:
         self._queue, self._readers, self._device, self._total = queue, readers, device, total
 
     def wait(self, progress: Progress | None = None) -> None:
-        """Wait until all copies have been started, and make the caller's CUDA stream wait for their end.
+        """Wait until all copies have been started, and make the caller's CUDA stream wait for the end of the copies.
 
-        `progress(bytes, total)` is called ten times a second, and at the end. An error of a reader thread is raised
-        here, at every call. It is CheckpointError for a file that is too short or cannot be read.
+        `progress(bytes, total)` is called about ten times a second, and at the end. Raises the error of a reader
+        thread, also when called again. It is CheckpointError for a file that is too short, was replaced, or cannot be
+        read.
         """
         waiting = set(self._readers)
         while waiting:  # short waits, so that Ctrl-C works on every system
@@ -181,7 +187,8 @@ class Lane:
         self._buffer = torch.empty(settings.chunk_bytes, dtype=torch.uint8)
 
     def wait_for(self, allowed: torch.cuda.Event | None) -> None:
-        """Delay the next copies until the device has passed the event `allowed`."""
+        """Make the next copies wait until the device has passed the event `allowed`. Do nothing for devices without
+        CUDA."""
 
     def carry(self, chunk: FileChunk) -> torch.cuda.Event | None:
         """Read a chunk and start its copies. Return the CUDA event after them; None for devices without CUDA.

@@ -13,7 +13,8 @@ from ..options import CHUNKS, FRAMES, KEY_VALUE_MODES
 CATEGORY = "LingBot-World/camera"
 Camera, State = io.Custom("LINGBOT_CAMERA"), io.Custom("LINGBOT_STATE")
 AS_TRAINED, UNSET = "as the model was trained", -1
-"""Values for the model's own setting: AS_TRAINED of a chunk input, UNSET of a window or sink input."""
+"""The values that select the setting that the model was trained with: AS_TRAINED for the size of a chunk, UNSET for the
+size of a window or sink."""
 
 
 def whole(name: str, bounds: tuple[int, int, int], tooltip: str, **more: Any) -> io.Int.Input:

@@ -242,7 +242,9 @@ def _check(find: Callable[..., PerExpert[Path] | Path], *names_and_modes: str) -
 def _check_headers(paths: PerExpert[Path] | Path, version: str, *modes: str) -> None:
     """Check the headers of the files of both experts, or of a causal model.
 
-    `modes` are `arithmetic` and `attention`. `version`, the files' fingerprint, keeps cached results apart.
+    `modes` are `arithmetic` and `attention`. `version` is the fingerprint of the files. As part of the cache's key, it
+    causes a new check after a file has changed. Raises CheckpointError for an invalid file, and InputError for a mode
+    that the device does not support.
     """
     from ..host.loading import check_8_bits
     from ..loaders import open_checkpoint
@@ -253,7 +255,8 @@ def _check_headers(paths: PerExpert[Path] | Path, version: str, *modes: str) -> 
 
 
 def _find_experts(names: dict[str, str]) -> dict[str, Path]:
-    """Return the path of each expert that is not FROM_PACKAGE. Raises one InputError for all missing files."""
+    """Return the path of each expert's file, by role: "high" or "low". Experts with the name FROM_PACKAGE are left out.
+    Raises one InputError for all missing files."""
     found, missing = {}, []
     for role, name in names.items():
         if name != FROM_PACKAGE:

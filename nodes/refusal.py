@@ -9,9 +9,10 @@ from ..host.files.folders import fingerprint
 
 
 class NamesToCheck(list[str]):
-    """A list of combo options that contains every name (`in` is always true).
+    """A list of combo options that contains every name: `in` is always true.
 
-    With it ComfyUI reports no unlisted name itself, so the node's own check can report it with a better message.
+    ComfyUI therefore accepts names that are not in the list, and the node's own check can reject them with a better
+    message.
     """
 
     def __contains__(self, name: object) -> bool:
@@ -21,9 +22,10 @@ class NamesToCheck(list[str]):
 def refusal(check: Callable[..., object], *arguments) -> bool | str:
     """Return True if `check(*arguments)` passes, else the message of its LingBotError or OSError.
 
-    If an argument is None, its value comes from a linked node later, so `check` is not called. ComfyUI repeats a
-    message for each parameter of a node's `validate_inputs`. So that method has only one parameter and reads the other
-    inputs from `host.prompt.queue.known_inputs`.
+    An argument is None if a linked node supplies its value later. In this case return True without a call of `check`.
+
+    ComfyUI repeats a message for each parameter of a node's `validate_inputs`. Most nodes therefore have one parameter
+    there, and read the other inputs from `host.prompt.queue.known_inputs`.
     """
     if None in arguments:
         return True
@@ -37,8 +39,11 @@ def refusal(check: Callable[..., object], *arguments) -> bool | str:
 
 
 def fingerprint_of(find: Callable[..., Path | Iterable[Path | None]], *arguments) -> str:
-    """Return the fingerprint of the files that `find(*arguments)` returns. Return an empty string if a file is missing,
-    because `validate_inputs` reports that, or if an argument is None, because a linked node supplies it later."""
+    """Return the fingerprint of the files that `find(*arguments)` returns, or an empty string if it is unknown.
+
+    It is unknown if a file is missing, which `validate_inputs` reports. It is also unknown if an argument is None,
+    because a linked node supplies the value later.
+    """
     if None in arguments:
         return ""
     try:

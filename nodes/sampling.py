@@ -260,10 +260,11 @@ class LingBotWorldSampler(io.ComfyNode):
 
 
 def _schedule(steps: int, shift: float, solver: SolverName, denoise: float) -> tuple[Tensor, Tensor]:
-    """Return the sigmas [steps + 1] and the integer timesteps [steps] of a schedule. Raises InputError for an invalid
-    number, because another node may supply it.
+    """Return the sigmas [steps + 1] and the integer timesteps [steps] of a schedule.
 
-    With a denoise below 1, they are the last steps of a longer schedule, as in ComfyUI's KSampler and BasicScheduler.
+    With a `denoise` below 1 the result is the end of a schedule of steps / denoise steps, as in ComfyUI's KSampler and
+    BasicScheduler. Raises InputError for an invalid number. The check is made here, because a linked node supplies its
+    value only during the run.
     """
     from ..sampling import flow_sigmas, flow_timesteps
 

@@ -44,14 +44,17 @@ def _paths(text_encoder: str, tokenizer: str) -> tuple[Path, Path]:
 
 
 def _check_files(text_encoder: str) -> None:
-    """Raise LingBotError for a text encoder or tokenizer that is missing or of another kind. The tokenizer is always
-    the one that AUTO finds, whatever the node's choice."""
+    """Raise LingBotError for a text encoder or tokenizer that is missing or of another kind.
+
+    The checked tokenizer is the one for the choice AUTO, because the node's own choice is unknown here.
+    """
     open_weights(folders.resolve_text_encoder(text_encoder))
     find_tokenizer(_paths(text_encoder, folders.AUTO)[1])
 
 
 class _WithFiles:
-    """A mixin of both text nodes that rejects invalid files early, and runs the node again after a file has changed."""
+    """The common base of both text nodes. It rejects invalid files before the run, and makes ComfyUI run a node again
+    after a file has changed."""
 
     @classmethod
     def validate_inputs(cls, text_encoder) -> bool | str:

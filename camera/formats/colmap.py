@@ -41,7 +41,13 @@ FIELDS = (
 
 
 class _Camera(NamedTuple):
-    """A camera of COLMAP: model, image (width, height), `lens` (fx, fy, cx, cy in its pixels), distortion terms."""
+    """A camera of COLMAP.
+
+    model: the name of the camera model.
+    size: the width and height of the images in pixels.
+    lens: fx, fy, cx, cy in pixels of these images; empty for a model other than a pinhole.
+    terms: the distortion terms.
+    """
 
     model: str
     size: tuple[float, float]
@@ -50,10 +56,11 @@ class _Camera(NamedTuple):
 
 
 def read_colmap(path: Path) -> CameraFile:
-    """Read a path, ordered by image name, from COLMAP's images and cameras, .bin or .txt. `path` is a file or folder.
+    """Read a camera path from COLMAP's images and cameras files, .bin or .txt. Poses are ordered by image name.
 
-    In a project's folder the files are searched for in sparse/0, sparse, colmap/sparse/0, colmap and 0. Raises
-    CameraError if the files are missing or invalid.
+    `path` is one of the files or a folder. In a project's folder the files are searched for in sparse/0, sparse,
+    colmap/sparse/0, colmap and 0. Raises CameraError if the images file is missing or invalid. A fault of the cameras
+    file becomes the `lens_fault` of the result.
     """
     folder = model_folder(path) if path.is_dir() else path.parent
     binary = path.suffix.lower() == ".bin" if path.is_file() else (folder / "images.bin").is_file()
@@ -72,14 +79,15 @@ def read_colmap(path: Path) -> CameraFile:
 
 
 def model_folder(folder: Path) -> Path:
-    """Return the folder with COLMAP's files: `folder` or its sparse/0, sparse, colmap/sparse/0, colmap or 0."""
+    """Return the first folder with COLMAP's files: `folder`, or in it sparse/0, sparse, colmap/sparse/0, colmap or 0.
+    Return `folder` if none has these files."""
     below = (folder, *(folder / name for name in ("sparse/0", "sparse", "colmap/sparse/0", "colmap", "0")))
     return next((each for each in below if any((each / name).is_file() for name in COLMAP_FILES)), folder)
 
 
 def _other_models(folder: Path) -> tuple[str, ...]:
-    """Return a note if other folders next to a model's `folder` hold the rest of the images: COLMAP numbers models that
-    it could not join."""
+    """Return a note for the user if COLMAP made several models, of which only the one in `folder` is read. COLMAP
+    writes models that it cannot join into numbered folders next to each other."""
     files = [file for name in COLMAP_FILES[:2] for file in folder.parent.glob(f"[0-9]*/{name}")]
     others = sorted({file.parent.name for file in files})
     if not folder.name.isdigit() or len(others) < 2:

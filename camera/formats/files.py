@@ -35,9 +35,12 @@ from .text_files import KITTI_FIELDS, RE10K_FIELDS, TUM_FIELDS, read_kitti, read
 class Format:
     """A camera file format.
 
-    Its fields are the suffixes of its files, the function `read`, and the `convention` of its matrices (empty if the
-    user must name it). `wants` names the second argument of `read`: "convention", "image_size", or empty for none.
-    `fields` list which fields of the file are used.
+    description: a short description for the user.
+    suffixes: the suffixes of the format's files.
+    read: the function that reads a file.
+    convention: the name in CONVENTIONS of the matrices' convention; empty if the user must choose it.
+    fields: the fields of the files, with their use.
+    wants: the second argument of `read`, "convention" or "image_size"; empty if there is none.
     """
 
     description: str
@@ -123,11 +126,15 @@ def read_camera(
 ) -> tuple[CameraPath, list[str]]:
     """Return the camera path in a file or folder, and notes on content that the model cannot use, such as distortion.
 
-    `format` is a name in FORMATS; None detects it. `convention` is a name in CONVENTIONS. It is required for the format
-    "matrices", and overrides the convention of other formats. `image_size` (width, height) is the image size in pixels
-    that the focal lengths in a "vipe" file refer to. `fov_deg` is a horizontal field of view that replaces the file's
-    lens. It is required if the file has no lens, and makes `image_size` unnecessary. Raises CameraError for a file that
-    is missing, invalid or of an unknown format, and for a required argument that is None.
+    format: a name in FORMATS; None detects the format.
+    convention: a name in CONVENTIONS, which replaces the format's own convention. The format "matrices" requires it
+    unless the file states its convention.
+    image_size: the width and height in pixels of the images that the focal lengths in a "vipe" file refer to.
+    fov_deg: the horizontal field of view in degrees of a lens that replaces the file's. It is required if the file's
+    lens is unreadable or not a pinhole, or needs a missing `image_size`.
+
+    A file without a lens gets 79 degrees, which a note reports. Raises CameraError for a file that is missing, invalid
+    or of an unknown format, and for a missing argument.
     """
     path = Path(path)
     if format is None:
@@ -181,8 +188,11 @@ def _read_as_it_looks(
 
 
 def check_written(target: Path) -> None:
-    """Raise CameraError if `write_camera` cannot write to `target`. A target that is not a .json file must be a folder,
-    so its name must not be a file or have the suffix of a camera file."""
+    """Raise CameraError if `write_camera` cannot write to `target`.
+
+    A target without the suffix .json must be a folder or a new name. A new name must not have the suffix of a camera
+    file.
+    """
     suffix = target.suffix.lower()
     called = target.is_file() or any(suffix in format.suffixes for format in FORMATS.values())
     if suffix != ".json" and not target.is_dir() and called:

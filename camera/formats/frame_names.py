@@ -28,10 +28,10 @@ def refuse_gaps(indices: Sequence[float] | np.ndarray, name: str) -> None:
 
 
 def in_name_order(frames: Sequence[T], name: Callable[[T], str], where: str) -> list[T]:
-    """Return the frames sorted by the number in their file names. It may be a decimal number.
+    """Return the frames sorted by the numbers in their file names, which may be decimal numbers.
 
-    `name` returns the file name of a frame; `where` begins error messages. Without numbers the names are sorted as
-    text. Raises CameraError if numbers are missing from the sequence, or if only some of the names have a number.
+    `name` returns the file name of a frame. If no name has a number, the frames are sorted by name. Raises CameraError,
+    which begins with `where`, for a gap in the numbers (see `refuse_gaps`) and if only some names have a number.
     """
     names = [_SUFFIX.sub("", name(frame)) for frame in frames]
     bare = [each for each in names if not re.search(r"\d", each)]
@@ -52,9 +52,10 @@ def in_name_order(frames: Sequence[T], name: Callable[[T], str], where: str) -> 
 
 
 def in_time_order(frames: list[Mapping], keys: Sequence[str], path: Path, *, even: bool = True) -> list[Mapping]:
-    """Return the frames sorted by the first of the `keys` that all have; unchanged without such a key.
+    """Return the frames sorted by the first of the `keys` that every frame has; unchanged without such a key.
 
-    If `even`, raises CameraError for a gap between the times (see `refuse_gaps`). The message names the file `path`.
+    Raises CameraError, which begins with `path`, for a value that is not a finite number. If `even` is true, a gap
+    between the values is an error too (see `refuse_gaps`).
     """
     for key in keys:
         if all(key in frame for frame in frames):
@@ -67,9 +68,11 @@ def in_time_order(frames: list[Mapping], keys: Sequence[str], path: Path, *, eve
 
 
 def _even_order(columns: np.ndarray) -> np.ndarray | None:
-    """Return the sort order, int [n], of n frames by the k numbers [n, k] in their names. The result sorts a column of
-    numbers that then rises without gaps, while the columns to its left never fall. Return None without such a
-    column."""
+    """Return the order, int [n], that sorts n frames by one of the k numbers in their names; None if no number fits.
+
+    A column of the numbers [n, k] fits if it rises without gaps in this order, while the columns to the left of it
+    never fall. The first column that fits is used.
+    """
     for at, column in enumerate(columns.T):
         order = np.argsort(column, kind="stable")
         if not _gap(column[order]) and (np.diff(columns[order, :at], axis=0) >= 0).all():

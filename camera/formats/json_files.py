@@ -25,9 +25,10 @@ OTHER_NAMES = {
     **{"width": "w", "image_width": "w", "height": "h", "image_height": "h"},
     **{"fx": "fl_x", "focal_x": "fl_x", "fy": "fl_y", "focal_y": "fl_y"},
 }
-"""The names that other programs have for fields of transforms.json, and nerfstudio's names."""
+"""Nerfstudio's names of fields in transforms.json, by the names that other programs use."""
 ACROSS, DOWN = ("x_fov", "fl_x", "camera_angle_x"), ("y_fov", "fl_y", "camera_angle_y")
-"""The fields of transforms.json with the horizontal (ACROSS) and vertical (DOWN) focal length, the preferred first."""
+"""The fields of transforms.json that determine the horizontal (ACROSS) and the vertical (DOWN) focal length, in order
+of preference."""
 WORLD = ("applied_transform", "applied_scale", "scale", "offset", "aabb", "aabb_scale", "orientation_override", "up")
 PICTURES = ("depth_file_path", "mask_path", "sharpness", "exposure", "ply_file_path", "semantics_path", "normal_path")
 SPLITS = ("train_filenames", "val_filenames", "test_filenames", "n_frames", "colmap_im_id", "camera_id", "frame_id")
@@ -87,8 +88,10 @@ def read_transforms(path: Path) -> CameraFile:
 
 
 def _merge(data: Mapping, frame: Mapping) -> dict[str, Any]:
-    """Return the fields of a frame. Fields that the frame lacks are taken from the file. A focal length of the frame,
-    in any form, replaces every form of the file's focal length."""
+    """Return the fields of a frame, completed by the fields `data` that all frames share, under nerfstudio's names.
+
+    A focal length or field of view in the frame replaces every one of the same direction (ACROSS or DOWN) in `data`.
+    """
     data, frame = _by_usual_names(data), _by_usual_names(frame)
     own = {*frame}
     for group in (ACROSS, DOWN):
@@ -136,7 +139,8 @@ def _transforms_lens(frame: Mapping, where: str) -> np.ndarray:
 
 
 def _contradiction(frame: Mapping, where: str) -> list[str]:
-    """Return a list with a note if two fields state focal lengths that differ; else an empty list."""
+    """Return a list with a note if two fields state focal lengths of the same direction that differ by over 2 %; else
+    an empty list."""
     for names, side in zip((ACROSS, DOWN), _image_size(frame, where), strict=True):
         stated = [name for name in names if name in frame]
         focals = [_focal(frame, (name,), side, where) or 0.0 for name in stated]
@@ -156,8 +160,11 @@ def _focal(frame: Mapping, names: tuple[str, ...], side: float, where: str) -> f
 
 
 def _image_size(frame: Mapping, where: str) -> tuple[float, float]:
-    """Return the image's width and height in pixels. Without them return twice cx, cy, or 832x480 for a lens stated as
-    an angle."""
+    """Return the image's width and height in pixels.
+
+    If the frame has no size, return twice cx, cy. Without cx and cy return 832x480 for a lens that is a field of view.
+    Raises CameraError if the size remains unknown.
+    """
     if not {"w", "h"} & frame.keys():
         if {"cx", "cy"} <= frame.keys():
             width, height = (2 * number_of(frame[key], f"{where} {key}") for key in ("cx", "cy"))

@@ -10,8 +10,12 @@ from ...fields import Field
 
 
 class Model(NamedTuple):
-    """A camera model with `numbers` parameters: the focal lengths (`focals` is their number), then cx, cy, then
-    distortion terms. `pinhole`: near the image centre the model equals a pinhole with these focal lengths."""
+    """A camera model.
+
+    numbers: the number of parameters: focal lengths, then cx, cy, then distortion terms.
+    focals: the number of focal lengths.
+    pinhole: whether the model, near the image centre, equals a pinhole with these focal lengths.
+    """
 
     numbers: int
     focals: int
@@ -56,7 +60,8 @@ FLAG_FIELDS = Field(FLAGS, "refused", "A lens that is not a pinhole is refused; 
 
 
 def refuse_model(model: Any, where: str, field: str = "camera_model") -> None:
-    """Raise CameraError unless the camera model is a pinhole. `where` and `field` name its source."""
+    """Raise CameraError unless the camera model named `model` is a pinhole, possibly with distortion. The message
+    begins with `where` and the file's field name `field`."""
     if str(model).upper() not in PINHOLES:
         raise CameraError(f"{where}: {field} {model!r:.60} is no pinhole camera, and the model takes no other")
 
@@ -70,7 +75,8 @@ def refuse_flags(data: Mapping[str, Any], where: str) -> None:
 
 
 def focal_of(angle: float, side: float, where: str) -> float:
-    """Return the focal length in pixels for `angle` radians across `side` pixels. `where` names the field in errors."""
+    """Return the focal length in pixels for `angle` radians across `side` pixels. Raises CameraError, which begins with
+    `where`, unless the angle is between 0 and pi."""
     if not 0 < angle < np.pi:
         raise CameraError(f"{where}: expected a field of view between 0 and 180 degrees")
     return float(side / 2 / np.tan(angle / 2))

@@ -21,8 +21,11 @@ DIRECTIONS = {
     "c2w": rf"c2w|{_CAMS}(2|to)world|worldfrom{_CAMS}|worldt{_CAMS}$|twc$",
     "w2c": rf"w2c|world(2|to)({_CAMS}|view)|{_CAMS}fromworld|{_CAMS}tworld|tcw$|^viewmat|^extrinsics?(mat\w*)?$",
 }
-"""The names that state a direction, in letters and digits alone. The first match counts, so extrinsics_c2w is camera to
-world."""
+"""Regular expressions for the names of matrices that state a direction, camera-to-world or world-to-camera.
+
+They are searched in a name in lower case that is reduced to letters and digits. The first match counts, so
+extrinsics_c2w is camera-to-world.
+"""
 
 
 def direction_of(name: str) -> str:
@@ -54,8 +57,13 @@ SENSOR_MM = 36.0
 
 
 class Named(NamedTuple):
-    """The matrices of a JSON file. `key` is the name that states their direction. `frames` are the other fields of each
-    frame, or those of the file if it has no list of frames."""
+    """The matrices of a JSON file under a name that states their direction.
+
+    key: the name.
+    matrices: the matrices as in the file.
+    frames: the other fields of each frame. If the file has no list of frames, the only item has the other fields of the
+    file.
+    """
 
     key: str
     matrices: Any
@@ -63,11 +71,11 @@ class Named(NamedTuple):
 
 
 def named_matrices(data: Any, path: Path) -> Named | None:
-    """Return the matrices of a JSON file, or None if no name states their direction (camera-to-world or the inverse).
+    """Return the matrices of a JSON file with the name that states their direction, or None if no name does.
 
-    `data` is the file's content: an object with a list of matrices, a list of frames (also inside an object), or an
-    object with a frame under each name. Raises CameraError for a gap in the frames' numbers or times. The message
-    names the file `path`.
+    `data` is the content of the file `path`. It may be an object with a list of matrices, a list of frames, an object
+    with such a list, or an object with a frame under each name. Raises CameraError, which names `path`, for a gap in
+    the frames' numbers or times.
     """
     whole = _flat(data) if isinstance(data, Mapping) else {}
     if key := next(filter(direction_of, whole), None):
@@ -91,8 +99,12 @@ def _are_frames(value: Any) -> bool:
 
 
 def _flat(data: Mapping, all_objects: bool = False) -> dict[str, Any]:
-    """Return the fields of an object, and extrinsics_c2w for the field c2w of an object extrinsics in it. Only objects
-    whose name states a direction are opened, or with `all_objects` also those that contain such a name."""
+    """Return the fields of an object, in which selected inner objects are replaced by their fields.
+
+    For example, the field c2w of an inner object extrinsics becomes extrinsics_c2w. An inner object is selected if its
+    name states a direction. With `all_objects` it is also selected if one of its fields has a name that states a
+    direction.
+    """
     flat: dict[str, Any] = {}
     for key, value in data.items():
         inner = isinstance(value, Mapping) and (direction_of(key) or all_objects and any(map(direction_of, value)))
@@ -101,9 +113,12 @@ def _flat(data: Mapping, all_objects: bool = False) -> dict[str, Any]:
 
 
 def read_matrices(path: Path, convention: Convention) -> CameraFile:
-    """Read a JSON list of matrices of 4x4, 3x4 or 16 numbers, or {"matrices": [...], "fps": ...} with an optional lens,
-    or matrices under a name such as w2c. The lens is a 3x3 matrix, or Blender's as in MATRIX_FIELDS. `convention` is
-    the convention of the matrices. Raises CameraError for a missing or invalid file."""
+    """Read the camera path in a JSON file of matrices with the given `convention`.
+
+    The file is a list of matrices (4x4, 3x4 or 16 numbers), an object {"matrices": [...], "fps": ...}, or has matrices
+    under a name such as w2c. The lens is optional. It is a 3x3 matrix or consists of Blender's fields in MATRIX_FIELDS.
+    Raises CameraError for a missing or invalid file.
+    """
     data = read_json(path)
     if (not isinstance(data, Mapping) or "matrices" not in data) and (named := named_matrices(data, path)) is not None:
         return _read_named(named, convention, str(path))

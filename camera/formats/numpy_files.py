@@ -61,8 +61,11 @@ def read_lingbot(path: Path) -> CameraFile:
 
 
 def write_lingbot(path: CameraPath, folder: str | Path) -> None:
-    """Write a path into a folder as poses.npy and intrinsics.npy (float64), and action.npy if the path has actions.
-    LingBot-World's official code reads these files."""
+    """Write a path as poses.npy and intrinsics.npy (float64) into a folder.
+
+    LingBot-World's official code reads these files. The path's actions are written to action.npy (float32). If the path
+    has no actions, an existing action.npy is removed.
+    """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     arrays = {"poses.npy": path.c2w, "intrinsics.npy": path.intrinsics}
@@ -79,8 +82,8 @@ def write_lingbot(path: CameraPath, folder: str | Path) -> None:
 def read_vipe(path: Path, image_size: tuple[int, int] | None) -> CameraFile:
     """Read ViPE's .npz: `data` [n, 4, 4], camera-to-world in OpenCV axes, and the frame numbers `inds` [n].
 
-    The lens is read from ../intrinsics/<same name>. It is in pixels of an image of `image_size` (width, height);
-    without `image_size` the lens is unknown. Raises CameraError for a missing or invalid file.
+    The lens is read from ../intrinsics/<same name>. It is in pixels of a video of `image_size` (width, height). Without
+    `image_size` the result has a `lens_fault` instead of a lens. Raises CameraError for a missing or invalid pose file.
     """
     data, frames = _vipe_arrays(path)
     refuse_gaps(frames, f"{path} (inds)")
@@ -180,8 +183,11 @@ def _sides(shape: tuple[int, ...]) -> tuple[int, int]:
 def _archive(
     path: Path, kind: str, wanted: Callable[[str], bool]
 ) -> tuple[dict[str, np.ndarray], dict[str, tuple[int, ...]]]:
-    """Return the arrays of an .npz file whose names are `wanted`, and the shapes of the arrays in PICTURES, both by
-    name. Raises CameraError if the file cannot be read; `kind` describes the expected file in the message."""
+    """Return two dicts from an .npz file: arrays by name, and the shapes of the arrays in PICTURES by name.
+
+    The first has the arrays for which `wanted(name)` is true. Raises CameraError if the file cannot be read, if the
+    arrays exceed 512 MiB, or if an array does not contain numbers. `kind` describes the expected file in the message.
+    """
     check_file(path, LARGEST_ARCHIVE)
     try:
         with np.load(path, allow_pickle=False) as archive:

@@ -14,7 +14,7 @@ from ..pose_folder import check_file
 from ..poses import LENS_HEIGHT, LENS_WIDTH, as_float64, check_intrinsics, lens_change
 
 Lens = tuple[np.ndarray, tuple[str, ...]]
-"""A lens [n, 4], fx, fy, cx, cy in pixels of an 832x480 image, and notes for the user."""
+"""A pair of a lens [n, 4] (fx, fy, cx, cy in pixels of an 832x480 image) and notes for the user."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,8 @@ class CameraFile:
     lens_fault: str = ""
 
     def with_lens(self, read: Callable[[], Lens]) -> "CameraFile":
-        """Return this content with the lens and notes from `read()`; its CameraError becomes `lens_fault`."""
+        """Return this content with the lens and the notes that `read()` returns. If `read` raises CameraError, return
+        this content with the message as `lens_fault`."""
         try:
             lens, notes = read()
             return replace(self, intrinsics=check_intrinsics(lens), notes=self.notes + notes)
@@ -55,10 +56,10 @@ def lens_rows(pixels: np.ndarray | list[list[float]], width: float, height: floa
 
 
 def lens_notes(rows: np.ndarray, width: float, height: float, distortion: Sequence[float] = ()) -> tuple[str, ...]:
-    """Return notes for the user about a lens that varies, is for an image of another aspect ratio than 832:480, or has
-    distortion.
+    """Return notes for the user about a lens that varies, has distortion, or belongs to another aspect ratio.
 
-    `rows` [n, 4] is the lens in pixels of an 832x480 image. `width`, `height` and `distortion` are the file's.
+    The usual aspect ratio is 832:480. `rows` [n, 4] is the lens in pixels of an 832x480 image. `width` and `height` are
+    the size of the file's images in pixels, and `distortion` are the distortion terms in the file.
     """
     notes, strongest = lens_change(rows), max(map(abs, distortion), default=0.0)
     if abs(width / height / (LENS_WIDTH / LENS_HEIGHT) - 1) > 0.05:
@@ -69,7 +70,8 @@ def lens_notes(rows: np.ndarray, width: float, height: float, distortion: Sequen
 
 
 def read_text(path: Path) -> str:
-    """Return the content of a UTF-8 file. Raises CameraError for a missing file, other encodings, and above 64 MiB."""
+    """Return the content of a UTF-8 file. Raises CameraError for a file that is missing, empty, larger than 64 MiB or
+    not UTF-8."""
     check_file(path)
     try:
         return path.read_text("utf-8-sig")
@@ -78,7 +80,8 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """Return the content of a JSON file. Raises CameraError for a missing or invalid file, and above 64 MiB."""
+    """Return the content of a JSON file. Raises CameraError for a file that is missing, larger than 64 MiB or not valid
+    JSON."""
     try:
         return json.loads(read_text(path))
     except (json.JSONDecodeError, RecursionError) as error:

@@ -164,7 +164,8 @@ def _matrix(frame: Mapping, where: str) -> np.ndarray:
 
 
 def _stated_order(frames: list[Mapping]) -> str:
-    """Return "row" or "column" by the poses' key or the lens matrices; an empty string if neither shows the order."""
+    """Return the order of the numbers in the poses, "row" or "column", as the poses' key or the lens matrix shows it.
+    Return an empty string if neither shows it."""
     if any(PARTS[0] in frame for frame in frames):
         return "row"
     found = next((frame[name] for frame in frames for name in LENSES if name in frame), None)
@@ -177,10 +178,11 @@ def _stated_order(frames: list[Mapping]) -> str:
 
 
 def _by_row(matrices: np.ndarray, order: str) -> tuple[np.ndarray, list[str]]:
-    """Return poses [n, 4, 4] by row, and a note for the user if the file does not show its order.
+    """Return the poses [n, 4, 4] with their numbers by row, and a list of notes for the user.
 
-    All frames share one order. In a pose away from the origin the numbers 0, 0, 0, 1 are the last row or the last
-    column. If all poses are at the origin, `order` ("row" or "column") decides.
+    The list has a note if the order in the file is unknown. All frames have the same order. The numbers 0, 0, 0, 1 are
+    the last row of a pose by row, and the last column of a pose by column. If all poses are at the origin, both are the
+    same. Then `order` ("row" or "column") decides, or "column" is assumed if `order` is empty.
     """
     last_column, last_row = (np.abs(each).max() for each in (matrices[:, :3, 3], matrices[:, 3, :3]))
     if last_row > 0 or last_column > 0:
@@ -211,8 +213,11 @@ def pixel_lens(frames: Sequence[Mapping], where: str) -> Lens:
 
 
 def matrix_lens(frame: Mapping, where: str) -> tuple[float, float, float | None, float | None]:
-    """Return fx, fy, cx, cy in pixels from a frame's fields, or from the 3x3 matrix or the four numbers under one of
-    LENSES. cx and cy are None if the file lacks both. Raises CameraError for other shapes."""
+    """Return fx, fy, cx, cy in pixels from a frame.
+
+    They are the frame's fields of these names, or a 3x3 matrix, four numbers or an object under one of LENSES. cx or cy
+    is None if it is missing. Raises CameraError for a missing fx and for other shapes.
+    """
     name = next((name for name in LENSES if name in frame), None)
     values = frame if name is None else frame[name]
     if isinstance(values, Mapping):

@@ -25,7 +25,7 @@ KEYS = {
 }
 """JSON keys and the format that each key identifies."""
 ARRAYS = {"c2w": "megasam", "w2c": "vggt"}
-"""The directions of matrices that names of arrays in .npz files state, and the format that each identifies."""
+"""The format of an .npz file by the direction that the name of one of its arrays states."""
 COLUMNS = {19: "realestate10k", **dict.fromkeys((12, 16, 13, 17, 4), "kitti"), 8: "tum"}
 FOLDERS = {"transforms.json": "transforms", "cameras.json": "gaussian_splatting"}
 
@@ -142,4 +142,4 @@ _DETECTORS: dict[str, Callable[[Path], str | None]] = {
     ".csv": _text,
     ".tum": _text,
 }
-"""The function for each file suffix that detects a file's format. It returns None for an unknown format."""
+"""The function that detects a file's format, by the file's suffix. It returns None for an unknown format."""

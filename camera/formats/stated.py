@@ -1,4 +1,4 @@
-"""Texts in a camera file, under any format, that state the matrix convention or the kind of lens."""
+"""Detection of texts in a camera file of any format that state the matrix convention or the kind of lens."""
 
 import re
 from collections.abc import Mapping
@@ -16,11 +16,11 @@ from .reading import read_json
 
 CONVENTION_KEYS = re.compile(r"convention|coord(inate)?s?_?(system|frame)?$|^axes$|_type$|hand", re.IGNORECASE)
 MATRIX_NAME = "matrix_type"
-"""The key in the result of `stated_texts` of the name of a file's matrices, such as c2w."""
+"""The key under which `stated_texts` returns the name of a file's matrices, such as c2w."""
 LENS_KEYS = re.compile(r"model|projection|lens|camera_?type|^type$", re.IGNORECASE)
 AXES = {"opencv": r"open_?cv|colmap|\brdf\b", "opengl": r"open_?gl|blender|nerf|arkit|\brub\b"}
 OTHER_AXES = re.compile(r"unity|unreal|left[ _-]?hand|directx|\b(ros|flu|frd|ned|lhs)\b", re.IGNORECASE)
-"""Texts that state axes that no convention of this package has."""
+"""A pattern for texts that state camera axes other than the ones in CONVENTIONS, such as left-handed axes."""
 OTHER_LENS = re.compile(r"fish_?eye|equirect|panoram|spherical|omni|ortho", re.IGNORECASE)
 FIELDS = (
     Field(
@@ -33,8 +33,12 @@ FIELDS = (
 
 
 def stated_texts(path: Path, names: bool = False) -> dict[str, str]:
-    """Return the texts in a JSON or .npz file's header and first frame, by key; {} for other formats. With `names` the
-    name of the matrices counts as a text."""
+    """Return the texts in a JSON or .npz file by key; {} for other formats.
+
+    The texts of a JSON file are from its header and first frame. `path` is the file, or a folder with transforms.json
+    or cameras.json. Of an .npz file only the texts about the convention are returned. If `names` is true, the name of a
+    JSON file's matrices is added under the key MATRIX_NAME.
+    """
     file = next((path / name for name in ("transforms.json", "cameras.json") if (path / name).is_file()), path)
     found: dict[str, Any] = {}
     if file.suffix.lower() == ".json" and file.is_file():
@@ -55,10 +59,13 @@ def _is_frames(value: object) -> bool:
 
 
 def stated_convention(texts: Mapping[str, str], own: str, where: str) -> str:
-    """Return the convention that the file's `texts` state. Parts that the texts omit come from `own`, the format's.
+    """Return the name of the convention that the file's `texts` state.
 
-    Raises CameraError, which begins with `where`, if the stated convention differs from `own`. The user must then
-    choose, because such a text may also describe the axes of the images.
+    `own` is the convention of the format; empty if the format has none. It supplies the axes or the direction that the
+    texts omit. Return `own` if the convention remains incomplete.
+
+    Raises CameraError, which begins with `where`, for axes that are not supported and for a stated convention that
+    differs from `own`. The user must then choose, because such a text may also describe the axes of the images.
     """
     axes, direction = own.split("_") if own else ("", "")
     for key, text in texts.items():

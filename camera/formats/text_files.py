@@ -48,9 +48,9 @@ TUM_FIELDS = (
 )
 W_FIRST = re.compile(r"(?<![a-z])w[\s,]+x[\s,]+y[\s,]+z(?![a-z])")
 FRAME = re.compile(r"^sec|^frame|^(id|idx|index)$")
-"""The names of the first column of a trajectory without a time."""
+"""A pattern for the column that replaces the time in a trajectory without times: seconds, frame number or index."""
 UNEVEN = 1.5
-"""Poses are resampled at constant steps if the factor between a time step and the median step exceeds UNEVEN."""
+"""The largest factor between a time step and the median step. Above it, poses are resampled at constant time steps."""
 
 
 def read_realestate10k(path: Path) -> CameraFile:
@@ -76,9 +76,9 @@ def _lens_from_fractions(columns: np.ndarray, path: Path) -> Lens:
 def read_kitti(path: Path) -> CameraFile:
     """Read a text file with one line per frame: a camera-to-world matrix, 3x4 or 4x4 by row, in OpenCV axes.
 
-    Examples are KITTI odometry's poses/00.txt and Replica's traj.txt. A line may begin with a frame number. A matrix
-    may also have four lines, in one file or in a folder with a file for each frame, as ScanNet has. There is no lens.
-    Raises CameraError for a missing or invalid file.
+    Examples are KITTI odometry's poses/00.txt and Replica's traj.txt. A line may begin with a frame number. A 4x4
+    matrix may also be written on four lines. `path` may be a folder with a file for each frame, as in ScanNet. The
+    result has no lens. Raises CameraError for a missing or invalid file.
     """
     files = in_name_order(pose_files(path), lambda file: file.stem, str(path)) if path.is_dir() else [path]
     read = [_rows(file, 12, 16, 13, 17, 4) for file in files]
@@ -99,9 +99,12 @@ def pose_files(folder: Path) -> list[Path]:
 
 
 def read_tum(path: Path) -> CameraFile:
-    """Read a text file of a TUM trajectory with one line per frame: time, position, and quaternion x, y, z, w. Poses
-    are camera-to-world in OpenCV axes; the file has no lens. Irregular times, such as those of a SLAM system's
-    keyframes, are resampled at constant steps. Raises CameraError for a missing or invalid file."""
+    """Read a TUM trajectory, a text file with one line per frame: time, position, and quaternion x, y, z, w.
+
+    A header may state another order of the columns. Poses are camera-to-world in OpenCV axes. The result has no lens. A
+    path with irregular time steps, such as a SLAM system's keyframes, is resampled at constant steps. Raises
+    CameraError for a missing or invalid file.
+    """
     lines = read_text(path).splitlines()
     order = tum_columns(lines)
     if order is None and (strange := _strange_header(lines)):
@@ -121,7 +124,8 @@ def read_tum(path: Path) -> CameraFile:
 
 
 def _ahead(c2w: np.ndarray) -> float:
-    """Return the share of a path's length, from -1 to 1, that the camera moves in its viewing direction."""
+    """Return the distance that the camera moves in its viewing direction, as a fraction of the path's length. It is -1
+    for a camera that only moves backwards."""
     steps = np.diff(c2w[:, :3, 3], axis=0)
     length = np.linalg.norm(steps, axis=1).sum()
     return float((steps * c2w[:-1, :3, 2]).sum() / length) if length else 0.0
@@ -169,16 +173,23 @@ W_FIRST_NOTE = Reported(
 
 
 class Columns(NamedTuple):
-    """A trajectory file's columns: how many, and the indices of time, position x, y, z, quaternion x, y, z, w."""
+    """The columns of a trajectory file.
+
+    total: the number of columns.
+    columns: the indices of time, position x, y, z and quaternion x, y, z, w.
+    """
 
     total: int
     columns: list[int]
 
 
 def tum_columns(lines: Sequence[str]) -> Columns | None:
-    """Return the columns of a trajectory that has a header; None without a header that is understood. The header is the
-    last line of text before the numbers, with or without a comment sign. It must name all columns, or show that the
-    quaternion's order is w, x, y, z."""
+    """Return the columns of a trajectory according to its header, or None without a header that can be used.
+
+    The header is the last line of text before the numbers, with or without a comment sign. It must name all eight
+    columns once. A header that only shows the quaternion order w, x, y, z is also used. The order of the other columns
+    is then TUM's.
+    """
     header = _header(lines)
     names = _names(header)
     found = [_column_of(name) for name in names]
@@ -208,9 +219,10 @@ def _names(header: str) -> list[str]:
 
 
 def _strange_header(lines: Sequence[str]) -> str:
-    """Return the header if it has 8 names, as many as a trajectory has columns; else an empty string.
+    """Return the header if it seems to name the 8 columns of a trajectory, else an empty string.
 
-    A header in a comment must hold at least three known column names, because other comments may also have 8 words.
+    It must consist of 8 names. In a comment at least three of them must be known column names, because other comments
+    may also have 8 words.
     """
     header = _header(lines)
     names, comment = _names(header), not any(line.strip() == header for line in lines)
@@ -229,7 +241,8 @@ def _column_of(name: str) -> str:
 
 
 def split_columns(line: str) -> list[str]:
-    """Return a line's columns between spaces, semicolons or commas. Next to semicolons a comma is a decimal point."""
+    """Return a line's columns, which are separated by spaces, semicolons or commas. In a line with semicolons a comma
+    is a decimal point. The result for an empty line is [""]."""
     return line.replace(",", "." if ";" in line else " ").replace(";", " ").split() or [""]
 
 

@@ -1,4 +1,4 @@
-"""Interpolation of keyframes: positions on a cubic spline, rotations on arcs between neighbours."""
+"""Interpolation of keyframes: positions on a cubic spline, rotations by slerp or squad."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -27,9 +27,11 @@ def spline(knots: np.ndarray, values: np.ndarray, times: np.ndarray) -> np.ndarr
 
 
 def turn(knots: np.ndarray, rotations: np.ndarray, times: np.ndarray, *, smooth: bool) -> np.ndarray:
-    """Return rotations [n, 3, 3] at `times` [n]. They interpolate `rotations` [k, 3, 3] at the times `knots` [k]; k is
-    at least 2. The method is slerp, or squad if `smooth`. Squad (Shoemake 1987) is a cubic on the sphere, so the
-    angular velocity is continuous at the knots."""
+    """Return rotations [n, 3, 3] at `times` [n], interpolated between `rotations` [k, 3, 3] at `knots` [k].
+
+    `knots` are times, at least two. The method is slerp, or squad (Shoemake 1987) if `smooth`. With squad the angular
+    velocity is continuous at the knots.
+    """
     start = np.clip(np.searchsorted(knots, times, side="right") - 1, 0, len(knots) - 2)
     fraction = (times - knots[start]) / (knots[start + 1] - knots[start])
     direct = slerp(rotations[start], rotations[start + 1], fraction)
@@ -85,13 +87,16 @@ def path_from_load3d(
     fov_deg: float | None = None,
     fps: float = FPS,
 ) -> CameraPath:
-    """Return a path of `frames` frames through a list of LOAD3D_CAMERA values of ComfyUI (y up, looking down -z).
+    """Return a path of `frames` frames through a list of ComfyUI's LOAD3D_CAMERA values (y up, looking down -z).
 
-    `spacing` is "even" for keyframes at equal intervals, or "distance" for intervals that grow with their distance.
-    `smooth_turns` interpolates rotations by squad instead of slerp. `fov_deg` is the horizontal field of view. None
-    takes it from the first camera, or 79 degrees if that camera does not state it. `fps` is the number of frames per
-    second. The world is rotated so that y points down. Raises CameraError, which names the camera, for an invalid
-    camera, and for a list that is empty.
+    spacing: "even" for keyframes at equal intervals, "distance" for the intervals of `knots_by_distance`.
+    smooth_turns: whether rotations are interpolated by squad instead of slerp.
+    fov_deg: the horizontal field of view in degrees. None takes it from the first camera, or 79 if that camera does not
+    state it.
+    fps: the number of frames per second.
+
+    The world is rotated so that y points down. Raises CameraError for an empty list, for an unknown `spacing`, and for
+    an invalid camera, which the message names.
     """
     if len(cameras) < 1 or spacing not in ("even", "distance"):
         raise CameraError(f"{len(cameras)} keyframes, spacing {spacing!r}: expected at least one, even or distance")
@@ -107,11 +112,11 @@ def path_from_load3d(
 def load3d_camera(
     path: CameraPath, frame: int = 0, centre: np.ndarray | None = None, radius: float = 1.0
 ) -> dict[str, Any]:
-    """Return a frame's camera as ComfyUI's LOAD3D_CAMERA: y up, looking down -z. The target is one unit ahead.
+    """Return the camera of the frame with index `frame` as ComfyUI's LOAD3D_CAMERA: y up, looking down -z.
 
-    Some viewers move the scene's bounding sphere to the origin and scale its radius to 1. The camera is moved and
-    scaled in the same way, if the sphere's `centre` [3] (y up; None: the origin) and `radius` are passed. `frame` is
-    the frame's index.
+    The target is one unit ahead. Some viewers move the scene's bounding sphere to the origin and scale its radius to 1.
+    `centre` [3] (y up) and `radius` of this sphere move and scale the camera in the same way. The defaults do not
+    change the camera.
     """
     from scipy.spatial.transform import Rotation
 

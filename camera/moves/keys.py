@@ -31,7 +31,8 @@ def held_keys(script: str) -> np.ndarray:
 
 
 def actions_from_keys(script: str) -> np.ndarray:
-    """Return the W, A, S, D flags of a key script for an action model: float32 [frames, 4], 1 for a held key."""
+    """Return the W, A, S, D flags of a key script for an action model: float32 [frames, 4], 1 for a held key. Raises
+    CameraError for an invalid script."""
     return held_keys(script)[:, :4].astype(np.float32)
 
 
@@ -39,7 +40,7 @@ def poses_from_keys(script: str, *, step: float = STEP, turn_deg: float = TURN_D
     """Return camera-to-world poses float64 [frames + 1, 4, 4] of a key script; the first is the identity.
 
     `step` is the distance in world units and `turn_deg` the rotation in degrees for each frame. A rotation that would
-    bring the pitch above 85 degrees is skipped.
+    bring the pitch above 85 degrees is skipped. Raises CameraError for an invalid script.
     """
     held = held_keys(script).astype(np.float64)
     w, a, s, d, i, j, k, l = (held[:, key] for key in range(8))  # noqa: E741
@@ -52,9 +53,12 @@ def poses_from_keys(script: str, *, step: float = STEP, turn_deg: float = TURN_D
 def path_from_keys(
     script: str, *, fov_deg: float = DEFAULT_FOV_DEG, step: float = STEP, turn_deg: float = TURN_DEG
 ) -> CameraPath:
-    """Return the path of a key script with its actions, one pose per frame. `fov_deg` is the horizontal field of view;
-    `step` and `turn_deg` are as in `poses_from_keys`. That function returns one pose too many, so the poses are
-    resampled, as in the official pipeline."""
+    """Return the path of a key script with its actions, one pose per frame.
+
+    `fov_deg` is the horizontal field of view in degrees; `step` and `turn_deg` are as in `poses_from_keys`.
+    `poses_from_keys` returns one pose more than the number of frames. The poses are therefore resampled, as in the
+    official pipeline. Raises CameraError for an invalid script or field of view.
+    """
     actions = actions_from_keys(script)
     poses = poses_from_keys(script, step=step, turn_deg=turn_deg)
     held = np.concatenate([actions, actions[-1:]])

@@ -41,8 +41,11 @@ class Preset:
 
     @property
     def note(self) -> str:
-        """A note for the user, if the move's amount is in world units; empty for other moves. The note states that at
-        constant speed the amount has no effect, because the model's input is scaled so that the longest step is 1."""
+        """A note for the user about a move with an amount in world units; empty for other moves.
+
+        It states that at constant speed the amount has no effect, because the model's input is scaled to a longest step
+        of 1.
+        """
         return STEADY_NOTE if self.unit == UNITS and self.amount else ""
 
 
@@ -80,9 +83,10 @@ def preset_path(
 
 
 def shake_path(path: CameraPath, degrees: float, seed: int = 0) -> CameraPath:
-    """Return the path with a handheld shake of about `degrees`, by `seed`. The first frame is unchanged.
+    """Return the path with a random handheld shake of at most `degrees` about each camera axis.
 
-    The shake only rotates, because the model's input is scaled to a longest step of 1, which enlarges small steps.
+    `seed` determines the shake. The first frame is unchanged. Actions are removed, unless `degrees` is 0. The shake
+    only rotates the camera. The model's input is scaled to a longest step of 1, which could enlarge small translations.
     """
     if degrees == 0:
         return path
@@ -139,8 +143,11 @@ def _figure_eight(u: np.ndarray, amount: float, _subject: np.ndarray) -> np.ndar
 
 
 def _from_first(c2w: np.ndarray) -> np.ndarray:
-    """Return poses [n, 4, 4] with unchanged positions. Every camera is rotated in its own axes by one common rotation,
-    after which the first camera looks straight ahead."""
+    """Rotate all cameras so that the first one looks straight ahead, and return the poses [n, 4, 4].
+
+    Each camera is rotated in its own axes by the inverse of the first camera's rotation. Positions are unchanged. `c2w`
+    is changed in place.
+    """
     c2w[:, :3, :3] = c2w[:, :3, :3] @ c2w[0, :3, :3].T
     return c2w
 

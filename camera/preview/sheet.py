@@ -39,8 +39,11 @@ class Sheet:
         return self.canvas.resize(size, Image.Resampling.LANCZOS)
 
     def panel(self, columns: Span, rows: Span, title: str) -> Box:
-        """Draw a titled panel, and return the rectangle inside it. `columns` and `rows` are its left and right, top and
-        bottom edges, as fractions of the space between header and text."""
+        """Draw a titled panel, and return the rectangle inside it.
+
+        `columns` are its left and right edge, and `rows` its top and bottom edge, as fractions of the space between
+        header and text.
+        """
         width, height, unit = *self.canvas.size, self.unit
         top, bottom = 28 * unit, height - 84 * unit
         left, right = (6 * unit + share * (width - 6 * unit) for share in columns)
@@ -72,7 +75,8 @@ class Sheet:
             ImageDraw.Draw(self.canvas).text(position, line, font=font(self.text), fill=color)
 
     def chart(self, columns: Span, rows: Span, title: str, values: np.ndarray, most: float, color: Color) -> None:
-        """Draw a panel (see `panel`) with a column chart of `values`, of which `most` has the full height."""
+        """Draw a panel (see `panel`) with a column chart of `values`. A column of the value `most` has the chart's full
+        height."""
         left, top, right, bottom = self.panel(columns, rows, title)
         inset = 8 * self.unit
         drawing.bars(self.canvas, (left + inset, top + inset / 2, right - inset, bottom - inset), values, most, color)

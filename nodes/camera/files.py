@@ -29,9 +29,10 @@ def _recorded_side(side: str) -> io.Int.Input:
 
 
 def _files_of(file: str) -> list[Path]:
-    """Return all files that reading `file` may use: the files with its suffix in its folder, and ViPE's lens file.
+    """Return all files that the reader of `file` may open.
 
-    Raises InputError for a name outside the input folder and the packages, and CameraError for a missing file.
+    They are the files of the same suffix in the folder, and ViPE's lens file. Raises InputError for a name that leads
+    out of the input folder and the model packages. Raises CameraError for a missing file.
     """
     path = host.resolve(file)
     near = [other for other in path.parent.iterdir() if other.is_file() and other.suffix == path.suffix]
@@ -123,9 +124,9 @@ def _read(file, format, convention, fit, start, image_width, image_height, fov_d
 
 
 def _check(file: str, known: Mapping[str, Any]) -> None:
-    """Raise CameraError if the file cannot be read with the inputs `known`.
+    """Raise InputError or CameraError if the file cannot be read with the values `known` of the node's other inputs.
 
-    If some input is linked, or has a value that ComfyUI rejects, only the existence of the file is checked.
+    If one of these inputs is linked, or has a value that ComfyUI rejects, only the existence of the file is checked.
     """
     host.resolve(file)
     names = "format", "convention", "fit", "start", "image_width", "image_height", "fov_deg"
