@@ -1,6 +1,9 @@
-"""The errors that a user can fix. A message names the file or option, the value found, the value expected, and the
-remedy. The command exits with code 2 after such an error, and ComfyUI shows it on the node. In a message an option has
-its Python name in backticks, such as `action_path`. The command shows it as a flag, such as --action_path."""
+"""The exceptions of this package. The user can fix the cause of all except CancelledError.
+
+A message names the file or option, the value found, the value expected, and the remedy. The command exits with code 2
+after a LingBotError, and ComfyUI shows the message on the node. An option has its Python name in backticks, such as
+`action_path`. The command shows it as a flag, such as --action_path.
+"""
 
 import errno
 import importlib
@@ -13,7 +16,7 @@ class CancelledError(Exception):
 
 
 class LingBotError(ValueError):
-    """The base class of the errors below: an input cannot be used."""
+    """The base class of the errors that a user can fix."""
 
 
 class CheckpointError(LingBotError):
@@ -37,7 +40,11 @@ class DependencyError(LingBotError):
 
 
 def describe_os_error(error: OSError | ValueError) -> str:
-    """Return the operating system's message for a file error, followed by a remedy."""
+    """Return the message of a file error, followed by a remedy if one is known.
+
+    The message is the operating system's, or the error's own text if there is none. NumPy's message for a partial write
+    is replaced by one about a full disk.
+    """
     said = str(getattr(error, "strerror", None) or error)
     if " requested and " in said:  # NumPy's message for a partial write has no error number
         said = "the disk is full; make room, or write elsewhere"

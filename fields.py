@@ -1,6 +1,8 @@
-"""Descriptions of the fields in file formats: which fields change the meaning of the rest of a file, and how the reader
-treats each. Every reader has one list of its fields, from which docs/formats.md is generated. `text_of` reads small
-text files of any format."""
+"""Descriptions of the fields in file formats.
+
+They state which fields change the meaning of the rest of a file, and how a reader treats each field. Every reader has
+one list of fields, and docs/formats.md is generated from these lists. `text_of` reads small text files of any format.
+"""
 
 import errno
 import os
@@ -17,10 +19,12 @@ LARGEST_TEXT = 64 * 2**20
 
 
 class Field(NamedTuple):
-    """A group of fields in a file format that the reader treats alike.
+    """A description of one or more fields of a file format that a reader treats alike.
 
-    `names` are the fields' names in the file. `effect` is "applied", "refused" (an error), "reported" (not used, and a
-    note informs the user), or "ignored" (cannot change the result). `how` is a sentence for docs/formats.md.
+    names: the fields' names in the file.
+    effect: "applied", "refused" (an error), "reported" (not used, and a note informs the user), or "ignored" (cannot
+    change the result).
+    how: a sentence for docs/formats.md.
     """
 
     names: tuple[str, ...]
@@ -33,7 +37,11 @@ class Reported(str):
 
 
 def unread(names: Iterable[str], fields: Sequence[Field]) -> list[str]:
-    """Return a list with a note on the `names` that are not in `fields`; an empty list without any."""
+    """Return a list with one note for the user that names the unknown fields of a file.
+
+    `names` are the fields found in the file. A field is unknown if it is not in `fields`. Without unknown fields the
+    list is empty.
+    """
     known = {name for field in fields for name in field.names}
     strange = sorted({str(name) for name in names} - known)
     if not strange:
@@ -43,8 +51,10 @@ def unread(names: Iterable[str], fields: Sequence[Field]) -> list[str]:
 
 
 def check_text(name: str, text: str) -> None:
-    """Raise InputError, which names `name`, for a text with lone surrogates. Python decodes bytes that are not UTF-8 to
-    them, and no file can hold them."""
+    """Raise InputError if `text` has lone surrogates, which cannot be encoded as UTF-8. `name` begins the message.
+
+    Python represents bytes of the command line that are not UTF-8 by lone surrogates.
+    """
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -46,8 +46,8 @@ ATTENTION_MODES: tuple[AttentionMode, ...] = get_args(AttentionMode)
 QUANTIZE_FORMATS: tuple[QuantizeFormat, ...] = get_args(QuantizeFormat)
 
 BOUNDARY = 0.947
-"""The boundary between the experts, as a fraction of the noise range: the high-noise expert predicts from it
-upwards."""
+"""The boundary between the experts, as a fraction of the noise range. The high-noise expert predicts the steps at or
+above the boundary."""
 STEPS, SHIFT, GUIDE_SCALE, FRAMES, FPS = 40, 5.0, 5.0, 81, 16
 SIZE = 480, 832
 """The height and width of the official videos in pixels. Their product is the default area."""
@@ -82,9 +82,12 @@ class PerExpert(Generic[T]):
 
 @dataclass(frozen=True)
 class Precision:
-    """The numeric format of a model's forward, and how many processes share its tokens.
+    """The numeric formats of a model's forward, and the number of processes.
 
-    `dtype` is the compute dtype. `arithmetic` is that of linear layers, and `attention` that of attention.
+    dtype: the compute dtype.
+    arithmetic: the arithmetic of the blocks' linear layers.
+    attention: the arithmetic of the blocks' self-attention.
+    processes: the number of processes that share the tokens of the video.
     """
 
     dtype: torch.dtype
@@ -97,8 +100,9 @@ class Precision:
 class Window:
     """The attention window of a causal model, in latent frames.
 
-    A chunk attends to `frames` latent frames, including itself (0: the whole video). The first `sink` of them are
-    always the first frames of the video.
+    frames: the number of latent frames that a chunk attends to, including itself; 0 for the whole video so far.
+    sink: the number of latent frames from the start of the video that always stay in the window. `frames` includes
+    them.
     """
 
     frames: int = 0
@@ -113,15 +117,20 @@ class Window:
             )
 
     def changed(self, frames: int | None, sink: int | None, chunk: int) -> Window:
-        """Return this window with other `frames` and `sink`; None keeps the current value. Raises InputError if the
-        result is too small for its sink and a `chunk`."""
+        """Return this window with other values of `frames` and `sink`; None keeps the current value.
+
+        Raises InputError if the result is too small for the sink and a chunk of `chunk` latent frames.
+        """
         chosen = Window(self.frames if frames is None else frames, self.sink if sink is None else sink)
         chosen.check(chunk)
         return chosen
 
     def held(self, frames: int, chunk: int) -> Window:
-        """Return the window limited to a video of `frames` latent frames. In the result `frames` is the number of
-        frames cached at once, never 0, and `sink` the number of those that are never evicted."""
+        """Return the window limited to a video of `frames` latent frames, for chunks of `chunk` latent frames.
+
+        In the result `frames` is the number of latent frames cached at once, never 0. `sink` is the number of latent
+        frames that the cache never evicts.
+        """
         held = min(self.frames, frames) if self.frames else frames
         return Window(held, min(self.sink, held - chunk))
 
@@ -165,7 +174,8 @@ SCHEDULES = {"v1": FAST_INDICES, "v2": V2_INDICES}
 
 
 def torch_dtype(name: DtypeName) -> torch.dtype:
-    """Return the torch.dtype called `name`. Only here is torch imported, because --help imports this file too."""
+    """Return the torch.dtype with a short name such as "bf16". torch is imported in the function, so that --help does
+    not load it."""
     import torch
 
     return {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[name]

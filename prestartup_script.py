@@ -1,7 +1,7 @@
-"""A script that ComfyUI runs before it imports torch. If ComfyUI was started with `--cpu`, it sets OpenMP's waiting
-threads to sleep.
+"""A script that ComfyUI runs before it imports torch. With `--cpu`, it sets OpenMP's waiting threads to sleep.
 
-By default each waiting thread spins for milliseconds, which slows its core. The environment takes precedence.
+By default each waiting thread spins for milliseconds, which slows its core. The script changes nothing if
+OMP_WAIT_POLICY, GOMP_SPINCOUNT or KMP_BLOCKTIME is already set.
 """
 
 import os

@@ -23,7 +23,8 @@ _WORDS = {
     type(None): "None",
 }
 _LIKE = {int: Integral, float: Real, Path: PathLike, Literal: str}
-"""The class accepted for an annotation: numpy's numbers for int and float, other paths for Path, text for Literal."""
+"""A map from an annotation to the class of accepted values. int and float accept numpy's numbers, Path accepts any
+PathLike object, and a Literal accepts any text."""
 
 
 def check_types(values: dict[str, Any], wanted: dict[str, Any]) -> None:

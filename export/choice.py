@@ -6,7 +6,7 @@ import numpy as np
 
 BLURRED = 0.6
 """The threshold for blur. A frame is blurred if its sharpness is less than this fraction of the median sharpness of its
-neighbours. `measure` uses the threshold too."""
+neighbours. `measure` has a separate threshold with the same value."""
 NEIGHBOURS = 4
 """The number of neighbours on each side of a frame with which `blurred` compares the frame's sharpness."""
 

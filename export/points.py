@@ -19,21 +19,25 @@ from .preview import Preview, draw_preview
 from .scene import IMAGES, MODEL, PLY, Exported
 
 LEAST_ANGLE_DEG = 0.5
-"""The smallest angle in degrees between two rays that may determine a point. pycolmap's default of 1.5 suits
-photographs, because their cameras are further apart than those of successive frames."""
+"""The smallest triangulation angle of a point, in degrees. pycolmap's default of 1.5 suits photographs, but the frames
+of a video are closer together."""
 APART = (1, 2, 4, 8)
 """An exported frame is matched with the 1st, 2nd, 4th and 8th exported frame after it."""
 FEWEST_VIEWS = 3
 TOGETHER = 240
-"""The number of exported frames through which points are tracked at a time. It limits the memory."""
+"""The number of exported frames through which points are tracked at a time. This number limits the memory use."""
 
 
 @dataclass(frozen=True)
 class Second:
-    """The agreement between the tracked points and the camera poses in one second of the video. `error`: the mean
-    reprojection error in pixels, NaN without triangulated points. `agreeing`: the fraction of the tracked points that
-    were triangulated from at least three views, 0 without tracked points. `points`: the number of triangulated points
-    in view."""
+    """The agreement of the tracked points with the camera poses in one second of the video.
+
+    second: the index of the second, from 0.
+    error: the mean reprojection error in pixels; NaN without triangulated points.
+    agreeing: the fraction of the keypoints with a 3D point triangulated from at least three frames; 0 without
+    keypoints.
+    points: the number of triangulated points visible in this second.
+    """
 
     second: int
     error: float
@@ -43,9 +47,14 @@ class Second:
 
 @dataclass(frozen=True)
 class Points:
-    """The sparse points of a scene. `count`: the number of points. `error`: the mean reprojection error in pixels.
-    `seconds`: the agreement in each second of the video. `cloud`: the bytes of a PLY file, in which y points up and the
-    first camera looks along -z, as in 3D viewers. `preview`: the points together with the cameras."""
+    """The sparse points of a scene.
+
+    count: the number of points.
+    error: the mean reprojection error in pixels.
+    seconds: the agreement of points and poses in each second of the video.
+    cloud: the bytes of a PLY file in OpenGL axes, as in 3D viewers: x right, y up, z backward.
+    preview: a point cloud of the points and the cameras.
+    """
 
     count: int
     error: float
@@ -64,8 +73,11 @@ class Points:
 
 
 def check_points(left_out: bool = False) -> None:
-    """Check that a point cloud can be exported. Raises InputError if `left_out`, the user's choice to export no points,
-    because a point cloud then has no content. Raises DependencyError without pycolmap or OpenCV."""
+    """Raise an error if the points of a scene cannot be exported.
+
+    `left_out`: whether the user has chosen to export no points. The format "ply" has no other content. Raises
+    InputError if `left_out`. Raises DependencyError without pycolmap or OpenCV.
+    """
     if left_out:
         raise InputError("`no_points`: a point cloud has nothing else; leave this out, or choose another `format`")
     pycolmap(), opencv()

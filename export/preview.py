@@ -21,9 +21,13 @@ RED = (255, 0, 0)
 
 
 class Preview(NamedTuple):
-    """The preview of an exported scene. `cloud`: a binary PLY file of points and cameras, with y up. `view`: a camera
-    at some distance back from the first one, from which the points and the cameras are visible. `centre` [3] and
-    `radius`: the bounding sphere, which ComfyUI's viewer moves to the origin and scales to radius 1."""
+    """The preview of an exported scene.
+
+    cloud: a binary PLY file of points and cameras, with y up.
+    view: a single camera at some distance behind the first one, so that the points and the cameras are in view.
+    centre: [3], the centre of a sphere around the cloud. ComfyUI's viewer moves it to the origin.
+    radius: the radius of this sphere, in the units of the path. ComfyUI's viewer scales it to 1.
+    """
 
     cloud: bytes
     view: CameraPath

@@ -1,4 +1,7 @@
-"""Export of a scene's folder for nerfstudio, COLMAP or a point cloud: PNG files, camera poses and intrinsics."""
+"""Export of a scene into a folder: PNG files of the frames, and camera poses and intrinsics for nerfstudio or COLMAP.
+
+For the format "ply" only the frames are written. `points.add_points` then replaces them by a point cloud.
+"""
 
 import shutil
 import zlib
@@ -23,10 +26,17 @@ IMAGES, MODEL, PLY = "images", Path("sparse", "0"), "points.ply"
 
 @dataclass(frozen=True)
 class Exported:
-    """An exported scene in `folder`, in the format `format`. `frames`: the indices of the exported frames in the video.
-    `left_out`: the number of blurred frames that were not exported. `read`: the number of frames in the video. `path`:
-    the cameras of the exported frames. `length`: the distance that the camera moves, in the units of the path. `size`:
-    height and width of the frames."""
+    """An exported scene.
+
+    frames: the indices of the exported frames in the video.
+    left_out: the number of blurred frames that were not exported.
+    read: the number of frames in the video.
+    length: the length of the camera's path between the exported frames, in the units of `path`.
+    folder: the folder of the scene.
+    format: the scene's format, a name in FORMATS.
+    path: the cameras of the exported frames.
+    size: the height and width of the frames in pixels.
+    """
 
     frames: tuple[int, ...]
     left_out: int
@@ -53,14 +63,19 @@ def export_scene(
     every: int = 4,
     shorter: bool = False,
 ) -> Exported:
-    """Write the sharpest frame in each group of `every` frames into a folder, with its camera, and return the Exported
-    scene. Blurred frames are left out.
+    """Write the sharp frames of a video and the cameras into a folder, and return the Exported scene.
 
-    `frames`: uint8 [H, W, 3] each. `c2w`: float [n, 4, 4] camera-to-world poses in OpenCV axes. `lens`: float [n, 4]
-    with fx, fy, cx, cy in pixels of an 832x480 image. Both have a row for each frame. `format`: "nerfstudio", "colmap",
-    or "ply", which writes only the frames from which `add_points` makes a point cloud. `shorter`: the video may have
-    fewer frames than there are poses. Raises InputError for any other difference in number, for a video without frames,
-    for frames of another kind or of different sizes, and for an unknown format. Raises CameraError for invalid poses.
+    The sharpest frame in each group of `every` frames is written, unless it is blurred.
+
+    frames: uint8 [H, W, 3] each, all of one size.
+    c2w: float [n, 4, 4], the camera-to-world pose of each frame, in OpenCV axes.
+    lens: float [n, 4], fx, fy, cx, cy of each frame, in pixels of an 832x480 image.
+    format: "nerfstudio", "colmap" or "ply". For "ply" only the frames are written; `add_points` makes the point cloud.
+    shorter: whether the video may have fewer than n frames.
+
+    Raises InputError for an unknown format, for `every` below 1, and for frames of another kind or of different sizes.
+    Also raises it for another number of frames or `lens` rows than n, for a video without frames, and if writing fails.
+    Raises CameraError for invalid poses or intrinsics.
     """
     if format not in FORMATS:
         raise InputError(f"`format` {format!r:.40}: expected {' or '.join(FORMATS)}")

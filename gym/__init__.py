@@ -1,5 +1,7 @@
-"""An environment of gymnasium in which an agent walks through a world: `gymnasium.make("LingBotWorld-v0", ckpt=...,
-image=..., chunk=1)`."""
+"""A gymnasium environment in which an agent walks through a generated world.
+
+Example: `gymnasium.make("LingBotWorld-v0", ckpt=..., image=..., chunk=1)`.
+"""
 
 from ..errors import require
 

@@ -10,7 +10,8 @@ from ..live import Session
 from ..live.controls import KEYS, RUN
 
 PRESSED = (*KEYS, RUN)
-"""The keys of MultiBinary, in the order of its entries. In Discrete, 0 presses no key, and 1 to 8 press one of KEYS."""
+"""The nine keys of the space "keys", in the order of an action's entries. In the space "discrete", 0 presses no key,
+and i from 1 to 8 presses KEYS[i - 1]."""
 SPACES = ("discrete", "keys", "box")
 
 
@@ -28,7 +29,8 @@ def action_space(name: str) -> Space[Any]:
 
 
 def act(session: Session, space: Space[Any], action: Any) -> None:
-    """Set a session's held keys or joystick by `action`. Raises InputError unless it is an element of `space`."""
+    """Set the held keys or the joystick of a session to `action`. Raises InputError if `action` is not an element of
+    `space`."""
     if not space.contains(action):
         raise InputError(f"the action is {action!r:.60}; expected one of {space}")
     if isinstance(space, spaces.Discrete):

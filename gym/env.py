@@ -1,4 +1,4 @@
-"""The environment of gymnasium. Each step makes one chunk of video, during which the agent's action is held."""
+"""The gymnasium environment. Each step generates one chunk of video while the agent's action is held."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,11 +24,16 @@ Reward = Callable[[np.ndarray, dict[str, Any]], "float | tuple[float, bool]"]
 
 
 class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
-    """A walk through a generated world. The observation is the last frame of a chunk, uint8 [H, W, 3].
+    """A walk through a generated world, as a gymnasium environment.
 
-    `info` has the `pose` of that frame (camera-to-world, float64 [4, 4]) and the length of the video so far in
-    `seconds`. It also has the chunk's number `chunk` and the number of its first latent frame, `latent_frame`.
-    Environments with the same arguments share one model. Prompts and events are changed through `unwrapped.session`.
+    The observation is the last frame of a chunk, uint8 [H, W, 3]. `info` has four items:
+    pose: the camera-to-world pose of this frame, float64 [4, 4].
+    seconds: the length of the video so far.
+    chunk: the index of the chunk.
+    latent_frame: the index of the chunk's first latent frame.
+
+    Successive environments with the same arguments share one model, unless an argument is unhashable, such as an image
+    in memory. Prompts and events are changed through `unwrapped.session`.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": FPS}  # noqa: RUF012
@@ -44,12 +49,16 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
         session: dict[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        """Open the model in the folder `ckpt`. `image` and `prompt`: the default start of a walk, or else the package's
-        example. `actions`: "discrete", "keys" or "box". `render_mode`: "rgb_array" or None. `reward`: by default every
-        reward is 0.
+        """Open the model in the folder `ckpt`.
 
-        `session`: arguments of `Session`, such as speed and events. `options`: arguments of `open_live`, such as chunk,
-        width and device. Raises a LingBotError for invalid arguments and files.
+        image, prompt: the default start of a walk; None uses the package's example.
+        actions: the action space, "discrete", "keys" or "box".
+        render_mode: "rgb_array" or None.
+        reward: the reward function; None gives a reward of 0 for every chunk.
+        session: arguments of `Session`, such as speed and events.
+        options: arguments of `open_live`, such as chunk, width and device.
+
+        Raises a LingBotError for invalid arguments and files.
         """
         self.action_space = action_space(actions)
         if render_mode not in (None, "rgb_array"):
@@ -125,7 +134,11 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
 
 
 def _opened(ckpt: str | Path, options: dict[str, Any]) -> tuple[Engine, Start]:
-    """Return a model's engine and default start. Hashable arguments of the last call return the open model."""
+    """Return the engine and the default start of a model.
+
+    The model of the last call is reused if the arguments are equal and hashable. Other arguments, such as an image in
+    memory, open a new model.
+    """
     try:
         return _kept(ckpt, tuple(sorted(options.items())))
     except TypeError:  # an image in memory

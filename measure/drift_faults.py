@@ -8,27 +8,35 @@ import numpy as np
 from .drift_figures import STRIDE, Figures
 
 BLURRED, PALE, TINTED, DARKER = 0.6, 0.7, 12.0, 15.0
-"""The thresholds of drift. Over 90 % of the remaining frames must differ by more from the median of the first second.
+"""The thresholds of drift, relative to the median of the first second.
 
-BLURRED and PALE: the smallest accepted fractions of the initial sharpness and colourfulness. TINTED and DARKER: the
-largest accepted changes of red minus blue and of brightness, in grey levels from 0 to 255. They apply to the full
-image, which camera rotation also changes, and to tracked scene content. The sharpness of tracked content has its own
-threshold, BLURRED_PLACES.
+BLURRED and PALE are the smallest accepted fractions of the initial sharpness and colourfulness. TINTED and DARKER are
+the largest accepted changes of red minus blue and of brightness, in grey levels from 0 to 255.
+
+A video drifts from a frame on if more than 90 % of the frames from there to the end exceed a threshold. The thresholds
+apply to tracked scene content and to the full image, which camera rotation also changes. SURE_S states how the two are
+combined. For the sharpness of tracked content, BLURRED_PLACES replaces BLURRED.
 """
 BLURRED_PLACES = 0.35
 """The threshold of drift in the sharpness of tracked scene content: a fraction of the initial sharpness. It is below
 BLURRED, because content loses some detail as the camera comes closer."""
 SURE_S = 5.0
-"""The time in seconds after which the threshold of tracked content has doubled, because its accumulated changes grow
-less exact. At t seconds the threshold is multiplied by 1 + t / SURE_S, unless the full image exceeds its own."""
+"""The time in seconds after which the threshold of tracked content has doubled.
+
+The accumulated changes of tracked content become less exact with time. So at t seconds the threshold is multiplied by
+1 + t / SURE_S. It is not multiplied in a frame where the full image exceeds the threshold of the full image.
+"""
 STILL = 0.02
 """A frame is frozen below this fraction of the usual (third quartile) difference between consecutive frames."""
 FROZEN_S = 0.4
 FLICKER = 1.0
 """The alternation of brightness from frame to frame that counts as flicker, in grey levels from 0 to 255."""
 JERK, UNLIKE = 2.0, 1.8
-"""The thresholds of a seam between chunks. JERK: the difference of a frame's motion from its neighbours', in pixels.
-UNLIKE: the ratio of their residuals after motion compensation."""
+"""The thresholds of a seam between chunks.
+
+JERK is the difference, in pixels, of a frame's motion from the median motion of its neighbours. UNLIKE is the ratio of
+a frame's motion-compensated residual to the median residual of its neighbours.
+"""
 CHUNKS = (3, 4, 6, 8, 9, 12, 15, 16, 20, 24)
 """The chunk lengths, in video frames, at which seams are searched for."""
 SAME, MOVES, APART_S = 0.25, 0.1, 1.0
@@ -71,8 +79,10 @@ def _drifts(figures: Figures) -> list[Fault]:
 def _courses(figures: Figures) -> Iterator[tuple[str, np.ndarray, np.ndarray, float, str]]:
     """Yield (name, change, beyond, threshold, words) for each kind of drift.
 
-    `change` [f] is the change of tracked content in each frame, and `threshold` its limit. `beyond` [f] is a mask of
-    frames in which the full image exceeds its own threshold. `words` ends a message.
+    change: [f], the change of tracked content in each frame since the first second.
+    beyond: [f], a mask of the frames in which the full image exceeds the threshold of the full image.
+    threshold: the largest accepted absolute value of `change`.
+    words: a comparison for the message, such as "less than 60% as sharp as".
     """
     second = max(round(figures.fps), 2)
 
@@ -94,9 +104,12 @@ def _courses(figures: Figures) -> Iterator[tuple[str, np.ndarray, np.ndarray, fl
 
 
 def _begin(course: np.ndarray, passed: int) -> int:
-    """Return the frame at which a change, `course` [f], begins. `passed` is the frame at which it exceeds its
-    threshold. The change is followed back from there, as long as each step is at least a quarter of the largest step
-    just before `passed`."""
+    """Return the frame at which a gradual change begins.
+
+    `course` [f] is the change in each frame, and `passed` is the frame at which it exceeds its threshold. The change is
+    followed back from `passed`. It begins after the last step that is smaller than a quarter of the largest recent
+    step. Recent steps are the last 2 * STRIDE steps before `passed`.
+    """
     way = -np.sign(course[passed])
     steps = -way * np.diff(course[: passed + 1])
     rests = np.flatnonzero(steps < steps[-STRIDE * 2 :].max() / 4)
@@ -133,7 +146,8 @@ def _flickers(figures: Figures) -> list[Fault]:
 
 
 def _seams(figures: Figures) -> list[Fault]:
-    """Return a fault if evenly spaced frames differ from neighbours in motion or motion-compensated residual."""
+    """Return a list with one fault if evenly spaced frames differ from their neighbours in motion or in
+    motion-compensated residual. Otherwise the list is empty."""
     if len(figures) < 8:
         return []
     around = [
@@ -155,7 +169,8 @@ def _seams(figures: Figures) -> list[Fault]:
 
 
 def _repeats(figures: Figures) -> list[Fault]:
-    """Return a fault if half a second of a moving video repeats earlier frames one by one."""
+    """Return a list with one fault if half a second of a moving video repeats earlier frames one by one. Otherwise the
+    list is empty."""
     small = figures.thumbnails.reshape(len(figures), -1)
     small = small - small.mean(1, keepdims=True)  # flicker does not count as motion
     run, apart = max(round(figures.fps / 2), 2), max(round(figures.fps * APART_S), 2)

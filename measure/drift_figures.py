@@ -116,8 +116,10 @@ def measure_frames(frames: Iterable[np.ndarray], fps: float) -> Figures:
 
 
 def _with_previous(frames: Iterable[_Frame]) -> Iterator[tuple[_Frame, _Frame | None, _Frame | None]]:
-    """Yield each frame with the previous frame, and with the last earlier frame that has a multiple of STRIDE as its
-    number. An earlier frame of another size is None."""
+    """Yield each frame with the previous frame, and with the last earlier frame whose index is a multiple of STRIDE.
+
+    An earlier frame is None if it does not exist or has another size.
+    """
     before: _Frame | None = None
     earlier: _Frame | None = None
     for number, frame in enumerate(frames):
@@ -157,9 +159,11 @@ def _shared(one: _Frame, two: _Frame) -> np.ndarray:
 
 
 def _gains(onto: _Frame, other: _Frame, there: np.ndarray, back: np.ndarray) -> np.ndarray:
-    """Return the changes [3] of `_shared` from the frame `onto` to `other`. The flow `there` [h, w, 2] warps `other`.
+    """Return the changes [3] of `_shared` from `onto` to `other`, after `other` is warped onto `onto`.
 
-    A pixel is skipped if the opposite flow `back` leads from its target to a point more than half a pixel away.
+    `there` [h, w, 2] is the flow from `onto` to `other`, and `back` [h, w, 2] is the flow from `other` to `onto`. A
+    pixel is skipped if `there` and then `back` lead to a point more than half a pixel away from the pixel. The result
+    is 0 if fewer than the fraction SEEN of the pixels remain.
     """
     cv2 = opencv()
     returned, inside = _warp(back, there)
@@ -186,8 +190,10 @@ def _flow(one: np.ndarray, two: np.ndarray) -> np.ndarray:
 
 
 def _warp(picture: np.ndarray, flow: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return an image float32 [h, w, ...] warped by a flow [h, w, 2], and a mask [h, w]: the source is inside the
-    image."""
+    """Return an image, float32 [h, w, ...], warped by a flow [h, w, 2], and a mask.
+
+    The mask, bool [h, w], is True for pixels that the flow takes from inside the image.
+    """
     cv2 = opencv()
     rows, columns = np.mgrid[: flow.shape[0], : flow.shape[1]].astype(np.float32)
     x, y = columns + flow[..., 0], rows + flow[..., 1]

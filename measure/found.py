@@ -89,10 +89,11 @@ class VideoCamera:
         return self.left(first, last, turn, 0.75)
 
     def left(self, first: int, last: int, motion: np.ndarray, share: float = 0.5) -> float:
-        """Return how well `motion` [4, 4], a camera motion from the keyframe `first` to `last`, fits the tracked
-        points: the quantile `share` of their residuals, in pixels.
+        """Return the quantile `share` of the residuals of the tracked points under a camera motion, in pixels.
 
-        A point's residual is its distance from the rotated point for a pure rotation, else from the epipolar plane.
+        `motion` [4, 4] is the pose of the keyframe `last` relative to the keyframe `first`. For a pure rotation, the
+        residual of a point is the distance from the position that the rotation predicts. For other motions it is the
+        distance from the epipolar plane.
         """
         before, after = _shared_rays(self.tracks, self.lens, first, last)
         if not motion[:3, 3].any():
@@ -249,14 +250,20 @@ def _fit_rotation(tracks: Tracks, lens: np.ndarray, first: int, last: int) -> tu
 
 
 def _apart(before: np.ndarray, after: np.ndarray, rotation: np.ndarray) -> np.ndarray:
-    """Return the angle [n] in radians between the rays `before` [n, 3] and the rays `after` [n, 3] of the same points,
-    rotated back by `rotation` [3, 3]. The result is accurate for small angles only."""
+    """Return the angles [n], in radians, between two sets of rays to the same points.
+
+    The rays `before` and `after` are [n, 3]. `rotation` [3, 3] first rotates `after` into the axes of `before`. The
+    result is accurate only for small angles.
+    """
     return np.linalg.norm(before - after @ rotation.T, axis=1)
 
 
 def _shared_rays(tracks: Tracks, lens: np.ndarray, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the unit rays to the n points visible in both keyframes, as two arrays [n, 3]. The first is in the camera
-    axes of the keyframe `first`, the second in those of `last`. `lens` [4] is in pixels of the tracked frames."""
+    """Return the unit rays to the n points visible in both keyframes, as two arrays [n, 3].
+
+    The first array is in the camera axes of the keyframe `first`, the second in the camera axes of the keyframe `last`.
+    `lens` [4] is in pixels of the tracked frames.
+    """
     points = tracks.points[:, tracks.both(first, last)]
     ahead = np.ones((points.shape[1], 1))
     before, after = (unit(np.concatenate([(points[at] - lens[2:]) / lens[:2], ahead], 1)) for at in (first, last))

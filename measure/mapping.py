@@ -16,16 +16,18 @@ REACHES = (1, 2, 3, 4, 6, 8, 12, 16)
 """The distances, in keyframes, between the two keyframes of each pair that is matched."""
 FEWEST_SHARED = 20
 LEAST_ANGLE_DEG = 0.2
-"""The smallest accepted angle between two rays to a point. pycolmap's default, 1 degree, is for photographs, which are
-farther apart than a video's keyframes."""
+"""The smallest accepted triangulation angle of a point, in degrees. pycolmap's default of 1 suits photographs, but the
+keyframes of a video are closer together."""
 NEAR = 1.0
 """The inlier threshold of two-view RANSAC, in pixels: the largest residual of a match that counts as an inlier."""
 
 
 def pycolmap() -> ModuleType:
-    """Return the module pycolmap, with its log silenced.
+    """Import and return the module pycolmap, with its log silenced.
 
-    SIGTERM is handled after the current call, usually within seconds. Raises DependencyError if pycolmap is missing.
+    In the main thread the function also restores Python's handler of SIGTERM, because pycolmap's own handler prints a
+    stack trace. Python runs a signal handler after the current pycolmap call, usually within seconds. Raises
+    DependencyError if pycolmap is missing.
     """
     module = require("pycolmap")
     module.logging.minloglevel = 3

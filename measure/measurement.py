@@ -1,5 +1,8 @@
-"""Measurement of how well a video follows a camera path. The motion between pairs of keyframes is compared with the
-path's, and the verdict is whether the video follows it."""
+"""Measurement of how well a video follows a camera path.
+
+The video's motion between pairs of keyframes is compared with the path's motion. The verdict states whether the video
+follows the path.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -20,9 +23,9 @@ MOVING = 0.25
 TURN_DEG, TURN_SHARE, DIRECTION_DEG = 1.0, 1 / 3, 30.0
 """The largest accepted errors of a pair.
 
-The error of its rotation may be TURN_DEG degrees or the fraction TURN_SHARE of the requested rotation, whichever is
-larger. The error of its direction of motion may be DIRECTION_DEG degrees. If the camera stands still, the first error
-is the full rotation; if it moves backwards, the second is 180 degrees.
+The rotation error may be TURN_DEG degrees, or the fraction TURN_SHARE of the path's rotation if this is larger. The
+direction error may be DIRECTION_DEG degrees. A camera that does not rotate has the path's full rotation as rotation
+error. A camera that moves backwards has a direction error of 180 degrees.
 """
 UNASKED_PARALLAX, UNASKED_SHARE = 0.5, 0.25
 """The largest accepted parallax of a pair for which the path only rotates.
@@ -31,23 +34,29 @@ It is UNASKED_PARALLAX pixels of the tracked frames, or the fraction UNASKED_SHA
 is larger. The fraction allows for a lens that differs from the path's, since that looks like a small parallax.
 """
 ALIKE = 3.0
-"""The largest ratio of two residuals at which a pair with a fault is ambiguous, so that it is not judged. The residuals
-are those of the tracked points under the path's motion and under the measured motion."""
+"""The largest ratio of two residuals at which a pair with a fault is ambiguous. Ambiguous pairs are not judged.
+
+The ratio is the residual of the tracked points under the path's motion, divided by the residual under the measured
+motion.
+"""
 FOLLOWING = 0.75
 """The fraction of pairs with a measured motion that must have no fault in a video that follows its path."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """The comparison of the motion between two keyframes, the frames number `first` and `last`, with the path.
+    """A pair of keyframes, with the video's camera motion between them compared with the path's.
 
-    asked: [4, 4], the relative pose of the two frames on the path.
+    first, last: the frame numbers of the keyframes.
+    asked: [4, 4], the pose of `last` relative to `first` on the path.
     goes: whether the path's translation is long enough to judge the direction.
     tracks: the number of points visible in both frames.
     found: [4, 4], the measured relative pose in an arbitrary unit of length; None if no camera was found.
-    parallax, focal: the measured parallax, and the focal length, in pixels of the tracked frames.
-    left: the residual of the tracked points under the measured motion, in pixels.
-    asked_left: the same under the path's motion.
+    parallax: the measured parallax, in pixels of the tracked frames; 0 without `found`.
+    focal: the focal length, in pixels of the tracked frames.
+    left: the residual of the tracked points under the measured motion, in pixels; 0 without `found`.
+    asked_left: the residual under the path's motion, in pixels, without the path's translation if `goes` is False; 0
+    without `found`.
     """
 
     first: int
@@ -147,10 +156,10 @@ class Measurement:
 
     @property
     def follows(self) -> bool | None:
-        """True if enough pairs follow the path: following >= FOLLOWING * len(found). False if too few do.
+        """The verdict: True if the video follows the path, False if it does not, None if this is undecided.
 
-        None if a motion was found for fewer than half of the pairs. It is also None if the answer depends on whether
-        the ambiguous pairs (found, but not judged) count as following.
+        It is True if following >= FOLLOWING * len(found). It is None if a motion was found for fewer than half of the
+        pairs. It is also None if it depends on the ambiguous pairs, which are in `found` but not in `judged`.
         """
         if 2 * len(self.found) < len(self.pairs):
             return None
@@ -160,9 +169,10 @@ class Measurement:
 
     @cached_property
     def poses(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The frame numbers [m] of keyframes with a camera, and the path's and the measured poses there, [m, 4, 4].
+        """The frame numbers [m] of the keyframes with a camera, the path's poses, and the measured poses.
 
-        Both are relative to their first pose. The measured ones are scaled to the path's unit by least squares.
+        Both arrays of poses are [m, 4, 4]. Each array of poses is relative to its first pose. The measured translations
+        are scaled to the unit of the path by least squares.
         """
         known = self.camera.registered
         frames = self.camera.tracks.frames[known]
@@ -190,7 +200,8 @@ class Measurement:
 
 
 def median_errors_deg(pairs: Sequence[Pair]) -> tuple[float, float]:
-    """Return the median errors of rotation and of direction of motion over `pairs`, in degrees; NaN for no error."""
+    """Return the median errors of rotation and of direction of motion over `pairs`, in degrees. A median is NaN if no
+    pair has a measured error."""
     errors = np.array([(pair.turn_error_deg, pair.direction_error_deg) for pair in pairs]).reshape(-1, 2).T
     turn, direction = (float(np.median(known)) if len(known := each[~np.isnan(each)]) else np.nan for each in errors)
     return turn, direction

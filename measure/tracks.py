@@ -9,7 +9,8 @@ import numpy as np
 from ..errors import require
 
 SHORTER_SIDE = 270
-"""The shorter side of frames resized for tracking. Pixels in this package are those of resized frames."""
+"""The shorter side, in pixels, of the frames resized for tracking. In this package, pixels of the tracked frames are
+pixels of these resized frames."""
 MOST_POINTS, APART = 500, 6
 """MOST_POINTS is the largest number of points tracked at a time, and APART the least distance between them in
 pixels."""

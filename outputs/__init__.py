@@ -25,7 +25,7 @@ def part_of(file: Path) -> Path:
 
 
 def name_whole(file: Path) -> None:
-    """Rename the finished temporary file to `file`, replacing an existing one. Raises OSError."""
+    """Rename the finished temporary file to `file`, replacing an existing one. Raises OSError if renaming fails."""
     os.replace(part_of(file), _followed(file))
 
 
@@ -45,12 +45,14 @@ def written_whole(*files: Path) -> Iterator[list[Path]]:
 
 @contextmanager
 def taken(file: Path, parts: str = "") -> Iterator[None]:
-    """Lock an output file against other runs during the with block, by a lock file next to it. The operating system
-    releases the lock if the process dies.
+    """Lock an output file against other runs during the with block.
 
-    Missing folders are created, and removed if they stay empty. Unfinished files of dead runs are removed. `parts` is a
-    glob pattern of the names of these files, if a run writes several. Raises InputError if another run has the lock or
-    the folder cannot be written.
+    The lock is a file next to `file`. The operating system releases it if the process dies. Missing folders are
+    created, and removed at the end if they are empty.
+
+    Temporary files of runs that have died are deleted. If a run writes several files, `parts` is a glob pattern of
+    their names; the default is the name of `file`. Raises InputError if another run has the lock or the folder cannot
+    be written.
     """
     file = _followed(file)
     made = _make_folders(file.parent)
@@ -71,7 +73,8 @@ def taken(file: Path, parts: str = "") -> Iterator[None]:
 
 
 def _followed(file: Path) -> Path:
-    """Return the target of a symbolic link, or the path itself. Raises InputError for a circle of links."""
+    """Return the target of a symbolic link, or `file` if it is not a link. Raises InputError for a link that leads back
+    to itself."""
     if not file.is_symlink():
         return file
     followed = Path(os.path.realpath(file))
@@ -82,7 +85,11 @@ def _followed(file: Path) -> Path:
 
 @cache
 def _own_name(_process: int) -> str:
-    """Return a random name for this process. It is unique even if machines or containers have equal process ids."""
+    """Return a random name for the process with the id `_process`, the same one for every call.
+
+    The id is only the key of the cache, so that a forked process gets a new name. A random name is unique even if
+    machines or containers have equal process ids.
+    """
     return secrets.token_hex(4)
 
 
@@ -117,8 +124,8 @@ def _acquire(lock_file: Path, file: Path) -> "BaseFileLock":
 
 
 def _is_of(lock: "BaseFileLock", lock_file: Path) -> bool:
-    """Return whether the locked file still exists under the name `lock_file`. Its previous owner may have removed it
-    after this process opened it."""
+    """Return whether `lock_file` is still the file that `lock` holds. The previous owner of the lock may have removed
+    the file after this process opened it."""
     opened = getattr(getattr(lock, "_context", None), "lock_file_fd", None)
     try:
         return opened is None or os.fstat(opened).st_ino == lock_file.stat().st_ino

@@ -13,15 +13,21 @@ from ..model.quantized.parameters import LayoutParameter, load_layouts
 from ..weights.comfy import E4M3, INT8, METADATA, NVFP4
 
 FORMATS = {"fp8": E4M3, "int8": INT8, "nvfp4": NVFP4}
-"""The quantized formats of ComfyUI that can be written, each as this project's name: ComfyUI's name."""
+"""A map from this project's name of a format to ComfyUI's name, for the formats of ComfyUI that can be written."""
 _ROWS = 1024
 """The number of rows quantized to nvfp4 at a time, a multiple of 128 because block scales come in tiles of 128 rows."""
 _LARGEST = 448 * 6
-"""The largest nvfp4 value before the weight's own scale: the largest block scale (448) times the largest value (6)."""
+"""The largest absolute value in nvfp4 before multiplication by the scale of the matrix. It is the largest block scale
+(448) times the largest 4-bit value (6)."""
 
 
 class Encoded(NamedTuple):
-    """A quantized matrix: its values, its scales by suffix of their names, and the sum of squared errors."""
+    """A quantized matrix.
+
+    values: the encoded values.
+    scales: the tensors of scales, by the suffix that follows the matrix's name.
+    squared_error: the sum of the squared differences between decoded and original values.
+    """
 
     values: Tensor
     scales: dict[str, Tensor]
@@ -55,8 +61,10 @@ def _nvfp4(weight: Tensor) -> Encoded:
 
 
 def stored_tensors(name: str, shape: tuple[int, ...], quant_type: str) -> Iterator[tuple[str, torch.dtype, list[int]]]:
-    """Yield the key, dtype and shape of each tensor that a matrix is stored as. `name` and `shape` are the matrix's;
-    `quant_type` is a key of FORMATS."""
+    """Yield the key, dtype and shape of each tensor in which a quantized matrix is stored.
+
+    `name` and `shape` belong to the matrix. `quant_type` is a key of FORMATS.
+    """
     rows, width = shape
     if quant_type == "nvfp4":
         yield name, torch.uint8, [rows, width // 2]

@@ -7,9 +7,11 @@ from typing import NamedTuple
 
 
 class WrittenParameter(NamedTuple):
-    """A written parameter: the SHA-256 of its tensors by key, its quant_state, and its relative error.
+    """The record of a written parameter.
 
-    The error is the RMS of the differences over the RMS of the weight, None if the parameter is unchanged.
+    sha256: the SHA-256 of each stored tensor of the parameter, by key.
+    states: the text of the quant_state by key; empty for a parameter that is not stored as nf4.
+    error: the RMS of the quantization errors divided by the RMS of the weight; None for an unquantized parameter.
     """
 
     sha256: dict[str, str]

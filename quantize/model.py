@@ -60,18 +60,19 @@ class QuantizeOptions:
 
     @property
     def multiple(self) -> int:
-        """The number of which both sizes of a matrix must be multiples in this format."""
+        """The number that must divide both sizes of a matrix in this format. Other matrices stay unquantized."""
         return 16 if self.format == "nvfp4" else 1
 
 
 def quantize_source(
     source: Source, file: Path, options: QuantizeOptions, progress: Progress, checking: Progress
 ) -> dict:
-    """Write the quantized `file` of a source, or resume an interrupted run, and verify the file by reading it back.
-    Return the content of its quantization_meta.json.
+    """Write the quantized `file` of a source and verify it by reading it back. An interrupted run is resumed.
 
-    `progress` counts the source's bytes, and `checking` the file's tensors during verification. Raises CheckpointError
-    for weights that are not finite, and for a file that reads back differently.
+    Returns the content of quantization_meta.json. `progress` counts the bytes of the source. `checking` counts the
+    parameters that are read back, first from the file of an interrupted run, and finally from the complete file.
+
+    Raises CheckpointError for weights that are not finite, and for a file that reads back differently.
     """
     with (
         Journal(journal_of(file), _task(source, options)) as journal,
@@ -104,8 +105,10 @@ def journal_of(file: Path) -> Path:
 
 
 def damaged(target: TensorFile, written: Mapping[str, WrittenParameter], progress: Progress) -> list[str]:
-    """Read the parameters back from the file `target`, and return the names of the damaged ones. Their tensors differ
-    from the checksums in `written`. `progress` counts the parameters."""
+    """Return the names of the parameters in the file `target` that do not match the checksums in `written`.
+
+    All parameters in `written` are read back from the disk. `progress` counts the parameters.
+    """
     wrong = []
     with ThreadPoolExecutor(WRITERS) as pool:
         intact = pool.map(
@@ -192,9 +195,12 @@ def _decode(source: Source, name: str, tensors: dict[str, Tensor], device: torch
 
 
 def _encode(source: Source, name: str, tensor: Tensor, options: QuantizeOptions) -> tuple[Values, float | None]:
-    """Return a parameter's values to write, after LoRAs are merged, and its relative error. If the search for nf4
-    scales does not reduce the error, each scale is the largest absolute value of its block. The relative error is None
-    for an unquantized parameter."""
+    """Return the values of a parameter to write, after LoRAs are merged, and the relative error of quantization.
+
+    The error is None for an unquantized parameter. By default a scale in nf4 is the largest absolute value of a block.
+    With `options.search`, scales with a smaller error are searched for; the result is used if it reduces the error.
+    Raises CheckpointError for NaN or infinity.
+    """
     changes = source.changes.get(name, ())
     for change in changes:
         tensor = change.added_to(tensor.float())

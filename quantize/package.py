@@ -28,7 +28,13 @@ _SPARE = 64 << 20
 
 @dataclass(frozen=True)
 class Job:
-    """The quantization of one file. `file` is its path relative to the destination."""
+    """The quantization of one file.
+
+    name: the name of the model for progress messages.
+    source: the parameters to quantize or copy.
+    file: the path of the new file, relative to the destination.
+    options: the settings for this file.
+    """
 
     name: str
     source: Source
@@ -38,8 +44,13 @@ class Job:
 
 @dataclass(frozen=True)
 class QuantizePlan:
-    """The work of a call of `quantize`. `jobs` are the files to quantize. `copies` are files that are copied unchanged,
-    keyed by their path relative to the destination. `notes` are for the user."""
+    """The plan of a call of `quantize`.
+
+    destination: the folder to create.
+    jobs: the files to quantize.
+    copies: the files to copy unchanged, by the path of the copy relative to the destination.
+    notes: messages for the user.
+    """
 
     destination: Path
     jobs: list[Job]
@@ -48,7 +59,8 @@ class QuantizePlan:
 
     @property
     def unfinished(self) -> Path:
-        """The temporary folder next to the destination. If an interrupted run left it, the run is resumed."""
+        """The temporary folder of a run, next to the destination. An interrupted run leaves it, and the next run
+        continues in it."""
         return self.destination.with_name(self.destination.name + ".part")
 
 
@@ -137,11 +149,13 @@ def _unchanged_parts(root: Path, package: Package) -> tuple[dict[Path, Path], li
 
 
 def quantize(plan: QuantizePlan, show: ShowProgress) -> dict[Path, dict]:
-    """Run a plan, and return the content of each quantization_meta.json by its path. `show` displays the progress.
+    """Run a plan, and return the content of each quantization_meta.json by its path relative to the destination.
 
-    A run that was stopped or killed is resumed by running the same plan again. The destination appears when all files
-    are written and verified. Raises InputError if the disk is full or not writable. Raises CheckpointError for weights
-    that are not finite, and for a file that reads back differently. The errors of the progress display are also raised.
+    `show` displays the progress; an exception that it raises ends the run. An interrupted run is resumed by running the
+    same plan again. The destination appears when all files are written and verified.
+
+    Raises InputError if the destination exists, if another run is writing it, or if the disk is full or not writable.
+    Raises CheckpointError for weights that are not finite, and for a file that reads back differently.
     """
     with taken(plan.destination):
         return _quantize_alone(plan, show)

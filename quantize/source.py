@@ -17,18 +17,20 @@ from .writer import config_json, linear_weights
 
 CONFIG = "config.json"
 _PART_FOLDERS = ("transformer", "transformer_2", "transformers", "text_encoder")
-"""The generic names of model folders in diffusers' and 2.0's packages, which do not show the model."""
+"""The generic names of model folders in the packages of diffusers and of LingBot-World 2.0. They do not identify the
+model."""
 
 
 @dataclass(frozen=True)
 class Source:
     """The parameters to quantize or copy.
 
-    parameters: the tensors that each parameter is stored as, by official name and in file order.
+    path: the file or folder of the model or text encoder.
+    parameters: the tensors in which each parameter is stored, by official name and in file order.
     shapes: the shape of each parameter.
     quantized: the names of the parameters to quantize.
     config: the content of config.json; None for a text encoder.
-    packed: parameters that are already quantized, and are decoded first.
+    packed: the parameters that are already quantized. They are decoded first.
     changes: the LoRAs' changes to parameters.
     """
 
@@ -50,7 +52,8 @@ class Source:
 
     @property
     def folder_name(self) -> str:
-        """The name of the downloaded folder, which is around a sub-folder such as `transformer`."""
+        """The name of the folder that identifies the model. If the model is in a generic sub-folder such as
+        `transformer`, this is the name of the folder around it."""
         folder = (self.path if self.path.is_dir() else self.path.parent).absolute()
         return folder.parent.name if folder.name in _PART_FOLDERS else folder.name
 

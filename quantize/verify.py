@@ -21,8 +21,13 @@ _THREADS = 4
 
 @dataclass(frozen=True)
 class Verified:
-    """The result for one file: a description of its kind, and the number of tensors with a matching checksum
-    (`checked`). `checked` is None if the file has no checksums or they were not compared."""
+    """The result for one file.
+
+    path: the file.
+    kind: a description of the model and the format.
+    tensors: the number of tensors.
+    checked: the number of tensors with a matching checksum; None without checksums or if they were not compared.
+    """
 
     path: Path
     kind: str
@@ -31,10 +36,11 @@ class Verified:
 
 
 def verify(path: str | Path, show: ShowProgress, fast: bool = False) -> list[Verified]:
-    """Return the result for each file of a package, or for one model or text encoder. If `fast`, only headers, shapes
-    and scales are read. `show` displays the progress.
+    """Return the result for each file of a package, or for one model or text encoder.
 
-    Raises CheckpointError or TextError, which names the fault. One message lists all damaged tensors of a file.
+    `show` displays the progress. If `fast`, only headers, shapes and scales are read, and checksums are not compared.
+    Raises CheckpointError or TextError for the first faulty file. For damaged tensors, the message states the number
+    and up to five names.
     """
     path = Path(path).expanduser()
     alone = path / TEXT_ENCODER
@@ -112,7 +118,7 @@ def _find_damaged(
 
 
 def _digest(entry: TensorEntry) -> str:
-    """Return the SHA-256 of a tensor's bytes, which are read from the file if it is safetensors."""
+    """Return the SHA-256 of a tensor's bytes. The bytes of a mapped file (safetensors, GGUF) are read in pieces."""
     if not isinstance(entry.source, MappedFile):
         return hashlib.sha256(bytes_of(entry.source)).hexdigest()
     digest = hashlib.sha256()

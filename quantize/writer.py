@@ -38,10 +38,15 @@ Layout = dict[str, tuple[torch.dtype, list[int], int]]
 class TensorFile(AbstractContextManager["TensorFile"]):
     """A safetensors file of known shapes. Its parameters can be written in any order and from any thread.
 
-    The parameters in `quantized` are stored as `quant_type`: "nf4" or "fp4" with double quantization, or a key of
-    `comfy.FORMATS`. For the first two, `blocksize` values share a scale. All other parameters are stored in `dtype`. If
-    `resume`, an existing file is kept, and its parameters need not be written again. The header is written by `finish`,
-    so no reader mistakes an unfinished file for a complete one.
+    path: the file.
+    shapes: the shape of each parameter by name.
+    quantized: the names of the parameters that are stored as `quant_type`.
+    quant_type: "nf4" or "fp4" with double quantization, or a key of `comfy.FORMATS`.
+    blocksize: for "nf4" and "fp4", the number of values that share a scale.
+    dtype: the dtype of all other parameters.
+    resume: whether to keep an existing file. The parameters in it need not be written again.
+
+    The header is written by `finish`, so no reader mistakes an unfinished file for a complete one.
     """
 
     def __init__(
@@ -68,8 +73,11 @@ class TensorFile(AbstractContextManager["TensorFile"]):
         self._file.close()
 
     def write(self, name: str, values: Values) -> dict[str, str]:
-        """Write the parameter `name`, and return the SHA-256 of each of its tensors, including the quant_state, by key.
-        `values` is a float tensor, or the result of `codec.encode` or `scaled.encode` for a quantized parameter."""
+        """Write the parameter `name`, and return the SHA-256 of each of its tensors by key, including the quant_state.
+
+        `values` is a float tensor, or for a quantized parameter a pair of encoded values and scales. The pair comes
+        from `codec.encode` or `comfy.encode`.
+        """
         tensors = self._tensors_of(name, values)
         digests = {}
         for key, tensor in tensors.items():
@@ -141,14 +149,14 @@ def file_bytes(shapes: Shapes, quantized: Collection[str], blocksize: int = 64, 
 
 
 def linear_weights(shapes: Shapes) -> list[str]:
-    """Return the names of the parameters that can be quantized. These are all matrices."""
+    """Return the names of the parameters that can be quantized: all parameters with two dimensions."""
     return [name for name, shape in shapes.items() if len(shape) == 2]
 
 
 def _tensors(
     shapes: Shapes, quantized: Collection[str], quant_type: str, blocksize: int, dtype: torch.dtype
 ) -> Iterator[tuple[str, torch.dtype, list[int]]]:
-    """Yield the key, dtype and shape of every tensor that the parameters are stored as."""
+    """Yield the key, dtype and shape of every tensor in which the parameters are stored."""
     for name, shape in shapes.items():
         if name not in quantized:
             yield name, dtype, list(shape)
@@ -194,7 +202,8 @@ def _is_state(key: str) -> bool:
 
 
 def bytes_of(tensor: Tensor) -> memoryview:
-    """Return the bytes of a tensor as safetensors stores them."""
+    """Return the bytes of a tensor in row-major order, as in a safetensors file. A tensor on a GPU is copied to the
+    CPU."""
     return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
 
 

@@ -26,9 +26,9 @@ Predict = Callable[[Tensor, int], Tensor]
 class FewStepSchedule:
     """A schedule of a few steps without guidance.
 
-    Each step has one of `timesteps` (integers) and one of `sigmas` (float64, for x0 = x - sigma * velocity). Before
-    every step but the first, noise is added to x0 up to the level in `renoise_sigmas` (float32), which has one item
-    fewer.
+    timesteps: the model's integer timestep of each step.
+    sigmas: the noise level of each step. x0 = x - sigma * velocity is computed in float64.
+    renoise_sigmas: the noise level up to which noise is added to x0 before each step, except before the first.
     """
 
     timesteps: tuple[int, ...]
@@ -56,8 +56,13 @@ class FewStepSchedule:
 
 @dataclass(frozen=True)
 class GuidedSchedule:
-    """A schedule of many guided steps. The solver restarts for each chunk. A `guide_scale` of 1 means no negative
-    prompt."""
+    """A schedule of many guided steps. The solver restarts for each chunk.
+
+    steps: the number of steps.
+    shift: the shift of the noise levels.
+    guide_scale: the guidance scale; 1 means no negative prompt.
+    solver: "unipc" or "dpmpp".
+    """
 
     steps: int = STEPS
     shift: float = 5.0
@@ -91,9 +96,9 @@ class GuidedSchedule:
 def few_step_schedule(indices: Sequence[int], shift: float) -> FewStepSchedule:
     """Return the schedule of the steps at `indices` (rising, 0 to 999) of the 1,000-step schedule with this `shift`.
 
-    The official code looks up a step's sigma by its truncated timestep, and several sigmas may share a timestep. It
-    uses the first of them for x0, and the second, if there is one, for adding noise. This function chooses the sigmas
-    in the same way. Raises InputError for invalid indices.
+    Timesteps are truncated to integers, so several sigmas may share a timestep. The official code looks up the sigma of
+    a step by its timestep. For x0 it uses the first sigma of the timestep. For adding noise it uses the second one, if
+    there is one. This function does the same. Raises InputError for invalid indices.
     """
     indices = tuple(indices)
     rising = all(low < high for low, high in zip(indices, indices[1:], strict=False))
@@ -114,10 +119,10 @@ def few_step_schedule(indices: Sequence[int], shift: float) -> FewStepSchedule:
 
 
 def step_indices(schedule: str | tuple[int, ...] | None, release: Release) -> tuple[int, ...]:
-    """Return the step indices of a `schedule`. This is a name (v1 or v2), indices as text or as a tuple, such as
-    0,250,500,750, or None for the release's own.
+    """Return the step indices of a `schedule`.
 
-    Raises InputError for any other text.
+    `schedule` is a name ("v1" or "v2"), a tuple of indices, or indices as text such as "0,250,500,750". None means the
+    indices of `release`. Raises InputError for any other text.
     """
     if schedule is None:
         return release.indices

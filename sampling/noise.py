@@ -12,8 +12,8 @@ from torch import Tensor
 class StepNoise:
     """A source of noise that depends only on the seed, the index of the chunk, and the step.
 
-    So a chunk that is generated again has the same noise, and a live session that is repeated with the same inputs has
-    the same frames.
+    A chunk that is generated again has the same noise. So a live session that is repeated with the same inputs has the
+    same frames.
     """
 
     order = "chunk and step"
@@ -39,10 +39,10 @@ class StepNoise:
 
 
 class PathNoise:
-    """A source of noise for a video of known length. The noise of all latent frames is drawn first, then the noise of
-    the steps in order.
+    """A source of noise for a video of known length, which has `latent_frames` latent frames.
 
-    The Rollout node draws the same noise for the same seed.
+    The noise of all latent frames is drawn first, then the noise of the steps in order. ComfyUI's node
+    LingBotWorldRollout draws the same noise for the same seed. The other arguments are as in `StepNoise`.
     """
 
     order = "video, then steps"

@@ -1,10 +1,11 @@
 """Skipping of model calls: the velocity of some steps is extrapolated from earlier steps.
 
 During flow-matching sampling the velocity changes slowly and almost linearly with sigma. `StepReuse` extrapolates a
-straight line through the model's last two predictions. Each prediction of the model is compared with the line, and the
-error determines how many of the next steps may use the line. The method is our own. For comparison, EasyCache (Zhou et
-al. 2025, arXiv 2507.02860) repeats the last difference of output and input, and estimates its error from the change of
-the input.
+straight line through the model's last two predictions. Each prediction of the model is compared with the line. The
+error determines how many of the next steps may use the line.
+
+The method was developed for this project. A related method is EasyCache (Zhou et al. 2025, arXiv 2507.02860). It
+repeats the last difference of output and input, and estimates the error from the change of the input.
 """
 
 from collections.abc import Callable
@@ -14,8 +15,8 @@ from torch import Tensor
 from ..errors import InputError
 
 FIRST = 3
-"""The number of steps at the start of each expert that the model predicts. Two define the straight line for
-extrapolation, and the third measures the line's error."""
+"""The number of steps that the model predicts at the start of a run and after a change of expert. Two define the
+straight line for extrapolation, and the third measures the line's error."""
 LAST = 2
 """The number of steps at the end of a run that the model predicts, because sigma and velocity change most there."""
 MOST = 4
@@ -23,13 +24,14 @@ MOST = 4
 
 
 class StepReuse:
-    """A rule for one run that chooses, at each step, a forward of the model or the velocity extrapolated by a straight
-    line.
+    """A rule that decides at each step of a run whether to call the model or to extrapolate the velocity.
 
-    `threshold`, 0 to 1, is the largest estimated error of the line at which it is used, as a fraction of the velocity's
-    norm. The estimate is from the last comparison; the real error may be larger where the velocity changes direction.
-    At 0 the model predicts every step. `calls` counts the steps that the model has predicted. Raises InputError for a
-    threshold outside of 0 to 1.
+    threshold: the largest estimated error of an extrapolated velocity, 0 to 1, as a fraction of the velocity's norm. At
+    0 the model predicts every step.
+    calls: the number of steps that the model has predicted.
+
+    The error is estimated from the last prediction that was compared with the line. The real error may be larger where
+    the velocity changes direction. Raises InputError for a threshold outside of 0 to 1.
     """
 
     def __init__(self, threshold: float = 0.0) -> None:

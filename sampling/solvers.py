@@ -24,9 +24,11 @@ result."""
 def unipc_steps(x: Tensor, sigmas: Tensor) -> Steps:
     """Return a generator of the steps of UniPC (Zhao et al. 2023, arXiv 2302.04867) from the noise `x`.
 
-    Its order is 2 with B(h) = expm1(-h), and the corrector runs on every step but the first. The first and the last
-    step have order 1. `sigmas` float [steps + 1] are the falling noise levels. If the last one is 0, the result is the
-    last x0. Each step calls the model once.
+    The order is 2 with B(h) = expm1(-h), except for the first and the last step, which have order 1. The corrector runs
+    on every step but the first. Each step calls the model once.
+
+    `sigmas`, float [steps + 1], are noise levels that fall from at most 1 to at least 0. If the last one is 0, the
+    result is the last x0. The generator raises InputError for other sigmas.
     """
     levels = _levels(sigmas)
     start, before, current, order = x, x, x, 1  # the first step has order 1 and does not read `before` and `current`
@@ -57,8 +59,12 @@ SOLVERS = {"unipc": unipc_steps, "dpmpp": dpmpp_steps}
 
 
 def solve(solver: SolverName, denoise: Denoise, x: Tensor, sigmas: Tensor, callback: Callback | None = None) -> Tensor:
-    """Run all steps of a solver and return the result. `denoise(x, sigma)` returns the model's x0. `callback` is
-    described in this module's docstring, and the other arguments are those of `unipc_steps`."""
+    """Run all steps of a solver and return the denoised result.
+
+    `denoise(x, sigma)` returns the model's x0. `callback(step, x, denoised, sigma)` is called after each model call,
+    with the `x` that the model received. `x` and `sigmas` are as in `unipc_steps`. Raises InputError for invalid
+    sigmas.
+    """
     steps, denoised = SOLVERS[solver](x, sigmas), None
     while True:
         try:
@@ -91,10 +97,9 @@ def _predict(x: Tensor, before: Tensor, current: Tensor, levels: list[float], or
 def _correct(
     start: Tensor, before: Tensor, current: Tensor, denoised: Tensor, levels: list[float], order: int
 ) -> Tensor:
-    """Return x after the same step as in `_predict`, recomputed with the model's x0 at the end of the step.
+    """Return x at the end of the step that `_predict` computed, corrected with x0 at the end of the step.
 
-    `start` is x at the start of the step, and `denoised` is x0 at its end. The other arguments are those of
-    `_predict`.
+    `start` is x at the start of the step, and `denoised` is x0 at the end. The other arguments are as in `_predict`.
     """
     if order == 1:
         return _move(start, current + 0.5 * (denoised - current), levels[-2], levels[-1])
@@ -110,8 +115,10 @@ def _correct(
 
 
 def _move(x: Tensor, data: Tensor, sigma: float, target: float) -> Tensor:
-    """Return x at the noise level `target`, from `x` at the level `sigma`. The solution is exact if x0 is `data` at all
-    levels in between. For `target` 0 it is `data`."""
+    """Return x at the noise level `target`, from `x` at the level `sigma`, for a constant x0 of `data` in between.
+
+    For a constant x0 the result is exact. If `target` is 0, the result is a copy of `data`.
+    """
     if target == 0:
         return data.clone()
     h = _log_snr(target) - _log_snr(sigma)
@@ -119,8 +126,7 @@ def _move(x: Tensor, data: Tensor, sigma: float, target: float) -> Tensor:
 
 
 def _ratio(levels: list[float]) -> float:
-    """Return the length of the step before last, divided by the length of the last step, both in lambda. The result is
-    negative."""
+    """Return (lambda[-3] - lambda[-2]) / (lambda[-1] - lambda[-2]) for the noise `levels`. The result is negative."""
     earlier, here, there = (_log_snr(sigma) for sigma in levels[-3:])
     return (earlier - here) / (there - here)
 

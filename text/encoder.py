@@ -35,11 +35,13 @@ def encode(
 ) -> list[Tensor]:
     """Return each prompt's embedding, float32 [tokens, dim] on `device`: at most 512 tokens with the eos, no padding.
 
-    `encoder` and `tokenizer` are the results of `open_weights` and `load_tokenizer`, or paths for these functions. Each
-    block of the encoder processes all prompts, and is freed before the next but one is loaded. Matrix products run in
-    `dtype`. `progress(done, total)` counts blocks; an exception raised in it stops the encoding. `warn` receives a
-    message for each prompt that is too long and is cut. Raises CheckpointError or TextError if encoder or tokenizer
-    cannot be used or do not match.
+    encoder, tokenizer: the results of `open_weights` and `load_tokenizer`, or paths for these functions.
+    dtype: the dtype of the matrix products.
+    progress: a function progress(done, total) that counts blocks. An exception raised in it stops the encoding.
+    warn: a function that receives a message for each prompt that is too long and is cut.
+
+    Each block of the encoder processes all prompts, and at most two blocks are in memory. Raises CheckpointError or
+    TextError if encoder or tokenizer cannot be used or do not match.
     """
     prompts = [prompts] if isinstance(prompts, str) else prompts
     try:

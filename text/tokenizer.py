@@ -1,8 +1,8 @@
 """umt5 tokenizers, which convert a prompt to token ids as in the official pipeline.
 
 A `tokenizer.json`, read by the tokenizers library, gives the official ids. A sentencepiece model is a file
-`spiece.model`, or the tensor `spiece_model` in ComfyUI's umt5 files. Its ids differ only for literals such as `</s>`
-inside a prompt, and for characters missing from the vocabulary.
+`spiece.model`, or the tensor `spiece_model` in ComfyUI's umt5 files. The ids of a sentencepiece model differ from the
+official ones only for literals such as `</s>` inside a prompt, and for characters missing from the vocabulary.
 """
 
 import logging
@@ -19,7 +19,8 @@ MAX_TOKENS = 512
 EOS = "</s>"
 
 _PANIC = "PanicException"
-"""The name of the exception for a panic in tokenizers' Rust code, a BaseException that cannot be imported."""
+"""The class name of the exception that a panic in tokenizers' Rust code raises. The class derives from BaseException
+and cannot be imported."""
 
 _SUFFIXES = (".json", ".model", ".safetensors")
 _WHAT_BELONGS = (
@@ -31,8 +32,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """A umt5 tokenizer. `to_ids` is a function that converts cleaned text to ids without the final `eos`. All ids are
-    below `vocab_size`. `source` is the file's path."""
+    """A umt5 tokenizer.
+
+    source: the path or name of its file.
+    to_ids: a function that converts cleaned text to ids without the end-of-sequence token.
+    eos: the id of the end-of-sequence token.
+    vocab_size: the number of ids, which are 0 to vocab_size - 1.
+    """
 
     source: str
     to_ids: Callable[[str], list[int]]
@@ -60,8 +66,10 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     """Return the tokenizer in a file or folder.
 
     `path` is a `tokenizer.json`, a `spiece.model`, or a safetensors file with a `spiece_model` tensor. It may also be a
-    folder with one of them, directly or in `tokenizer/` or `google/umt5-xxl/`. Raises TextError if none is found,
-    listing where it searched, or if the file cannot be read.
+    folder with a tokenizer file, directly or in `tokenizer/` or `google/umt5-xxl/`.
+
+    Raises TextError if no tokenizer is found or the file cannot be read. For a folder without a tokenizer, the message
+    lists the files that were searched for. Raises DependencyError without the tokenizers or sentencepiece library.
     """
     file = find_tokenizer(path)
     try:

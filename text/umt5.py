@@ -30,8 +30,8 @@ def _float(weight: Tensor) -> Tensor:
 def bucket_of(relative: Tensor, buckets: int) -> Tensor:
     """Return the bucket, int64 in the same shape, of each relative position (key minus query) in `relative`.
 
-    Each direction has half of the `buckets`. In each direction one half of the buckets stand for exact distances, and
-    the other half for logarithmically growing distances up to 128.
+    Each direction has half of the `buckets`. Half of the buckets of a direction are for single distances. The other
+    half are for ranges of distances up to 128, which grow logarithmically. Larger distances are in the last bucket.
     """
     half, exact = buckets // 2, buckets // 4
     distance = relative.abs()

@@ -24,7 +24,8 @@ _HF_LAYERS = {
 }
 _HF_ROOTS = {"shared.": "token_embedding.", "embed_tokens.": "token_embedding.", "final_layer_norm.": "norm."}
 _PREFIXES = re.compile(r"^(?:(?:text_encoders?|umt5xxl|transformer|model|module)\.)+")
-"""The prefixes of key names: of one model in a checkpoint with several, and of wrapper classes."""
+"""A pattern for prefixes of key names. The prefixes come from checkpoints with several models and from wrapper
+classes."""
 _ROOTS = ("token_embedding.", "blocks.", "norm.")
 EMBEDDING = "token_embedding.weight"
 _NO_WEIGHTS = ("spiece_model", "scaled_fp8")
@@ -56,7 +57,10 @@ class UMT5Config:
 
     @classmethod
     def from_shapes(cls, shapes: Mapping[str, tuple[int, ...]]) -> "UMT5Config":
-        """Return the sizes by shapes under Wan's key names. The position bias has a column for each head."""
+        """Return the sizes of an encoder, computed from the shapes of its weights by Wan's key name.
+
+        Raises KeyError for a missing weight, and ValueError for a shape with another number of dimensions.
+        """
         vocab_size, dim = shapes[EMBEDDING]
         buckets, num_heads = shapes["blocks.0.pos_embedding.embedding.weight"]
         numbers = [int(key.split(".")[1]) for key in shapes if key.startswith("blocks.")]
@@ -98,10 +102,13 @@ class UMT5Config:
 
 @dataclass(frozen=True)
 class UMT5Weights:
-    """An encoder on disk: its tensor entries under Wan's key names (`tensors`), and its quantized weights by name
-    (`quantized`). A quantized weight consists of several tensors.
+    """An encoder on disk. The tensors are not loaded into memory.
 
-    The tensors are not loaded into memory. `unread` lists the names of other tensors in the file.
+    path: the file or folder.
+    config: the sizes.
+    tensors: the tensor entries by Wan's key name.
+    quantized: the quantized weights by name. Each consists of several tensors.
+    unread: the names of tensors in the file that are not the encoder's.
     """
 
     path: Path
@@ -129,7 +136,8 @@ class UMT5Weights:
         return f"{len(self.unread)} of its tensors are not the encoder's and are not read: {some}"
 
     def entries(self, name: str) -> list[TensorEntry]:
-        """Return the entries of the weight `name`: one tensor, or values, scales and tables if quantized."""
+        """Return the tensor entries of the weight `name`. A plain weight has one entry; a quantized weight has values,
+        scales and tables."""
         return self.quantized[name].entries if name in self.quantized else [self.tensors[name]]
 
     def block(self, index: int) -> list[TensorEntry]:
@@ -155,10 +163,11 @@ class UMT5Weights:
 
 
 def open_weights(path: str | Path) -> UMT5Weights:
-    """Open a umt5 encoder's file or folder, with official or Hugging Face key names. Only headers are read.
+    """Open a umt5 encoder's file or folder, with key names of Wan, Hugging Face or llama.cpp.
 
-    Raises CheckpointError for files that `read_tensors` cannot read. Raises TextError if the tensors are not those of a
-    umt5 encoder; the message lists all missing keys and wrong shapes.
+    Only headers and the scales of quantized weights are read. Raises CheckpointError for files that `read_tensors`
+    cannot read, and for NaN or infinity in the scales. Raises TextError if the tensors are not a complete umt5 encoder.
+    For an incomplete encoder the message lists all missing keys and wrong shapes.
     """
     named = read_tensors(path, hint="t5")
     name = Path(path).name
@@ -199,9 +208,10 @@ def huggingface_key(name: str) -> str:
 
 
 def _check_kind(path: str | Path, shapes: Mapping[str, tuple], named: Iterable[str]) -> None:
-    """Raise TextError if the tensors are not those of a umt5 encoder.
+    """Raise TextError if the tensors are not from a umt5 encoder. `named` are the names in the file, for the message.
 
-    The embedding and the position bias show the kind, but not `blocks.`, which an expert has too.
+    A token embedding or a position bias identifies an encoder. Keys with `blocks.` do not, because an expert has them
+    too.
     """
     if EMBEDDING in shapes or any("pos_embedding" in key for key in shapes):
         return

@@ -68,7 +68,8 @@ def write_expert_folder(
 
 
 def expert_weights(checkpoint: Checkpoint) -> dict[str, Tensor]:
-    """Return every parameter of a checkpoint, decoded to float32, by official name."""
+    """Return every parameter of a checkpoint in float32, by official name. 4-bit weights of bitsandbytes are decoded;
+    other quantized formats are not supported."""
     found = {}
     for name in checkpoint.shapes:
         weight = checkpoint.quantized.get(name)

@@ -24,7 +24,7 @@ PLACES = (CAUSAL, *EXPERTS, "low_noise_model_bnb_nf4")
 TOY = "toy"
 """The name of the lock file in a toy's folder, without suffix."""
 LARGEST = 2**26
-"""A size in bytes above that of every file of a toy, and below that of every file of a real model."""
+"""A size limit in bytes. Every file of a toy is smaller, and every weight file of a real model is larger."""
 
 
 def write_toy_package(folder: str | Path, seed: int = 0) -> Path:
@@ -56,8 +56,10 @@ def refuse_other(folder: Path, own: Iterable[Path]) -> None:
 
 
 def refuse_real(folder: Path) -> None:
-    """Raise InputError if `folder` has a model, text encoder or VAE at a path of the toy's that is larger than LARGEST.
-    Such a file has real weights, which the toy would replace."""
+    """Raise InputError if `folder` has a model, text encoder or VAE larger than LARGEST that the toy would replace.
+
+    Such a file has real weights.
+    """
     models = [file for place in PLACES for file in sorted((folder / place).glob("*.safetensors"))]
     for file in (*models, folder / "models_t5_umt5-xxl-enc-bf16.pth", folder / "Wan2.1_VAE.pth"):
         size = file.stat().st_size if file.is_file() else 0

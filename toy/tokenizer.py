@@ -32,7 +32,7 @@ def vocabulary(more: Sequence[str] = ()) -> list[tuple[str, float]]:
 def write_tokenizer(folder: Path, more: Sequence[str] = ()) -> int:
     """Write tokenizer.json, tokenizer_config.json and special_tokens_map.json, and return the number of token ids.
 
-    The tokens in `more` extend the vocabulary. A token that begins a word must start with SPACE.
+    The tokens in `more` extend the vocabulary. A token at the beginning of a word must start with SPACE (U+2581).
     """
     folder.mkdir(parents=True, exist_ok=True)
     vocab = vocabulary(more)

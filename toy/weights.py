@@ -66,8 +66,8 @@ def text_tensors(seed: int, vocab_size: int) -> dict[str, Tensor]:
 
 
 def vae_tensors(seed: int) -> dict[str, Tensor]:
-    """Return the fp32 weights of a random VAE by name. A `seed` gives the same ones. Its frames have medium
-    contrast."""
+    """Return the fp32 weights of a random VAE by name. The same `seed` gives the same weights. Decoded frames have
+    medium contrast."""
     weights = Weights(seed)
     return {
         name: weights.layer(name, shape, gain=0.4 if name.startswith("decoder.head") else 1.0)
