@@ -69,8 +69,12 @@ def _write_database(folder: Path, tracks: Tracks, lens: np.ndarray, known: bool)
 
 
 def _write_images(database: Any, tracks: Tracks, lens: np.ndarray, known: bool) -> list[int]:
-    """Write an image and a frame for each keyframe into pycolmap's database, all with one camera and one rig. Return
-    the ids of the images. If `known`, the lens [4] is marked as measured."""
+    """Write the camera and the keyframes into pycolmap's database, and return the ids of the images.
+
+    Each keyframe becomes an image and a frame (COLMAP's term for the images that a rig takes at one time). All have one
+    camera and one rig. If `known`, the camera is a PINHOLE with the values of `lens` [4], and its focal lengths are
+    marked as known. Otherwise it is a SIMPLE_PINHOLE with one focal length, fx.
+    """
     colmap = pycolmap()
     width, height = tracks.size
     model, params = ("PINHOLE", lens) if known else ("SIMPLE_PINHOLE", lens[[0, 2, 3]])

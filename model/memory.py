@@ -162,10 +162,12 @@ def _weight(rows: int, width: int, size: int, arithmetic: Arithmetic) -> int:
 
 
 def _camera_embedding(config: ModelConfig, tokens: int, size: int) -> int:
-    """Return the peak memory of embedding the camera in bytes: the larger of two stages.
+    """Return the peak memory, in bytes, of embedding the camera into tokens. It is the larger of two stages.
 
-    The first stage holds the camera in the compute dtype, and a copy rearranged to tokens. The second stage holds this
-    copy, the embedded tokens, three temporary parts of them, and the weights.
+    `tokens` is the number of tokens, and `size` is the size in bytes of a number in the compute dtype. The first stage
+    holds the camera in the compute dtype and a copy of it, rearranged to tokens. The second stage holds the rearranged
+    copy, the result, the weights, and three temporary tensors for the EMBEDDING_TOKENS tokens that are processed at
+    once.
     """
     channels = config.control_channels
     folded = tokens * 4 * channels * size

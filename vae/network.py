@@ -22,9 +22,10 @@ EPSILON = 1e-24  # the norm of a pixel of zeros is zeros, not NaN
 
 
 class Network:
-    """The layers that encoder and decoder share, with their state for one video.
+    """The base class of encoder and decoder: the types of layers that both use, and their state for one video.
 
-    `past` holds the last input frames of each temporal layer, [1, C, H, W] each, by the layer's name.
+    weights: the tensors of the VAE by name.
+    past: the last input frames of each temporal layer, [1, C, H, W] each, by the layer's name.
     """
 
     def __init__(self, weights: Mapping[str, Tensor]) -> None:

@@ -37,8 +37,11 @@ FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 SCALES = ("weight_scale", "scale_weight", "weight_scale_2")
 """The tensors of a layer by which its weight is multiplied."""
 UNUSED = ("input_scale", "scale_input", "comfy_quant")
-"""The tensors of a layer that decoding its weight does not need. The scales of activations are among them: this project
-ignores the file's and computes a scale for each token."""
+"""The tensors of a quantized layer that `find_scaled` drops, because decoding the layer's weight does not need them.
+
+input_scale and scale_input are two names of the scale of the layer's input. This project computes a scale for each
+token instead. comfy_quant states the format, and `stated_formats` reads it.
+"""
 SMOOTHED = "pre_quant_scale"
 
 _PART = re.compile(rf"(.+)\.({'|'.join((*SCALES, *UNUSED, SMOOTHED))})$")

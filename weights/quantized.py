@@ -32,7 +32,17 @@ _STATE_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16":
 
 @dataclass(frozen=True)
 class FourBitWeight:
-    """A 4-bit weight of bitsandbytes: the entries of its tensors and the values of its quant_state."""
+    """A 4-bit weight of bitsandbytes in a file.
+
+    quant_type: "nf4" or "fp4".
+    shape: the shape after decoding.
+    blocksize, nested_blocksize: the number of values, or of scales, that share a scale.
+    offset: the offset of the nested scales, or None without nested scales.
+    state_dtype: the dtype of the weight before quantization.
+    packed: the file entry of the 4-bit values, two in a byte.
+    absmax, code: the file entries of the scales and of the table of 16 values.
+    nested_absmax, nested_code: the file entries of the scales' own scales and table, or None if the scales are floats.
+    """
 
     name: str
     quant_type: str

@@ -67,7 +67,10 @@ def refuse_model(model: Any, where: str, field: str = "camera_model") -> None:
 
 
 def refuse_flags(data: Mapping[str, Any], where: str) -> None:
-    """Raise CameraError, which begins with `where`, if `data` sets one of FLAGS: its lens is not a pinhole."""
+    """Raise CameraError if `data` sets one of FLAGS, which mark a lens other than a pinhole.
+
+    `data` has the fields that apply to one frame. The message begins with `where`.
+    """
     for flag in FLAGS:
         value = data.get(flag)
         if value is not None and value is not False and value != 0 and str(value).lower() not in ("false", "none"):

@@ -86,7 +86,8 @@ def shake_path(path: CameraPath, degrees: float, seed: int = 0) -> CameraPath:
     """Return the path with a random handheld shake of at most `degrees` about each camera axis.
 
     `seed` determines the shake. The first frame is unchanged. Actions are removed, unless `degrees` is 0. The shake
-    only rotates the camera. The model's input is scaled to a longest step of 1, which could enlarge small translations.
+    only rotates the camera and does not move it, because the model's input is scaled to a longest step of 1. If the
+    path has only small steps, this scaling would enlarge translations of a shake.
     """
     if degrees == 0:
         return path

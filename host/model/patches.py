@@ -161,7 +161,7 @@ def _changes_nothing(does: str, names: list[str]) -> str:
 
 
 def not_called_words(patcher) -> Iterator[str]:
-    """Yield a warning if the MODEL has patches that only models of another kind call."""
+    """Yield a warning if the MODEL has patches that LingBot-World never calls, such as those for other model types."""
     blocks = len(patcher.model.diffusion_model.blocks)
     names = not_called(patcher.model_options.get("transformer_options", {}), blocks)
     if names:

@@ -1,9 +1,11 @@
-"""The prompt (ComfyUI's graph of nodes) that ComfyUI is validating or running.
+"""Access to the prompt (ComfyUI's graph of nodes) that ComfyUI is validating or running.
 
-Some values can be evaluated before the run: numbers, and camera paths that depend only on values and files.
+Checks use the prompt to read the inputs of other nodes, even before the run. Before the run, only numbers are known,
+and camera paths that depend only on numbers and files.
 
-ComfyUI's validation passes only a node's own values to the node. So a handler stores the whole prompt in a context
-variable. ComfyUI's server calls the handler with every prompt, and then validates the prompt in the same asyncio task.
+During validation ComfyUI passes a node only its own inputs, not the prompt. A handler therefore stores the prompt in a
+context variable. ComfyUI's server calls the handler with each prompt that a client queues. The server then validates
+the prompt in the same asyncio task, in which the variable can be read.
 """
 
 from collections.abc import Mapping

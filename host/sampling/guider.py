@@ -202,11 +202,13 @@ class _Switch:
         return getattr(self.high_wrap, name)
 
     def postpone_loading(self, executor, model, noise_shape, conds, *args, **kwargs):
-        """Prepare the low-noise expert's conditioning without loading its weights. They are loaded by `load_low` at the
-        expert's first step. This method is a wrapper of ComfyUI's PREPARE_SAMPLING.
+        """Return the results of ComfyUI's PREPARE_SAMPLING for the low-noise expert, without loading its weights.
 
-        The returned models include the copies that MultiGPU CFG Split made for other devices, because ComfyUI passes
-        prompts only to returned models.
+        This method is a wrapper of PREPARE_SAMPLING, and `executor` is the wrapped function. The method sets `load_low`
+        and `load_high`, which load the weights when an expert's steps begin.
+
+        The result is (model, conditioning, additional MODELs). The additional MODELs are the copies that the node
+        MultiGPU CFG Split made for other devices. ComfyUI runs prompts on a copy only if the copy is among them.
         """
 
         def load_low():

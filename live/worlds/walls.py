@@ -2,7 +2,8 @@
 that the user has to find.
 
 The map and the poses of a walk have the same unit of length. x points to the right, y down and z ahead, and the floor
-is at y = 0. A package has the map in example/map.json, which `tools/toy` writes from the boxes of its renderer.
+is at y = 0. The map is the file example/map.json of a model's package. Only packages of toy models have this file.
+`tools/toy` writes it from the boxes of its renderer.
 """
 
 from __future__ import annotations

@@ -64,16 +64,16 @@ _refused: dict[tuple, set[SDPBackend]] = {}
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tensor:
-    """Return scaled dot-product attention [B, L, heads*head_dim] of q over k and v [B, S, heads*head_dim].
+    """Return scaled dot-product attention [B, L, heads*head_dim] of q over k and v.
 
-    On Hopper GPUs our own kernel runs if the dtype is bf16 and the head size is 128. Otherwise torch's kernels are
-    tried: on Hopper and later GPUs first cuDNN's (36.8 instead of 59.9 ms at 32,760 tokens on an H200), then flash,
-    then the memory-efficient kernel. A kernel that refused a combination of device, dtype and head size is not tried
-    again.
+    q is [B, L, heads*head_dim]; k and v are [B, S, heads*head_dim]. On Hopper GPUs our own kernel runs if the dtype is
+    bf16 and the head size is 128. Otherwise torch's kernels are tried. On Hopper and later GPUs cuDNN's is the first
+    (36.8 instead of 59.9 ms at 32,760 tokens on an H200), then flash, then the memory-efficient kernel. A kernel that
+    refused a combination of device, dtype and head size is not tried again.
 
-    `options` are a forward's options (ForwardOptions). If the last keys of a single batch element are all equal, as
-    those of padding are, options["unlike"] (int32 [1]) may hold the index of the first of them. Our own kernel then
-    processes only one of these keys, weighted by their number.
+    `options` are a forward's options (ForwardOptions). A caller with B = 1 may set options["unlike"] (int32 [1]) to the
+    number of keys without padding. All keys and values from this index on must then be equal, as those of padding are.
+    Our own kernel processes only the first of them and weights it by their number. Other kernels ignore the option.
     """
     if attends_by_ours(q, heads):
         made = [_by_ours(*row, heads, unlike=options.get("unlike")) for row in zip(q, k, v, strict=True)]

@@ -328,16 +328,17 @@ def scatter_qkv_(
     made: tuple[Tensor, Tensor, Tensor] | None,
     scalings: tuple[Pair, Pair] | None,
 ) -> Tensor:
-    """Write keys and values to the `rows` of `out` and `values_out` [rows, dim], and queries to `made`; return `out`.
+    """Apply norm and RoPE to queries and keys, write keys to `out` and values to `values_out`, and return `out`.
 
-    `given` are queries, keys and values [tokens, dim]. `rows` is int64 [tokens]. First, norm and RoPE are applied to
-    queries and keys, with the arguments in `norm_ropes`. If `values_out` is None, no values are written.
+    given: queries, keys and values, [tokens, dim] each.
+    norm_ropes: the arguments of norm and RoPE for queries and for keys.
+    out, values_out: [n, dim] each. If `values_out` is None, no values are written.
+    rows: the row of `out` and `values_out` to which each token is written, int64 [tokens].
+    scalings: (shift [dim], factor [1]) of keys and of values. (x - shift) * factor is then written, and `out` and
+    `values_out` are float8_e4m3fn.
+    made: the tensors to write the queries to: float8_e4m3fn [tokens, dim], their scale [1] and 1 / scale [1].
 
-    If `scalings` is given, (x - shift) * factor is written to `out` and `values_out` as float8_e4m3fn. `scalings` are
-    the (shift [dim], factor [1]) of keys and of values.
-
-    `made` are the tensors for the float8_e4m3fn queries [tokens, dim], the queries' scale [1], and 1 / scale [1]. If
-    `made` is None, queries are changed in place.
+    `made` and `scalings` are both given or both None. If they are None, queries are changed in place.
     """
     (q, k, v), dim, kinds = given, out.shape[1], 2 if values_out is None else 3
     (q_out, *scale), pairs = made or (q, None, None), scalings or ((None, None), (None, None))

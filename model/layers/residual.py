@@ -57,10 +57,11 @@ class Residual:
             affine_(self.settle(), scale, shift)
 
     def normed(self, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype, *layers: object) -> Rows:
-        """Return the layer norm of x [tokens, dim], after all deferred operations.
+        """Apply the deferred operations to x, and return the layer norm of x [tokens, dim].
 
-        weight and bias are [dim]. If all `layers` that will use the result take the same 8-bit dtype, the result is in
-        that dtype, else in `dtype`.
+        weight and bias are [dim], and `eps` is the epsilon. `layers` are the layers that will use the result. If all of
+        them take inputs in the same 8-bit dtype, the result has that dtype and a scale for each token. Otherwise it is
+        in `dtype`.
         """
         added, affine = self._take_deferred()
         if added[0] is None and affine is None:

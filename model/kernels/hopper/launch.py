@@ -78,10 +78,11 @@ def product(name: str, columns: int, dtype: tuple[str, int], given: str = "+f", 
 
 
 def product_of_registers(name: str, columns: int, dtype: tuple[str, int]) -> str:
-    """Return the source of a CUDA function `name` that adds a product of 64 rows and `columns` columns to d, in fp32.
+    """Return the source of a CUDA function `name`(d, a, b) that adds a matrix product to the accumulators d, in fp32.
 
-    The rows are in registers, the columns in shared memory. `dtype` is the operands' name in PTX and their size in
-    bytes; 2-byte columns are transposed by the instruction.
+    The function multiplies 64 rows (a, in registers) by `columns` columns (b, in shared memory). Rows and columns are
+    32 bytes long. `dtype` is the operands' name in PTX and their size in bytes. The wgmma instruction also transposes b
+    if the size is 2.
     """
     count, across = columns // 2, ", 1" if dtype[1] == 2 else ""
     a = ", ".join(f"%{count + i}" for i in range(4))
