@@ -49,5 +49,6 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    of_track = name in ("CameraTrack", "begin_track", "continue_track")
-    return getattr(import_module(".track" if of_track else ".plucker", __name__), name)
+    if name in ("CameraTrack", "begin_track", "continue_track"):
+        return getattr(import_module(".track", __name__), name)
+    return getattr(import_module(".plucker", __name__), name)

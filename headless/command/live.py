@@ -108,8 +108,9 @@ def _walk(arguments: argparse.Namespace, folder: Path, show: ShowProgress) -> No
         from ...pipeline.threads import use_idle_cores
         from ..live.opening import LiveSettings, Opened, find_events, plan_live
 
-        for module in ("aiohttp", "msgpack", "av"):
-            require(module, '"lingbot-world[live]"')
+        require("aiohttp", '"lingbot-world[live]"')
+        require("msgpack", '"lingbot-world[live]"')
+        require("av", '"lingbot-world[live]"')
         from ..files.target import check_folder
         from ..live.running import check_port, is_here, serve
 
@@ -148,7 +149,8 @@ def _walk(arguments: argparse.Namespace, folder: Path, show: ShowProgress) -> No
         return
     token = secrets.token_urlsafe(16) if everywhere else ""
     origins = tuple(arguments.allow_origin)
-    asyncio.run(serve(opened, folder, arguments.port, token, origins, not arguments.no_open, arguments.host))
+    address = {"host": arguments.host, "port": arguments.port, "token": token, "origins": origins}
+    asyncio.run(serve(opened, folder, show_page=not arguments.no_open, **address))
 
 
 def _as_replayed(arguments: argparse.Namespace) -> None:

@@ -22,7 +22,7 @@ HERE, EVERYWHERE = "127.0.0.1", "0.0.0.0"
 
 
 async def serve(
-    opened: Opened, folder: Path, port: int, token: str, origins: tuple[str, ...], show_page: bool, host: str
+    opened: Opened, folder: Path, *, port: int, token: str, origins: tuple[str, ...], show_page: bool, host: str
 ) -> None:
     """Serve the live page and its walks until the process receives a signal. The address of the page is printed. Walks
     are saved in `folder`. `token`: a secret with which other machines may connect. `origins`: the addresses of other

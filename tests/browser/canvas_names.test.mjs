@@ -51,9 +51,9 @@ const seenTexts = (page) => page.evaluate(() => {
 
 inBothRenderers((it, vue) => {
   it.both("the two experts' files read differently, and what is queued is their whole names", async (page) => {
-    await addLoader(page, true);
-    await settle(page);
     await eventually(async () => {
+      await addLoader(page, true); // anew, as lists that the server sends late replace the node's
+      await settle(page);
       const texts = vue ? await seenTexts(page) : await drawnTexts(page);
       for (const level of LEVELS) {
         assert.ok(texts.some((text) => text.startsWith(`ling\u2026nf4/${level}`)), `${level} in ${JSON.stringify(texts)}`);

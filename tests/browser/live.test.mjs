@@ -453,7 +453,7 @@ describe("live", () => {
       const context = canvas.getContext("2d"), video = document.querySelector("video");
       context.drawImage(image, 0, 0, 64, 36);
       const colours = new Set(context.getImageData(0, 0, 64, 36).data).size;
-      return { width: image.naturalWidth, colours, off: video.hidden && !video.srcObject.active };
+      return { width: image.naturalWidth, colours, off: video.hidden && !video.srcObject?.active };
     };
     const { width, colours, off } = await page.evaluate(taken);
     assert.ok(width >= 320 && colours > 4, `${width} ${colours}`);

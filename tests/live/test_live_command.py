@@ -92,7 +92,11 @@ def test_an_origin_is_compared_as_browsers_say_it(toy_package, tmp_path, monkeyp
 
     seen = {}
     monkeypatch.setattr(opening, "Opened", Nothing)
-    monkeypatch.setattr(running, "serve", lambda *_, **settings: seen.update(settings))
+
+    async def serve(*_, **settings):
+        seen.update(settings)
+
+    monkeypatch.setattr(running, "serve", serve)
     words = ["--device", "cpu", "--no_open", "--walks", str(tmp_path), "--allow_origin", "http://localhost:8000/"]
     assert main(["live", str(toy_package), "--port", "0", "--width", "48", "--height", "32", *words]) == 0
     assert seen["origins"] == ("http://localhost:8000",)

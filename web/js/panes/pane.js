@@ -61,7 +61,7 @@ export class Pane {
 
   #move({ pointerId: id, buttons }, point) {
     const before = this.#pointers.get(id);
-    if (!before || distance(point, before) === 0) return; // browsers repeat a move when what is under the pointer changes
+    if (!before || distance(point, before) === 0) return; // a move that browsers repeat when the layout changes
     if (buttons === 0) { // let go where the page did not hear of it, such as in another window's dialog
       this.#release(id);
       return;
