@@ -230,7 +230,7 @@ def _inspect(arguments: argparse.Namespace) -> None:
     if arguments.width is not None:
         height, width = arguments.height, arguments.width
     options = {name: getattr(arguments, name) for name in ("dtype", "arithmetic", "window", "sink", "release")}
-    print(describe(arguments.path, width, height, arguments.frame_num, assets=arguments.assets_dir, **options))
+    print(describe(arguments.path, (width, height), arguments.frame_num, assets=arguments.assets_dir, **options))
 
 
 def _toy(arguments: argparse.Namespace) -> None:

@@ -99,12 +99,13 @@ def _walk(folder: Path) -> tuple[Path, Any, Any]:
     """Return the path of a walk's video, and for each frame the camera pose, [n, 4, 4], and the intrinsics, [n, 4].
     Raises InputError for a walk without a video."""
     from ...camera.pose_folder import load_poses
-    from ...live.folder.head import CAMERA, read_head, whole_state
+    from ...live.folder.head import CAMERA, read_head
+    from ..live.beginning import state_of
 
     video = folder / "walk.mp4"
     if not video.is_file():
         raise InputError(f"{folder}: a walk without walk.mp4; walk again, or `lingbot-world live --replay {folder}`")
-    whole_state(folder)
+    state_of(folder)  # which also writes the camera path of a killed walk
     c2w, lens = load_poses(folder / CAMERA)
     first = int(read_head(folder)["continued"])  # the last pose of the video before
     return video, c2w[first:], lens[first:]

@@ -52,8 +52,7 @@ class _Work(NamedTuple):
 
 def describe(
     path: str | Path,
-    width: int,
-    height: int,
+    size: tuple[int, int],
     frames: int,
     dtype: DtypeName = "bf16",
     arithmetic: Arithmetic = "auto",
@@ -62,24 +61,24 @@ def describe(
     **where: str | None,
 ) -> str:
     """Return a description of a package, an expert, a text encoder or a VAE as text. It includes the memory of each
-    stage for a video of `width` x `height` pixels and `frames` frames.
+    stage for a video of `frames` frames. `size` is the width and height of a frame in pixels.
 
     `dtype` and `arithmetic`: the run's compute dtype and arithmetic. `window` and `sink`: the attention window of a
     causal model in latent frames, by default the model's own. `where`: the arguments `assets` and `release` of
     `find_package`. Raises InputError for an impossible size, and CheckpointError or TextError for a broken file.
     """
-    path, geometry = Path(path), explicit_geometry(width, height, frames)
+    path, geometry = Path(path), explicit_geometry(*size, frames)
     if not path.exists():
         raise InputError(f"{path}: no such file or folder")
     precision = Precision(torch_dtype(dtype), suited_arithmetic(arithmetic, find_device(None)))
     report = _report(path, _Work(geometry, precision, window, sink), where)
-    size = f"{geometry.width}x{geometry.height}, {geometry.frames} frames ({geometry.tokens} tokens), {dtype}"
-    size += "" if arithmetic in ("auto", dtype) else f", arithmetic {arithmetic}"
+    video = f"{geometry.width}x{geometry.height}, {geometry.frames} frames ({geometry.tokens} tokens), {dtype}"
+    video += "" if arithmetic in ("auto", dtype) else f", arithmetic {arithmetic}"
     rows: list[tuple[str, ...]] = [("stage", "weights", "work", "all")]
     rows += [(stage.name, *map(_amount, (stage.weights, stage.work, stage.total))) for stage in report.stages]
     widest = max(len(name) for name, *_ in rows)
     table = [name.ljust(widest) + "".join(figure.rjust(11) for figure in figures) for name, *figures in rows]
-    return "\n".join([*report.lines, "", _kernels(), "", f"Memory on the device for {size}, computed:", *table])
+    return "\n".join([*report.lines, "", _kernels(), "", f"Memory on the device for {video}, computed:", *table])
 
 
 def _kernels() -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import InputError
+from ...live.folder.head import CAMERA, HEAD, STATE
 from ..options import PARTS, SIZE
 
 if TYPE_CHECKING:
@@ -59,14 +60,18 @@ def find_beginning(ckpt: str | Path, named: Mapping[str, Any]) -> dict[str, Any]
 def state_of(path: str | Path | None) -> Path | None:
     """Return the path of a state file, or None if `path` is None. `path`: a state file, or the folder of a walk.
 
-    If the folder of a walk lacks the state file, this function writes it. Raises InputError for a folder without a
-    complete chunk of a walk, and if the file cannot be written.
+    If the process of a walk was killed before it wrote the state or the camera path, both are written first. Raises
+    InputError for a folder without a complete chunk of a walk, and if a file cannot be written.
     """
     if path is None or not Path(path).is_dir():
         return None if path is None else Path(path)
-    from ...live.folder.head import whole_state
+    folder = Path(path)
+    ended = (folder / CAMERA / "poses.npy").is_file() or not (folder / HEAD).is_file()
+    if not (ended and (folder / STATE).is_file()):
+        from ...live.folder.reading import save_whole
 
-    return whole_state(Path(path))
+        save_whole(folder)
+    return folder / STATE
 
 
 def start_of(engine: Engine, default: Start, image: Any, prompt: str | None, state: Any) -> Start:

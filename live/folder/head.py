@@ -20,18 +20,6 @@ def kept_walks(folder: Path) -> list[Path]:
     return sorted(found, key=lambda walk: (walk / HEAD).stat().st_mtime)
 
 
-def whole_state(folder: Path) -> Path:
-    """Return the path of a walk's state file. If the process was killed before it wrote the state or the camera path,
-    both are written first. Raises InputError for a folder without a complete chunk, and if a file cannot be written."""
-    state = folder / STATE
-    ended = (folder / CAMERA / "poses.npy").is_file() or not (folder / HEAD).is_file()
-    if not (ended and state.is_file()):
-        from .reading import save_whole
-
-        save_whole(folder)
-    return state
-
-
 def read_head(folder: Path) -> dict[str, Any]:
     """Return the contents of a walk's `walk.json`, its settings. Raises InputError if the file cannot be read, is not
     JSON or has another format."""

@@ -90,7 +90,7 @@ def test_generate_makes_the_same_frames(package, toy_package, official, tmp_path
 
 
 def test_inspect_tells_every_part(package):
-    told = describe(package, 48, 32, 9)
+    told = describe(package, (48, 32), 9)
     assert "missing" not in told
     words = ("LingBot-World Fast", "1-of-00003.safetensors and 2 more", "text encoder: umt5", "VAE: Wan 2.1")
     assert all(word in told for word in words)
