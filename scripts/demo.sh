@@ -32,4 +32,4 @@ say "the video, $frames frames on the CPU"
     --device cpu --overwrite \
     --output "$PWD/out/demo.mp4" "$@"
 echo
-echo "To walk in that house in the browser: .venv/bin/lingbot-world live out/maze"
+echo "To walk in that maze in the browser: .venv/bin/lingbot-world live out/maze"

@@ -225,7 +225,8 @@ def _strange_header(lines: Sequence[str]) -> str:
     may also have 8 words.
     """
     header = _header(lines)
-    names, comment = _names(header), not any(line.strip() == header for line in lines)
+    names = _names(header)
+    comment = not any(line.strip() == header for line in lines)
     return header if len(names) == 8 and (not comment or len([*filter(None, map(_column_of, names))]) > 2) else ""
 
 

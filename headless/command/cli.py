@@ -137,7 +137,8 @@ def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
 
 
 def _add_batch(commands: Any) -> None:
-    about, usage = "make many videos from a file of jobs", "%(prog)s JOBS OUT --ckpt_dir FOLDER [options]"
+    about = "make many videos from a file of jobs"
+    usage = "%(prog)s JOBS OUT --ckpt_dir FOLDER [options]"
     parser = commands.add_parser("batch", help=about, usage=usage, formatter_class=Help)
     parser.set_defaults(run=_batch, interrupted="the same command makes the videos that are not done")
     add = partial(parser.add_argument, type=some_path)

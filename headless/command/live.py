@@ -40,8 +40,11 @@ def add_live_command(commands: Any, show: ShowProgress) -> None:
     about = "let a page of this address connect, such as http://localhost:8000; may be repeated"
     add_origin = partial(parser.add_argument, "--allow_origin", action="append", default=[], metavar="ORIGIN")
     add_origin(type=_origin, help=about)
-    about = "keep the state, camera path and video of each walk in a folder of this one; left out: walks, "
-    place("--walks", metavar="FOLDER", help=about + "and with --bench none")
+    about = (
+        "keep the state, camera path and video of each walk in a folder of this one; left out: walks, and with "
+        "--bench none"
+    )
+    place("--walks", metavar="FOLDER", help=about)
     about = "walk a fixed path for this time and print the measurements as JSON"
     parser.add_argument("--bench", nargs="?", const=20.0, type=seconds, metavar="SECONDS", help=about)
     switch = partial(parser.add_argument, action="store_true")
