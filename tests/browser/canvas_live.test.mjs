@@ -119,7 +119,8 @@ inBothRenderers((it) => {
       window.shownAtFirst = [];
       const look = () => { if (!preview.hidden && !shadowRoot.querySelector(".stage[data-seen]")) window.shownAtFirst.push(preview.src); };
       new MutationObserver(look).observe(preview, { attributes: true });
-      return app.queuePrompt(0, 1).then(() => preview.src);
+      const { src } = preview; // read first: the walk may begin before queuePrompt answers
+      return app.queuePrompt(0, 1).then(() => src);
     });
     await frames(page);
     const shown = await page.evaluate(() => window.shownAtFirst.filter((url) => url.includes("lingbot_world_start")));
