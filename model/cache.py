@@ -10,18 +10,19 @@ from torch import Tensor
 Pair = tuple[Tensor, Tensor]
 
 MOST_UNREAD_FILLS = 2
-"""The number of times that a cache may be filled and emptied without a read, before it stays empty for good."""
+"""The number of times that a cache may be filled and emptied without a read. After that, the cache stays empty for
+good."""
 
 
 class BlockCache:
     """A cache of two tensors for each transformer block, all computed from one source tensor.
 
-    Tensors of a new source replace the cached ones. If different sources alternate, cached tensors are replaced before
-    they are read. After MOST_UNREAD_FILLS such cases the cache gives up and stays empty.
+    When the source changes, the tensors of the new source replace the cached ones. If two sources alternate, cached
+    tensors are replaced before they are read. After MOST_UNREAD_FILLS such cases the cache gives up and stays empty.
     """
 
     _source: Tensor | None
-    """A copy of the source."""
+    """A copy of the source tensor, with which the next source's values are compared."""
     _original: tuple[Callable[[], Tensor | None], int | None]
     """A weak reference to the original source tensor, and its version counter at the time the cache was filled."""
     _blocks: dict[int, Pair]
@@ -81,8 +82,7 @@ class BlockCache:
         return True
 
     def clear(self) -> int:
-        """Free all memory, including spare tensors, and return the size in bytes of the cached tensors that were
-        freed."""
+        """Free all memory, including spare tensors. Return the size in bytes of the cached tensors that were freed."""
         freed = self.clear_source()
         self._spare = {}
         return freed
@@ -113,14 +113,14 @@ class BlockCache:
         return cached
 
     def mark_read(self) -> None:
-        """Record that a CUDA graph has read the cached tensors, which it does without a call of `get`.
+        """Record that a replayed CUDA graph has read the cached tensors, because a replay does not call `get`.
 
         Otherwise the cache would count the tensors as unread, and give up.
         """
         self._was_read = True
 
     def take(self, blocks: Mapping[int, Pair]) -> None:
-        """Add the tensors of all blocks that are not cached yet, without a copy.
+        """Add tensors, by block index, for all blocks that are not cached yet, without a copy.
 
         Call this after the replay of a CUDA graph, with the tensors that the graph has computed in its own memory.
         """
@@ -131,7 +131,7 @@ class BlockCache:
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """Restore the cache's entries when the context ends, so that the caller may fill the cache inside.
+        """Restore the cache's entries when the context ends, so that the caller may change them inside the context.
 
         Values that are overwritten inside existing tensors are not restored.
         """
@@ -157,10 +157,12 @@ class BlockCache:
 
 
 class PromptCache(BlockCache):
-    """A cache of the keys and values [B, tokens, dim] that every cross-attention computes from a prompt."""
+    """A cache of the keys and values [B, tokens, dim] of the prompt, which every block computes for its
+    cross-attention."""
 
     embedded: Tensor | None
-    """The embedded prompt [B, text_len, dim] of the current step. Only calls with this very tensor use the cache."""
+    """The embedded prompt [B, text_len, dim] of the current step. The cache serves only calls with this very tensor
+    object."""
     lengths: Tensor | None
     """The number of tokens of each prompt without padding, int32 [B]."""
 
@@ -176,7 +178,8 @@ class CameraCache(BlockCache):
     would exceed `limit_bytes` are not cached, and are recomputed in every step. For 81 frames of 832x480 pixels an
     expert's tensors take 27.9 GB (`memory.camera_cache_bytes`).
 
-    Pass each expert its own cache as `options["camera_cache"]`. The model fills the cache in the first step.
+    Each of the base model's two experts needs a cache of its own, passed to the model as `options["camera_cache"]`. The
+    model fills the cache in the first step.
     """
 
     tokens: Tensor | None
@@ -192,12 +195,12 @@ class CameraCache(BlockCache):
         return super().nbytes + self.prompt.nbytes
 
     def clear(self) -> int:
-        """Free all memory, including the prompt's, and return the size in bytes of the cached tensors that were
-        freed."""
+        """Free all memory, including the prompt's. Return the size in bytes of the cached tensors that were freed."""
         return super().clear() + self.prompt.clear()
 
     def give_up(self) -> bool:
-        """Free all memory, including the prompt's, and stay empty for good. Return True if the cache had a source."""
+        """Free all memory, including the prompt's, and stay empty for good. Return True if the cache had a source, else
+        False."""
         self.prompt.give_up()
         return super().give_up()
 

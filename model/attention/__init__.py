@@ -1,1 +1,1 @@
-"""Attention functions: exact ones, and faster ones that round queries, keys and values to 8 bits."""
+"""Attention functions: exact ones, and faster ones that first round queries, keys and values to 8 bits."""

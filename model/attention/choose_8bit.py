@@ -1,7 +1,8 @@
-"""The choice of a kernel for self-attention in 8 bits, by GPU: our own, cuDNN's, SageAttention's or comfy-kitchen's.
+"""The choice of a kernel for self-attention in 8 bits. Depending on the GPU, it is this project's own kernel or one of
+cuDNN, SageAttention or comfy-kitchen.
 
-Exact attention needs none of these packages. On the CPU, and if a kernel fails, plain torch computes attention over the
-same 8-bit operands with an exact softmax.
+Exact attention needs none of these packages. On the CPU, and if a kernel fails, plain torch computes attention from the
+same 8-bit queries, keys and values with an exact softmax.
 """
 
 import logging
@@ -34,7 +35,8 @@ WORST_PROBE = 0.2
 TRIED_HEADS, TRIED = 8, Size(rows=2048, keys=16384)
 """The sizes with which kernels are timed: the number of attention heads, and the numbers of queries and keys.
 
-The queries are only a part of a causal model's chunk, and the keys fill about half of an attention window.
+The queries are fewer than a causal model's chunk has, which keeps the test short. The keys fill about half of an
+attention window.
 """
 
 STREAM_TOKENS = 256
@@ -42,10 +44,10 @@ STREAM_TOKENS = 256
 
 
 class AttentionKernel(NamedTuple):
-    """An 8-bit attention kernel and the PyPI name of its `package`.
+    """An 8-bit attention kernel.
 
-    `attend` is the function (q, k, v, heads) that runs the kernel. `recordable` is False if a CUDA graph cannot record
-    the kernel because it ignores the current stream.
+    `attend` is the function (q, k, v, heads) that runs the kernel, and `package` is the name of the kernel's package on
+    PyPI. `recordable` is False if a CUDA graph cannot record the kernel because it ignores the current stream.
     """
 
     package: str
@@ -62,8 +64,8 @@ def attend_8bit(
 ) -> Tensor:
     """Return attention [B, L, heads*head_dim] of q over k and v [B, S, heads*head_dim] by the device's 8-bit kernel.
 
-    The result has q's shape and dtype, and may overwrite q. With B = 1, k and v may be float8_e4m3fn Operands if
-    `takes_operands` returns True. `options` are ignored. Raises InputError if no kernel supports the device;
+    The result has q's shape and dtype, and may overwrite q. With B = 1, k and v may be Operands (fp8 values with their
+    scale) if `takes_operands` returns True. `options` are ignored. Raises InputError if no kernel supports the device;
     `choose_attention` checks this in advance.
     """
     if isinstance(k, Operand) and isinstance(v, Operand):
@@ -80,7 +82,8 @@ def attend_8bit(
 def attend_operands(
     q: Operand, k: Operand, v: Operand, heads: int, dtype: torch.dtype, shares: Tensor | None = None
 ) -> Rows:
-    """Return attention [L, heads*head_dim] of q over k and v, the float8_e4m3fn Operands of one batch element.
+    """Return attention [L, heads*head_dim] of q over k and v: Operands (fp8 values with their scale) of one batch
+    element.
 
     The result is in `dtype`; if that is int8 or float8_e4m3fn, each token has one scale. `shares` (fp32 [frames]) is 0
     for each latent frame to attend to, and -inf for frames to ignore, which must be the last ones. None means all
@@ -133,10 +136,10 @@ def _unless_broken(attend: Callable[..., T], plain: Callable[..., T], package: s
 
 
 def _sage(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
-    """Return SageAttention's result for k minus an estimate of the keys' mean.
+    """Return SageAttention's result for q, v, and k minus an estimate of the keys' mean.
 
     The mean is computed from a sample of the tokens. SageAttention can subtract the mean itself, but only in place, and
-    k may belong to a cache.
+    k may be a view into the KV cache.
     """
     k = k - sample(k.flatten(0, 1)).mean(0)
     split = (t.unflatten(-1, (heads, -1)) for t in (q, k, v))
@@ -168,9 +171,10 @@ _TO_OPERANDS: dict[Function, tuple[Callable[..., Tensor], Callable[..., Rows]]] 
     hopper_attention: (hopper_attention_to, hopper_attention_of),
     cudnn_attention: (cudnn_attention_to, cudnn_attention_of),
 }
-"""The attention functions of each kernel that reads a cache's 8-bit keys and values directly.
+"""Two more functions for each kernel that can read a KV cache's 8-bit keys and values without a conversion.
 
-The first function of a pair is for queries in 16 bits, the second for queries in 8 bits.
+A key is the kernel's usual function (q, k, v in 16 bits). The first function of a value takes queries in 16 bits, and
+the second takes queries in 8 bits.
 """
 
 
@@ -187,7 +191,7 @@ def choose_attention(wanted: AttentionMode, device: torch.device, config: ModelC
 
 
 def takes_operands(mode: AttentionMode, device: torch.device, config: ModelConfig) -> bool:
-    """Return whether a causal model's cache may hold 8-bit Operands as keys and values in this attention mode.
+    """Return whether a causal model's KV cache may hold keys and values in 8 bits, as Operands, in this attention mode.
 
     Our own kernel, cuDNN's and the CPU's plain torch accept Operands. Call `choose_attention` first, because it rejects
     modes that the device does not support.
@@ -217,7 +221,7 @@ def takes_transposed_values(device: torch.device, head_dim: int) -> bool:
 def find_kernel(device: torch.device, head_dim: int) -> AttentionKernel:
     """Return the 8-bit attention kernel for a GPU and a head size.
 
-    Raises InputError if no kernel works; its message gives the reason for each candidate.
+    Raises InputError if no kernel works; its message gives the reason for each kernel that was tried.
     """
     card, size = card_of(device), TRIED._replace(dim=TRIED_HEADS * head_dim, head_dim=head_dim)
     if not candidates("attention-8bit", card):
@@ -259,7 +263,7 @@ def may_be_recorded(mode: AttentionMode, device: torch.device, config: ModelConf
 
 
 def attention_note(mode: AttentionMode, device: torch.device, config: ModelConfig) -> str | None:
-    """Return a note for the user about 8-bit self-attention on this device, or None if `mode` does not use 8 bits.
+    """Return a note that tells the user which kernel computes 8-bit self-attention, or None if `mode` is not "8bit".
 
     Call `choose_attention` first, because it rejects modes that the device does not support.
     """
@@ -273,9 +277,9 @@ def attention_note(mode: AttentionMode, device: torch.device, config: ModelConfi
 def check_8_bits(
     arithmetic: Arithmetic, attention: AttentionMode, device: torch.device, config: ModelConfig
 ) -> tuple[str, ...]:
-    """Return notes for the user about the requested 8-bit arithmetic and 8-bit attention.
+    """Return notes for the user about the requested 8-bit matrix products (`arithmetic`) and 8-bit `attention`.
 
-    Raises InputError if the device or the model's sizes do not allow the requested arithmetic or attention.
+    Raises InputError if the device or the model's sizes do not allow them.
     """
     choose_arithmetic(arithmetic, device, config)
     choose_attention(attention, device, config)

@@ -34,20 +34,21 @@ MIN_KEYS_TO_SPLIT = 64 * TILE
 """The smallest number of keys for which a separate call for the incomplete last tile of keys is faster."""
 
 PART_KEYS, MOST_PARTS, PART_COST = 1024, 8, 0.015
-"""The constants of key splitting, with which few queries fill a GPU.
+"""The constants of key splitting, with which a few queries still occupy the whole GPU.
 
-`PART_KEYS` is the smallest number of keys of a part, and `MOST_PARTS` is the largest number of parts. `PART_COST` is
-the overhead of each additional part, as a share of the time without splitting.
+Each part of the keys is processed in parallel with the others, and the results are merged. `PART_KEYS` is the smallest
+number of keys of a part, and `MOST_PARTS` is the largest number of parts. `PART_COST` is the overhead of each
+additional part, as a share of the time without splitting.
 
 On an H100, attention of 1,508 queries over 27,144 keys in 12 heads takes 663 us without splitting, and 406 us in 8
 parts.
 """
 
 FRAMES_BYTES = 2**28
-"""The largest result of `frames_bytes` with which attention may run frame by frame.
+"""The largest result of `frames_bytes` with which attention may run on one latent frame of keys after the other.
 
-It does so while a causal model's window fills. All chunks then run the same kernels, so a CUDA graph can replay them.
-Chunks above this limit have many tokens, and gain less from a graph, because their kernels take longer than the
+Attention does so until a causal model's attention window is full. All chunks then run the same kernels, so a CUDA graph
+can replay them. Larger chunks have many tokens and gain less from a graph, because their kernels take longer than the
 launches.
 """
 
@@ -67,13 +68,14 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tenso
     """Return scaled dot-product attention [B, L, heads*head_dim] of q over k and v.
 
     q is [B, L, heads*head_dim]; k and v are [B, S, heads*head_dim]. On Hopper GPUs our own kernel runs if the dtype is
-    bf16 and the head size is 128. Otherwise torch's kernels are tried. On Hopper and later GPUs cuDNN's is the first
-    (36.8 instead of 59.9 ms at 32,760 tokens on an H200), then flash, then the memory-efficient kernel. A kernel that
-    refused a combination of device, dtype and head size is not tried again.
+    bf16 and the head size is 128. Otherwise torch's kernels are tried: flash, then the memory-efficient kernel. On
+    Hopper and later GPUs cuDNN's kernel is tried before them (36.8 instead of 59.9 ms at 32,760 tokens on an H200). A
+    kernel that refused a combination of device, dtype and head size is not tried again.
 
-    `options` are a forward's options (ForwardOptions). A caller with B = 1 may set options["unlike"] (int32 [1]) to the
-    number of keys without padding. All keys and values from this index on must then be equal, as those of padding are.
-    Our own kernel processes only the first of them and weights it by their number. Other kernels ignore the option.
+    `options` are a forward's options (ForwardOptions). If the last keys are all equal, and so are their values, as with
+    padding, a caller with B = 1 may set options["unlike"]. It is the number of keys before them, int32 [1]. Our own
+    kernel then processes only the first of the equal keys, and weights it by their number. Other kernels ignore the
+    option.
     """
     if attends_by_ours(q, heads):
         made = [_by_ours(*row, heads, unlike=options.get("unlike")) for row in zip(q, k, v, strict=True)]
@@ -84,9 +86,9 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tenso
 
 
 def attends_by_ours(q: Tensor, heads: int) -> bool:
-    """Return whether our own kernel computes attention for q [..., heads*head_dim].
+    """Return whether our own kernel computes attention for queries q [..., heads*head_dim].
 
-    It does for bf16 on a Hopper GPU with a head size of 128.
+    The result is True for bf16 on a Hopper GPU with a head size of 128.
     """
     suits = q.device.type == "cuda" and q.dtype == torch.bfloat16 and q.shape[-1] == OURS_HEAD * heads
     return suits and not torch.compiler.is_compiling() and ours_works(q.device)
@@ -95,7 +97,11 @@ def attends_by_ours(q: Tensor, heads: int) -> bool:
 def _by_ours(
     q: Tensor, k: Tensor, v: Tensor, heads: int, shares: Tensor | None = None, unlike: Tensor | None = None
 ) -> Tensor:
-    """Return attention [L, heads*128] of q over k and v [S, heads*128], computed by our own kernel."""
+    """Return attention [L, heads*128] of q over k and v [S, heads*128], computed by our own kernel.
+
+    `shares` selects latent frames (see `attend_to_frames`), and `unlike` is the number of keys before equal ones (see
+    `sdpa`).
+    """
     from ..kernels.hopper.attention import attend
 
     q, k, v = (
@@ -130,10 +136,9 @@ def _compile() -> None:
 
 @lru_cache
 def ours_works(device: torch.device) -> bool:
-    """Return whether this project's own kernel for exact attention compiles and gives correct results on this GPU; a
-    failure is logged.
+    """Return whether this project's own kernel for exact attention compiles and gives correct results on this GPU.
 
-    The result is False for any GPU that is not of compute capability 9.
+    A failure is logged. The result is False for any GPU that is not of compute capability 9.
     """
     if not _serves_ours(device):
         return False
@@ -146,10 +151,10 @@ def ours_works(device: torch.device) -> bool:
 
 
 def attend_to_padded(q: Tensor, k: Tensor, v: Tensor, heads: int, missing: int) -> Tensor:
-    """Return attention [L, heads*head_dim] of q over k and v [S, heads*head_dim] and `missing` more tokens.
+    """Return attention [L, heads*head_dim] of q over k and v [S, heads*head_dim], as if `missing` more tokens followed.
 
-    The missing tokens are copies of the last key and value. Instead of computing them, log(1 + missing) is added to the
-    last key's logits.
+    The missing tokens are copies of the last key and value. To count them, log(1 + missing) is added to the last key's
+    logits.
     """
     bias = q.new_zeros(1, len(k))
     bias[:, -1] = math.log(1 + missing)
@@ -246,9 +251,9 @@ def _cudnn(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 def attend_to_frames(q: Tensor, k: Tensor, v: Tensor, heads: int, shares: Tensor) -> Tensor:
     """Return attention [tokens, heads*head_dim] of q over selected latent frames of k and v.
 
-    k and v are [frames * frame tokens, heads*head_dim]. `shares` (fp32 [frames]) is 0 for each frame to attend to, and
-    -inf for each frame to ignore. The ignored frames must be the last ones. Raises RuntimeError if the kernel does not
-    support the inputs.
+    q is [tokens, heads*head_dim]; k and v are [frames * tokens per frame, heads*head_dim]. `shares` (fp32 [frames]) is
+    0 for each frame to attend to, and -inf for each frame to ignore. The ignored frames must be the last ones. Raises
+    RuntimeError if the kernel does not support the inputs.
     """
     if attends_by_ours(q, heads):
         return _by_ours(q, k, v, heads, shares)
@@ -261,9 +266,9 @@ def attend_to_frames(q: Tensor, k: Tensor, v: Tensor, heads: int, shares: Tensor
 
 
 def frames_bytes(dim: int, frames: int, tokens: int, dtype: torch.dtype) -> int:
-    """Return the bytes of the intermediate results of `attend_to_frames`: one result in `dtype` for each frame.
+    """Return the bytes of the intermediate results of `attend_to_frames`: [tokens, dim] in `dtype` for each frame.
 
-    `tokens` is the number of queries, `dim` their width over all heads.
+    `tokens` is the number of queries, and `dim` is their width over all heads.
     """
     return frames * tokens * dim * dtype.itemsize
 
@@ -293,10 +298,11 @@ def processors(device: torch.device) -> int:
 
 
 def _cudnn_attention(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the attention of q over k and v [B, heads, tokens, head_dim], and the logarithm of the softmax's
-    denominator.
+    """Return the attention of q over k and v [B, heads, tokens, head_dim], and the logarithms of the softmax's
+    denominators.
 
-    The attention is a view [B, L, heads, head_dim] with the strides of the inputs. The logarithm is fp32 [B, heads, L].
+    The attention is a view [B, L, heads, head_dim] with the strides of the inputs. The logarithms are fp32 [B, heads,
+    L].
     """
     out, log_sums, *_ = torch.ops.aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, False, False)
     return out.transpose(1, 2), log_sums.squeeze(-1)
@@ -322,8 +328,8 @@ def _preference(device: torch.device, dtype: torch.dtype) -> tuple[SDPBackend, .
 def random_attention(device: torch.device, size: Size) -> tuple[Tensor, Tensor, Tensor, int]:
     """Return random q [1, rows, dim], k and v [1, keys, dim] in bf16, and the number of heads, for a kernel's test.
 
-    `size` gives rows, keys, dim and head size. The first channel of each head is four times as large in k, because real
-    keys have such large channels.
+    `size` gives rows, keys, dim and head size. In k the first channel of each head is four times as large as the
+    others, because real keys have such channels.
     """
     generator = torch.Generator(device).manual_seed(0)
     shapes = (1, size.rows, size.dim), (1, size.keys, size.dim), (1, size.keys, size.dim)
@@ -333,7 +339,8 @@ def random_attention(device: torch.device, size: Size) -> tuple[Tensor, Tensor, 
 
 
 def exact_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
-    """Return attention in fp32 by two matrix products and a softmax, as the reference for tests of kernels.
+    """Return attention [B, L, heads*head_dim] in fp32 by two matrix products and a softmax, as the reference in kernel
+    tests.
 
     q is [B, L, heads*head_dim]; k and v are [B, S, heads*head_dim].
     """

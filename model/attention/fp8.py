@@ -1,8 +1,8 @@
 """Queries, keys and values in float8_e4m3fn for attention, and the same attention in plain torch.
 
-Each tensor has one scale, because cuDNN supports no more. The means over the tokens are subtracted from keys and values
-before the conversion, so a channel that is large in all tokens costs no precision. The keys' mean changes all scores of
-a query by the same amount, so the softmax stays the same. The values' mean is added to the result.
+Each tensor has a single scale, because cuDNN supports nothing finer. The means over the tokens are subtracted from keys
+and values before the conversion, so a channel that is large in all tokens costs no precision. The keys' mean changes
+all scores of a query by the same amount, so the softmax stays the same. The values' mean is added to the result.
 """
 
 from collections.abc import Callable
@@ -28,12 +28,12 @@ They limit the length of a head's vectors to `plain.QUERY_LENGTH` and `plain.KEY
 smaller magnitude costs no precision, because a float has the same relative precision at any magnitude.
 """
 SAMPLE = 512
-"""The smallest number of evenly spaced tokens from which the maximum and the keys' mean are estimated."""
+"""The number of evenly spaced tokens, at least, from which a tensor's maximum and the keys' mean are estimated."""
 HEADROOM = 4.0
 """The factor by which a value may exceed the maximum of the sampled tokens without being clamped.
 
-The sampled maximum is scaled to at least 56, and the smallest normal number is 1/64. So only values below 1/3584 of the
-maximum lose precision.
+The sampled maximum becomes at least 56 after scaling, and the smallest normal number of float8_e4m3fn is 1/64. So only
+values below 1/3584 of the maximum lose precision.
 """
 
 
@@ -41,7 +41,7 @@ class Scaling(NamedTuple):
     """The mapping of numbers x to 8 bits: (x - mean) * factor.
 
     `scale` is 1 / factor. scale and factor are fp32 [1], and mean is fp32 [dim]. The scale is a power of two, so a
-    separate scale for each head would change only subnormal results. `reach` (fp32 [1]) is an upper bound of the
+    separate scale for each head would only help with subnormal results. `reach` (fp32 [1]) is an upper bound of the
     decoded numbers' magnitudes, or None if unknown.
     """
 
@@ -129,9 +129,9 @@ def scalings_for_all(
 ) -> tuple[Tensor, tuple[Scaling, Scaling]]:
     """Return keys [tokens, dim], and the Scalings of keys and of values for the whole video.
 
-    `keys` and `values` are the first chunk's. Unrotated keys are returned after norm and RoPE, other keys unchanged.
-    Later values may be `headroom` times as large as the first chunk's without being clamped. The same applies to later
-    keys, unless a norm bounds them.
+    The arguments `keys` and `values` belong to the first chunk. Unrotated keys are returned after norm and RoPE, other
+    keys unchanged. Later values may be `headroom` times as large as the first chunk's without being clamped. The same
+    applies to later keys, unless a norm bounds them.
     """
     of_values = scaling(values, values, headroom).with_reach()
     if isinstance(keys, Unrotated):
@@ -169,7 +169,7 @@ def _fastest_scale(device_type: str) -> Callable[[Tensor, Tensor, float], tuple[
 
 
 def operand(x: Tensor, made: Scaling, zeros: int = 0) -> Operand:
-    """Return x [tokens, dim] as a float8_e4m3fn Operand with the scaling `made`, followed by `zeros` tokens of
+    """Return x [tokens, dim] as a float8_e4m3fn Operand with the Scaling `made`, followed by `zeros` tokens of
     zeros."""
     values = empty_values(x, zeros)
     to_fp8_(values[: len(x)], x, *made.shift_and_factor)
@@ -177,7 +177,10 @@ def operand(x: Tensor, made: Scaling, zeros: int = 0) -> Operand:
 
 
 def empty_values(x: Tensor, zeros: int = 0) -> Tensor:
-    """Return uninitialized float8_e4m3fn memory for x [tokens, dim], followed by `zeros` tokens of zeros."""
+    """Return memory for float8_e4m3fn values of x's shape [tokens, dim], followed by `zeros` more tokens.
+
+    The additional tokens are zero; the others are uninitialized.
+    """
     values = torch.empty(len(x) + zeros, x.shape[1], dtype=FP8, device=x.device)
     values[len(x) :].view(torch.uint8).zero_()
     return values
@@ -192,7 +195,7 @@ def queries_in_8_bits(q: Tensor) -> Operand:
 
 
 def by_norm(values: Tensor, scale: Tensor, factor: Tensor) -> Operand:
-    """Return the results of `scatter.rotated_fp8` as an Operand of queries.
+    """Return queries as an Operand (fp8 values with their scale), made from the three results of `scatter.rotated_fp8`.
 
     `values` is float8_e4m3fn [tokens, dim], `scale` is fp32 [1], and `factor` (fp32 [1]) is 1 / scale.
     """
@@ -207,9 +210,9 @@ def _no_mean(device: torch.device) -> Tensor:
 def operands(q: Tensor, k: Tensor, v: Tensor, zeros: int = 0) -> tuple[Operand, Operand, Operand]:
     """Return q, k and v [B, tokens, dim] as float8_e4m3fn Operands [B * tokens, dim].
 
-    `zeros` tokens of zeros follow keys and values. All batch elements share a scale and a mean. The keys' mean is
-    estimated from a sample. The values' mean is exact, i.e. computed from all tokens. This matters because a query that
-    attends equally to all values returns little more than this mean.
+    `zeros` tokens of zeros follow the keys and the values. All batch elements share one scale and one mean. The keys'
+    mean is estimated from a sample. The values' mean is computed from all tokens, because a query that attends equally
+    to all values returns little more than this mean.
     """
     q, k, v = (x.flatten(0, 1) for x in (q, k, v))
     keys = operand(k, scaling_to(MOST_KEY, k, sample(k)), zeros)
@@ -249,6 +252,7 @@ def _plain(like: Tensor, q: Operand, k: Operand, v: Operand, heads: int) -> Tens
 
 
 def decode(x: Operand, dtype: torch.dtype, mean: bool = True) -> Tensor:
-    """Return an Operand's values [tokens, dim] in `dtype`, with the Operand's mean added unless `mean` is False."""
+    """Return an Operand's values [tokens, dim], decoded to `dtype`. The Operand's mean is added unless `mean` is
+    False."""
     added, values = x.scaling.mean if mean else torch.zeros_like(x.scaling.mean), x.rows
     return from_fp8_(torch.empty_like(values, dtype=dtype), values, added, x.scaling.scale)

@@ -17,7 +17,7 @@ from .exact import TILE, key_parts, part_length, processors
 from .fp8 import FP8, Operand, operands, queries_in_8_bits
 
 PADDED_KEYS = 256
-"""The number of keys that must exist for each added key of zeros (see `padding`)."""
+"""The number of keys for each key of zeros that may be added as padding (see `padding`)."""
 NUMERATORS = 256.0
 """The factor by which the softmax's numerators, at most 1, are multiplied before the kernel rounds them to 8 bits."""
 
@@ -25,9 +25,9 @@ NUMERATORS = 256.0
 def padding(keys: int) -> int:
     """Return the number of keys and values of zeros to add to `keys` keys, so that the keys fill cuDNN's tiles.
 
-    Full tiles are faster. The result is 0 if more than one key in PADDED_KEYS would be an added one, because added keys
-    pull the result slightly towards the values' mean. An added key has a score of 0. True keys have a score of 0 on
-    average, because their mean was subtracted. So an added key has at most the weight of an average true key.
+    Full tiles are faster. The result is 0 if there would be more than one added key for every PADDED_KEYS keys, because
+    added keys pull the result slightly towards the values' mean. An added key has a score of 0. True keys have a score
+    of 0 on average, because their mean was subtracted. So an added key has at most the weight of an average true key.
     """
     added = -keys % TILE
     return added if added * PADDED_KEYS <= keys else 0
@@ -75,10 +75,11 @@ def cudnn_attention_of(
 
 
 def _by_cudnn(out: R, q: Operand, k: Operand, v: Operand, heads: int, rows: int = 1) -> R:
-    """Compute attention into `out`, and return `out`. With `rows` = 1 batch element, keys are split if that is faster.
+    """Compute attention into `out`, and return `out`. `rows` is the number of batch elements.
 
-    If an odd number of full key tiles is split in two, the parts are equal, and each gets half of the middle tile. A
-    separate call for the last tile takes longer: 486 us instead of 453 us for 960 queries, 17,280 keys and 40 heads.
+    With a single batch element, the keys are split into parts if that is faster. If an odd number of full key tiles is
+    split in two, the parts are equal, and each gets half of the middle tile. A separate call for the last tile takes
+    longer: 486 us instead of 453 us for 960 queries, 17,280 keys and 40 heads.
     """
     device, head_dim = q.values.device, q.values.shape[1] // heads
     queries, keys = (len(each.values) // rows for each in (q, k))
@@ -134,7 +135,7 @@ def _cudnn() -> ModuleType:
 
 
 class _Graph:
-    """A cuDNN graph of attention for one shape."""
+    """A cuDNN graph (a compiled operation) of attention for one Shape."""
 
     def __init__(self, device: torch.device, shape: Shape) -> None:
         kind = _cudnn().data_type
@@ -184,11 +185,11 @@ class _Graph:
         self._unused = {each: torch.empty_like(numerators) for each in largest}
 
     def __call__(self, q: Operand, k: Operand, v: Operand) -> tuple[Tensor, Tensor]:
-        """Return the result [rows, queries, heads, head_dim] in 8 bits, and the logarithms of the softmax's
+        """Return the attention [rows, queries, heads, head_dim] in 8 bits, and the logarithms of the softmax's
         denominators.
 
-        The result must be multiplied by v's scale. The logarithms are fp32 [rows, heads, queries], or empty without
-        `in_parts`.
+        The caller must multiply the attention by v's scale. The logarithms are fp32 [rows, heads, queries]; they are
+        empty unless the shape has `in_parts`.
         """
         handle, (rows, queries, _, heads, head_dim, in_parts) = _handle(self._device), self._shape
         _cudnn().set_stream(handle, torch.cuda.current_stream(self._device).cuda_stream)

@@ -1,6 +1,6 @@
-"""Attention over float8_e4m3fn operands by this project's own kernel, on GPUs of compute capability 9.0.
+"""Attention of float8_e4m3fn queries over keys and values by this project's own kernel, for compute capability 9.0.
 
-The kernel takes the same operands as cuDNN's kernel (fp8_cudnn.py). It returns bf16 or 8 bits, while cuDNN's result is
+The kernel takes the same Operands as cuDNN's kernel (fp8_cudnn.py). It returns bf16 or 8 bits, while cuDNN's result is
 always rounded to 8 bits.
 """
 
@@ -65,7 +65,7 @@ def hopper_attention_of(
 
 @lru_cache
 def transposes_exactly(device: torch.device) -> bool:
-    """Return whether `scatter_transposed_` gives the same bits on this GPU as plain torch.
+    """Return whether the kernel `scatter_transposed_` gives the same bits on this GPU as its equivalent in plain torch.
 
     The test writes random values to the columns of 100 adjacent tokens and of 100 tokens in random order.
     """
@@ -88,7 +88,7 @@ def _row(x: Operand, row: int, rows: int) -> Operand:
 def _attend_to_8_bits(q: Operand, k: Operand, v: Operand, heads: int, shares: Tensor | None) -> EightBit:
     """Return attention [tokens, heads*128] in 8 bits; all tokens have the same scale.
 
-    Separate scales for the tokens would gain nothing, because a float is equally precise at any magnitude.
+    A scale for each token would gain nothing, because a floating-point number is equally precise at any magnitude.
     """
     from ..kernels.hopper.attention import attend
 

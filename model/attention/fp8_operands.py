@@ -1,7 +1,7 @@
-"""Conversion of q, k and v from their linear layers directly to 8 bits, for attention without a KV cache.
+"""Conversion of q, k and v to 8 bits right after their linear layers, for attention without a KV cache.
 
-Each tensor is read once: a single kernel applies norm, RoPE and conversion. For attention with a KV cache, kv/cache.py
-converts them in the same way.
+A single kernel applies norm, RoPE and conversion, so each tensor is read once. For attention with a KV cache,
+kv/cache.py converts them in the same way.
 """
 
 from collections.abc import Callable
@@ -33,18 +33,20 @@ from .fp8_hopper import hopper_attention_of
 
 
 def own_queries(given: Unrotated) -> Operand:
-    """Return the queries in `given` after norm and RoPE, as a float8_e4m3fn Operand.
+    """Return queries as an Operand (fp8 values with their scale) after norm and RoPE.
 
-    The norm bounds the length of a query, and so sets the scale.
+    `given` holds the queries and the arguments of norm and RoPE. The norm bounds the length of a query, and so sets the
+    scale.
     """
     return by_norm(*rotated_fp8(given))
 
 
 def own_keys(given: Unrotated, head_dim: int) -> Operand:
-    """Return the keys in `given` after norm and RoPE, minus the keys' mean, as a float8_e4m3fn Operand.
+    """Return keys, after norm and RoPE and minus the keys' mean, as an Operand (fp8 values with their scale).
 
-    The norm bounds the length of a key, and so sets the scale. The mean is estimated from a sample of tokens.
-    `head_dim` selects the kernel, which may need tokens of zeros at the end.
+    `given` holds the keys and the arguments of norm and RoPE. The norm bounds the length of a key, and so sets the
+    scale. The mean is estimated from a sample of tokens. `head_dim` selects the attention kernel, which may need tokens
+    of zeros at the end.
     """
     some = _sampled(given).rotated()
     made, count, device = scaling_of_keys(given.norm_rope, some), len(given.x), given.x.device
@@ -54,9 +56,9 @@ def own_keys(given: Unrotated, head_dim: int) -> Operand:
 
 
 def own_values(x: Tensor, head_dim: int) -> Operand:
-    """Return values x [tokens, dim], minus the values' mean, as a float8_e4m3fn Operand.
+    """Return values x [tokens, dim], minus the values' mean, as an Operand (fp8 values with their scale).
 
-    The Operand is transposed if the GPU's kernel requires it.
+    The Operand is transposed if the GPU's attention kernel for `head_dim` requires it.
     """
     if not takes_transposed_values(x.device, head_dim):
         return operand(x, scaling(x, x), _zeros(x))
@@ -87,10 +89,10 @@ def _places(count: int, device: torch.device) -> Tensor:
 
 
 def _alone(attend: Callable[..., Rows]) -> Callable[[Tensor, Tensor, Tensor, int], Callable[[], Rows]]:
-    """Return a function that prepares a timing of `attend` without the conversion to 8 bits.
+    """Return a function with which `attend` can be timed without the conversion to 8 bits.
 
-    The function converts a test's q, k and v to Operands, and returns a call of `attend` with them, to be timed alone.
-    In the model, a cache or other layers usually provide the Operands.
+    The function converts a test's q, k and v to Operands, and returns a function that calls `attend` with them. Only
+    this call is timed, because a cache or other layers usually provide the Operands in the model.
     """
 
     def make(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Callable[[], Rows]:

@@ -27,8 +27,8 @@ def follows_stream(attend: Function, q: Tensor, k: Tensor, v: Tensor, heads: int
     """Return whether `attend` runs on the current CUDA stream, and not always on the default stream.
 
     The test calls `attend` on a new stream, on which q, k and v are copied to new tensors after a delay. The result is
-    right only if `attend` waits for these copies. q is [B, L, heads*head_dim], and k and v are [B, S, heads*head_dim].
-    All must be on a GPU.
+    right only if `attend` waits for these copies. q is [B, L, heads*head_dim], k and v are [B, S, heads*head_dim], and
+    all are on a GPU.
     """
     want, stream = attend(q.clone(), k, v, heads), torch.cuda.Stream(q.device)
     late = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
@@ -47,8 +47,8 @@ def follows_stream(attend: Function, q: Tensor, k: Tensor, v: Tensor, heads: int
 def on_default_stream(attend: Function) -> Function:
     """Return `attend`, wrapped so that the current stream and CUDA's default stream wait for each other.
 
-    It is for kernels that always run on the default stream. While a CUDA graph is recorded, there is no
-    synchronization. The graph then lacks the kernel, which the test of the recording detects (model/graphs).
+    Use it for kernels that always run on the default stream. While a CUDA graph is recorded, the streams do not wait.
+    The graph then lacks the kernel, which the test of the recorded graph detects (model/graphs).
     """
 
     def run(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:

@@ -35,7 +35,7 @@ class Card(NamedTuple):
     """A GPU, or another device: its maker and its name.
 
     `capability` is NVIDIA's compute capability, or (0, 0) for other makers. `arch` is AMD's name of the architecture,
-    such as gfx1100, or empty.
+    such as gfx1100, or empty for other makers.
     """
 
     maker: Maker
@@ -45,21 +45,23 @@ class Card(NamedTuple):
 
     @property
     def shared_memory(self) -> int:
-        """The bytes of shared memory that a program may use. On AMD's GPUs this is the size of the LDS."""
+        """The bytes of shared memory that one Triton program may use. On AMD's GPUs this is the size of the LDS."""
         if self.maker != "nvidia":
             return LDS
         return next((size for since, size in SHARED_MEMORY.items() if self.capability >= since), LEAST_SHARED)
 
     @property
     def known_as(self) -> str:
-        """The name with its architecture, such as "NVIDIA GeForce RTX 4060 (compute capability 8.9)"."""
+        """The GPU's name with its compute capability or architecture: "NVIDIA GeForce RTX 4060 (compute capability
+        8.9)"."""
         if self.maker == "nvidia":
             return f"{self.name} (compute capability {'.'.join(map(str, self.capability))})"
         return f"{self.name} ({self.arch})" if self.arch else self.name
 
 
 def maker_of(device: torch.device) -> Maker:
-    """Return the maker of a device. The device type alone does not show it, because torch calls AMD's GPUs cuda too."""
+    """Return the maker of a device. The device type does not tell the maker, because torch calls AMD's GPUs "cuda"
+    too."""
     if device.type == "cuda":
         return "nvidia" if torch.version.hip is None else "amd"
     makers: dict[str, Maker] = {"cpu": "cpu", "mps": "apple"}

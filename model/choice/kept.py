@@ -38,13 +38,16 @@ def in_user_cache(variable: str, name: str) -> Path | None:
 
 
 def key_of(card: Card) -> str:
-    """Return one line with the GPU, the platform, the driver and the versions of all packages with kernels."""
+    """Return the line under which a GPU's results are stored: its name, the platform, the driver and package versions.
+
+    The packages are torch, this project and all installed packages with kernels.
+    """
     return " | ".join([card.known_as, sys.platform, f"driver {driver()}", *(f"{k} {v}" for k, v in versions().items())])
 
 
 @lru_cache
 def versions() -> dict[str, str]:
-    """Return the versions of torch and of the installed packages with kernels, by name on PyPI."""
+    """Return the versions of torch, this project and the installed packages with kernels, by name on PyPI."""
     found = {"torch": str(torch.__version__)}
     for package in (*MODULES, "triton-windows", "lingbot-world"):
         with suppress(PackageNotFoundError):

@@ -1,4 +1,4 @@
-"""The speed of a GPU in TFLOP/s for each kind of work, measured with the chosen kernels."""
+"""The speed of a GPU in TFLOP/s for each operation of the models, measured with the chosen kernels."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ SIZES: dict[Work, Size] = {
     **_sizes(Size(6032, 0, 1536, 8960), Size(6032, 27144, 1536)),
     "convolution": DECODING,
 }
-"""The sizes with which the 1.3B model's speeds are measured, by kind of work.
+"""The sizes with which the 1.3B model's speeds are measured, by operation.
 
 They occur in a chunk of four latent frames at 832x464 pixels. Matrix products have the size of the first feed-forward
 layer, and attention reads a full window. The convolution is a layer of the VAE with frames of half the video's height.
 """
 LARGE_SIZES = _sizes(Size(6032, 0, 5120, 13824), Size(6032, 27144, 5120))
-"""The sizes with which the 14B model's speeds are measured, for a chunk as in `SIZES`.
+"""The sizes with which the 14B model's speeds are measured, by operation, for the same chunk as in `SIZES`.
 
-Most kernels reach a higher speed on larger matrices.
+They are separate, because most kernels reach a higher speed on larger matrices.
 """
 TIMES = 5
 
 
 class Rate(NamedTuple):
-    """The name of the kernel chosen for a kind of work, and its speed in TFLOP/s.
+    """The name of the kernel chosen for an operation, and its speed in TFLOP/s.
 
-    `name` is None if no candidate passes the accuracy test. `tflops` is None if nothing could be measured.
+    `name` is None if no kernel passes the accuracy test. `tflops` is None if nothing could be measured.
     """
 
     name: str | None
@@ -50,12 +50,13 @@ class Rate(NamedTuple):
 
 
 def rates(device: torch.device, sizes: dict[Work, Size] = SIZES) -> dict[Work, Rate]:
-    """Return the speed of a GPU for each kind of work in `sizes` for which the GPU has candidates."""
+    """Return the speed of a GPU for each operation in `sizes` for which the table has a kernel that supports the
+    GPU."""
     return {work: rate(work, device, size) for work, size in sizes.items() if candidates(work, card_of(device))}
 
 
 def rate(work: Work, device: torch.device, size: Size) -> Rate:
-    """Return the chosen kernel and its speed for a kind of work on a GPU, at a size.
+    """Return the kernel that is chosen for an operation on a GPU, and the kernel's speed at a size.
 
     If other layers or a cache usually provide a kernel's 8-bit operands, the conversion to 8 bits is not timed.
     """
@@ -81,7 +82,8 @@ def rate_of_processor() -> Rate:
 
 
 def operations(work: Work, size: Size) -> float:
-    """Return the number of floating-point operations of a kind of work at a size. A multiply-add counts as two."""
+    """Return the number of floating-point operations of a kind of `work` (see `Work`) at a size. A multiply-add counts
+    as two."""
     if work.startswith("attention"):
         return 4.0 * size.rows * size.keys * size.dim
     if work == "convolution":

@@ -1,6 +1,6 @@
-"""The table of candidate kernels for each kind of work, best first, with the GPUs that support them.
+"""The table of kernels that can compute each operation, best first, with the GPUs that each kernel supports.
 
-The environment variable LINGBOT_WORLD_KERNELS selects candidates: "int8=torch,attention-8bit=comfy-kitchen".
+The environment variable LINGBOT_WORLD_KERNELS selects kernels by name: "int8=torch,attention-8bit=comfy-kitchen".
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from .card import HOPPER, Card
 Work = Literal[
     "linear", "int8", "fp8", "nvfp4", "mxfp8", "attention", "attention-8bit", "cache-8bit", "convolution", "norms"
 ]
-"""A kind of work for which a kernel is chosen.
+"""An operation for which a kernel is chosen.
 
 `linear` is a matrix product in 16 bits, `int8` a product of int8 numbers, and `fp8` a product of float8_e4m3fn numbers.
-`nvfp4` and `mxfp8` are products of weights in these formats with inputs in the same format.
+`nvfp4` and `mxfp8` are products in which both weights and inputs are in these formats.
 
 `attention` is exact attention, and `attention-8bit` rounds q, k and v to 8 bits first. `cache-8bit` is attention to
 keys and values that a cache holds in 8 bits. `convolution` stands for the VAE decoder's convolutions, and `norms` for a
@@ -37,16 +37,16 @@ CUDNN_FRONTEND = "nvidia-cudnn-frontend"
 SAGE = "sageattention"
 TRITON = "triton"
 MODULES = {KITCHEN: "comfy_kitchen", CUDNN_FRONTEND: "cudnn", SAGE: "sageattention", TRITON: "triton"}
-"""The Python modules of the candidates that are separate packages, by the package's name on PyPI."""
+"""The Python module of each separate package with kernels, by the package's name on PyPI."""
 
 _HALF, _FLOATS = (torch.bfloat16, torch.float16), (torch.bfloat16, torch.float16, torch.float32)
 
 
 class Candidate(NamedTuple):
-    """A candidate kernel for a kind of work.
+    """A kernel that may be chosen for the operation `work`.
 
-    `name` is the package's name on PyPI if the kernel is from another package. `cards` returns whether a GPU supports
-    the kernel. `dtypes` are the dtypes of its inputs.
+    `name` is the package's name on PyPI if the kernel is from another package. `cards` is a function that returns
+    whether a GPU supports the kernel. `dtypes` are the dtypes of the kernel's inputs.
     """
 
     work: Work
@@ -143,17 +143,17 @@ BY_ORDER: dict[Work, Callable[[Card], bool]] = {
     "convolution": _majors(HOPPER),
     "norms": _any,
 }
-"""The GPUs on which the first accurate candidate in the table is chosen without timing, by kind of work.
+"""The GPUs on which the first accurate kernel in the table is chosen without timing, by operation.
 
 A value is a function that returns whether a GPU is one of them. On these GPUs the table's order was measured, or timing
-takes longer than the best choice saves. In all other cases the fastest accurate candidate is chosen.
+takes longer than the best choice saves. In all other cases the fastest accurate kernel is chosen.
 """
 
 
 def candidates(work: Work, card: Card) -> tuple[Candidate, ...]:
-    """Return the candidates for a kind of work on a GPU, best first, without those that LINGBOT_WORLD_KERNELS excludes.
+    """Return the kernels for an operation on a GPU, best first, without the ones that LINGBOT_WORLD_KERNELS excludes.
 
-    Raises InputError if LINGBOT_WORLD_KERNELS contains an unknown kind of work or candidate.
+    Raises InputError if LINGBOT_WORLD_KERNELS contains an unknown operation or kernel.
     """
     wanted = settings().get(work)
     found = [each for each in TABLE if each.work == work and each.cards(card)]
@@ -161,14 +161,14 @@ def candidates(work: Work, card: Card) -> tuple[Candidate, ...]:
 
 
 def serves(work: Work, name: str, card: Card) -> bool:
-    """Return whether the GPU supports the named candidate, and LINGBOT_WORLD_KERNELS does not select another one."""
+    """Return whether the kernel `name` supports the GPU, and LINGBOT_WORLD_KERNELS does not select another one."""
     return any(each.name == name for each in candidates(work, card))
 
 
 def settings() -> dict[str, str]:
-    """Return the candidates that LINGBOT_WORLD_KERNELS selects, by kind of work.
+    """Return the kernels that LINGBOT_WORLD_KERNELS selects, by operation.
 
-    Raises InputError for an unknown kind of work or candidate.
+    Raises InputError for an unknown operation or kernel.
     """
     text = os.environ.get(VARIABLE, "").strip()
     pairs = [part.partition("=")[::2] for part in text.split(",") if part.strip()]
@@ -185,15 +185,15 @@ def suited_8_bits(card: Card) -> Literal["fp8", "int8"]:
     """Return the dtype for 8-bit matrix products on a GPU: "fp8" on Hopper and Blackwell server GPUs, else "int8".
 
     On these server GPUs int8 is not faster than 16 bits. On other GPUs int8 is more accurate than fp8, and faster on
-    GeForce, Radeon and Ampere.
+    GeForce, Radeon and Ampere GPUs.
     """
     return "fp8" if _majors(HOPPER, 10)(card) else "int8"
 
 
 def missing(name: str, card: Card) -> str | None:
-    """Return the reason why a candidate's package cannot be used on a GPU, or None if it can be used.
+    """Return the reason why the package of the kernel `name` cannot be used on a GPU, or None if it can be used.
 
-    The reasons are that the package is not installed, or that the package's own check of the GPU fails.
+    The package may not be installed, or its own check may reject the GPU.
     """
     module = MODULES.get(name)
     if module is None:

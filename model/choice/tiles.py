@@ -9,16 +9,17 @@ from .card import LDS, Card
 WIDE = 200_000
 """The smallest shared memory, in bytes, with which the large tiles are used.
 
-H100, H200 and B200 have it. The large tiles are loaded by TMA.
+H100, H200 and B200 have it. TMA loads the large tiles.
 """
 
 
 class Tile(NamedTuple):
-    """The tile that one Triton program computes: `pixels` times `out` + `out_rest` output channels.
+    """The tile of a convolution's result that one Triton program computes.
 
-    The program processes `channels` + `channels_rest` input channels at a time. All sizes are powers of two, or 0 for
-    an unused second part. `warps` and `stages` are the number of warps and of pipelined loads. If `described`, the tile
-    is loaded by descriptor (TMA), else by pointers.
+    The tile has `pixels` rows and `out` + `out_rest` output channels. The program processes `channels` +
+    `channels_rest` input channels at a time. All sizes are powers of two, or 0 for an unused second part. `warps` and
+    `stages` are the numbers of warps and of pipelined loads. If `described`, the tile is loaded by descriptor (TMA),
+    else by pointers.
     """
 
     pixels: int
@@ -32,7 +33,7 @@ class Tile(NamedTuple):
 
 
 def tile_of(card: Card, channels: int, out: int) -> Tile:
-    """Return the tile on a GPU for a convolution from `channels` to `out` channels.
+    """Return the tile for a convolution from `channels` to `out` channels on a GPU.
 
     The large tiles were the fastest on an H100 (docs/benchmarks.md). The small ones were chosen without timing, from
     the output of Triton's compiler: they fit into 99 KB of shared memory, or AMD's 64 KB, and spill no registers.

@@ -1,6 +1,6 @@
-"""Tests of the candidates in the table on the user's GPU: the accuracy and the speed of each.
+"""Tests of the kernels in the table on the user's GPU: the accuracy and the speed of each.
 
-The modules with kernels register the test of a kind of work in `KINDS`, and each candidate's function with `attempt`.
+The modules with kernels register the test of each operation in `KINDS`, and each kernel's function with `attempt`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .table import BY_ORDER, Candidate, Work, candidates, missing
 F = TypeVar("F", bound=Callable[..., Any])
 REPEATS = 5
 LEAST_SECONDS, MOST_RUNS = 0.01, 50
-"""The smallest duration of a timing on a GPU, in seconds, and the largest number of its runs.
+"""The smallest duration of a timing on a GPU, in seconds, and the largest number of a kernel's runs in a timing.
 
 A timing runs the kernel repeatedly for about LEAST_SECONDS, but at most MOST_RUNS times. A single run of a small matrix
 product would spend half of its time on the launch and the synchronization.
@@ -31,7 +31,7 @@ product would spend half of its time on the launch and the synchronization.
 
 
 class Size(NamedTuple):
-    """The size of a kernel's test.
+    """The size of the inputs with which a kernel is tested.
 
     rows: number of rows (tokens) of the input.
     keys: number of keys of attention.
@@ -48,10 +48,10 @@ class Size(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """The test of a kind of work.
+    """The test of an operation.
 
-    `make` returns random arguments, and `exact` computes the exact result from them. A candidate passes if its relative
-    RMS error is below `worst`.
+    `make` is a function that returns random arguments, and `exact` computes the exact result from them. A kernel passes
+    if its relative RMS error is below `worst`.
     """
 
     make: Callable[[torch.device, Size], tuple[Any, ...]]
@@ -60,10 +60,10 @@ class Kind(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """The test result of a candidate on a GPU.
+    """The test result of a kernel on a GPU.
 
     `error` is the relative RMS error, and `seconds` the time at the size of the test. `reason` is the reason for a
-    rejection, or None if the candidate passed. Unknown values are None.
+    rejection, or None if the kernel passed. Unknown values are None.
     """
 
     name: str
@@ -75,18 +75,19 @@ class Trial(NamedTuple):
 KINDS: dict[Work, Kind] = {}
 ATTEMPTS: dict[tuple[Work, str], Callable[..., Any]] = {}
 ALONE: dict[tuple[Work, str], Callable[..., Callable[[], Any]]] = {}
-"""Functions with which a candidate's kernel is timed without the conversion of its operands to 8 bits.
+"""Functions with which a kernel is timed without the conversion of its operands to 8 bits, by operation and kernel
+name.
 
 A function takes a test's arguments, converts these, and returns a function without arguments that runs the kernel. Only
-`rates` uses them, because other layers or a cache usually provide 8-bit operands. Without an entry, a candidate's
-`attempt` is timed.
+`rates` uses them, because other layers or a cache usually provide 8-bit operands. A kernel without an entry is timed
+with its function in ATTEMPTS.
 """
 
 
 def attempt(work: Work, name: str) -> Callable[[F], F]:
-    """Return a decorator that registers a candidate's function for tests.
+    """Return a decorator that registers a function as the kernel `name` for tests of the operation `work`.
 
-    The function takes the arguments that `make` of the work's Kind returns.
+    The function takes the arguments that `make` of the operation's Kind returns.
     """
 
     def register(function: F) -> F:
@@ -97,17 +98,17 @@ def attempt(work: Work, name: str) -> Callable[[F], F]:
 
 
 def chosen(work: Work, device: torch.device, size: Size) -> str | None:
-    """Return the name of the candidate that a device uses for a kind of work at a size; None if no candidate passes.
+    """Return the name of the kernel that a device uses for an operation at a size; None if no kernel passes the tests.
 
-    Candidates are tested on the first call. The result does not change while the process runs.
+    Kernels are tested on the first call. The result does not change while the process runs.
     """
     return _chosen(work, card_of(device), device, size)
 
 
 def trials(work: Work, device: torch.device, size: Size) -> tuple[Trial, ...]:
-    """Return the test results of all candidates for a kind of work on a device, at a size.
+    """Return the test results of all kernels for an operation on a device, at a size.
 
-    Stored results are used if there are any; otherwise the candidates are tested now.
+    Stored results are used if there are any; otherwise the kernels are tested now.
     """
     return _trials(work, card_of(device), device, size)
 
@@ -122,7 +123,8 @@ def _chosen(work: Work, card: Card, device: torch.device, size: Size) -> str | N
 
 @lru_cache
 def _trials(work: Work, card: Card, device: torch.device, size: Size) -> tuple[Trial, ...]:
-    """Return the test results. A stored result is ignored if the candidate's package is missing in this process."""
+    """Return the stored test results, or run the tests. A stored result is ignored if the kernel's package is now
+    missing."""
     name, found = f"{work} {'x'.join(map(str, size))}", candidates(work, card)
     known = {trial.name: trial for trial in _read(card, name)}
     absent = {each.name: why for each in found if (why := missing(each.name, card)) is not None}
@@ -134,12 +136,13 @@ def _trials(work: Work, card: Card, device: torch.device, size: Size) -> tuple[T
 
 
 def works(work: Work, name: str, device: torch.device, size: Size) -> bool:
-    """Return whether the device supports the named candidate, and the candidate passed its test at this size."""
+    """Return whether the device supports the kernel `name`, and the kernel passed its test at this size."""
     return any(each.name == name and each.reason is None for each in trials(work, device, size))
 
 
 def taken(work: Work, card: Card) -> str | None:
-    """Return the candidate that the last test on a GPU chose, at any size; None if no test was made."""
+    """Return the kernel that the last stored test of an operation on a GPU chose, at any size; None without such a
+    test."""
     for name, found in reversed(list(kept.all_of(card).items())):
         if name.split()[0] == work:
             return _best([Trial(*each) for each in found])
@@ -155,16 +158,15 @@ def _best(tried: Iterable[Trial]) -> str | None:
 
 
 def forget() -> None:
-    """Clear the choices made in this process, so that the next call chooses again. Stored test results are not
-    deleted."""
+    """Clear the choices of this process, so that the next call chooses again. Stored test results are not deleted."""
     _chosen.cache_clear()
     _trials.cache_clear()
 
 
 def try_all(found: list[Candidate], device: torch.device, size: Size, *, timed: bool) -> list[Trial]:
-    """Return the test results of the candidates `found`, which are all for one kind of work.
+    """Return the test results of the kernels in `found`, which are all for the same operation.
 
-    If `timed`, and at least two candidates pass the accuracy test, the passing ones are also timed at `size`.
+    If `timed`, and at least two kernels pass the accuracy test, the passing ones are also timed at `size`.
     """
     tried = [_try(candidate, device, size) for candidate in found]
     right = [trial for trial in tried if trial.reason is None]
@@ -178,9 +180,9 @@ def try_all(found: list[Candidate], device: torch.device, size: Size, *, timed: 
 
 
 def _try(candidate: Candidate, device: torch.device, size: Size) -> Trial:
-    """Return a Trial with the relative error of a candidate, or with a reason if the candidate fails.
+    """Return a Trial with the relative error of a kernel, or with a reason if the kernel fails.
 
-    The test has few rows and at most four attention heads. Raises torch.OutOfMemoryError.
+    The test has few rows and at most four attention heads. Raises torch.OutOfMemoryError if memory runs out.
     """
     kind, run = KINDS[candidate.work], ATTEMPTS[candidate.work, candidate.name]
     small = Size(dim=min(size.dim, 4 * size.head_dim), head_dim=size.head_dim)
