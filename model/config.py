@@ -54,9 +54,9 @@ class ModelConfig:
     ) -> "ModelConfig":
         """Return the sizes of a model, read from the logical (de-quantized) shapes of its weights by official name.
 
-        The shapes show neither the number of heads nor whether the model is `causal`. If `num_heads` is None, the head
-        size is 128. `text_len` is the number of tokens of a padded prompt. Raises CheckpointError if the shapes are not
-        those of a LingBot-World transformer.
+        The shapes show neither the number of heads nor whether the model is `causal`. If `num_heads` is None, a head
+        size of 128 is assumed. `text_len` is the number of tokens of a padded prompt. Raises CheckpointError if the
+        shapes are not those of a LingBot-World transformer.
         """
         missing = [name for name in _NAMES.values() if name not in shapes]
         if missing:
@@ -84,7 +84,7 @@ class ModelConfig:
         return self.dim // self.num_heads
 
     def shared_by(self, processes: int) -> "ModelConfig":
-        """Return the config of one of `processes` processes that share the heads equally.
+        """Return the config of one process, if `processes` processes share the heads equally.
 
         `dim` and `num_heads` are the share of one process. All other sizes are unchanged.
         """
@@ -92,7 +92,8 @@ class ModelConfig:
 
     @property
     def control_channels(self) -> int:
-        """The number of channels of the camera tensor: `control` values for each of the 8x8 pixels of a latent pixel.
+        """The number of channels of the camera tensor: `control` values for each of the 8x8 pixels that one latent
+        pixel covers.
 
         It is 384 for a camera model, 448 for an action model, and 0 without camera layers.
         """

@@ -1,6 +1,6 @@
 """The LingBot-World transformer, which predicts a velocity from latent, timestep, prompt and camera.
 
-Parameter names and arithmetic are the same as in the official implementation. With a bf16 compute dtype the residual
+Parameter names and computations are the same as in the official implementation. With a bf16 compute dtype the residual
 stream, norms, modulation, time embedding and head are in fp32, as under the official autocast.
 """
 
@@ -32,15 +32,16 @@ EMBEDDING_TOKENS = 8192
 """The largest number of tokens that the camera's embedding and the head process at once, to save memory."""
 
 MOST_TIMES = 128
-"""The maximum number of cached time embeddings."""
+"""The maximum number of timesteps whose embeddings are cached."""
 
 
 class LingBotWorldModel(nn.Module):
-    """A LingBot-World transformer: an expert of the base model for high or low noise, or a causal model.
+    """A LingBot-World transformer: one of the base model's two experts (high or low noise), or a causal model.
 
     A host, such as ComfyUI, may derive a class that overrides some methods. `operations` is a namespace of the layer
-    classes (see layers/operations.py). `attention` is a function of (q, k, v, heads, options); `cross_attention` is the
-    function for the prompt, by default the same. `dtype` is the dtype of the parameters and of GEMMs and attention.
+    classes (see layers/operations.py). `attention` is the self-attention, a function of (q, k, v, heads, options).
+    `cross_attention` is the function for the prompt, by default the same. `dtype` is the dtype of the parameters and of
+    GEMMs and attention.
 
     Set `in_step` to True if other processes run the same forward and wait for each other in it. A forward that runs out
     of memory is then not repeated.
@@ -84,7 +85,7 @@ class LingBotWorldModel(nn.Module):
     attention_mode: AttentionMode = "auto"
 
     def set_arithmetic(self, arithmetic: Arithmetic, *, own_format: bool = False) -> None:
-        """Set the arithmetic of the blocks' linear layers (see ops/linear_8bit.py).
+        """Set the number format in which the blocks' linear layers multiply matrices (see ops/linear_8bit.py).
 
         "auto" means "bf16", the compute dtype. "8bit" means the 8-bit dtype that suits the weights' device. With
         `own_format`, weights in NVFP4 and MXFP8 are multiplied in their own format instead, if the GPU has instructions
@@ -100,7 +101,8 @@ class LingBotWorldModel(nn.Module):
                 layer.own_format = own_format  # type: ignore[assignment]
 
     def set_attention(self, mode: AttentionMode) -> None:
-        """Set the mode of self-attention, "exact" or "8bit" (see attention/choose_8bit.py); "auto" means "exact".
+        """Set the mode of self-attention: "exact", "8bit" (see attention/choose_8bit.py), or "auto", which means
+        "exact".
 
         Cross-attention to the prompt stays exact, because a prompt has few tokens.
         """
@@ -152,7 +154,7 @@ class LingBotWorldModel(nn.Module):
         return self._velocity(x, timestep, context, camera, options)
 
     def out_of_memory(self, error: Exception) -> bool:
-        """Return whether an exception means that the device is out of memory.
+        """Return whether an exception of a forward means that the device is out of memory.
 
         A host such as ComfyUI may override this method.
         """
@@ -186,7 +188,7 @@ class LingBotWorldModel(nn.Module):
         )
 
     def _cells(self, given: ForwardInputs, options: ForwardOptions) -> Tensor:
-        """Return the velocity [B, tokens, 4*16] of this process's tokens: 2x2 latent pixels each.
+        """Return the velocity [B, tokens, 4*16] of this process's tokens. A token is 2x2 latent pixels.
 
         A CUDA graph may record this part of a forward.
         """
@@ -203,7 +205,7 @@ class LingBotWorldModel(nn.Module):
         return self.head(x, e)
 
     def _defers_all(self, x: Tensor, options: ForwardOptions) -> bool:
-        """Return whether the residual additions of all batch elements are deferred to the next norm.
+        """Return whether the residual additions of all batch elements may be deferred and fused into the next norm.
 
         A deferred addition takes memory. The result is True only if q, k and v are quantized to 8 bits one by one,
         because this saves more memory.
@@ -211,7 +213,7 @@ class LingBotWorldModel(nn.Module):
         return all(cast(Block, block).self_attn.in_operands(x.device, options) for block in self.blocks)
 
     def _times(self, timestep: Tensor, options: ForwardOptions) -> Times:
-        """Return `embed_time(timestep)`, from the cache if possible."""
+        """Return `embed_time(timestep)`, from the cache `options["times"]` if possible."""
         kept, number = options.get("times"), options.get("timestep")
         if kept is None or number is None:
             return self.embed_time(timestep)
@@ -225,8 +227,8 @@ class LingBotWorldModel(nn.Module):
     def _embed_prompts(self, prompts: Tensor, rows: int, cache: CameraCache | None) -> tuple[Tensor, Tensor | None]:
         """Return the embedded prompts [rows, tokens, dim] and the result of `_lengths`, from the cache if possible.
 
-        `rows` is the number of batch elements. On a CPU a single token represents all padding tokens, as
-        `attend_to_padded` expects, so short prompts are faster.
+        `rows` is the number of batch elements. On a CPU, one token stands for all padding tokens, as `attend_to_padded`
+        expects, so short prompts are faster.
         """
         short = prompts.device.type == "cpu" and self._attentions[1] is sdpa
         tokens = min(prompts.shape[1] + 1, self.config.text_len) if short else None
@@ -250,7 +252,7 @@ class LingBotWorldModel(nn.Module):
         return (numbers * (prompts != 0).any(-1)).amax(1).expand(rows).contiguous()
 
     def rope_scale(self, options: ForwardOptions) -> RopeScale:  # noqa: ARG002
-        """Return the factors and offsets of RoPE positions.
+        """Return the factors and offsets that are applied to the tokens' positions before RoPE.
 
         By default they change nothing, so the positions are the same as in training. A host such as ComfyUI may
         override this method.
@@ -258,7 +260,8 @@ class LingBotWorldModel(nn.Module):
         return AS_TRAINED
 
     def blocks_alone(self, options: ForwardOptions) -> bool:  # noqa: ARG002
-        """Return whether no other code, such as a patch of ComfyUI, accesses the residual stream between blocks.
+        """Return whether only this model accesses the residual stream between blocks, and no other code such as a
+        ComfyUI patch.
 
         A host such as ComfyUI may override this method.
         """
@@ -275,15 +278,16 @@ class LingBotWorldModel(nn.Module):
         rope: Rope,
         options: ForwardOptions,
     ) -> Tensor:
-        """Return the residual stream [B, tokens, dim] after block number `index`; x may be overwritten.
+        """Return the residual stream [B, tokens, dim] after the block with this `index`.
 
-        The other arguments are passed to `Block.forward`. A host such as ComfyUI may override this method. If x must
-        stay unchanged, the override calls the block without `inplace`.
+        `x` is the residual stream before the block, and may be overwritten. The other arguments are passed to
+        `Block.forward`. A host such as ComfyUI may override this method. If x must stay unchanged, the override calls
+        the block without `inplace`.
         """
         return block(x, e0, context, camera, rope, options, inplace=True)
 
     def embed_time(self, timestep: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the time embedding e [B, dim] and the blocks' modulation e0 [B, 6, dim] of timestep [B], both in
+        """Return the time embedding e [B, dim] and the blocks' modulation e0 [B, 6, dim] for `timestep` [B], both in
         fp32."""
         e = sinusoid(timestep, self.config.freq_dim).to(residual_dtype(self.compute_dtype))
         e = self.time_embedding(e)
@@ -300,8 +304,8 @@ class LingBotWorldModel(nn.Module):
     def embed_camera(self, camera: Tensor, cache: CameraCache | None = None, share: WholeVideo = WHOLE_VIDEO) -> Camera:
         """Return the embedded tokens [1 or B, tokens, dim] of a camera [B, 384 or 448, F, H, W].
 
-        If all batch elements have the same camera, the result has one batch element. Tokens in `cache` are reused if
-        the camera is the same. `share` selects this process's tokens.
+        If all batch elements have the same camera, the result has one batch element. If the camera is the same as the
+        last time, the tokens come from `cache`. `share` selects the tokens that this process computes.
         """
         if len(camera) > 1 and torch.equal(camera, camera[:1].expand_as(camera)):
             camera = camera[:1]

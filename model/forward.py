@@ -26,8 +26,8 @@ Rope = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Camera:
-    """The camera's embedded `tokens` [1 or B, tokens, dim], and a `cache` for the scale and shift computed from
-    them."""
+    """The camera's embedded `tokens` [1 or B, tokens, dim], and a `cache` for the scale and shift that blocks compute
+    from them."""
 
     tokens: Tensor
     cache: CameraCache | None = None
@@ -37,8 +37,9 @@ class ForwardInputs(NamedTuple):
     """The tensors that a forward's kernels read, besides weights and caches.
 
     `x` is the latent [B, 36, F, H, W] of this process's frames. `times` are the time embedding [B, dim] and the blocks'
-    modulation [B, 6, dim]. `context` are the embedded prompts [B, text_len, dim]. `lengths` (int32 [B]) are the
-    prompts' lengths without padding, or None if attention does not skip padding.
+    modulation [B, 6, dim]. `context` is the embedded prompts [B, text_len, dim]. `rope` is the cosines and sines of the
+    tokens' angles. `lengths` (int32 [B]) are the prompts' lengths without padding, or None if attention does not skip
+    padding.
     """
 
     x: Tensor
@@ -50,7 +51,7 @@ class ForwardInputs(NamedTuple):
 
     @property
     def tensors(self) -> list[Tensor]:
-        """The input tensors in a fixed order."""
+        """All input tensors, always in the same order."""
         others = [] if self.camera is None else [self.camera.tokens]
         if self.lengths is not None:
             others.append(self.lengths)
@@ -58,7 +59,7 @@ class ForwardInputs(NamedTuple):
 
     @property
     def shapes(self) -> tuple[torch.Size, ...]:
-        """The shapes of `tensors`."""
+        """The shape of each tensor in `tensors`."""
         return tuple(tensor.shape for tensor in self.tensors)
 
     def clone(self) -> ForwardInputs:
@@ -71,7 +72,7 @@ class ForwardInputs(NamedTuple):
 
 
 class ForwardRecorder(Protocol):
-    """The interface of an object that records a forward's kernels and replays them (see graphs/forward.py)."""
+    """The interface of an object that records a forward's GPU kernels and replays them (see graphs/forward.py)."""
 
     def run(
         self, compute: Callable[[ForwardInputs, ForwardOptions], Tensor], given: ForwardInputs, options: ForwardOptions
@@ -81,7 +82,7 @@ class ForwardRecorder(Protocol):
 class ForwardOptions(TypedDict, total=False):
     """The options that a forward passes to its blocks and to the attention function.
 
-    All are optional. A host such as ComfyUI may add others.
+    All are optional. A host such as ComfyUI may add more.
     """
 
     camera_cache: CameraCache | None
@@ -89,28 +90,31 @@ class ForwardOptions(TypedDict, total=False):
     kv_cache: KeyValueCache
     """The cache of the keys and values of a causal model's earlier frames.
 
-    With it, the latent x is only the current chunk.
+    If it is set, the latent x contains only the current chunk.
     """
     sequence_parallel: SequenceParallel
     """The group of processes that compute the forward together."""
     token_share: TokenShare
-    """This process's share of the tokens, set by the model."""
+    """This process's share of the video's tokens, if several processes compute the forward. The model sets this
+    option."""
     residuals: Sequence[Residual]
     """The residual stream of each batch element, set by the model.
 
-    With it, a block can defer an addition to the next block's norm. The option is missing if other code, such as a
-    patch of ComfyUI, reads the residual stream between blocks.
+    With this option, a block can defer an addition to the next block's norm. The option is missing if other code, such
+    as a patch of ComfyUI, reads the residual stream between blocks.
     """
     prompt_lengths: Tensor | None
     """The number of tokens of each prompt without padding, int32 [B]. The model sets it if attention skips padding."""
     graphs: ForwardRecorder
     """The recorder that records and replays a causal model's forwards."""
     timestep: int
-    """The current timestep of a causal model. It is a part of the key with which its embedding is cached in `times`."""
+    """The current timestep of a causal model. With the batch size and `weights` it is the key of an entry in
+    `times`."""
     times: dict[Hashable, Times]
     """The cached time embeddings of a causal model's few timesteps. Computing one takes as long as two blocks."""
     weights: Hashable
-    """An identifier of the weights and their memory addresses. It changes if ComfyUI moves or patches the weights."""
+    """An identifier of the weights and their memory addresses. A new one means that ComfyUI has moved or patched
+    weights."""
 
 
 NO_OPTIONS = cast(ForwardOptions, MappingProxyType({}))

@@ -40,9 +40,9 @@ def pinned(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 def queued_on(*devices: torch.device) -> Callable[[], None]:
-    """Return a function that waits for the work that the devices' current streams hold at the time of this call.
+    """Return a function that waits until a GPU has done everything that is queued at the time of this call.
 
-    Devices other than CUDA devices are ignored.
+    Only the current stream of each of the `devices` counts. Devices other than CUDA devices are ignored.
     """
     queues = [torch.cuda.current_stream(device) for device in dict.fromkeys(devices) if device.type == "cuda"]
     events = [queue.record_event() for queue in queues]
@@ -66,7 +66,7 @@ def pin(owner: object, tensors: list[Tensor], device: torch.device) -> None:
 
 
 class Pinning:
-    """A background thread that pins `groups` of tensors one after the other for a CUDA device (see `pin`).
+    """A background thread that pins `groups` of tensors for a CUDA device, one group after the other (see `pin`).
 
     Pinning 23 GB takes five seconds. The groups stay pinned until `owner` is garbage-collected, which also stops the
     thread. All tensors are set to zero.

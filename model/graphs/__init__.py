@@ -1,1 +1,1 @@
-"""CUDA graphs: recording a forward's kernels, testing a recording, and replaying it."""
+"""CUDA graphs: recording the kernels of a forward, testing the recorded graphs, and replaying them."""

@@ -8,10 +8,10 @@ ONE_AT_A_TIME = Lock()
 
 
 def failure_of(work: Callable[[], object]) -> str:
-    """Run `work` while a CUDA graph is being recorded, and return the message of its exception, or an empty string.
+    """Run `work` while a CUDA graph is being recorded. Return the message of its exception, or an empty string.
 
     The exception is not raised, because it would keep tensors alive until after the recording. If torch uses CUDA's own
-    allocator, as in ComfyUI, freeing these tensors then ends the process.
+    allocator, as in ComfyUI, freeing these tensors at that time would end the process.
     """
     try:
         work()

@@ -1,8 +1,9 @@
 """CUDA graphs of a causal model's forward: the GPU repeats recorded kernels, without Python between them.
 
 A chunk's forwards run the same kernels on the same memory; only their inputs differ. If the chunk is small, the CPU
-slow, or several GPUs share a chunk, a GPU finishes a kernel before Python has launched the next one. Replaying a
-recording is faster then."""
+slow, or several GPUs share a chunk, a GPU finishes a kernel before Python has launched the next one. A replay is faster
+then.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ Its Python code must have no other effect, because a replay does not run it.
 
 
 class _Recording:
-    """The recorded kernels of a forward: several CUDA graphs, and the actions to run between two graphs.
+    """The recorded kernels of a forward: several CUDA graphs, and the functions to call between two graphs.
 
     `out` receives the forward's result. It is allocated before the recording, because CUDA's own allocator warns if
     memory from a recording is freed. `filled` are the tensors that the kernels write to the camera cache.
@@ -54,7 +55,7 @@ class _Recording:
         self._steps.append(self._graph.replay)
 
     def between(self, *actions: Callable[[], object]) -> None:
-        """End the current graph, add `actions` that every replay calls at this point, and start the next graph."""
+        """End the current graph, add functions that every replay calls at this point, and start the next graph."""
         self.end()
         self._steps += actions
         self.begin()
@@ -65,24 +66,24 @@ class _Recording:
 
 
 class ForwardGraphs:
-    """The recordings of one video's forwards. Pass it to the model as `options["graphs"]`.
+    """The recorded CUDA graphs of one video's forwards. Pass this object to the model as `options["graphs"]`.
 
     All weights must be on a GPU and stay at the same address. The KeyValueCache must be on the same GPU and `in_place`.
     The CameraCache, if there is one, must be `steady`.
 
-    The first forward of a kind runs as usual. The second one is recorded and tested: the recording is replayed with the
-    same inputs, and its result is compared with the usual one. Later forwards are replayed.
+    The first forward of a kind runs as usual. The second one is recorded and tested: the graphs are replayed with the
+    same inputs, and the result is compared with the usual one. Later forwards are replayed.
 
     A chunk has three kinds of forwards. The first computes the camera's scales and shifts, the second reads them from
-    the cache, and the third updates the KV cache. While the window fills, there are three other kinds. On devices
-    without `attend_to_frames`, nothing is recorded until the window is full, because each chunk attends to more tokens
-    than the previous one.
+    the cache, and the third updates the KV cache. Until the attention window is full, there are three other kinds. On
+    devices without `attend_to_frames`, nothing is recorded until the window is full, because each chunk attends to more
+    tokens than the previous one.
 
     An application that moves weights, such as ComfyUI, passes `options["weights"]`. If this identifier changes, all
-    recordings are freed.
+    graphs are freed.
 
     If several processes compute together, their exchanges of data are not recorded: a replay runs them between the
-    graphs. If a recording or its test fails in one process, all processes run later forwards as usual.
+    graphs. If recording or the test fails in one process, all processes run later forwards as usual.
     """
 
     def __init__(self) -> None:
@@ -94,11 +95,11 @@ class ForwardGraphs:
 
     @property
     def recorded(self) -> int:
-        """The number of recordings: one for each kind of forward."""
+        """The number of recorded forwards: one for each kind of forward."""
         return len(self._recordings)
 
     def clear(self) -> int:
-        """Free all recordings, and return the size in bytes of their inputs and results."""
+        """Free all recorded graphs. Return the size in bytes of their inputs and results."""
         tensors = [tensor for own in self._inputs.values() for tensor in own.tensors]
         freed = sum(tensor.nbytes for tensor in (*tensors, *(each.out for each in self._recordings.values())))
         self._recordings, self._inputs, self._seen = {}, {}, {}
@@ -106,7 +107,8 @@ class ForwardGraphs:
         return freed
 
     def run(self, compute: Compute, given: ForwardInputs, options: ForwardOptions) -> Tensor:
-        """Return the result of `compute(given, options)`, computed as usual or by a replay."""
+        """Return the result of `compute(given, options)`, computed by the function itself or by a replay of recorded
+        graphs."""
         history = options["kv_cache"]
         if self._failed or history.form is None:
             return compute(given, options)
@@ -132,7 +134,8 @@ class ForwardGraphs:
         return recording.out.clone()
 
     def _queue(self, recording: _Recording, given: ForwardInputs) -> None:
-        """Queue a replay with these inputs on the current stream, without marking caches as filled or read."""
+        """Copy the inputs to the graphs' memory and queue a replay on the current stream. Caches are not marked as
+        filled or read."""
         for own, tensor in zip(self._inputs[given.shapes].tensors, given.tensors, strict=True):
             own.copy_(tensor)
         recording.replay()
@@ -140,7 +143,7 @@ class ForwardGraphs:
     def _record_and_try(
         self, kind: Hashable, compute: Compute, given: ForwardInputs, options: ForwardOptions
     ) -> Tensor:
-        """Return `compute(given, options)`, and keep a recording of it if a replay gives the same result.
+        """Return `compute(given, options)`, and keep recorded graphs of it if a replay gives the same result.
 
         The usual computation runs after the replay, so its keys, values and camera tensors stay in the caches.
         """
@@ -166,9 +169,9 @@ class ForwardGraphs:
         return out
 
     def _drop(self, reason: str) -> None:
-        """Free all recordings, record nothing from now on, and log the `reason`.
+        """Free all recorded graphs, record nothing from now on, and log the `reason`.
 
-        The reason is empty if another process failed.
+        Nothing is logged if the reason is empty, which means that another process failed.
         """
         if reason:
             logging.warning("%s", reason)
@@ -199,7 +202,7 @@ class ForwardGraphs:
 
     @cached_property
     def _pool(self) -> Any:
-        """The memory pool of all recordings. They can share it, because no two are replayed at the same time."""
+        """The memory pool of all recorded graphs. They can share one, because no two are replayed at the same time."""
         return torch.cuda.graph_pool_handle()
 
     @cached_property
@@ -217,7 +220,11 @@ def _cache_of(given: ForwardInputs) -> CameraCache | None:
 
 
 def _kind(given: ForwardInputs, history: KeyValueCache) -> Hashable:
-    """Return a key of a forward. Forwards with equal keys run the same kernels on the same memory."""
+    """Return a key that identifies the kind of a forward. Forwards with equal keys run the same kernels on the same
+    memory.
+
+    `history` is the KV cache.
+    """
     cache = _cache_of(given)
     kept = None if cache is None else (cache.addresses, cache.prompt.addresses)
     return given.shapes, history.form, history.keep, kept
@@ -225,7 +232,8 @@ def _kind(given: ForwardInputs, history: KeyValueCache) -> Hashable:
 
 @contextmanager
 def _prompt_of(cache: CameraCache | None, context: Tensor) -> Iterator[None]:
-    """Make `context` the cache's embedded prompt inside the context, so that blocks use the cached keys and values."""
+    """Make `context` the embedded prompt of the cache inside a `with` block, so that blocks use the cached keys and
+    values."""
     if cache is None or cache.prompt.embedded is None:
         yield
         return

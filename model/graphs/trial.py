@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 WORST = 2**-7
-"""The largest accepted relative RMS error of a replay, about the rounding of bf16. A correct replay has an error of
-0."""
+"""The largest accepted relative RMS error of a replay, about the rounding error of bf16. A correct replay has an error
+of 0."""
 
 
 def relative_error(got: Iterable[Tensor], wanted: Iterable[Tensor]) -> float:
@@ -25,9 +25,10 @@ def relative_error(got: Iterable[Tensor], wanted: Iterable[Tensor]) -> float:
 
 
 def refusal(work: str, error: float) -> str:
-    """Return the message with which a recording of `work` is rejected, or an empty string.
+    """Return the message with which a recorded graph is rejected, or an empty string.
 
-    The result is empty if the relative error of the replay is at most WORST. NaN is rejected.
+    `work` names the recorded computation, such as "A forward". The result is empty if the relative `error` of the
+    replay is at most WORST. NaN is rejected.
     """
     if error <= WORST:  # false for NaN
         return ""

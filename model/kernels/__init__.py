@@ -1,1 +1,1 @@
-"""The Triton kernels. Import the modules of this package on GPUs with Triton only."""
+"""The Triton kernels. Modules of this package can only be imported on machines with a GPU and Triton."""

@@ -54,8 +54,8 @@ def _convolve(
     """Compute a tile of `convolve`: PIXELS rows of the result, times NA + NB of its OUT channels.
 
     The sum over CHANNELS input channels runs in steps of KA + KB. Operands are loaded by descriptor (TMA) if DESCRIBED,
-    else by pointer. `rows` is the number of rows of x. `stride` is the number of values between two rows of x, because
-    x may be some channels of a wider matrix.
+    else by pointer. `rows` is the number of rows of x. `stride` is the distance of two rows of x in values, because x
+    may be some channels of a wider matrix.
     """
     columns: tl.constexpr = FRAMES * SIDE * SIDE * CHANNELS
     of_weight: tl.constexpr = SIDE * SIDE * OUT if SIDE == 2 else OUT
@@ -132,8 +132,8 @@ def _block(
 ):
     """Return the block [ROWS, COLUMNS] of the matrix `source` that begins at `row` and `column`.
 
-    `rows` is the number of rows of the matrix; the block is zero outside of these. `stride` is the number of values
-    between two rows.
+    `rows` is the number of rows of the matrix; the block is zero beyond them. `stride` is the distance of two rows in
+    values.
     """
     if DESCRIBED:
         block = source.load([row, column])
@@ -211,8 +211,8 @@ def convolve(
     the window's pixels from the upper left to the lower right. bias is [out]. `added`, if given, has the shape of the
     result and is added to it.
 
-    If `slots` is None, x is a single frame. Otherwise x is a pool, and three of its frames are convolved. `slots` are
-    the frames' slot numbers, the oldest first, int32 on the GPU, aligned to 16 bytes.
+    If `slots` is None, x is a single frame. Otherwise x is a pool (see the top of the module), and three of its frames
+    are convolved. `slots` are the frames' slot numbers, the oldest first, int32 on the GPU, aligned to 16 bytes.
 
     If `side` is 2, the result is twice as high and wide, and `weight` is [4 * out, ...]. Each pixel becomes four
     pixels, each with its own quarter of `weight` and its own window.
@@ -274,10 +274,10 @@ def _operands(x: Tensor, weight: Tensor, tile: Tile) -> list[Tensor | TensorDesc
 
 
 def put(x: Tensor, weight: Tensor | None, eps: float, pool: Tensor, slots: Tensor, size: tuple[int, int]) -> None:
-    """Write a feature map x [rows, channels] of `size` (height, width) to a pool [rows, channels] (see `convolve`).
+    """Write a feature map x [rows, channels] of `size` (height, width) to a slot of a `pool` [rows, channels].
 
-    The third number in `slots` (int32 on the GPU) is the slot. If `weight` [channels] is given, SiLU(norm(x) * weight)
-    is written instead, where norm is the root-mean-square norm with epsilon `eps`.
+    The slot is the third number in `slots` (int32 on the GPU). If `weight` [channels] is given, SiLU(norm(x) * weight)
+    is written instead of x, where norm is the root-mean-square norm with epsilon `eps`.
     """
     block = triton.next_power_of_2(x.shape[1])
     rows = max(1, 4096 // block)

@@ -1,7 +1,7 @@
 """Triton kernels that each run several operations of ops/pointwise.py at once.
 
-With few tokens, a GPU is idle between separate kernels, and each kernel reads the previous kernel's result again.
-Arithmetic is fp32.
+With few tokens, a GPU is idle between separate kernels, and each kernel reads the previous kernel's result again. All
+numbers are computed in fp32.
 """
 
 import torch
@@ -19,7 +19,7 @@ from .pointwise import _store_as
 from .sizes import in_two, programs, token_by_token
 
 ALONE = 2048
-"""The number of channels above which a norm alone is faster if a program processes a token in parts.
+"""The number of channels above which a norm that is not fused with an addition is faster if a token is read in parts.
 
 On an H100, the norm of 2,880 tokens of 5,120 channels takes 32 us in parts, and 35 us with full tokens. A norm after an
 addition in the same kernel is always faster with full tokens.
@@ -28,7 +28,7 @@ addition in the same kernel is always faster with full tokens.
 
 @triton.jit
 def _channels(START: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr):
-    """Return the indices of SIZE channels, the first of which is START, as [SIZE / WIDTH, WIDTH].
+    """Return the indices of SIZE channels, the first of which is START, as a matrix [SIZE / WIDTH, WIDTH].
 
     A thread processes four adjacent channels in each row of this matrix, for every dtype. So threads do not need to
     exchange data between reading and writing.
@@ -39,7 +39,10 @@ def _channels(START: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr):
 
 @triton.jit
 def _given(ptr, cols, inside, other):
-    """Return the channels `cols` of the vector at `ptr` in fp32, or `other` for each channel if `ptr` is None."""
+    """Return the channels `cols` of the vector at `ptr` in fp32. If `ptr` is None, return `other` for each channel.
+
+    Channels outside the mask `inside` are 0.
+    """
     if ptr is None:
         x = tl.full(cols.shape, other, tl.float32)
     else:
@@ -59,7 +62,7 @@ def _largest(a, b):
 
 @triton.jit
 def _loaded(x_ptr, y_ptr, scale_ptr, shift_ptr, at, inside):
-    """Return a token's x, addend y, scale and shift, in the dtypes of memory.
+    """Return a token's x, addend y, scale and shift, each in the dtype in which memory holds the tensor.
 
     If `y_ptr` or `scale_ptr` is None, x is returned as a placeholder for the missing data.
     """
@@ -75,10 +78,11 @@ def _loaded(x_ptr, y_ptr, scale_ptr, shift_ptr, at, inside):
 
 @triton.jit
 def _summed(x_at, y_ptr, gate_ptr, scale_ptr, loaded, gate, inside):
-    """Return (x + y * gate) * (1 + scale) + shift in fp32, and store it at `x_at`.
+    """Return (x + y * gate) * (1 + scale) + shift in fp32, and store the result at `x_at`.
 
     `loaded` is the result of `_loaded`: x, y, scale and shift. Without `y_ptr`, nothing is added; without `gate_ptr`, y
-    is added without a gate. Without `scale_ptr`, scale and shift are not applied. An unchanged x is not stored.
+    is added without a gate. Without `scale_ptr`, scale and shift are not applied. If x does not change, nothing is
+    stored.
     """
     x, y, scale, shift = loaded
     if y_ptr is not None:
@@ -111,7 +115,7 @@ def _add_norm(
     SECOND: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Compute `add_norm_` of one token after the other, while the next token's data is loaded."""
+    """Compute `add_norm_` for one token after the other, and load the next token's data in the meantime."""
     left, right = _channels(0, FIRST, WIDTH), _channels(FIRST, SECOND, WIDTH)
     whole, inside = left < dim, right < dim
     gate_a, gate_b = _given(gate_ptr, left, whole, 1.0), _given(gate_ptr, right, inside, 1.0)
@@ -153,7 +157,7 @@ def _power_of_two_over(x):
 def _rotated(x, cos_ptr, sin_ptr, START: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr, HALF: tl.constexpr):
     """Return x, SIZE channels of a token, after RoPE. START is the index of the first of these channels.
 
-    `cos_ptr` and `sin_ptr` point to HALF cosines and sines of the token's angles.
+    `cos_ptr` and `sin_ptr` point to the HALF cosines and HALF sines of the token's angles.
     """
     pair = tl.arange(0, WIDTH // 2)[None, :]
     if WIDTH % (2 * HALF) != 0:  # otherwise every WIDTH channels have the same angles
@@ -167,7 +171,8 @@ def _rotated(x, cos_ptr, sin_ptr, START: tl.constexpr, SIZE: tl.constexpr, WIDTH
 def _scale_of_queries(weight_a, weight_b, root):
     """Return the scale for 8-bit queries after a norm with these weights, and 1 / scale.
 
-    The scale is the smallest power of two with which no query overflows. `root` is the result of `_root`.
+    `weight_a` and `weight_b` are the norm's weights in two parts. The scale is the smallest power of two with which no
+    query overflows. `root` is the result of `_root`.
     """
     return _power_of_two_over(tl.maximum(_largest(weight_a, weight_b), 1e-30) * root)
 
@@ -215,11 +220,11 @@ def _put_own(
     WIDTH: tl.constexpr,
     HALF: tl.constexpr,
 ):
-    """Compute `scatter_qkv_` of one token after the other, while the next token's data is loaded.
+    """Compute `scatter_qkv_` for one token after the other, and load the next token's data in the meantime.
 
     There are three kinds of programs: for queries, for keys and for values. In 8 bits the queries' scale is the
-    smallest with which no token overflows, and the first program for queries stores it. Keys and values use the scales
-    in `k_factor_ptr` and `v_factor_ptr`.
+    smallest with which no token overflows, and the first program for queries stores it. Keys and values use the factors
+    at `k_factor_ptr` and `v_factor_ptr`.
     """
     first, step, kind = tl.program_id(0).to(tl.int64), tl.num_programs(0), tl.program_id(1)
     left, right = _channels(0, FIRST, WIDTH), _channels(FIRST, SECOND, WIDTH)
@@ -306,8 +311,8 @@ def add_norm_(
     is left out if its tensors are None. y, scale and shift are [tokens, dim], and gate is [dim]. `norm` is the layer
     norm's (weight [dim], bias [dim], epsilon).
 
-    If `scales` (fp32 [tokens, 1]) is given, `out` is int8 or float8_e4m3fn, and the scale of each token is written to
-    `scales`.
+    If `scales` (fp32 [tokens, 1]) is given, `out` is int8 or float8_e4m3fn. Each token then has one scale, which is
+    written to `scales`.
     """
     (y, gate), (weight, bias, eps) = added, norm
     gate = None if gate is None else gate.contiguous()
@@ -336,7 +341,7 @@ def scatter_qkv_(
     rows: the row of `out` and `values_out` to which each token is written, int64 [tokens].
     scalings: (shift [dim], factor [1]) of keys and of values. (x - shift) * factor is then written, and `out` and
     `values_out` are float8_e4m3fn.
-    made: the tensors to write the queries to: float8_e4m3fn [tokens, dim], their scale [1] and 1 / scale [1].
+    made: the tensors to which the queries are written: float8_e4m3fn [tokens, dim], their scale [1] and 1 / scale [1].
 
     `made` and `scalings` are both given or both None. If they are None, queries are changed in place.
     """
@@ -371,9 +376,9 @@ def scatter_qkv_(
 def rotated_fp8_(out: Tensor, scale: Tensor, factor: Tensor, x: Tensor, norm_rope: NormRope) -> Tensor:
     """Write x [tokens, dim], after norm and RoPE, to `out` (float8_e4m3fn [tokens, dim]), and return `out`.
 
-    The numbers written are multiplied by `factor` = 1 / scale. `scale` and `factor` (fp32 [1] each) are computed first,
-    and written too. The norm in `norm_rope` bounds each token, and the scale is the smallest power of two with which no
-    token overflows.
+    The kernel also computes `scale` and `factor` = 1 / scale (fp32 [1] each), and writes them to these tensors. The
+    numbers in `out` are multiplied by the factor. The norm in `norm_rope` bounds each token, and the scale is the
+    smallest power of two with which no token overflows.
     """
     dim = x.shape[1]
     with torch.cuda.device_of(x):
@@ -382,10 +387,7 @@ def rotated_fp8_(out: Tensor, scale: Tensor, factor: Tensor, x: Tensor, norm_rop
 
 
 def _root(dim: int) -> float:
-    """Return the factor by which a norm's largest weight is multiplied to get the scale of 8-bit queries.
-
-    `dim` is the number of channels of the norm.
-    """
+    """Return the factor from a norm's largest weight to the scale of 8-bit queries, for a norm over `dim` channels."""
     return dim**0.5 / QUERY_LENGTH
 
 
@@ -399,10 +401,11 @@ def merge_fp8_(
     shift: Tensor,
     factor: Tensor,
 ) -> Tensor:
-    """Write merged * factor + shift to `out` [tokens, dim], and return `out`; `merged` is attention over all keys.
+    """Write merged * factor + shift to `out` [tokens, dim], and return `out`.
 
-    `merge_` computes `merged` from `parts` [n, tokens, heads, head_dim], `log_sums`, `rest` and `rest_log_sums`. If
-    `log_sums` is None, n is 1 and `merged` is `parts[0]`. shift is fp32 [dim], and factor fp32 [1].
+    `merged` is attention over all keys. It is computed from `parts` [n, tokens, heads, head_dim], `log_sums`, `rest`
+    and `rest_log_sums` as in `pointwise.merge_`. If `log_sums` is None, n is 1 and `merged` is `parts[0]`. shift is
+    fp32 [dim], and factor fp32 [1].
 
     If `scales` (fp32 [tokens, 1]) is given, `out` is int8 or float8_e4m3fn with one scale for each token. Merging takes
     separate kernels, because a single kernel for all steps took twice as long.

@@ -1,7 +1,7 @@
 """Triton kernels that convert to and from 8 bits, for ops/pointwise.py.
 
-Arithmetic is fp32. The values that share a scale are divided by it, so that the largest magnitude becomes the dtype's
-largest number.
+All numbers are computed in fp32. Values that share a scale are divided by the scale, so that the largest magnitude
+becomes the dtype's largest number.
 """
 
 import os
@@ -42,7 +42,8 @@ def _store_8bit(at, x, scale, inside):
 
 @triton.jit
 def _store_token_8bit(out_ptr, scales_ptr, row, left, right, a, b, dim):
-    """Store a token's values `a` (channels `left`) and `b` (channels `right`) in 8 bits with one scale."""
+    """Store a token's values `a` (at the channels `left`) and `b` (at the channels `right`) in 8 bits with one
+    scale."""
     scale = _scale_8bit(tl.maximum(tl.max(tl.abs(a), axis=0), tl.max(tl.abs(b), axis=0)), out_ptr)
     tl.store(scales_ptr + row, scale)
     _store_8bit(out_ptr + row * dim + left, a, scale, left < dim)
@@ -114,7 +115,7 @@ def _layer_norm_8bit(
     """Compute `layer_norm_8bit_` of one token, a part of its channels at a time.
 
     The program makes four passes over the token. After the first pass, all reads come from the GPU's cache, so the
-    token need not stay in registers. With few registers, many programs run at the same time.
+    program need not keep the token in registers. With few registers, many programs run at the same time.
     """
     row = tl.program_id(0).to(tl.int64)
     total = tl.zeros((BLOCK,), tl.float32)
@@ -167,7 +168,8 @@ def _rescale(
 
 @Kernel
 def _largest(largest_ptr, x_ptr, mean_ptr, stride, dim, BLOCK: tl.constexpr):
-    """Update the number at `largest_ptr` to max|x - mean| by an atomic maximum. The caller sets it to 0 first."""
+    """Update the number at `largest_ptr` to max|x - mean| by an atomic maximum. The caller must set it to 0 before the
+    launch."""
     parts = tl.cdiv(dim, BLOCK)
     cols = tl.program_id(0) % parts * BLOCK + tl.arange(0, BLOCK)
     inside = cols < dim
@@ -178,7 +180,8 @@ def _largest(largest_ptr, x_ptr, mean_ptr, stride, dim, BLOCK: tl.constexpr):
 
 @Kernel
 def _power_of_two(scale_ptr, factor_ptr, largest_ptr, share):
-    """Store the smallest power of two that is at least `share` times the number at `largest_ptr`, and its inverse."""
+    """Store the smallest power of two that is at least `share` times the number at `largest_ptr`, and the power's
+    inverse."""
     x = tl.maximum(tl.load(largest_ptr), 1e-30) * share
     exponent = (x.to(tl.int32, bitcast=True) + 0x7FFFFF) >> 23
     tl.store(scale_ptr, (exponent << 23).to(tl.float32, bitcast=True))
@@ -215,8 +218,8 @@ def encode_8bit_(
 ) -> Tensor:
     """Write y / scale, with y = activation(x) + added, to `values` (int8 or float8_e4m3fn), and return `values`.
 
-    `values` is [tokens, heads*head_dim]. Each token and head has the scale max|y| / largest number of the dtype, which
-    is written to `scales` (fp32 [tokens, heads]). x and `added` have the shape of `values`; `added` may be None.
+    `values` is [tokens, heads*head_dim]. Each token and head has the scale max|y| / (largest number of the dtype),
+    which is written to `scales` (fp32 [tokens, heads]). x and `added` have the shape of `values`; `added` may be None.
     """
     dim, x, added = values.numel() // scales.numel(), x.contiguous(), None if added is None else added.contiguous()
     if dim > PART or added is not None:
@@ -325,7 +328,10 @@ def from_fp8_(out: Tensor, values: Tensor, shift: Tensor, factor: Tensor) -> Ten
 
 
 def _run_by_head(kernel: Any, scales: Tensor, first: Tensor, *others: Tensor, **settings: Any) -> None:
-    """Run a kernel on a matrix with one row for each head of each token. One program computes several rows."""
+    """Run a kernel on a matrix whose rows are the heads of all tokens. One program computes several rows.
+
+    `scales` is only used for the number of rows; the kernel gets `first` and `others` as pointers.
+    """
     rows, dim = scales.numel(), first.numel() // scales.numel()
     block = triton.next_power_of_2(dim)
     count = max(1, 4096 // block)

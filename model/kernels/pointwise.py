@@ -1,8 +1,8 @@
 """Triton kernels for the operations of ops/pointwise.py.
 
 A kernel reads and writes each token once. One program computes one token, or a part of a token if no statistics are
-needed. Arithmetic is fp32. Kernels for 8-bit numbers are in matrix_8bit.py, and kernels for 4-bit weights in
-weights_4bit.py.
+needed. All numbers are computed in fp32. Kernels for 8-bit numbers are in matrix_8bit.py, and kernels for 4-bit weights
+in weights_4bit.py.
 """
 
 import torch
@@ -36,7 +36,8 @@ def _layer_norm(x_ptr, weight_ptr, bias_ptr, out_ptr, dim, eps, BLOCK: tl.conste
 
 @triton.jit
 def _store_as(at, x, factor, inside):
-    """Store x in the dtype of the memory. For fp8, x is first multiplied by `factor` and clamped."""
+    """Store x at the address `at`, in the dtype of that memory. For fp8, x is first multiplied by `factor` and
+    clamped."""
     if at.dtype.element_ty == tl.float8e4nv:
         x = tl.minimum(tl.maximum(x * factor, -_FP8), _FP8)
     tl.store(at, x.to(at.dtype.element_ty), mask=inside)
@@ -64,8 +65,8 @@ def _rms(
     """Compute the root-mean-square norm of one token, then RoPE if ROPE, and store the result.
 
     If `shift_ptr` is given, the shift is subtracted. For fp8, the result is multiplied by the factor at `factor_ptr`.
-    It is stored in the row with the token's number in `rows_ptr`, or in the token's own row without `rows_ptr`.
-    `out_ptr` may be `x_ptr`.
+    The number at `rows_ptr` for this token is the row to which the result is written; without `rows_ptr`, the token's
+    own row is used. `out_ptr` may be `x_ptr`.
     """
     row = tl.program_id(0).to(tl.int64)
     to_row, factor = row, 1.0
@@ -252,8 +253,8 @@ def _normalise(
 ) -> Tensor:
     """Write the root-mean-square norm of x [tokens, dim] to `out`, followed by RoPE if `angles` (cos, sin) are given.
 
-    `placed` are three tensors or None: the numbers of the rows of `out` to write to (int64 [tokens]), and the shift and
-    the factor of an fp8 result.
+    `placed` are three optional tensors. The first holds the numbers of the rows of `out` to write to (int64 [tokens]).
+    The others are the shift and the factor of an fp8 result.
     """
     (cos, sin), dim, (rows, *scaling) = angles or (weight, weight), x.shape[1], placed
     sizes = {"BLOCK": PART, "BLOCKS": triton.cdiv(dim, PART), "HALF": cos.shape[-1], "ROPE": angles is not None}
@@ -305,10 +306,10 @@ def affine_(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
 
 
 def modulated(times: Tensor, weights: Tensor) -> Tensor:
-    """Return a block's modulation m [B, 6, dim], computed as m = times + weights; m[:, 1::3] += 1.
+    """Return a block's modulation [B, 6, dim]: times + weights, with 1 added to both scales.
 
     `times` is [B, 6, dim] and `weights` [1, 6, dim]. The six rows are shift, scale and gate of self-attention, then of
-    the feed-forward. So 1 is added to both scales.
+    the feed-forward.
     """
     times, out = times.contiguous(), torch.empty_like(times, memory_format=torch.contiguous_format)
     with torch.cuda.device_of(times):
@@ -319,7 +320,8 @@ def modulated(times: Tensor, weights: Tensor) -> Tensor:
 
 
 def scatter_(out: Tensor, rows: Tensor, x: Tensor) -> Tensor:
-    """Write x [tokens, dim] to the `rows` (int64 [tokens]) of `out` [rows, dim], and return `out`."""
+    """Write x [tokens, dim] to the rows of `out` [n, dim] with the numbers `rows` (int64 [tokens]), and return
+    `out`."""
     with torch.cuda.device_of(out):
         _put[parts_of(x)](out, rows, x, x.stride(0), x.shape[1], BLOCK=PART)
     return out
@@ -328,7 +330,7 @@ def scatter_(out: Tensor, rows: Tensor, x: Tensor) -> Tensor:
 def merge_(out: Tensor, parts: Tensor, log_sums: Tensor, rest: Tensor | None, rest_log_sums: Tensor | None) -> Tensor:
     """Write attention over all keys to `out` [tokens, heads, head_dim], merged from attention over parts of the keys.
 
-    The arithmetic is w = softmax(log_sums over the parts); out = sum(w * parts). `parts` is [n, tokens, heads,
+    The computation is w = softmax(log_sums over the parts); out = sum(w * parts). `parts` is [n, tokens, heads,
     head_dim], contiguous. `log_sums` (fp32 [n, heads, tokens]) are the logarithms of the parts' softmax denominators.
     `rest` [1, tokens, heads, head_dim] with `rest_log_sums` is one more part, or None.
     """

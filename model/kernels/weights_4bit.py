@@ -1,8 +1,8 @@
 """Triton kernels that decode 4-bit weights, for quantized/decoding.py.
 
 A program decodes full blocks and reads each block's scale once. A packed byte holds two values. Both are written
-together as one integer of twice their width, so that each thread reads and writes adjacent bytes. Arithmetic is fp32;
-each product and each sum is rounded, as in plain torch.
+together as one integer of twice their width, so that each thread reads and writes adjacent bytes. All numbers are
+computed in fp32; each product and each sum is rounded, as in plain torch.
 """
 
 import math
@@ -18,9 +18,9 @@ from ..ops.matrix_8bit import LARGEST, EightBit
 from .launch import Kernel
 
 DECODED_AT_ONCE = 2048
-"""The number of values that a program decodes."""
+"""The number of 4-bit values that one Triton program decodes."""
 RECODED_AT_ONCE = 1024
-"""The number of values of a row that a program converts to 8 bits at once."""
+"""The number of values of a weight's row that one Triton program converts to 8 bits at once."""
 
 TYPES = {
     torch.float32: tl.float32,
@@ -44,8 +44,10 @@ def _scales(
     NESTED: tl.constexpr,
     NESTED_BLOCKSIZE: tl.constexpr,
 ):
-    """Return the fp32 scale of each block with an index in `block`; with NESTED, the stored scales are decoded
-    first."""
+    """Return the fp32 scale of each block with an index in `block`.
+
+    With NESTED, the stored scales are themselves quantized, and are decoded first.
+    """
     scale = tl.load(absmax_ptr + block, mask=inside, other=0)
     if NESTED:
         outer = tl.load(nested_absmax_ptr + block // NESTED_BLOCKSIZE, mask=inside, other=0.0)
@@ -114,7 +116,7 @@ def _decode(
     NESTED: tl.constexpr,
     NESTED_BLOCKSIZE: tl.constexpr,
 ):
-    """Decode BLOCKS blocks of a 4-bit weight in each program. A block has HALF bytes with two values each."""
+    """Decode BLOCKS blocks of a 4-bit weight in each program. A block has HALF bytes, which hold two values each."""
     block = tl.program_id(0).to(tl.int64) * BLOCKS + tl.arange(0, BLOCKS)
     scales = _scales(
         absmax_ptr,

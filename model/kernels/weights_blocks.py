@@ -1,7 +1,7 @@
 """A Triton kernel that decodes the block formats of GGUF files.
 
 A thread computes one value. Neighbouring threads read the same bytes, which are therefore in the multiprocessor's
-cache. Arithmetic is fp32; each product and each sum is rounded, as in plain torch.
+cache. All numbers are computed in fp32; each product and each sum is rounded, as in plain torch.
 """
 
 import math
@@ -15,7 +15,7 @@ from ..quantized.ggml import BLOCKS
 from .launch import Kernel
 
 DECODED_AT_ONCE = 1024
-"""The number of values that a program decodes."""
+"""The number of values that one Triton program decodes."""
 
 
 @triton.jit
@@ -37,11 +37,11 @@ def _half(start, at):
 
 @triton.jit
 def _bits(start, at, value, BITS: tl.constexpr, GROUP: tl.constexpr):
-    """Return the unsigned numbers with the indices `value` from a packed array of BITS-bit numbers, as int32.
+    """Return unsigned numbers from a packed array of BITS-bit numbers as int32. `value` holds the numbers' indices.
 
     `start` is the block's address. `at` is the offset in bytes of the array in the block. The numbers are in groups,
-    each packed in GROUP bytes. The first GROUP numbers are in the lowest BITS bits of these bytes, one a byte. The next
-    GROUP numbers are in the next BITS bits, and so on.
+    each packed in GROUP bytes. The first GROUP numbers are in the lowest BITS bits of these bytes, one in each byte.
+    The next GROUP numbers are in the next BITS bits, and so on.
     """
     packed = _byte(start, at + value // (GROUP * 8 // BITS) * GROUP + value % GROUP)
     return (packed >> (value // GROUP % (8 // BITS) * BITS)) & ((1 << BITS) - 1)

@@ -5,16 +5,16 @@ for each latent frame. The first `sink` slots hold the video's first frames for 
 which a new frame overwrites the oldest one. Keys are stored after RoPE with absolute positions, and attention has no
 mask. So the order of the slots does not matter, and stored frames never move.
 
-Keys and values on the model's device, in full precision or fp8, are read by attention directly. If they are in int8 or
-in pinned host memory (`on_host`), attention reads a copy. From host memory, a block's tensors are copied to the device
-while the previous block computes.
+Attention reads keys and values directly if they are on the model's device, in full precision or fp8. If they are in
+int8 or in pinned host memory (`on_host`), attention reads a copy. From host memory, a block's tensors are copied to the
+device while the previous block computes.
 
 Storage in int8 or in host memory does not receive the current chunk until the chunk is denoised. Then the chunk
 overwrites frames that no later chunk attends to.
 
 `eight_bit` stores int8 with a scale for each token and head. `fp8` stores the operands of 8-bit attention. The first
-chunk sets each block's fp8 scales and means for the whole video. If the keys have a norm, it sets the scale of the keys
-instead.
+chunk sets each block's fp8 scales and means for the whole video. If the keys have a norm, the norm's weights set the
+scale of the keys instead.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ It also applies to keys, unless a norm bounds them.
 
 
 class Kept(NamedTuple):
-    """Adjacent tokens of the current chunk that are to be stored.
+    """A range of adjacent tokens of the current chunk that must be copied to storage.
 
-    `seen` are their rows in the tensors that attention reads, `stored` their rows in storage.
+    `seen` is their rows in the tensors that attention reads (the source), and `stored` is their rows in storage.
     """
 
     seen: slice
@@ -87,7 +87,7 @@ class KeyValueCache:
         """Create the cache.
 
         frame_tokens: number of tokens of a latent frame.
-        held: window and sink, in latent frames.
+        held: window and sink (the video's first frames, which always stay in the window), in latent frames.
         chunk: number of latent frames of a chunk.
         dtype: dtype of the model's keys and values.
         place: location and format of the stored tensors. fp8 requires attention for which `takes_operands` returns
@@ -134,7 +134,7 @@ class KeyValueCache:
 
     @property
     def in_place(self) -> bool:
-        """True if `extend` returns the stored tensors instead of copies.
+        """True if attention reads the stored tensors themselves, so that `extend` returns no copies.
 
         Once the window is full, all chunks then run the same kernels, which read the positions of the chunk's tokens
         from device memory.
@@ -142,7 +142,8 @@ class KeyValueCache:
         return self._place.in_place
 
     def see_all_frames(self) -> None:
-        """Let attention process all slots while the window fills, including slots that hold no frame yet.
+        """Let attention process all slots of the window from the first chunk on, including slots that hold no frame
+        yet.
 
         `frame_shares` then excludes the slots without a frame, and every forward runs the same kernels, as CUDA graphs
         require. The cache must be `in_place`, and the device must support `attends_to_frames`.
@@ -153,15 +154,16 @@ class KeyValueCache:
     def frame_shares(self) -> Tensor | None:
         """The numbers to add to the logarithm of each slot's softmax denominator, fp32 [window].
 
-        A slot has 0 if it holds a frame, else -inf. The value is None if attention processes no empty slots.
+        The number of a slot is 0 if the slot holds a frame, else -inf. The value is None if attention processes no
+        empty slots.
         """
         return self._shares if self._by_frames and not self._full else None
 
     @property
     def form(self) -> str | None:
-        """The name of the sequence of kernels: "full" or "filling". Chunks with the same name run the same kernels.
+        """The state of the window, which decides the sequence of attention kernels: "full" or "filling".
 
-        The value is None if the kernels may differ from chunk to chunk.
+        Chunks in the same state run the same kernels. The value is None if the kernels may differ from chunk to chunk.
         """
         if self._place.fp8 and None in self._scalings:
             return None
@@ -169,7 +171,7 @@ class KeyValueCache:
 
     @contextmanager
     def as_if_full(self) -> Iterator[None]:
-        """Let forwards inside the context run the kernels of a full window, even if some slots hold no frame yet."""
+        """Run the kernels of a full window in forwards inside the context, even if some slots hold no frame yet."""
         used, self._used = self._used, self.window * self._frame_tokens
         try:
             yield
@@ -181,17 +183,16 @@ class KeyValueCache:
         return self._used == self.window * self._frame_tokens
 
     def ends_at(self, block: int) -> bool:
-        """Return whether the current forward may end after it has computed this block's keys and values.
+        """Return whether the current forward may stop after it has computed this block's keys and values.
 
-        The result is True in the last block of a forward with `keep`, because the forward's velocity is not used.
+        The result is True in the last block of a forward with `keep`, because only the keys and values of such a
+        forward are used, and not its velocity.
         """
         return self.keep and block == len(self._scalings) - 1
 
     def begin(self, again: bool = False) -> None:
-        """Start the next chunk of the video.
-
-        If `again` is True, start the current chunk again instead, because it was not finished.
-        """
+        """Start the next chunk of the video; if `again` is True, start the current chunk again, which was not
+        finished."""
         first = self.first_frame = self.first_frame if again else self._next
         after = self._next = first + self._chunk
         own, past = range(first, after), [frame for frame in range(first) if self._is_seen(frame, first)]
@@ -216,7 +217,7 @@ class KeyValueCache:
 
     @property
     def in_fp8(self) -> bool:
-        """True if `extend` returns keys and values as Operands in fp8."""
+        """True if `extend` returns keys and values in fp8, as Operands."""
         return self._place.fp8
 
     def extend(
@@ -225,9 +226,9 @@ class KeyValueCache:
         """Return queries, keys and values for attention in the block number `block`.
 
         The arguments are the current chunk's queries, keys and values, [chunk tokens, dim] each. The returned keys and
-        values also contain the earlier frames in the window. They are Operands if the cache is in fp8, else tensors,
-        and stay valid until the block after the next one calls this method. Unrotated queries are returned after norm
-        and RoPE, other queries unchanged.
+        values also contain the earlier frames in the window. If the cache is in fp8, they are Operands (fp8 values with
+        their scale), else tensors. They stay valid until the block after the next one calls this method. Unrotated
+        queries are returned after norm and RoPE, other queries unchanged.
         """
         stored = self._storage.fetch(block)
         if self._place.fp8:
@@ -258,10 +259,11 @@ class KeyValueCache:
         values: Tensor,
         scalings: tuple[Scaling, Scaling] | None = None,
     ) -> Tensor | Operand | None:
-        """Write the current chunk's keys and values into the tensors `seen`, and return the queries.
+        """Write the current chunk's keys and values into the tensors `seen`, which attention reads, and return the
+        queries.
 
-        Attention reads `seen`. Norm and RoPE are applied to Unrotated queries and keys. For a cache in fp8, `scalings`
-        are the Scalings of keys and of values, and Unrotated queries are returned as an Operand.
+        Norm and RoPE are applied to Unrotated queries and keys. For a cache in fp8, `scalings` are the Scalings of keys
+        and of values, and Unrotated queries are returned as an Operand (fp8 values with their scale).
         """
         pairs = None if scalings is None else (scalings[0].shift_and_factor, scalings[1].shift_and_factor)
         into = seen[0], None if self._columns is not None else seen[1]
@@ -321,7 +323,7 @@ class KeyValueCache:
         return not self._place.eight_bit and block in self._on_device
 
     def _is_seen(self, frame: int, first: int) -> bool:
-        """Return whether the chunk that begins with the frame number `first` attends to the earlier frame number
+        """Return whether the chunk that begins with frame number `first` attends to the earlier frame number
         `frame`."""
         return frame < self.sink or frame >= first + self._chunk - (self.window - self.sink)
 
@@ -329,7 +331,7 @@ class KeyValueCache:
         return frame if frame < self.sink else self.sink + (frame - self.sink) % (slots - self.sink)
 
     def _runs(self, places: Iterable[tuple[int, ...]]) -> list[tuple[slice, ...]]:
-        """Return the slices of tokens that frames occupy in two or more tensors.
+        """Return the ranges of tokens that frames occupy in two or more tensors, as slices.
 
         `places` has one tuple for each frame: the frame's slot in each tensor. Each tuple of the result has one slice
         for each tensor. Frames that are adjacent in all tensors share a slice.

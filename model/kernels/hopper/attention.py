@@ -1,4 +1,5 @@
-"""The launch of the attention kernel in attention.cu, for float8_e4m3fn or bf16 on GPUs of compute capability 9.0."""
+"""The launch of the CUDA kernel in attention.cu: attention in float8_e4m3fn or bf16 on GPUs of compute capability
+9.0."""
 
 from __future__ import annotations
 
@@ -18,14 +19,14 @@ QUERIES, QUERY_TILES, HEAD, ROW, VALUES_ROW, TURNED = 192, 2, 128, 128, 32, 64
 """The constants that must have the same values in the CUDA sources.
 
 `QUERIES` is the number of queries in a tile, and `QUERY_TILES` the number of such tiles in shared memory. `HEAD` is the
-head size. TMA loads rows of `VALUES_ROW` bytes for 8-bit values, and of `ROW` bytes for all other operands. A block of
-the kernel `across` transposes `TURNED` tokens and channels.
+head size. TMA loads rows of `VALUES_ROW` bytes for 8-bit values, and of `ROW` bytes for all other operands. A thread
+block of the kernel `across` transposes `TURNED` tokens times `TURNED` channels.
 """
 THREADS, WARPS, THREAD_RESULTS = 512, 12, HEAD // 2 + 4
 MOST_PARTS, PART_COST = 16, 640
 """The constants of key splitting: `MOST_PARTS` is the largest number of parts, `PART_COST` the overhead of splitting.
 
-The overhead is given as the number of keys that take the same time.
+The overhead is a number of keys: splitting takes as long as attention to so many keys.
 """
 
 
@@ -69,9 +70,9 @@ def attend(
 ) -> Result:
     """Write attention of q [tokens, heads*128] over k and v [keys, heads*128] to `out`, and return `out`.
 
-    q, k and v are all bf16, or all float8_e4m3fn. A float8_e4m3fn v is [heads*128, columns], transposed by `transpose`.
-    A token's channels must be adjacent, and the stride between tokens a multiple of 16 bytes. `out` is bf16 and may be
-    q. For float8_e4m3fn operands `out` may also be an EightBit.
+    q, k and v are all bf16, or all float8_e4m3fn. A float8_e4m3fn v is [heads*128, columns], made by `transpose`. A
+    token's channels must be adjacent, and the stride between tokens a multiple of 16 bytes. `out` is bf16 and may be q.
+    For float8_e4m3fn operands `out` may also be an EightBit.
 
     `scales` are only for float8_e4m3fn operands. The first three are the scales of q, k and v, fp32 [1] each. The
     fourth is the values' mean, fp32 [heads*128], which is added to the result. The last is an upper bound of the
@@ -103,9 +104,9 @@ def attend(
 def divided(queries: int, keys: int, heads: int, blocks: int, kind: Configuration) -> tuple[int, int]:
     """Return the number of query tiles in the incomplete last round, and the number of key parts for these tiles.
 
-    There is a tile for every QUERIES `queries` of each head. A full round has a tile for each of the `blocks` thread
-    blocks. The last round often has few tiles; splitting the keys into parts gives all clusters work. `kind` is the
-    kernel's configuration.
+    Each head has one tile for every QUERIES of its `queries`. In a round, each of the `blocks` thread blocks processes
+    one tile. The last round often has few tiles, so their keys are split into parts to give all clusters work. `kind`
+    is the kernel's configuration.
     """
     clusters, key_tiles = blocks // kind.cluster, max(1, -(-keys // kind.tile))
     groups = -(-(-(-queries // QUERIES) * heads) // kind.cluster) % clusters
@@ -117,13 +118,15 @@ def divided(queries: int, keys: int, heads: int, blocks: int, kind: Configuratio
 
 
 def _blocks(x: Tensor) -> int:
-    """Return the number of thread blocks: one for each multiprocessor (SM), rounded down to an even number for
-    clusters."""
+    """Return the number of thread blocks: the number of multiprocessors (SMs), rounded down to an even number.
+
+    A cluster has two blocks.
+    """
     return torch.cuda.get_device_properties(x.device).multi_processor_count // 2 * 2
 
 
 def transpose(v: Tensor) -> Tensor:
-    """Return values v [tokens, dim] transposed to [dim, columns], padded with zeros to a multiple of TURNED tokens.
+    """Return values v [tokens, dim] transposed to [dim, columns], padded with zeros to a multiple of TURNED columns.
 
     Within every 16 tokens the columns have the order that values_across.cu describes.
     """
@@ -136,11 +139,11 @@ def transpose(v: Tensor) -> Tensor:
 
 
 def scatter_transposed_(out: Tensor, places: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Write (x - shift) * factor, for x [tokens, dim], to columns of `out` (float8_e4m3fn [dim, columns]); return
+    """Write (x - shift) * factor, for x [tokens, dim], to columns of `out` (float8_e4m3fn [dim, columns]). Return
     `out`.
 
-    shift [dim] and factor [1] are fp32. `places` (int64 [tokens]) are the numbers of the columns. `dim` and the number
-    of columns must be multiples of 64.
+    shift [dim] and factor [1] are fp32. `places` (int64 [tokens]) are the tokens' columns in `out`. `dim` and the
+    number of columns must be multiples of 64.
     """
     x = x.bfloat16()
     if x.stride(0) % 8 or x.data_ptr() % 16:  # the kernel reads eight numbers at once

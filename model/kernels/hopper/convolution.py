@@ -14,7 +14,8 @@ from . import launch as hopper
 from .nvrtc import CudaKernel, Launch, load
 
 COLUMNS, PIXELS, CHANNELS, STAGES, LINE = 96, 384, 32, 5, 400
-"""The tile sizes of convolution.cu. COLUMNS is inserted into the source; the others must equal the constants there.
+"""The tile sizes of convolution.cu. COLUMNS is inserted into the source; the others must equal the constants in the
+source.
 
 A tile has `PIXELS` rows, one for each pixel, and `COLUMNS` output channels. Shared memory has `STAGES` buffers. Each
 buffer holds `CHANNELS` input channels of `LINE` rows, and the weights for these channels. `LINE` is `PIXELS` plus one
@@ -23,18 +24,19 @@ neighbour on each side, rounded up.
 THREADS, ROW = 512, 2 * CHANNELS
 SHARED = 1024 + STAGES * (ROW * (LINE + 3 * COLUMNS) + 16)
 LEAST_ROUNDS = 0.9
-"""The smallest number of tiles with which this kernel is used, as a share of the GPU's multiprocessors (SMs).
+"""The smallest number of tiles, divided by the number of the GPU's multiprocessors (SMs), with which this kernel is
+used.
 
 With fewer tiles many SMs would be idle.
 """
 
 
 def suits(x: Tensor, weight: Tensor, size: tuple[int, int], side: int) -> bool:
-    """Return whether this kernel supports a convolution, and the frames are large enough to make it the faster one.
+    """Return whether this kernel supports a convolution, and the frames are large enough to make it the fastest kernel.
 
-    It supports fp16 frames x [rows, channels] of `size` (height, width), and a `side` of 3 pixels. `channels` must be a
-    multiple of CHANNELS, and the number of output channels a multiple of COLUMNS. Otherwise the kernel in
-    kernels/convolution.py is used.
+    It supports fp16 frames x [rows, channels] of `size` (height, width), and a window with a `side` of 3 pixels.
+    `channels` must be a multiple of CHANNELS, and the number of output channels a multiple of COLUMNS. Otherwise the
+    kernel in kernels/convolution.py is used.
     """
     if side != 3 or x.dtype != torch.float16 or x.shape[1] % CHANNELS or len(weight) % COLUMNS:
         return False
@@ -47,9 +49,9 @@ def convolve(
 ) -> Tensor:
     """Return a 3x3 convolution over three frames of the pool x [rows, channels], as [(height + 1) * (width + 1), out].
 
-    `size` is the frames' (height, width). The layout of rows is described in kernels/convolution.py. `slots` (int32 on
-    the GPU) are the numbers of the three frames, the oldest first. `weight` is [out, 9 * 3 * channels], and bias [out].
-    `added` has the shape of the result and is added to it.
+    `size` is the frames' (height, width). kernels/convolution.py describes pools and the layout of rows. `slots` (int32
+    on the GPU) are the pool's slot numbers of the three frames, the oldest first. `weight` is [out, 9 * 3 * channels],
+    and bias [out]. `added` has the shape of the result and is added to it.
 
     Raises RuntimeError if the driver reports an error, and OSError if NVRTC is missing.
     """

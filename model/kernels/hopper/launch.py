@@ -18,7 +18,7 @@ ARCHITECTURE = "sm_90a"
 UINT8, PROMOTE_256 = 0, 3
 """Constants of cuda.h: `UINT8` of the enum CUtensorMapDataType, `PROMOTE_256` of CUtensorMapL2promotion."""
 WORST_PROBE = 0.01
-"""The limit below which a kernel's relative RMS error must be in its test."""
+"""The limit of a kernel's relative RMS error in its test: a kernel passes if its error is smaller."""
 MOST_MAPS = 4096
 """The maximum number of cached tensor maps. Caching pays, because tensors often have the same addresses again."""
 SWIZZLE_32, SWIZZLE_64, SWIZZLE_128 = 1, 2, 3
@@ -28,8 +28,8 @@ SWIZZLE_32, SWIZZLE_64, SWIZZLE_128 = 1, 2, 3
 def is_right(what: str, made: Callable[[], Tensor], want: Tensor) -> bool:
     """Return whether a kernel passes its test: the relative RMS error of `made()` must be below WORST_PROBE.
 
-    `made` runs the kernel, and `want` is the exact result. If the test fails, a warning is logged that slower kernels
-    are used instead. `what` is the beginning of the warning, such as "attention is computed". Raises
+    `made` runs the kernel, and `want` is the exact result. If the test fails, a logged warning says that other, slower
+    kernels are used. `what` is the beginning of the warning, such as "attention is computed". Raises
     torch.OutOfMemoryError.
     """
     try:
@@ -108,7 +108,7 @@ def _each(given: str, count: int) -> str:
 def tensor_map(
     x: Tensor, box: Sequence[int], swizzle: int, shape: Sequence[int] = (), strides: Sequence[int] = ()
 ) -> ctypes.Array[ctypes.c_char]:
-    """Return the tensor map with which TMA loads boxes of a matrix x [rows, numbers].
+    """Return the tensor map with which TMA loads boxes (small blocks) of a matrix x [rows, numbers].
 
     `box` is the size of a box: the bytes of a row, then the number of rows. `swizzle` is one of the SWIZZLE constants.
     Elements outside x read as 0.
@@ -124,8 +124,10 @@ def tensor_map(
 def _encoded(
     address: int, shape: Sequence[int], strides: Sequence[int], box: Sequence[int], swizzle: int
 ) -> ctypes.Array[ctypes.c_char]:
-    """Return the tensor map with these values. It depends on the address alone, not on the data there, so it is
-    cached."""
+    """Return the tensor map for the matrix at `address`, cached by the arguments.
+
+    A tensor map depends on the address alone, and not on the data at the address.
+    """
     made, aligned, ones = (ctypes.c_char * 128)(), (ctypes.c_char * 192)(), [1] * len(shape)
     at = -(-ctypes.addressof(aligned) // 64) * 64  # the driver requires a multiple of 64
     check(

@@ -1,6 +1,7 @@
-"""CUDA kernels that torch's copy of the NVRTC library compiles, and that the driver launches.
+"""CUDA kernels that torch's copy of the NVRTC library compiles, and that the CUDA driver launches.
 
-They do work that Triton cannot express. A kernel is launched on torch's current stream, and a CUDA graph may record it.
+They need instructions that Triton does not offer. A kernel is launched on torch's current stream, and a CUDA graph may
+record it.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def driver() -> ctypes.CDLL:
 
 
 def load(source: str, architecture: str) -> ctypes.c_void_p:
-    """Return the CUDA module of a source, compiled and loaded on the current device. It is never unloaded.
+    """Return the CUDA module that is compiled from `source` and loaded on the current device. It is never unloaded.
 
     Raises RuntimeError with the compiler's log, or OSError if NVRTC is missing.
     """
