@@ -119,7 +119,7 @@ def test_only_the_last_stage_learns_and_paints_more_detail(data, tmp_path):
     vae = random_weights(SHAPES, 3)
     assert data.pictures.shape == (2, 4 * FRAMES - 3, TINY.height, TINY.width, 3)
     before = measured_decoder(vae, data)
-    trained = train_decoder(vae, data, Phase(0, 40), 4.0, Log(tmp_path / "log.jsonl", 0.0), 1).named()
+    trained = train_decoder(vae, data, Phase(0, 40, rate=4.0), Log(tmp_path / "log.jsonl", 0.0), 1).named()
     after = measured_decoder(trained, data)
     assert all(torch.equal(trained[name], vae[name]) != (name in LAST) for name in SHAPES)
     assert after["made later"] > before["made later"] + 1

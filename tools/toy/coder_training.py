@@ -40,7 +40,7 @@ def videos(count: int, seed: int, sizes: Sizes, device: torch.device) -> Tensor:
     return torch.cat(parts)
 
 
-def train_coder(start: Parameters, phase: Phase, sizes: Sizes, seed: int, rate: float, log: Log) -> Parameters:
+def train_coder(start: Parameters, phase: Phase, sizes: Sizes, seed: int, log: Log) -> Parameters:
     """Train a VAE on cut-outs, then on whole pictures. Its latents have no particular mean and deviation yet."""
     pool = videos(sizes.videos, seed, sizes, start.flat.device)
     log.write(phase="vae", rendered=len(pool))
@@ -52,7 +52,7 @@ def train_coder(start: Parameters, phase: Phase, sizes: Sizes, seed: int, rate: 
         pixels = _clips(pool, whole if progress >= WHOLE_FROM else sizes, choice)
         return slope_of(start, lambda weights: _loss(weights, pixels))
 
-    return fit("vae", start, slope, phase, RATE * rate, log, most_decay=0.999)
+    return fit("vae", start, slope, phase, RATE, log, most_decay=0.999)
 
 
 def _loss(weights: dict[str, Tensor], pixels: Tensor) -> Tensor:

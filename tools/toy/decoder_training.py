@@ -98,7 +98,7 @@ def made_of(
     return torch.cat(walks)
 
 
-def train_decoder(vae: Weights, data: Watched, phase: Phase, rate: float, log: Log, seed: int) -> Parameters:
+def train_decoder(vae: Weights, data: Watched, phase: Phase, log: Log, seed: int) -> Parameters:
     """Return the VAE after training its decoder's last stage."""
     choice, device = Generator().manual_seed(seed), data.true.device
     last = Parameters.of(vae, LAST, device)
@@ -106,7 +106,7 @@ def train_decoder(vae: Weights, data: Watched, phase: Phase, rate: float, log: L
     def slope(_progress: float) -> tuple[Tensor, Tensor]:
         return slope_of(last, lambda weights: loss_of(weights, *clips(data, choice)))
 
-    trained = fit("decoder", last, slope, phase, RATE * rate, log, 0.99)
+    trained = fit("decoder", last, slope, phase, RATE, log, 0.99)
     return Parameters.of({**vae, **trained.named()}, SHAPES, device)
 
 

@@ -119,7 +119,6 @@ def train_denoiser(
     phase: Phase,
     data: Given,
     sizes: Sizes,
-    rate: float,
     log: Log,
     keep: Keep,
     seed: int,
@@ -136,7 +135,7 @@ def train_denoiser(
     def slope(_progress: float) -> tuple[Tensor, Tensor]:
         return steps.slope(drawn(choice))
 
-    return fit("denoiser", start, slope, phase, RATE * rate, log, 0.999, keep)
+    return fit("denoiser", start, slope, phase, RATE, log, 0.999, keep)
 
 
 class Steps:

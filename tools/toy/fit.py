@@ -35,12 +35,13 @@ Slope = Callable[[float], tuple[Tensor, Tensor]]
 
 @dataclass
 class Phase:
-    """How long something goes on: so many minutes from now, or so many steps where they are given. The learning rate
-    is held for the share `hold` of it before it falls."""
+    """The length of a training and its learning rate: so many minutes from now, or so many steps if given. The learning
+    rate is held for the share `hold` of the phase before it falls. `rate` is a factor on the part's own rate."""
 
     minutes: float
     steps: int | None = None
     hold: float = 0.0
+    rate: float = 1.0
     begun: float = field(default_factory=time.monotonic)
 
     def progress(self, step: int) -> float:
@@ -93,7 +94,7 @@ def fit(
     while (progress := phase.progress(step)) < 1:
         value, gradient = slope(progress)
         total += torch.stack([value, _clip_(gradient)])
-        optimizer.step(gradient, rate * learning_rate(step, progress, phase.hold))
+        optimizer.step(gradient, rate * phase.rate * learning_rate(step, progress, phase.hold))
         average.lerp_(flat.detach(), 1 - min(most_decay, (step + 1) / (step + 10)))
         if step % LOG_EVERY == LOG_EVERY - 1:
             mean = dict(zip(("loss", "gradient"), (total / LOG_EVERY).tolist(), strict=True))

@@ -51,7 +51,7 @@ def work(options: argparse.Namespace) -> None:
 def vae_part(options: argparse.Namespace, sizes: Sizes, device: torch.device, log: Log) -> None:
     """Train the VAE; its latents get Wan's mean and deviation. `decoder` measures it."""
     start = Parameters.resumed(options.out, "vae", VAE_SHAPES, options.seed, device)
-    trained = train_coder(start, _left(options), sizes, options.seed, options.rate, log)
+    trained = train_coder(start, _left(options), sizes, options.seed, log)
     trained = normalised(trained, sizes, options.seed + 50_000)
     save_weights(trained.stored(torch.float32), options.out / "vae.pt")
 
@@ -63,8 +63,7 @@ def denoiser_part(options: argparse.Namespace, sizes: Sizes, device: torch.devic
     data = rendered(vae, texts, options, sizes, device)
     log.write(phase="walks", count=len(data.walks), later=len(data.later))
     start, kept = begun(options.out, options.seed, device), partial(keep, options.out / "denoiser.pt")
-    more = options.rate, log, kept, options.seed, options.adversary
-    trained = train_denoiser(start, _left(options), data, sizes, *more)
+    trained = train_denoiser(start, _left(options), data, sizes, log, kept, options.seed, options.adversary)
     unseen = walks(vae, sizes.held_out, HELD_OUT, sizes, device)
     log.write(measured="denoiser", **measured_denoiser(trained, data, unseen, sizes))
 
@@ -78,8 +77,8 @@ def decoder_part(options: argparse.Namespace, sizes: Sizes, device: torch.device
     data = watched(vae, denoiser, texts, options.walks or sizes.watched, seed, sizes)
     unseen = watched(vae, denoiser, texts, sizes.unwatched, HELD_OUT, sizes)
     log.write(phase="decoder", walks=len(data.pictures), before=measured_decoder(vae, unseen))
-    phase = Phase(options.minutes, options.steps, options.hold)
-    trained = train_decoder(vae, data, phase, options.rate, log, options.seed)
+    phase = Phase(options.minutes, options.steps, options.hold, options.rate)
+    trained = train_decoder(vae, data, phase, log, options.seed)
     save_weights(trained.stored(torch.float32), options.out / "vae.pt")
     log.write(measured="decoder", **measured_decoder(trained.named(), unseen))
 
@@ -139,4 +138,5 @@ def rendered(vae: Weights, texts: Tensor, options: argparse.Namespace, sizes: Si
 
 def _left(options: argparse.Namespace) -> Phase:
     """The phase that ends with the command's minutes."""
-    return Phase(max(0.01, options.minutes - (time.time() - options.begun) / 60), options.steps, options.hold)
+    minutes = max(0.01, options.minutes - (time.time() - options.begun) / 60)
+    return Phase(minutes, options.steps, options.hold, options.rate)

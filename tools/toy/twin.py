@@ -53,15 +53,14 @@ def finished(
     x: Tensor,
     attended: Tensor,
     e0: Tensor,
-    text: Tensor,
-    text_bias: Tensor,
+    prompts: tuple[Tensor, Tensor],
     camera: Tensor,
     heads: int,
     eps: float,
 ) -> Tensor:
     """Return the residual stream x [B, frames, n, dim] after a block with `weights` by their names. `attended` [B,
-    heads, tokens, channels]: the result of its self-attention. `e0` [B, frames, 6, dim]: the modulation. `text` [B, g,
-    words, dim]: prompts, each for a g-th of the frames of either half, with `text_bias` [words] on their logits.
+    heads, tokens, channels]: the result of its self-attention. `e0` [B, frames, 6, dim]: the modulation. `prompts`:
+    the text [B, g, words, dim], each for a g-th of the frames of either half, and the bias [words] on their logits.
     `camera`: [B, frames of a copy, n, dim]."""
     gate, shift, scale, gate_2 = (weights["modulation"][:, None] + e0)[:, :, 2:, None].unbind(2)
     dtype = attended.dtype
@@ -72,7 +71,7 @@ def finished(
     copies = copies * (1 + linear(weights, "cam_scale_layer", hidden).float()[:, None])
     x = (copies + linear(weights, "cam_shift_layer", hidden).float()[:, None]).flatten(1, 2)
     y = (norm(x, eps) * weights["norm3.weight"] + weights["norm3.bias"]).to(dtype)
-    x = x + linear(weights, "cross_attn.o", _cross_attention(weights, y, text, text_bias, heads, eps)).float()
+    x = x + linear(weights, "cross_attn.o", _cross_attention(weights, y, prompts, heads, eps)).float()
     y = (norm(x, eps) * (1 + scale) + shift).to(dtype)
     return x + linear(weights, "ffn.2", F.gelu(linear(weights, "ffn.0", y), approximate="tanh")).float() * gate_2
 
@@ -137,14 +136,14 @@ def _forward(
     frames, height, width = x.shape[2], x.shape[3] // 2, x.shape[4] // 2
     rope = _rope(config, (frames // layout[0], height, width), *layout, x.device)
     e, e0 = time_embedding(weights, config, timestep)
-    text, text_bias = prompt_tokens(weights, config, context.to(dtype))
+    prompts = prompt_tokens(weights, config, context.to(dtype))
     seen = camera_tokens(weights, camera.to(dtype)).unflatten(1, (frames // layout[0], -1))
     tokens = patches(weights, x.to(dtype)).float().unflatten(1, (frames, -1))
     for index in range(config.num_layers):
         own = of_block(weights, index)
         query, key, value = project(own, tokens, e0, rope, config.num_heads, config.eps, dtype)
         made = attended_to(query, key, value, attends, height * width)
-        tokens = finish(own, tokens, made, e0, text, text_bias, seen, config.num_heads, config.eps)
+        tokens = finish(own, tokens, made, e0, prompts, seen, config.num_heads, config.eps)
     return velocity_of(weights, config, tokens.flatten(1, 2), e, (frames, height, width))
 
 
@@ -167,12 +166,13 @@ def _rope(
     return cos, sin
 
 
-def _cross_attention(weights: Weights, y: Tensor, text: Tensor, bias: Tensor, heads: int, eps: float) -> Tensor:
-    """y [B, frames, n, dim] to the prompts text [B, g, words, dim]. With several prompts the frames are two copies of
-    the same ones, and each prompt is for its part of either."""
-    prompts = text.shape[1]
-    copies = 2 if prompts > 1 else 1
-    shape = copies, prompts, -1
+def _cross_attention(weights: Weights, y: Tensor, prompts: tuple[Tensor, Tensor], heads: int, eps: float) -> Tensor:
+    """Return the attention of y [B, frames, n, dim] to the prompts of `finished`. With several prompts the frames are
+    two copies of the same ones, and each prompt is for its part of either."""
+    text, bias = prompts
+    count = text.shape[1]
+    copies = 2 if count > 1 else 1
+    shape = copies, count, -1
     rows = y.flatten(1, 2).unflatten(1, shape).transpose(1, 2).flatten(2, 3).flatten(0, 1)
     words = text.flatten(0, 1)
     q = rms(linear(weights, "cross_attn.q", rows), weights["cross_attn.norm_q.weight"], eps).to(y.dtype)
@@ -181,4 +181,4 @@ def _cross_attention(weights: Weights, y: Tensor, text: Tensor, bias: Tensor, he
     q, k, v = (part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in (q, k, v))
     logits = q @ k.transpose(2, 3) / math.sqrt(q.shape[-1])
     made = (torch.softmax(logits.float() + bias, -1).to(v.dtype) @ v).transpose(1, 2).flatten(2)
-    return made.unflatten(0, (-1, prompts)).unflatten(2, (copies, -1)).transpose(1, 2).flatten(1, 3).view(y.shape)
+    return made.unflatten(0, (-1, count)).unflatten(2, (copies, -1)).transpose(1, 2).flatten(1, 3).view(y.shape)

@@ -126,13 +126,14 @@ def _view(parts: Parts, title: str, position: dict[str, float]) -> Node:
     state = {"position": position, "target": LOOK_AT, "zoom": 1, "cameraType": "perspective"}
     config = {"Camera Config": {"cameraType": "perspective", "fov": LENS, "state": state}}
     seen = {"camera_info": {**state, "fov": LENS}, "model_3d_info": []}
-    return parts.graph.add(
+    node = parts.graph.add(
         "Load3DAdvanced",
         title=title,
         extra_height=VIEW_HEIGHT,
-        properties=config,
         model_file="none",
         viewport_state=seen,
         width=832,
         height=480,
     )
+    node.properties = config
+    return node

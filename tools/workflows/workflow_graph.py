@@ -53,15 +53,12 @@ class Graph:
         models: list[dict] = (),
         extra_height: int = 0,
         collapsed: bool = False,
-        muted: bool = False,
         room: int = 0,
-        properties: dict | None = None,
         **inputs,
     ) -> Node:
         """Add a node; widgets that are not named keep their default. Dotted names: `**{"format.codec": "h264"}`.
 
-        `collapsed` shows its title alone; `muted` is not queued with the others; `room` pixels below it stay free;
-        `properties` are what its own widgets keep."""
+        `collapsed` shows its title alone; `room` pixels below it stay free."""
         if kind not in self.info:
             raise KeyError(f"the server has no node {kind}")
         info = self.info[kind]
@@ -74,7 +71,7 @@ class Graph:
         number, offers = self.first + len(self.nodes), list(models)
         width = box_width or self.box_width
         node = Node(number, kind, title, width, values, widgets, sockets, outputs, offers, extra_height)
-        node.collapsed, node.muted, node.room, node.properties = collapsed, muted, room, properties or {}
+        node.collapsed, node.room = collapsed, room
         return self.place(node)
 
     def note(self, text: str, *, title: str = "Note", width: int = 340, height: int = 200) -> Node:

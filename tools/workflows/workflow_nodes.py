@@ -58,6 +58,8 @@ class Inlet:
 
 @dataclass
 class Node:
+    """A node of a graph. One that is `muted` is not queued with the others; `properties` are saved for its widgets."""
+
     id: int
     kind: str
     title: str | None

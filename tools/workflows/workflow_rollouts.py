@@ -54,7 +54,7 @@ Chunks of twelve frames, in four steps each: a twentieth of the base model's wor
     graph = _one_shot(parts, "dolly_in")
     with graph.group("Once: 4-bit weights", 2, RED):
         weights = {"source": QUANTIZED.rpartition("/")[2].replace("_", "-"), "name": QUANTIZED}
-        graph.add("LingBotWorldQuantize", muted=True, extra_height=BUTTON, **weights)
+        graph.add("LingBotWorldQuantize", extra_height=BUTTON, **weights).muted = True
     return graph
 
 
