@@ -35,15 +35,16 @@ def activation_bytes(
     """Return the peak memory of a forward in bytes, without the stored weights.
 
     `frames`, `height` and `width` are the size of the latent. `keys` is the number of tokens to which the latent's
-    tokens attend; None means the latent's own number. `batch` is the number of prompts. If `camera` is true, they share
-    one camera.
+    tokens attend; None means the latent's own number. `batch` is the number of prompts. If `camera` is True, the
+    prompts share one camera.
 
     The result includes the residual stream, the camera's tokens, RoPE tables, prompts and modulation. It also includes
-    the largest stage of a block, with decoded weights. Stored weights in the compute dtype need no decoding, so for
-    them the result is up to 0.3 GB too high. Inputs, output, camera cache and GEMM workspaces are not included.
+    decoded weights and the part of a block that needs the most memory. Stored weights in the compute dtype need no
+    decoding, so for them the result is up to 0.3 GB too high. Inputs, output, camera cache and GEMM workspaces are not
+    included.
 
-    If `precision` has several processes, they share the tokens, and the result is for one process. With an 8-bit
-    arithmetic, decoded weights have one byte a value.
+    If `precision` has several processes, they share the tokens, and the result is for one process. With matrix products
+    in 8 bits, decoded weights have one byte a value.
 
     For 8-bit attention the result assumes kernels that take q, k and v in 16 bits. Other kernels need less memory. With
     them the additions of all batch elements are deferred, and the result includes this memory.
@@ -92,8 +93,8 @@ def camera_cache_bytes(
 def decoded_bytes(config: ModelConfig, dtype: torch.dtype, arithmetic: Arithmetic = "auto") -> int:
     """Return the size in bytes of the decoded weights of one block's `main_layers`.
 
-    The weights are in `dtype`. With the `arithmetic` "fp8" or "int8" they have one byte a value, and a scale of 4 bytes
-    for each row.
+    The weights are in `dtype`. If `arithmetic`, the number format of matrix products, is "fp8" or "int8", they have one
+    byte a value, and a scale of 4 bytes for each row.
     """
     dim, ffn_dim, size = config.dim, config.ffn_dim, dtype.itemsize
     own = 6 * _weight(dim, dim, size, arithmetic)
@@ -101,12 +102,12 @@ def decoded_bytes(config: ModelConfig, dtype: torch.dtype, arithmetic: Arithmeti
 
 
 def _self_attention(config: ModelConfig, tokens: int, keys: int, precision: Precision) -> int:
-    """Return the peak memory of a self-attention in bytes: four weights, and the larger of two stages.
+    """Return the peak memory of a self-attention in bytes: four weights, and the larger of two phases.
 
-    The first stage computes q, k and v. The second stage holds q, k and v, the result, and the softmax's fp32 sums. If
+    The first phase computes q, k and v. The second phase holds q, k and v, the result, and the softmax's fp32 sums. If
     the keys are split (attention/exact.py), each part has a result.
 
-    In 8 bits the second stage also holds quantized copies of q, k and v. The result is in 8 bits until it overwrites q
+    In 8 bits the second phase also holds quantized copies of q, k and v. The result is in 8 bits until it overwrites q
     at the end.
     """
     arithmetic, size, dim = precision.arithmetic, precision.dtype.itemsize, config.dim
@@ -138,7 +139,7 @@ def _feed_forward(config: ModelConfig, tokens: int, size: int, arithmetic: Arith
 def _camera_stage(config: ModelConfig, tokens: int, size: int, arithmetic: Arithmetic) -> int:
     """Return the peak memory of the camera layers in bytes.
 
-    It includes four weights, and the hidden state, scale and shift of the tokens processed at once.
+    It includes four weights, and the hidden state, scale and shift of the tokens that are processed at once.
     """
     tokens = min(tokens, CAMERA_TOKENS)
     row = tokens * config.dim * size
@@ -149,7 +150,8 @@ def _camera_stage(config: ModelConfig, tokens: int, size: int, arithmetic: Arith
 def _product(dim: int, tokens: int, out_dim: int, arithmetic: Arithmetic) -> int:
     """Return the memory in bytes that an 8-bit matrix product needs besides its result.
 
-    It holds the quantized input with a scale for each token, and for int8 the int32 sums of a part of the tokens.
+    It holds the quantized input with a scale for each token. An int8 product also holds int32 sums of up to
+    PRODUCT_TOKENS tokens.
     """
     if arithmetic not in DTYPES:
         return 0
@@ -162,10 +164,10 @@ def _weight(rows: int, width: int, size: int, arithmetic: Arithmetic) -> int:
 
 
 def _camera_embedding(config: ModelConfig, tokens: int, size: int) -> int:
-    """Return the peak memory, in bytes, of embedding the camera into tokens. It is the larger of two stages.
+    """Return the peak memory, in bytes, of embedding the camera into tokens. It is the larger of two phases.
 
-    `tokens` is the number of tokens, and `size` is the size in bytes of a number in the compute dtype. The first stage
-    holds the camera in the compute dtype and a copy of it, rearranged to tokens. The second stage holds the rearranged
+    `tokens` is the number of tokens, and `size` is the size in bytes of a number in the compute dtype. The first phase
+    holds the camera in the compute dtype and a copy of it, rearranged to tokens. The second phase holds the rearranged
     copy, the result, the weights, and three temporary tensors for the EMBEDDING_TOKENS tokens that are processed at
     once.
     """

@@ -20,8 +20,10 @@ from ..errors import InputError
 from .config import ModelConfig
 
 Between = Callable[..., None]
-"""The type of a function that takes callables without parameters. It calls them at once, or adds them to a replay
-between two CUDA graphs."""
+"""The type of a function that takes functions without parameters.
+
+It calls them at once, or, while CUDA graphs are recorded, adds them to the replay between two graphs.
+"""
 
 # torch before 2.13 has the second name only
 _all_gather = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
@@ -36,7 +38,7 @@ def start_gather(gathered: Tensor, share: Tensor, group: distributed.ProcessGrou
 
 
 def gather_rows(tensor: Tensor, group: distributed.ProcessGroup) -> Tensor:
-    """Return the batch elements `tensor` [B, ...] of every process in a group as [processes * B, ...], ordered by
+    """Return the batch elements `tensor` [B, ...] of all processes in a group as [processes * B, ...], ordered by
     rank."""
     gathered = tensor.new_empty(group.size() * len(tensor), *tensor.shape[1:])
     start_gather(gathered, tensor.contiguous(), group).wait()
@@ -44,7 +46,7 @@ def gather_rows(tensor: Tensor, group: distributed.ProcessGroup) -> Tensor:
 
 
 class SequenceParallel:
-    """The group of processes that compute a forward together. Pass it as `options["sequence_parallel"]`.
+    """The group of processes that compute a forward together. Pass it to the model as `options["sequence_parallel"]`.
 
     All processes call the model with the same arguments, and each receives the full result.
     """
@@ -69,7 +71,8 @@ class SequenceParallel:
         return bool(flag.item())
 
     def local(self, config: ModelConfig) -> ModelConfig:
-        """Return the config with this process's share of the heads, to create this process's KeyValueCache.
+        """Return the model's config with this process's share of the heads. Create this process's KeyValueCache with
+        it.
 
         Raises InputError if the number of heads is not a multiple of the number of processes.
         """
@@ -92,7 +95,10 @@ class SequenceParallel:
 
 
 class WholeVideo:
-    """The token share of a process that computes a forward alone. Every method returns its argument unchanged."""
+    """The token share of a process that computes a forward alone. Every method returns its argument unchanged.
+
+    It has the same methods as TokenShare.
+    """
 
     def latent(self, x: Tensor) -> Tensor:
         return x
@@ -132,7 +138,10 @@ class TokenShare(WholeVideo):
         return x[:, :, self.frames]
 
     def cut(self, tokens: Tensor) -> Tensor:
-        """Return this share [B, length, C] of the tokens [B, n, C] of its latent frames, padded with zeros."""
+        """Return this process's share [B, length, C] of tokens [B, n, C], padded with zeros.
+
+        `tokens` belong to the latent frames that `latent` returns.
+        """
         own = tokens[:, self.within]
         return F.pad(own, (0, 0, 0, self.length - own.shape[1]))
 
@@ -175,14 +184,15 @@ class TokenShare(WholeVideo):
     def recorded_by(self, between: Between) -> AbstractContextManager[None]:
         """Return a context for recording a forward as CUDA graphs, in which the exchanges of data are not recorded.
 
-        Callables that start an exchange or wait for it are passed to `between`. It ends the current graph, adds them to
+        Functions that start an exchange or wait for it are passed to `between`. It ends the current graph, adds them to
         the replay, and starts the next graph. The exchange buffers stay allocated for replays.
         """
         return self.parallel.exchanges.recorded_by(between)
 
 
 class Exchange:
-    """An exchange of data among all processes. Part i of `sent` is for process i, part i of `received` from process i.
+    """An exchange of data among all processes: part i of `sent` goes to process i, and part i of `received` comes from
+    it.
 
     Both tensors are [processes, ...].
     """
@@ -200,14 +210,15 @@ class Exchange:
 
 
 class Exchanges:
-    """A factory of exchanges.
+    """A factory of exchanges of data between processes.
 
-    Callables that start an exchange or wait for it are passed to `between`. It runs them at once. During a recording it
-    adds them to the replay, between two CUDA graphs.
+    Functions that start an exchange or wait for it are passed to the attribute `between`, which calls them at once.
+    During the recording of CUDA graphs it adds them to the replay, between two graphs.
     """
 
     IN_TURNS = 4
-    """The number of exchanges in a block with separate buffers in a recording: q, k, v and attention's result.
+    """The number of exchanges in a block that need separate buffers in recorded CUDA graphs: q, k, v and attention's
+    result.
 
     All blocks share these buffers, because the exchanges of one block end before the next block starts its own.
     """
@@ -232,7 +243,7 @@ class Exchanges:
 
     @contextmanager
     def recorded_by(self, between: Between) -> Iterator[None]:
-        """Enter the recording context that `TokenShare.recorded_by` describes."""
+        """Keep exchanges out of recorded CUDA graphs inside the context, as `TokenShare.recorded_by` describes."""
         self.between, self._turn = between, cycle(range(self.IN_TURNS))
         try:
             yield

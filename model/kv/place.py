@@ -16,8 +16,9 @@ from .storage import HostStorage, Shapes
 class KeyValuePlace(NamedTuple):
     """The location and format of a KeyValueCache's tensors.
 
-    With `eight_bit` they are int8. With `fp8` they are float8_e4m3fn, as inputs of 8-bit attention. Otherwise they have
-    the model's dtype. With `on_host` they are in pinned host memory, except for `device_blocks` blocks on the device.
+    With `eight_bit` the tensors are int8. With `fp8` they are float8_e4m3fn, which 8-bit attention reads directly.
+    Otherwise they have the model's dtype. With `on_host` they are in pinned host memory, except for the tensors of
+    `device_blocks` blocks, which are on the device.
     """
 
     eight_bit: bool = False
@@ -31,7 +32,8 @@ class KeyValuePlace(NamedTuple):
         return not self.eight_bit and not self.on_host
 
     def on_device(self, layers: int) -> list[int]:
-        """Return the indices of the blocks with keys and values on the device; `layers` is the number of all blocks.
+        """Return the indices of the blocks whose keys and values are on the device. `layers` is the number of all
+        blocks.
 
         The blocks are evenly spaced. While they compute, the tensors of other blocks are copied from host memory.
         """
@@ -48,8 +50,8 @@ def stored_shapes(
     """Return the shape and dtype of each tensor that a storage's `fetch` returns for one block: keys, then values.
 
     Each shape is (tokens, columns). `frames` holds two numbers of latent frames: of the window and of a chunk. In fp8,
-    tokens of zeros at the end are padding. In int8, a tensor of fp32 scales follows each tensor of values. Both are
-    without the current chunk's tokens.
+    tokens of zeros at the end are padding. In int8, a tensor of fp32 scales follows each tensor of values, and the
+    shapes do not include the current chunk's tokens.
     """
     tokens = frames[0] * frame_tokens
     if place.fp8:
@@ -63,8 +65,9 @@ def stored_shapes(
 class KeyValueBytes(NamedTuple):
     """The size of a KeyValueCache in bytes.
 
-    `device` and `host` are for stored tensors and copy buffers, on the device and in pinned host memory. `working` is
-    for one block's decoded keys and values on the device during a forward. It is 0 unless the cache is in int8.
+    `device` and `host` count stored tensors and copy buffers, on the device and in pinned host memory. `working` counts
+    one block's decoded keys and values, which exist on the device during a forward. It is 0 unless the cache is in
+    int8.
     """
 
     device: int
@@ -89,7 +92,7 @@ def key_value_bytes(
 
 
 def _nbytes(shapes: Shapes, most: int | None = None) -> int:
-    """Return the size in bytes of tensors with these shapes, counting at most `most` rows of each."""
+    """Return the size in bytes of tensors with these shapes. If `most` is given, count at most `most` rows of each."""
     return sum(
         (rows if most is None else min(rows, most)) * columns * dtype.itemsize for (rows, columns), dtype in shapes
     )
@@ -108,7 +111,7 @@ _PLACES: dict[KeyValueMode, tuple[KeyValuePlace, ...]] = {
 def key_value_places(mode: KeyValueMode, fp8: bool) -> list[KeyValuePlace]:
     """Return the possible locations and formats for the user's setting `mode`, the preferred one first.
 
-    If `fp8` is true, they use fp8 in place of int8.
+    If `fp8` is True, fp8 replaces int8 and the model's dtype.
     """
     return [place._replace(fp8=fp8, eight_bit=place.eight_bit and not fp8) for place in _PLACES[mode]]
 

@@ -15,9 +15,9 @@ Shapes = Sequence[tuple[tuple[int, int], torch.dtype]]
 
 
 class Past(NamedTuple):
-    """A range of consecutive tokens of earlier frames, as rows of two tensors.
+    """A range of consecutive tokens of earlier frames, with its rows in two tensors.
 
-    `stored` are the rows of the tensor in storage. `seen` are the rows of the tensor that attention reads.
+    `stored` is the rows in storage, and `seen` is the rows in the tensor that attention reads.
     """
 
     stored: slice
@@ -37,8 +37,10 @@ class DeviceStorage:
         ]
 
     def begin(self, past: Sequence[Past]) -> None:
-        """Select the tokens of earlier frames that later calls of `fetch` must provide. This class ignores the
-        selection, because the device holds all tokens."""
+        """Select the tokens of earlier frames that later calls of `fetch` must provide.
+
+        This class ignores the selection, because the device holds all tokens.
+        """
 
     def fetch(self, block: int) -> Sequence[Tensor]:
         """Return the tensors [tokens, columns] of transformer block number `block`, on the device.
@@ -49,13 +51,16 @@ class DeviceStorage:
         return self._blocks[block]
 
     def store(self, block: int, tokens: slice, rows: Sequence[Tensor]) -> None:
-        """Write `rows`, one tensor for each of the block's tensors, to the slice `tokens`."""
+        """Write `rows`, one tensor for each of the block's tensors, to the slice `tokens` of the stored tensors."""
         for tensor, row in zip(self._blocks[block], rows, strict=True):
             tensor[tokens] = row
 
 
 class _Copy(NamedTuple):
-    """A copy of a block's tensors to `buffers` on the device. The CUDA event `arrived` marks the end of the copy."""
+    """A copy of a block's tensors from host memory to `buffers` on the device.
+
+    The CUDA event `arrived` marks the end of the copy.
+    """
 
     block: int
     buffers: list[Tensor]
@@ -66,8 +71,8 @@ class HostStorage:
     """The storage of all blocks' tensors in host memory, pinned for CUDA, with buffers for two blocks on the device.
 
     A thread pins the memory while the first chunk computes. While a block computes, a separate CUDA stream copies the
-    next block's tokens of earlier frames to the device. The copy starts after the work already queued on the compute
-    stream, because an earlier block may still read the buffers.
+    next block's tokens of earlier frames to the device. The copy starts after everything that is already queued on the
+    compute stream, because an earlier block may still read the buffers.
     """
 
     BUFFERS = 2
@@ -75,8 +80,8 @@ class HostStorage:
     def __init__(self, shapes: Shapes, stored: int, blocks: int, device: torch.device) -> None:
         """Allocate memory for `blocks` blocks.
 
-        `shapes` holds the shape and dtype of each tensor that `fetch` returns for a block. Host memory holds `stored`
-        rows, one for each token, of each tensor.
+        `shapes` holds the shape and dtype of each tensor that `fetch` returns for a block. `stored` is the number of
+        tokens of each tensor that host memory holds.
         """
         self._device = device
         self._past: Sequence[Past] = ()
@@ -114,8 +119,8 @@ class HostStorage:
                     row.record_stream(self._stream)
 
     def _start_copy(self, block: int) -> _Copy:
-        """Start to copy a block's tokens of earlier frames to the device, into the buffers that were used longest
-        ago."""
+        """Start to copy a block's tokens of earlier frames to the device, into the buffers that have not been used for
+        longest."""
         self._turn = (self._turn + 1) % self.BUFFERS
         buffers = self._buffers[self._turn]
         with self._behind_current_work():
@@ -125,7 +130,10 @@ class HostStorage:
             return _Copy(block, buffers, None if self._stream is None else self._stream.record_event())
 
     def _behind_current_work(self) -> AbstractContextManager:
-        """Return a context for work on the copy stream that starts after all work now queued on the compute stream."""
+        """Return a context in which torch uses the copy stream.
+
+        Copies in the context start after everything that is now queued on the compute stream.
+        """
         if self._stream is None:
             return nullcontext()
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
@@ -136,8 +144,10 @@ class SplitStorage:
     """A storage with some blocks' tensors on the device and the others' in host memory."""
 
     def __init__(self, device: DeviceStorage, host: HostStorage, on_device: Collection[int], blocks: int) -> None:
-        """Use `device` for the blocks with the indices `on_device`, and `host` for the others. `blocks` is the number
-        of all blocks."""
+        """Use the storage `device` for the blocks with the indices `on_device`, and the storage `host` for the others.
+
+        `blocks` is the number of all blocks.
+        """
         self._host = host
         counts = {True: 0, False: 0}
         self._places: list[tuple[DeviceStorage | HostStorage, int]] = []

@@ -58,8 +58,8 @@ class SelfAttention(_Attention):
         extend: a causal model's function (queries, keys, values) -> (queries, keys, values), for a single batch
         element. It adds the keys and values of earlier frames.
 
-        If several processes compute a forward together, x has this process's tokens, but attention and `extend` get all
-        tokens of this process's heads.
+        If several processes compute a forward together, x holds only this process's tokens, while attention and
+        `extend` get all tokens of this process's heads.
         """
         norms = self._norms(rows[0].stream)
         with prepared_layers(reference, self.q, self.k, self.v, self.o) as (*layers, to_out):
@@ -74,8 +74,8 @@ class SelfAttention(_Attention):
     def give(self, row: Residual, modulation: Tensor, rope: Rope, reference: Tensor, extend: Extend) -> None:
         """Pass the keys and values of a single batch element to `extend`, without computing attention.
 
-        The last block calls this in the last forward of a chunk. Only keys and values are needed from that block. The
-        arguments are as in `update_`.
+        The last block calls this method in the last forward of a chunk, from which only the keys and values are needed.
+        The arguments are as in `update_`.
         """
         shift, scale, _ = modulation[0]
         with prepared_layers(reference, self.k, self.v) as (to_keys, to_values):
@@ -89,11 +89,11 @@ class SelfAttention(_Attention):
     def _project(
         self, y: Rows, layers: Sequence[Layer], norms: Pair, rope: Rope, options: ForwardOptions
     ) -> Iterator[Any]:
-        """Yield q, k and v of y [tokens, dim], each computed when it is requested.
+        """Yield q, k and v of the normed input y [tokens, dim], each computed when it is requested.
 
         For a causal model in a single process, q and k are Unrotated, because the KV cache applies norm and RoPE. For
-        attention in 8 bits without a cache, they are Operands, and each 16-bit tensor is freed before the next is
-        computed.
+        attention in 8 bits without a KV cache, they are Operands (fp8 values with their scale), and each 16-bit tensor
+        is freed before the next is computed.
         """
         history = None if "token_share" in options or torch.compiler.is_compiling() else options.get("kv_cache")
         made = projections(y, *layers, at_once=history is not None)
@@ -111,16 +111,16 @@ class SelfAttention(_Attention):
         yield next(made)
 
     def in_operands(self, device: torch.device, options: ForwardOptions) -> bool:
-        """Return whether q, k and v are quantized to 8-bit Operands one by one.
+        """Return whether q, k and v are quantized one by one to Operands (fp8 values with their scale).
 
-        This requires attention in 8 bits on a device that supports Operands, a single process, and no KV cache. It is
-        false during torch.compile.
+        This requires attention in 8 bits on a device that supports Operands, a single process, and no KV cache. The
+        result is False during torch.compile.
         """
         alone = options.get("kv_cache") is None and "token_share" not in options and not torch.compiler.is_compiling()
         return alone and self._alone_in_8_bits(options) and attends_to_operands(device, self.head_dim)
 
     def _alone_in_8_bits(self, options: ForwardOptions) -> bool:
-        """Return whether attention computes in 8 bits and no other code, such as a patch of ComfyUI, needs 16-bit
+        """Return whether attention computes in 8 bits, and no other code, such as a ComfyUI patch, needs its 16-bit
         inputs."""
         return self.attention is attend_8bit or (self.in_8_bits and "residuals" in options)
 
@@ -150,11 +150,10 @@ class SelfAttention(_Attention):
 
 
 class CrossAttention(_Attention):
-    """A cross-attention layer. As in training, the video's tokens attend to all text_len tokens of the prompt,
-    including padding.
+    """A cross-attention layer from the video's tokens to the prompt.
 
-    A prompt may have fewer than text_len tokens. Its last token, which is padding, is then weighted as if it were
-    repeated up to text_len.
+    As in training, the video's tokens attend to all text_len tokens of the prompt, including padding. If a prompt has
+    fewer tokens, its last token, which is padding, is weighted as if it were repeated up to text_len.
     """
 
     def __init__(self, config: ModelConfig, operations: Operations, attention: Attention, **factory: Any) -> None:
@@ -177,8 +176,8 @@ class CrossAttention(_Attention):
     ) -> None:
         """Add attention(norm(x), prompts) to the residual stream x of each batch element in `rows`.
 
-        `norm` is the weight and bias of x's norm. `keys_values` are the keys and values of the prompts `context`. GEMMs
-        use the dtype of `context`. `options` are passed to the attention function.
+        `norm` is the weight and bias of x's norm. `keys_values` are the keys and values of the prompts `context`, made
+        by `project`. GEMMs use the dtype of `context`. `options` are passed to the attention function.
         """
         norm_q, lengths = norm_parameters(self.norm_q, rows[0].stream)[0], options.get("prompt_lengths")
         with prepared_layers(context, self.q, self.o) as (to_q, to_out):

@@ -1,7 +1,7 @@
 """One transformer block: self-attention, camera layers, cross-attention and feed-forward.
 
-Batch elements are the prompts of classifier-free guidance. A layer prepares its weight once for all of them, but
-processes them one by one, which saves memory. The residual stream is fp32 and updated in place.
+The batch elements are the prompts of classifier-free guidance. A layer decodes or casts its weight once for all of
+them, but processes them one by one, which saves memory. The residual stream is fp32 and updated in place.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ class Block(nn.Module):
 
     @property
     def joint_layers(self) -> tuple[nn.Module, ...]:
-        """The q, k and v layers, which one matrix product can compute together."""
+        """The self-attention's q, k and v layers, whose results one matrix product can compute."""
         return self.self_attn.q, self.self_attn.k, self.self_attn.v
 
     @property
     def main_layers(self) -> tuple[nn.Module, ...]:
-        """The linear layers that process the video's tokens. Their results change in every step, so they cannot be
+        """The linear layers that process the video's tokens. Their results change in every step, so none can be
         cached."""
         own, cross = self.self_attn, self.cross_attn
         return own.q, own.k, own.v, own.o, cross.q, cross.o, self.ffn[0], self.ffn[2]
@@ -85,14 +85,14 @@ class Block(nn.Module):
     ) -> Tensor:
         """Return the residual stream x [B, tokens, dim] after this block. With `inplace`, x is overwritten.
 
-        `e0` is the time modulation [B, 6, dim] in the dtype of x. `context` are the embedded prompts [B, text_len,
-        dim], in the dtype for GEMMs and attention. `options` are passed to the attention function.
+        `e0` is the time modulation [B, 6, dim] in the dtype of x. `context` is the embedded prompts [B, text_len, dim],
+        in the dtype for GEMMs and attention. `options` are passed to the attention function.
 
-        For a causal model options["kv_cache"] is a KeyValueCache. If its `keep` is set, the last block of a single
-        process only computes keys and values.
+        For a causal model options["kv_cache"] is a KeyValueCache. If its `keep` is set, and one process computes the
+        forward alone, the last block only computes keys and values.
 
-        options["residuals"] may hold the Residual of each batch element of x. Then x is overwritten, and the next block
-        may make this block's last addition.
+        options["residuals"] may hold the Residual of each batch element of x. Then x is overwritten, and this block's
+        last addition may be deferred to the next block.
         """
         given = None if torch.compiler.is_compiling() else options.get("residuals")
         x = x if inplace or given else x.clone()
@@ -142,9 +142,10 @@ class Block(nn.Module):
         return cached
 
     def _inject(self, rows: Sequence[Residual], camera: Camera, reference: Tensor) -> None:
-        """Replace x by x * (1 + scale) + shift for all batch elements.
+        """Replace the residual stream x of all batch elements by x * (1 + scale) + shift.
 
-        Scale and shift depend on the camera. They are read from the cache, or computed part by part.
+        Scale and shift depend on the camera. They are read from the cache, or computed for a part of the tokens at a
+        time.
         """
         cached = self._cached_scale_and_shift(camera, reference)
         if cached is not None:
@@ -158,8 +159,11 @@ class Block(nn.Module):
                     _scale_and_shift_rows([row.part(part) for row in own], *scale_and_shift)
 
     def _cached_scale_and_shift(self, camera: Camera, reference: Tensor) -> Pair | None:
-        """Return the scale and shift of all tokens from the camera cache. If they are not cached yet, compute and cache
-        them first. Return None without a cache, and if the cache has no room for them."""
+        """Return the scale and shift of all tokens from the camera cache. If they are missing, compute and cache them
+        first.
+
+        Return None if there is no cache or the cache has no room.
+        """
         if torch.compiler.is_compiling() or camera.cache is None:
             return None
         cached = camera.cache.get(self.index)
@@ -200,7 +204,10 @@ def _scale_and_shift(tokens: Tensor, layers: tuple[Layer, ...]) -> Pair:
 
 
 def _rows_by_camera(rows: Sequence[Residual], cameras: Tensor) -> list[Sequence[Residual]]:
-    """Return, for each camera, the residual streams of the batch elements that use it."""
+    """Return, for each camera, the residual streams of the batch elements that use the camera.
+
+    `cameras` has one entry for all batch elements, or one for each.
+    """
     return [rows] if len(cameras) == 1 else [[row] for row in rows]
 
 

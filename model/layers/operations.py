@@ -24,7 +24,7 @@ Layer = Callable[[Any], Tensor]
 """A function from activations to activations. Its argument is a tensor, or an `EightBit` for a layer in 8 bits."""
 
 Operations: TypeAlias = Any
-"""A namespace of layer classes, with the names and constructors of those in `TorchOperations`."""
+"""A namespace of layer classes, which have the names and constructors of the classes in `TorchOperations`."""
 
 
 def materialise(weight: Tensor, reference: Tensor) -> Tensor:
@@ -45,14 +45,14 @@ def _cast(tensor: Tensor | None, reference: Tensor) -> Tensor | None:
 class Linear(torch.nn.Linear):
     """A linear layer with a plain or quantized weight (see `materialise`).
 
-    The function from `prepared` computes in `arithmetic`, which may be 8 bits. `forward`, which hooks and other
-    extensions call, computes in its input's dtype.
+    The function from `prepared` multiplies in the number format `arithmetic`, which may be 8 bits. `forward`, which
+    hooks and other extensions call, computes in its input's dtype.
 
     `changes` are added to the weight at each use, for instance LoRAs. Each is a matrix, or a pair of matrices to
     multiply. With changes, the layer always computes in its input's dtype.
 
-    With `own_format`, a weight in NVFP4 or MXFP8 is multiplied in this format if the GPU supports it. This replaces an
-    8-bit `arithmetic`.
+    With `own_format`, a weight in NVFP4 or MXFP8 is multiplied in this format if the GPU supports it. This takes
+    precedence over an 8-bit `arithmetic`.
     """
 
     arithmetic: Arithmetic = "bf16"
@@ -110,7 +110,7 @@ class TorchOperations:
 
 @contextmanager
 def prepared(layer: torch.nn.Module, reference: Tensor) -> Iterator[Layer]:
-    """Yield, as a context manager, a function that applies a linear layer.
+    """Yield a function that applies a linear layer, for use in a `with` statement.
 
     The function takes inputs with the device and dtype of `reference`. The layer's weight is cast, decoded or quantized
     to 8 bits once, and freed when the context ends. A host's layer does this in its own method `prepared(reference)`.
@@ -137,20 +137,23 @@ def prepared(layer: torch.nn.Module, reference: Tensor) -> Iterator[Layer]:
 
 @contextmanager
 def prepared_layers(reference: Tensor, *layers: torch.nn.Module) -> Iterator[tuple[Layer, ...]]:
-    """Yield, as a context manager, one function for each of several layers (see `prepared`). The weights are freed
-    together."""
+    """Yield one function for each of several layers, for use in a `with` statement (see `prepared`).
+
+    All weights are freed together when the context ends.
+    """
     with ExitStack() as stack:
         yield tuple(stack.enter_context(prepared(layer, reference)) for layer in layers)
 
 
 class ExactLayer:
-    """A linear layer as a function, with a decoded weight [out, in] and bias [out]. Inputs have the weight's dtype."""
+    """A linear layer as a function, with a decoded weight [out, in] and bias [out]. Inputs must have the weight's
+    dtype."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.parts = weight, bias
 
     def of(self, weight: Tensor, bias: Tensor | None) -> "ExactLayer":
-        """Return an ExactLayer with this weight [out, in] and this bias [out], or without a bias for None."""
+        """Return another ExactLayer, with this weight [out, in] and this bias [out] (or None)."""
         return ExactLayer(weight, bias)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -159,7 +162,7 @@ class ExactLayer:
     def gelu(self, x: Tensor) -> Tensor:
         """Return GELU (tanh form) of the layer's result for x [tokens, in].
 
-        On NVIDIA GPUs the kernel of the matrix product applies GELU in fp32, so rounding to 16 bits happens only once.
+        On NVIDIA GPUs the matrix product's kernel also applies GELU, in fp32, so rounding to 16 bits happens only once.
         """
         weight, bias = self.parts
         nvidia = torch.version.cuda is not None and x.is_cuda and not torch.compiler.is_compiling()
@@ -182,8 +185,8 @@ _product_with_gelu = or_else(_in_one_kernel, _product_then_gelu, "GELU of a prod
 def gelu_layer(layer: Layer, following: Layer) -> Layer | None:
     """Return a function that applies `layer` and then GELU (tanh form), or None.
 
-    The result is None if `layer` is not an ExactLayer. It is also None if the layer `following` takes 8-bit inputs. In
-    this case `activated` applies GELU and quantizes in one step.
+    The result is None if `layer` is not an ExactLayer. It is also None if the next layer, `following`, takes 8-bit
+    inputs: `activated` then applies GELU and quantizes in one step.
     """
     return layer.gelu if isinstance(layer, ExactLayer) and input_dtype(following) is None else None
 
@@ -201,7 +204,7 @@ def joined(*layers: Any) -> Layer | None:
 
 
 def _one_of(tensors: Sequence[Tensor | None]) -> Tensor | None:
-    """Return one tensor that covers all these tensors if they are adjacent in memory, else None."""
+    """Return one tensor over the memory of all these tensors if they are adjacent in memory, else None."""
     first, total = tensors[0], 0
     for tensor in tensors:
         if first is None or tensor is None or not tensor.is_contiguous():

@@ -13,17 +13,19 @@ from ..ops.linear_8bit import normed, sum_normed
 from ..ops.pointwise import Rows, affine_, gated_add_, slices
 
 Waits = Literal["never", "last", "always"]
-"""The rule for deferring additions to the next norm. "last" defers them only for the batch element that a layer
-processes last."""
+"""The rule that decides which additions are deferred to the next norm.
+
+"last" defers an addition only for the batch element that a layer processes last.
+"""
 
 
 class Residual:
     """The residual stream x [tokens, dim] of one batch element, updated in place.
 
     Additions, and the camera's scale and shift, may be deferred to the next norm, even to one in the next block. One
-    kernel then does all of it and reads x once. `waits` selects which additions are deferred.
+    kernel then performs all of them and reads x once. `waits` selects which additions are deferred.
 
-    A deferred addend stays in memory until then. Call `settle` before reading x.
+    A deferred addend stays in memory until then. Call `settle` before you read x.
     """
 
     def __init__(self, x: Tensor, waits: Waits) -> None:
@@ -97,9 +99,8 @@ class Residual:
 def residuals(x: Tensor, defer_all: bool = False) -> list[Residual]:
     """Return the residual stream of each batch element of x [B, tokens, dim].
 
-    The addition to a single batch element is always deferred. With several elements, all additions are deferred if
-    `defer_all`. Otherwise only the addition to the element that a layer processes last is deferred. During
-    torch.compile nothing is deferred.
+    If x has one batch element or `defer_all` is True, every addition is deferred to the next norm. Otherwise only the
+    addition to the element that a layer processes last is deferred. During torch.compile nothing is deferred.
     """
     waits: Waits = "always" if defer_all or len(x) == 1 else "last"
     return [Residual(row, "never" if torch.compiler.is_compiling() else waits) for row in x]
@@ -109,7 +110,7 @@ def in_turn(rows: Sequence[Residual], *given: Iterable[Any]) -> Iterator[tuple[A
     """Yield (residual stream, one item of each of `given`) for each batch element, in the order of processing.
 
     An element with a deferred addition comes first, because its norm frees the addend's memory. The attribute `last` is
-    set to True for the last element, else to False. The next addition may be deferred only if it is True.
+    set to True for the element that comes last, else to False. The next addition may be deferred only if it is True.
     """
     turns = list(zip(rows, *given, strict=True))
     if any(row.waiting for row in rows):

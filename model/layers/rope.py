@@ -12,8 +12,8 @@ THETA = 10000.0
 
 
 class RopeScale(NamedTuple):
-    """The linear change of positions on the axes frame, row and column: position * scale + shift, with one of each per
-    axis."""
+    """The linear change of positions, position * scale + shift, with a scale and a shift for each axis: frame, row and
+    column."""
 
     scales: tuple[float, float, float] = (1.0, 1.0, 1.0)
     shifts: tuple[float, float, float] = (0.0, 0.0, 0.0)

@@ -1,1 +1,1 @@
-"""Operations on tensors that have several implementations: Triton or CUDA kernels, and plain torch."""
+"""Operations on tensors that have several implementations: Triton kernels, CUDA kernels and plain torch."""

@@ -1,8 +1,8 @@
 """Linear layers that multiply 8-bit numbers: float8_e4m3fn ("fp8") or int8.
 
 A weight has one scale for each output channel, and an activation has one for each token. An activation that several
-layers use is quantized once. Norms and activation functions write 8 bits directly. comfy-kitchen's products are an
-exception, because their kernels quantize the inputs themselves.
+layers use is quantized once. Norms and activation functions write 8 bits directly, except for comfy-kitchen's products,
+whose kernels quantize the inputs themselves.
 """
 
 from typing import Any, Literal, cast
@@ -31,14 +31,15 @@ _FIRST_CARDS = {
 TRIED_ROWS = 4096
 """The number of tokens with which 8-bit products are timed."""
 _INT8_BY: dict[torch.device, str] = {}
-"""The name of the chosen candidate for int8 products, by GPU."""
+"""The name of the kernel that is chosen for int8 products, by GPU."""
 
 
 def choose_arithmetic(wanted: Arithmetic, device: torch.device, config: ModelConfig) -> Literal["bf16", "fp8", "int8"]:
-    """Return the arithmetic to use for a model on a device: 8 bits only if `wanted` requests them, else "bf16".
+    """Return the number format for a model's matrix products on a device: 8 bits only if `wanted` requests them, else
+    "bf16".
 
-    "8bit" means the 8-bit arithmetic that suits the GPU. Raises InputError if the device, or the model's sizes, do not
-    allow the requested arithmetic.
+    "8bit" means the 8-bit format that suits the GPU. Raises InputError if the device, or the model's sizes, do not
+    allow the requested format.
     """
     if wanted in ("auto", "bf16"):
         return "bf16"
@@ -54,8 +55,10 @@ def choose_arithmetic(wanted: Arithmetic, device: torch.device, config: ModelCon
 
 
 def suited_arithmetic(wanted: Arithmetic, device: torch.device) -> Arithmetic:
-    """Return "fp8" or "int8", whichever suits the device (see `suited_8_bits`), for the arithmetic "8bit". Other values
-    are returned unchanged."""
+    """Return "fp8" or "int8", the one that suits the device (see `suited_8_bits`), if `wanted` is "8bit".
+
+    Other values are returned unchanged.
+    """
     return suited_8_bits(card_of(device)) if wanted == "8bit" else wanted
 
 
@@ -64,8 +67,8 @@ def _choose_products(
 ) -> None:
     """Choose the function for 8-bit products on a device, and record it for later products.
 
-    The int8 choice is recorded in `_INT8_BY`. A GPU without fp8 row scales is recorded in WITHOUT_ROW_SCALES. Raises
-    InputError if the device has no candidate or if none passes the accuracy test.
+    The int8 choice is recorded in `_INT8_BY`. A GPU without fp8 products that scale each row is recorded in
+    WITHOUT_ROW_SCALES. Raises InputError if no kernel supports the device or none passes the accuracy test.
     """
     card, size = card_of(device), tried_size(config)
     leave = "leave it out or take int8" if arithmetic == "fp8" and candidates("int8", card) else "leave it out"
@@ -91,7 +94,8 @@ def tried_size(config: ModelConfig) -> Size:
 
 
 class EightBitLayer:
-    """A linear layer as a function, with a weight [out, in] in 8 bits. Its input is quantized unless it already is.
+    """A linear layer as a function, with a weight [out, in] in 8 bits. Its input is quantized unless it is in 8 bits
+    already.
 
     The result and `bias` [out] are in `dtype`. `input_dtype` is the 8-bit dtype of the input, or None if the kernel of
     the product quantizes the input itself.
@@ -108,8 +112,8 @@ class EightBitLayer:
         return *self._weight, self._bias
 
     def of(self, values: Tensor, scales: Tensor, bias: Tensor | None) -> "EightBitLayer":
-        """Return an EightBitLayer with this weight, as `values` [out, in] and `scales`, and this `bias` [out], or
-        without a bias for None."""
+        """Return another EightBitLayer with this weight, as `values` [out, in] and `scales`, and this `bias` [out] (or
+        None)."""
         return EightBitLayer(EightBit(values, scales), bias, self.dtype)
 
     def __call__(self, x: Rows) -> Tensor:
@@ -121,11 +125,10 @@ class EightBitLayer:
 
 
 def encodes_inputs(values: Tensor) -> bool:
-    """Return whether the product kernel for an 8-bit weight also quantizes the layer's input. `values` [out, in] are
-    the weight's values.
+    """Return whether the product kernel for an 8-bit weight also quantizes the layer's input.
 
-    This is true only for int8 on a GPU where `choose_arithmetic` found comfy-kitchen's kernel to be the fastest. It is
-    false during torch.compile.
+    `values` [out, in] are the weight's values. The result is True only for int8 on a GPU where `choose_arithmetic`
+    found comfy-kitchen's kernel to be the fastest. It is False during torch.compile.
     """
     if values.dtype != torch.int8 or values.device.type != "cuda" or torch.compiler.is_compiling():
         return False
@@ -153,8 +156,11 @@ def input_dtype(*layers: Any) -> torch.dtype | None:
 
 
 def normed(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype, *layers: Any) -> Rows:
-    """Return the layer norm of x [tokens, dim] in the 8-bit input dtype of `layers`, or in `dtype` if they have no
-    common one. weight and bias [dim] and the epsilon `eps` belong to the norm."""
+    """Return the layer norm of x [tokens, dim] as input for `layers`, with one scale for each token if it is in 8 bits.
+
+    The result is in the 8-bit input dtype that all `layers` share, or in `dtype` if they share none. weight and bias
+    [dim] and the epsilon `eps` belong to the norm.
+    """
     eight_bit = input_dtype(*layers)
     if eight_bit is None:
         return layer_norm(x, weight, bias, eps, dtype)
@@ -171,24 +177,26 @@ def sum_normed(
     dtype: torch.dtype,
     *layers: Any,
 ) -> Rows:
-    """Update x [tokens, dim] in place, and return its layer norm in the 8-bit input dtype of `layers`.
+    """Update x [tokens, dim] in place, and return its layer norm as input for `layers`.
 
     The update is x = x + y * gate; x = x * (1 + scale) + shift, with (y, gate) = `added` and (scale, shift) = `affine`.
-    weight [dim], bias [dim] and `eps` belong to the norm. If `layers` have no common 8-bit input dtype, the result is
-    in `dtype`.
+    weight [dim], bias [dim] and `eps` belong to the norm. The result is in the 8-bit input dtype that all `layers`
+    share, or in `dtype` if they share none.
     """
     return add_norm(x, added, affine, weight, bias, eps, input_dtype(*layers) or dtype)
 
 
 def as_input(x: Tensor, layer: Any) -> Rows:
-    """Return x [tokens, dim] in the 8-bit input dtype of `layer`, or x itself if `layer` takes 16 bits or more."""
+    """Return x [tokens, dim] in the 8-bit input dtype of `layer`, or x itself if `layer` has no 8-bit input dtype."""
     eight_bit = input_dtype(layer)
     return x if eight_bit is None else encode_8bit(x, dtype=eight_bit)
 
 
 def activated(x: Tensor, activation: Literal["gelu", "silu"], layer: Any) -> Rows:
-    """Return the activation function of x [tokens, dim] in the 8-bit input dtype of `layer`. If `layer` takes 16 bits
-    or more, the result overwrites x."""
+    """Return the activation function of x [tokens, dim] in the 8-bit input dtype of `layer`.
+
+    If `layer` has no 8-bit input dtype, the result overwrites x.
+    """
     eight_bit = input_dtype(layer)
     if eight_bit is not None:
         return encode_8bit(x, dtype=eight_bit, activation=activation)
@@ -196,17 +204,19 @@ def activated(x: Tensor, activation: Literal["gelu", "silu"], layer: Any) -> Row
 
 
 def shared_sum(x: Tensor, added: Tensor, *layers: Any) -> Rows:
-    """Return x + added [tokens, dim] in the 8-bit input dtype of `layers`. If they have no common 8-bit input dtype,
-    the result overwrites x."""
+    """Return x + added [tokens, dim] in the 8-bit input dtype that all `layers` share.
+
+    If they share none, the result overwrites x.
+    """
     eight_bit = input_dtype(*layers)
     return x.add_(added) if eight_bit is None else encode_8bit(x, dtype=eight_bit, added=added)
 
 
 def arithmetic_note(wanted: Arithmetic, device: torch.device, config: ModelConfig) -> str | None:
-    """Return a note for the user about an 8-bit arithmetic on a device, or None for 16 bits.
+    """Return a note for the user about 8-bit matrix products on a device, or None if the products are in 16 bits.
 
-    The note names the kernel, or warns that the arithmetic is hardly faster. Raises InputError if the device or the
-    model's sizes do not allow the arithmetic `wanted`.
+    The note names the kernel, or warns that the format is hardly faster. Raises InputError if the device or the model's
+    sizes do not allow the format `wanted`.
     """
     arithmetic = choose_arithmetic(wanted, device, config)
     if arithmetic == "bf16":

@@ -1,4 +1,4 @@
-"""The operations of ops/pointwise.py in plain torch, as a reference. Those in 8 bits are in ops/matrix_8bit.py."""
+"""The operations of ops/pointwise.py in plain torch, as a reference. Operations in 8 bits are in ops/matrix_8bit.py."""
 
 from typing import NamedTuple
 

@@ -5,7 +5,7 @@ first argument.
 
 The environment variable `LINGBOT_POINTWISE` selects the implementation. `triton` means our Triton kernels, and
 `compile` means torch.compile. `eager` means plain torch, 2048 tokens at a time to keep fp32 temporaries small. `auto`,
-the default, is triton if it works, else eager. Tests compare all of them.
+the default, means triton if it works, else eager. Tests compare all implementations.
 """
 
 import logging
@@ -30,11 +30,12 @@ EAGER_TOKENS = 2048
 
 R = TypeVar("R", bound=Tensor | EightBit)
 Rows: TypeAlias = Tensor | EightBit
-"""The type of activations [tokens, width] that a layer accepts: a tensor, or a matrix in 8 bits."""
+"""The type of activations [tokens, width] that a layer accepts: a tensor, or a matrix in 8 bits with its scales."""
 
 
 def residual_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype of the residual stream and of norms for a compute dtype: fp32, or fp64 for fp64."""
+    """Return the dtype of the residual stream and of norms, if the compute dtype is `dtype`: fp64 for fp64, else
+    fp32."""
     return torch.promote_types(dtype, torch.float32)
 
 
@@ -64,7 +65,7 @@ def rms_silu(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def gated_add_(x: Tensor, y: Tensor, gate: Tensor | None = None) -> Tensor:
-    """Replace x [tokens, dim] by x + y * gate and return x. gate is [dim] in x's dtype, or None for ones.
+    """Replace x [tokens, dim] by x + y * gate, and return x. gate is [dim] in x's dtype, or None for ones.
 
     torch's own `add_` of bf16 to fp32 takes 5/3 of the time.
     """
@@ -77,10 +78,10 @@ def affine_(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
 
 
 def modulated(times: Tensor, weights: Tensor) -> Tensor:
-    """Return a block's modulation m [B, 6, dim] in the dtype of `times`: m = times + weights; m[:, 1::3] += 1.
+    """Return a block's modulation [B, 6, dim] in the dtype of `times`: times + weights, with 1 added to both scales.
 
     `times` is [B, 6, dim] and `weights` [1, 6, dim]. The six rows are shift, scale and gate of self-attention, then of
-    the feed-forward. So 1 is added to both scales.
+    the feed-forward.
     """
     return run("modulated", times, weights)
 
@@ -114,7 +115,8 @@ def encode_8bit(
 ) -> EightBit:
     """Return y = activation(x) + added in `dtype` (int8 or float8_e4m3fn), for x [tokens, heads*head_dim].
 
-    Each token and head has one scale, max|y| / largest number of `dtype`. `added` has the shape of x, or is None.
+    Each token and head has one scale: max|y| divided by the largest number of `dtype`. `added` has the shape of x, or
+    is None.
     """
     out = _empty_8bit(x, heads, dtype)
     run("encode_8bit_", *out, x, activation, added)
@@ -132,7 +134,7 @@ def layer_norm_8bit(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: 
 def empty_rows(x: Tensor, dtype: torch.dtype) -> Rows:
     """Return uninitialized memory in the shape of x [tokens, dim] for a result in `dtype`.
 
-    For an 8-bit dtype it is an EightBit with one scale for each token.
+    For an 8-bit dtype the memory is an EightBit with one scale for each token.
     """
     return _empty_8bit(x, 1, dtype) if dtype in LARGEST else torch.empty_like(x, dtype=dtype)
 
@@ -155,7 +157,7 @@ def decode_8bit_(out: Tensor, values: Tensor, scales: Tensor) -> Tensor:
 
 
 def to_fp8_(out: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Write (x - shift) * factor to `out` [tokens, dim] in float8_e4m3fn.
+    """Write (x - shift) * factor to `out` [tokens, dim] in float8_e4m3fn, and return `out`.
 
     x is [tokens, dim]; shift [dim] and factor [1] are fp32. Values beyond the dtype's largest number are clamped.
     """
@@ -165,8 +167,8 @@ def to_fp8_(out: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
 def from_fp8_(out: Tensor, values: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
     """Write values * factor + shift to `out` [tokens, dim], and return `out`.
 
-    `values` is [tokens, dim]; factor [1] and shift [dim] are fp32. With `factor` = 1 / factor of `to_fp8_` and the same
-    shift, the call decodes the result of `to_fp8_`.
+    `values` is [tokens, dim]; factor [1] and shift [dim] are fp32. To decode the result of `to_fp8_`, pass the same
+    shift and the inverse of its factor.
     """
     return run("from_fp8_", out, values, shift, factor)
 
@@ -181,9 +183,9 @@ def merge_fp8_(
 ) -> R:
     """Write merged * factor + shift to `out` [tokens, dim], and return `out`. `merged` is attention over all keys.
 
-    It is merged from attention over parts of the keys, `parts` [n, tokens, heads, head_dim], and `log_sums`, as in
-    `merge_`. `rest` is one more part and its logarithms, or an empty tuple. If `log_sums` is None, there is one part
-    and it is copied.
+    As in `merge_`, it is computed from attention over parts of the keys, `parts` [n, tokens, heads, head_dim], and from
+    `log_sums`. `rest` is one more part and its logarithms, or an empty tuple. If `log_sums` is None, there is a single
+    part, and `merged` is this part.
 
     shift [dim] and factor [1] are fp32. If `out` is an EightBit, the result has one scale for each token.
     """
@@ -196,7 +198,7 @@ def merge_(
 ) -> Tensor:
     """Write attention over all keys to `out` [tokens, heads, head_dim], merged from attention over parts of the keys.
 
-    The arithmetic is w = softmax(log_sums over the parts); out = sum(w * parts). `parts` is [n, tokens, heads,
+    The computation is w = softmax(log_sums over the parts); out = sum(w * parts). `parts` is [n, tokens, heads,
     head_dim], contiguous. `log_sums` (fp32 [n, heads, tokens]) are the logarithms of the parts' softmax denominators.
     `rest` [1, tokens, heads, head_dim] with `rest_log_sums` is one more part, or None. `out` may be the memory of the
     first part.
@@ -219,7 +221,7 @@ def gelu_(x: Tensor) -> Tensor:
 
 
 def slices(length: int, limit: int) -> Iterator[slice]:
-    """Return an iterator of nearly equal slices that cover `length` items.
+    """Return nearly equal slices that cover `length` items, each with about `limit` items at most.
 
     The length of every slice except the last is a multiple of 128. If `limit` is also a multiple of 128, no slice is
     longer than `limit`.
@@ -279,13 +281,15 @@ def _eager_in_place(plain: Callable[..., Tensor], x: Tensor, *arguments: Any) ->
 
 
 def _eager_whole(plain: Callable[..., Tensor], x: Tensor, *arguments: Any) -> Tensor:
-    """Run `plain` on all tokens at once. This is for a function that makes no fp32 copies, or whose first argument does
-    not have one row for each token."""
+    """Run `plain` on all tokens at once.
+
+    Use this for a function that makes no fp32 copies, or whose first argument does not have one row for each token.
+    """
     return plain(x, *arguments)
 
 
 def _eager_rows(outputs: int, plain: Callable[..., Tensor], *arguments: Any) -> Tensor:
-    """Run `plain` on parts of the tokens, and return the first of the output tensors.
+    """Run `plain` on a part of the tokens at a time, and return the first of the output tensors.
 
     The first `outputs` arguments are tensors to write to. The next argument holds the row numbers to write to, int64
     [tokens]. The others are matrices with one row for each token, or tuples with such matrices.
@@ -311,7 +315,7 @@ _EAGER: dict[str, Callable[..., Tensor]] = {
 
 
 def _tokens_of(argument: Any, part: slice) -> Any:
-    """Return the part of each matrix in `argument`, which may be a tuple; return anything else unchanged."""
+    """Return the rows `part` of each matrix in `argument`, which may be a tuple; return anything else unchanged."""
     if isinstance(argument, tuple):
         parts = (_tokens_of(each, part) for each in argument)
         return NormRope(*parts) if isinstance(argument, NormRope) else tuple(parts)

@@ -1,7 +1,8 @@
-"""Matrix products of float8_e4m3fn or int8 numbers for linear layers, with a function for each candidate kernel.
+"""Matrix products of float8_e4m3fn or int8 numbers for linear layers, with a function for each kernel that can compute
+them.
 
-The candidates are in the table of kernels (choice/table.py). On the CPU, and if a GPU's kernel fails, plain torch
-multiplies the same 8-bit numbers.
+The kernels are listed in choice/table.py. On the CPU, and if a GPU's kernel fails, plain torch multiplies the same
+8-bit numbers.
 """
 
 from collections.abc import Callable
@@ -39,8 +40,10 @@ def _unless_broken(fast: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def _fp8_product(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Return the product (see `product`). The rows' scales are applied by the same kernel, or by a second one on a
-    device for which torch has no fp8 product with row scales."""
+    """Return the product (see `product`) of float8 matrices.
+
+    The product's kernel applies the rows' scales. On a device for which torch has no such kernel, a second kernel does.
+    """
     made = _fp8_then_scales if x.values.device in WITHOUT_ROW_SCALES else _fp8_by_rows
     return made(x, weight, bias, dtype)
 
@@ -108,9 +111,9 @@ def _try_kitchen(x: Tensor, weight: EightBit, bias: Tensor | None) -> Tensor:
 
 
 def _alone(run: Callable[..., Tensor]) -> Callable[[Tensor, EightBit, Tensor | None], Callable[[], Tensor]]:
-    """Return a function make(x, weight, bias) for timing `run` alone, without the quantization of its input.
+    """Return a function make(x, weight, bias) for timing the product `run` without the quantization of its input.
 
-    make quantizes x [tokens, in] and returns a callable without arguments, which runs the product.
+    make quantizes x [tokens, in] and returns a function without arguments, which runs the product.
     """
 
     def make(x: Tensor, weight: EightBit, bias: Tensor | None) -> Callable[[], Tensor]:

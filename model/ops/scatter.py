@@ -19,19 +19,20 @@ from .plain import NormRope
 class Unrotated(NamedTuple):
     """Queries or keys x [tokens, dim] before norm and RoPE, and the arguments of norm and RoPE.
 
-    Both are applied later, by the kernel that writes the tokens to a cache.
+    Norm and RoPE are applied later, by the kernel that writes the tokens to a cache.
     """
 
     x: Tensor
     norm_rope: NormRope
 
     def rotated(self) -> Tensor:
-        """Replace x by x after norm and RoPE, and return x."""
+        """Apply norm and RoPE to x in place, and return x."""
         return pointwise.rms_rope_(self.x, *self.norm_rope)
 
 
 def scatter_(out: Tensor, rows: Tensor, x: Tensor) -> Tensor:
-    """Write x [tokens, dim] to the `rows` (int64 [tokens]) of `out` [rows, dim], and return `out`."""
+    """Write x [tokens, dim] to the rows of `out` [n, dim] with the numbers `rows` (int64 [tokens]), and return
+    `out`."""
     return pointwise.run("scatter_", out, rows, x)
 
 
@@ -44,10 +45,10 @@ def scatter_fp8_(out: Tensor, rows: Tensor, x: Tensor, shift: Tensor, factor: Te
 
 
 def scatter_transposed_(out: Tensor, places: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Write (x - shift) * factor, for x [tokens, dim], to columns of `out` (float8_e4m3fn [dim, columns]); return
+    """Write (x - shift) * factor, for x [tokens, dim], to columns of `out` (float8_e4m3fn [dim, columns]). Return
     `out`.
 
-    shift [dim] and factor [1] are fp32. `places` (int64 [tokens]) are the numbers of the columns.
+    shift [dim] and factor [1] are fp32. `places` (int64 [tokens]) are the tokens' columns in `out`.
     """
     return pointwise.run("scatter_transposed_", out, places, x, shift, factor)
 
@@ -58,16 +59,16 @@ def scatter_rotated_(
     given: Unrotated,
     scaling: tuple[Tensor | None, Tensor | None] = (None, None),
 ) -> Tensor:
-    """Write `given`, after norm and RoPE, to the `rows` (int64 [tokens]) of `out` [rows, dim], and return `out`.
+    """Write the queries or keys `given`, after norm and RoPE, to rows of `out` [n, dim], and return `out`.
 
-    If `scaling` has a shift (fp32 [dim]) and a factor (fp32 [1]), (result - shift) * factor is written as
-    float8_e4m3fn. `given` may be overwritten.
+    `rows` (int64 [tokens]) are the numbers of the rows. If `scaling` has a shift (fp32 [dim]) and a factor (fp32 [1]),
+    (result - shift) * factor is written as float8_e4m3fn. `given` may be overwritten.
     """
     return pointwise.run("scatter_rotated_", out, rows, given.x, given.norm_rope, *scaling)
 
 
 def rotated_fp8(given: Unrotated) -> tuple[Tensor, Tensor, Tensor]:
-    """Return `given` after norm and RoPE in float8_e4m3fn [tokens, dim], its scale, and 1 / scale (fp32 [1] each).
+    """Return queries after norm and RoPE in float8_e4m3fn [tokens, dim], their scale, and 1 / scale (fp32 [1] each).
 
     The scale is the smallest power of two with which no token can overflow. It follows from the norm's weight alone,
     without reading the tokens. `given` may be overwritten.

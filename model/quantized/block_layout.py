@@ -22,8 +22,8 @@ BLOCKS = "LingBotGGML"
 class BlockParams(BaseLayoutParams):
     """The format `kind` and the shape of a weight in GGML's blocks.
 
-    `scale` is always 1, because the blocks contain their scales. If `transposed`, `orig_shape` is reversed, but the
-    bytes stay as they are.
+    `scale` is always 1, because the blocks contain their scales. If `transposed`, `orig_shape` is the reversed shape,
+    while the bytes keep their order.
     """
 
     kind: str = "Q4_0"

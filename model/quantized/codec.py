@@ -47,8 +47,13 @@ _SUMS = 1 / 16
 
 
 class Scales(NamedTuple):
-    """The tables and scales of a 4-bit weight. All tensors are float32, but `absmax` is uint8 with double
-    quantization."""
+    """The tables and scales of a 4-bit weight. All tensors are float32, except `absmax` with double quantization, a
+    uint8.
+
+    `code` is the table of 16 values, and `absmax` has one scale for each `blocksize` values. With double quantization
+    `nested_code`, `nested_absmax`, `offset` and `nested_blocksize` decode `absmax`; otherwise the three tensors are
+    None.
+    """
 
     absmax: Tensor
     code: Tensor
@@ -86,8 +91,8 @@ def decode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.
 def recode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.dtype) -> EightBit:
     """Return a 4-bit weight of `shape` [out, in] in the 8-bit `dtype`, with a scale for each row.
 
-    `packed` (uint8) holds two values in a byte. A row's scale is computed from the largest of the `scales` of its
-    blocks. A block must not span several rows.
+    `packed` (uint8) holds two values in a byte. A row's scale is computed from the largest scale of the row's blocks. A
+    block must not span several rows.
     """
     per_row = scales.block_scales().view(shape[0], -1)
     row_scales = (per_row.abs().amax(1, keepdim=True) * scales.code.abs().max()).clamp_min(1e-30) / LARGEST[dtype]
@@ -145,15 +150,17 @@ def _encoded_at_a_time(weight: Tensor) -> int:
 
 
 def _pairs(code: Tensor) -> Tensor:
-    """Return the two float32 values that each byte encodes, packed into int64 [256]. One such look-up replaces two,
-    which is faster on a CPU."""
+    """Return the two float32 values that each byte encodes, stored together as one int64, [256].
+
+    One look-up in this table replaces two, which is faster on a CPU.
+    """
     return torch.stack((code.repeat_interleave(16), code.repeat(16)), 1).view(torch.int64).view(-1)
 
 
 def _starts(count: int, blocksize: int, at_a_time: int) -> tuple[range, int]:
-    """Return the start indices of the parts of a weight of `count` values, and the length of all parts but the last.
+    """Return the start indices of the parts in which a weight of `count` values is processed, and the length of a part.
 
-    Parts are at least `at_a_time` values long and contain full blocks.
+    The last part may be shorter. The others are at least `at_a_time` values long and contain full blocks.
     """
     step = math.lcm(at_a_time, 2 * blocksize)
     return range(0, count, step), step
@@ -162,7 +169,7 @@ def _starts(count: int, blocksize: int, at_a_time: int) -> tuple[range, int]:
 def _decoded_parts(
     packed: Tensor, pairs: Tensor, per_block: Tensor, blocksize: int, count: int, at_a_time: int
 ) -> Iterator[tuple[int, Tensor]]:
-    """Yield each part of a weight as the index of its first value and its float32 values."""
+    """Decode a weight part by part, and yield for each part the index of its first value and its float32 values."""
     starts, step = _starts(count, blocksize, at_a_time)
     for start in starts:
         blocks = per_block[start // blocksize : (start + step) // blocksize]
@@ -193,8 +200,9 @@ def encode(
     `search`, the bytes are equal to the result of `bitsandbytes.functional.quantize_4bit`.
 
     With `search`, several scales are tried for each block, also negative ones, and the one with the least error is
-    used. The error is the sum of the squared errors, plus `sums` times the square of the summed errors. Values are then
-    rounded with the scale after its quantization. The format is the same, with 9 % less error.
+    used. This error is the sum of the squared errors of a block's values, plus `sums` times the square of the sum of
+    the errors. Values are then rounded with the scale after its quantization. The format is the same, with 9 % less
+    error.
     """
     code = torch.tensor(CODES[quant_type], device=weight.device)
     flat = weight.detach().reshape(-1)
@@ -226,7 +234,7 @@ def _scales(absmax: Tensor, code: Tensor, blocksize: int, nested: bool) -> Scale
 
 
 def _blocks(flat: Tensor, blocksize: int) -> Tensor:
-    """Return flat values as float32 [blocks, blocksize]; the last block is padded with zeros."""
+    """Return a 1-D tensor of values as float32 [blocks, blocksize]; the last block is padded with zeros."""
     return pad(flat.float(), (0, -flat.numel() % blocksize)).view(-1, blocksize)
 
 
@@ -276,7 +284,7 @@ def _nearest_values(table: Tensor, blocks: Tensor, scales: Tensor) -> Tensor:
 
 
 def _nearest_table(code: Tensor) -> Tensor:
-    """Return a look-up table, float32 [8193], of the code value nearest to each of 8193 numbers from -1 to 1.
+    """Return a look-up table, float32 [8193]: for 8193 evenly spaced numbers from -1 to 1, the nearest value in `code`.
 
     A look-up is several times faster than a search among 16 values, and precise enough to compare scales.
     """

@@ -1,7 +1,8 @@
 """Decoding of GGUF files' block formats in plain torch, with the same bits as the gguf library's `dequantize`.
 
 A weight is stored as its row-major flat values, in blocks of 32 or 256. A block contains its scales, in float16 and in
-integers of 4, 6 or 8 bits, and its values in 2 to 8 bits. Arithmetic is float32: each product and each sum is rounded.
+integers of 4, 6 or 8 bits, and its values in 2 to 8 bits. Computation is in float32: each product and each sum is
+rounded.
 """
 
 import math
@@ -56,8 +57,8 @@ def decode(packed: Tensor, kind: str, shape: tuple[int, ...], dtype: torch.dtype
 def decode_rows(packed: Tensor, kind: str, shape: tuple[int, ...], rows: Tensor) -> Tensor:
     """Return the rows with the indices `rows` (int64 [n]) of a weight of `shape` [out, in], as float32 [n, in].
 
-    `packed` (uint8) holds its blocks in the format `kind`. If the width `in` is a multiple of the block size, only
-    these rows are read.
+    `packed` (uint8) holds the weight's blocks in the format `kind`. If the width `in` is a multiple of the block size,
+    only these rows are read.
     """
     height, width = shape
     if width % BLOCKS[kind].values:
@@ -95,7 +96,8 @@ def _scaled(values: Tensor, scales: Tensor, least: Tensor | None = None) -> Tens
 
 
 def _five_bits(blocks: Tensor, at: int) -> Tensor:
-    """Return 5-bit values as uint8 [blocks, 32]; their fifth bits begin at byte `at`."""
+    """Return 5-bit values as uint8 [blocks, 32]. The fifth bits of all values begin at byte `at`; the lower bits follow
+    them."""
     return _unpacked(blocks[:, at + 4 :], 4, 16) | (_single_bits(blocks[:, at : at + 4]) << 4)
 
 

@@ -1,7 +1,7 @@
 """bitsandbytes' 4-bit formats as layouts of comfy_kitchen's QuantizedTensor.
 
-Import this module through `parameters.load_layouts()`, because it needs comfy_kitchen. Weights in the layout NATIVE are
-decoded by bitsandbytes, and weights in the layout PLAIN by plain torch. They are separate layouts because torch's
+Import this module through `parameters.load_layouts()`, because it needs comfy_kitchen. bitsandbytes decodes weights in
+the layout NATIVE, and plain torch decodes weights in the layout PLAIN. They are separate layouts because torch's
 compile cache distinguishes quantized tensors only by the name and fields of the layout.
 
 bitsandbytes' Linear4bit and Params4bit are not used. Linear4bit repacks weights in place on some CPUs. Params4bit loses
@@ -67,10 +67,10 @@ def bitsandbytes_functional() -> Any:
 
 @dataclass(frozen=True)
 class FourBitParams(BaseLayoutParams):
-    """The scales, format and shape of a 4-bit weight. `scale` is bitsandbytes' absmax.
+    """The scales, format and shape of a 4-bit weight. `scale` is the tensor that bitsandbytes calls absmax.
 
-    `orig_shape` is the logical shape. If `transposed`, it is reversed, but the bytes stay as they are. `state_dtype` is
-    the dtype before quantization.
+    `orig_shape` is the logical shape. If `transposed`, it is reversed, while the bytes keep their order. `state_dtype`
+    is the weight's dtype before quantization.
     """
 
     code: Tensor
@@ -151,8 +151,10 @@ class PlainLayout(QuantizedLayout):
 
 
 class NativeLayout(PlainLayout):
-    """The layout of 4-bit weights that bitsandbytes decodes. Plain torch decodes on devices and in dtypes that
-    bitsandbytes does not support."""
+    """The layout of 4-bit weights that bitsandbytes decodes.
+
+    Plain torch decodes them on devices and in dtypes that bitsandbytes does not support.
+    """
 
     @classmethod
     def decode(cls, packed: Tensor, params: FourBitParams, dtype: torch.dtype) -> Tensor:
@@ -246,7 +248,8 @@ def _decoded(value: Any, dtype: torch.dtype) -> Any:
 
 
 def _partner_dtype(args: Sequence[Tensor]) -> torch.dtype:
-    """Return the dtype of the operand that is not quantized. The quantized operand is decoded to this dtype."""
+    """Return the dtype of the operand in `args` that is not quantized. The quantized operand is decoded to this
+    dtype."""
     plain = [arg.dtype for arg in args if not isinstance(arg, QuantizedTensor)]
     return plain[-1] if plain else args[-1].dtype
 

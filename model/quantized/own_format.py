@@ -24,12 +24,14 @@ LAYOUTS: dict[Work, str] = {"nvfp4": "TensorCoreNVFP4Layout", "mxfp8": "TensorCo
 """The names of comfy-kitchen's layouts, by the format of the weight."""
 FORMATS = {layout: form for form, layout in LAYOUTS.items()}
 WORST: dict[Work, float] = {"nvfp4": 0.2, "mxfp8": 0.05}
-"""The limit of a product's relative RMS error in the accuracy test, by format. It is about twice the error of rounding
-the input to the format."""
+"""The limit of a product's relative RMS error in the accuracy test, by format.
+
+It is about twice the error of rounding the input to the format.
+"""
 
 
 class OwnFormatLayer:
-    """A linear layer as a callable. It quantizes its input [tokens, in] to the weight's format, NVFP4 or MXFP8."""
+    """A linear layer as a function that quantizes its input [tokens, in] to the weight's format, NVFP4 or MXFP8."""
 
     input_dtype = None
 

@@ -27,8 +27,10 @@ class DecodedParameter(torch.nn.Parameter):
     _place: "SharedPart | None" = None
 
     def keep(self, place: "SharedPart | None" = None) -> None:
-        """Cache the results of `decode` and `recode` from now on, one for each dtype. If `place` is given, the cached
-        results are stored in its memory."""
+        """Cache the results of `decode` and `recode` from now on, one for each dtype.
+
+        If `place` is given, the cached results are stored in its part of a larger tensor.
+        """
         self._kept, self._place = {}, place
 
     def decode(self, dtype: torch.dtype) -> Tensor:
@@ -57,7 +59,7 @@ class DecodedParameter(torch.nn.Parameter):
 
 
 class SharedPart:
-    """The part of a larger tensor that is reserved for one weight.
+    """The part of a larger tensor that is reserved for one decoded weight.
 
     The larger tensor holds several weights of the same shape one after the other, so that a single matrix product can
     use them all.
@@ -67,7 +69,7 @@ class SharedPart:
         self._number, self._count, self._together = number, count, together
 
     def put(self, made: T) -> T:
-        """Copy a decoded or 8-bit weight [out, in] to the reserved part, and return the copy."""
+        """Copy a decoded or 8-bit weight [out, in] to the reserved part of the larger tensor, and return the copy."""
         if isinstance(made, EightBit):
             values, scales = self._own("values", made.values), self._own("scales", made.scales.view(-1, 1))
             return cast(T, EightBit(values, scales))
@@ -84,16 +86,20 @@ class SharedPart:
 
 
 def keep_together(*weights: DecodedParameter) -> None:
-    """Make weights of one shape cache their decoded and 8-bit tensors, adjacent in memory (see
-    `DecodedParameter.keep`)."""
+    """Make weights of one shape cache their decoded and 8-bit tensors, adjacent in memory.
+
+    One matrix product can then use them all (see `SharedPart`).
+    """
     together: dict[Any, Tensor] = {}
     for number, weight in enumerate(weights):
         weight.keep(SharedPart(number, len(weights), together))
 
 
 class WideParameter(DecodedParameter):
-    """A weight in 16 bits or more, without quantization, for 8-bit arithmetic. `recode` quantizes it. The result of
-    `decode` is not cached."""
+    """A weight in a dtype of 16 or more bits that is multiplied in 8 bits.
+
+    `recode` quantizes it to 8 bits. The result of `decode` is not cached.
+    """
 
     @classmethod
     def of(cls, weight: Tensor) -> "WideParameter":
@@ -109,8 +115,7 @@ class WideParameter(DecodedParameter):
 
 
 class FourBitParameter(DecodedParameter):
-    """A 4-bit weight of packed bytes and their scales. Its decoded values are bit-identical to the result of
-    bitsandbytes."""
+    """A 4-bit weight of packed bytes and their scales, decoded to the same bits as by bitsandbytes."""
 
     scales: Scales
     weight_shape: tuple[int, ...]
@@ -134,7 +139,7 @@ class FourBitParameter(DecodedParameter):
 
 
 class ScaledParameter(DecodedParameter):
-    """An 8-bit weight, float8 or int8, with one scale, one scale for each row, or none.
+    """An 8-bit weight, float8 or int8, with a single scale, with one scale for each row, or without a scale.
 
     It is decoded as in ComfyUI: float8 is multiplied by the scale in the target dtype, int8 in float32.
     """
@@ -169,7 +174,7 @@ class ScaledParameter(DecodedParameter):
 class BlockParameter(DecodedParameter):
     """A weight in GGML's blocks: the bytes from a GGUF file, their format `kind` and the weight's shape.
 
-    It is decoded to the float32 values of the gguf library, rounded once.
+    Decoding gives the float32 values of the gguf library, rounded once.
     """
 
     kind: str
@@ -187,7 +192,7 @@ class BlockParameter(DecodedParameter):
 
 
 class LayoutParameter(DecodedParameter):
-    """A weight in one of comfy_kitchen's layouts: its values, and the other fields of the layout's Params."""
+    """A weight in one of comfy_kitchen's layouts: its values, and the other fields of the layout's `Params` class."""
 
     layout_name: str
     weight_shape: tuple[int, ...]
@@ -234,7 +239,7 @@ def frozen_parameter(tensor: Any) -> torch.nn.Parameter:
     """Return `tensor` as a Parameter without gradient over the same memory.
 
     A quantized tensor is returned itself, and only marked as a Parameter. `Parameter(tensor)` would detach it, and
-    comfy_kitchen's detach copies the scales of a mapped file into memory.
+    comfy_kitchen's detach copies scales that are mapped from a file into memory.
     """
     if not hasattr(tensor, "_qdata"):
         return torch.nn.Parameter(tensor, requires_grad=False)

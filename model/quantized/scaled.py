@@ -1,4 +1,4 @@
-"""8-bit weights with one scale, or one scale for each row, as in ComfyUI's files: encoding and decoding."""
+"""8-bit weights as in ComfyUI's files, with a single scale or one scale for each row: encoding and decoding."""
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ _ROWS = 256
 def decode(values: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
     """Return an 8-bit weight [out, in] decoded to `dtype`.
 
-    `scale` is a single number, [out, 1], or None. float8 values are multiplied by it in `dtype`, int8 values in
+    `scale` is a single number, [out, 1], or None. float8 values are multiplied by the scale in `dtype`, int8 values in
     float32.
     """
     if scale is None:
