@@ -42,7 +42,7 @@ BY_ROLLOUT is for a rollout of a causal model. BY_SAMPLERS is for the samplers o
 package and of ComfyUI.
 """
 OF_COMFYUI = frozenset({"model_conds", "uuid", "prompt_type"})
-"""The keys that ComfyUI itself adds to a prompt's dict for a sampling run."""
+"""The keys that ComfyUI itself adds to a prompt's dict when it samples."""
 _CONTROL, _REFERENCE, _SOUND = "the ControlNet", "the reference image", "the sound"
 _CLIP_VISION = "the CLIP vision output (the start image reaches the model through the VAE)"
 _IN_TIME, _VACE = "the frames that a node appends in time", "the frames of WanVaceToVideo"
@@ -77,8 +77,10 @@ NOT_READ = {
     "noise_concat": "the latent that a node appends to the noise",
     "pooled_output": "the pooled output of a text encoder that is not umt5-xxl",
 }
-"""The keys that only other models read, each with a description for warnings. LingBot-World has no layers for these
-inputs. Warnings report any other unused key under its own name."""
+"""The keys that only other models read, each with a description for warnings.
+
+LingBot-World has no layers for these inputs. Warnings report any other unused key under its own name.
+"""
 _PARTS = {
     "area": "an area",
     "mask": "a mask",
@@ -88,14 +90,18 @@ _PARTS = {
     "default": "a default",
     "strength": "a strength",
 }
-"""The keys that limit a prompt to a region or to some timesteps, each with a description for error messages. A rollout
-rejects a prompt that has one of these keys."""
+"""The keys that limit a prompt to a region or to some timesteps, each with a description for error messages.
+
+A rollout (the video of a causal model) rejects a prompt that has one of these keys.
+"""
 SIDES = {"positive": "the prompt", "negative": "the negative prompt"}
 
 
 def not_read(entries: Iterable[dict], used: Collection[str]) -> list[str]:
-    """Return descriptions, without duplicates, of the keys in the prompts' dicts `entries` that are neither in `used`
-    nor added by ComfyUI."""
+    """Return descriptions of the prompts' keys that have no effect, without duplicates.
+
+    `entries` are the prompts' dicts. A key has an effect if it is in `used`. Keys that ComfyUI adds do not count.
+    """
     keys = (
         key
         for entry in entries
@@ -106,7 +112,8 @@ def not_read(entries: Iterable[dict], used: Collection[str]) -> list[str]:
 
 
 def words_for(unread: list[str]) -> str:
-    """Return a warning that lists the descriptions `unread`, or an empty string for an empty list."""
+    """Return a warning that lists `unread`, the descriptions of unused keys; return an empty string for an empty
+    list."""
     return f"LingBot-World does not read {'; nor '.join(unread)}." if unread else ""
 
 
@@ -152,9 +159,9 @@ def text_of_rollout(name: str, prompt: list, config: ModelConfig) -> tuple[list,
 def events_by_chunk(prompt: list, config: ModelConfig, chunks: int, seconds: float) -> dict[int, Tensor]:
     """Return the prompt embeddings [1, L, D] of a video's events, each by the number of the first chunk that uses it.
 
-    A chunk without an entry uses the embedding of the chunk before it. The events come from the CONDITIONING `prompt`;
-    without events the dict is empty. The video has `chunks` chunks of `seconds` seconds each. Raises InputError for an
-    event after the end.
+    An event is a new prompt from a given second on. The events come from the CONDITIONING `prompt`; without events the
+    dict is empty. A chunk without an entry uses the embedding of the chunk before it. The video has `chunks` chunks of
+    `seconds` seconds each. Raises InputError for an event after the end.
     """
     from ...live.worlds.events import by_chunk, check_times  # not at the start of ComfyUI: it imports the model
 
@@ -166,8 +173,10 @@ def events_by_chunk(prompt: list, config: ModelConfig, chunks: int, seconds: flo
 
 
 def without_events(prompt: list) -> tuple[list, list[str]]:
-    """Return the CONDITIONING `prompt` without its events, and a list of notes. The list has a note if the CONDITIONING
-    had events, because they have no effect in an interactive run."""
+    """Return the CONDITIONING `prompt` without its events, and a list of notes for the user.
+
+    If the CONDITIONING had events, a note says that they have no effect in an interactive run.
+    """
     entries = [[text, {key: value for key, value in extras.items() if key != EVENTS}] for text, extras in prompt]
     had = any(EVENTS in extras for _, extras in prompt)
     return entries, ["The events of the text node have no effect in a walk."] if had else []
@@ -210,10 +219,11 @@ def _video(latent: Tensor) -> str:
 
 
 def check_parts(side: str, entries: list[dict], latent: Tensor, sigmas: Tensor, sampling) -> None:
-    """Raise InputError if, in some step, no prompt of one side applies to any part of the latent.
+    """Raise InputError if, in some step, no prompt of one side (positive or negative) applies to any part of the
+    latent.
 
-    Also raises it for an area outside of the latent. If the prompts leave a part of the latent without a prompt, the
-    running node shows a warning.
+    Also raises it for an area outside of the latent. If the prompts leave only a part of the latent without a prompt,
+    the running node shows a warning.
 
     `side` is "the prompt" or "the negative prompt". `entries` are the dicts of this side's prompts, with their areas,
     masks and timestep ranges. `sampling` is the MODEL's model_sampling.
@@ -260,7 +270,7 @@ def _range(entry: dict, sampling) -> tuple[float, float]:
 
 
 def _places(entry: dict, size: tuple[int, ...]) -> Tensor:
-    """Return a bool mask of shape `size` (frames, height, width) that is true where the prompt `entry` applies."""
+    """Return a bool mask of shape `size` (frames, height, width) that is True where the prompt `entry` applies."""
     places = torch.zeros(size, dtype=torch.bool)
     inside = tuple(slice(start, start + length) for start, length in _area(entry, size))
     places[inside] = bool(entry.get("strength", 1.0))
@@ -270,8 +280,10 @@ def _places(entry: dict, size: tuple[int, ...]) -> Tensor:
 
 
 def _area(entry: dict, size: tuple[int, ...]) -> list[tuple[int, int]]:
-    """Return (start, length) of the prompt's area on each axis of the latent. Raises InputError for an area outside of
-    the latent, and for a height or width of an odd number of cells."""
+    """Return (start, length) of the prompt's area on each axis of the latent, whose size is `size`.
+
+    Raises InputError for an area outside of the latent, and for a height or width of an odd number of cells.
+    """
     if "area" not in entry:
         return [(0, length) for length in size]
     area = comfy.samplers.add_area_dims(list(entry["area"]), len(size))

@@ -1,8 +1,8 @@
-"""Checks of the graph while ComfyUI validates a prompt, before any node runs: samplers with the wrong kind of model,
-and Rollouts with contradicting inputs.
+"""Checks of the graph while ComfyUI validates a prompt, before any node runs.
 
-A MODEL link is followed back to its loader node. The node's class shows the kind of model. `plan_rollout` checks the
-other inputs of a Rollout when the node runs.
+They find samplers with the wrong kind of model, and Rollouts with contradicting inputs. A MODEL link is followed back
+to its loader node, whose class shows the kind of model. `plan_rollout` checks the other inputs of a Rollout when the
+node runs.
 """
 
 import re
@@ -19,17 +19,19 @@ from ..prompt.queue import Prompt, PromptValues, UnknownError, is_link, node_in_
 LOAD_EXPERTS, LOAD_CAUSAL = "LingBotWorldLoadExperts", "LingBotWorldLoadCausal"
 MODEL, ANYTHING = "MODEL", "*"
 OTHER_SCHEDULERS = "LTXVScheduler", "SDTurboScheduler", "Flux2Scheduler", "Ideogram4Scheduler"
-"""The names of ComfyUI's scheduler nodes for other models. Their sigmas begin at 1, like LingBot-World's, so the first
-sigma does not reveal them."""
+"""The names of ComfyUI's scheduler nodes for other models.
+
+Their sigmas begin at 1, like LingBot-World's, so the first sigma does not reveal the wrong schedule.
+"""
 OTHER_MODELS = "FLUX", "Chroma"
-"""The values of OptimalStepsScheduler's `model_type` that select another schedule than Wan's."""
+"""The values of OptimalStepsScheduler's `model_type` that select a schedule of another model than Wan."""
 
 
 def check_rollout() -> None:
     """Raise InputError or CameraError if the Rollout node that ComfyUI is validating cannot run.
 
-    The reasons are: an expert as its model, no start or contradicting starts of the video, and a window too small for
-    its sink and a chunk. A video or camera path shorter than a chunk is another reason. Nothing is checked if no node
+    The reasons are: an expert of the base model as its model, no start or contradicting starts of the video, a window
+    too small for its sink and a chunk, and a video or camera path shorter than a chunk. Nothing is checked if no node
     is being validated.
     """
     try:
@@ -54,8 +56,10 @@ def check_rollout() -> None:
 
 
 def check_start(image: bool, latent: bool, state: bool) -> None:
-    """Raise InputError unless the video has a start. `image`, `latent` and `state` are true if the input of this name
-    is connected. A latent excludes the other two."""
+    """Raise InputError unless the inputs of a Rollout define how the video starts.
+
+    `image`, `latent` and `state` are True if the input of this name is connected. A latent excludes the other two.
+    """
     if latent and (image or state):
         other = "start_image" if image else "state"
         raise InputError(f"start_latent and {other} are both connected, and a video begins with one: disconnect one")
@@ -67,16 +71,18 @@ def check_start(image: bool, latent: bool, state: bool) -> None:
 
 
 def _is_set(latent_frames: Any) -> bool:
-    """Return whether a widget's value is a number of latent frames. The result is False for a link and for a negative
-    value, which means the model's default."""
+    """Return whether a widget's value is a number of latent frames.
+
+    The result is False for a link and for a negative value, which means the model's default.
+    """
     return isinstance(latent_frames, int) and latent_frames >= 0
 
 
 def _frames_from_elsewhere(prompt: Prompt, inputs: Mapping[str, Any]) -> int | None:
-    """Return the number of camera poses or the value of a linked `frames` input, whichever is lower.
+    """Return the number of poses of the camera input or the value of a linked `frames` input, whichever is lower.
 
-    Return None without both, and if one of them is not known before the run. A number in the `frames` widget is not
-    counted, because ComfyUI itself checks it.
+    Return None if both inputs are missing, and if one of them is not known before the run. A number in the `frames`
+    widget is not counted, because ComfyUI itself checks it.
     """
     values, lengths = PromptValues(prompt), []
     try:
@@ -102,7 +108,7 @@ def check_experts(*names: str) -> None:
 
 
 def check_steps() -> None:
-    """Raise InputError if the prompt that ComfyUI is validating has a node that leaves a sampler without steps.
+    """Raise InputError if a node of the prompt that ComfyUI is validating leaves a sampler without steps.
 
     Such a node is a KSampler (Advanced) with an expert and an empty range of steps, or a ManualSigmas without a number.
     A check at sampling time (`host.checks.sampling`) cannot report this, because ComfyUI does not call the model of a
@@ -131,8 +137,10 @@ def check_steps() -> None:
 
 
 def loader_of(prompt: Prompt, link: Any) -> str | None:
-    """Return the class of the loader node from which the MODEL at a link comes: LOAD_EXPERTS or LOAD_CAUSAL. Return
-    None for any other loader. The search passes through nodes with one MODEL input, such as LoRA loaders."""
+    """Return the class of the loader node from which the MODEL at a link comes: LOAD_EXPERTS or LOAD_CAUSAL.
+
+    Return None for any other loader. The search passes through nodes with one MODEL input, such as LoRA loaders.
+    """
     passed = set()
     while type_of(prompt, link) == MODEL and link[0] not in passed:
         passed.add(link[0])
@@ -156,8 +164,8 @@ def nodes_before(prompt: Prompt, node: str, types: Collection[str]) -> list[str]
 
 
 def other_schedules() -> list[str]:
-    """Return a warning for each upstream scheduler node that is made for another model and sends its sigmas to the
-    running node."""
+    """Return a warning for each scheduler node that is made for another model and whose sigmas reach the running
+    node."""
     try:
         prompt, node = running_prompt()
     except UnknownError:
@@ -171,8 +179,10 @@ def other_schedules() -> list[str]:
 
 
 def type_of(prompt: Prompt, link: Any) -> str | None:
-    """Return the declared type, such as "MODEL", of the node output that `link` refers to. Return None if `link` is a
-    plain value or the output does not exist."""
+    """Return the declared type, such as "MODEL", of the node output that `link` refers to.
+
+    Return None if `link` is a plain value or the output does not exist.
+    """
     if not is_link(link):
         return None
     known = import_module("nodes").NODE_CLASS_MAPPINGS  # ComfyUI's `nodes`

@@ -1,8 +1,7 @@
-"""Checks of the noise level of latents, for videos that several samplers make one after the other. The noise level that
-one run leaves must be the level that the next run expects.
+"""Checks of the noise level of latents, for videos that several samplers make one after the other.
 
-Each run stores its last noise level under a fingerprint of its latent. So the check works through reroutes, subgraphs
-and cached outputs.
+The noise level that one sampler leaves must be the level that the next one expects. Each sampling run stores its last
+noise level under a fingerprint of its latent. So the check works through reroutes, subgraphs and cached outputs.
 """
 
 from collections.abc import Iterator
@@ -14,17 +13,18 @@ from ..prompt.queue import Prompt, UnknownError, is_link, running_prompt
 from .graph import type_of
 
 SMALL = 0.01
-"""The largest difference between two noise levels that count as equal. A noise level of at most SMALL counts as no
-noise."""
+"""The largest difference between two noise levels that count as equal. A level of at most SMALL counts as no noise."""
 NEARLY_FULL = 0.95
-"""The lowest first sigma at which a run with an empty latent shows no warning. It is below 1 because some of ComfyUI's
-schedules begin a little below 1."""
+"""The lowest first sigma at which sampling from an empty latent shows no warning.
+
+It is below 1 because some of ComfyUI's schedules begin a little below 1.
+"""
 _MOST, _SAMPLES = 64, 4096
 _left: dict[bytes, float] = {}
 
 
 def remember(latent: Tensor, level: float) -> None:
-    """Store the noise level that a run left in `latent`."""
+    """Store the noise level that a sampling run has left in `latent`, for the check of the next run."""
     _left.pop(name := _fingerprint(latent), None)
     _left[name] = level
     if len(_left) > _MOST:
@@ -32,8 +32,10 @@ def remember(latent: Tensor, level: float) -> None:
 
 
 def _fingerprint(latent: Tensor) -> bytes:
-    """Return up to a few thousand values of the latent in fp16 as bytes. The precision is fp16 because ComfyUI may
-    convert latents to fp16 between nodes."""
+    """Return up to a few thousand values of the latent in fp16 as bytes.
+
+    The precision is fp16 because ComfyUI may convert latents to fp16 between nodes.
+    """
     values = latent.detach().flatten()
     return values[:: max(1, len(values) // _SAMPLES)].half().cpu().numpy().tobytes()
 
@@ -50,7 +52,8 @@ def check_finite(guider, sigmas: Tensor, latent: Tensor) -> None:
 
 
 def beginning_words(sigmas: Tensor, noise: Tensor, latent: Tensor) -> str:
-    """Return a warning if a run's latent does not have the noise level of the first sigma, else an empty string.
+    """Return a warning if the latent of a sampling run does not have the noise level of the first sigma, else an empty
+    string.
 
     The run starts from the latent plus `noise`. For an empty latent (all zeros), the warning is returned if `noise` is
     all zeros or the first sigma is below NEARLY_FULL.
@@ -70,10 +73,10 @@ def beginning_words(sigmas: Tensor, noise: Tensor, latent: Tensor) -> str:
 
 
 def _going_on(left: float | None, first: float, adds: bool) -> str:
-    """Return a warning if a run cannot continue a latent, else an empty string.
+    """Return a warning if a sampling run cannot continue a latent, else an empty string.
 
     `left` is the noise level that the previous run left in the latent, or None if no run made it. `first` is the first
-    sigma of this run. `adds` is true if this run adds noise.
+    sigma of this run. `adds` is True if this run adds noise.
     """
     if adds:
         if left is None or left <= SMALL:
@@ -101,9 +104,9 @@ def _going_on(left: float | None, first: float, adds: bool) -> str:
 
 
 def ending_words(sigmas: Tensor, whole: bool) -> Iterator[str]:
-    """Yield a warning if a run leaves noise in its latent and no later sampler removes it.
+    """Yield a warning if a sampling run leaves noise in its latent and no later sampler removes it.
 
-    `whole` is used if the graph is unknown: True if no other run is expected to continue this one.
+    `whole` answers this if the graph is unknown: it is True if no other run is expected to continue this one.
     """
     level = float(sigmas[-1])
     if level <= SMALL or bool((sigmas.diff() > 0).any()):
@@ -117,8 +120,10 @@ def ending_words(sigmas: Tensor, whole: bool) -> Iterator[str]:
 
 
 def _goes_on(prompt: Prompt, node: str) -> bool:
-    """Return whether the latent output of `node` leads to another sampler or to a Save Latent node. A saved latent
-    counts because another run may continue from it."""
+    """Return whether the latent output of `node` leads to another sampler or to a Save Latent node.
+
+    A saved latent counts because another run may continue from it.
+    """
     seen, waiting = {node}, [node]
     while waiting:
         here = waiting.pop()

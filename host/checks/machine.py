@@ -1,4 +1,4 @@
-"""The computation of the node LingBotWorldCheckMachine: a report on the machine that ComfyUI runs on."""
+"""The report of the node LingBotWorldCheckMachine on the machine that ComfyUI runs on."""
 
 import comfy.model_management
 import torch
@@ -8,9 +8,9 @@ from ...doctor.page import page, row
 
 
 def check_machine() -> tuple[str, str]:
-    """Return two texts about ComfyUI's device: the page of a check-up, and its row for the table in docs/cards.md.
+    """Return two texts about ComfyUI's device: a report, and the device's row for the table in docs/cards.md.
 
-    The check-up is that of `doctor.checkup`. Raises InputError if the environment variable LINGBOT_WORLD_KERNELS is
+    The report is the one of `doctor.checkup`. Raises InputError if the environment variable LINGBOT_WORLD_KERNELS is
     invalid.
     """
     comfy.model_management.soft_empty_cache()

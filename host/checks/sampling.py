@@ -1,7 +1,9 @@
 """Checks of a sampling run before any weight is loaded, for this pack's samplers and ComfyUI's own.
 
-The checks are a wrapper of ComfyUI's `outer_sample`, which every expert's MODEL carries. It raises errors for inputs
-that cannot be sampled, and shows warnings on the running node about inputs that are unused, missing or misplaced."""
+The checks are a wrapper of ComfyUI's `outer_sample`, which the MODEL of every expert carries. The wrapper raises errors
+for inputs that cannot be sampled. It shows warnings on the running node about inputs that are unused, missing or
+misplaced.
+"""
 
 import math
 from collections.abc import Iterator
@@ -34,8 +36,10 @@ from .text import unseen_words
 from .unused import idle_ranges, two_caches, without_negative
 
 FULL_NOISE = 0.9985
-"""The lowest first sigma of a run that starts from pure noise. As in the official code, such a run discards its input
-latent."""
+"""The lowest first sigma of a sampling run that starts from pure noise.
+
+As in the official code, such a run discards its input latent.
+"""
 CONNECT = (
     "Connect Text Encode to WanImageToVideo, its outputs to Apply LingBot-World Camera (if there is a camera), and "
     "that node's outputs to this one."
@@ -45,8 +49,8 @@ CONNECT = (
 def add_checks(patcher) -> None:
     """Make ComfyUI check the inputs of every sampling run of the MODEL `patcher` before it samples.
 
-    The checks raise errors for inputs that cannot be sampled, and show warnings on the node. Clones of the MODEL keep
-    them. They are a wrapper of ComfyUI's `outer_sample`.
+    The checks raise errors for inputs that cannot be sampled, and show warnings on the node. Clones of the MODEL have
+    the checks too.
     """
     options = patcher.model_options
     add_wrapper_with_key(WrappersMP.OUTER_SAMPLE, KEY, _checked, options, is_model_options=True)
@@ -91,7 +95,7 @@ def _checked(executor, noise, latent_image, sampler, sigmas, denoise_mask=None, 
 
 
 def _odd_beginning(sigmas: Tensor, noise: Tensor, latent: Tensor, guider) -> Iterator[str]:
-    """Yield warnings about unsuitable sigmas and noise levels of a run.
+    """Yield warnings about unsuitable sigmas and noise levels of a sampling run.
 
     Sigmas are unsuitable if they contain no step, rise, or come from another schedule. A noise level is unsuitable if
     it does not fit the latent at the start or the end of the run.
@@ -115,7 +119,7 @@ def _inner(sampler):
 
 
 def _of_another_solver(sampler, sigmas: Tensor) -> str:
-    """Return a warning if the sigmas were made for the other official solver, not for `sampler`, else an empty string.
+    """Return a warning if the sigmas were made for the official solver that `sampler` is not, else an empty string.
 
     The first sigma shows the solver: it is 1 for DPM++, and a little less for UniPC.
     """
@@ -169,7 +173,10 @@ def _sides_without(used: dict[str, list[dict]], key: str) -> list[str]:
 
 def _one_sided(what: str, used: dict, without: list[str], node: str) -> str:
     """Return a warning if only one of the positive and negative prompts has a start image or a camera, else an empty
-    string. `what` names the input, `without` lists the sides that lack it, and `node` is the node that adds it."""
+    string.
+
+    `what` names the input, `without` lists the prompts that lack it, and `node` is the node that adds it.
+    """
     if not 0 < len(without) < len(used):
         return ""
     has, lacks = (" and ".join(side for side in used if (side in without) is lacking) for lacking in (False, True))
@@ -198,8 +205,10 @@ def _check_model(guider, sigmas: Tensor, sampler, masked: bool) -> None:
 
 
 def _wrong_steps(role: str | None, sigmas: Tensor) -> str:
-    """Return a warning if an expert (`role` "high" or "low") would run steps at timesteps of the other expert, else an
-    empty string."""
+    """Return a warning if an expert would run steps at timesteps of the other expert, else an empty string.
+
+    `role` is the expert, "high" or "low".
+    """
     high = [is_high_noise(timestep, BOUNDARY) for timestep in truncated_timesteps(sigmas)[:-1].tolist()]
     if role is None or not high:
         return ""

@@ -1,6 +1,6 @@
 """Warnings about text nodes of ComfyUI that silently change a prompt.
 
-The resulting CONDITIONING does not show these changes, so they are found in the running graph.
+The resulting CONDITIONING does not show these changes, so the text nodes in the running graph are examined.
 """
 
 import re
@@ -17,10 +17,9 @@ _EMBEDDING = re.compile(r"embedding:[^\s,()]+")
 
 
 def unseen_words() -> list[str]:
-    """Return warnings about the running node and the text nodes before it.
+    """Return warnings about the texts and prompts that reach the running node.
 
-    One kind of warning is for nodes that silently change the prompts. The other is for a `positive` output at a
-    `negative` input, or the reverse.
+    They report nodes that silently change a prompt, and a `positive` output at a `negative` input or the reverse.
     """
     try:
         prompt, node = running_prompt()
@@ -59,8 +58,8 @@ def _words(node: str, made: dict) -> Iterator[str]:
 
 
 def _crossed(prompt: Prompt, node: str) -> Iterator[str]:
-    """Yield a warning if the `positive` input of a node gets a negative output, or its `negative` input a positive
-    one."""
+    """Yield a warning if a node gets a negative output at its `positive` input, or a positive one at its `negative`
+    input."""
     known = import_module("nodes").NODE_CLASS_MAPPINGS  # ComfyUI's `nodes`
     for name, other in (("positive", "negative"), ("negative", "positive")):
         link = prompt[node]["inputs"].get(name)

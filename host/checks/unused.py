@@ -1,5 +1,7 @@
-"""Warnings about settings of a run that have no effect. Examples are a LoRA on an expert without steps, a timestep
-range between two steps, and a guidance node at cfg 1."""
+"""Warnings about settings of a sampling run that have no effect.
+
+Examples are a LoRA on an expert without steps, a timestep range between two steps, and a guidance node at cfg 1.
+"""
 
 import math
 from collections.abc import Iterator
@@ -16,7 +18,7 @@ def unused_expert(high, low, cfg: tuple[float, float], first_low: int, steps: in
     """Return a warning if one expert runs no step although it has patches, LoRAs or a cfg of its own, else an empty
     string.
 
-    high, low: the MODELs of the experts.
+    high, low: the MODELs of the high-noise and the low-noise expert.
     cfg: their guidance scales.
     first_low: the index of the low-noise expert's first step.
     steps: the number of steps.

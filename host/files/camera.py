@@ -1,5 +1,7 @@
 """Camera paths inside ComfyUI: the lists of camera files, loading and drawing them, and adding them to a CONDITIONING.
-A LINGBOT_CAMERA is a `CameraPath`."""
+
+A LINGBOT_CAMERA is a `CameraPath`.
+"""
 
 import os
 from collections.abc import Callable
@@ -39,8 +41,10 @@ FOLDER_DEPTH = 4  # levels of folders below the input folder that are searched
 
 
 def pose_choices() -> list[str]:
-    """Return the choices of a poses input: folders with a file poses.npy, and other .npy files with poses. The input
-    folder and the packages are searched down to FOLDER_DEPTH levels."""
+    """Return the choices of a poses input: folders with a file poses.npy, and other .npy files with poses.
+
+    ComfyUI's input folder and the folders in `models/lingbot_world` are searched down to FOLDER_DEPTH levels.
+    """
     found = _named(looks_like_poses, ".npy")
     return sorted({name.removesuffix("/poses.npy") if name.endswith("/poses.npy") else name for name in found})
 
@@ -48,23 +52,25 @@ def pose_choices() -> list[str]:
 def lens_choices() -> list[str]:
     """Return the choices of a lens input: BESIDE, DEFAULT_LENS, then .npy files with an array [4] or [n, 4].
 
-    BESIDE means the file intrinsics.npy next to the poses. DEFAULT_LENS is the lens of the official examples. The input
-    folder and the packages are searched down to FOLDER_DEPTH levels.
+    BESIDE means the file intrinsics.npy next to the poses. DEFAULT_LENS is the lens of the official examples. ComfyUI's
+    input folder and the folders in `models/lingbot_world` are searched down to FOLDER_DEPTH levels.
     """
     return [BESIDE, DEFAULT_LENS, *_named(looks_like_lens, ".npy")]
 
 
 def camera_files() -> list[str]:
-    """Return the names of the files that a camera format may read. The input folder and the packages are searched down
-    to FOLDER_DEPTH levels."""
+    """Return the names of the files that may contain a camera path in one of the supported formats.
+
+    ComfyUI's input folder and the folders in `models/lingbot_world` are searched down to FOLDER_DEPTH levels.
+    """
     return _named(looks_like_camera, ".npz", ".txt", ".csv", ".tum", ".json", ".npy", ".bin")
 
 
 def _named(looks: Callable[[Path], bool], *suffixes: str) -> list[str]:
     """Return the sorted names of the files with one of `suffixes` for which `looks(full path)` is true.
 
-    The input folder and the packages are searched down to FOLDER_DEPTH levels. A name is the path relative to the
-    searched folder, with forward slashes.
+    ComfyUI's input folder and the folders in `models/lingbot_world` are searched down to FOLDER_DEPTH levels. A name is
+    the path relative to the searched folder, with forward slashes.
     """
     found = set()
     for root in _roots():
@@ -78,8 +84,10 @@ def _named(looks: Callable[[Path], bool], *suffixes: str) -> list[str]:
 
 
 def resolve(name: str) -> Path:
-    """Return the path of the file or folder `name` in the input folder or in a package. Raises InputError for a name
-    that leads out of these folders, and CameraError if it does not exist."""
+    """Return the path of the file or folder `name` in ComfyUI's input folder or in a folder of `models/lingbot_world`.
+
+    Raises InputError for a name that leads out of these folders, and CameraError if the file or folder does not exist.
+    """
     parts = parts_of(name, "camera file", "input folder")
     for root in _roots():
         path = root.joinpath(*parts)
@@ -92,7 +100,7 @@ def pose_files(poses: str, lens: str) -> tuple[Path, Path | None, Path]:
     """Return the paths of the pose file, the lens file and the action file for the choices `poses` and `lens`.
 
     The lens file is None for DEFAULT_LENS. The action file may not exist. Raises InputError for a name that leads out
-    of the input folder and the packages, and CameraError for a missing pose or lens file.
+    of ComfyUI's input folder and `models/lingbot_world`. Raises CameraError for a missing pose or lens file.
     """
     path = resolve(poses)
     path = path / "poses.npy" if path.is_dir() else path
@@ -109,13 +117,16 @@ def pose_files(poses: str, lens: str) -> tuple[Path, Path | None, Path]:
 
 
 def _inside(path: Path) -> bool:
-    """Return whether `path`, with its symbolic links resolved, lies in the input folder or in a package."""
+    """Return whether `path`, with its symbolic links resolved, lies in ComfyUI's input folder or
+    `models/lingbot_world`."""
     return any(path.resolve().is_relative_to(root.resolve()) for root in _roots())
 
 
 def check_poses(poses: str, lens: str = DEFAULT_LENS, start: int = 0) -> None:
-    """Raise CameraError if a pose or lens file is missing or damaged, or has too few poses after frame `start`. A
-    `lens` that is not in the list of choices is ignored, because ComfyUI itself rejects it."""
+    """Raise CameraError if a pose or lens file is missing or damaged, or has too few poses after frame `start`.
+
+    A `lens` that is not in the list of choices is ignored, because ComfyUI itself rejects it.
+    """
     pose_file, lens_file, _ = pose_files(poses, lens if lens in lens_choices() else DEFAULT_LENS)
     folder = read_pose_folder(pose_file, lens=lens_from_fov() if lens_file is None else lens_file)
     check_length(pose_file, len(folder.c2w), start)
@@ -124,9 +135,10 @@ def check_poses(poses: str, lens: str = DEFAULT_LENS, start: int = 0) -> None:
 def load_path(poses: str, lens: str, frames: int, start: int) -> CameraPath:
     """Return the camera path in a file, without the poses before frame `start`.
 
-    The path has `frames` poses, rounded down to 4n+1, or fewer if the file is shorter. `poses` and `lens` are choices
-    of the node. The running node shows notes about unused parts of the files. Raises InputError for a name that leads
-    out of the input folder and the packages. Raises CameraError for files that are missing, damaged or too short.
+    The path has `frames` poses, rounded down to 4n+1, or fewer if the file is shorter. `poses` and `lens` are values of
+    the node's inputs. The running node shows notes about unused parts of the files. Raises InputError for a name that
+    leads out of ComfyUI's input folder and `models/lingbot_world`. Raises CameraError for files that are missing,
+    damaged or too short.
     """
     pose_file, lens_file, _ = pose_files(poses, lens)
     folder = read_pose_folder(pose_file, lens=lens_from_fov() if lens_file is None else lens_file)
@@ -142,9 +154,9 @@ def load_path(poses: str, lens: str, frames: int, start: int) -> CameraPath:
 
 
 def check_length(file: Path, poses: int, start: int, least: int = FEWEST_POSES) -> int:
-    """Return the number of poses from frame `start` on, in a file with `poses` poses.
+    """Return how many of a file's poses are at or after frame `start`. `poses` is the number of all its poses.
 
-    Raises CameraError, with `file` in the message, if this number is below `least`.
+    Raises CameraError, with `file` in the message, if the result is below `least`.
     """
     if poses - start < least:
         raise CameraError(f"{file}: {poses} poses, fewer than {least} of them from frame {start} on; lower `start`")
@@ -159,8 +171,8 @@ def chain(paths: list[CameraPath]) -> CameraPath:
 def embedding_for(path: CameraPath, latent: dict, control: str) -> torch.Tensor:
     """Return the model's camera input for a path and a LATENT [B, 16, f, h, w].
 
-    With `control` CAMERA_CONTROL the result is a Pluecker map [1, 384, f, h, w]. With ACTION_CONTROL it is [1, 448, f,
-    h, w], including the actions.
+    `control` is the kind of input. For CAMERA_CONTROL it is a Pluecker map [1, 384, f, h, w], and for ACTION_CONTROL it
+    is [1, 448, f, h, w], including the actions.
 
     Raises CameraError if the LATENT is not a video, or its number of frames does not match the path. Also raises it if
     ACTION_CONTROL finds no actions in the path.
@@ -203,7 +215,10 @@ def check_fit(path: CameraPath, latent_frames: int, control: str) -> np.ndarray 
 
 def show_origin(path: CameraPath) -> list[str]:
     """Show on the running node how the path's file was interpreted, with warnings if the assumed convention seems
-    wrong. Return all shown texts, the warnings first."""
+    wrong.
+
+    Return all shown texts, the warnings first.
+    """
     notes, doubted = explained(path), doubts(path)
     for text in doubted:
         show_warning(text)
@@ -221,8 +236,11 @@ def show_warnings(path: CameraPath, frames: int) -> None:
 
 
 def with_camera(conditioning, embedding: torch.Tensor):
-    """Return the CONDITIONING with the camera `embedding` [1, 384, f, h, w] (448 channels with actions). An earlier
-    camera in it is replaced, and the running node shows a warning about this."""
+    """Return the CONDITIONING with the camera `embedding` [1, 384, f, h, w] (448 channels with actions) added to each
+    prompt.
+
+    An earlier camera is replaced, and the running node shows a warning about this.
+    """
     if any(CONDITIONING_KEY in extras for _, extras in conditioning):
         show_warning(
             "The texts had a camera already, from another Apply LingBot-World Camera: this one takes its "
@@ -239,16 +257,18 @@ def preview_image(
     image: the video's first frame as an IMAGE, or None.
     frames: the number of video frames.
     size: (width, height) in pixels.
-    light: draw in the colours of a light page.
+    light: True for the colours of a light page.
     """
     first = None if image is None else Image.fromarray(pixels(image[0]))
     return as_image(render_preview(path, first, frames, size, light))
 
 
 def check_camera_fits() -> None:
-    """Raise CameraError if the Apply Camera node that ComfyUI is validating gets a path with another number of frames
-    than its latent, or without the actions that its `control` requires. The check is skipped if the path or the latent
-    is known only when other nodes have run."""
+    """Raise CameraError if the Apply Camera node that ComfyUI is validating gets an unsuitable path.
+
+    A path is unsuitable if its number of frames differs from the latent's, or if it lacks the actions that the node's
+    `control` requires. The check is skipped if the path or the latent is known only when other nodes have run.
+    """
     try:
         prompt, node = node_in_question()
         inputs, values = prompt[node]["inputs"], PromptValues(prompt)

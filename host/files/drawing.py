@@ -1,5 +1,7 @@
-"""The two HTTP routes that the canvas uses before a prompt runs. One draws a camera path, and the other returns
-warnings about it."""
+"""The two HTTP routes that ComfyUI's page uses for a camera path before a prompt runs.
+
+One draws the path, and the other returns warnings about it.
+"""
 
 import asyncio
 import io
@@ -24,10 +26,10 @@ def register(server) -> None:
 
     @server.routes.post(ADDRESS)
     async def draw(request: web.Request) -> web.Response:
-        """Return a PNG of the camera path.
+        """Return a response with a PNG of the camera path that `drawing_of` draws.
 
-        The response is JSON with the reason if the path cannot be read, and empty with status 204 if the path is known
-        only when the prompt runs. It has status 400 if the request names no preview node.
+        If the path cannot be read, the response is JSON with the reason. If the path is known only when the prompt
+        runs, the response is empty with status 204. If the request names no preview node, the status is 400.
         """
         try:
             image = await asyncio.to_thread(drawing_of, await request.json())

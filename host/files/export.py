@@ -1,5 +1,7 @@
-"""The export of a video, an IMAGE [F, H, W, 3], and its camera path as a scene for 3D programs, into the output
-folder."""
+"""The export of a video, an IMAGE [F, H, W, 3], and its camera path as a scene for 3D programs.
+
+The scene is written to ComfyUI's output folder.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,11 @@ from .names import parts_of
 
 
 def check_export(prefix: str, points: bool, format: str) -> None:
-    """Raise InputError for a `prefix` that leads out of the output folder, and for the format "ply" without `points`.
-    Raise DependencyError if `points` is true and pycolmap or OpenCV is missing."""
+    """Raise InputError or DependencyError if an export with these settings is impossible.
+
+    An InputError reports a `prefix` that leads out of the output folder, or the format "ply" without `points`. A
+    DependencyError reports that `points` is True and pycolmap or OpenCV is missing.
+    """
     parts_of(prefix, "export", "output folder")
     if points or format == "ply":
         check_points(left_out=not points)
@@ -64,8 +69,10 @@ def export_images(
 
 
 def _points(made: Exported, fps: float) -> tuple[Points | None, list[str]]:
-    """Return the 3D points found in an exported scene (None if there are none), and report lines. Raises InputError if
-    none are found and the format is "ply"."""
+    """Return the 3D points found in an exported scene (None if there are none), and lines for the report.
+
+    Raises InputError if no points are found and the format is "ply".
+    """
     try:
         found = add_points(made, fps)
     except InputError as reason:

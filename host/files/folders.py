@@ -1,7 +1,8 @@
 """The model files that nodes list: in ComfyUI's own model folders and in `models/lingbot_world/<package>`.
 
-A package is a folder exactly as `hf download` leaves it. Names may come from a stranger's workflow, so they are
-resolved below these folders only. Nodes list names with forward slashes and accept both kinds of slash."""
+A package is a model's folder exactly as `hf download` leaves it. Names may come from a stranger's workflow, so they are
+resolved below these folders only. Nodes list names with forward slashes and accept both kinds of slash.
+"""
 
 import logging
 import os
@@ -36,21 +37,22 @@ _EXAMPLE = Path(__file__).parents[2] / "toy" / "maze" / "example" / "image.png"
 _GGUF = ".gguf"
 _WEIGHTS = (".safetensors", ".sft", ".pt", ".pth", _GGUF)
 _WITH_GGUF = ("diffusion_models", "text_encoders")
-"""The names of ComfyUI's model folders in which users also keep GGUF files. ComfyUI itself does not list these
-files."""
+"""The names of ComfyUI's model folders in which users also keep GGUF files. ComfyUI itself does not list GGUF files."""
 _TEXT_ENCODER, _VAE = PART_FOLDERS
 _SHARD = re.compile(r"-(\d{5})-of-\d{5}\.[a-z]+$")
 _ONE_FILE, SHARDS = "model.safetensors", "*.safetensors"
-"""The last part of a causal model's name in the list, after its folder.
+"""The last part of a causal model's name in a node's list, after the name of the model's folder.
 
-_ONE_FILE is for a model with one file, and SHARDS for several. The name ends like a weight file because the canvas
+_ONE_FILE is for a model with one file, and SHARDS for several. The name ends like a weight file because ComfyUI's page
 marks only such names as a missing model.
 """
 
 
 def register() -> None:
-    """Register `lingbot_world` as a model folder of ComfyUI, after folders of that name in extra_model_paths.yaml. Also
-    register lists of GGUF files, because ComfyUI's own lists omit them."""
+    """Register `lingbot_world` as a model folder of ComfyUI, after folders of that name in extra_model_paths.yaml.
+
+    Also register lists of GGUF files, because ComfyUI's own lists omit them.
+    """
     folder_paths.add_model_folder_path(PACKAGES, os.path.join(folder_paths.models_dir, PACKAGES))
     for name in _WITH_GGUF:  # the same list object, so folders added later are searched too
         folders = folder_paths.folder_names_and_paths[name][0]
@@ -62,15 +64,16 @@ def _gguf_files(model_folder: str) -> str:
 
 
 def toy_folder() -> Path:
-    """Return the folder of the toy package. If none exists, it is a new path in ComfyUI's first `lingbot_world`
-    folder."""
+    """Return the folder of the toy package, which holds a tiny model.
+
+    If none exists, the result is a new path in ComfyUI's first `lingbot_world` folder.
+    """
     roots = [Path(root) for root in folder_paths.get_folder_paths(PACKAGES)]
     return next((root / TOY for root in roots if _tells(Path.is_dir, root / TOY)), roots[0] / TOY)
 
 
 def lay_out_example() -> None:
-    """Write `example.png`, the start image of the example workflows, into ComfyUI's input folder if that folder
-    contains no files."""
+    """Write `example.png`, the start image of the example workflows, into ComfyUI's input folder if it has no files."""
     folder = Path(folder_paths.get_input_directory())
     with suppress(OSError):  # a read-only folder: Load Image reports the missing file
         folder.mkdir(parents=True, exist_ok=True)
@@ -79,7 +82,7 @@ def lay_out_example() -> None:
 
 
 def package_choices() -> list[str]:
-    """Return the names of the packages: the folders of `models/lingbot_world` with a high-noise expert."""
+    """Return the names of the packages (see the top of the module) that contain a high-noise expert."""
     return sorted(
         {
             folder.name
@@ -90,27 +93,35 @@ def package_choices() -> list[str]:
 
 
 def resolve_package(name: str) -> Path:
-    """Return the folder of the package `name`. Raises InputError for a name outside of the model folders, and for a
-    folder that does not exist."""
+    """Return the folder of the package `name` in `models/lingbot_world`.
+
+    Raises InputError for a name outside of the model folders, and for a folder that does not exist.
+    """
     return resolve(name, (PACKAGES,), "package", Path.is_dir)
 
 
 def expert_choices() -> list[str]:
-    """Return the names of all experts: the weight files in `diffusion_models`, and the expert files in packages. The
-    shards of one model are listed once, as their folder."""
+    """Return the names of all experts: the weight files in `diffusion_models`, and the expert files in packages.
+
+    The shards of one model are listed once, as their folder.
+    """
     return sorted({*_shards_merged(_listed("diffusion_models")), *_shards_merged(_package_experts())})
 
 
 def resolve_expert(name: str, what: str = "expert") -> Path:
-    """Return the path of the expert `name`, a file or folder in `diffusion_models` or in a package. `what` names the
-    expert in error messages. Raises InputError if it is missing."""
+    """Return the path of the expert `name`, a file or folder in `diffusion_models` or in a package.
+
+    `what` names the expert in error messages. Raises InputError if it is missing.
+    """
     return resolve(name, ("diffusion_models", PACKAGES), what, Path.exists)
 
 
 def causal_choices() -> list[str]:
-    """Return the names of all causal models (LingBot-World Fast and 2.0): folders in `diffusion_models` and in packages
-    that hold such a model. Single files in `diffusion_models` are listed if their names state that the model is
-    causal."""
+    """Return the names of all causal models (LingBot-World Fast and 2.0).
+
+    These are folders with such a model in `diffusion_models` and in packages. Single files in `diffusion_models` are
+    listed if their names state that the model is causal.
+    """
     files = list(_listed("diffusion_models"))
     names = {name.rpartition("/")[0] for name in files} - {""}
     roots = map(Path, folder_paths.get_folder_paths("diffusion_models"))
@@ -124,8 +135,11 @@ def causal_choices() -> list[str]:
 
 
 def _by_its_file(root: Path, name: str) -> str:
-    """Return the name of a causal model's folder with its file, or with the pattern SHARDS if the model has several
-    files. Return the folder's name alone if it has neither."""
+    """Return the list entry of a causal model: the folder `name` with its weight file, or with SHARDS for several
+    files.
+
+    Return the folder's name alone if it has neither. `root` is the folder that contains the model's folder.
+    """
     alone = next((file.name for file in (root / name).glob(f"*{_GGUF}")), _ONE_FILE)
     if (root / name / alone).is_file():
         return f"{name}/{alone}"
@@ -133,8 +147,10 @@ def _by_its_file(root: Path, name: str) -> str:
 
 
 def resolve_causal(name: str) -> Path:
-    """Return the folder or file of the causal model `name`, as `causal_choices` lists it. Raises InputError if it is
-    missing or no causal model."""
+    """Return the folder or file of the causal model `name`, an entry of `causal_choices`.
+
+    Raises InputError if it is missing or not a causal model.
+    """
     folder = re.sub(rf"[\\/]({re.escape(_ONE_FILE)}|{re.escape(SHARDS)})$", "", name)
     return resolve(folder, ("diffusion_models", PACKAGES), "causal model", _is_causal)
 
@@ -146,28 +162,37 @@ def _is_causal(path: Path) -> bool:
 
 
 def text_encoder_choices() -> list[str]:
-    """Return the names of all text encoders: the files in `text_encoders`, and the T5 of each package. umt5 encoders
-    come first. Among them, encoders in packages come before others."""
+    """Return the names of all text encoders: the files in `text_encoders`, and the T5 of each package.
+
+    umt5 encoders come first. Among them, encoders in packages come before others.
+    """
     packages = _package_parts("*t5*", _TEXT_ENCODER)
     return _best_first({*_listed("text_encoders"), *packages}, ("*/*umt5*", f"*/{_TEXT_ENCODER}", "*umt5*"))
 
 
 def resolve_text_encoder(name: str) -> Path:
-    """Return the path of the text encoder `name`, in `text_encoders` or in a package: a file, or a folder in diffusers'
-    layout. Raises InputError if it is missing."""
+    """Return the path of the text encoder `name` in `text_encoders` or in a package: a file, or a folder in diffusers'
+    layout.
+
+    Raises InputError if it is missing.
+    """
     return resolve(name, ("text_encoders", PACKAGES), "text encoder", _holds_weights)
 
 
 def vae_choices() -> list[str]:
-    """Return the names of all VAEs: the files in `vae`, and the VAE of each package. VAEs of Wan 2.1 come first. Among
-    them, VAEs in packages come before others."""
+    """Return the names of all VAEs: the files in `vae`, and the VAE of each package.
+
+    VAEs of Wan 2.1 come first. Among them, VAEs in packages come before others.
+    """
     packages = _package_parts("*vae*", _VAE)
     return _best_first({*_listed("vae"), *packages}, ("*/*wan2.1*", f"*/{_VAE}", "*wan*2*1*vae*"))
 
 
 def resolve_vae(name: str) -> Path:
-    """Return the path of the VAE `name`, in `vae` or in a package: a file, or a folder in diffusers' layout. Raises
-    InputError if it is missing."""
+    """Return the path of the VAE `name` in `vae` or in a package: a file, or a folder in diffusers' layout.
+
+    Raises InputError if it is missing.
+    """
     return resolve(name, ("vae", PACKAGES), "VAE", _holds_weights)
 
 
@@ -200,8 +225,8 @@ def resolve_tokenizer(choice: str, encoder: Path) -> Path:
     """Return the path of a tokenizer: a folder in a package, or a file that contains a tokenizer.
 
     `choice` is AUTO, or the name of a package's tokenizer folder. `encoder` is the path of the text encoder. For AUTO,
-    tokenizer folders next to the encoder, then in each package, are searched. Without one, the encoder's file and then
-    the umt5 files in `text_encoders` are searched.
+    tokenizer folders are searched next to the encoder, then in each package. If there are none, the encoder's file and
+    then the umt5 files in `text_encoders` are searched.
 
     Raises InputError if no tokenizer is found.
     """
@@ -223,10 +248,10 @@ def resolve_tokenizer(choice: str, encoder: Path) -> Path:
 
 
 def fingerprint(paths: Iterable[Path | str | None]) -> str:
-    """Return a string that changes if one of the files changes. Folders in `paths` stand for all files in them.
+    """Return a string that changes if one of the files in `paths` changes, so that ComfyUI runs a node again.
 
-    It consists of the files' names, modification times and sizes. None in `paths` is skipped. Raises OSError for a
-    missing file.
+    A folder stands for all files in it. The string consists of the files' names, modification times and sizes. None in
+    `paths` is skipped. Raises OSError for a missing file.
     """
     files: list[Path] = []
     for path in (Path(path) for path in paths if path is not None):
@@ -236,8 +261,10 @@ def fingerprint(paths: Iterable[Path | str | None]) -> str:
 
 
 def _folders() -> Iterator[Path]:
-    """Yield the folders in `models/lingbot_world`. Unfinished quantizations and folders without read permission, such
-    as a drive's `lost+found`, are skipped."""
+    """Yield the folders in `models/lingbot_world`.
+
+    Unfinished quantizations and folders without read permission, such as a drive's `lost+found`, are skipped.
+    """
     for root in map(Path, folder_paths.get_folder_paths(PACKAGES)):
         folders = sorted(root.iterdir()) if _tells(_is_open, root) else []
         yield from (folder for folder in folders if _tells(_is_open, folder) and not _unfinished(folder))
@@ -253,8 +280,10 @@ def _is_open(path: Path) -> bool:
 
 
 def _tells(look: Callable[[Path], object], path: Path) -> bool:
-    """Return `bool(look(path))`. If it raises OSError, for instance because of a missing permission, log the error and
-    return False."""
+    """Return `bool(look(path))`.
+
+    If it raises OSError, for instance because of a missing permission, log the error and return False.
+    """
     try:
         return bool(look(path))
     except OSError as error:
@@ -286,9 +315,9 @@ def _package_experts() -> Iterator[str]:
 
 
 def _package_parts(pattern: str, part: str) -> Iterator[str]:
-    """Yield the names of parts of packages: subfolders and weight files.
+    """Yield the names of parts of packages, each as package/name.
 
-    A subfolder is named `part` and holds the weights of one model. The lower-case name of a weight file matches
+    A part is a subfolder named `part` with the weights of one model, or a weight file whose lower-case name matches
     `pattern`.
     """
     for package in _folders():
@@ -306,8 +335,10 @@ def _listed(model_folder: str) -> Iterator[str]:
 
 
 def _shards_merged(names: Iterable[str]) -> Iterator[str]:
-    """Yield the names, but only one for all shards of a model: their folder, or the first shard outside of a folder. A
-    folder may be yielded several times."""
+    """Yield the names, but only one for all shards of a model: their folder, or the first shard if there is no folder.
+
+    A folder may be yielded several times.
+    """
     for name in names:
         folder, _, file = name.rpartition("/")
         shard = _SHARD.search(file)
@@ -330,8 +361,10 @@ def _best_first(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
 
 
 def resolve(name: str, model_folders: tuple[str, ...], what: str, exists: Callable[[Path], bool]) -> Path:
-    """Return the path of `name` in the first of ComfyUI's `model_folders` where `exists(path)` is true. `what` names
-    the path in error messages. Raises InputError for a name outside of the folders and for a missing path."""
+    """Return the path of `name` in the first of ComfyUI's `model_folders` where `exists(path)` is true.
+
+    `what` names the path in error messages. Raises InputError for a name outside of the folders and for a missing path.
+    """
     parts = parts_of(name, what)
     roots = [Path(root) for folder in model_folders for root in folder_paths.get_folder_paths(folder)]
     try:

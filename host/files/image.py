@@ -1,5 +1,8 @@
-"""Conversion of images for nodes: from files to an IMAGE [B, H, W, C] with values 0 to 1, from an IMAGE to uint8
-pixels, and from any size to the video's size."""
+"""Conversion of images for nodes.
+
+An IMAGE is [B, H, W, C] with values 0 to 1. Files are read into an IMAGE, an IMAGE is converted to uint8 pixels, and
+images are resized to the video's size.
+"""
 
 from pathlib import Path
 
@@ -18,8 +21,10 @@ AREAS = {
     "1280x720, in the image's shape": 1280 * 720,
     "416x240, in the image's shape": 416 * 240,
 }
-"""The choices of the size input that set the video's area in pixels. Height and width then follow from the image's
-aspect ratio, by the official code's rule."""
+"""The choices of the size input that set only the video's area, in pixels.
+
+Height and width then follow from the image's aspect ratio, by the official code's rule.
+"""
 PRESETS = {
     "16:9 (832x480)": (832, 480),
     "9:16 (480x832)": (480, 832),
@@ -28,12 +33,14 @@ PRESETS = {
     "9:16 (720x1280)": (720, 1280),
     "1:1 (960x960)": (960, 960),
 }
-"""The choices of the size input that set the video's (width, height) in pixels. The image's aspect ratio does not
-matter for them."""
+"""The choices of the size input that set the video's (width, height) in pixels, whatever the image's aspect ratio."""
 EXPLICIT = "width and height"
 SIZES = (*AREAS, *PRESETS, EXPLICIT)
 FORMER = {"480*832": 832 * 480, "720*1280": 1280 * 720, "240*416": 416 * 240}
-"""The names that earlier versions used for AREAS, each with its area in pixels. Saved workflows may contain them."""
+"""The names that earlier versions used for the choices in AREAS, each with its area in pixels.
+
+Saved workflows may contain them.
+"""
 FITS = ("stretch", "crop", "pad")
 ONE_FRAME = 1
 
@@ -44,7 +51,7 @@ def read_image(path: Path) -> Tensor:
 
 
 def as_image(picture: Image.Image | np.ndarray) -> Tensor:
-    """Return an RGB picture, uint8 [H, W, 3], as an IMAGE: float32 [1, H, W, 3], values 0 to 1."""
+    """Return an RGB image, uint8 [H, W, 3], as an IMAGE: float32 [1, H, W, 3], values 0 to 1."""
     return torch.from_numpy(np.asarray(picture, dtype=np.float32) / 255)[None]
 
 
@@ -97,7 +104,10 @@ def fit_image(image: Tensor, geometry: Geometry, fit: str) -> Tensor:
 
 
 def _opaque(image: Tensor) -> Tensor:
-    """Return an IMAGE [B, H, W, C] with three channels. An alpha channel is blended with white, as for image files."""
+    """Return an IMAGE [B, H, W, C] with three channels.
+
+    An alpha channel is blended with white, as when image files are read.
+    """
     if image.shape[-1] != 4:
         return image[..., :3]
     alpha = image[..., 3:].clamp(0, 1)

@@ -1,5 +1,7 @@
-"""Measurements of a finished video, an IMAGE [F, H, W, 3]: its estimated camera path, the difference from the intended
-path, and its drift in quality."""
+"""Measurements of a finished video, an IMAGE [F, H, W, 3].
+
+They are its estimated camera path, the difference from the intended path, and its drift in quality.
+"""
 
 from collections.abc import Iterator
 
@@ -18,7 +20,7 @@ from .image import as_image, pixels
 def measure_image(
     images: Tensor, path: CameraPath, every: int, size: tuple[int, int]
 ) -> tuple[Tensor, list[str], list[str]]:
-    """Measure how well a video, an IMAGE [F, H, W, 3], follows `path`.
+    """Measure how well a video, an IMAGE [F, H, W, 3], follows the camera `path`.
 
     Return a drawing as an IMAGE, the lines of a summary, and the lines of a table.
 
@@ -36,8 +38,8 @@ def measure_image(
 def path_of_video(images: Tensor, fov_deg: float) -> tuple[CameraPath, list[str]]:
     """Return the estimated camera path of a video, an IMAGE [F, H, W, 3], and lines of notes about the estimate.
 
-    `fov_deg` is the horizontal field of view in degrees; 0 estimates this too. Raises CameraError for fewer than two
-    frames or too many, and if the camera is found in fewer than half of the keyframes.
+    `fov_deg` is the horizontal field of view in degrees; 0 means that it is estimated too. Raises CameraError for fewer
+    than two frames or too many, and if the camera is found in fewer than half of the keyframes.
     """
     camera = measure.find_camera(_grey(images), fov_deg or None)
     path = measure.video_path(camera)
@@ -64,8 +66,10 @@ def _grey(images: Tensor) -> Iterator[np.ndarray]:
 
 
 def one_by_one(images: Tensor) -> Iterator[Tensor]:
-    """Yield the frames [H, W, 3] of an IMAGE, with a progress bar on the running node. Raises ComfyUI's interrupt if
-    the user cancels the run."""
+    """Yield the frames [H, W, 3] of an IMAGE, with a progress bar on the running node.
+
+    Raises ComfyUI's interrupt exception if the user cancels the run.
+    """
     bar = comfy.utils.ProgressBar(len(images))
     for image in images:
         comfy.model_management.throw_exception_if_processing_interrupted()
