@@ -1,5 +1,4 @@
-"""Registration of the pack in ComfyUI: a check for a second copy of the pack, the order of its workflow templates, and
-the address of its scripts.
+"""Registration of this node pack in ComfyUI: a check for a second copy, the order of templates, the scripts' address.
 
 If two copies are installed, only the copy that loads first registers anything. Otherwise ComfyUI would mix nodes of one
 copy with routes and scripts of the other.
@@ -22,7 +21,7 @@ EXTENSIONS = ("/extensions", "/api/extensions")
 
 
 def gives_way() -> bool:
-    """Return whether another copy of the pack is already loaded.
+    """Return whether another copy of the pack is already loaded, so that this copy must not register anything.
 
     In that case, also log the folders of both copies with a remedy, and remove this copy's scripts from ComfyUI's list,
     so that no page loads them.

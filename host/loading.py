@@ -1,5 +1,7 @@
-"""Loading of model files as MODELs. Files are memory-mapped and checked, and the model is wrapped for ComfyUI's memory
-management."""
+"""Loading of model files as MODELs.
+
+Files are memory-mapped and checked, and the model is wrapped for ComfyUI's memory management.
+"""
 
 import logging
 import threading
@@ -36,12 +38,13 @@ def load_experts(
 ) -> PerExpert[ExactPatches]:
     """Return the high-noise and the low-noise expert as MODELs.
 
+    paths: their files or folders.
     weight_dtype: "default" or one of DTYPE_NAMES.
     progress: a callback progress(done, 2), called after each expert.
-    arithmetic, attention: the precision of linear layers and of attention.
+    arithmetic, attention: the number formats of matrix products and of attention, 8 or 16 bits.
 
-    Raises CheckpointError for unreadable files and for experts that are not a pair. Raises InputError for an arithmetic
-    or attention mode that the device does not support.
+    Raises CheckpointError for unreadable files and for experts that are not a pair. Raises InputError for a format that
+    the device does not support.
     """
     checkpoints = open_experts(paths)
     high = load_patcher(checkpoints.high, weight_dtype, "high", arithmetic, attention)
@@ -54,9 +57,11 @@ def load_experts(
 def load_causal(
     folder: Path, weight_dtype: str, arithmetic: Arithmetic = "auto", attention: AttentionMode = "auto"
 ) -> ExactPatches:
-    """Return the causal model in a file or folder as a MODEL, and log its release and licence. The arguments are those
-    of `load_experts`. Raises CheckpointError, and InputError for an arithmetic or attention mode that the device does
-    not support."""
+    """Return the causal model in a file or folder as a MODEL, and log its release (such as Fast or 2.0) and licence.
+
+    The arguments are described in `load_experts`. Raises CheckpointError for unreadable files, and InputError for an
+    arithmetic or attention mode that the device does not support.
+    """
     patcher = load_patcher(folder, weight_dtype, arithmetic=arithmetic, attention=attention)
     for line in patcher.model.checkpoint.release_lines:
         logging.info("%s", line)
@@ -71,15 +76,16 @@ def load_patcher(
     attention: AttentionMode = "auto",
     disable_dynamic: bool = False,
 ) -> ExactPatches:
-    """Return an expert or a causal model as a MODEL. Its weights stay views into the memory-mapped file until sampling
-    needs them. ComfyUI calls this function again to rebuild the MODEL.
+    """Return an expert or a causal model as a MODEL. ComfyUI calls this function again to rebuild the MODEL.
+
+    The weights stay views into the memory-mapped file until sampling needs them.
 
     source: a file, a folder or an open checkpoint.
     role: "high" or "low" for an expert, None for a causal model.
-    disable_dynamic: do not use ComfyUI's dynamic VRAM.
+    disable_dynamic: True to load without ComfyUI's dynamic VRAM.
 
-    The other arguments are those of `load_experts`. Raises CheckpointError, and InputError for an arithmetic or
-    attention mode that the device does not support.
+    The other arguments are described in `load_experts`. Raises CheckpointError for unreadable files, and InputError for
+    an arithmetic or attention mode that the device does not support.
     """
     device = comfy.model_management.get_torch_device()
     dtype = compute_dtype(weight_dtype, device)
@@ -105,15 +111,19 @@ def load_patcher(
 
 
 def check_8_bits(checkpoint: Checkpoint, arithmetic: Arithmetic, attention: AttentionMode) -> tuple[str, ...]:
-    """Return notes for the user about the chosen 8-bit modes on ComfyUI's device. Raises InputError for an arithmetic
-    or attention mode that the device does not support."""
+    """Return notes for the user about the chosen 8-bit modes on ComfyUI's device.
+
+    Raises InputError for an arithmetic or attention mode that the device does not support.
+    """
     device = comfy.model_management.get_torch_device()
     return attention_8bit.check_8_bits(arithmetic, attention, device, checkpoint.config)
 
 
 def compute_dtype(weight_dtype: str, device: torch.device) -> torch.dtype:
-    """Return the dtype with the name `weight_dtype`. For "default" it is the first of bf16, fp16 and fp32 that ComfyUI
-    recommends for the device."""
+    """Return the dtype with the name `weight_dtype`.
+
+    For "default" it is the first of bf16, fp16 and fp32 that ComfyUI recommends for the device.
+    """
     if weight_dtype in DTYPE_NAMES:
         return torch_dtype(weight_dtype)
     if comfy.model_management.should_use_bf16(device, prioritize_performance=True, manual_cast=True):
@@ -149,12 +159,11 @@ def _log_memory(checkpoint: Checkpoint, dtype: torch.dtype, arithmetic: Arithmet
 
 
 def mark_file_slices(model: torch.nn.Module, checkpoint: Checkpoint) -> int:
-    """Attach to each weight of `model` its file, offset and size in the checkpoint, and return the number of such
-    weights.
+    """Attach to each weight of `model` its file, offset and size in the checkpoint. Return the number of such weights.
 
     The attribute is the one that ComfyUI's own safetensors loader sets. ComfyUI's dynamic VRAM reads weights with this
-    attribute directly from the file to the GPU. Other weights are copied out of the memory map in one thread, and this
-    is slow.
+    attribute directly from the file to the GPU. Other weights are copied out of the memory map in one thread, which is
+    slow.
     """
     mapped = {
         entry.view().data_ptr(): entry
@@ -164,8 +173,11 @@ def mark_file_slices(model: torch.nn.Module, checkpoint: Checkpoint) -> int:
 
     @cache
     def opened(file: MappedFile):
-        """Open a mapped file, and return (file object, lock). All weights of a file share one pair, because the result
-        is cached. Raises CheckpointError if the file has changed."""
+        """Open a mapped file, and return (file object, lock).
+
+        The result is cached, so all weights of a file share one file object and one lock. Raises CheckpointError if the
+        file has changed.
+        """
         return file.open(), threading.Lock()
 
     marked = 0

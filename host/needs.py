@@ -11,7 +11,8 @@ from importlib import import_module
 from operator import attrgetter
 
 OLDEST = "0.33"
-"""The oldest version of ComfyUI that the pack supports. pyproject.toml has the same version for ComfyUI's Manager."""
+"""The oldest version of ComfyUI that the pack supports. pyproject.toml states the same version for ComfyUI's
+Manager."""
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -138,13 +139,18 @@ NEEDS: dict[str, tuple[str, ...]] = {
     ),
     "machine": _names("comfy.model_management: get_torch_device soft_empty_cache"),
 }
-"""A dict from each module of nodes/ to the names, as `module:name`, that this module needs. They include the needs of
-the modules in host/ that it imports."""
+"""The names, as `module:name`, that each module of nodes/ needs from ComfyUI, by the module's name.
+
+They include the needs of the modules in host/ that it imports.
+"""
 
 
 def usable(modules: Iterable[str], ours: str) -> list[str]:
-    """Return the `modules` of nodes/ for which this ComfyUI has all needed names; leave out the others. Log the missing
-    names. `ours` is the version of the pack, for the log."""
+    """Return the `modules` of nodes/ for which this ComfyUI has all needed names, and log the missing names of the
+    others.
+
+    `ours` is the version of the pack, for the log.
+    """
     wanted = {name for names in NEEDS.values() for name in (*EVERY_NODE, *names)}
     missing = {name for name in wanted if not _is_there(name)}
     if not missing:

@@ -11,8 +11,10 @@ from ...errors import InputError
 _FORBIDDEN = re.compile(r'[<>"|?*\x00-\x1f]')
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?$", re.IGNORECASE)
 _MOST_BYTES, _MOST_CHARACTERS = 255, 1000
-"""_MOST_BYTES is the largest size in bytes of one part of a path, as in common file systems. _MOST_CHARACTERS is the
-largest number of characters in a whole name."""
+"""_MOST_BYTES is the largest size in bytes of one part of a path, the limit of common file systems.
+
+_MOST_CHARACTERS is the largest number of characters in a whole name.
+"""
 _MOST_BYTES_OF_NEW = 240
 """The limit of a new folder's name in bytes. It is below _MOST_BYTES because an unfinished folder has the suffix
 `.part`."""
@@ -37,7 +39,7 @@ def new_parts(name: str, what: str) -> list[str]:
 
     Raises InputError for a name that `parts_of` rejects, for more than two parts, and for a part that ends with
     `.part`. A part is also rejected if Windows cannot store it, or if it has more than _MOST_BYTES_OF_NEW bytes. `what`
-    is the kind of folder for the message.
+    describes the folder in the message.
     """
     parts = parts_of(name, what)
     if len(parts) > 2:

@@ -1,4 +1,4 @@
-"""Functions of the quantizing node: the list of models that can be quantized, the folder of the result, progress and
+"""Functions of the node that quantizes models: the list of models, the folder of the result, progress and
 interruption."""
 
 import os
@@ -26,8 +26,8 @@ _TEXT_ENCODER = ("token_embedding.weight", "shared.weight", "embed_tokens.weight
 def source_choices() -> list[str]:
     """Return the sorted names of all models that can be quantized and are not yet in NF4 or FP4.
 
-    The models are packages (folders with experts), causal models, experts and text encoders. A file that cannot be
-    read, such as GGUF without the package gguf, is included, so that choosing it shows the error.
+    The models are downloaded folders with experts, causal models, single experts and text encoders. A file that cannot
+    be read, such as GGUF without the package gguf, is included, so that choosing it shows the error.
     """
     causal = (name.removesuffix(f"/{folders.SHARDS}") for name in folders.causal_choices())
     names = {*folders.package_choices(), *causal, *folders.expert_choices(), *folders.text_encoder_choices()}
@@ -35,14 +35,15 @@ def source_choices() -> list[str]:
 
 
 def resolve_source(name: str) -> Path:
-    """Return the path of the file or folder of `name`, a name from `source_choices`. Raises InputError if it is
-    missing."""
+    """Return the path of the file or folder with a name from `source_choices`. Raises InputError if it is missing."""
     return folders.resolve(name, ("diffusion_models", folders.PACKAGES, "text_encoders"), "model", Path.exists)
 
 
 def new_package(name: str) -> Path:
-    """Return the path for a new folder `name` in `models/lingbot_world`. Raises InputError for an invalid name and for
-    an existing folder. No folder is created."""
+    """Return the path for a new folder `name` in `models/lingbot_world`. No folder is created.
+
+    Raises InputError for an invalid name and for an existing folder.
+    """
     parts = new_parts(name, "folder")
     roots = [Path(root) for root in folder_paths.get_folder_paths(folders.PACKAGES)]
     there = next((folder for folder in (root.joinpath(*parts) for root in roots) if folder.exists()), None)
@@ -63,8 +64,11 @@ def device() -> str:
 
 @contextmanager
 def show_stage(_name: str, _unit: str) -> Iterator[Progress]:
-    """Yield a callback `progress(done, total)` that updates the running node's progress bar. The callback raises
-    ComfyUI's interrupt if the user has cancelled the run. The arguments (a stage's name and unit) are ignored."""
+    """Yield a callback `progress(done, total)` that updates the running node's progress bar.
+
+    The callback raises ComfyUI's interrupt exception if the user has cancelled the run. The arguments, the name of a
+    stage of quantization and its unit, are ignored.
+    """
     bar = comfy.utils.ProgressBar(1)
 
     def update(done: int, total: int) -> None:
@@ -89,7 +93,7 @@ def _fits(path: Path) -> bool:
 def _fits_as_it_is(path: Path, _written: str) -> bool:
     """Return whether a file or folder holds a model or text encoder that is not yet in bitsandbytes' 4-bit format.
 
-    Results are cached by path and `_written`, the fingerprint of the files. Changed files have another fingerprint, so
+    Results are cached by path and `_written`, a fingerprint of the files. Changed files have another fingerprint, so
     they are read again.
     """
     names = list(read_tensors(path))

@@ -1,7 +1,7 @@
-"""Files of a causal model's state, from which a video can be continued. They are written to ComfyUI's output folder,
-and read from the output folder and the input folder.
+"""Files with a causal model's state, from which a video can be continued.
 
-A name may come from a stranger's workflow, so only these folders are searched.
+They are written to ComfyUI's output folder, and read from the output folder and the input folder. A name may come from
+a stranger's workflow, so only these folders are searched.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ folder."""
 
 
 def save(state: WorldState, prefix: str) -> Path:
-    """Write a state to a new file in the output folder and return its path. The name is `prefix` and the next free
-    number, as in ComfyUI's own save nodes. Raises InputError for an invalid prefix."""
+    """Write a state to a new file in ComfyUI's output folder and return the file's path.
+
+    The file's name is `prefix` and the next free number, as in ComfyUI's own save nodes. Raises InputError for an
+    invalid prefix.
+    """
     check_prefix(prefix)
     folder, name, counter, _, _ = folder_paths.get_save_image_path(prefix, folder_paths.get_output_directory())
     path = Path(folder) / f"{name}_{counter:05}_{SUFFIX}"
@@ -39,8 +42,10 @@ def check_prefix(prefix: str) -> None:
 
 
 def choices() -> list[str]:
-    """Return the names of all state files in the input folder, then of those in the output folder. The latter end with
-    OF_OUTPUT."""
+    """Return the names of all state files in ComfyUI's input folder, then of all in its output folder.
+
+    Names in the output folder end with OF_OUTPUT.
+    """
     found = []
     for root, mark in _roots():
         files = (Path(folder, name) for folder, _, names in os.walk(root) for name in names if name.endswith(SUFFIX))
@@ -49,16 +54,21 @@ def choices() -> list[str]:
 
 
 def load(name: str) -> WorldState:
-    """Return the state in the file `name`. Raises InputError for a missing file and for a name that leads out of
-    ComfyUI's input and output folders, and CheckpointError for an incomplete file."""
+    """Return the state in the file `name`.
+
+    Raises InputError for a missing file and for a name that leads out of ComfyUI's input and output folders, and
+    CheckpointError for an incomplete file.
+    """
     from ...pipeline.state import load_state  # not at the start of ComfyUI: it imports the model
 
     return load_state(resolve(name))
 
 
 def resolve(name: str) -> Path:
-    """Return the path of the state file `name`. Raises InputError if the path leaves the input or output folder, also
-    through a symbolic link."""
+    """Return the path of the state file `name`.
+
+    Raises InputError if the path leaves ComfyUI's input or output folder, also through a symbolic link.
+    """
     root, mark = next((root, mark) for root, mark in reversed(_roots()) if name.endswith(mark))
     path = root.joinpath(*parts_of(name.removesuffix(mark), "state", f"{root.name} folder"))
     if not path.resolve().is_relative_to(root.resolve()):
@@ -67,6 +77,8 @@ def resolve(name: str) -> Path:
 
 
 def _roots() -> tuple[tuple[Path, str], ...]:
-    """Return two pairs (folder, mark): the input folder with an empty mark, and the output folder with OF_OUTPUT. A
-    name ends with the mark of its folder."""
+    """Return two pairs (folder, mark): ComfyUI's input folder with an empty mark, and its output folder with OF_OUTPUT.
+
+    The mark is the end of the names of files in this folder.
+    """
     return (Path(folder_paths.get_input_directory()), ""), (Path(folder_paths.get_output_directory()), OF_OUTPUT)

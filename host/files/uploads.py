@@ -1,4 +1,4 @@
-"""The HTTP route to which a browser uploads camera files. It stores them in a new folder of ComfyUI's input folder.
+"""The HTTP route to which a browser uploads camera files, which are stored in a new folder of ComfyUI's input folder.
 
 The folder's name contains a hash of the files, so no upload overwrites other files.
 """
@@ -52,10 +52,10 @@ def register(server) -> None:
 def keep_files(kind: str, files: Files) -> tuple[str, list[str]]:
     """Store uploaded camera files in a new folder of ComfyUI's input folder, and unpack zip archives.
 
-    Return the name of the first uploaded camera path, and all names that the nodes now offer for `kind`. The same files
-    uploaded again use the existing folder.
+    Return the name of the first uploaded camera path, and all names in the list `kind`. If the same files are uploaded
+    again, the existing folder is used.
 
-    kind: "poses" or "cameras", a key of LISTS.
+    kind: the list of a node's input that gets the file: "poses" or "cameras", a key of LISTS.
     files: (name, content) of each file.
 
     Raises CameraError, and stores nothing, if the files contain no camera path. Raises OSError if a file cannot be
@@ -102,8 +102,10 @@ def _of_zip(name: str, data: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def _inside(name: str) -> PurePosixPath:
-    """Return the name of an uploaded file as a relative path. Raises CameraError for a name that leads out of the
-    upload's folder."""
+    """Return the name of an uploaded file as a relative path.
+
+    Raises CameraError for a name that leads out of the upload's folder.
+    """
     parts = [part for part in re.split(r"[\\/]+", name) if part not in ("", ".")]
     if not parts or any(part == ".." or re.search(r"[:\0]", part) for part in parts):
         raise CameraError(f"{name!r} is not the name of a camera file")
@@ -111,8 +113,10 @@ def _inside(name: str) -> PurePosixPath:
 
 
 def _without_common_folder(files: Files) -> Files:
-    """Return the files with all common parent folders removed from their names. Files get the same names whether the
-    user uploads a folder or the files in it."""
+    """Return the files with all common parent folders removed from their names.
+
+    Files thus get the same names whether the user uploads a folder or the files in it.
+    """
     tops = {PurePosixPath(name).parts[0] for name, _ in files}
     if len(tops) != 1 or any(len(PurePosixPath(name).parts) == 1 for name, _ in files):
         return files
@@ -128,7 +132,7 @@ def _folder_name(sent: Files, files: Files) -> str:
 
 
 def _write(folder: Path, files: Files) -> None:
-    """Write the files to a temporary folder, then rename it to `folder`, so that readers never see a part of the
+    """Write the files to a temporary folder, then rename it to `folder`, so that readers never see only some of the
     files."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:

@@ -1,5 +1,7 @@
-"""The BaseModel of ComfyUI for an expert or a causal model. It prepares the conditioning, estimates the memory of a
-step, and holds the camera cache."""
+"""ComfyUI's BaseModel for an expert or a causal model.
+
+It prepares the conditioning, estimates the memory of a step, and holds the camera cache.
+"""
 
 import logging
 import threading
@@ -29,23 +31,29 @@ from .patches import foreign
 from .transformer import CAMERA_CACHE, TIMESTEP, HostModel
 
 CAMERA = "lingbot_camera"
-"""The key of the camera in a conditioning. The value is a Pluecker map [1, 384, f, h, w], or [1, 448, f, h, w] for a
-model with action input."""
-CAMERA_CACHE_MODE = "lingbot_camera_cache"
-"""The key in transformer_options of the CameraCacheMode. The default is "auto".
+"""The key of the camera in a conditioning.
 
-auto: the cache uses memory that is free.
+The value is a Pluecker map [1, 384, f, h, w], or [1, 448, f, h, w] for a model with action input.
+"""
+CAMERA_CACHE_MODE = "lingbot_camera_cache"
+"""The key in transformer_options of the CameraCacheMode, "auto" by default.
+
+auto: the cache uses only memory that is free.
 gpu: ComfyUI unloads other models to make room for the cache.
 off: the camera is not cached.
 """
 BATCH_HEADROOM = 1.5
-"""The factor by which the free memory must exceed a step's memory. Otherwise ComfyUI does not run prompt and negative
-prompt as one batch."""
+"""The factor by which the free memory must exceed a step's memory for a batch of prompt and negative prompt.
+
+With less free memory, ComfyUI runs them one after the other.
+"""
 _FREEING = threading.Lock()
-"""A lock for ComfyUI's list of loaded models. The list is not thread-safe, and MultiGPU CFG Split runs one thread per
-device."""
+"""A lock for ComfyUI's list of loaded models.
+
+The list is not thread-safe, and the node MultiGPU CFG Split runs one thread per device.
+"""
 CHUNK_INPUTS = "lingbot_world_chunk"
-"""The key in transformer_options under which a rollout passes the `ChunkInputs` of its current chunk."""
+"""The key in transformer_options of the `ChunkInputs` of a rollout's current chunk."""
 ONLY_ROLLOUT = (
     "this is a causal model (LingBot-World Fast or 2.0), which makes a video chunk by chunk: connect it to "
     "LingBot-World Rollout; samplers take the experts of Load LingBot-World Experts"
@@ -53,7 +61,7 @@ ONLY_ROLLOUT = (
 
 
 class ChunkInputs(NamedTuple):
-    """The model inputs for a chunk of f latent frames. They replace the inputs that ComfyUI has prepared.
+    """The model inputs for a chunk of f latent frames, which replace the inputs that ComfyUI has prepared.
 
     y: the image conditioning [1, 20, f, h, w].
     context: the prompt's embedding [1, L, D].
@@ -70,8 +78,10 @@ Role = Literal["high", "low"]
 
 
 class _Sizes(dict):
-    """A dict of the model's sizes, which ComfyUI and nodes read. Indexing it by a missing key, such as a size of a
-    U-Net, raises InputError."""
+    """A dict of the model's sizes, which ComfyUI and nodes read.
+
+    A missing key, such as a size of a U-Net, raises InputError.
+    """
 
     def __missing__(self, name):
         raise InputError(
@@ -101,7 +111,7 @@ class ExpertConfig(comfy.supported_models.WAN21_T2V):
 
 
 class CameraCond(comfy.conds.CONDNoiseShape):
-    """A camera condition with one batch element. It is broadcast over a batch of prompt and negative prompt."""
+    """A camera condition with one batch element, which is shared by a batch of prompt and negative prompt."""
 
     def process_cond(self, batch_size, area, **kwargs):
         rows = 1 if len(self.cond) == 1 else batch_size
@@ -117,8 +127,11 @@ class CameraCond(comfy.conds.CONDNoiseShape):
 
 
 class LingBotWorldExpert(comfy.model_base.WAN21):
-    """The BaseModel of an expert or a causal model. It adds a camera to the conditioning of ComfyUI's Wan model (image
-    latent, mask, text), and its network is the engine's transformer."""
+    """ComfyUI's BaseModel for an expert or a causal model.
+
+    It adds a camera to the conditioning of ComfyUI's Wan model (image latent, mask, text). Its network is the engine's
+    transformer.
+    """
 
     def __init__(self, model: HostModel, checkpoint: Checkpoint | None = None, role: Role | None = None):
         # WAN21's own constructor would build core's transformer.
@@ -171,8 +184,10 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         return self.camera_cache_for_step(mode, shape[2:], self._step_bytes(shape))
 
     def watch_options(self) -> None:
-        """Reset the check of transformer_options at the beginning of a run. If a later step has an unknown key that the
-        first step did not have, the node shows a warning."""
+        """Forget the first step's transformer_options, at the beginning of a run.
+
+        If a later step has an unknown key that the first step did not have, the node shows a warning.
+        """
         self.usual_options, self.warned = None, ""
 
     def _watch(self, options: dict) -> None:
@@ -203,8 +218,11 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         return out
 
     def padded(self, text: torch.Tensor) -> torch.Tensor:
-        """Return a prompt's embedding [B, L, D] padded with zeros to the model's text length, so that prompt and
-        negative prompt can run as one batch. A longer embedding, as from Conditioning Concat, is returned unchanged."""
+        """Return a prompt's embedding [B, L, D] padded with zeros to the model's text length.
+
+        Prompt and negative prompt can then run as one batch. A longer embedding, as from Conditioning Concat, is
+        returned unchanged.
+        """
         missing = self.diffusion_model.config.text_len - text.shape[1]
         return F.pad(text, (0, 0, 0, missing)) if missing > 0 else text
 
@@ -218,8 +236,11 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         )
 
     def memory_required(self, input_shape, cond_shapes=None, **later_versions_options):
-        """Return the bytes, without the weights, that a step with a camera needs for a latent of `input_shape`
-        [B, 16, f, h, w]. A rollout's cached keys and values are included."""
+        """Return the bytes, without the weights, that a step with a camera needs for a latent of `input_shape` [B, 16,
+        f, h, w].
+
+        A rollout's cached keys and values are included.
+        """
         self.last_memory_required = self._step_bytes(input_shape) + self.key_value_bytes
         return self.last_memory_required
 
@@ -233,9 +254,10 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
     def camera_cache_for_step(
         self, mode: CameraCacheMode, latent_size: tuple[int, int, int], step_bytes: int
     ) -> CameraCache | None:
-        """Return the camera cache for the next step, or None if the step has to run without it.
+        """Return the camera cache for the next step, or None if the step has to run without a cache.
 
-        `limit_bytes` of the returned cache is its current size plus the device memory that the step leaves free.
+        The attribute `limit_bytes` of the returned cache is its current size plus the device memory that the step
+        leaves free.
 
         mode: a CameraCacheMode; see CAMERA_CACHE_MODE.
         latent_size: the latent's (frames, height, width).
@@ -278,5 +300,6 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
 
 
 def is_causal(patcher) -> bool | None:
-    """Return whether a MODEL of LingBot-World is a causal one. Return None for a MODEL of another kind."""
+    """Return True for the MODEL of a causal model, False for an expert, and None for a MODEL that is not
+    LingBot-World's."""
     return patcher.model.diffusion_model.config.causal if isinstance(patcher.model, LingBotWorldExpert) else None

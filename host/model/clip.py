@@ -1,5 +1,8 @@
-"""Encoding of prompts in ComfyUI. The text encoder is either streamed block by block for each new prompt, or loaded as
-an ordinary CLIP that stays in memory."""
+"""Encoding of prompts in ComfyUI.
+
+The text encoder is either streamed block by block for each new prompt, or loaded as an ordinary CLIP that stays in
+memory.
+"""
 
 import re
 from collections import OrderedDict
@@ -36,16 +39,17 @@ _SYNTAX = re.compile(r"\([^()]+:\s*\d*\.?\d+\s*\)|(?<!\S)embedding:\S")
 _WORKSPACE = 512 << 20
 _CORE_BUCKETS = 32
 KEPT = 8
-"""The largest number of embeddings in the cache, in host memory. An embedding has 16 KB per token, so at most 8 MB."""
+"""The largest number of embeddings that are cached in host memory. An embedding has 16 KB per token, so at most 8
+MB."""
 _kept: OrderedDict[tuple[str, str], Tensor] = OrderedDict()
 
 
 def encode_prompts(encoder: Path, tokenizer: Path, prompts: Sequence[str]) -> list[Conditioning]:
-    """Return a CONDITIONING for each prompt. Its embedding is float32 [1, 512, D], zero after the prompt's last token.
-    Raises TextError for unusable files.
+    """Return a CONDITIONING for each prompt, with an embedding float32 [1, 512, D] that is zero after the last token.
 
     Recent prompts come from a cache. For others only one block of the text encoder is in memory at a time. After each
-    block the node's progress bar advances, and ComfyUI's interrupt is raised if the user has cancelled the run.
+    block the node's progress bar advances, and ComfyUI's interrupt exception is raised if the user has cancelled the
+    run. Raises TextError for unusable files.
     """
     show_warning("")
     if any(_SYNTAX.search(prompt) for prompt in prompts):
@@ -77,8 +81,11 @@ def encode_prompts(encoder: Path, tokenizer: Path, prompts: Sequence[str]) -> li
 
 
 def encode_with_events(encoder: Path, tokenizer: Path, prompt: str, negative: str, events: str) -> list[Conditioning]:
-    """Return the CONDITIONING of a prompt with its events, then that of the negative prompt. `events` is a JSON text,
-    or empty for no events. Raises InputError for invalid events, and TextError for unusable files."""
+    """Return the CONDITIONING of a prompt with its events, then the CONDITIONING of the negative prompt.
+
+    `events` is a JSON text with the later prompts of a video and their times, or empty for no events. Raises InputError
+    for invalid events, and TextError for unusable files.
+    """
     if not events.strip():
         return encode_prompts(encoder, tokenizer, [prompt, negative])
     from ...live.worlds.events import events_of, prompts_by_second  # not at the start of ComfyUI: it imports the model
@@ -95,8 +102,8 @@ def encode_with_events(encoder: Path, tokenizer: Path, prompt: str, negative: st
 def _embeddings(
     files: Iterable[Path], prompts: Iterable[str], encode: Callable[[list[str]], list[Tensor]]
 ) -> list[Tensor]:
-    """Return the embedding [L, D] of each prompt. Prompts that are not in the cache are encoded together, by
-    `encode(missing)`.
+    """Return the embedding [L, D] of each prompt. Prompts that are not in the cache are encoded by one call of
+    `encode`.
 
     The cache's keys include the fingerprint of `files`, the paths of text encoder and tokenizer. A prompt of 512 tokens
     is not cached, because only its encoding shows the warning that the prompt was cut.
@@ -163,8 +170,10 @@ def load_clip(
 
 
 def _warn_of_layers(encoder: type) -> type:
-    """Return a subclass of ComfyUI's text encoder class. It shows a warning on the node if CLIP Set Last Layer selects
-    an earlier layer."""
+    """Return a subclass of ComfyUI's text encoder class that shows a warning for another layer than the last one.
+
+    The node CLIP Set Last Layer selects another layer.
+    """
 
     class PromptEncoder(encoder):
         def set_clip_options(self, options):
@@ -179,8 +188,10 @@ def _warn_of_layers(encoder: type) -> type:
 
 
 def _core_config(config: UMT5Config) -> dict[str, int]:
-    """Return the encoder's sizes under the key names of ComfyUI's umt5_config_xxl.json. Raises TextError if the number
-    of relative position buckets differs from ComfyUI's."""
+    """Return the encoder's sizes under the key names of ComfyUI's umt5_config_xxl.json.
+
+    Raises TextError if the number of relative position buckets differs from ComfyUI's.
+    """
     if config.buckets != _CORE_BUCKETS:
         raise TextError(
             f"ComfyUI's T5 has {_CORE_BUCKETS} relative position buckets, this file has {config.buckets}; "
@@ -197,8 +208,11 @@ def _core_config(config: UMT5Config) -> dict[str, int]:
 
 
 class PromptTokenizer(sd1_clip.SDTokenizer):
-    """A tokenizer for ComfyUI's CLIP with a limit of 512 tokens. It supports ComfyUI's prompt syntax (weights in
-    parentheses, embeddings). Text clean-up and token ids are those of the official code."""
+    """A tokenizer for ComfyUI's CLIP with a limit of 512 tokens.
+
+    It supports ComfyUI's prompt syntax (weights in parentheses, embeddings). Text clean-up and token ids are the same
+    as in the official code.
+    """
 
     def __init__(self, ids: Tokenizer, dim: int, embedding_directory=None, tokenizer_data=None):
         super().__init__(
@@ -216,8 +230,10 @@ class PromptTokenizer(sd1_clip.SDTokenizer):
         )
 
     def tokenize_with_weights(self, text: str, return_word_ids: bool = False, **kwargs) -> list[list[tuple]]:
-        """Return a list with one list of (id, weight) pairs, padded to 512 tokens. A longer text is cut but keeps its
-        end-of-sequence token, and the node shows a warning."""
+        """Return a list with one list of (id, weight) pairs, padded to 512 tokens.
+
+        A longer text is cut but keeps its end-of-sequence token, and the node shows a warning.
+        """
         show_warning("")
         (tokens,) = super().tokenize_with_weights(text, return_word_ids, **kwargs)
         if len(tokens) > MAX_TOKENS:

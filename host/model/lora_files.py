@@ -1,5 +1,8 @@
-"""Support for LoRA tensors that ComfyUI's own loader ignores. They are added to its patches. If this is not possible,
-the running node shows how many are missing."""
+"""Support for LoRA tensors that ComfyUI's own loader ignores.
+
+They are added to the patches that ComfyUI makes from a LoRA file. If this is not possible, the running node shows how
+many are missing.
+"""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -22,14 +25,14 @@ NAMED = 3
 
 
 def completed(patches: dict[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-    """Return ComfyUI's `patches` of the running node's LoRA, with additions for the tensors that ComfyUI's loader
-    ignores.
+    """Return ComfyUI's `patches` of the running node's LoRA, with additions for tensors that ComfyUI's loader ignores.
 
     The additions are modulations, biases of the up matrices, and weights under other key names. A patch is replaced if
-    the file's header or adapter_config.json states another scale.
+    the file's header or adapter_config.json states another scale than ComfyUI uses.
 
-    If `read_loras` cannot read the file, `patches` is returned unchanged. The node then shows the fault of the stated
-    scale, or the number of ignored tensors. If the node has no LoRA or several LoRAs, `patches` is returned unchanged.
+    If `read_loras` cannot read the file, `patches` is returned unchanged. The node then shows that the stated scale is
+    invalid, or the number of ignored tensors. If the node has no LoRA or several LoRAs, `patches` is returned
+    unchanged.
 
     patches: ComfyUI's patches, by PREFIX and the official name of the parameter.
     shapes: the shape of each model parameter, by official name.
@@ -92,8 +95,10 @@ def _scaled_otherwise(patch: Any, changes: Collection[Change]) -> bool:
 
 
 def _name_left_out(file: Path, patches: Mapping[str, Any], error: CheckpointError) -> None:
-    """Show on the running node how many of a LoRA file's tensors ComfyUI's loader ignores. `error` is the engine's
-    reason why it cannot read the file."""
+    """Show on the running node how many of a LoRA file's tensors ComfyUI's loader ignores.
+
+    `error` is the engine's reason why it cannot read the file.
+    """
     try:
         keys = read_tensors(file).keys()
     except CheckpointError as unread:

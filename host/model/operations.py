@@ -1,4 +1,5 @@
-"""The model's layers, built on ComfyUI's weight casting. So offloading, dynamic VRAM and LoRAs apply to every weight.
+"""The model's layers, built on ComfyUI's weight casting, so that offloading, dynamic VRAM and LoRAs apply to every
+weight.
 
 A weight in 4 or 8 bits is a QuantizedTensor of views into the memory-mapped file. It stays quantized when it moves
 between devices, and it is decoded for each use.
@@ -58,8 +59,11 @@ def weight_and_bias(
 
 
 def in_8_bits(weight: Tensor, reference: Tensor, dtype: torch.dtype) -> EightBit:
-    """Return a weight [out, in], plain or quantized, in the 8-bit `dtype` (float8_e4m3fn or int8). Each row has one
-    scale. The result is on the device of `reference`."""
+    """Return a weight [out, in], plain or quantized, in the 8-bit `dtype` (float8_e4m3fn or int8), with a scale for
+    each row.
+
+    The result is on the device of `reference`.
+    """
     if not is_quantized(weight):
         return eight_bit_weight(weight, reference.device, dtype)
     if hasattr(weight.layout_cls, "recode"):  # a layout of this pack
@@ -71,11 +75,10 @@ def in_8_bits(weight: Tensor, reference: Tensor, dtype: torch.dtype) -> EightBit
 
 
 class Linear(comfy.ops.manual_cast.Linear):
-    """A linear layer with a plain or quantized weight. `as_loaded` holds the original parameters, which are views into
-    the memory-mapped file.
+    """A linear layer with a plain or quantized weight.
 
-    The layer computes in the precision `arithmetic`. With a LoRA it computes in the model's dtype instead, so that the
-    LoRA is exact.
+    `as_loaded` holds the original parameters, which are views into the memory-mapped file. The layer multiplies in the
+    number format `arithmetic`. With a LoRA it computes in the model's dtype instead, so that the LoRA is exact.
     """
 
     arithmetic: Arithmetic = "bf16"
@@ -91,7 +94,8 @@ class Linear(comfy.ops.manual_cast.Linear):
 
     @contextmanager
     def prepared(self, reference: Tensor) -> Iterator[Layer]:
-        """Yield this layer as a function of an input [..., in]. All calls share one decoded weight."""
+        """Yield this layer as a function of an input [..., in], for use in a `with` statement. All calls share one
+        decoded weight."""
         if self.computes_in_8_bits:
             decode = partial(in_8_bits, dtype=DTYPES[self.arithmetic])
             with weight_and_bias(self, reference, decode) as (weight, bias):
@@ -116,8 +120,10 @@ class Linear(comfy.ops.manual_cast.Linear):
 
     @property
     def weight_scales(self) -> Tensor | None:
-        """The scales of a quantized weight, or None for a plain weight. `state_dict` contains the scales, because
-        ComfyUI computes the model's size from the state dict."""
+        """The scales of a quantized weight, or None for a plain weight.
+
+        `state_dict` contains the scales, because ComfyUI computes the model's size from the state dict.
+        """
         return self.weight._params.scale if is_quantized(self.weight) else None
 
     def _save_to_state_dict(self, destination, prefix, keep_vars):
@@ -141,8 +147,8 @@ class Linear(comfy.ops.manual_cast.Linear):
     def _moved(self, name: str, parameter: torch.nn.Parameter, fn) -> torch.nn.Parameter:
         """Return `fn(parameter)`, where `fn` moves or converts a tensor.
 
-        If the result would have the file's device and dtype, return the view into the file, without a copy. If `upload`
-        accepts the parameter, return it unchanged; the upload moves it later.
+        If the result would have the file's device and dtype, return the view into the file, without a copy. If a
+        PendingUpload collects the parameter, return it unchanged; the upload moves it later.
         """
         in_file = self.as_loaded.get(name)
         target = fn(torch.empty(0, device=parameter.device, dtype=parameter.dtype))
@@ -155,10 +161,10 @@ class Linear(comfy.ops.manual_cast.Linear):
 
 
 class PendingUpload:
-    """A collection of an expert's parameters that are sent to `device` together, at the full speed of the bus.
+    """A collection of an expert's parameters that are copied to `device` together, at the full speed of the bus.
 
     With `--disable-dynamic-vram` ComfyUI calls `.to(device)` on one layer after another. Each call would read the
-    memory-mapped file page by page. During an upload the layers only register their parameters.
+    memory-mapped file page by page. While a PendingUpload is open, the layers only register their parameters.
     """
 
     def __init__(self, checkpoint: Checkpoint, network: torch.nn.Module, dtype: torch.dtype, device: torch.device):
@@ -167,10 +173,12 @@ class PendingUpload:
         self.waiting: dict[str, tuple[Linear, str]] = {}
 
     def takes(self, layer: Linear, parameter: str, target: Tensor) -> bool:
-        """Register the layer's `parameter` ("weight" or "bias") for the upload, and return whether it was accepted.
+        """Register the layer's `parameter` ("weight" or "bias") for the copy to the device. Return whether it was
+        accepted.
 
-        `target` is a tensor of any shape, whose device and dtype must be the upload's. A weight that the file stores in
-        another dtype is not accepted, because its conversion would need memory for two copies on the device.
+        `target` is a tensor of any shape with the device and dtype that ComfyUI requests; they must be the upload's. A
+        weight that the file stores in another dtype is not accepted, because its conversion would need memory for two
+        copies on the device.
         """
         name = f"{self.layer_names[layer]}.{parameter}"
         stored = self.checkpoint.plain.get(name) if parameter == "weight" else None
@@ -180,11 +188,10 @@ class PendingUpload:
         return True
 
     def send(self) -> None:
-        """Copy the registered parameters to the device. Each layer gets its own memory, so that ComfyUI can free it by
-        unloading that layer.
+        """Copy the registered parameters to the device.
 
-        Raises CheckpointError or OSError if the file cannot be read, and torch's errors of the device, such as
-        OutOfMemoryError.
+        Each layer gets its own memory, so that ComfyUI can free it by unloading that layer. Raises CheckpointError or
+        OSError if the file cannot be read, and torch's errors of the device, such as OutOfMemoryError.
         """
         options = {"names": self.waiting, "copy": True, "buffer_key": layer_of}
         sent = state_tensors(self.checkpoint, self.dtype, self.device, **options)
@@ -199,15 +206,14 @@ def can_upload(checkpoint: Checkpoint | None, device: torch.device | None) -> bo
 
 @contextmanager
 def uploading(checkpoint: Checkpoint, network: torch.nn.Module, dtype: torch.dtype, device: torch.device):
-    """Collect the parameters that ComfyUI moves to `device` while the context is open, and send them together when it
-    closes.
+    """Collect the parameters that ComfyUI moves to `device` inside this context, and copy them together when it ends.
 
     checkpoint: the source of the weights.
-    network: the model to upload.
+    network: the model whose parameters are copied.
     dtype: the compute dtype.
     device: a CUDA device.
 
-    If sending raises CheckpointError, OSError or a device error, all weights are still views into their file.
+    If copying raises CheckpointError, OSError or a device error, all weights are still views into their file.
     """
     upload = PendingUpload(checkpoint, network, dtype, device)
     for layer in upload.layer_names:
@@ -221,8 +227,10 @@ def uploading(checkpoint: Checkpoint, network: torch.nn.Module, dtype: torch.dty
 
 
 class _NormParameters(torch.nn.Module):
-    """A mixin for norm layers with ComfyUI's weight casting. Its method returns copies of weight and bias, which the
-    engine's fused kernels use."""
+    """A mixin for norm layers with ComfyUI's weight casting.
+
+    Its method returns copies of weight and bias, which the engine's fused kernels use.
+    """
 
     def norm_parameters(self, reference: Tensor) -> tuple[Tensor, Tensor | None]:
         with weight_and_bias(self, reference) as (weight, bias):

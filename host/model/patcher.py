@@ -29,8 +29,10 @@ from .lora_files import completed
 from .operations import can_upload, is_quantized, uploading
 
 _Backup = namedtuple("_Backup", ["weight", "inplace_update"])
-"""A record of a parameter before it is patched, with the same fields as the records of ComfyUI's patchers: the original
-`weight`, and whether the patch was in place."""
+"""A record of a parameter before it is patched: the original `weight`, and whether the patch was in place.
+
+The fields are the same as in the records of ComfyUI's patchers.
+"""
 _WHICH_LORA = "use one that was made for the 14B models of Wan 2.1 or 2.2"
 _AnyPatcher: Any = object  # for type checkers: one of ComfyUI's patchers follows the mixin
 _ENOUGH = 2**62
@@ -40,14 +42,19 @@ _AS_LORA = "model_as_lora"
 
 
 class ExactPatches(_AnyPatcher):
-    """A mixin for ModelPatcher and ModelPatcherDynamic. It stores each layer's patches in the layer's `weight_function`
-    and `bias_function`. It frees the camera cache whenever ComfyUI needs memory."""
+    """A mixin for ModelPatcher and ModelPatcherDynamic.
+
+    It stores each layer's patches in the layer's `weight_function` and `bias_function`. It frees the camera cache
+    whenever ComfyUI needs memory.
+    """
 
     made_by: str | None = None
-    """The id of the node that made this clone of the MODEL."""
+    """The id of the node that made this clone of the MODEL, or None."""
     _hooked_sigma = math.inf
-    """The sigma of the previous forward in which hooks had keyframes, or infinity before the first such forward. A
-    forward with a higher sigma begins a new chunk."""
+    """The sigma of the previous forward in which hooks had keyframes, or infinity before the first such forward.
+
+    A forward with a higher sigma begins a new chunk.
+    """
 
     def add_patches(self, patches, strength_patch=1.0, strength_model=1.0):
         patches = completed(patches, self._shapes()) if strength_patch else patches
@@ -60,9 +67,12 @@ class ExactPatches(_AnyPatcher):
         return super().add_hook_patches(hook, self._fitting(patches, strength_patch), strength_patch, strength_model)
 
     def _fitting(self, patches: dict, strength: float) -> dict:
-        """Return those of a LoRA's patches that have the shape of their weight. The others are logged here once,
-        because ComfyUI would log an error at every use. Raises InputError for a LoRA without patches, or if more than
-        half have a wrong shape."""
+        """Return the patches of a LoRA that have the shape of their weight.
+
+        The other patches are logged here once, because ComfyUI would log an error at every use. Raises InputError for a
+        LoRA without patches, or if more than half have a wrong shape. If the `strength` is 0, a LoRA without patches is
+        allowed.
+        """
         if not patches and strength:
             raise InputError(f"none of this LoRA's keys is one of a LingBot-World expert; {_WHICH_LORA}")
         weights = dict(self.model.named_parameters())
@@ -91,15 +101,19 @@ class ExactPatches(_AnyPatcher):
         return None
 
     def get_free_memory(self, device):
-        """Return the free bytes of a device, from which ComfyUI chooses how many prompts run as one batch. For a causal
-        model return a constant: its forwards have one prompt, and CUDA's memory query is slow."""
+        """Return the free bytes of a device, from which ComfyUI chooses how many prompts run as one batch.
+
+        For a causal model return a constant: its forwards have one prompt, and CUDA's memory query is slow.
+        """
         if self.model.diffusion_model.config.causal:
             return _ENOUGH
         return super().get_free_memory(device)
 
     def pre_run(self):
-        """Prepare a sampling run; ComfyUI calls this once per run. On a CPU, the number of torch's threads is first
-        fitted to the idle cores."""
+        """Prepare a sampling run. ComfyUI calls this method once per run.
+
+        On a CPU, the number of torch's threads is first fitted to the idle cores.
+        """
         if fewer := use_idle_cores(self.load_device):
             logging.info(fewer)
         super().pre_run()
@@ -138,8 +152,10 @@ class ExactPatches(_AnyPatcher):
         return super().detach(*args, **kwargs)
 
     def cleanup(self):
-        """Free the camera cache, and the caches and CUDA graphs of a rollout. ComfyUI calls this at the end of every
-        sampling run, also after an error."""
+        """Free the camera cache, and the caches and CUDA graphs of a rollout.
+
+        ComfyUI calls this method at the end of every sampling run, also after an error.
+        """
         self.model.free_camera_cache()
         self.model.camera_cache = CameraCache()
         self.model.kept_by_rollout.clear()
@@ -164,16 +180,21 @@ class ExactPatches(_AnyPatcher):
             self._attach_patches()
 
     def unpatch_hooks(self, whitelist_keys_set=None):
-        """Remove the patches of conditioning hooks from the layers. ComfyUI calls this for a new hook group or
-        keyframe, for a load or unload, and at the end of a run. `current_hooks` may already be None then."""
+        """Remove the patches of conditioning hooks from the layers.
+
+        ComfyUI calls this method for a new hook group or keyframe, for a load or unload, and at the end of a run.
+        `current_hooks` may already be None then.
+        """
         super().unpatch_hooks(whitelist_keys_set)
         if any(isinstance(patch, _HookPatch) for patch in self._attached_patches()):
             self.model.camera_cache.clear()
             self._set_patches(_HookPatch, {})
 
     def prepare_hook_patches_current_keyframe(self, t, hook_group, model_options):
-        """Restart the hooks' keyframes at the beginning of each chunk of a rollout, where sigma (`t`) rises. ComfyUI's
-        keyframes by themselves never go back within a run."""
+        """Restart the hooks' keyframes at the beginning of each chunk of a rollout, where the sigma `t` rises.
+
+        Without this, ComfyUI's keyframes would never go back within a run.
+        """
         frames = [hook.hook_keyframe for hook in hook_group.hooks if not hook.hook_keyframe.is_empty()]
         if frames and self.model.diffusion_model.config.causal:
             before, self._hooked_sigma = self._hooked_sigma, float(t[0])
@@ -185,8 +206,11 @@ class ExactPatches(_AnyPatcher):
 
     @contextmanager
     def weights_held(self) -> Iterator[Hashable]:
-        """Keep all weights at their memory addresses while the context is open. Yield a key that changes whenever the
-        addresses change. Yield None if some weights are not on the GPU or have patches."""
+        """Keep all weights at their memory addresses while the context is open, and yield a key that changes with the
+        addresses.
+
+        Yield None if some weights are not on the GPU or have patches.
+        """
         yield None if self._is_patched or self.model.model_lowvram else "static"
 
     @property
@@ -226,8 +250,10 @@ class ExactPatches(_AnyPatcher):
         self._set_patches(_HookPatch, self.get_combined_hook_patches(self.current_hooks))
 
     def _set_patches(self, kind: type[LowVramPatch], source: dict) -> None:
-        """Replace the layers' patch functions of class `kind` by new ones from the patches `source`. Functions that
-        other packs added stay."""
+        """Replace the layers' patch functions of class `kind` by functions that apply the patches in `source`.
+
+        Functions that other node packs have added stay.
+        """
         for owner, layer in self.model.named_modules():
             for name in ("weight", "bias"):
                 key = f"{owner}.{name}"
@@ -241,8 +267,10 @@ class ExactPatches(_AnyPatcher):
                     setattr(layer, f"{name}_lowvram_function", None)
 
     def keep_loras_on(self, device: torch.device) -> bool:
-        """Copy the tensors of all LoRAs to the device if they leave enough free memory for a sampling step. Return
-        whether they were copied. Without the copy they are sent to the device at each use."""
+        """Copy the tensors of all LoRAs to the device if they leave enough free memory for a sampling step.
+
+        Return whether they were copied. Otherwise they are sent to the device at each use.
+        """
         patches = [patch for patch in self._attached_patches() if patch.prepared_patches is None]
         wanted = sum(patch.memory_required() for patch in patches)
         # ComfyUI requests a step's memory only from the first device's model: the parent of a copy on another device.
@@ -260,8 +288,8 @@ class ExactPatches(_AnyPatcher):
                     yield function
 
     def _patch_bare_parameters(self, device_to) -> None:
-        """Apply patches to the parameters that belong to no layer (the modulations). ComfyUI's own loading does not
-        patch them."""
+        """Apply patches to the parameters that belong to no layer (the modulations), which ComfyUI's own loading
+        omits."""
         parameters = dict(self.model.named_parameters())
         for key in self.patches:
             owner = comfy.utils.get_attr(self.model, key.rpartition(".")[0]) if key in parameters else None
@@ -272,8 +300,8 @@ class ExactPatches(_AnyPatcher):
 class _HookPatch(LowVramPatch):
     """A LowVramPatch for the LoRAs of the active conditioning hooks.
 
-    A class of its own distinguishes hook patches, so that they can be replaced while the model's own patches stay. A
-    patch of the node Create Hook Model as LoRA subtracts the original weight, and gets the layer's weight for this.
+    Hook patches have a class of their own so that they can be replaced while the model's own patches stay. A patch of
+    the node Create Hook Model as LoRA subtracts the original weight, so it gets the layer's weight.
     """
 
     def __call__(self, weight):
@@ -284,8 +312,10 @@ class _HookPatch(LowVramPatch):
 
 
 def _patch_shape(patch) -> tuple[int, ...] | None:
-    """Return the shape of the weight that a patch changes. Return None for uncommon kinds of patches; the common kinds
-    are a pair of LoRA matrices, a difference, and the weights of another model."""
+    """Return the shape of the weight that a patch changes, or None for an uncommon kind of patch.
+
+    The common kinds are a pair of LoRA matrices, a difference, and the weights of another model.
+    """
     if isinstance(patch, LoRAAdapter):
         up, down, _alpha, middle, _dora_scale, reshape = patch.weights
         return None if middle is not None or reshape is not None else (up.shape[0], down.shape[1:].numel())
@@ -306,8 +336,11 @@ class DynamicExpertPatcher(ExactPatches, comfy.model_patcher.ModelPatcherDynamic
 
     @contextmanager
     def weights_held(self) -> Iterator[Hashable]:
-        """Pin the weights' pages of ComfyUI's dynamic VRAM while the context is open. Yield their signature, which
-        changes after ComfyUI has evicted a page. Yield None if some weights are not on the GPU or have patches."""
+        """Pin the weights' pages of ComfyUI's dynamic VRAM while the context is open, and yield the pages' signature.
+
+        The signature changes after ComfyUI has evicted a page. Yield None if some weights are not on the GPU or have
+        patches.
+        """
         vbar = None if self._is_patched else self._vbar_get()
         pages = None if vbar is None else (vbar, vbar.base_addr, vbar.offset)
         signature = None if pages is None else model_vbar.vbar_fault(pages)
@@ -319,8 +352,10 @@ class DynamicExpertPatcher(ExactPatches, comfy.model_patcher.ModelPatcherDynamic
 
 
 def patcher_class(load_device: torch.device, disable_dynamic: bool = False) -> type[ExactPatches]:
-    """Return the ModelPatcher class for a device: DynamicExpertPatcher if ComfyUI uses dynamic VRAM there and
-    `disable_dynamic` is false, else ExpertPatcher."""
+    """Return the ModelPatcher class for a device.
+
+    It is DynamicExpertPatcher if ComfyUI uses dynamic VRAM there and `disable_dynamic` is False, else ExpertPatcher.
+    """
     dynamic = issubclass(comfy.model_patcher.CoreModelPatcher, comfy.model_patcher.ModelPatcherDynamic)
     usable = dynamic and not disable_dynamic and not comfy.model_management.is_device_cpu(load_device)
     return DynamicExpertPatcher if usable else ExpertPatcher

@@ -1,4 +1,4 @@
-"""Checks of the additions of other nodes to a MODEL: options, patches, wrappers and replaced objects.
+"""Checks of the changes that other nodes make to a MODEL: options, patches, wrappers and replaced objects.
 
 ComfyUI calls most of these additions around an expert, as around any model. The running node shows a warning about
 additions that are never called, that only other models read, or that this pack does not know. A rollout removes
@@ -38,8 +38,10 @@ _ABOUT_STEPS = {
     "denoise_mask_function": "Differential Diffusion",
     "context_handler": "context windows",
 }
-"""The keys of model_options that a rollout removes, each with its description for the user. A rollout has its own
-steps, guidance and attention window, and no denoise mask."""
+"""The keys of model_options that a rollout removes, each with its description for the user.
+
+A rollout has its own steps, guidance and attention window, and no denoise mask.
+"""
 _RUN_OPTIONS = {
     "transformer_options",
     "to_load_options",
@@ -77,18 +79,22 @@ WRAPPERS = {
     "ContextWindows_sampler_sample",
     "None",
 }
-"""The names of wrappers that cause no warning. "None" is among them, because a wrapper without a name cannot be
-identified."""
+"""The names of wrappers that cause no warning.
+
+"None" is one of them, because a wrapper without a name cannot be identified.
+"""
 _OF_STEPS = (WrappersMP.OUTER_SAMPLE, WrappersMP.SAMPLER_SAMPLE, WrappersMP.PREDICT_NOISE, WrappersMP.CALC_COND_BATCH)
 _REPLACED = {"model_sampling": "the shift of a Model Sampling node", "manual_cast_dtype": "a compute dtype"}
-"""The objects of a model that ComfyUI's nodes replace and that a rollout restores, each with its description for
+"""The objects of a MODEL that ComfyUI's nodes replace and that a rollout restores, each with a description for
 warnings."""
 _INJECTED = {"bypass_lora"}
 
 
 def check_sampling(patcher) -> None:
-    """Raise InputError if a node has replaced the MODEL's `model_sampling` by one that is not flow matching with
-    timestep = 1000 * sigma."""
+    """Raise InputError if a node has set an unsuitable `model_sampling` on the MODEL.
+
+    A suitable one is flow matching with timestep = 1000 * sigma.
+    """
     sampling = patcher.get_model_object("model_sampling")
     half = torch.tensor([0.5])
     if not isinstance(sampling, comfy.model_sampling.CONST) or float(sampling.timestep(half)) != 500:
@@ -99,7 +105,7 @@ def check_sampling(patcher) -> None:
 
 
 def raise_for_node(error: Exception) -> None:
-    """Raise InputError if the code of another node on the MODEL caused `error`. Otherwise return.
+    """Raise InputError if another node's code on the MODEL caused `error`; otherwise return.
 
     Another node is the cause if `error` was raised in its code or in a function that its code called. It is also the
     cause if its attention patch has the signature for another kind of model. An out-of-memory error is never attributed
@@ -141,11 +147,11 @@ def not_called(options: Mapping[str, Any], blocks: int) -> list[str]:
 
 
 def foreign(options: Mapping[str, Any], usual: set[str], blocks: int) -> str:
-    """Return a warning about patches that are never called, and about keys that a node added to transformer_options
-    during the run.
+    """Return a warning about additions that have no effect on this model, or an empty string.
 
+    The additions are patches that are never called, and keys that a node added to transformer_options during the run.
     `options` are the current step's transformer_options, and `usual` are the keys of the first step. `blocks` is the
-    number of blocks of the model. Return an empty string if there is nothing to report.
+    number of blocks of the model.
     """
     later = (options.keys() - usual - TRANSFORMER_OPTIONS) | (_FOREIGN & options.keys())
     return _changes_nothing("asks for" if later else "patches", [*not_called(options, blocks), *sorted(later)])
@@ -161,7 +167,7 @@ def _changes_nothing(does: str, names: list[str]) -> str:
 
 
 def not_called_words(patcher) -> Iterator[str]:
-    """Yield a warning if the MODEL has patches that LingBot-World never calls, such as those for other model types."""
+    """Yield a warning if the MODEL has patches that LingBot-World never calls, such as patches for other models."""
     blocks = len(patcher.model.diffusion_model.blocks)
     names = not_called(patcher.model_options.get("transformer_options", {}), blocks)
     if names:
@@ -169,8 +175,10 @@ def not_called_words(patcher) -> Iterator[str]:
 
 
 def unknown(patcher) -> Iterator[str]:
-    """Yield a warning if the MODEL has options, wrappers, replaced objects, weight wrappers or injections that this
-    pack does not know."""
+    """Yield a warning if the MODEL has additions that this pack does not know.
+
+    Additions are options, wrappers, replaced objects, weight wrappers and injections.
+    """
     transformer = patcher.model_options.get("transformer_options", {})
     names = (patcher.model_options.keys() - OPTIONS) | (_wrappers(patcher) - WRAPPERS)
     names |= {name for name in transformer.keys() - TRANSFORMER_OPTIONS if not name.startswith(_OURS)}
@@ -186,7 +194,7 @@ def unknown(patcher) -> Iterator[str]:
 def on_one_only(high, low) -> str:
     """Return a warning that names the additions that only one of the two experts has, or "" if there are none.
 
-    LoRAs, shifts and dtypes are not compared, because they may differ.
+    `high` and `low` are the experts' MODELs. LoRAs, shifts and dtypes are not compared, because they may differ.
     """
     first, second = features(high), features(low)
     one = [f"{name} (high noise)" for name in sorted(first - second)]
@@ -198,8 +206,10 @@ def on_one_only(high, low) -> str:
 
 
 def features(patcher, every: bool = False) -> set[str]:
-    """Return the names of all additions that nodes have made to a MODEL. LazyCache is included only with `every`,
-    because it may differ between experts."""
+    """Return the names of all additions that nodes have made to a MODEL.
+
+    LazyCache is included only if `every` is True, because it may differ between experts.
+    """
     options = patcher.model_options
     transformer = options.get("transformer_options", {})
     names = {_ABOUT_STEPS.get(name, name) for name in options.keys() - _RUN_OPTIONS - {"disable_cfg1_optimization"}}
@@ -224,8 +234,10 @@ def _all_wrappers(patcher) -> list[tuple[dict, str, str | None]]:
 
 
 def changed_nothing(patcher) -> Iterator[str]:
-    """Yield a warning for each node between loader and sampler that left the MODEL unchanged. Most such nodes are for
-    other kinds of models."""
+    """Yield a warning for each node between loader and sampler that left the MODEL unchanged.
+
+    Most such nodes are for other kinds of models.
+    """
     after, here = patcher, running_node()
     while after is not None:
         node, before = getattr(after, "made_by", None), after
@@ -237,8 +249,10 @@ def changed_nothing(patcher) -> Iterator[str]:
 
 
 def loras_of_the_other(patcher) -> Iterator[str]:
-    """Yield a warning for each LoRA of the MODEL `patcher` with a file name that states the role of the other expert,
-    such as "high noise" on the low-noise expert."""
+    """Yield a warning for each LoRA of the MODEL `patcher` whose file name states the role of the other expert.
+
+    An example is "high noise" in the name of a LoRA on the low-noise expert.
+    """
     role, after = patcher.model.role, patcher
     while after is not None and role is not None:
         for name in loras_of(getattr(after, "made_by", None)):
@@ -271,8 +285,10 @@ def _same(before, after) -> bool:
 
 
 def for_rollout(patcher) -> tuple[Any, list[str]]:
-    """Return the MODEL without the wrappers, options and patches that concern the denoising steps of a whole video.
-    Also return notes that name the removed parts."""
+    """Return the MODEL without additions that concern the denoising steps of a whole video, and notes that name them.
+
+    Such additions are wrappers, options and patches.
+    """
     options, notes = patcher.model_options, []
     found = dict.fromkeys(words for name, words in _ABOUT_STEPS.items() if name in options)
     steps = {name for _, kind, name in _all_wrappers(patcher) if kind in _OF_STEPS} - {KEY}

@@ -1,5 +1,7 @@
-"""The engine's transformer with the interface of ComfyUI's Wan model: the same arguments, patches and choice of
-attention."""
+"""The engine's transformer with the interface of ComfyUI's Wan model.
+
+It takes the same arguments and patches, and attention is chosen in the same way.
+"""
 
 import logging
 from collections.abc import Mapping
@@ -22,8 +24,10 @@ from ...model.layers.rope import AS_TRAINED, RopeScale
 from .operations import HostOperations
 
 TIMESTEP = "lingbot_world_timestep"
-"""The key in transformer_options of the current step's integer timestep, as in the official code. Only this pack's
-solvers set it."""
+"""The key in transformer_options of the current step's integer timestep, as in the official code.
+
+Only this pack's solvers set this key.
+"""
 CAMERA_CACHE = "camera_cache"
 """The key in transformer_options of the engine's CameraCache. The value is None if the step has no cache."""
 _LATENT = "lingbot_world_latent"
@@ -37,8 +41,11 @@ _ATTENTION_SWITCHES = (
 
 
 def cross_attention(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tensor:
-    """Return the attention of q, k and v, each [B, L, heads * D], in the same shape. ComfyUI's attention is used if a
-    command line switch or an override in `options` selects one, else the engine's, which is faster."""
+    """Return the attention of q, k and v, each [B, L, heads * D], in the same shape.
+
+    ComfyUI's attention is used if a command line switch or an override in `options` selects it. Otherwise the engine's
+    is used, which is faster.
+    """
     if "optimized_attention_override" in options or _by_switch():
         return comfy_attention.optimized_attention(q, k, v, heads=heads, transformer_options=options)
     return sdpa(q, k, v, heads, options)
@@ -66,14 +73,17 @@ def attention_may_be_recorded(device: torch.device, heads: int, head_dim: int, d
 
 
 def self_attention(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tensor:
-    """Return the attention of q, k and v, each [B, L, heads * D], computed as in `cross_attention`, with every
-    `attn1_patch` in `options` applied."""
+    """Return the attention of q, k and v, each [B, L, heads * D], in the same shape.
+
+    It is computed as in `cross_attention`, with every `attn1_patch` in `options` applied.
+    """
     return _patched(q, k, cross_attention(q, k, v, heads, options), heads, options)
 
 
 def self_attention_8bit(q: Tensor, k: Tensor | Operand, v: Tensor | Operand, heads: int, options: Mapping) -> Tensor:
-    """Return the attention of q, k and v from `attend_8bit`, [B, L, heads * D], with every `attn1_patch` in `options`
-    applied. ComfyUI's switches and overrides of attention are ignored.
+    """Return the 8-bit attention of q over k and v, [B, L, heads * D], with every `attn1_patch` in `options` applied.
+
+    ComfyUI's switches and overrides of attention are ignored.
 
     q: [B, L, heads * D].
     k, v: each [B, S, heads * D]. For B = 1 each may also be an Operand (float8_e4m3fn values with scales).
@@ -93,8 +103,10 @@ def _patched(q: Tensor, k: Tensor | Operand, out: Tensor, heads: int, options: M
 
 
 class HostModel(LingBotWorldModel):
-    """A `LingBotWorldModel` that ComfyUI can call as a diffusion model. It runs the wrappers, block patches and
-    attention patches of other nodes."""
+    """A `LingBotWorldModel` that ComfyUI can call as a diffusion model.
+
+    It runs the wrappers, block patches and attention patches of other nodes.
+    """
 
     attention_8bit = staticmethod(self_attention_8bit)
 
@@ -149,8 +161,10 @@ class HostModel(LingBotWorldModel):
         return comfy.model_management.is_oom(error)
 
     def rope_scale(self, options):
-        """Return the RopeScale that the node ScaleROPE has set: scales and shifts of positions along time, height and
-        width. Without that node return AS_TRAINED."""
+        """Return the scales and shifts of positions along time, height and width that the node ScaleROPE has set.
+
+        Without that node return AS_TRAINED.
+        """
         given = options.get("rope_options")
         if not given:
             return AS_TRAINED
@@ -164,10 +178,12 @@ class HostModel(LingBotWorldModel):
         return not options.get("patches") and not options.get("patches_replace")
 
     def run_block(self, index, block, x, e0, context, camera, rope, options):
-        """Return the hidden states [B, L, D] after block number `index`, with the patches of other nodes applied.
+        """Return the hidden states [B, L, D] after the block with this `index`, with the patches of other nodes
+        applied.
 
-        The interrupt check is a graph break for torch.compile. The code compiled for the first block then serves all
-        blocks, as long as no value in this method depends on `index`.
+        The other arguments are as in `LingBotWorldModel.run_block`. The interrupt check is a graph break for
+        torch.compile. The code compiled for the first block then serves all blocks, as long as no value in this method
+        depends on `index`.
         """
         comfy.model_management.throw_exception_if_processing_interrupted()
         options["block_index"] = index
@@ -194,13 +210,15 @@ class HostModel(LingBotWorldModel):
 
 
 def truncated_timesteps(sigmas: Tensor) -> Tensor:
-    """Return the int64 timesteps of `sigmas`: sigma * 1000 computed in float32, without the fraction. They equal the
-    official timesteps of UniPC. For DPM++ a few official timesteps are one lower."""
+    """Return the int64 timesteps of `sigmas`: sigma * 1000 computed in float32, without the fraction.
+
+    They equal the official timesteps of UniPC. For DPM++ a few official timesteps are one lower.
+    """
     return (sigmas.detach().float() * 1000).long()
 
 
 def _run_with_attn2_patches(block, x, e0, context, camera, rope, options, inplace=True):
-    """Return the block's output. Every `attn2_patch` is applied to the hidden states after cross-attention."""
+    """Return the block's output, with every `attn2_patch` applied to the hidden states after cross-attention."""
     cross, update = block.cross_attn, block.cross_attn.update_
 
     x = x if inplace else x.clone()
@@ -220,8 +238,9 @@ def _run_with_attn2_patches(block, x, e0, context, camera, rope, options, inplac
 
 
 def _original(run, camera, given):
-    """Run the original block for a block replacement of another pack. Return {"img": x}, where x are the hidden states
-    [B, L, D] after the block.
+    """Return {"img": x}, where x are the hidden states [B, L, D] after the original block.
+
+    A block replacement of another node pack calls this function to run the block that it replaces.
 
     run: the block.
     camera: the camera input of the block.

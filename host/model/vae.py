@@ -29,8 +29,10 @@ class RememberingVAE(comfy.sd.VAE):
         self.kept: OrderedDict[tuple, Tensor] = OrderedDict()
 
     def encode(self, pixel_samples: Tensor) -> Tensor:
-        """Return the latent [1, 16, f, h, w] of a video, which is an IMAGE [F, H, W, C] with values 0 to 1. The last
-        KEPT latents are cached by the contents of the IMAGE."""
+        """Return the latent [1, 16, f, h, w] of a video, an IMAGE [F, H, W, C] with values 0 to 1.
+
+        The last KEPT latents are cached by the contents of the IMAGE.
+        """
         pixels = pixel_samples.cpu().contiguous().view(torch.uint8).numpy()
         key = (*pixel_samples.shape, pixel_samples.dtype, hashlib.blake2b(pixels, digest_size=16).digest())
         if key not in self.kept:
@@ -42,12 +44,16 @@ class RememberingVAE(comfy.sd.VAE):
 
     def decode_tiled(self, samples: Tensor, *tiles, tile_t: int | None = None, **options) -> Tensor:
         """Return the frames [1, F, H, W, 3], values 0 to 1, of a latent [1, 16, f, h, w], decoded in spatial tiles.
-        Tiles always span all frames; see `_whole_time`."""
+
+        Tiles always span all frames; see `_whole_time`.
+        """
         return super().decode_tiled(samples, *tiles, tile_t=_whole_time(tile_t, samples.shape[2]), **options)
 
     def encode_tiled(self, pixel_samples: Tensor, *tiles, tile_t: int | None = None, **options) -> Tensor:
-        """Return the latent [1, 16, f, h, w] of a video [F, H, W, C], values 0 to 1, encoded in spatial tiles. Tiles
-        always span all frames; see `_whole_time`."""
+        """Return the latent [1, 16, f, h, w] of a video [F, H, W, C], values 0 to 1, encoded in spatial tiles.
+
+        Tiles always span all frames; see `_whole_time`.
+        """
         return super().encode_tiled(pixel_samples, *tiles, tile_t=_whole_time(tile_t, len(pixel_samples)), **options)
 
 
@@ -67,7 +73,7 @@ def _whole_time(tile: int | None, frames: int) -> int | None:
 def open_vae(path: Path) -> RememberingVAE:
     """Return the VAE in a file or folder.
 
-    A file has either a format that ComfyUI reads, or diffusers' key names. A folder has diffusers' layout. Raises
+    A file may have any format that ComfyUI reads, or diffusers' key names. A folder must have diffusers' layout. Raises
     CheckpointError for a broken file, and RuntimeError for a file that is not a VAE.
     """
     if path.is_dir() or diffusers_names.MARK in read_tensors(path):

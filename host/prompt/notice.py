@@ -10,13 +10,16 @@ from comfy_execution.utils import get_executing_context
 TEXT_EVENT = "lingbot_world.text"
 _quiet: ContextVar[bool] = ContextVar("lingbot_world_quiet", default=False)
 _shown: dict[str, tuple[str, tuple[str, ...]]] = {}
-"""A map from each node id to a pair: the id of the prompt in which the node last ran, and the texts shown on it in that
-run."""
+"""The texts shown on each node, by node id: a pair of the id of the prompt in which the node last ran, and the
+texts."""
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Suppress warnings and notes while this context is open. Validation uses it when it evaluates nodes."""
+    """Suppress warnings and notes while this context is open.
+
+    It is used when nodes are evaluated before a run, to validate a prompt.
+    """
     token = _quiet.set(True)
     try:
         yield
@@ -25,8 +28,10 @@ def quiet() -> Iterator[None]:
 
 
 def show_warning(text: str) -> None:
-    """Log a warning and add it to the texts on the running node. The first call in a run removes the texts of the
-    previous run. An empty text adds no text, but still removes the previous run's."""
+    """Log a warning and add it to the texts on the running node.
+
+    The first call in a run removes the texts of the previous run. An empty text adds no text, but also removes them.
+    """
     _show(text, logging.WARNING)
 
 
@@ -60,8 +65,11 @@ def _show(text: str, level: int) -> None:
 
 
 def show_text(text: str) -> None:
-    """Replace the text on the running node; an empty text removes it. The script web/js/comfy/node_text.js displays it,
-    because ComfyUI's own text of a node disappears when the run ends."""
+    """Replace the text on the running node; an empty text removes it.
+
+    The script web/js/comfy/node_text.js displays the text, because ComfyUI's own text of a node disappears when the run
+    ends.
+    """
     context = get_executing_context()
     if context is not None:
         from server import PromptServer

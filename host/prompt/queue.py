@@ -21,10 +21,11 @@ CAMERA_MAKERS = tuple(
     f"LingBotWorld{name}"
     for name in ("LoadPoses", "CameraImport", "CameraPreset", "CameraKeys", "CameraChain", "CameraEditor")
 )
-"""The classes of the nodes that make a camera path within milliseconds. They can be evaluated before the run."""
+"""The classes of the nodes that make a camera path within milliseconds, so that they can be evaluated before the
+run."""
 NUMBERS = ("PrimitiveInt", "PrimitiveFloat")
 IMAGES = ("image",)
-"""The inputs of the nodes in CAMERA_MAKERS that do not affect the path. They are not evaluated."""
+"""The inputs of the nodes in CAMERA_MAKERS that do not affect the path and are not evaluated before the run."""
 Prompt = Mapping[str, Mapping[str, Any]]
 """A prompt in ComfyUI's format: a map from each node id to a map with `class_type` and `inputs`."""
 PRESET = "LingBotWorldCameraPreset"
@@ -33,15 +34,14 @@ _queued: ContextVar[Prompt] = ContextVar("lingbot_world_queued_prompt", default=
 
 
 def register(server) -> None:
-    """Add two things to `server`, ComfyUI's PromptServer: a handler that stores every queued prompt, and the route
-    WORKFLOW_OF."""
+    """Add a handler that stores every queued prompt, and the route WORKFLOW_OF, to `server`, ComfyUI's PromptServer."""
     from aiohttp import web
 
     def keep(request: dict) -> dict:
         """Store the prompt of a request for its validation, and return the request.
 
-        In each Camera Preset node without shake the seed is set to 0, because it has no effect there. Otherwise a new
-        seed from the canvas would make ComfyUI run the node and all later nodes again.
+        In each Camera Preset node without shake the seed is set to 0, because the seed has no effect there. Otherwise a
+        new seed from the canvas would make ComfyUI run the node and all later nodes again.
         """
         prompt = request.get("prompt") or {}
         for node in prompt.values():
@@ -53,8 +53,10 @@ def register(server) -> None:
 
     @server.routes.get(WORKFLOW_OF)
     async def workflow_of(request: web.Request) -> web.Response:
-        """Return as JSON the id of the workflow on the canvas from which a run was queued, or null if the client sent
-        none. The query's `prompt` is the id of the run."""
+        """Return as JSON the id of the workflow on the canvas from which a run was queued.
+
+        The value is null if the client sent no id. The query's `prompt` is the id of the run.
+        """
         run = request.query.get("prompt", "")
         found: Any = next((item[3] for item in _items(run) if item[1] == run), None)
         for name in ("extra_pnginfo", "workflow", "id"):
@@ -65,8 +67,10 @@ def register(server) -> None:
 
 
 def known_inputs() -> Mapping[str, Any]:
-    """Return the plain values (not links) among the inputs of the node that ComfyUI is validating. Return an empty
-    mapping if no validation is in progress."""
+    """Return the plain values (not links) among the inputs of the node that ComfyUI is validating.
+
+    Return an empty mapping if no validation is in progress.
+    """
     try:
         prompt, node = node_in_question()
     except UnknownError:
@@ -80,8 +84,10 @@ def kind_of(node: str) -> str:
 
 
 def loras_of(node: str | None) -> list[str]:
-    """Return the LoRA file names in the inputs of the node `node` in the running prompt. The list is empty if the
-    node's class does not have LoRA in its name."""
+    """Return the LoRA file names in the inputs of the node with the id `node` in the running prompt.
+
+    The list is empty if the node's class does not have LoRA in its name.
+    """
     found = next((prompt[node] for prompt in _running() if node in prompt), None)
     if found is None or "lora" not in found["class_type"].lower():
         return []
@@ -103,8 +109,10 @@ def _running() -> list[Prompt]:
 
 
 def _items(run: str | None = None) -> list[tuple]:
-    """Return ComfyUI's queue items (number, id, prompt, extra data): the running ones, and the finished one with the id
-    `run`, if any."""
+    """Return ComfyUI's queue items (number, id, prompt, extra data) that are running.
+
+    If `run` is given, the finished item with this id is added.
+    """
     from server import PromptServer
 
     queue = getattr(getattr(PromptServer, "instance", None), "prompt_queue", None)
@@ -115,8 +123,10 @@ def _items(run: str | None = None) -> list[tuple]:
 
 
 def node_in_question() -> tuple[Prompt, str]:
-    """Return the prompt that ComfyUI is validating, and the id of the node that it validates now. Raises UnknownError
-    if no validation is in progress."""
+    """Return the prompt that ComfyUI is validating, and the id of the node that it is validating.
+
+    Raises UnknownError if no validation is in progress.
+    """
     context = get_executing_context()
     if context is None or context.node_id not in _queued.get():
         raise UnknownError
@@ -128,18 +138,20 @@ class UnknownError(Exception):
 
 
 class PromptValues:
-    """An evaluator for the inputs of a prompt before the prompt runs. It evaluates each node at most once, and
-    suppresses warnings and notes."""
+    """An evaluator for the inputs of a prompt before the prompt runs.
+
+    It evaluates each node at most once, and suppresses warnings and notes.
+    """
 
     def __init__(self, prompt: Prompt):
         self._prompt = prompt
         self._made: dict[str, tuple | None] = {}
 
     def of(self, value: Any) -> Any:
-        """Return the value of an input. A link is followed, and its node is evaluated. That node's class must be in
-        NUMBERS or CAMERA_MAKERS.
+        """Return the value of an input. If it is a link, the node at its other end is evaluated.
 
-        Raises UnknownError for a link to any other node, and the errors of an evaluated node.
+        The class of that node must be in NUMBERS or CAMERA_MAKERS. Raises UnknownError for a link to any other node,
+        and the errors of an evaluated node.
         """
         if not is_link(value):
             return value

@@ -1,2 +1,4 @@
-"""Sampling inside ComfyUI: the guider of both experts, the solvers, rollouts of causal models, and walks (videos that a
-user steers while they are generated)."""
+"""Sampling inside ComfyUI: the guider of both experts, the solvers, rollouts of causal models, and walks.
+
+A rollout is a causal model's video. A walk is a video that a user steers while it is generated.
+"""

@@ -4,8 +4,8 @@
 expert. ComfyUI prepares conditioning, hooks and wrappers of both before the first step. The solver then runs once over
 all sigmas, so that its history survives the change of experts.
 
-The solver calls a `_Switch` as its model. The `_Switch` chooses the expert by timestep, loads the expert's weights if
-needed, and calls the expert's guider. Each guider has its own CFG and LoRAs.
+The solver calls a `_Switch` as if it were the model. The `_Switch` chooses the expert by timestep, loads the expert's
+weights if needed, and calls the expert's guider. Each guider has its own CFG and LoRAs.
 """
 
 from collections.abc import Callable
@@ -29,11 +29,10 @@ from ..model.transformer import TIMESTEP, truncated_timesteps
 from ..prompt.notice import show_warning
 
 READ_AHEAD_STEPS = 2
-"""The number of steps between the start of reading the low-noise expert's file into the page cache and the expert's
-first step.
+"""The number of steps by which reading the low-noise expert's file starts before the expert's first step.
 
-A thread reads the file. If the solver may skip the model in some steps, the reading starts earlier by the largest
-number of skipped steps in a row.
+A thread reads the file into the page cache. If the solver may skip the model in some steps, the reading starts earlier
+by the largest number of skipped steps in a row.
 """
 _SET_BY_SAMPLERS = ("sampler_post_cfg_function", "disable_cfg1_optimization")
 """The model options that ComfyUI's CFG++ samplers set during a run. They apply to both experts."""
@@ -87,8 +86,10 @@ class ExpertGuider(comfy.samplers.CFGGuider):
             guider.model_options.setdefault("transformer_options", {})[CAMERA_CACHE_MODE] = mode
 
     def patched_shifts(self) -> list[float]:
-        """Return the shifts that nodes such as ModelSamplingSD3 have set on the experts, if they differ from the
-        model's own."""
+        """Return the shifts of the noise schedule that nodes such as ModelSamplingSD3 have set on the experts.
+
+        Shifts that are equal to the model's own are left out.
+        """
         patched = [model.object_patches.get("model_sampling") for model in self.get_models()]
         shifts = [getattr(sampling, "shift", None) for sampling in patched]
         own = self.model_patcher.model.model_sampling.shift
@@ -105,8 +106,10 @@ class ExpertGuider(comfy.samplers.CFGGuider):
     def sample(
         self, noise, latent_image, sampler, sigmas, denoise_mask=None, callback=None, disable_pbar=False, seed=None
     ):
-        """Return the sampled latent, as ComfyUI's CFGGuider.sample does with the same arguments. An expert without a
-        step in `sigmas` is not loaded. Raises InputError for empty sigmas."""
+        """Return the sampled latent, as ComfyUI's CFGGuider.sample does with the same arguments.
+
+        An expert that has no step in `sigmas` is not loaded. Raises InputError for empty sigmas.
+        """
         if len(sigmas) == 0:
             raise InputError("there are no sigmas, so the run has no step: make them with LingBot-World Sigmas")
         low_from, sigmas = self.first_low(sampler, sigmas), sigmas.clone()  # ComfyUI's uni_pc writes into them
@@ -124,8 +127,8 @@ class ExpertGuider(comfy.samplers.CFGGuider):
             _forget_run(self.low)
 
     def first_low(self, sampler, sigmas: Tensor) -> int:
-        """Return the index of the first of the `sigmas` at which the low-noise expert predicts, or `len(sigmas)` if
-        there is no such sigma."""
+        """Return the index of the first of the `sigmas` at which the low-noise expert predicts; `len(sigmas)` if there
+        is none."""
         timesteps = truncated_timesteps(sigmas)
         if hasattr(sampler, "timesteps_of"):
             timesteps = torch.cat([sampler.timesteps_of(sigmas), timesteps[-1:].cpu()])
@@ -183,10 +186,10 @@ class WhenPrepared(comfy.samplers.Sampler):
 
 
 class _Switch:
-    """The model that the solver calls. Each call selects the expert of the timestep, loads its weights if needed, and
-    runs it.
+    """The object that the solver calls as its model. Each call selects the expert of the timestep and runs it.
 
-    `high_wrap` and `low_wrap` are the experts as ComfyUI prepares models for a sampler.
+    The expert's weights are loaded if needed. `high_wrap` and `low_wrap` are the experts as ComfyUI prepares models for
+    a sampler.
     """
 
     def __init__(self, guider: ExpertGuider, high_wrap, high_options: dict, read_ahead_at: float):
@@ -222,8 +225,10 @@ class _Switch:
         return model.model, conds, copies_on_other_devices(model)
 
     def drop_references(self) -> None:
-        """Clear the attributes that are parts of reference cycles. Otherwise they would keep the conditioning on the
-        GPU until the garbage collector runs."""
+        """Clear the attributes that are parts of reference cycles.
+
+        Otherwise they would keep the conditioning on the GPU until the garbage collector runs.
+        """
         self.high_wrap = self.low_wrap = self.load_high = self.load_low = None
         self.low_options = {}
 
@@ -260,8 +265,11 @@ class _Switch:
             warm(checkpoint)
 
     def _options_for_low(self, high_options: dict) -> dict:
-        """Return the model options for the low-noise expert: its own, and the sampler's additions to the high-noise
-        expert's `high_options` (CFG++ functions, the timestep)."""
+        """Return the model options for the low-noise expert.
+
+        They are its own options, and the sampler's additions to the high-noise expert's `high_options` (CFG++
+        functions, the timestep).
+        """
         options, inner = _copies(high_options)
         options_at_start, inner_at_start = self.high_options_at_start
         added = {k: v for k, v in options.items() if k in _SET_BY_SAMPLERS and v is not options_at_start.get(k)}

@@ -1,5 +1,8 @@
 """The execution of the Live node: a walk (a video that is generated while the user steers) inside ComfyUI's own
-sampling. The user steers from the canvas, or the camera follows a recorded path."""
+sampling.
+
+The user steers from ComfyUI's page, or the camera follows a recorded path.
+"""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -37,11 +40,12 @@ from .rollout import NodeRollout, encode_image, prepare_rollout
 from .rollout_sampler import plan_memory, room_on, run_prepared
 
 FOLDER = "walks"
-"""The name of the folder in ComfyUI's output folder for saved walks (steered videos). It keeps each walk's state,
-camera path and latents, even if the run fails."""
+"""The name of the folder for saved walks (steered videos) in ComfyUI's output folder.
+
+It keeps each walk's state, camera path and latents, even if the run fails.
+"""
 VAE_SHARE = 0.25
-"""A fraction of the GPU memory that ComfyUI can free. If the VAE's decoder needs more than this, it decodes in
-tiles."""
+"""A share of the GPU memory that ComfyUI can free. A VAE decoder that needs more than this decodes in tiles."""
 
 
 class WalkOutputs(NamedTuple):
@@ -69,7 +73,7 @@ class LiveRun:
     frames: the largest number of frames.
     text: the prompt, or "" if only its embedding is known.
     seed: the seed of the noise.
-    kv_cache: the place and the precision of cached keys and values.
+    kv_cache: the location and number format of cached keys and values.
     clip: the CLIP for new prompts from the client, or None.
     moving: whether the video continues without input.
     decoder: the file name in models/vae_approx of the preview's decoder, or None.
@@ -88,9 +92,11 @@ class LiveRun:
 
 
 def first_prompt(positive: list | None, clip: Any, prompt: str, state: WorldState | None) -> tuple[list, str]:
-    """Return the CONDITIONING and the text of a walk's first prompt. They come from the first of these that is present:
-    `positive` (with an empty text), `prompt` encoded by `clip`, the last prompt of `state`. Raises InputError if all
-    are missing."""
+    """Return the CONDITIONING and the text of a walk's first prompt.
+
+    They come from the first argument that is present: `positive` (with an empty text), `prompt` encoded by `clip`, then
+    the last prompt of `state`. Raises InputError if all are missing.
+    """
     if positive is not None:
         return positive, ""
     if clip is not None and prompt.strip():
@@ -117,7 +123,7 @@ def prepare_live(
     positive: the CONDITIONING of the first prompt.
     wanted: the node's settings; `wanted.frames` is the largest number of frames.
     image: the start image as an IMAGE, or None.
-    state: the state to continue, or None.
+    state: the state of an earlier video to continue, or None.
     path: the camera path to follow, or None.
     steered: whether a client may steer.
     more: the other fields of the LiveRun, except `rollout` and `frames`.
@@ -147,14 +153,14 @@ def prepare_live(
 
 
 def run_live(run: LiveRun, vae, view: LiveView) -> WalkOutputs:
-    """Run a walk (a steered video) and return its results. The walk ends when the client stops it, when the path ends,
-    or after `run.frames` frames.
+    """Run a walk (a steered video) and return its results.
 
     vae: ComfyUI's VAE, which decodes the frames.
     view: the connection to the client.
 
-    ComfyUI's interrupt ends the walk at the next forward, and the walk so far stays in its folder. Raises InputError if
-    no client connects, and if no frame was made or written.
+    The walk ends when the client stops it, when the path ends, or after `run.frames` frames. If ComfyUI interrupts the
+    run, the walk ends at the next forward, and the video so far stays in its folder. Raises InputError if no client
+    connects, and if no frame was made or written.
     """
     spec, patcher = run.rollout.spec, run.rollout.patcher
     frames = _Decoders(vae, spec.geometry, patcher.load_device)
@@ -177,8 +183,10 @@ def run_live(run: LiveRun, vae, view: LiveView) -> WalkOutputs:
 
 
 def _path(run: LiveRun, view: LiveView) -> CameraPath | None:
-    """Return None if a client steers the walk, else its recorded path. Raises InputError without a client and a
-    path."""
+    """Return None if a client steers the walk, else the recorded camera path of `run`.
+
+    Raises InputError if there is neither a client nor a path.
+    """
     if run.steered and view.somebody(alone=run.path is not None):
         return None
     if run.path is None:
@@ -210,8 +218,10 @@ def _engine(
 
 
 def _preview(name: str, device: torch.device) -> Callable[[], PreviewDecoder]:
-    """Return a function that creates preview decoders from the file `name` in models/vae_approx. Raises a LingBotError
-    for an unusable file."""
+    """Return a function that creates preview decoders from the file `name` in models/vae_approx.
+
+    Raises a LingBotError for an unusable file.
+    """
     half = torch.float16 if device.type == "cuda" else torch.float32
     tiny = load_tiny_decoder(resolve_tiny_decoder(name), device=device, dtype=half)
     return lambda: PreviewDecoder(tiny.anew())
@@ -219,8 +229,10 @@ def _preview(name: str, device: torch.device) -> Callable[[], PreviewDecoder]:
 
 @contextmanager
 def _session(run: LiveRun, engine: Engine, view: LiveView, path: CameraPath | None) -> Iterator[Session]:
-    """Yield the session of a walk, and close it at the end. The walk's files in ComfyUI's output folder are then
-    complete, even after an interrupt."""
+    """Yield the session of a walk, and close it at the end.
+
+    After that, the walk's files in ComfyUI's output folder are complete, even after an interrupt.
+    """
     spec = run.rollout.spec
     lens = None if path is None else path.intrinsics[0]
     folder = Path(folder_paths.get_output_directory()) / FOLDER
@@ -246,8 +258,10 @@ def _session(run: LiveRun, engine: Engine, view: LiveView, path: CameraPath | No
 
 
 def _walk(run: LiveRun, session: Session, view: LiveView, lost: list[str]) -> WalkOutputs:
-    """Run the session and return the walk's results. Raises InputError if no frame was made or written. The list `lost`
-    collects reasons why files could not be written, also while the session closes."""
+    """Run the session and return the walk's results. Raises InputError if no frame was made or written.
+
+    The list `lost` collects reasons why files could not be written, also while the session closes.
+    """
     walking = _Walking(run, session, view, lost)
     session.run(walking.deliver, walking.tell, view.watch)
     album, kept = walking.album, session.walk.kept
@@ -264,8 +278,10 @@ def _walk(run: LiveRun, session: Session, view: LiveView, lost: list[str]) -> Wa
 
 
 def _album_by_vae(session: Session) -> "_Album":
-    """Return the frames of a walk, decoded again by the VAE. The shown frames came from a tiny decoder. If values are
-    too large for fp16, fp32 is used. Raises ComfyUI's interrupt."""
+    """Return the frames of a walk, decoded again by the VAE, because the shown frames came from a tiny decoder.
+
+    If values are too large for fp16, fp32 is used. Raises ComfyUI's interrupt exception.
+    """
     for exact in (False, True):
         album = _Album()
         try:
@@ -280,8 +296,10 @@ def _album_by_vae(session: Session) -> "_Album":
 
 
 def _cut(album: "_Album", kept: Kept) -> None:
-    """Remove the unsaved frames from the album, so that it has as many frames as the saved state and path. Show a
-    warning on the node. Raises InputError if no frame was saved."""
+    """Remove the frames that could not be saved from the album, and show a warning on the node.
+
+    The album then has as many frames as the saved state and path. Raises InputError if no frame was saved.
+    """
     made = album.frames
     album.cut(kept.chunks)
     if not album.frames:
@@ -290,8 +308,10 @@ def _cut(album: "_Album", kept: Kept) -> None:
 
 
 class _Walking:
-    """The callbacks of a running walk (a steered video). They collect the frames in an album, and forward frames and
-    events to the view."""
+    """The callbacks of a running walk (a steered video).
+
+    They collect the frames in an album, and forward frames and events to the client's view.
+    """
 
     def __init__(self, run: LiveRun, session: Session, view: LiveView, lost: list[str]):
         self._run, self._session, self._view, self._lost = run, session, view, lost
@@ -320,7 +340,7 @@ class _Walking:
 
 
 class _Album:
-    """A collection of a walk's frames. Frames that the user discarded by going back are removed."""
+    """A collection of a walk's frames. If the user goes back in the video, the later frames are removed."""
 
     def __init__(self) -> None:
         self._parts: list[Frames] = []
@@ -345,12 +365,16 @@ class _Album:
 
 
 class _Decoders:
-    """A factory of decoders that decode chunk by chunk with the weights of ComfyUI's VAE. `nbytes` is the number of
-    bytes that one decoder needs on a GPU."""
+    """A factory of decoders that decode chunk by chunk with the weights of ComfyUI's VAE.
+
+    `nbytes` is the number of bytes that one decoder needs on a GPU.
+    """
 
     def __init__(self, vae, geometry: Geometry, device: torch.device):
-        """Take the weights of `vae`, and decide by the free memory whether to decode in tiles. Raises CheckpointError
-        for a VAE other than Wan 2.1's."""
+        """Use the weights of `vae`, and decide by the free memory whether to decode in tiles.
+
+        Raises CheckpointError for a VAE other than Wan 2.1's.
+        """
         weights = vae.get_sd()
         self._size, self._device, self._weights = (geometry.lat_h, geometry.lat_w), device, weights
         self._half = device.type == "cuda" and vae.vae_dtype != torch.float32
@@ -369,8 +393,10 @@ class _Decoders:
 
 
 class _Prompts:
-    """A callable that encodes a prompt to an embedding [1, L, D]. It caches all results, and begins with the walk's
-    first prompt in the cache."""
+    """A function object that returns the embedding [1, L, D] of a prompt, encoded or from its cache.
+
+    The cache begins with the walk's first prompt and keeps every result.
+    """
 
     def __init__(self, run: LiveRun):
         self._run, self._kept = run, {run.text: run.rollout.contexts[0].cpu()}
@@ -381,8 +407,10 @@ class _Prompts:
         return self._kept[text]
 
     def _encoded(self, text: str) -> Tensor:
-        """Return the embedding of `text` by the CLIP. Then load the model again, because ComfyUI may have unloaded it
-        to make room for the CLIP. Raises InputError without a CLIP."""
+        """Return the embedding of `text` by the CLIP. Raises InputError without a CLIP.
+
+        The model is then loaded again, because ComfyUI may have unloaded it to make room for the CLIP.
+        """
         run, clip = self._run.rollout, self._run.clip
         if clip is None:
             raise InputError("this walk has no text encoder: connect a clip to the node, and the prompt can be changed")

@@ -1,5 +1,7 @@
-"""The connection between a Live node and the page that shows its walk (its steered video). The node runs in a thread;
-the page is connected by a websocket."""
+"""The connection between a Live node and the page that shows its walk (its steered video).
+
+The node runs in a thread; the page is connected by a websocket.
+"""
 
 import asyncio
 import time
@@ -22,8 +24,10 @@ from ...options import FPS
 from .live_route import views
 
 WALKS_EVENT, START_EVENT = "lingbot_world.walks", "lingbot_world.start"
-"""WALKS_EVENT is the message to every page with the number of running walks. START_EVENT is the message with a walk's
-start image to the page that queued the prompt."""
+"""WALKS_EVENT is the message that tells every page the number of running walks (steered videos).
+
+START_EVENT is the message with a walk's start image to the page that queued the prompt.
+"""
 STOPPED = 1000
 """The websocket close code that the view's Stop button sends. A closed page or a broken connection has another code."""
 
@@ -48,15 +52,19 @@ def live_view(wait: float) -> Iterator["LiveView"]:
 
 
 def _tell_pages(server) -> None:
-    """Send the number of running walks to every page. ComfyUI itself sends a node's messages only to the page that
-    queued the prompt."""
+    """Send the number of running walks to every page.
+
+    ComfyUI itself sends a node's messages only to the page that queued the prompt.
+    """
     if server is not None:
         server.send_sync(WALKS_EVENT, {"walks": len(views)})
 
 
 class LiveView:
-    """The view of one walk (a steered video) by at most one client, who steers it. `meet` runs on the server's event
-    loop, and all other methods are called by the node's thread."""
+    """The view of one walk (a steered video) by at most one client, who steers it.
+
+    `meet` runs on the server's event loop, and all other methods are called by the node's thread.
+    """
 
     def __init__(self, server, wait: float):
         """Create a view that waits at most `wait` seconds for a client. `server` is ComfyUI's PromptServer, or None."""
@@ -72,18 +80,19 @@ class LiveView:
 
     @property
     def nobody(self) -> str:
-        """The error message for a walk that has neither a client nor a recorded path."""
+        """The error message for a walk that has neither a client who steers nor a recorded path."""
         return (
             f"nobody opened the live view within {self._wait:g} s: run the workflow from the canvas, where the "
             "node's view opens by itself, or connect a camera path to `recorded path`, which the camera then follows"
         )
 
     def somebody(self, alone: bool) -> bool:
-        """Wait for a client. Return whether one has connected in time, or has already stopped the walk. Raises
-        ComfyUI's interrupt.
+        """Wait for a client. Return whether one has connected in time, or has already stopped the walk.
 
         alone: whether the walk can run without a client. If it can, and the page that queued the prompt is closed,
         return at once.
+
+        Raises ComfyUI's interrupt exception.
         """
         page = None if self._server is None else self._server.sockets.get(self._server.client_id)
         ends = time.monotonic() + (0 if alone and page is None else self._wait)
@@ -93,15 +102,20 @@ class LiveView:
         return self._stopped or self._client is not None
 
     def show_start(self, image: Mapping[str, str], size: tuple[int, int]) -> None:
-        """Send the start image to the page that queued the prompt. `image` is ComfyUI's reference to a file, and `size`
-        is its (width, height) in pixels."""
+        """Send the start image to the page that queued the prompt.
+
+        `image` is ComfyUI's reference to a file, and `size` is its (width, height) in pixels.
+        """
         if self._server is not None and (context := get_executing_context()) is not None:
             start = {"node": context.node_id, "image": image, "width": size[0], "height": size[1]}
             self._server.send_sync(START_EVENT, start, self._server.client_id)
 
     def begin(self, session: Session, *, steered: bool, prompts: bool) -> None:
-        """Connect the client to the session. `steered`: the client may move the camera. `prompts`: the client may
-        change the prompt."""
+        """Connect the client to the session.
+
+        steered: whether the client may move the camera.
+        prompts: whether the client may change the prompt.
+        """
         self._session, self._steered, self._prompts = session, steered, prompts
         self._alone_since = time.monotonic()
         self._in_the_loop(self._ready.set)
@@ -111,16 +125,18 @@ class LiveView:
         self._in_the_loop(self._offer, frames)
 
     def tell(self, kind: str, message: dict[str, Any]) -> None:
-        """Send an event of the session to the client as a status message. `kind` is the kind of the event, and
-        `message` has its details (see `live.making.Tell`)."""
+        """Send an event of the session to the client as a status message.
+
+        `kind` is the kind of the event, and `message` has its details (see `live.making.Tell`).
+        """
         self._in_the_loop(self._tell, kind, message)
 
     def watch(self) -> None:
-        """Stop or pause a steered walk that nobody steers. The session calls this before each chunk and while it waits.
-        Raises ComfyUI's interrupt.
+        """Stop or pause a walk that may be steered if nobody steers it. Raises ComfyUI's interrupt exception.
 
-        The walk stops if its client has pressed Stop, or if it has had no client for more than `Rules.back` seconds. It
-        also stops after `Rules.gone` seconds without input, and pauses after `Rules.idle` seconds without input.
+        The session calls this method before each chunk and while it waits. The walk stops if its client has pressed
+        Stop, or if it has had no client for more than `Rules.back` seconds. It also stops after `Rules.gone` seconds
+        without input, and pauses after `Rules.idle` seconds without input.
         """
         management.throw_exception_if_processing_interrupted()
         session, alone = self._session, time.monotonic() - self._alone_since
@@ -133,13 +149,17 @@ class LiveView:
             session.pause()
 
     def end(self) -> None:
-        """Tell the client that the walk has ended, and close the view."""
+        """Notify the client that the walk has ended, and close the view."""
         self._in_the_loop(self._end)
         self._threads.shutdown(wait=False)
 
     async def meet(self, socket, init: Init, inbox) -> None:
-        """Serve a client until it leaves or the view ends. `socket` is its websocket, `init` its first message, and
-        `inbox` reads the later ones. An earlier client is disconnected."""
+        """Serve a client until it leaves or the view ends. An earlier client is disconnected.
+
+        socket: the client's websocket.
+        init: its first message.
+        inbox: the reader of its later messages.
+        """
         client = Client(socket, init, self._threads, JSON)
         before, self._client = self._client, client
         if before is not None:
@@ -182,8 +202,10 @@ class LiveView:
                 task.cancel()
 
     async def _facts(self, client: Client, inbox) -> dict[str, Any] | None:
-        """Return the first status message about the current walk. While a restart has ended the old walk, wait for the
-        new one. Return None if the client leaves first."""
+        """Return the first status message about the current walk, or None if the client leaves first.
+
+        If the old walk has ended for a restart, wait for the new one.
+        """
         while not (client.finished or inbox.ended.is_set()):
             with suppress(InputError):
                 return facts(self._session, FPS)
