@@ -1,8 +1,8 @@
 """Walks: videos of a causal model that a user steers by keys, mouse and gamepad while they are generated.
 
-A `Session` runs walks. An `Engine` provides the model, the text encoder and the VAE. This package needs neither ComfyUI
-nor, except in `wire`, aiohttp. Each name is imported on first use, so that a program can list the saved walks without
-importing torch.
+A `Session` makes the video of a walk. An `Engine` provides the model, the text encoder and the VAE. This package needs
+neither ComfyUI nor, except in `wire`, aiohttp. Each name is imported on first use, so that a program can list the saved
+walks without importing torch.
 """
 
 from importlib import import_module

@@ -20,22 +20,31 @@ The translations of the model's camera input are divided by this unit. Full spee
 translation that the model was trained with.
 """
 FRAMES_TO_SPEED = 3
-"""The number of video frames in which the camera accelerates to full speed, or brakes. A short tap on a key thus gives
-a small move."""
+"""The number of video frames in which the camera accelerates to full speed, or brakes.
+
+A short tap on a key thus gives a small move.
+"""
 FASTEST_LOOK_DEG = 6.0
 """The largest rotation by the mouse in one video frame, in degrees. The remaining rotation follows in later frames."""
 WALKING_SPEED = 0.5
-"""The default speed of a walking key, as a fraction of the longest step (the largest translation per latent frame that
-the model was trained with). Shift doubles it. In the official examples the median latent frame moves by 0.19 to 0.78 of
-the clip's longest step."""
+"""The default speed of a walking key, as a fraction of the longest step.
+
+The longest step is the largest translation per latent frame that the model was trained with. Shift doubles the speed.
+In the official examples the median latent frame moves by 0.19 to 0.78 of the clip's longest step.
+"""
 PITCH_DEG = 1.5
-"""The largest change of pitch in one video frame, in degrees, so 6 in a latent frame. The official examples have 0.3 to
-1.0 degrees per frame on average, and at most 6.8."""
+"""The largest change of pitch in one video frame, in degrees, so 6 in a latent frame.
+
+The official examples have 0.3 to 1.0 degrees per frame on average, and at most 6.8.
+"""
 
 
 class WalkingCamera:
-    """A steered camera with a position, a yaw, a pitch and their speeds. Poses are computed from these numbers, so the
-    rotation matrices stay exact in a long video. `unit` is the unit of length; see WALKING_UNIT."""
+    """A steered camera with a position, a yaw, a pitch and their speeds.
+
+    Poses are computed from these numbers, so the rotation matrices stay exact in a long video. `unit` is the unit of
+    length; see WALKING_UNIT.
+    """
 
     def __init__(
         self,
@@ -45,7 +54,7 @@ class WalkingCamera:
         pitch_deg: float = math.inf,
         walls: Standing | None = None,
     ) -> None:
-        """Place the camera without motion at the pose [4, 4]; None is the identity.
+        """Place the camera without motion at the camera-to-world pose [4, 4]; None is the identity.
 
         unit: the unit of length.
         speed: the speed of a walking key, as a fraction of the longest step (the largest translation per latent frame
@@ -58,7 +67,8 @@ class WalkingCamera:
         self.place(np.eye(4) if pose is None else pose)
 
     def place(self, pose: np.ndarray, _frame: int = 0) -> None:
-        """Move the camera to the pose [4, 4] and stop its motion. The number of the video frame is ignored."""
+        """Move the camera to the pose [4, 4] and stop its motion. The number of the video frame is ignored; see
+        `RecordedCamera`."""
         self._yaw, self._pitch, self._roll = to_angles(pose[:3, :3])
         self._position = pose[:3, 3].copy()
         self._speeds = np.zeros(4)  # fractions of full speed: forward, right, yaw, pitch
@@ -66,7 +76,7 @@ class WalkingCamera:
 
     @property
     def moves(self) -> bool:
-        """Whether the camera still moves without further input, because it is braking or a mouse rotation is not
+        """Whether the camera still moves without further input, because it brakes or a mouse rotation is not
         finished."""
         return bool(self._speeds.any() or self._look.any())
 
@@ -77,7 +87,7 @@ class WalkingCamera:
         return rigid(rotation, self._position[None])[0]
 
     def walk(self, wishes: Wishes) -> np.ndarray:
-        """Move the camera by the inputs of n video frames, and return their poses, float64 [n, 4, 4]."""
+        """Move the camera by the user's inputs for n video frames, and return their poses, float64 [n, 4, 4]."""
         self._look += wishes.look
         return np.stack([self._advance(axes) for axes in wishes.axes]) if len(wishes.axes) else np.empty((0, 4, 4))
 
@@ -105,8 +115,11 @@ class WalkingCamera:
 
 
 class RecordedCamera:
-    """A camera that follows a given path and ignores inputs. `left` is the number of remaining video frames. `unit` is
-    the unit of length: that of the continued video, else the path's longest step."""
+    """A camera that follows a given path and ignores inputs.
+
+    `left` is the number of remaining video frames. `unit` is the unit of length of the continued video, or the path's
+    longest step.
+    """
 
     def __init__(self, path: np.ndarray, pose: np.ndarray | None, unit: float) -> None:
         """Start at the first pose of the path.
@@ -135,7 +148,7 @@ class RecordedCamera:
         return self._path[self._at]
 
     def place(self, _pose: np.ndarray, frame: int) -> None:
-        """Go to the path's pose of video frame number `frame`. The pose argument is ignored."""
+        """Go to the path's pose of video frame number `frame`. The pose argument is ignored; see `WalkingCamera`."""
         self._at = frame
 
     def walk(self, wishes: Wishes) -> np.ndarray:
@@ -145,17 +158,19 @@ class RecordedCamera:
 
 
 def whole_numbers(poses: np.ndarray) -> list[list[int]]:
-    """Return integers [x, y, z, yaw, pitch] for each camera-to-world pose [n, 4, 4], for a message. Positions are in
-    1/1000 of the unit, angles in 1/100 degree."""
+    """Return integers [x, y, z, yaw, pitch] for each camera-to-world pose [n, 4, 4], to send in a message.
+
+    Positions are in 1/1000 of the unit, angles in 1/100 degree.
+    """
     angles = np.array([to_angles(pose[:3, :3])[:2] for pose in poses]).reshape(-1, 2)
     return np.rint(np.concatenate([1000 * poses[:, :3, 3], 100 * angles], axis=1)).astype(int).tolist()
 
 
 def model_steps(world: np.ndarray, before: np.ndarray | None, unit: float) -> np.ndarray:
-    """Return the model's camera input [f, 4, 4] for the poses `world` [f, 4, 4] of latent frames. Each result is a pose
-    relative to the previous one, with its translation divided by `unit`.
+    """Return the model's camera input [f, 4, 4] for the camera-to-world poses `world` [f, 4, 4] of latent frames.
 
-    before: the pose [4, 4] of the previous latent frame. For None the first result is the identity.
+    Each result is a pose relative to the previous one, with its translation divided by `unit`. `before` is the pose [4,
+    4] of the previous latent frame; if it is None, the first result is the identity.
     """
     if before is None:
         rest = model_steps(world[1:], world[0], unit) if len(world) > 1 else world[1:]

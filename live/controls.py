@@ -24,19 +24,21 @@ from .inputs import Input, Wishes
 KEYS = MOVE_KEYS + LOOK_KEYS
 """The keys that move the camera: w, a, s, d walk; i, j, k, l look up, left, down, right."""
 RUN, RUNNING = "shift", 2.0
-"""RUN is the key that is held to run. RUNNING is the factor by which it raises the walking speed."""
+"""RUN is the key that the user holds to run. RUNNING is the factor by which it raises the walking speed."""
 FRAMES_OF_ONE = 4
 """The number of video frames in a latent frame."""
 MOST_TAPS, MOST_ROWS = 256, 4096
-"""MOST_TAPS is the largest number of taps that wait for the next chunk. MOST_ROWS is the largest number of latent
-frames in a script of keys."""
+"""MOST_TAPS is the largest number of taps (short key presses) that wait for the next chunk.
+
+MOST_ROWS is the largest number of latent frames in a list of timed keys (see `Controls.script`).
+"""
 FURTHEST_LOOK = 720.0
 """The limit, in degrees, of mouse rotation that has not been applied to the camera yet."""
 _AXES = {"w": (0, 1), "s": (0, -1), "d": (1, 1), "a": (1, -1), "l": (2, 1), "j": (2, -1), "i": (3, 1), "k": (3, -1)}
 
 
 class _Pending(NamedTuple):
-    """A copy of the inputs before `Controls.take`, from which `Controls.put_back` restores them."""
+    """A copy of the inputs before `Controls.take`, with which `Controls.put_back` restores them."""
 
     down: dict[str, float]
     taps: list[tuple[str, float, float]]
@@ -49,11 +51,11 @@ class _Pending(NamedTuple):
 
 
 class Controls:
-    """The state of keys, mouse and gamepad of one walk (a steered video). Methods raise InputError for an unknown key,
-    a number that is not finite, and an invalid script.
+    """The state of keys, mouse and gamepad of one walk (a steered video).
 
-    The argument `event` of the methods is a number from the sender. The first frames that include the input carry this
-    number.
+    The argument `event` of the methods is an optional number that the sender gives to an input. The first video frames
+    that include the input carry this number. Methods raise InputError for an unknown key, a number that is not finite,
+    and invalid timed keys.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -73,15 +75,18 @@ class Controls:
         self._pending: _Pending | None = None
 
     def press(self, key: str, event: int | None = None) -> None:
-        """Press a key, in addition to the held ones. `event`: see Controls."""
+        """Press a key, in addition to the held ones. `event` is the sender's number for this input, or None."""
         self.hold({*self._down, key}, event)
 
     def release(self, key: str, event: int | None = None) -> None:
-        """Release a key. `event`: see Controls."""
+        """Release a key. `event` is the sender's number for this input, or None."""
         self.hold({*self._down} - {key}, event)
 
     def hold(self, keys: Iterable[str], event: int | None = None) -> None:
-        """Hold exactly these keys from now on, and end a running script. `event`: see Controls."""
+        """Hold exactly these keys from now on, and end a running `script`.
+
+        `event` is the sender's number for this input, or None.
+        """
         wanted = _checked(keys)
         with self._receiving("hold", event) as now:
             self.switches += wanted != self._down.keys()
@@ -100,7 +105,10 @@ class Controls:
             return frozenset(self._down)
 
     def look(self, yaw: float, pitch: float, event: int | None = None) -> None:
-        """Add a mouse movement in degrees: `yaw` to the right, `pitch` upwards. `event`: see Controls."""
+        """Add a mouse movement in degrees: `yaw` to the right, `pitch` upwards.
+
+        `event` is the sender's number for this input, or None.
+        """
         turned = _finite("look", (yaw, pitch), FURTHEST_LOOK)
         with self._receiving("look", event):
             self._look = [
@@ -109,8 +117,10 @@ class Controls:
             ]
 
     def stick(self, forward: float, right: float, yaw: float, pitch: float, event: int | None = None) -> None:
-        """Set the positions of the gamepad's sticks, -1 to 1 each. They hold until the next call. `event`: see
-        Controls."""
+        """Set the positions of the gamepad's sticks, -1 to 1 each. They stay until the next call.
+
+        `event` is the sender's number for this input, or None.
+        """
         forward, right, yaw, pitch = _finite("stick", (forward, right, yaw, pitch), 1.0)
         with self._receiving("stick", event):
             stick = forward, right, yaw, pitch
@@ -118,8 +128,10 @@ class Controls:
             self._stick = stick
 
     def script(self, rows: Sequence[Iterable[str]], event: int | None = None) -> None:
-        """Set the held keys for the next latent frames, one collection of keys per latent frame. No key is held after
-        the last one. `event`: see Controls."""
+        """Set the keys that count as held in the next latent frames: one collection of keys per latent frame.
+
+        No key is held after the last one. `event` is the sender's number for this input, or None.
+        """
         if len(rows) > MOST_ROWS:
             raise InputError(f"a script of {len(rows)} latent frames; expected {MOST_ROWS} at most")
         checked = [_checked(row) for row in rows]
@@ -130,12 +142,13 @@ class Controls:
             self._script = deque(checked)
 
     def hear(self) -> None:
-        """Record that the user is active, without an input for the camera. The session then does not count as idle."""
+        """Record that the user is active, without an input for the camera, so that the session does not count as
+        idle."""
         with self._lock:
             self.last_input = self._clock()
 
     def let_go(self) -> None:
-        """Release all keys and sticks and end a script, for a user who has left."""
+        """Release all keys and sticks and end a `script`, for a user who has left."""
         with self._lock:
             self._down.clear()
             self._taps.clear()
@@ -144,21 +157,26 @@ class Controls:
 
     @property
     def asks(self) -> bool:
-        """Whether an input would move the camera in the next frames: a held key other than shift, a tap, a stick, a
-        script or a mouse movement."""
+        """Whether an input would move the camera in the next frames.
+
+        Such an input is a held key other than shift, a tap, a stick, a `script` or a mouse movement.
+        """
         with self._lock:
             held = self._down.keys() - {RUN} or self._script or any(self._stick)
             return bool(held or self._taps or any(self._look))
 
     @property
     def changes(self) -> bool:
-        """Whether the inputs have changed since the last chunk, or a script is running."""
+        """Whether the inputs have changed since the last chunk, or a `script` is running."""
         with self._lock:
             return self._arrived is not None or bool(self._script)
 
     def take(self, frames: int) -> Wishes:
-        """Return the inputs for the next `frames` video frames. Taps and mouse movements are removed, unless `frames`
-        is 0, which keeps the taps. Held keys, sticks and the rest of a script stay."""
+        """Return the user's inputs for the next `frames` video frames.
+
+        Taps and mouse movements are then removed; if `frames` is 0, taps stay for the next call. Held keys, sticks and
+        the rest of a `script` stay.
+        """
         with self._lock:
             now, since = self._clock(), self._taken
             look, arrived = (self._look[0], self._look[1]), self._arrived
@@ -186,8 +204,8 @@ class Controls:
             return Wishes(axes, look, self._event, waited, tuple(placed))
 
     def put_back(self) -> None:
-        """Restore the inputs that the last `take` returned, because its chunk was dropped. Inputs that arrived after
-        `take` stay as well."""
+        """Restore the inputs that the last `take` returned, because its chunk was dropped. Inputs that arrived later
+        stay as well."""
         with self._lock:
             before, self._pending = self._pending, None
             if before is None:
@@ -205,8 +223,11 @@ class Controls:
 
     @contextmanager
     def _receiving(self, kind: str, event: int | None) -> Iterator[float]:
-        """Register an input of the given `kind`, and yield its time. The lock is held within this context. After the
-        context `self.changed()` is called."""
+        """Register an input of the given `kind`, and yield its time in seconds.
+
+        The lock is held inside this context. After it `self.changed()` is called. `event` is the sender's number for
+        this input, or None.
+        """
         with self._lock:
             self._event = self._event if event is None else event
             self.last_input = self._arrived = self._clock()
@@ -229,40 +250,48 @@ class Controls:
 
 
 def _row(at: float, frames: int, since: float, now: float) -> int:
-    """Return the index of the video frame for an input at the time `at`. The `frames` frames of a chunk divide the time
-    from `since` to `now` evenly."""
+    """Return the index of the video frame in a chunk for an input at the time `at`.
+
+    The `frames` frames of the chunk divide the time from `since` to `now` evenly. All times are in seconds.
+    """
     return min(frames - 1, int(frames * (at - since) / max(now - since, 1e-9)))
 
 
 class Steered:
-    """A base class of sessions with methods for the user's inputs. They pass the inputs to the attribute `controls`.
-    The argument `event` is explained in Controls."""
+    """A base class of sessions with methods for the user's inputs, which pass the inputs to the attribute `controls`.
+
+    The argument `event` of the methods is an optional number that the sender gives to an input (see `Controls`).
+    """
 
     controls: Controls
 
     def press(self, key: str, event: int | None = None) -> None:
-        """Press a key: w, a, s, d, i, j, k, l or shift. `event`: see Controls."""
+        """Press a key: w, a, s, d, i, j, k, l or shift. `event` is the sender's number for this input, or None."""
         self.controls.press(key, event)
 
     def release(self, key: str, event: int | None = None) -> None:
-        """Release a key. `event`: see Controls."""
+        """Release a key. `event` is the sender's number for this input, or None."""
         self.controls.release(key, event)
 
     def hold(self, keys: Iterable[str], event: int | None = None) -> None:
-        """Hold exactly these keys from now on. `event`: see Controls."""
+        """Hold exactly these keys from now on. `event` is the sender's number for this input, or None."""
         self.controls.hold(keys, event)
 
     def look(self, yaw: float, pitch: float, event: int | None = None) -> None:
-        """Turn the camera by degrees: `yaw` to the right, `pitch` upwards. `event`: see Controls."""
+        """Turn the camera by degrees: `yaw` to the right, `pitch` upwards. `event` is the sender's number for this
+        input, or None."""
         self.controls.look(yaw, pitch, event)
 
     def stick(self, forward: float, right: float, yaw: float, pitch: float, event: int | None = None) -> None:
-        """Set the positions of a gamepad's sticks, -1 to 1 each. `event`: see Controls."""
+        """Set the positions of a gamepad's sticks, -1 to 1 each. `event` is the sender's number for this input, or
+        None."""
         self.controls.stick(forward, right, yaw, pitch, event)
 
     def script(self, rows: Sequence[Iterable[str]], event: int | None = None) -> None:
-        """Set the held keys for the next latent frames, one collection of keys per latent frame. `event`: see
-        Controls."""
+        """Set the keys that count as held in the next latent frames: one collection of keys per latent frame.
+
+        `event` is the sender's number for this input, or None.
+        """
         self.controls.script(rows, event)
 
 
@@ -277,8 +306,10 @@ def _checked(keys: Iterable[str]) -> frozenset[str]:
 
 
 def _finite(name: str, values: Sequence[float], most: float) -> tuple[float, ...]:
-    """Return the values as floats, clipped to the range -`most` to `most`. Raises InputError for values that are not
-    finite numbers; its message contains `name`."""
+    """Return the values as floats, clipped to the range -`most` to `most`.
+
+    Raises InputError for values that are not finite numbers; its message contains `name`.
+    """
     try:
         numbers = [float(value) for value in values]
     except (TypeError, ValueError, OverflowError) as error:

@@ -1,12 +1,12 @@
-"""Detection of a walk (a steered video) that degrades. Each chunk is compared with the first two seconds.
+"""Detection of a walk (a steered video) that degrades, by a comparison of each chunk with the first two seconds.
 
 A chunk counts as bad if at least two of four figures are beyond their limits: sharpness, colourfulness, tint and
 brightness. It is also bad if its sharpness is below a stricter limit. The detector reports a drift after four seconds
 of bad chunks.
 
-The limits are those of the command `lingbot-world measure`. That command tracks parts of the scene through the video,
-so it can distinguish a dark wall from a video that becomes dark. This module compares only whole frames, so one figure
-alone is not enough.
+The limits are the same as in the command `lingbot-world measure`. That command tracks parts of the scene through the
+video, so it can distinguish a dark wall from a video that becomes dark. This module compares only whole frames, so one
+figure alone is not enough.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from ..measure.drift_faults import BLURRED, BLURRED_PLACES, DARKER, PALE, TINTED
 from ..measure.drift_figures import colourfulness
 
 FIRST = 8
-"""The number of latent frames at the start of a walk with which later chunks are compared. With four video frames each,
-they last two seconds."""
+"""The number of latent frames at the start of a walk with which later chunks are compared.
+
+With four video frames each, they last two seconds.
+"""
 LASTS = 16
 """The number of latent frames in successive bad chunks after which a drift is reported. They last four seconds."""
 SIDE = 128
@@ -31,7 +33,7 @@ Row = dict[str, float]
 
 
 class DriftWatch:
-    """A drift detector for one walk (a steered video) with `chunk` latent frames in a chunk."""
+    """A detector of degradation for one walk (a steered video). `chunk` is the number of latent frames in a chunk."""
 
     def __init__(self, chunk: int) -> None:
         self._first_chunks, self._lasts = max(1, FIRST // chunk), max(1, LASTS // chunk)
@@ -40,8 +42,11 @@ class DriftWatch:
         self._passed = 0
 
     def see(self, latent: Tensor, pixels: np.ndarray) -> bool:
-        """Add a chunk: its latent [1, 16, n, h, w] and its last frame, uint8 [H, W, 3]. Return true if four seconds of
-        bad chunks end with this chunk. Return false for later bad chunks, until a good chunk begins a new count."""
+        """Add a chunk: its latent [1, 16, n, h, w] and its last frame, uint8 [H, W, 3].
+
+        Return True if four seconds of bad chunks end with this chunk. Later bad chunks return False, until a good chunk
+        begins a new count.
+        """
         row = _figures(latent, pixels)
         if len(self._first) < self._first_chunks:
             self._first.append(row)
@@ -52,7 +57,7 @@ class DriftWatch:
 
     @property
     def ratios(self) -> Row | None:
-        """Four figures of the last chunk, or None during the first two seconds.
+        """Four figures of the last chunk compared with the first two seconds, or None during these seconds.
 
         `spread` (the latent's standard deviation), `sharpness` and `colour` are fractions of their values in the first
         two seconds. `mean` is the shift of the latent's mean in standard deviations.

@@ -1,5 +1,7 @@
-"""The Engine: the parts of a model that a walk (a steered video) uses. The command lingbot-world opens an engine, and
-so can another program."""
+"""The Engine: the parts of a model that a walk (a steered video) uses.
+
+The command lingbot-world opens an engine, and so can another program.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,10 @@ from .worlds.walls import WorldMap
 
 
 class WalkVideo(Protocol):
-    """The video file of one walk (a steered video). `add` and `cut` return at once, but `add` with `wait` waits for a
-    free entry in the queue. `close` waits for the encoder.
+    """The video file of one walk (a steered video).
+
+    `add` appends frames, and `cut` removes frames after the user has gone back. Both return at once, but `add` with
+    `wait` waits for a free entry in the queue. `close` waits for the encoder.
 
     left_out: the number of frames that were dropped because the encoder was too slow.
     failure: the reason why the video has ended early, or an empty string.
@@ -38,8 +42,10 @@ class WalkVideo(Protocol):
 
 
 RecordWalk = Callable[[Path, float, int, Callable[[str], None]], WalkVideo]
-"""The signature record(path, fps, first, tell) of a function that opens a video file and returns a WalkVideo. The video
-begins with frame number `first` of the walk. The function calls tell(reason) if the video becomes incomplete."""
+"""The signature record(path, fps, first, tell) of a function that opens a video file and returns a WalkVideo.
+
+The video begins with frame number `first` of the walk. The function calls tell(reason) if the video becomes incomplete.
+"""
 
 
 @dataclass(frozen=True)
@@ -48,9 +54,9 @@ class Engine:
 
     config: the model's sizes.
     schedule: the timesteps and sigmas of a chunk.
-    release: the name of the model's release.
+    release: the name of the model's release, such as Fast or 2.0.
     window: the attention window, in latent frames. It is always limited, because a walk has no end.
-    chunk: the latent frames in a chunk.
+    chunk: the number of latent frames in a chunk.
     size: (height, width) of the video in pixels.
     device: the device of the model.
     new_world: returns a new World, which makes chunks and caches their keys and values.
@@ -110,12 +116,13 @@ class Start:
 
     @classmethod
     def of(cls, begin: Start | WorldState) -> Start:
-        """Return `begin` unchanged if it is a Start. If it is a state, return the Start that continues the state."""
+        """Return `begin` unchanged if it is a Start. If it is a state of an earlier video, return the Start that
+        continues it."""
         return cls.after(begin) if isinstance(begin, WorldState) else begin
 
     @classmethod
     def after(cls, state: WorldState, prompt: str = "", seed: int = 0) -> Start:
-        """Return the Start that continues a state. An empty prompt means the state's last prompt."""
+        """Return the Start that continues the video of a state. An empty prompt means the state's last prompt."""
         return cls(state.frame, prompt, None, seed, state)
 
     def check(self, engine: Engine) -> None:

@@ -1,8 +1,8 @@
 """The inputs of a walk (a steered video), and their record, from which the walk can be repeated exactly.
 
-Each row is a JSON object, and `latent_frame` is the first latent frame of its chunk. A row of inputs has the fields
-`axes` [n, 4] and `look` [2] of `Wishes`; n is 1 if all video frames of the chunk have the same axes. A chunk without
-such a row had no input.
+Each row of the record is a JSON object, and `latent_frame` is the first latent frame of its chunk. A row of inputs has
+the fields `axes` [n, 4] and `look` [2] of `Wishes`; n is 1 if all video frames of the chunk have the same axes. A chunk
+without such a row had no input.
 
 A row with `rebuild` states that keys and values were recomputed before the chunk. The reason was a return to an earlier
 chunk or, if `refresh` is true, another prompt.
@@ -29,7 +29,7 @@ class Input(NamedTuple):
     kind: hold, look, stick, script, prompt, event, back, or time (a world event switched by its time).
     event: the number that the sender gave to the input, or None.
     arrived: the time of its arrival, in seconds of time.monotonic.
-    row: the index, in its chunk, of the first video frame that includes the input.
+    row: the index, in its chunk, of the first video frame that the input affects.
     """
 
     kind: str
@@ -56,7 +56,7 @@ class Wishes(NamedTuple):
 
 
 class InputLog:
-    """The file with the inputs of a walk (a steered video) in progress. All methods raise OSError."""
+    """The file to which a walk (a steered video) in progress writes its inputs. All methods may raise OSError."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE
@@ -70,8 +70,10 @@ class InputLog:
             self._add(row if wishes.event is None else {**row, "event": wishes.event})
 
     def add_rebuild(self, latent_frame: int, *, refresh: bool) -> None:
-        """Add a row for a recomputation of keys and values before `latent_frame`. The reason is another prompt if
-        `refresh` is true, else a return to an earlier chunk."""
+        """Add a row that records a recomputation of keys and values before `latent_frame`.
+
+        The reason is another prompt if `refresh` is True, else a return to an earlier chunk.
+        """
         self._add({"latent_frame": latent_frame, "rebuild": True, "refresh": refresh})
 
     def cut(self, latent_frames: int) -> None:
@@ -87,7 +89,7 @@ class InputLog:
         return _rows(self._path)
 
     def close(self, *, delete: bool) -> None:
-        """Close the file. `delete` removes it, once its rows are in walk.json."""
+        """Close the file. If `delete` is True, remove it, because its rows are in walk.json."""
         self._file.close()
         if delete:
             self._path.unlink(missing_ok=True)
@@ -97,9 +99,11 @@ class InputLog:
 
 
 def read_inputs(folder: Path, head: dict[str, Any]) -> dict[int, list[Row]]:
-    """Return the rows of a saved walk, grouped by the latent frame at which their chunk begins. They are read from
-    `head`, the contents of walk.json, or from FILE if the process was killed. Raises OSError if FILE cannot be read,
-    and KeyError or ValueError for an invalid row."""
+    """Return the rows of a saved walk's inputs, grouped by the latent frame at which their chunk begins.
+
+    They are read from `head`, the contents of walk.json, or from FILE if the process was killed. Raises OSError if FILE
+    cannot be read, and KeyError or ValueError for an invalid row.
+    """
     found: dict[int, list[Row]] = {}
     for row in head["inputs"] if "inputs" in head else _rows(folder / FILE):
         found.setdefault(row["latent_frame"], []).append(row)
@@ -107,7 +111,7 @@ def read_inputs(folder: Path, head: dict[str, Any]) -> dict[int, list[Row]]:
 
 
 def wishes_of(rows: Iterable[Row], frames: int) -> Wishes:
-    """Return the inputs of a chunk with `frames` video frames, from the rows of that chunk."""
+    """Return the inputs of a chunk with `frames` video frames, from the chunk's recorded `rows`."""
     for row in rows:
         if "axes" in row:
             axes = np.broadcast_to(np.array(row["axes"], dtype=np.float64).reshape(-1, 4), (frames, 4))
@@ -116,6 +120,6 @@ def wishes_of(rows: Iterable[Row], frames: int) -> Wishes:
 
 
 def _rows(path: Path) -> list[Row]:
-    """Return the rows in a file. An incomplete last line, which a killed process may leave, is skipped."""
+    """Return the recorded rows in a file. An incomplete last line, which a killed process may leave, is skipped."""
     lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.is_file() else []
     return [json.loads(line) for line in lines]

@@ -1,5 +1,6 @@
-"""The folder of a walk (a steered video) in progress. Each chunk is appended to its files. So memory does not grow with
-the walk, and a killed process loses no complete chunk.
+"""The folder of a walk (a steered video) in progress, to whose files each chunk is appended.
+
+So memory does not grow with the walk, and a killed process loses no complete chunk.
 
 `walk.json` holds the settings. `start.safetensors` holds the first frame, `prompt.N.safetensors` the embedding of a
 prompt, and `before.state` the continued video, if any. Three files grow with each chunk: `latent.f32`, `steps.f64` (the
@@ -40,8 +41,10 @@ from .inputs import InputLog
 
 
 class Kept:
-    """The folder of a walk (a steered video) in progress. If the disk is full, the saved data stays, the walk continues
-    without being saved, and `failure` is the reason."""
+    """The folder of a walk (a steered video) in progress.
+
+    If the disk is full, the saved data stays, the walk continues without being saved, and `failure` is the reason.
+    """
 
     def __init__(
         self,
@@ -55,10 +58,11 @@ class Kept:
     ) -> None:
         """Create the folder. Raises InputError if it cannot be written.
 
+        engine: the model's functions and settings.
         picture: the tensors `frame`, the first frame, and `image`, its latent.
         lens: [4], fx, fy, cx, cy in pixels of an 832x480 image.
         unit: the camera's unit of length.
-        before: the state that the walk continues, or None.
+        before: the state of the video that the walk continues, or None.
         facts: further settings for walk.json.
         """
         self.folder, self.failure = folder, ""
@@ -83,8 +87,10 @@ class Kept:
         return self.latent_frames // self._engine.chunk
 
     def prompt(self, text: str, context: Tensor) -> None:
-        """Save the prompt of the next chunks, with its embedding `context` [1, L, D]. Raises InputError if it is the
-        walk's first prompt and cannot be written."""
+        """Save the prompt of the next chunks, with its embedding `context` [1, L, D].
+
+        Raises InputError if it is the walk's first prompt and cannot be written.
+        """
         first = not self._prompts
         self._prompts = [*(part for part in self._prompts if part[2] < self.latent_frames)]
         self._prompts.append((text, context.cpu(), self.latent_frames))
@@ -104,15 +110,17 @@ class Kept:
         latent: float32 [1, 16, n, h, w].
         steps: the model's camera input [n, 4, 4].
         poses: the poses [m, 4, 4] of the video frames.
-        wishes: the inputs.
+        wishes: the user's inputs for the chunk.
         """
         rows = latent[0].transpose(0, 1).contiguous().numpy(), steps, poses
         if not self.failure:
             self._try(lambda: self._append(rows, latent.shape[2], wishes))
 
     def rebuilt(self, *, refresh: bool) -> None:
-        """Record that keys and values were recomputed after the last chunk. The reason is another prompt if `refresh`
-        is true, else a return to an earlier chunk."""
+        """Record that keys and values were recomputed after the last chunk.
+
+        The reason is another prompt if `refresh` is True, else a return to an earlier chunk.
+        """
         if not self.failure:
             self._try(lambda: self._inputs.add_rebuild(self.latent_frames, refresh=refresh))
 
@@ -169,12 +177,17 @@ class Kept:
         return self._prompts[-1][:2]
 
     def poses(self) -> np.ndarray:
-        """Return the poses of the walk's video frames, float64 [n, 4, 4]. If the walk continues a state, the state's
-        last pose comes first."""
+        """Return the poses of the walk's video frames, float64 [n, 4, 4].
+
+        If the walk continues another video, that video's last pose comes first.
+        """
         return path_rows(self.folder, self.latent_frames, self._before)
 
     def state(self) -> WorldState:
-        """Return the state after the last saved chunk. Raises InputError before the first chunk."""
+        """Return the state after the last saved chunk, from which the video can be continued.
+
+        Raises InputError before the first chunk.
+        """
         return load_walk(self.folder)
 
     def _write_head(self) -> None:
@@ -209,7 +222,7 @@ class Kept:
 
 
 def engine_facts(engine: Engine) -> dict[str, Any]:
-    """Return the engine's settings on which a walk's frames depend, as entries for `walk.json`."""
+    """Return the settings of the engine that affect a walk's frames, as entries for `walk.json`."""
     schedule = dataclasses.asdict(engine.schedule)
     return {
         "cells": [*engine.cells],

@@ -1,5 +1,7 @@
-"""The base class of a session. It makes the chunks of a walk (a steered video) at the right times, in the caller's
-thread or in its own, and reports events."""
+"""The base class of a session, which makes the chunks of a walk (a steered video) at the right times.
+
+It runs in the caller's thread or in its own, and reports events.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,10 @@ log = logging.getLogger(__name__)
 WATCH = 0.2
 """The interval in seconds between calls of `watch` (see Session.run) while the session waits for the next chunk."""
 GIVE_BACK = 64
-"""The number of chunks on a CPU after which the memory that the C allocator has cached is released. Without this, a
-walk of one hour would hold 2.6 GB."""
+"""The number of chunks on a CPU after which the memory that the C allocator has cached is released.
+
+Without this, a walk of one hour would hold 2.6 GB.
+"""
 QUIET = 10.0
 """The time in seconds without input after which a session with `moving` makes chunks half as often."""
 Deliver = Callable[[Frames], None]
@@ -56,7 +60,9 @@ failed: an error occurred; `what` failed (walk, command or prompt), the `reason`
 
 class ChunkMaker(Steered):
     """The base class of a session, which makes the chunks of a walk (a steered video) in the caller's thread or in its
-    own. Commands from other threads run between two chunks. A subclass must set `_walks`.
+    own.
+
+    Commands from other threads run between two chunks. A subclass must set `_walks`.
 
     moving: whether chunks are made also without input.
     failure: the error that has ended the walk, or an empty string.
@@ -85,7 +91,7 @@ class ChunkMaker(Steered):
 
     @abstractmethod
     def _begin_and_end_events(self) -> None:
-        """Queue a change of the prompt if some event starts or ends at the time of the next chunk."""
+        """Queue a change of the prompt if a world event starts or ends at the time of the next chunk."""
 
     @property
     def walk(self) -> Walk:
@@ -106,14 +112,17 @@ class ChunkMaker(Steered):
 
     @property
     def still(self) -> bool:
-        """Whether the session waits for an input. It waits if the camera does not move and `moving` is false, because a
-        video of a resting camera degrades within seconds."""
+        """Whether the session waits for an input.
+
+        It waits if the camera does not move and `moving` is False, because a video of a resting camera degrades within
+        seconds.
+        """
         walk = self.walk
         return walk.chunks > 0 and not self._awake and walk.rests and not self.moving
 
     @property
     def _ended(self) -> bool:
-        """Whether the recorded path, or the replayed walk, is too short for another chunk."""
+        """Whether the camera's recorded path, or the walk that is replayed, is too short for another chunk."""
         return self.walk.ended or (isinstance(self.controls, Replay) and self.controls.ends(self.walk))
 
     def stop(self) -> None:
@@ -126,8 +135,10 @@ class ChunkMaker(Steered):
 
     @property
     def _is_delivering(self) -> bool:
-        """Whether the current thread is one of the session's threads that call `deliver`. Such a thread must not wait
-        for itself in `stop`."""
+        """Whether the current thread is one of the session's threads that call `deliver`.
+
+        Such a thread must not wait for itself in `stop`.
+        """
         mine = current_thread() is self._thread or (self._decoding is not None and self._decoding.here)
         return self.running and mine
 
@@ -155,8 +166,10 @@ class ChunkMaker(Steered):
                 self._decoding.close()
 
     def _wait_for_turn(self) -> bool:
-        """Wait until the next chunk should begin, and run commands while waiting. Return false if the walk has ended
-        instead."""
+        """Wait until the next chunk should begin, and run commands while waiting.
+
+        Return True then, or False if the walk has ended instead.
+        """
         while True:
             if self._watch is not None:
                 self._watch()
@@ -173,7 +186,8 @@ class ChunkMaker(Steered):
             self._run_commands()
 
     def _stands(self) -> bool:
-        """Return `still`, and report it to the session's callback if it has changed."""
+        """Return whether the session waits for an input (see `still`). If that has changed, report it to the session's
+        callback."""
         still = self.still
         if still != self._still:
             self._still = still
@@ -205,8 +219,10 @@ class ChunkMaker(Steered):
                 self._tell("failed", {"what": "command", "reason": str(error), "ended": False})
 
     def _next_chunk(self, deliver: Deliver) -> None:
-        """Make a chunk and deliver its frames. With a decoding thread, delivery continues while the next chunk is
-        made."""
+        """Make a chunk and pass its frames to `deliver`.
+
+        With a decoding thread, delivery continues while the next chunk is made.
+        """
         if self._decoding is None:
             for frames in self._chunk():
                 deliver(frames)
@@ -224,7 +240,7 @@ class ChunkMaker(Steered):
             yield from self._record(self.walk.chunk())
 
     def _record(self, chunk: Iterator[Frames]) -> Iterator[Frames]:
-        """Yield a chunk's frames. Also pass them to the scheduler, the video file and the detectors."""
+        """Yield a chunk's frames, and also pass them to the scheduler, the video file and the detectors of faults."""
         video = self.video
         for frames in self.pace.counted(chunk):
             if video is not None:
@@ -248,8 +264,10 @@ class ChunkMaker(Steered):
                 self.restart()
 
     def _watch_steps(self, frames: Frames) -> None:
-        """Report an event if the frames no longer change although the camera walks. With `stop_when_stuck`, held
-        walking keys are then ignored until a key changes."""
+        """Report an event if the frames no longer change although the camera walks.
+
+        If `stop_when_stuck` is set, held walking keys are then ignored until a key changes.
+        """
         if frames.poses is None or isinstance(self.controls, Replay):
             return
         pose = frames.poses[-1]
@@ -260,7 +278,7 @@ class ChunkMaker(Steered):
 
     @contextmanager
     def _work(self) -> Iterator[None]:
-        """Do the tasks around the making of a chunk in this context.
+        """Run the tasks before and after the making of a chunk, which happens inside this context.
 
         The scheduler (`pace`) gets the time that the chunk took. On a CPU, cached memory is released after each
         GIVE_BACK chunks. If saving has begun to fail, the reason is reported.

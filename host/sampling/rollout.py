@@ -1,5 +1,8 @@
-"""The execution of the Rollout node: it checks the inputs, samples chunk by chunk, decodes the video, and builds the
-state for a continuation."""
+"""The execution of the Rollout node.
+
+It checks the inputs, samples a causal model's video chunk by chunk, decodes it, and builds the state for a
+continuation.
+"""
 
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -36,11 +39,11 @@ class NodeRollout:
     """The checked inputs of a Rollout node.
 
     patcher: the MODEL.
-    spec: the engine's plan.
+    spec: the engine's plan of the video, such as sizes and schedule.
     prompts: the positive and, with guidance, the negative CONDITIONING.
     notes: notes for the user.
     start: a latent [1, 16, n, h, w], or None. Its last frame becomes the video's first one.
-    later: the prompt embeddings [1, L, D] of events, by the number of the first chunk that uses each.
+    later: the prompt embeddings [1, L, D] of events (later prompts), by the number of the first chunk that uses each.
     """
 
     patcher: object
@@ -52,14 +55,18 @@ class NodeRollout:
 
     @property
     def contexts(self) -> list[Tensor]:
-        """The embeddings [1, L, D] of the prompt and, with guidance, of the negative prompt. L is at most the model's
-        text length."""
+        """The embeddings [1, L, D] of the prompt and, with guidance, of the negative prompt.
+
+        L is at most the model's text length.
+        """
         return [prompt[0][0][:, : self.spec.config.text_len].float() for prompt in self.prompts]
 
 
 class RolloutOutputs(NamedTuple):
-    """The results of a rollout: the LATENT of the whole video, its new frames as an IMAGE [n, H, W, 3], and the state
-    for a continuation."""
+    """The results of a rollout.
+
+    They are the LATENT of the whole video, its new frames as an IMAGE [n, H, W, 3], and the state for a continuation.
+    """
 
     latent: dict
     images: Tensor
@@ -83,7 +90,7 @@ def prepare_rollout(
     asked: the node's settings.
     image: the start image, an IMAGE, or None.
     camera: the camera path, or None.
-    state: the state to continue, or None.
+    state: the state of an earlier video to continue, or None.
     latent: a LATENT, or None. The video then begins with its last frame.
 
     Raises InputError for another kind of model, a missing start, a missing negative prompt and invalid settings. Raises
@@ -131,7 +138,7 @@ def prepare_rollout(
 
 
 def _without_effect(asked: RolloutRequest, release) -> list[str]:
-    """Return a note about changed settings that this kind of causal model does not use, or an empty list."""
+    """Return a note about changed settings that have no effect with this kind of causal model, or an empty list."""
     if release.guided:
         names = ["steps"] if asked.indices is not None else []
     else:
@@ -141,9 +148,11 @@ def _without_effect(asked: RolloutRequest, release) -> list[str]:
 
 
 def _without_steps(patcher) -> tuple[Any, list[str]]:
-    """Return the MODEL without the additions of other nodes that a rollout does not use. Also return notes about
-    removed additions, and about additions without effect. The check of transformer_options (`watch_options`) starts
-    here."""
+    """Return the MODEL without the additions of other nodes that a rollout does not use, and notes for the user.
+
+    The notes name removed additions, and additions without effect. Steps are compared with the transformer_options of
+    the first step from here on (`watch_options`).
+    """
     notes = [*not_called_words(patcher), *unknown(patcher), *changed_nothing(patcher)]
     if copies_on_other_devices(patcher):  # MultiGPU CFG Split has made them
         notes.append(ONE_DEVICE)
@@ -155,14 +164,14 @@ def _without_steps(patcher) -> tuple[Any, list[str]]:
 
 
 def run_rollout(run: NodeRollout, vae, seed: int, mode: KeyValueMode = "auto") -> RolloutOutputs:
-    """Sample and decode the video of the checked inputs `run`. The node shows the newest frame after each chunk. The
-    user can interrupt each forward.
+    """Sample and decode the video of the checked inputs `run`.
 
     vae: ComfyUI's VAE.
     seed: the seed of the noise.
-    mode: the place and the precision of cached keys and values.
+    mode: the location and number format of cached keys and values.
 
-    Raises InputError if keys and values do not fit into memory.
+    The node shows the newest frame after each chunk. The user can interrupt each forward. Raises InputError if keys and
+    values do not fit into memory.
     """
     if run.start is not None:
         run = replace(run, spec=replace(run.spec, frame=_as_frame(_decode_last(vae, run.start, 1)[-1:])))
@@ -190,8 +199,10 @@ def run_rollout(run: NodeRollout, vae, seed: int, mode: KeyValueMode = "auto") -
 
 
 class _Chunks:
-    """The display of a running rollout: a progress bar that advances with each forward, and a preview of each chunk's
-    last frame. Its attribute `delivery` collects the finished chunks."""
+    """The display of a running rollout: a progress bar, and a preview of each chunk's last frame.
+
+    The progress bar advances with each forward. The attribute `delivery` collects the finished chunks.
+    """
 
     def __init__(self, patcher, spec: RolloutSpec, device: torch.device) -> None:
         self._spec, self._done = spec, spec.made // spec.chunk
@@ -203,15 +214,19 @@ class _Chunks:
         self.delivery = Delivery(self._preview)
 
     def forward_done(self, number: int, forward: int) -> None:
-        """Show the preview of the previous chunk and the progress of the current one. The chunk loop calls this after
-        forward number `forward` of chunk `number`."""
+        """Show the preview of the previous chunk and the progress of the current one.
+
+        The loop that samples the chunks calls this method after forward number `forward` of chunk `number`.
+        """
         self.delivery.forward_done(number, forward)
         first, last = self._frames(number), self._frames(number + 1)
         self._show(first + (last - first) * forward // self._forwards)
 
     def add(self, number: int, latent: Tensor) -> None:
-        """Add the latent of chunk `number` to the delivery. A chunk of the continued state is not delivered; it only
-        advances the progress bar."""
+        """Add the latent of chunk `number` to the delivery.
+
+        A chunk of the continued video is not delivered; it only advances the progress bar.
+        """
         if number < self._done:
             self._bar.update_absolute(number + 1, self._done)
         else:
@@ -230,16 +245,20 @@ class _Chunks:
 
 
 def _previewer(patcher) -> latent_preview.LatentPreviewer:
-    """Return the previewer that ComfyUI's settings select. If previews are off, return the cheapest one, because a
-    rollout uses it only once per chunk."""
+    """Return the previewer that ComfyUI's settings select.
+
+    If previews are off, return the cheapest one, because a rollout uses it only once per chunk.
+    """
     space = patcher.model.latent_format
     chosen = latent_preview.get_previewer(patcher.load_device, space)
     return chosen or latent_preview.Latent2RGBPreviewer(space.latent_rgb_factors, space.latent_rgb_factors_bias)
 
 
 def _first_frame(image: Tensor | None, state: WorldState | None) -> Tensor:
-    """Return the video's first frame [3, H, W], values -1 to 1, from the state or from the image. Raises InputError for
-    an image with sides that are not multiples of STEP or differ from the state's."""
+    """Return the video's first frame [3, H, W], values -1 to 1, from the state or from the image.
+
+    Raises InputError for an image whose sides are not multiples of STEP pixels or differ from the state's.
+    """
     if image is not None:
         height, width = image.shape[1:3]
         if height % STEP or width % STEP:
@@ -263,8 +282,10 @@ def _as_frame(image: Tensor) -> Tensor:
 
 
 def _video_latent(samples: Tensor) -> Tensor:
-    """Return `samples` unchanged. Raises InputError unless they are one video's latent [1, 16, n, h, w], not empty,
-    with a height and width that are multiples of STEP in pixels."""
+    """Return `samples` unchanged if they are a video's latent [1, 16, n, h, w]; otherwise raise InputError.
+
+    An empty latent is rejected, and one whose height or width in pixels is not a multiple of STEP.
+    """
     shape = list(samples.shape)
     if len(shape) != 5 or shape[:2] != [1, LATENT_CHANNELS] or 0 in shape:
         raise InputError(
@@ -285,7 +306,7 @@ def _video_latent(samples: Tensor) -> Tensor:
 def encode_image(run: NodeRollout, vae) -> Tensor:
     """Return the normalized latent [1, 16, n, h, w] of a video: the start image, followed by grey frames.
 
-    n is at most SETTLED, because each further latent frame would be equal to the last one.
+    n is at most SETTLED, because all further latent frames would be equal to the last one.
     """
     spec = run.spec
     frames = 4 * min(spec.made + spec.geometry.lat_f, SETTLED) - 3
@@ -297,8 +318,8 @@ def encode_image(run: NodeRollout, vae) -> Tensor:
 def _decode_last(vae, whole: Tensor, latent_frames: int) -> Tensor:
     """Decode the last `latent_frames` latent frames of `whole` [1, 16, f, h, w], and return an IMAGE [n, H, W, 3].
 
-    Up to REACH earlier latent frames are decoded too, so that the last frames are the same as in a decoding of the
-    whole latent. The frames of these earlier ones come first in the result.
+    Up to REACH earlier latent frames are decoded too, so that the last frames are the same as if the whole latent were
+    decoded. The video frames of these earlier latent frames come first in the result.
     """
     images = vae.decode(whole[:, :, -(latent_frames + REACH) :])
     return images.reshape(-1, *images.shape[-3:])

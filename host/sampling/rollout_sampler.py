@@ -1,8 +1,8 @@
-"""The sampler of a rollout. The engine's loop makes one chunk after another, and ComfyUI runs each forward. So LoRAs,
-hooks, wrappers and memory management are ComfyUI's own.
+"""The sampler of a rollout: the engine makes one chunk after another, and ComfyUI runs each forward.
 
-ComfyUI prepares a run for the latent frames of one chunk. Each forward gets the inputs of its chunk in
-transformer_options: the cache of keys and values, and a `ChunkInputs`.
+So LoRAs, hooks, wrappers and memory management are ComfyUI's own. ComfyUI prepares a sampling run for the latent frames
+of one chunk. Each forward gets the inputs of its chunk in transformer_options: the cache of keys and values, and a
+`ChunkInputs`.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ from .guider import WhenPrepared
 
 LATENT_CHANNELS = 16
 BETWEEN_BLOCKS = ("patches", "patches_replace", "optimized_attention_override")
-"""The keys of transformer_options with functions that run inside a forward, between or in the transformer's blocks."""
+"""The keys of transformer_options whose functions run inside a forward, between the transformer's blocks or in them."""
 
 
 def run_prepared(
@@ -38,11 +38,12 @@ def run_prepared(
     seed: int,
     held: int = 0,
 ) -> None:
-    """Let ComfyUI prepare and load the MODEL `patcher`, then call `work(model, device)`. The model stays loaded until
-    `work` returns.
+    """Let ComfyUI prepare and load the MODEL `patcher`, then call `work(model, device)`.
+
+    The model stays loaded until `work` returns.
 
     prompt: a CONDITIONING.
-    loop: the chunk loop. ComfyUI prepares the run for its latent size and sigmas.
+    loop: the loop over chunks. ComfyUI prepares the run for its latent size and sigmas.
     seed: the seed that ComfyUI passes to the model; `work` draws its own noise.
     held: the bytes that `work` keeps on the device besides the weights.
     """
@@ -62,7 +63,7 @@ class _PreparedModel:
     """An adapter that gives a model prepared by ComfyUI the interface of the engine's `CausalModel`.
 
     A call returns the velocity. A forward may be recorded as a CUDA graph only if no node has added functions around
-    the model or between its blocks. `LingBotWorldExpert` checks the weights: all must be on the GPU and unpatched.
+    the model or between its blocks. `LingBotWorldExpert` checks that all weights are on the GPU and unpatched.
     """
 
     def __init__(self, model_wrap, extra_args: dict, schedule: Schedule):
@@ -100,11 +101,10 @@ class _PreparedModel:
         return (latent - denoised) / sigma if step else torch.zeros_like(latent)
 
     def _kept(self, key: object, given: Tensor, make: Callable[[], Tensor]) -> Tensor:
-        """Return the last result of `make()` for `key` if the tensor `given` is the same object as at that call.
-        Otherwise return a new result of `make()`.
+        """Return the result of `make()` for the input `given`, computed again only if `given` is another tensor object.
 
-        The camera cache needs this, because it recognizes its inputs by identity. `key` is held by a weak reference
-        only.
+        The camera cache needs this, because it recognizes its inputs by identity. `key` identifies the result, and is
+        held by a weak reference only.
         """
         if key not in self._made or self._made[key][0] is not given:
             with torch.inference_mode(False):  # only then does torch count the writes to the tensor
@@ -113,22 +113,25 @@ class _PreparedModel:
 
 
 def draws(seed: int, frames: int, size: tuple[int, int]) -> tuple[Tensor, Callable[[tuple[int, ...]], Tensor]]:
-    """Return the noise [1, 16, frames, h, w] of a video, and a function that returns further noise for a given shape.
-    `size` is (h, w). Both use one CPU generator with this seed, as `lingbot-world generate --seed` does."""
+    """Return the noise [1, 16, frames, h, w] of a video, and a function that returns further noise of a given shape.
+
+    `size` is (h, w). Both use one CPU generator with this seed, as `lingbot-world generate --seed` does.
+    """
     generator = torch.Generator("cpu").manual_seed(seed)
     noise = torch.randn((1, LATENT_CHANNELS, frames, *size), generator=generator)
     return noise, lambda shape: torch.randn(shape, generator=generator)
 
 
 def plan_memory(patcher, spec: RolloutSpec, mode: KeyValueMode, reserved: int = 0) -> tuple[WorldMemory, int]:
-    """Return the memory plan of a rollout, and the bytes that it uses on the device without the weights.
+    """Return the memory plan of a rollout (where keys and values are kept), and the bytes that it needs on the device.
 
     patcher: the MODEL.
-    spec: the plan of the rollout.
-    mode: the place and precision of cached keys and values.
+    spec: the engine's plan of the video.
+    mode: the location and number format of cached keys and values.
     reserved: bytes for other purposes, which the result includes.
 
-    Raises InputError if the keys and values fit neither on the device nor into host memory.
+    The bytes do not include the weights. Raises InputError if the keys and values fit neither on the device nor into
+    host memory.
     """
     model, device = patcher.model.diffusion_model, patcher.load_device
     precision = Precision(patcher.model.get_dtype_inference(), attention=model.attention_mode)
@@ -141,8 +144,7 @@ def plan_memory(patcher, spec: RolloutSpec, mode: KeyValueMode, reserved: int = 
 
 
 def room_on(device: torch.device) -> int:
-    """Return the bytes that would be free on a GPU if ComfyUI unloaded all its models there. Return 0 for other
-    devices."""
+    """Return the bytes that would be free on a GPU if ComfyUI unloaded all its models there; 0 for other devices."""
     if device.type != "cuda":
         return 0
     there = (each for each in management.current_loaded_models if each.device == device and each.model is not None)

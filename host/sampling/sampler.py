@@ -18,12 +18,14 @@ from ..prompt.notice import show_note
 
 
 class FlowSolver(comfy.samplers.Sampler):
-    """The UniPC or DPM++ 2M solver of the official implementation as a ComfyUI SAMPLER. Raises InputError for an
-    invalid `reuse_threshold`.
+    """The UniPC or DPM++ 2M solver of the official implementation as a ComfyUI SAMPLER.
 
     solver: "unipc" or "dpmpp".
     timesteps: the official integer timesteps, int64 [steps]; None computes them from the sigmas.
-    reuse_threshold: above 0, some steps reuse the last prediction instead of the model (see `sampling.StepReuse`).
+    reuse_threshold: above 0, some steps reuse the last prediction instead of calling the model (see
+    `sampling.StepReuse`).
+
+    Raises InputError for an invalid `reuse_threshold`.
     """
 
     def __init__(self, solver: SolverName, timesteps: Tensor | None = None, reuse_threshold: float = 0.0):
@@ -38,8 +40,10 @@ class FlowSolver(comfy.samplers.Sampler):
     def sample(
         self, model_wrap, sigmas, extra_args, callback, noise, latent_image=None, denoise_mask=None, disable_pbar=False
     ):
-        """Return the latent after all steps of `sigmas` [steps + 1]. Masks, previews and model options work as in
-        ComfyUI's KSAMPLER."""
+        """Return the latent after all steps of `sigmas` [steps + 1].
+
+        Masks, previews and model options work as in ComfyUI's KSAMPLER.
+        """
         total = len(sigmas) - 1
         reuse = StepReuse(self.reuse_threshold)
         predictor = _SomeSteps(model_wrap, reuse, total) if reuse.threshold else model_wrap
@@ -73,8 +77,10 @@ class FlowSolver(comfy.samplers.Sampler):
 
 
 class _SomeSteps:
-    """A wrapper of the model that ComfyUI passes to a sampler. In some steps it reuses an earlier prediction instead of
-    calling the model."""
+    """A wrapper of the model that ComfyUI passes to a sampler.
+
+    In some steps it reuses an earlier prediction instead of calling the model.
+    """
 
     def __init__(self, model, reuse: StepReuse, steps: int):
         self.model, self.reuse, self.steps_left = model, reuse, steps
@@ -95,12 +101,11 @@ class _SomeSteps:
 
 
 def schedule_timesteps(sigmas: Tensor) -> Tensor:
-    """Return the official integer timesteps, int64 [steps], for float32 sigmas [steps + 1] of a schedule or of its last
-    part.
+    """Return the official integer timesteps, int64 [steps], for float32 `sigmas` [steps + 1].
 
-    UniPC's timesteps are sigma * 1000 without the fraction. For DPM++ some of these products are one too high. So the
-    number of steps and the shift of a DPM++ schedule are computed from the sigmas. If this schedule has exactly these
-    sigmas, its timesteps are returned, otherwise the products.
+    The sigmas are a schedule's, or its last part. UniPC's timesteps are sigma * 1000 without the fraction. For DPM++
+    some of these products are one too high. So the number of steps and the shift of a DPM++ schedule are computed from
+    the sigmas. If this schedule has exactly these sigmas, its timesteps are returned, otherwise the products.
     """
     sigmas = sigmas.detach().float().cpu()
     products = truncated_timesteps(sigmas)[:-1]
@@ -126,8 +131,10 @@ def _dpmpp_schedule(sigmas: Tensor) -> tuple[int, float] | None:
 
 
 def sample_latent(guider, sampler, sigmas: Tensor, latent: dict, seed: int) -> dict:
-    """Return the LATENT that `guider` and `sampler` make from the LATENT `latent` and noise with this seed. ComfyUI
-    shows progress and previews on the running node."""
+    """Return the LATENT that `guider` and `sampler` make from the LATENT `latent` and noise with this seed.
+
+    ComfyUI shows progress and previews on the running node.
+    """
     scale = latent.get("downscale_ratio_spacial"), latent.get("downscale_ratio_temporal")
     samples = comfy.sample.fix_empty_latent_channels(guider.model_patcher, latent["samples"], *scale)
     noise = comfy.sample.prepare_noise(samples, seed, latent.get("batch_index"))

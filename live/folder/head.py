@@ -1,5 +1,7 @@
-"""The settings file of a saved walk, and the names of the files in its folder. Importing this module does not import
-torch."""
+"""The settings file of a saved walk (a steered video), and the names of the files in its folder.
+
+Importing this module does not import torch.
+"""
 
 import json
 from collections.abc import Iterator
@@ -14,15 +16,17 @@ HEAD, STATE, CAMERA = "walk.json", "walk.state", "camera"
 
 
 def kept_walks(folder: Path) -> list[Path]:
-    """Return the folders of saved walks (steered videos) in `folder`, the oldest first. Their names are `walk-1`,
-    `walk-2` and so on."""
+    """Return the folders of saved walks (steered videos) in `folder`, the oldest first: `walk-1`, `walk-2` and so
+    on."""
     found = [walk for walk in folder.glob("walk-*") if (walk / HEAD).is_file()]
     return sorted(found, key=lambda walk: (walk / HEAD).stat().st_mtime)
 
 
 def read_head(folder: Path) -> dict[str, Any]:
-    """Return the contents of a walk's `walk.json`, its settings. Raises InputError if the file cannot be read, is not
-    JSON or has another format."""
+    """Return the contents of a walk's settings file, `walk.json`.
+
+    Raises InputError if the file cannot be read, is not JSON or has another format.
+    """
     with naming_walk(folder):
         head: dict[str, Any] = json.loads((folder / HEAD).read_text(encoding="utf-8"))
         if head.get("format") != FORMAT or not isinstance(head.get("continued"), bool):
@@ -32,8 +36,10 @@ def read_head(folder: Path) -> dict[str, Any]:
 
 @contextmanager
 def naming_walk(folder: Path) -> Iterator[None]:
-    """Convert errors from reading a walk's folder in this context to an InputError that names the folder. The errors
-    are missing or unreadable files and invalid contents. A LingBotError is not changed."""
+    """Convert errors from reading a walk's folder inside this context to an InputError that names the folder.
+
+    The errors are missing or unreadable files and invalid contents. A LingBotError is not changed.
+    """
     try:
         yield
     except LingBotError:

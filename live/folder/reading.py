@@ -1,5 +1,7 @@
-"""Reading of a saved walk's folder. Its state and camera path are read, or written as files that other commands
-accept."""
+"""Reading of a saved walk's folder.
+
+The walk's state and camera path are read, or written as files that other commands accept.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +25,19 @@ CHANNELS = 16
 
 
 def load_walk(folder: str | Path) -> WorldState:
-    """Return the state after the last complete chunk of the walk (a steered video) saved in `folder`. Raises InputError
-    for a folder without a complete chunk."""
+    """Return the state after the last complete chunk of the walk (a steered video) saved in `folder`.
+
+    Raises InputError for a folder without a complete chunk.
+    """
     return _load(Path(folder))[0]
 
 
 def save_whole(folder: str | Path) -> None:
-    """Write two things into a walk's folder, for other commands: the state `walk.state`, and the camera path `camera/`
-    (poses.npy and intrinsics.npy). Both end with the last complete chunk. Raises InputError for a folder without a
-    complete chunk, and if a file cannot be written."""
+    """Write two things into a walk's folder, for other commands: the state and the camera path.
+
+    They are `walk.state` and `camera/` (poses.npy and intrinsics.npy), and end with the last complete chunk. Raises
+    InputError for a folder without a complete chunk, and if a file cannot be written.
+    """
     folder = Path(folder)
     state, poses = _load(folder)
     state.save(folder / STATE)
@@ -97,7 +103,7 @@ def _state(folder: Path, head: dict[str, Any], state: WorldState | None) -> Worl
 
 
 def _parts(prompts: list[dict[str, Any]], made: int) -> Iterator[tuple[int, str, int]]:
-    """Yield (index, text, number of latent frames) of each prompt that has at least one of the `made` latent frames."""
+    """Yield (index, text, number of latent frames) for each prompt that was used in the first `made` latent frames."""
     for index, (prompt, after) in enumerate(zip(prompts, [*prompts[1:], {"first": made}], strict=True)):
         frames = min(made, after["first"]) - prompt["first"]
         if frames > 0:
@@ -105,14 +111,18 @@ def _parts(prompts: list[dict[str, Any]], made: int) -> Iterator[tuple[int, str,
 
 
 def video_frames(latent_frames: int, before: WorldState | None) -> int:
-    """Return the number of video frames in `latent_frames` latent frames of a walk. `before` is the state that the walk
-    continues, or None."""
+    """Return the number of video frames in `latent_frames` latent frames of a walk.
+
+    `before` is the state of the video that the walk continues, or None.
+    """
     return max(0, FRAMES_OF_ONE * latent_frames - (3 if before is None else 0))
 
 
 def path_rows(folder: Path, latent_frames: int, before: WorldState | None) -> np.ndarray:
-    """Return the poses, float64 [n, 4, 4], of the video frames in a walk's first `latent_frames` latent frames. If the
-    walk continues a state, `before`, the state's last pose comes first."""
+    """Return the poses, float64 [n, 4, 4], of the video frames in a walk's first `latent_frames` latent frames.
+
+    If the walk continues another video, whose state is `before`, that video's last pose comes first.
+    """
     walked = pose_rows(folder / "poses.f64", video_frames(latent_frames, before))
     return walked if before is None else np.concatenate([before.last_pose.numpy()[None], walked])
 
@@ -126,13 +136,15 @@ def latent_rows(path: Path, cells: tuple[int, int], first: int, last: int) -> Te
 
 
 def pose_rows(path: Path, count: int) -> np.ndarray:
-    """Return the first `count` poses in a file, float64 [count, 4, 4]."""
+    """Return the first `count` camera-to-world poses in a file, float64 [count, 4, 4]."""
     return np.fromfile(path, np.float64, 16 * count).reshape(count, 4, 4)
 
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Write tensors into a safetensors file. Raises InputError or OSError if the file cannot be written, for instance
-    on a full disk."""
+    """Write tensors into a safetensors file.
+
+    Raises InputError or OSError if the file cannot be written, for instance on a full disk.
+    """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
@@ -143,8 +155,10 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
-    """Return the tensors in a safetensors file as copies in memory. Memory-mapped tensors would change when the file is
-    rewritten. Raises CheckpointError for a broken file."""
+    """Return the tensors in a safetensors file as copies in memory.
+
+    Memory-mapped tensors would change when the file is rewritten. Raises CheckpointError for a broken file.
+    """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
