@@ -21,6 +21,9 @@ MEETING, TURNED_DEG = 0.1, 10.0
 """The limits for viewing axes that meet at one point. MEETING: the largest distance of an axis from the point, as a
 fraction of the distance between the camera and the point. TURNED_DEG: the smallest angle, in degrees, by which at least
 one axis must differ from the first one."""
+ACROSS = 0.3
+"""The largest score for moving forward of a camera in an orbit, which moves across its viewing direction. Forward
+motion is no evidence against such a path."""
 Z_IS_UP = ("transforms", "camera_path")
 """The formats in which the world's z axis points up: Blender's and nerfstudio's."""
 UNITS = {"kitti": "metres", "vipe": "of ViPE's metres"}
@@ -62,7 +65,7 @@ def in_short(path: CameraPath) -> str:
         return ""
     verdicts = {
         1: "borne out by the path",
-        0: "the path alone does not show it",
+        0: "the path alone does not show it; if the video moves or turns the other way, choose another `convention`",
         -1: "the path suggests another convention",
     }
     least = min(each.verdict for each in _compare_conventions(path).values())
@@ -123,6 +126,8 @@ def _compare(read: np.ndarray, other: np.ndarray, name: str, z_up: bool) -> _Com
         return _Comparison(1, f"read as {name} the camera would go {_times(lengths[1], lengths[0])} as far", score)
     if lengths[0] > LONGER * lengths[1] and not mine["meets"].value > PASSING:
         return _Comparison(-1, f"The camera goes {_times(*lengths)} as far as under the convention {name}.", 2 + score)
+    if mine["meets"].value > PASSING and abs(mine["ahead"].value) < ACROSS:
+        del mine["ahead"], theirs["ahead"]
     for ours, alternative in zip(mine.values(), theirs.values(), strict=True):
         if ours.value - alternative.value > DECISIVE and ours.value > PASSING:
             return _Comparison(1, ours.yes, score)
@@ -143,10 +148,11 @@ def _scores(c2w: np.ndarray, z_up: bool) -> dict[str, _Score]:
     steps = framewise_relative(c2w)[1:, :3, 3]
     length = float(np.linalg.norm(steps, axis=1).sum())
     ahead = float(steps[:, 2].sum()) / length if length else 0.0
+    backwards = "moves backwards for most of the path" if ahead < -PASSING else "does not move in its viewing direction"
     upright = float(-c2w[:, 2, 1].mean()) if z_up else 0.0
     return {
         "upright": _Score(upright, "it stands upright in a world whose z axis is up", "stands on its head"),
-        "ahead": _Score(ahead, "it moves in its viewing direction", "moves backwards for most of the path"),
+        "ahead": _Score(ahead, "it moves in its viewing direction", backwards),
         "meets": _Score(_meets(c2w), "it looks at the centre of its orbit", "looks away from the centre of its orbit"),
     }
 

@@ -12,7 +12,7 @@ import numpy as np
 from ...errors import CameraError
 from ...fields import Field
 from ...outputs import written_whole
-from ..conventions import CONVENTIONS, to_opencv
+from ..conventions import Convention, to_opencv
 from ..path import CameraPath
 from ..pose_folder import check_file
 from ..poses import LENS_HEIGHT, LENS_WIDTH
@@ -55,7 +55,7 @@ class _Camera(NamedTuple):
     terms: list[float]
 
 
-def read_colmap(path: Path) -> CameraFile:
+def read_colmap(path: Path, convention: Convention) -> CameraFile:
     """Read a camera path from COLMAP's images and cameras files, .bin or .txt. Poses are ordered by image name.
 
     `path` is one of the files or a folder. In a project's folder the files are searched for in sparse/0, sparse,
@@ -73,7 +73,7 @@ def read_colmap(path: Path) -> CameraFile:
     _, quaternions, shifts, cameras = zip(*images, strict=True)
     w2c = rigid(from_quaternions(quaternions), np.array(shifts))
     written = np.concatenate([quaternions, shifts], axis=1)
-    c2w = to_opencv(w2c, CONVENTIONS["opencv_w2c"], str(images_file), written)
+    c2w = to_opencv(w2c, convention, str(images_file), written)
     recording = CameraFile(c2w, notes=_other_models(folder))
     return recording.with_lens(lambda: _read_lens(cameras_file, cameras, images_file))
 

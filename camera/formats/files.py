@@ -19,8 +19,7 @@ from .numpy_files import (
     VGGT_FIELDS,
     VIPE_FIELDS,
     read_lingbot,
-    read_megasam,
-    read_vggt,
+    read_predictions,
     read_vipe,
     write_lingbot,
 )
@@ -37,10 +36,10 @@ class Format:
 
     description: a short description for the user.
     suffixes: the suffixes of the format's files.
-    read: the function that reads a file.
+    read: the function that reads a file, given its path and the Convention of its matrices.
     convention: the name in CONVENTIONS of the matrices' convention; empty if the user must choose it.
     fields: the fields of the files, with their use.
-    wants: the second argument of `read`, "convention" or "image_size"; empty if there is none.
+    sized: whether `read` has a third argument, the width and height of the images.
     """
 
     description: str
@@ -48,7 +47,7 @@ class Format:
     read: Callable[..., CameraFile]
     convention: str
     fields: tuple[Field, ...]
-    wants: str = ""
+    sized: bool = False
 
 
 FORMATS: dict[str, Format] = {
@@ -61,7 +60,7 @@ FORMATS: dict[str, Format] = {
         read_vipe,
         "opencv_c2w",
         VIPE_FIELDS,
-        "image_size",
+        sized=True,
     ),
     "realestate10k": Format(
         "RealEstate10K or CameraCtrl .txt, 19 columns", (".txt", ".csv"), read_realestate10k, "opencv_w2c", RE10K_FIELDS
@@ -92,13 +91,14 @@ FORMATS: dict[str, Format] = {
         read_matrices,
         "",
         MATRIX_FIELDS,
-        "convention",
     ),
     "tum": Format(
         "TUM's trajectory .txt or EuRoC's .csv, 8 columns", (".txt", ".csv", ".tum"), read_tum, "opencv_c2w", TUM_FIELDS
     ),
-    "megasam": Format("MegaSaM's .npz with cam_c2w", (".npz",), read_megasam, "opencv_c2w", MEGASAM_FIELDS),
-    "vggt": Format("VGGT's or Depth Anything 3's .npz with extrinsic", (".npz",), read_vggt, "opencv_w2c", VGGT_FIELDS),
+    "megasam": Format("MegaSaM's .npz with cam_c2w", (".npz",), read_predictions, "opencv_c2w", MEGASAM_FIELDS),
+    "vggt": Format(
+        "VGGT's or Depth Anything 3's .npz with extrinsic", (".npz",), read_predictions, "opencv_w2c", VGGT_FIELDS
+    ),
     "arkit": Format(
         "ARKit's poses .json (Record3D, lists of frames), or a folder of them (Polycam)",
         (".json",),
@@ -141,7 +141,7 @@ def read_camera(
         return _read_as_it_looks(path, convention, image_size, fov_deg)
     if format not in FORMATS:
         raise CameraError(f"camera format {format!r}: expected one of {', '.join(FORMATS)}")
-    wants, own = FORMATS[format].wants, FORMATS[format].convention
+    own = FORMATS[format].convention
     suffix = path.suffix.lower()
     fitting = [name for name, other in FORMATS.items() if suffix in other.suffixes]
     if fitting and format not in fitting:
@@ -153,8 +153,8 @@ def read_camera(
         fitting = [name for name, each in CONVENTIONS.items() if not (own and each.by_column) and direction in name]
         axes = f"{texts[MATRIX_NAME]} states no axes: " if direction else ""
         raise CameraError(f"{path}: {axes}`convention` {convention} for {format}, expected one of {', '.join(fitting)}")
-    options = {"convention": CONVENTIONS[taken], "image_size": image_size}
-    recording = FORMATS[format].read(path, **{wants: options[wants]} if wants else {})
+    sizes = [image_size] if FORMATS[format].sized else []
+    recording = FORMATS[format].read(path, CONVENTIONS[own or taken], *sizes)
     notes, lens = list(recording.notes), recording.intrinsics
     fault = recording.lens_fault or lens_fault(texts, str(path))
     if fault and fov_deg is None:

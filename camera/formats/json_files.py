@@ -9,22 +9,19 @@ import numpy as np
 
 from ...fields import Field, unread
 from ...outputs import written_whole
-from ..conventions import CONVENTIONS, to_opencv
+from ..conventions import Convention, to_opencv
 from ..path import CameraPath
 from ..poses import LENS_HEIGHT, LENS_WIDTH
 from ..rotation import OPENGL_TO_OPENCV
 from .frame_names import in_name_order, in_time_order
 from .lens import FLAG_FIELDS, MODEL_FIELD, focal_of, refuse_flags, refuse_model
 from .reading import CameraFile, Lens, entries_of, field_of, lens_notes, lens_rows, number_of, read_object
-from .scans import LENSES, matrix_lens
+from .scans import LENSES, NAMES, matrix_lens, refuse_two_lenses
 
 DISTORTION = ("k1", "k2", "k3", "k4", "k5", "k6", "p1", "p2")
 ANGLES = {"x_fov": np.pi / 180, "camera_angle_x": 1.0, "y_fov": np.pi / 180, "camera_angle_y": 1.0}
 """The fields of view in transforms.json, with the factor that converts each to radians."""
-OTHER_NAMES = {
-    **{"width": "w", "image_width": "w", "height": "h", "image_height": "h"},
-    **{"fx": "fl_x", "focal_x": "fl_x", "fy": "fl_y", "focal_y": "fl_y"},
-}
+OTHER_NAMES = {other: usual for usual, *others in NAMES.values() for other in others}
 """Nerfstudio's names of fields in transforms.json, by the names that other programs use."""
 ACROSS, DOWN = ("x_fov", "fl_x", "camera_angle_x"), ("y_fov", "fl_y", "camera_angle_y")
 """The fields of transforms.json that determine the horizontal (ACROSS) and the vertical (DOWN) focal length, in order
@@ -64,7 +61,7 @@ MITSUBA = np.diag([-1.0, 1.0, -1.0, 1.0])
 LENS_SIDES = np.array([LENS_WIDTH, LENS_HEIGHT, LENS_WIDTH, LENS_HEIGHT])
 
 
-def read_transforms(path: Path) -> CameraFile:
+def read_transforms(path: Path, convention: Convention) -> CameraFile:
     """Read transforms.json of nerfstudio or instant-ngp. `path` is the file or its folder. Matrices are camera-to-world
     in OpenGL axes.
 
@@ -79,7 +76,7 @@ def read_transforms(path: Path) -> CameraFile:
     else:
         frames = in_time_order(frames, ("timestamp", "time"), path)
     matrices = [field_of(frame, "transform_matrix", f"{path}: frame {i}") for i, frame in enumerate(frames)]
-    c2w = to_opencv(matrices, CONVENTIONS["opengl_c2w"], str(path))
+    c2w = to_opencv(matrices, convention, str(path))
     c2w = c2w @ MITSUBA if data.get("from_mitsuba") else c2w
     notes = unread([*data, *(key for frame in frames for key in frame)], TRANSFORMS_FIELDS)
     if any(np.any(frame.get("rolling_shutter") or 0) for frame in (data, *frames)):
@@ -87,11 +84,14 @@ def read_transforms(path: Path) -> CameraFile:
     return CameraFile(c2w, None, None, tuple(notes)).with_lens(lambda: _read_lens(data, frames, str(path)))
 
 
-def _merge(data: Mapping, frame: Mapping) -> dict[str, Any]:
+def _merge(data: Mapping, frame: Mapping, where: str) -> dict[str, Any]:
     """Return the fields of a frame, completed by the fields `data` that all frames share, under nerfstudio's names.
 
+    Raises CameraError, which begins with `where`, for fields that contradict each other.
     A focal length or field of view in the frame replaces every one of the same direction (ACROSS or DOWN) in `data`.
     """
+    refuse_two_lenses(data, where)
+    refuse_two_lenses(frame, where)
     data, frame = _by_usual_names(data), _by_usual_names(frame)
     own = {*frame}
     for group in (ACROSS, DOWN):
@@ -113,7 +113,7 @@ def _by_usual_names(fields: Mapping) -> dict[str, Any]:
 
 
 def _read_lens(data: Mapping, own: list[Mapping], where: str) -> Lens:
-    frames = [_merge(data, frame) for frame in own]
+    frames = [_merge(data, frame, where) for frame in own]
     lens = np.concatenate([_transforms_lens(frame, f"{where}: frame {i}") for i, frame in enumerate(frames)])
     terms = [number_of(frame[key], f"{where}: {key}") for frame in frames for key in DISTORTION if key in frame]
     notes = [*_contradiction(frames[0], where), *lens_notes(lens, *_image_size(frames[0], where), terms)]
@@ -175,14 +175,14 @@ def _image_size(frame: Mapping, where: str) -> tuple[float, float]:
     return width, height
 
 
-def read_camera_path(path: Path) -> CameraFile:
+def read_camera_path(path: Path, convention: Convention) -> CameraFile:
     """Read nerfstudio's camera_path.json: camera-to-world matrices by row, in OpenGL axes, and the vertical field of
     view in degrees. Raises CameraError for a missing or invalid file."""
     data = read_object(path)
     entries = entries_of(data, "camera_path", path)
     matrices = [field_of(entry, "camera_to_world", f"{path}: pose {i}") for i, entry in enumerate(entries)]
     fps = number_of(data["fps"], f"{path}: fps") if data.get("fps") else None
-    c2w = to_opencv(matrices, CONVENTIONS["opengl_c2w"], str(path))
+    c2w = to_opencv(matrices, convention, str(path))
     notes = unread([*data, *(key for entry in entries for key in entry)], PATH_FIELDS)
     return CameraFile(c2w, None, fps, tuple(notes)).with_lens(lambda: _path_lens(data, entries, path))
 

@@ -14,7 +14,7 @@ from ..poses import LENS_HEIGHT, LENS_WIDTH, as_float64
 from .frame_names import in_name_order, in_time_order
 from .lens import PINHOLES, focal_of, refuse_model
 from .reading import CameraFile, Lens, field_of, lens_notes, lens_rows, number_of, read_json
-from .scans import LENSES, RESOLUTIONS, SIZES, TIMES, pixel_lens
+from .scans import LENSES, RESOLUTIONS, SIZES, TIMES, pixel_lens, refuse_other_angle
 
 _CAMS = r"cam(era)?s?"
 DIRECTIONS = {
@@ -177,6 +177,7 @@ def _blender_lens(data: Mapping, frames: int, where: str) -> Lens:
     )
     if "lens" in data:
         focal = side * row("lens", 0) / sensor
+        refuse_other_angle({} if vertical else data, float(focal[0]), width, where)
     else:
         key = next(name for name in ("fov_deg", "angle_x", "angle_y") if name in data)
         across, angle = height if key == "angle_y" else width, row(key, 0)

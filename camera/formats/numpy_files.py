@@ -9,7 +9,7 @@ import numpy as np
 from ...errors import CameraError
 from ...fields import Field
 from ...outputs import written_whole
-from ..conventions import CONVENTIONS, to_opencv
+from ..conventions import CONVENTIONS, Convention, to_opencv
 from ..path import CameraPath
 from ..pose_folder import check_file, read_pose_folder
 from ..poses import as_float64
@@ -53,7 +53,7 @@ VGGT_FIELDS = (
 )
 
 
-def read_lingbot(path: Path) -> CameraFile:
+def read_lingbot(path: Path, _convention: Convention) -> CameraFile:
     """Read a LingBot-World folder: poses.npy, intrinsics.npy (in pixels of an 832x480 image) and, if it exists,
     action.npy. Raises CameraError for a missing or invalid file."""
     folder = read_pose_folder(path)
@@ -79,7 +79,7 @@ def write_lingbot(path: CameraPath, folder: str | Path) -> None:
         (folder / "action.npy").unlink(missing_ok=True)
 
 
-def read_vipe(path: Path, image_size: tuple[int, int] | None) -> CameraFile:
+def read_vipe(path: Path, convention: Convention, image_size: tuple[int, int] | None) -> CameraFile:
     """Read ViPE's .npz: `data` [n, 4, 4], camera-to-world in OpenCV axes, and the frame numbers `inds` [n].
 
     The lens is read from ../intrinsics/<same name>. It is in pixels of a video of `image_size` (width, height). Without
@@ -87,7 +87,7 @@ def read_vipe(path: Path, image_size: tuple[int, int] | None) -> CameraFile:
     """
     data, frames = _vipe_arrays(path)
     refuse_gaps(frames, f"{path} (inds)")
-    recording = CameraFile(to_opencv(data, CONVENTIONS["opencv_c2w"], str(path)))
+    recording = CameraFile(to_opencv(data, convention, str(path)))
     lens_file = path.parent.parent / "intrinsics" / path.name
     if not lens_file.is_file():
         return recording
@@ -120,19 +120,14 @@ def _vipe_arrays(path: Path) -> tuple[np.ndarray, np.ndarray]:
     return data, frames
 
 
-def read_megasam(path: Path) -> CameraFile:
-    """Read MegaSaM's .npz: `cam_c2w` [n, 4, 4], camera-to-world in OpenCV axes, and `intrinsic` [3, 3] in pixels of the
-    array `images`. Raises CameraError for a missing or invalid file."""
-    return _read_predictions(path, "c2w")
+def read_predictions(path: Path, convention: Convention) -> CameraFile:
+    """Read the .npz of MegaSaM, VGGT or Depth Anything 3.
 
-
-def read_vggt(path: Path) -> CameraFile:
-    """Read the .npz of VGGT or Depth Anything 3: `extrinsic` [n, 3, 4], world-to-camera in OpenCV axes, and `intrinsic`
-    [n, 3, 3] in pixels of the images in the file. Raises CameraError for a missing or invalid file."""
-    return _read_predictions(path, "w2c")
-
-
-def _read_predictions(path: Path, direction: str) -> CameraFile:
+    The poses, such as `cam_c2w` [n, 4, 4] or `extrinsic` [n, 3, 4], are in OpenCV axes; `convention` states the
+    direction of the array to read. `intrinsic`, [3, 3] or [n, 3, 3], is in pixels of the images in the file. Raises
+    CameraError for a missing or invalid file.
+    """
+    direction = "c2w" if convention.camera_to_world else "w2c"
     arrays, shapes = _archive(
         path, ".npz of a reconstruction", lambda name: bool(direction_of(name) or name in INTRINSICS)
     )

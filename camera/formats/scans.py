@@ -10,10 +10,11 @@ import numpy as np
 
 from ...errors import CameraError
 from ...fields import Field, Reported, unread
-from ..conventions import CONVENTIONS, to_opencv
+from ..conventions import Convention, to_opencv
 from ..poses import as_float64
 from ..rotation import from_quaternions, rigid
 from .frame_names import in_name_order, in_time_order, refuse_gaps
+from .lens import focal_of
 from .reading import CameraFile, Lens, entries_of, field_of, lens_notes, lens_rows, number_of, read_json
 
 POSES = (
@@ -33,9 +34,22 @@ ARKITS_OWN = {
 }
 UNSTATED = "{} states no axes: ARKit's are taken, x right, y up, z back. If these are not, name them with `convention`."
 LENSES = ("intrinsics", "cameraIntrinsics", "camera_intrinsics", "K")
-SIZES = ("width", "height"), ("w", "h"), ("image_width", "image_height"), ("imageWidth", "imageHeight")
 RESOLUTIONS = ("imageResolution", "image_resolution", "resolution", "camera_resolution")
 TIMES = ("timestamp", "time", "frame_index")
+NAMES = {
+    "fx": ("fl_x", "fx", "focal_x"),
+    "fy": ("fl_y", "fy", "focal_y"),
+    "cx": ("cx",),
+    "cy": ("cy",),
+    "width": ("w", "width", "image_width", "imageWidth"),
+    "height": ("h", "height", "image_height", "imageHeight"),
+}
+"""The names in JSON of a lens and of the size of its images, in pixels. The first names are nerfstudio's."""
+SIZES = tuple(zip(NAMES["width"], NAMES["height"], strict=True))
+ANGLES = {"x_fov": np.pi / 180, "camera_angle_x": 1.0, "fov_deg": np.pi / 180, "angle_x": 1.0}
+"""The horizontal fields of view in JSON, with the factor that converts each to radians."""
+SAME_LENS = 1.02
+"""The largest factor between two values of a lens that count as the same."""
 PARTS = tuple(f"t_{row}{column}" for row in range(3) for column in range(4))
 """The keys of the 12 numbers of Polycam's matrix, row by row: t_00, t_01 and so on."""
 ARKIT_FIELDS = (
@@ -58,7 +72,7 @@ SPLAT_FIELDS = (
 )
 
 
-def read_splat_cameras(path: Path) -> CameraFile:
+def read_splat_cameras(path: Path, convention: Convention) -> CameraFile:
     """Read cameras.json of 3D Gaussian splatting. `path` is the file or the model's folder. Each camera has a position,
     a rotation and a lens. Raises CameraError for a missing or invalid file."""
     path = path / "cameras.json" if path.is_dir() else path
@@ -66,28 +80,29 @@ def read_splat_cameras(path: Path) -> CameraFile:
     if all("img_name" in camera for camera in cameras):
         cameras = in_name_order(cameras, lambda camera: str(camera["img_name"]), str(path))
     turns, places = (_stack(cameras, key, shape, path) for key, shape in (("rotation", (3, 3)), ("position", (3,))))
-    c2w = to_opencv(rigid(turns, places), CONVENTIONS["opencv_c2w"], str(path))
+    c2w = to_opencv(rigid(turns, places), convention, str(path))
     notes = unread((key for camera in cameras for key in camera), SPLAT_FIELDS)
     return CameraFile(c2w, None, None, tuple(notes)).with_lens(lambda: pixel_lens(cameras, str(path)))
 
 
-def read_arkit(path: Path) -> CameraFile:
+def read_arkit(path: Path, convention: Convention) -> CameraFile:
     """Read an ARKit camera path, as phone scanners export it.
 
     The file is a JSON list of frames or Record3D's metadata; a folder has a JSON file for each frame (Polycam, 3D
     Scanner App). Raises CameraError for a missing or invalid file.
     """
     if path.is_dir():
-        return _read_frames(_frame_files(path), path)
+        return _read_frames(_frame_files(path), path, convention)
     data = read_json(path)
     if isinstance(data, Mapping) and "poses" in data:
-        return _read_record3d(data, path)
+        return _read_record3d(data, path, convention)
     if isinstance(data, Mapping) and "frames" in data:
         common = {key: value for key, value in data.items() if key != "frames"}
-        return _read_frames([{**common, **frame} for frame in entries_of(data, "frames", path)], path)
+        frames = [{**common, **frame} for frame in entries_of(data, "frames", path)]
+        return _read_frames(frames, path, convention)
     if isinstance(data, Mapping) and {PARTS[0], *POSES} & data.keys():  # one frame of a folder
-        return _read_frames(_frame_files(path.parent), path.parent)
-    return _read_frames(entries_of({"frames": data}, "frames", path), path)
+        return _read_frames(_frame_files(path.parent), path.parent, convention)
+    return _read_frames(entries_of({"frames": data}, "frames", path), path, convention)
 
 
 def scan_folder(folder: Path) -> Path | None:
@@ -110,14 +125,14 @@ def _frame_files(folder: Path) -> list[Mapping]:
     return entries_of({"frames": frames}, "frames", found)
 
 
-def _read_frames(frames: list[Mapping], path: Path) -> CameraFile:
+def _read_frames(frames: list[Mapping], path: Path, convention: Convention) -> CameraFile:
     frames = in_time_order(frames, TIMES, path, even=not path.is_dir())  # a scanner's keyframes have uneven times
     matrices = np.stack([_matrix(frame, f"{path}: frame {i}") for i, frame in enumerate(frames)])
     matrices, notes = _by_row(matrices, _stated_order(frames))
     key = next((name for name in POSES if name in frames[0]), "")
     if key in OTHERS_TOO and not ARKITS_OWN & frames[0].keys():
         notes = [*notes, Reported(UNSTATED.format(key))]
-    c2w = to_opencv(matrices, CONVENTIONS["opengl_c2w"], str(path))
+    c2w = to_opencv(matrices, convention, str(path))
     notes += unread((key for frame in frames for key in frame), ARKIT_FIELDS)
     recording = CameraFile(c2w, None, None, tuple(notes))
     if not any({*LENSES, "fx"} & frame.keys() for frame in frames):
@@ -125,7 +140,7 @@ def _read_frames(frames: list[Mapping], path: Path) -> CameraFile:
     return recording.with_lens(lambda: pixel_lens(frames, str(path)))
 
 
-def _read_record3d(data: Mapping, path: Path) -> CameraFile:
+def _read_record3d(data: Mapping, path: Path, convention: Convention) -> CameraFile:
     rows = as_float64(data["poses"], f"{path}: poses")
     if rows.ndim != 2 or rows.shape[1] != 7 or not len(rows):
         raise CameraError(f"{path}: poses {list(rows.shape)}, expected [n, 7], a quaternion and a place each")
@@ -133,7 +148,7 @@ def _read_record3d(data: Mapping, path: Path) -> CameraFile:
     if isinstance(data.get("frameTimestamps"), list) and len(data["frameTimestamps"]) == len(rows):
         refuse_gaps(as_float64(data["frameTimestamps"], f"{path}: frameTimestamps"), f"{path} (frameTimestamps)")
     poses = rigid(from_quaternions(rows[:, :4]), rows[:, 4:])
-    c2w = to_opencv(poses, CONVENTIONS["opengl_c2w"], str(path), rows)
+    c2w = to_opencv(poses, convention, str(path), rows)
     fps = number_of(data["fps"], f"{path}: fps") if data.get("fps") else None
     coefficients: Any = data.get("perFrameIntrinsicCoeffs")
     size = {key: value for key, value in data.items() if key in ("w", "h")}
@@ -199,6 +214,7 @@ def pixel_lens(frames: Sequence[Mapping], where: str) -> Lens:
     """Return the lens [n, 4] in pixels of 832x480, from each frame's fx, fy, cx, cy or 3x3 matrix, and notes."""
     rows, sizes, notes = [], [], []
     for index, frame in enumerate(frames):
+        refuse_two_lenses(frame, f"{where}: frame {index}")
         fx, fy, cx, cy = matrix_lens(frame, f"{where}: frame {index}")
         size = _size(frame, f"{where}: frame {index}")
         if size is None:
@@ -206,10 +222,36 @@ def pixel_lens(frames: Sequence[Mapping], where: str) -> Lens:
                 raise CameraError(f"{where}: no size of the images that the focal length refers to")
             size = 2 * cx, 2 * cy
             notes.append("No image size in the file: taken for twice cx, cy.")
+        refuse_other_angle(frame, fx, size[0], f"{where}: frame {index}")
         rows.append([fx, fy, size[0] / 2 if cx is None else cx, size[1] / 2 if cy is None else cy])
         sizes.append(size)
     lens = np.concatenate([lens_rows([row], *size, where) for row, size in zip(rows, sizes, strict=True)])
     return lens, (*dict.fromkeys(notes), *lens_notes(lens, *sizes[0]))
+
+
+def refuse_two_lenses(fields: Mapping, where: str) -> None:
+    """Raise CameraError, which begins with `where`, if two of a frame's fields (NAMES, LENSES) state different lenses
+    or image sizes."""
+    lenses = {name: matrix_lens({name: fields[name]}, where) for name in LENSES if fields.get(name) is not None}
+    for at, (quantity, names) in enumerate(NAMES.items()):
+        values = {name: number_of(fields[name], f"{where} {name}") for name in names if fields.get(name) is not None}
+        values |= {name: each[at] for name, each in lenses.items() if at < 4 and each[at] is not None}
+        _refuse_different(values, quantity, where)
+
+
+def refuse_other_angle(fields: Mapping, fx: float, width: float, where: str) -> None:
+    """Raise CameraError, which begins with `where`, if a field of view in `fields` (ANGLES) contradicts the focal
+    length `fx` in pixels of images of this `width`."""
+    for name, factor in ANGLES.items():
+        if isinstance(fields.get(name), int | float):
+            angle = focal_of(fields[name] * factor, width, f"{where} {name}")
+            _refuse_different({"the lens in pixels": fx, name: angle}, "focal length", where)
+
+
+def _refuse_different(values: Mapping[str, float], quantity: str, where: str) -> None:
+    if len(values) > 1 and max(values.values()) > SAME_LENS * min(values.values()):
+        found = " and ".join(f"{name} ({value:.6g})" for name, value in values.items())
+        raise CameraError(f"{where}: {found} state a different {quantity}; remove the wrong one")
 
 
 def matrix_lens(frame: Mapping, where: str) -> tuple[float, float, float | None, float | None]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...errors import CameraError
 from ...fields import Field, Reported
-from ..conventions import CONVENTIONS, to_opencv
+from ..conventions import Convention, to_opencv
 from ..path import MOST_FRAMES
 from ..poses import LENS_HEIGHT, LENS_WIDTH
 from ..rotation import from_quaternions, interpolate, rigid
@@ -53,7 +53,7 @@ UNEVEN = 1.5
 """The largest factor between a time step and the median step. Above it, poses are resampled at constant time steps."""
 
 
-def read_realestate10k(path: Path) -> CameraFile:
+def read_realestate10k(path: Path, convention: Convention) -> CameraFile:
     """Read a text file of RealEstate10K or CameraCtrl with one line per frame.
 
     A line holds the time; fx, fy, cx, cy as fractions of the image size; two distortion terms; and the world-to-camera
@@ -62,7 +62,7 @@ def read_realestate10k(path: Path) -> CameraFile:
     """
     rows = _rows(path, 19)
     refuse_gaps(rows[:, 0], f"{path} (time stamps)")
-    c2w = to_opencv(rows[:, 7:].reshape(-1, 3, 4), CONVENTIONS["opencv_w2c"], str(path))
+    c2w = to_opencv(rows[:, 7:].reshape(-1, 3, 4), convention, str(path))
     return CameraFile(c2w).with_lens(lambda: _lens_from_fractions(rows[:, 1:7], path))
 
 
@@ -73,7 +73,7 @@ def _lens_from_fractions(columns: np.ndarray, path: Path) -> Lens:
     return lens, lens_notes(lens, LENS_WIDTH, LENS_HEIGHT, columns[:, 4:].ravel().tolist())
 
 
-def read_kitti(path: Path) -> CameraFile:
+def read_kitti(path: Path, convention: Convention) -> CameraFile:
     """Read a text file with one line per frame: a camera-to-world matrix, 3x4 or 4x4 by row, in OpenCV axes.
 
     Examples are KITTI odometry's poses/00.txt and Replica's traj.txt. A line may begin with a frame number. A 4x4
@@ -90,7 +90,7 @@ def read_kitti(path: Path) -> CameraFile:
     if rows.shape[1] % 4:
         refuse_gaps(rows[:, 0], f"{path} (frame numbers)")
         rows = rows[:, 1:]
-    return CameraFile(to_opencv(rows.reshape(len(rows), -1, 4), CONVENTIONS["opencv_c2w"], str(path)))
+    return CameraFile(to_opencv(rows.reshape(len(rows), -1, 4), convention, str(path)))
 
 
 def pose_files(folder: Path) -> list[Path]:
@@ -98,7 +98,7 @@ def pose_files(folder: Path) -> list[Path]:
     return [file for file in folder.glob("*.txt") if re.fullmatch(r"(frame[-_]?)?\d+(\.pose)?\.txt", file.name)]
 
 
-def read_tum(path: Path) -> CameraFile:
+def read_tum(path: Path, convention: Convention) -> CameraFile:
     """Read a TUM trajectory, a text file with one line per frame: time, position, and quaternion x, y, z, w.
 
     A header may state another order of the columns. Poses are camera-to-world in OpenCV axes. The result has no lens. A
@@ -115,7 +115,7 @@ def read_tum(path: Path) -> CameraFile:
     rows = _rows(path, 8) if order is None else _rows(path, order.total)[:, order.columns]
     check_quaternions(rows[:, 4:], str(path))
     poses = rigid(from_quaternions(rows[:, 4:]), rows[:, 1:4])
-    c2w = to_opencv(poses, CONVENTIONS["opencv_c2w"], str(path), rows[:, 1:])
+    c2w = to_opencv(poses, convention, str(path), rows[:, 1:])
     recording = CameraFile(*_at_even_times(c2w, rows[:, 0], path))
     other = rigid(from_quaternions(rows[:, [5, 6, 7, 4]]), rows[:, 1:4])
     if order is None and (abs(rows[0, 4]) >= W_LIKE or _ahead(other) > W_AHEAD > 0.5 + _ahead(poses)):

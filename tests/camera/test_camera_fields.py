@@ -144,6 +144,24 @@ def test_transforms_of_pinholes_by_other_names(tmp_path, changes):
     assert_there(read_camera(write(tmp_path / "t.json", json.dumps(transforms(**changes))))[0])
 
 
+WIDER = [[400, 0, 416], [0, 400, 240], [0, 0, 1]]
+TWO_LENSES = {
+    "transforms.json": transforms(intrinsics=WIDER),
+    "sizes.json": transforms(width=832, height=480),
+    "cameras.json": [{**each, "K": WIDER} for each in splats()],
+    "named.json": [{"c2w": each, "K": WIDER, "fl_x": 500, "w": 832, "h": 480} for each in [BLENDER_START, BLENDER]],
+    "fov.json": {"matrices": [BLENDER_START, BLENDER], "K": WIDER, "w": 832, "h": 480, "fov_deg": 30},
+    "blender.json": {"matrices": [BLENDER_START, BLENDER], "lens": 35, "angle_x": 0.5},
+}
+
+
+@pytest.mark.parametrize("name", TWO_LENSES)
+def test_two_lenses_in_one_file_are_refused(tmp_path, name):
+    file = write(tmp_path / name, json.dumps(TWO_LENSES[name]))
+    with pytest.raises(CameraError, match=r"\(.*\) state a different .*; remove the wrong one.*fov_deg"):
+        read_camera(file, convention="opengl_c2w" if name[0] in "nfb" else None)
+
+
 def test_a_fisheye_frame_among_pinholes_is_refused(tmp_path):
     data = transforms()
     data["frames"][0]["camera_model"] = "OPENCV_FISHEYE"

@@ -5,8 +5,7 @@ import sys
 
 import numpy as np
 import pytest
-from lingbot_world.camera.formats.files import read_camera, write_camera
-from lingbot_world.camera.formats.json_files import read_transforms
+from lingbot_world.camera.formats import read_camera, write_camera
 from lingbot_world.camera.path import CameraPath, lens_from_fov
 from lingbot_world.export import add_points, export_scene, points
 from lingbot_world.headless.command.cli import main
@@ -108,7 +107,7 @@ def test_nerfstudio_names_the_points_and_ply_is_the_points_alone(video, tmp_path
     assert "second" in printed
     data = json.loads((tmp_path / "out/transforms.json").read_text())
     assert data["ply_file_path"] == "points.ply"
-    assert len(read_transforms(tmp_path / "out").c2w) == len(data["frames"])
+    assert len(read_camera(tmp_path / "out")[0]) == len(data["frames"])
     assert main(["export", video[0], str(tmp_path / "cloud"), *video[2:], "--format", "ply"]) == 0
     assert [file.name for file in (tmp_path / "cloud").iterdir()] == ["points.ply"]
     model = pycolmap.Reconstruction()
