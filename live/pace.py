@@ -1,5 +1,7 @@
-"""The scheduler of chunks. It delays each chunk, so that the chunk's first frames arrive when the earlier frames have
-been played."""
+"""The scheduler that decides when a session makes the next chunk of a walk (a steered video).
+
+It delays each chunk, so that the chunk's first frames arrive when the earlier frames have been played.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,15 @@ from .shown.frames import Frames
 
 SPARE = 0.03
 """The safety margin in seconds between the planned arrival of a chunk's first frames and the time at which they are
-due. It covers inaccurate clocks and delayed threads."""
+due.
+
+It covers inaccurate clocks and delayed threads.
+"""
 RECENT = 32
-"""The number of recent frames from which the delay of the next chunk is predicted. The chunks of these frames, at least
-two, are used, and the prediction is their longest delay."""
+"""The number of recent frames from which the delay of the next chunk is predicted.
+
+The prediction is the longest delay of the chunks with these frames, at least two chunks.
+"""
 SPAN = 4.0
 """The length in seconds of the period over which the frame rate is measured."""
 
@@ -57,11 +64,11 @@ class Pace:
         return max(0.0, played - self._clock() - max(self._answers, default=0.0) - SPARE)
 
     def on_the_way(self, frames: int) -> None:
-        """Record that `frames` frames exist as latents, but are not yet decoded and delivered."""
+        """Record that `frames` frames exist as latents, but are not yet decoded and delivered to the viewer."""
         self._on_the_way = frames
 
     def worked(self, seconds: float, frames: int) -> None:
-        """Record that a chunk of `frames` frames took `seconds` seconds."""
+        """Record that the making of a chunk of `frames` frames took `seconds` seconds, for `busy`."""
         self._worked.append((seconds, frames))
 
     def busy(self) -> float:
@@ -70,7 +77,7 @@ class Pace:
         return min(1.0, seconds / frames * self.rate()) if frames else 0.0
 
     def counted(self, chunk: Iterator[Frames]) -> Iterator[Frames]:
-        """Yield the frames of a chunk, and record each delivery."""
+        """Yield the frames of a chunk, and record when each part of them is delivered."""
         for frames in chunk:
             if frames.part == 0:
                 self.answered(frames.seconds)
@@ -79,13 +86,16 @@ class Pace:
         self.on_the_way(0)
 
     def answered(self, seconds: float) -> None:
-        """Record the delay in seconds from the start of a chunk to its first frames. It is ignored for the first chunk
-        of a walk or after a pause. Call `handed` afterwards for the same frames."""
+        """Record the delay in seconds from the start of a chunk to its first frames.
+
+        The delay is ignored for the first chunk of a walk or after a pause. Call `handed` afterwards for the same
+        frames.
+        """
         if self._played is not None:
             self._answers.append(seconds)
 
     def handed(self, frames: int) -> None:
-        """Record that `frames` frames were delivered."""
+        """Record that `frames` frames were delivered to the viewer now."""
         now, self._on_the_way = self._clock(), max(0, self._on_the_way - frames)
         if self.fps and self._played is not None and now > self._played and not self.leisurely:
             self.stalls += 1

@@ -1,5 +1,7 @@
-"""The adaptation of a rollout's plan (RolloutSpec) to a walk (a steered video). A walk needs a limited attention
-window, and a model with few steps and camera input."""
+"""The adaptation of a rollout's plan (RolloutSpec) to a walk (a steered video).
+
+A walk needs a limited attention window, and a model with few steps and camera input.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +13,23 @@ from ..options import Release, Window
 from ..pipeline.spec import STANDING_STILL, RolloutSpec
 
 LATENT_FRAMES = 72
-"""The smallest length, in latent frames, of the video for which memory is planned. It is a multiple of each release's
-chunk size, and longer than the window of any release."""
+"""The smallest length, in latent frames, of the video for which memory is planned.
+
+It is a multiple of every released model's chunk size, and longer than the window of any of them.
+"""
 LIVE_WINDOW = Window(18, 6)
-"""The attention window for a release that attends to the whole video by default. A walk (a steered video) has no end,
-so its window must be limited."""
+"""The attention window for a model that attends to the whole video by default.
+
+A walk (a steered video) has no end, so its window must be limited.
+"""
 
 
 def latent_frames(window: int | None) -> int:
-    """Return the length, in latent frames, of the video for which memory is planned. It is the smallest multiple of
-    LATENT_FRAMES that is at least `window`.
+    """Return the length, in latent frames, of the video for which memory is planned.
 
-    `window` is the attention window in latent frames; None is the release's own window. Raises InputError for 0 (the
-    whole video), because a walk has no end.
+    It is the smallest multiple of LATENT_FRAMES that is at least `window`, the attention window in latent frames. A
+    `window` of None stands for the model's own window. Raises InputError for 0 (the whole video), because a walk has no
+    end.
     """
     if window == 0:
         raise InputError("`window` 0 is the whole video, and a walk has no end; name a window, such as 18")
@@ -47,12 +53,11 @@ def check_walkable(spec: RolloutSpec, model: str) -> None:
 def without_end(
     spec: RolloutSpec, notes: Sequence[str], window: int | None, sink: int | None
 ) -> tuple[RolloutSpec, tuple[str, ...]]:
-    """Return `spec` and `notes` (notes for the user) adapted to a walk, which has no end. The note about a still camera
-    is removed.
+    """Return `spec` and `notes` (notes for the user) adapted to a walk, which has no end.
 
-    A limited window of `spec` is kept. Otherwise `spec` gets LIVE_WINDOW, and a note is added. `window` and `sink`, in
-    latent frames, then replace the numbers of LIVE_WINDOW; None keeps them. Raises InputError if this window is too
-    small for its sink and a chunk.
+    The note about a camera that stands still is removed. A limited window of `spec` is kept. Otherwise `spec` gets
+    LIVE_WINDOW, and a note is added. `window` and `sink`, in latent frames, then replace the numbers of LIVE_WINDOW;
+    None keeps them. Raises InputError if this window is too small for its sink and a chunk.
     """
     notes = tuple(note for note in notes if note != STANDING_STILL)
     if spec.window.frames:
@@ -63,9 +68,9 @@ def without_end(
 
 
 def off_release_notes(release: Release, spec: RolloutSpec) -> tuple[str, ...]:
-    """Return notes for the user about settings that may reduce the quality. They are a chunk size that differs from the
-    release's, a smaller window or sink, and fewer steps.
+    """Return notes for the user about settings in `spec` that may reduce the quality.
 
+    They are a chunk size that differs from the one of the model's release, a smaller window or sink, and fewer steps.
     Each note states the effect that users saw or measured with the 1.3B model. The result is empty for a release that
     attends to the whole video.
     """

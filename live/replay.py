@@ -1,5 +1,7 @@
-"""The replay of a saved walk (a steered video). With the same model on the same device, the new frames equal the saved
-walk's frames bit for bit."""
+"""The replay of a saved walk (a steered video).
+
+With the same model on the same device, the new frames equal the saved walk's frames bit for bit.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +27,17 @@ if TYPE_CHECKING:
 
 
 class Replay(Controls):
-    """A subclass of Controls that repeats the inputs of a saved walk (a steered video). It also repeats changes of the
-    prompt and returns to earlier chunks. The user's inputs are ignored."""
+    """A subclass of Controls that repeats the inputs of a saved walk (a steered video).
+
+    It also repeats changes of the prompt and returns to earlier chunks. The user's inputs are ignored.
+    """
 
     def __init__(self, folder: str | Path) -> None:
-        """Read a walk from `folder`. Raises InputError if the folder has no walk, or has a walk without inputs. Inputs
-        are missing for a walk along a recorded path, or by an earlier version of this project."""
+        """Read a walk from `folder`.
+
+        Raises InputError if the folder has no walk, or has a walk without inputs. A walk has no inputs if its camera
+        followed a recorded path, or if an earlier version of this project made it.
+        """
         super().__init__()
         self.folder = Path(folder)
         self.state: WorldState = load_walk(self.folder)
@@ -55,9 +62,9 @@ class Replay(Controls):
         return FewStepSchedule(**{name: tuple(values) for name, values in self.head["schedule"].items()})
 
     def check(self, engine: Engine) -> None:
-        """Raise InputError if a setting of the engine differs from the saved walk's.
+        """Raise InputError if a setting of the engine differs from the saved walk's settings.
 
-        The settings are those in `engine_facts`: frame size, chunk, window, model configuration, dtype and schedule.
+        The settings are frame size, chunk, window, model configuration, dtype and schedule (see `engine_facts`).
         """
         for name, expected in engine_facts(engine).items():
             found = self.head.get(name)
@@ -82,8 +89,8 @@ class Replay(Controls):
         """Prepare `walk` for its next chunk: repeat the changes that the saved walk received before this chunk.
 
         A new prompt is set again. If the saved walk recomputed its cached keys and values here, `walk` recomputes them
-        too. The reason was a return to this chunk, or a prompt with `refresh`. If a number of threads is recorded,
-        which is so for a CPU, torch's number is set to it.
+        too. The reason was a return to this chunk, or a prompt with `refresh`. If the saved walk ran on a CPU, torch's
+        number of threads is set to the recorded number.
         """
         if "threads" in self.head:
             torch.set_num_threads(self.head["threads"])

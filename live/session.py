@@ -1,4 +1,4 @@
-"""A session of walks (steered videos). A program iterates over the frames, or a thread makes them at playback speed."""
+"""A session of walks (steered videos): a program iterates over the frames, or a thread makes them at playback speed."""
 
 from __future__ import annotations
 
@@ -35,13 +35,16 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 AWAKE = 16
-"""The number of latent frames (four seconds) that are made after a new prompt even without other input, so that its
-effect shows."""
+"""The number of latent frames (four seconds) that are made after a new prompt even without other input.
+
+They let the user see the effect of the prompt.
+"""
 
 
 class Session(ChunkMaker):
-    """A walk (a video that a user steers), and the walks that follow it after a restart. A program iterates over the
-    frames. Each chunk is made on request, with the keys that are held at that time.
+    """A walk (a video that a user steers), and the walks that follow it after a restart.
+
+    A program iterates over the frames. Each chunk is made on request, with the keys that are held at that time.
 
         with Session(engine, Start(frame, "a quiet street")) as session:
             session.press("w")
@@ -68,19 +71,21 @@ class Session(ChunkMaker):
         events: Any = None,
         **walk: Unpack[WalkOptions],
     ) -> None:
-        """Begin the first walk. Raises InputError if the start does not fit the engine, and for invalid events and
-        an invalid `fps`. Raises CameraError for an invalid path.
+        """Begin the first walk.
 
-        begin: the Start of the walk, or a state to continue.
+        engine: the model's functions and settings.
+        begin: the Start of the walk, or the state of an earlier video to continue.
         folder: the folder in which each walk gets a folder of its own; None is a temporary one.
         fps: the playback rate.
-        whole: save a state and a camera path of each finished walk; None does so if `folder` is set.
-        moving: `start` and `run` make chunks also without input, for scenes in which things move.
-        controls: the inputs, by default new ones.
-        events: a value that `read_events` accepts.
+        whole: whether to save a state and a camera path of each finished walk; None does so if `folder` is set.
+        moving: whether `start` and `run` make chunks also without input, for scenes in which things move.
+        controls: the object that receives the inputs, by default a new one.
+        events: the world events, in a form that `read_events` accepts.
         walk: the options of each walk, see WalkOptions.
 
-        If the attribute `restart_on_drift` is true, a walk is restarted when its video degrades.
+        If the attribute `restart_on_drift` is true, a walk is restarted when its video degrades. Raises InputError if
+        the start does not fit the engine, and for invalid events and an invalid `fps`. Raises CameraError for an
+        invalid path.
         """
         check_types({"fps": fps}, {"fps": float})
         if not 0 <= fps < math.inf:
@@ -104,9 +109,11 @@ class Session(ChunkMaker):
 
     @classmethod
     def replay(cls, engine: Engine, walk: str | Path, **options: Any) -> Session:
-        """Return a session that repeats the saved walk in the folder `walk` bit for bit, and then ends. `options` are
-        further arguments of Session. Raises InputError for a folder without a walk, and for an engine with other
-        settings."""
+        """Return a session that repeats the saved walk in the folder `walk` bit for bit, and then ends.
+
+        `options` are further arguments of Session. Raises InputError for a folder without a walk, and for an engine
+        with other settings than the walk's.
+        """
         replay = Replay(walk)
         replay.check(engine)
         given = {"events": replay.head.get("events"), **options}
@@ -119,11 +126,12 @@ class Session(ChunkMaker):
         self.close()
 
     def prompt(self, text: str, *, refresh: bool = False, event: int | None = None) -> None:
-        """Change the prompt, beginning with one of the next chunks. The text is encoded in the background. Raises
-        InputError for an empty prompt, and after `stop` or `close`.
+        """Change the prompt, beginning with one of the next chunks. The text is encoded in the background.
 
-        refresh: also recompute the cached keys and values of the window, so that the video changes at once.
+        refresh: whether to recompute the cached keys and values of the window, so that the video changes at once.
         event: a number that identifies this input; see Controls.
+
+        Raises InputError for an empty prompt, and after `stop` or `close`.
         """
         if not isinstance(text, str):
             raise InputError(f"the prompt is {text!r:.40}; expected a text that describes the world")
@@ -133,12 +141,13 @@ class Session(ChunkMaker):
         self._say(self.events.say(text), refresh, Input("prompt", event, time.monotonic()))
 
     def event(self, name: str, on: bool | None = None, *, refresh: bool = False, event: int | None = None) -> None:
-        """Switch a world event on or off. While the event is on, its sentence extends the prompt. Raises InputError for
-        an unknown event, and after `stop` or `close`.
+        """Switch a world event on or off. While the event is on, its sentence extends the prompt.
 
         name: the name or the key of the event.
-        on: true, false, or None to toggle the event.
+        on: True, False, or None to toggle the event.
         refresh, event: as in `prompt`.
+
+        Raises InputError for an unknown event, and after `stop` or `close`.
         """
         self._say(self.events.switch(name, on), refresh, Input("event", event, time.monotonic()))
 
@@ -184,7 +193,7 @@ class Session(ChunkMaker):
             self._tell("events", {"events": sorted(self.events.active)})
 
     def _begin_and_end_events(self) -> None:
-        """Queue a change of the prompt if some event starts or ends at the time of the next chunk."""
+        """Queue a change of the prompt if a world event starts or ends at the time of the next chunk."""
         if self._walks.now is None or isinstance(self.controls, Replay):
             return
         text = self.events.at(self.walk.chunks * self.engine.chunk * FRAMES_OF_ONE / FPS)
@@ -193,8 +202,10 @@ class Session(ChunkMaker):
             self._commands.append(lambda: self._encoded(text, False, cause))
 
     def pause(self) -> None:
-        """Pause the making of chunks in `start` or `run` until `resume` is called. A program that iterates over the
-        session pauses by itself."""
+        """Pause the making of chunks in `start` or `run` until `resume` is called.
+
+        A program that iterates over the session pauses by itself.
+        """
         with self._changed:
             self._paused = True
         self._tell("paused", {})
@@ -217,10 +228,10 @@ class Session(ChunkMaker):
 
     def back(self, chunk: int, event: int | None = None) -> None:
         """Queue a return to the state after the first `chunk` chunks of the walk. The later chunks are discarded.
-        `event` is a number that identifies this input; see Controls.
 
-        An invalid `chunk` fails when the command runs. A program then receives an InputError from its next request for
-        frames. In a started session `tell` receives the reason.
+        `event` is a number that identifies this input; see Controls. An invalid `chunk` fails when the command runs. A
+        program then receives an InputError from its next request for frames. In a started session `tell` receives the
+        reason.
         """
         cause = Input("back", event, time.monotonic())
 
@@ -232,7 +243,7 @@ class Session(ChunkMaker):
         self._queue_command(go)
 
     def restart(self, begin: Start | WorldState | None = None) -> None:
-        """Begin a new walk at `begin`. By default it begins where the current walk began."""
+        """Begin a new walk at `begin`, by default at the start of the current walk."""
         self._queue_command(lambda: self._go_to(begin or self._begin))
 
     def __iter__(self) -> Iterator[Frames]:
@@ -286,23 +297,29 @@ class Session(ChunkMaker):
         self._thread.start()
 
     def run(self, deliver: Deliver, tell: Tell, watch: Callable[[], None]) -> None:
-        """Make the chunks and encode prompts in the calling thread, until `stop` is called or the path ends. The
-        callbacks for frames and status messages are as in `start`. `watch()` is called before each chunk and a few
-        times a second. Raises the errors of `watch` and of the walk."""
+        """Make the chunks and encode prompts in the calling thread, until `stop` is called or the path ends.
+
+        deliver, tell: as in `start`.
+        watch: called without arguments before each chunk and a few times a second while waiting.
+
+        Raises the errors of `watch` and of the walk.
+        """
         self._tell, self._on_request, self._watch = tell, False, watch
         while self._wait_for_turn():
             self._next_chunk(deliver)
 
     def state(self) -> WorldState:
-        """Return the state after the last chunk, for saving or for another walk. Raises InputError before the first
-        chunk."""
+        """Return the state after the last chunk, to save it or to begin another walk with it.
+
+        Raises InputError before the first chunk.
+        """
         return self.walk.kept.state()
 
     def close(self, *, whole: bool = False) -> None:
         """End the session and its walk. The walk's folder stays, unless it is temporary.
 
-        `whole`: save the state and the camera path even if the session was created without this option. A call within
-        `deliver` only stops the making of chunks, like `stop`.
+        If `whole` is True, save the state and the camera path even if the session was created without this option. A
+        call within `deliver` only stops the making of chunks, like `stop`.
         """
         self.stop()
         if self._is_delivering:

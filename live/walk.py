@@ -1,5 +1,7 @@
-"""One walk: a video that a user steers while it is generated. A World, a decoder and a camera make it chunk by
-chunk."""
+"""One walk: a video that a user steers while it is generated.
+
+A World, a decoder and a camera make it chunk by chunk.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 PREEMPT = 0.3
-"""A time in seconds. If a chunk's first frames take longer than this, a change of keys restarts the chunk."""
+"""A time in seconds. If a chunk's first frames take longer, a change of the pressed keys restarts the chunk."""
 
 
 class WalkOptions(TypedDict, total=False):
@@ -55,8 +57,10 @@ class WalkOptions(TypedDict, total=False):
 
 
 class Walk(WalkWorld):
-    """A walk: a steered video that begins at a Start or continues a state. It is saved in a folder. Only one thread may
-    use it."""
+    """A walk: a steered video that begins at a Start or continues an earlier video. It is saved in a folder.
+
+    Only one thread may use it.
+    """
 
     def __init__(
         self,
@@ -66,12 +70,15 @@ class Walk(WalkWorld):
         folder: Path,
         **options: Unpack[WalkOptions],
     ) -> None:
-        """Prepare the walk. Raises InputError if the start does not fit the engine, and CameraError for an invalid
-        path.
+        """Prepare the walk.
 
+        engine: the model's functions and settings.
+        start: the start of the video, or the state of an earlier video to continue.
         controls: the user's inputs.
         folder: the folder to save the walk in.
         options: see WalkOptions. A `path` overrides the inputs.
+
+        Raises InputError if the start does not fit the engine, and CameraError for an invalid path.
         """
         start = Start.of(start)
         start.check(engine)
@@ -115,31 +122,35 @@ class Walk(WalkWorld):
 
     @property
     def ended(self) -> bool:
-        """Whether the recorded path is too short for another chunk. It is false for a steered walk."""
+        """Whether the recorded path is too short for another chunk. The value is False for a steered walk."""
         frames = FRAMES_OF_ONE * self.engine.chunk
         return self.camera.left < (frames - FRAMES_OF_ONE if self._first_of_all else frames)
 
     @property
     def _first_of_all(self) -> bool:
-        """Whether the next chunk is the first one of a video. The first latent frame of such a chunk is the start image
-        alone."""
+        """Whether the next chunk is the first one of a video, whose first latent frame is the start image alone."""
         return self._state is None and self._made == 0
 
     @property
     def rests(self) -> bool:
-        """Whether the camera would not move in the next chunk. This is so if nothing is pressed. It is also so if
-        unchanged inputs did not move the camera in the last chunk, because of a wall or the pitch limit."""
+        """Whether the camera would not move in the next chunk.
+
+        It does not move if nothing is pressed. It also does not if unchanged inputs did not move it in the last chunk,
+        because of a wall or the pitch limit.
+        """
         if self._blocked:
             return not self.controls.changes
         return not (self.controls.asks or self.camera.moves)
 
     def end_steps(self) -> None:
-        """Stop the walking: ignore held walking keys until a key changes."""
+        """Ignore held walking keys until a key changes, because the camera is stuck."""
         self._stopped = self.controls.switches
 
     def finds(self) -> bool:
-        """Return true at the first call after the camera has reached the crate, which the user has to find in the map.
-        All other calls return false. Without a map the result is always false."""
+        """Return True at the first call after the camera has reached the crate, which the user has to find in the map.
+
+        All other calls return False. Without a map the result is always False.
+        """
         if self.found or self.standing is None:
             return False
         self.found = self.standing.finds(self.camera.pose[:3, 3])
@@ -147,13 +158,14 @@ class Walk(WalkWorld):
 
     @property
     def chunks(self) -> int:
-        """The number of chunks of this walk, without those of the continued state."""
+        """The number of chunks of this walk, without the chunks of the video that it continues."""
         return self._made
 
     def chunk(self) -> Iterator[Frames]:
-        """Make the next chunk with the current inputs and yield its frames: first the frames of its first latent frame,
-        then the others. The chunk is saved before its last frames are yielded. Then the cache of keys and values is
-        updated.
+        """Make the next chunk with the current inputs and yield its frames in two parts.
+
+        The first part has the frames of the chunk's first latent frame. The chunk is saved before its last frames are
+        yielded. Then the cache of keys and values is updated.
 
         If forwards are replayed as CUDA graphs, that update is queued before the frames are yielded. The GPU then works
         while Python delivers frames, or while another GPU decodes them.
@@ -174,15 +186,17 @@ class Walk(WalkWorld):
         self._check_frames()
 
     def chunk_ahead(self) -> Iterator[Frames]:
-        """Make and save the next chunk. Return an iterator that decodes the chunk's frames on request. Until the
-        iterator ends, only this method and the cache update (`remember`) may be called."""
+        """Make and save the next chunk, and return an iterator that decodes the chunk's frames on request.
+
+        Until the iterator ends, only this method and the cache update (`remember`) may be called.
+        """
         made = self._next_chunk()
         frames = self._handed_out(made, decode_parts(made, self._decoder))
         self._keep(made)
         return frames
 
     def remember(self) -> None:
-        """Add the keys and values of the last chunk to the cache, by one forward."""
+        """Add the keys and values of the last chunk to the cache, by one forward of the finished chunk."""
         self._world.remember()
 
     def _next_chunk(self) -> Made:
@@ -255,13 +269,14 @@ class Walk(WalkWorld):
         self._made += 1
 
     def prompt(self, text: str, context: Tensor, *, refresh: bool = False, cause: Input | None = None) -> None:
-        """Set the prompt of the next chunks. Raises InputError for `refresh` after saving has failed, because the
-        chunks of the window are not on disk then.
+        """Set the prompt of the next chunks.
 
         context: the embedding [1, L, D] of the text.
-        refresh: also recompute the cached keys and values of the window with this prompt, so that the video changes at
-        once.
+        refresh: whether to recompute the cached keys and values of the window with this prompt, so that the video
+        changes at once.
         cause: the input that changes the prompt, for the receipts.
+
+        Raises InputError for `refresh` after saving has failed, because the chunks of the window are not on disk then.
         """
         if refresh and self.kept.failure:
             raise InputError(
@@ -274,9 +289,11 @@ class Walk(WalkWorld):
             self.rebuild(refresh=True)
 
     def back(self, chunk: int, cause: Input | None = None) -> None:
-        """Go back to the end of the first `chunk` chunks of this walk, and discard the later ones. `cause` is the input
-        that requests this, for the receipts. Raises InputError unless `chunk` is between 0 and the number of saved
-        chunks."""
+        """Go back to the end of the first `chunk` chunks of this walk, and discard the later ones.
+
+        `cause` is the input that requests this, for the receipts. Raises InputError unless `chunk` is between 0 and the
+        number of saved chunks.
+        """
         if not 0 <= chunk <= self.kept.chunks:
             raise InputError(f"back to chunk {chunk}: expected 0 to {self.kept.chunks}, the chunks that are kept")
         self.kept.cut(chunk)
@@ -297,6 +314,9 @@ class Walk(WalkWorld):
         return 0 if self._state is None else self._state.frames
 
     def decode_again(self, *, exact: bool) -> Iterator[Frames]:
-        """Yield the frames of all saved chunks, decoded by the VAE; this works also after `close`. `exact`: decode in
-        fp32; otherwise raises OverflowError for values that are too large for fp16."""
+        """Yield the frames of all saved chunks, decoded by the VAE; this works also after `close`.
+
+        If `exact` is True, the VAE decodes in fp32. Otherwise OverflowError is raised for values that are too large for
+        fp16.
+        """
         return decode_kept(self.engine, self.kept, self._state, exact=exact)

@@ -1,4 +1,4 @@
-"""The walks (steered videos) of a session. They follow one another, each in its own folder."""
+"""The walks (steered videos) of a session, one after the other, each in its own folder."""
 
 from __future__ import annotations
 
@@ -22,22 +22,27 @@ log = logging.getLogger(__name__)
 Make = Callable[[Start | WorldState, Path], Walk]
 """The signature make(begin, folder) of a function that returns a new Walk, saved in `folder`."""
 Tell = Callable[[str], None]
-"""A callback tell(reason) for a walk (a steered video) that could not be saved."""
+"""A callback tell(reason) that reports why a walk (a steered video) could not be saved."""
 VIDEO, PREVIEW = "walk.mp4", "walk.preview.mp4"
-"""The file names of a walk's videos. PREVIEW is the video made during the walk if a tiny decoder shows it. VIDEO is the
-video decoded by the VAE, which replaces PREVIEW."""
+"""The file names of a walk's videos.
+
+PREVIEW is made during the walk if a tiny decoder shows it. VIDEO is decoded by the VAE, and replaces PREVIEW.
+"""
 
 
 class Walks:
-    """The walks of a session. `now` is the current walk, and `video` is its video file or None. A thread completes the
-    files of finished walks."""
+    """The walks of a session. `now` is the current walk, and `video` is its video file or None.
+
+    A thread completes the files of finished walks.
+    """
 
     def __init__(self, make: Make, folder: str | Path | None, *, whole: bool, fps: float, tell_video: Tell) -> None:
-        """Prepare to save walks in subfolders of `folder`. None is a temporary folder, which `close` deletes; no videos
-        are written then.
+        """Prepare to save walks in subfolders of `folder`.
 
-        make: see Make.
-        whole: save a state and a camera path of each finished walk.
+        A `folder` of None is a temporary folder, which `close` deletes; no videos are written then.
+
+        make: the function that begins a walk (see Make).
+        whole: whether to save a state and a camera path of each finished walk.
         fps: the frame rate of the videos.
         tell_video: called with a reason if a video becomes incomplete.
         """
@@ -81,7 +86,10 @@ class Walks:
             return folder
 
     def _end(self, tell: Tell) -> None:
-        """End the current walk and free its memory. Then its files are completed in a thread."""
+        """End the current walk and free its memory. A thread then completes its files.
+
+        `tell(reason)` is called if they cannot be written.
+        """
         walk, video, self.now, self.video = self.now, self.video, None, None
         if walk is None:
             return
@@ -91,7 +99,10 @@ class Walks:
         self._writer.submit(_write, walk, video, self.whole, self._fps, tell)
 
     def close(self, tell: Tell) -> None:
-        """End the current walk, and wait until the files of all walks are complete."""
+        """End the current walk, and wait until the files of all walks are complete.
+
+        `tell(reason)` is called if files cannot be written.
+        """
         self._end(tell)
         self._writer.shutdown()
         if self._temporary is not None:
@@ -99,15 +110,21 @@ class Walks:
 
 
 def _new_video(walk: Walk, fps: float, tell: Tell, *, preview: bool = True) -> WalkVideo | None:
-    """Return a new video file for a walk, or None if videos are off. `preview`: the file is for the frames shown during
-    the walk, not for frames that the VAE decodes afterwards."""
+    """Return a new video file for a walk, or None if videos are off.
+
+    If `preview` is True, the file is for the frames shown during the walk, else for frames that the VAE decodes
+    afterwards. `tell(reason)` is called if the video becomes incomplete.
+    """
     engine = walk.engine
     name = PREVIEW if preview and engine.new_preview is not None else VIDEO
     return None if engine.record is None else engine.record(walk.kept.folder / name, fps, walk.frames, tell)
 
 
 def _write(walk: Walk, video: WalkVideo | None, whole: bool, fps: float, tell: Tell) -> None:
-    """Complete the files of a finished walk: its video and, if `whole`, its state and its camera path."""
+    """Complete the files of a finished walk: its video and, if `whole`, its state and its camera path.
+
+    `tell(reason)` is called if they cannot be written.
+    """
     try:
         if video is not None:
             video.close()

@@ -16,11 +16,11 @@ from .frames import Frames, Made, Part
 def decoder_of_last(
     engine: Engine, kept: Kept, state: WorldState | None, *, exact: bool
 ) -> VideoDecoder | PreviewDecoder:
-    """Return a decoder that can continue after a walk's last latent frame. `exact`: decode in fp32; a preview decoder
-    ignores this.
+    """Return a decoder that can continue after a walk's last latent frame.
 
-    The decoder's state depends on the last REACH latent frames. They are decoded first, and their frames are discarded.
-    If the walk has fewer, they are preceded by the last latent frames of `state`, which the walk continues.
+    If `exact` is True, the decoder works in fp32; a preview decoder ignores this. The decoder's state depends on the
+    last REACH latent frames. They are decoded first, and their frames are discarded. If the walk has fewer, the last
+    latent frames of the continued video, from `state`, precede them.
     """
     preview, made = engine.new_preview, kept.latent_frames
     decoder = engine.new_decoder(exact) if preview is None else preview()
@@ -34,9 +34,11 @@ def decoder_of_last(
 
 
 def decode_kept(engine: Engine, kept: Kept, state: WorldState | None, *, exact: bool) -> Iterator[Frames]:
-    """Yield the frames of each saved latent frame of a walk, decoded by the VAE. `state` is the state that the walk
-    continues, or None. `exact`: decode in fp32; otherwise raises OverflowError for values that are too large for
-    fp16."""
+    """Yield the video frames of each saved latent frame of a walk, decoded by the VAE.
+
+    `state` is the state of the video that the walk continues, or None. If `exact` is True, the VAE decodes in fp32.
+    Otherwise OverflowError is raised for values that are too large for fp16.
+    """
     decoder, first = engine.new_decoder(exact), 0 if state is None else state.frames
     if state is not None:
         decoder.decode(state.latent[:, :, -REACH:])
@@ -47,11 +49,11 @@ def decode_kept(engine: Engine, kept: Kept, state: WorldState | None, *, exact: 
 
 
 def decode_parts(made: Made, decoder: VideoDecoder | PreviewDecoder) -> Iterable[Part]:
-    """Return the decoded frames of a chunk in two parts: the frames of its first latent frame, and the frames of the
-    other latent frames.
+    """Return the decoded frames of a chunk in two parts: the first latent frame's, and the other latent frames'.
 
     On a GPU both parts are queued at once; on a CPU each is decoded on request. If the decoder's GPU is not the
-    model's, the latent goes through host memory. A direct copy would wait for all queued work of the model's GPU.
+    model's, the latent goes through host memory. A direct copy would wait for everything that is queued on the model's
+    GPU.
     """
     latent = made.latent
     if decoder.device != latent.device:

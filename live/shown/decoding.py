@@ -12,10 +12,10 @@ from .frames import Frames
 
 
 class DecodingThread:
-    """A thread that decodes and delivers a chunk on the CPU while the model computes the next chunk. It gets half of
-    the CPU cores, and the thread that creates this object keeps the rest.
+    """A thread that decodes and delivers a chunk on the CPU while the model computes the next chunk.
 
-    If the layers are small, this is faster than to compute and decode in turn with all cores.
+    It gets half of the CPU cores, and the thread that creates this object keeps the rest. If the layers are small, this
+    is faster than to compute and decode in turn with all cores.
     """
 
     def __init__(self) -> None:
@@ -37,13 +37,17 @@ class DecodingThread:
 
     @classmethod
     def where_it_gains(cls, device: torch.device) -> DecodingThread | None:
-        """Return a new decoding thread if the model runs on a CPU with more than one core. Otherwise return None; a GPU
-        works asynchronously anyway."""
+        """Return a new decoding thread if the model runs on a CPU with more than one core, else None.
+
+        A GPU needs no thread, because it works asynchronously.
+        """
         return cls() if device.type == "cpu" and torch.get_num_threads() > 1 else None
 
     def hand_out(self, frames: Iterator[Frames], deliver: Callable[[Frames], None]) -> None:
-        """Iterate over a chunk's `frames` in the decoding thread, and call `deliver` for each. Before that, wait until
-        the previous chunk is delivered. Raises an error of the previous delivery."""
+        """Iterate over a chunk's `frames` in the decoding thread, and call `deliver` for each.
+
+        The call first waits until the previous chunk is delivered. Raises an error of the previous delivery.
+        """
 
         def run() -> None:
             for each in frames:

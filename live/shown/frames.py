@@ -16,8 +16,8 @@ from ..controls import FRAMES_OF_ONE, Input, Wishes
 class Receipt(NamedTuple):
     """A report that an input has taken effect.
 
-    kind: hold (keys), look (mouse), stick (gamepad), script, prompt, event, back, or time. An `event` was switched by
-    the user, and `time` is an event that started or ended at its set time.
+    kind: hold (keys), look (mouse), stick (gamepad), script (timed keys), prompt, event, back, or time. An `event` was
+    switched by the user, and `time` is an event that started or ended at its set time.
     event: the number that the sender gave the input, or None.
     arrived: the time of its arrival in seconds (time.monotonic).
     waited: the seconds from its arrival until its chunk began.
@@ -37,9 +37,9 @@ class Frames:
 
     pixels: uint8 [n, H, W, 3].
     chunk: the index of the chunk in the walk.
-    first: the index of the first of these frames in the video. The frames of a continued state are counted.
+    first: the index of the first of these frames in the video. The frames of a continued video are counted too.
     part: 0 for the frames of the chunk's first latent frame, 1 for the others.
-    event: the number of the last input that the chunk includes, or None.
+    event: the sender's number for the last numbered input that the chunk includes, or None.
     seconds: the time from reading the chunk's inputs until these frames were decoded.
     poses: camera-to-world, float64 [n, 4, 4], or None if unknown.
     waited: the seconds from the arrival of input `event` until it was read; None if an earlier chunk included it.
@@ -107,7 +107,8 @@ def receipts_of(inputs: Iterable[Input], now: float, chunk: int, size: int, fram
 
 
 class KeyChangedError(Exception):
-    """An error that stops the making of a chunk because a key has changed. `camera` is the camera before the chunk."""
+    """An exception that stops the making of a chunk because a key has changed. `camera` is the camera before the
+    chunk."""
 
     def __init__(self, camera: WalkingCamera | RecordedCamera) -> None:
         self.camera = camera

@@ -1,5 +1,7 @@
-"""The queue of messages and frames to a client. Messages keep their order. If the connection is too slow, frames are
-dropped."""
+"""The queue of messages and frames to a client.
+
+Messages keep their order. If the connection is too slow, frames are dropped.
+"""
 
 from __future__ import annotations
 
@@ -19,16 +21,20 @@ from .protocol import Init, Output
 MOST_WAITING = 64_000_000
 """The limit of a client's queued frames, in bytes of raw pixels."""
 MOST_TOLD = 1000
-"""The limit of a client's queued messages."""
+"""The largest number of queued messages for a client."""
 LONGEST_WAIT = 1.5
-"""The limit of a client's queued frames, in seconds of playback. It applies to clients that play frames as they
-arrive."""
+"""The limit of a client's queued frames, in seconds of playback.
+
+It applies to clients that play frames as they arrive.
+"""
 
 
 class Client:
-    """The connection to one client: a queue of frames and messages. The walk never waits for this queue. All methods
-    must be called in the event loop. `ours`: whether the client is this project's own page. `threads` encode the
-    frames."""
+    """The connection to one client: a queue of frames and messages. The walk never waits for this queue.
+
+    `ours` is True if the client is this project's own page. `threads` encode the frames. All methods must be called in
+    the event loop.
+    """
 
     def __init__(self, socket: Socket, init: Init, threads: Executor, codec: Codec) -> None:
         self.id, self.ours, self.moving = uuid4().hex, init.ours, init.moving
@@ -42,7 +48,7 @@ class Client:
         self.finished = False
 
     def output(self, output: Output) -> None:
-        """Set the format of all frames sent from now on."""
+        """Set the format (encoding, quality and width) of all frames sent from now on."""
         self._encoder = Encoder(output, self._init.fps)
 
     def offer(self, frames: Frames) -> None:
@@ -56,15 +62,17 @@ class Client:
         self._something.set()
 
     def tell(self, message: dict[str, Any]) -> None:
-        """Queue a message. It is dropped if MOST_TOLD messages are queued already. A message of type `status` is sent
-        only to this project's own page."""
+        """Queue a message. It is dropped if MOST_TOLD messages are queued already.
+
+        A message of type `status` is sent only to this project's own page.
+        """
         waiting = sum(not isinstance(item, Frames) for item in self._waiting)
         if waiting < MOST_TOLD and (message["type"] != "status" or self.ours):
             self._waiting.append(message)
             self._something.set()
 
     def forget(self) -> None:
-        """Remove all frames from the queue, because they are from a part of the walk that was discarded."""
+        """Remove all frames from the queue, because the user has gone back to a time before them."""
         self._waiting = deque(item for item in self._waiting if not isinstance(item, Frames))
         self._unsent = []
 

@@ -1,5 +1,4 @@
-"""Two encodings of messages: msgpack for SGLang's clients, and JSON for ComfyUI's pages, because ComfyUI has no
-msgpack."""
+"""Two encodings of messages: msgpack for SGLang's clients, and JSON for ComfyUI's pages, which have no msgpack."""
 
 from __future__ import annotations
 
@@ -24,8 +23,11 @@ class Socket(Protocol):
 
 
 class Codec(Protocol):
-    """An encoding of messages. `read` decodes a client's message, and raises InputError for data that is not a map.
-    `send` encodes and sends a message, and `send_frames` sends encoded frames with their header."""
+    """An encoding of messages.
+
+    `read` decodes a client's message, and raises InputError for data that is not a map. `send` encodes and sends a
+    message, and `send_frames` sends encoded frames with their header.
+    """
 
     def read(self, data: bytes | str) -> dict[str, Any]: ...
 
@@ -77,8 +79,11 @@ def pack(message: dict[str, Any]) -> bytes:
 
 
 def unpack(data: bytes) -> dict[str, Any]:
-    """Return the map encoded in msgpack data. Raises InputError for any other data and for strings, lists or bytes that
-    are too long. Raises DependencyError if the package msgpack is missing."""
+    """Return the map encoded in msgpack data.
+
+    Raises InputError for any other data and for strings, lists or bytes that are too long. Raises DependencyError if
+    the package msgpack is missing.
+    """
     msgpack = require("msgpack", '"lingbot-world[live]"')
     try:
         message = msgpack.unpackb(

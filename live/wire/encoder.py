@@ -1,4 +1,7 @@
-"""The encoding of a walk's frames in the format that a client has chosen. It runs in other threads than the walk."""
+"""The encoding of a walk's frames in the format that a client has chosen.
+
+It runs in other threads than the walk.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,11 @@ KEY_FRAMES = 64
 
 
 class Encoder:
-    """An encoder of frames for one client, in the format `output`, for playback at `fps`. Its calls must not overlap,
-    because H.264 frames depend on earlier ones. Raises DependencyError for H.264 if PyAV is missing."""
+    """An encoder of frames for one client, in the format `output`, for playback at `fps`.
+
+    Its calls must not overlap, because H.264 frames depend on earlier ones. Raises DependencyError for H.264 if PyAV is
+    missing.
+    """
 
     def __init__(self, output: Output, fps: float) -> None:
         self.output, self._fps = output, fps
@@ -29,9 +35,11 @@ class Encoder:
             require("av", '"lingbot-world[live]"')
 
     def encode(self, pixels: np.ndarray) -> tuple[dict[str, Any], bytes]:
-        """Return (header, data) for frames, uint8 [n, H, W, 3], reduced to the output's width. `data` is the encoded
-        frames in sequence. The header is a dict with the format, the size and the number of frames, and the frames'
-        lengths in bytes."""
+        """Return (header, data) for frames, uint8 [n, H, W, 3], reduced to the output's width.
+
+        `data` is the encoded frames in sequence. The header is a dict with the format, the size and the number of
+        frames, and the frames' lengths in bytes.
+        """
         pixels = self._scaled(pixels)
         count, height, width = pixels.shape[:3]
         name = self.output.format
@@ -71,8 +79,10 @@ class Encoder:
         return file.getvalue()
 
     def _h264(self, pixels: np.ndarray) -> list[bytes]:
-        """Return each frame as an H.264 access unit in Annex B format. A client can decode each unit without later
-        ones."""
+        """Return each frame of `pixels`, uint8 [n, H, W, 3], as an H.264 access unit in Annex B format.
+
+        A client can decode each unit without later ones.
+        """
         if self._stream is None:
             self._stream = self._new_stream(*pixels.shape[1:3])
         units = []

@@ -1,8 +1,8 @@
 """The messages of SGLang's realtime video protocol, with this server's additions, and their limits.
 
 Each message is a map (a dict), which a `codec` encodes. `read_init` parses a client's first message into an Init.
-`read_event` parses later messages into Events. In the server's messages that SGLang sends too, numbers are integers, as
-in SGLang.
+`read_event` parses later messages into Events. In messages that SGLang's server sends too, numbers are integers, as
+SGLang sends them.
 """
 
 from __future__ import annotations
@@ -55,8 +55,9 @@ class Init:
     image: the bytes of an image file.
     size: (height, width) in pixels.
     most_chunks: the number of chunks after which the walk ends.
-    script: the keys for each latent frame.
-    window, sink, chunk: latent frames.
+    script: timed keys: the keys that are held in each latent frame.
+    window, sink, chunk: the attention window, its sink (the first frames, which it always contains) and the chunk, in
+    latent frames.
     ours: whether the client is this project's own page, which reads `status` messages.
     resume: the token of a walk to return to after a broken connection, or an empty string.
     moving: whether chunks are made also without input.
@@ -130,8 +131,10 @@ def read_init(message: dict[str, Any]) -> Init:
 
 
 def read_event(message: dict[str, Any]) -> list[Event]:
-    """Return the events in a client's message. A `composite_input` contains several, any other message one. Raises
-    InputError for an invalid message."""
+    """Return the events in a client's message.
+
+    A `composite_input` contains several events, any other message one. Raises InputError for an invalid message.
+    """
     if message.get("type") != "event":
         raise InputError("after the `init` come messages of type `event`")
     number = _whole("event_id", message, 0)
@@ -153,9 +156,12 @@ def _event(kind: Any, payload: Any, number: int | None) -> Event:
 
 
 def _actions(payload: Any) -> dict[str, Any]:
-    """Return {"script": rows} for a list, with the keys of each latent frame. Return {"held": rows} for a map of
-    transitions, with the held keys after each one. A row is a list of keys. Raises InputError for an invalid
-    payload."""
+    """Return the keys in the payload of a `camera_actions` message.
+
+    For a list the result is {"script": rows}, with the keys of each latent frame. For a map of transitions it is
+    {"held": rows}, with the held keys after each transition. A row is a list of keys. Raises InputError for an invalid
+    payload.
+    """
     if not isinstance(payload, dict):
         return {"script": _script(payload)}
     transitions = payload.get("transitions")
@@ -186,15 +192,18 @@ def _prompt(payload: Any) -> str:
 
 
 def _new_prompt(payload: Any) -> tuple[str, bool]:
-    """Return the prompt in a payload, and whether the cached keys and values are to be recomputed with it."""
+    """Return the prompt in a payload, and whether to recompute the cached keys and values with it."""
     if isinstance(payload, dict):
         return _prompt(payload.get("text")), payload.get("refresh") is True
     return _prompt(payload), False
 
 
 def _world_event(payload: dict[str, Any]) -> tuple[str, bool | None, bool]:
-    """Return three values of a payload: the name or key of a world event, its new state (None toggles it), and whether
-    cached keys and values are to be recomputed."""
+    """Return three values of an `event` message's payload.
+
+    They are the name or key of a world event, its new state (None toggles it), and whether to recompute cached keys and
+    values.
+    """
     name = payload.get("name")
     if not isinstance(name, str):
         raise InputError(f"`event`: `name` is {_shown(name)}; expected the name of an event, or its key")
@@ -211,7 +220,8 @@ def _numbers(name: str, count: int, most: float) -> Any:
 
 
 def _finite(value: Any) -> bool:
-    """Return whether a value is an int or a finite float. The int may be too large for a float."""
+    """Return whether a value is an int or a finite float. A large int is accepted even if a float cannot represent
+    it."""
     return type(value) is int or (type(value) is float and math.isfinite(value))
 
 
@@ -240,16 +250,21 @@ def _output(message: dict[str, Any], otherwise: str) -> Output:
 
 
 def _shown(value: Any) -> str:
-    """Return a client's value as it appears in an error message: its first 20 characters, or the name of its type for
-    bytes, lists and maps."""
+    """Return the text by which an error message names a client's value.
+
+    It is the value's first 20 characters, or the name of its type for bytes, lists and maps.
+    """
     if isinstance(value, str):
         return repr(value[:20])
     return str(value)[:20] if value is None or isinstance(value, (int, float)) else f"of type {type(value).__name__}"
 
 
 def _size(text: Any) -> tuple[int, int] | None:
-    """Return (height, width) in pixels for a text such as "832x480" (width x height). Both are rounded down to
-    multiples of 16, but are at least 16. Return None for None and an empty text. Raises InputError for other values."""
+    """Return (height, width) in pixels for a text such as "832x480" (width x height).
+
+    Both are rounded down to multiples of 16, but are at least 16. Return None for None and an empty text. Raises
+    InputError for other values.
+    """
     if text in (None, ""):
         return None
     sides = SIDE.fullmatch(text.strip()) if isinstance(text, str) else None

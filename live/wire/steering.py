@@ -18,8 +18,10 @@ from .connection import Connection
 from .protocol import Event, read_event
 
 BETWEEN_WALKS = 0.1
-"""The interval in seconds between two checks whether a restart has created its new walk. The client's status message
-needs this walk."""
+"""The interval in seconds at which a client's connection checks whether a restart has created the new walk.
+
+The client's status message needs this walk.
+"""
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,10 @@ class Rules:
 
 
 async def obey(inbox: Connection, client: Client, do: Callable[[Event], Awaitable[None]]) -> None:
-    """Call `do(event)` for each event of a client, until the client disconnects. If a LingBotError is raised, its
-    message is sent to the client."""
+    """Call `do(event)` for each event of a client, until the client disconnects.
+
+    If a LingBotError is raised, its message is sent to the client.
+    """
     while True:
         try:
             message = await inbox.next()
@@ -53,9 +57,11 @@ async def obey(inbox: Connection, client: Client, do: Callable[[Event], Awaitabl
 
 
 def steer(session: Session, event: Event) -> None:
-    """Apply a client's event to the session; the kinds `restart` and `output` are handled elsewhere. Most events also
-    resume a paused session. A pause, a mouse movement, and a message without newly pressed keys do not. Raises a
-    LingBotError for an event that cannot be applied."""
+    """Apply a client's event to the session. The caller handles the kinds `restart` and `output`.
+
+    Most events also resume a paused session. A pause, a mouse movement, and a message without newly pressed keys do
+    not. Raises a LingBotError for an event that cannot be applied.
+    """
     payload, number, goes_on = event.payload, event.number, event.kind != "pause"
     if event.kind == "camera_actions" and "script" in payload:
         session.script(payload["script"], number)
@@ -93,8 +99,10 @@ def quiet_since(session: Session) -> float:
 
 
 def facts(session: Session, fps: float) -> dict[str, Any]:
-    """Return the first status message about a walk, for this project's own page. Raises InputError if no walk exists
-    during a restart."""
+    """Return the first status message about a walk, for this project's own page.
+
+    `fps` is the frame rate. Raises InputError if no walk exists during a restart.
+    """
     engine, walk, device = session.engine, session.walk, session.engine.device
     kept = walk.kept
     return {
@@ -124,9 +132,11 @@ def facts(session: Session, fps: float) -> dict[str, Any]:
 
 
 def figures(session: Session, client: Client | None) -> dict[str, Any]:
-    """Return the status message with current measurements, such as frame rate, late frames and GPU memory. This
-    project's own page receives it every second. `client`: the connection from which the number of dropped frames is
-    read, or None. Raises InputError if no walk exists during a restart."""
+    """Return the status message with current measurements, such as frame rate, late frames and GPU memory.
+
+    This project's own page receives it every second. The number of dropped frames is read from `client`, if it is not
+    None. Raises InputError if no walk exists during a restart.
+    """
     pace, device = session.pace, session.engine.device
     drift = session.drift.ratios
     free, whole = torch.cuda.mem_get_info(device) if device.type == "cuda" else (0, 0)

@@ -1,2 +1,2 @@
-"""Additions to a walk's world: events that extend its prompt, the walls of a known map, and a check for a camera that
-is stuck."""
+"""Additions to a walk's world: events that extend its prompt, the walls of a known map, and a check for a stuck
+camera."""

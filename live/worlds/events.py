@@ -1,5 +1,7 @@
-"""The events of a world. An event is a named sentence that extends the prompt while it is active. Events are switched
-by time or by a key."""
+"""The events of a world. An event is a named sentence that extends the prompt while the event is active.
+
+Events are switched by time or by a key.
+"""
 
 from __future__ import annotations
 
@@ -37,9 +39,11 @@ class WorldEvent:
     end: float | None = None
 
     def holds(self, seconds: float) -> bool:
-        """Return whether the event is active at second `seconds` of the video because of its times. It is active from
-        `start` on and ends just before `end`. Without an `end` it stays active. Without a `start` the result is
-        false."""
+        """Return whether the event's own times make it active at `seconds` of the video.
+
+        It is active from `start` on and ends just before `end`. Without an `end` it stays active. Without a `start` the
+        result is False.
+        """
         return self.start is not None and self.start <= seconds < (math.inf if self.end is None else self.end)
 
 
@@ -68,11 +72,13 @@ def read_events(given: str | Path | Mapping[str, str] | Iterable[Any] | None) ->
 
 
 class Events:
-    """The events of a walk, and the record of the active ones. The full prompt is the base prompt followed by the
-    sentences of active events. Any thread may call the methods."""
+    """The events of a walk, and the record of the active ones. Any thread may call the methods.
+
+    The full prompt is the base prompt followed by the sentences of active events.
+    """
 
     def __init__(self, events: Iterable[WorldEvent] = (), prompt: str = "") -> None:
-        """Find the active events in `prompt`, a full prompt."""
+        """Store `events`, and set the base prompt and the active events from `prompt`, a full prompt (see `stand`)."""
         self.all = tuple(events)
         self._lock, self._by_time = Lock(), frozenset[str]()
         self.stand(prompt)
@@ -92,11 +98,11 @@ class Events:
         return text
 
     def stand(self, prompt: str, *, later: bool = False) -> None:
-        """Set the base prompt and the active events to the ones found in `prompt`, a full prompt. This is needed after
-        a return to an earlier chunk, and to continue a state.
+        """Split `prompt`, a full prompt, into the base prompt and the active events, and set both.
 
-        `later`: keep the record of the events that were started by their times, because `prompt` belongs to the current
-        second of the video. Otherwise this record is set to the active events with a start.
+        This is needed after a return to an earlier chunk, and to continue an earlier video. If `later` is True, keep
+        the record of the events that were started by their times, because `prompt` belongs to the current second of the
+        video. Otherwise this record is set to the active events with a start.
         """
         with self._lock:
             active, base = set(), prompt
@@ -116,8 +122,10 @@ class Events:
             return self.prompt
 
     def switch(self, name: str, on: bool | None = None) -> str:
-        """Switch an event on or off (None toggles it), and return the full prompt. `name` is the event's name or key.
-        Raises InputError for an unknown event."""
+        """Switch an event on or off (None toggles it), and return the full prompt.
+
+        `name` is the event's name or key. Raises InputError for an unknown event.
+        """
         found = next(
             (event.name for event in self.all if isinstance(name, str) and name in (event.name, event.key)), None
         )
@@ -130,8 +138,10 @@ class Events:
             return self.prompt
 
     def at(self, seconds: float) -> str | None:
-        """Start and end the events that are due at this second of the video. Return the full prompt if any event was
-        switched, else None."""
+        """Start and end the events that are due at `seconds` of the video.
+
+        Return the full prompt if any event was switched, else None.
+        """
         with self._lock:
             due = frozenset(event.name for event in self.all if event.holds(seconds))
             began, ended = due - self._by_time, self._by_time - due
@@ -146,8 +156,10 @@ class Events:
 
 
 def check_times(events: Iterable[WorldEvent], seconds: float) -> None:
-    """Check the start times of events for a video of `seconds` seconds, in which no user switches events. Raises
-    InputError if no event has a start, or if an event starts at the end of the video or later."""
+    """Check the start times of events for a video of `seconds` seconds, in which no user switches events.
+
+    Raises InputError if no event has a start, or if an event starts at the end of the video or later.
+    """
     timed = [event for event in events if event.start is not None]
     if not timed:
         raise InputError("`events`: none has a start; expected the second at which each begins")
@@ -160,8 +172,10 @@ def check_times(events: Iterable[WorldEvent], seconds: float) -> None:
 
 
 def prompts_by_second(events: Iterable[WorldEvent], prompt: str) -> list[tuple[float, str]]:
-    """Return the full prompts of a video with events that start and end at their own times: pairs (second, text), the
-    first at second 0. `prompt` is the prompt at the start."""
+    """Return the full prompts of a video whose events start and end at their own times.
+
+    Each item is a pair (time in seconds, text), and the first is at second 0. `prompt` is the prompt at the start.
+    """
     world = Events(events, prompt)
     times = {time for event in world.all for time in (event.start, event.end) if time is not None}
     found = [(0.0, prompt)]
@@ -172,11 +186,11 @@ def prompts_by_second(events: Iterable[WorldEvent], prompt: str) -> list[tuple[f
 
 
 def by_chunk(parts: Sequence[tuple[float, Part]], chunks: int, seconds: float) -> list[tuple[int, Part]]:
-    """Return pairs (index, part): for each part the index of the first chunk to which it applies.
+    """Return pairs (index, part): for each part the index of the first chunk to which the part applies.
 
-    `parts` are pairs (second, part) in order of time, the first one at second 0. The video has `chunks` chunks of
-    `seconds` seconds each. A chunk gets the last part that starts before it or with it. A part without a chunk is
-    omitted.
+    `parts` are pairs (time in seconds, part), such as prompts, in order of time, the first one at second 0. The video
+    has `chunks` chunks of `seconds` seconds each. A chunk gets the last part that starts before it or with it. A part
+    that no chunk gets is omitted.
     """
     held = [[part for time, part in parts if time <= chunk * seconds][-1] for chunk in range(chunks)]
     return [(chunk, part) for chunk, part in enumerate(held) if not chunk or part is not held[chunk - 1]]

@@ -1,5 +1,7 @@
-"""Detection of a camera that is stuck. The camera's position changes, but the frames do not, because the model shows a
-wall there."""
+"""Detection of a camera that is stuck: its position changes, but the frames do not.
+
+The model then shows a wall, through which it does not let the camera pass.
+"""
 
 from __future__ import annotations
 
@@ -9,26 +11,34 @@ import numpy as np
 
 HINT = "the image no longer moves: turn, or walk another way"
 MOST_TURN_DEG = 0.5
-"""The largest rotation between the last frames of two successive chunks, in degrees, for which these frames are
-compared. A larger rotation changes the frames even in front of a wall."""
+"""The largest rotation between the last frames of two successive chunks, in degrees, for which the frames are compared.
+
+A larger rotation changes the frames even in front of a wall.
+"""
 LEAST_STEP = 0.05
-"""The smallest translation per latent frame for which frames are compared, as a fraction of the longest step (the
-largest translation per latent frame that the model was trained with)."""
+"""The smallest translation per latent frame for which frames are compared, as a fraction of the longest step.
+
+The longest step is the largest translation per latent frame that the model was trained with.
+"""
 KNOWN = 8
 """The number of latent frames (two seconds) with a walking camera that are needed to determine the usual change of
 frames."""
 LASTS = 6
-"""The number of successive latent frames without change (one and a half seconds) after which the camera counts as
-stuck."""
+"""The number of successive latent frames without change after which the camera counts as stuck: one and a half
+seconds."""
 STILL = 0.15
-"""The limit below which a frame counts as unchanged, as a fraction of the usual change. The change is the mean
-difference from the frame before, divided by the camera's distance. The usual change is the median of earlier chunks."""
+"""The limit below which a frame counts as unchanged, as a fraction of the usual change.
+
+The change is the mean difference from the frame before, divided by the distance that the camera has moved. The usual
+change is the median of earlier chunks.
+"""
 SIDE = 64
 """The largest side, in pixels, of the reduced frames that are compared."""
 
 
 class StuckWatch:
-    """A detector of a stuck camera for one walk (a steered video) with `chunk` latent frames in a chunk."""
+    """A detector of a stuck camera for one walk (a steered video). `chunk` is the number of latent frames in a
+    chunk."""
 
     def __init__(self, chunk: int) -> None:
         self._chunk = chunk
@@ -39,8 +49,9 @@ class StuckWatch:
     def see(self, pixels: np.ndarray, position: np.ndarray, rotation: np.ndarray) -> bool:
         """Add a chunk, and return whether the camera has become stuck with this chunk.
 
-        The camera is stuck after LASTS latent frames without change, rounded up to full chunks. The result is true once
-        per stop. It is false while the camera stands or turns, and before the usual change is known.
+        The camera is stuck after LASTS latent frames without change, rounded up to full chunks. The result is True once
+        each time that the camera becomes stuck. It is False while the camera stands or turns, and before the usual
+        change is known.
 
         pixels: the last frame of the chunk, uint8 [H, W, 3].
         position: the camera's position [3] at this frame, in units of the longest step.

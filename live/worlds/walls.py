@@ -1,9 +1,10 @@
-"""The map of a world of equal rooms, such as the maze of the toy models. It has walls that stop the camera, and a crate
-that the user has to find.
+"""The map of a world of equal rooms, such as the maze of the toy models, with walls that stop the camera.
 
-The map and the poses of a walk have the same unit of length. x points to the right, y down and z ahead, and the floor
-is at y = 0. The map is the file example/map.json of a model's package. Only packages of toy models have this file.
-`tools/toy` writes it from the boxes of its renderer.
+The map also has a crate that the user has to find. The map and the poses of a walk have the same unit of length. x
+points to the right, y down and z ahead, and the floor is at y = 0.
+
+The map is the file example/map.json in a model's folder. Only folders of toy models have this file. `tools/toy` writes
+it from the boxes of its renderer.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ from ...errors import InputError
 from ...fields import text_of
 
 MAP = "map.json"
-"""The name of a map's file in the example folder of a package."""
+"""The name of a map's file in the example folder of a model."""
 LOOK = 6, 8
-"""The (rows, columns) of a grid of mean colours by which a start image is recognized."""
+"""The (rows, columns) of the grid of mean colours by which a start image is recognized."""
 ALIKE = 6.0
-"""The limit for the root mean square difference between the mean colours of two images, 0 to 255. Below it, a start
-image is recognized as a known image."""
+"""The limit of the root mean square difference between the mean colours (0 to 255) of two images.
+
+Below this limit, a start image is recognized as a known image.
+"""
 REACH = 1.3
 """The distance from the camera within which the crate counts as found, in units of the map."""
 
@@ -66,8 +69,10 @@ class WorldMap:
     places: tuple[Place, ...]
 
     def stand(self, frame: Tensor, seed: int) -> Standing | None:
-        """Return the position in the map of a walk with the first frame `frame` [3, H, W], values -1 to 1. Return None
-        for an image that the map does not know. `seed` selects the crate's room."""
+        """Return the position in the map of a walk with the first frame `frame` [3, H, W], values -1 to 1.
+
+        Return None for an image that the map does not know. `seed` selects the crate's room.
+        """
         look = mean_colours((frame.clamp(-1, 1) + 1) * 127.5)
         for place in self.places:
             if float(np.sqrt(np.mean((place.look - look) ** 2))) < ALIKE:
@@ -87,8 +92,10 @@ class WorldMap:
 
 
 class Standing:
-    """A conversion between the coordinates of a walk and of a map, with the place of the crate. The walk's origin is
-    the first frame's camera."""
+    """A conversion between the coordinates of a walk and of a map, with the position of the crate.
+
+    The walk's origin is the first frame's camera.
+    """
 
     def __init__(self, world: WorldMap, place: Place, room: tuple[int, int]) -> None:
         self._map, self._place = world, place
@@ -98,8 +105,10 @@ class Standing:
         self._goal = world.room * np.array(corner) + world.boxes[world.goal][:2]
 
     def slide(self, position: np.ndarray, step: np.ndarray) -> np.ndarray:
-        """Return the camera's position [3] after a `step` [3] from `position` [3], all in the walk's coordinates. If a
-        wall is in the way, the camera moves along the wall."""
+        """Return the camera's position [3] after a `step` [3] from `position` [3], all in the walk's coordinates.
+
+        If a wall is in the way, the camera moves along the wall.
+        """
         here, step = self._in_map(position), self._turn @ step
         place = here
         for axis in (0, 2):
@@ -111,8 +120,10 @@ class Standing:
         return position + self._turn.T @ (place - here)  # exactly the same position before a wall
 
     def finds(self, position: np.ndarray) -> bool:
-        """Return whether the crate, the object to find, is in the same room as `position` [3] (in the walk's
-        coordinates) and closer than REACH."""
+        """Return whether the crate, the object to find, is in the same room as `position` [3] and closer than REACH.
+
+        `position` is in the walk's coordinates.
+        """
         here = self._in_map(position)[::2]
         rooms = [np.floor(point / self._map.room) for point in (here, self._goal)]
         return bool((rooms[0] == rooms[1]).all() and np.hypot(*(here - self._goal)) < REACH)
@@ -138,8 +149,11 @@ class Standing:
 
 
 def mean_colours(frame: Tensor) -> np.ndarray:
-    """Return the mean colours of the cells of a grid of LOOK over an image [3, H, W] with values 0 to 255. The result
-    is float32 [3 * rows * columns]."""
+    """Return the mean colours of an image [3, H, W] with values 0 to 255 in each cell of a grid of LOOK (rows,
+    columns).
+
+    The result is float32 [3 * rows * columns].
+    """
     return F.adaptive_avg_pool2d(frame[None].float(), LOOK).flatten().numpy()
 
 

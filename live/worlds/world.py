@@ -1,4 +1,7 @@
-"""The World and the decoder of a walk (a steered video), and their recomputation from the saved chunks."""
+"""The World (the model with its KV cache) and the decoder of a walk (a steered video).
+
+Both can be computed again from the walk's saved chunks.
+"""
 
 from __future__ import annotations
 
@@ -25,19 +28,24 @@ from ..shown.decoders import decoder_of_last
 log = logging.getLogger(__name__)
 MOST_REPLAYED = 256
 """The longest walk, in latent frames, for which a return to an earlier chunk recomputes the keys and values of all
-chunks. For a longer walk only the chunks in the attention window are recomputed."""
+chunks.
+
+For a longer walk only the chunks in the attention window are recomputed.
+"""
 
 
 class WalkWorld:
-    """The base class of a walk. It owns the World and the decoder, which continue after the last saved chunk."""
+    """The base class of a walk, which owns the World and the decoder. Both continue after the last saved chunk."""
 
     engine: Engine
     kept: Kept
     camera: WalkingCamera | RecordedCamera
     _state: WorldState | None
     _conditioning: list[Tensor]
-    """The model's image inputs, [1, 20, chunk, h, w] each, for the first chunks of a video. The last one is used for
-    all later chunks."""
+    """The model's image inputs, [1, 20, chunk, h, w] each, for the first chunks of a video, in order.
+
+    The last one is used for all later chunks.
+    """
     _rays: np.ndarray
     _made: int
     _start_pose: np.ndarray
@@ -45,8 +53,11 @@ class WalkWorld:
     _decoder: VideoDecoder | PreviewDecoder
 
     def rebuild(self, *, refresh: bool) -> None:
-        """Recompute the cached keys and values from the saved chunks, each chunk with its own prompt. Long walks
-        recompute only the chunks in the window. With `refresh` only the window is recomputed, with the last prompt."""
+        """Recompute the cached keys and values from the saved chunks, each chunk with its own prompt.
+
+        For a long walk only the chunks in the window are recomputed. With `refresh` only the window is recomputed, with
+        the last prompt.
+        """
         size, made = self.engine.chunk, self.kept.chunks
         if self.kept.latent_frames <= MOST_REPLAYED and not refresh:
             chunks = list(range(made))
@@ -57,8 +68,10 @@ class WalkWorld:
         self.kept.rebuilt(refresh=refresh)
 
     def _rebuild(self, chunks: Sequence[int], context: Tensor | None = None) -> None:
-        """Create a new World and decoder, and compute the keys and values of the chunks with these numbers. Each chunk
-        uses its own prompt, or `context` if it is given."""
+        """Create a new World and decoder, and compute the keys and values of the chunks with the indices `chunks`.
+
+        Each chunk uses its own prompt, or `context` (an embedding [1, L, D]) if it is given.
+        """
         self._drop()  # frees their memory before the new ones are built
         self._made = self.kept.chunks
         self._start_pose = self.camera.pose if not self._made else self.kept.poses()[0]
@@ -83,8 +96,10 @@ class WalkWorld:
         return self._conditioning[min(chunk, len(self._conditioning) - 1)]
 
     def _drop(self) -> None:
-        """Free the World and the decoder once all GPU work has ended. Otherwise torch could free the memory of a CUDA
-        graph that is still running."""
+        """Free the World and the decoder once the GPU has finished everything that is queued.
+
+        Otherwise torch could free the memory of a CUDA graph that is still running.
+        """
         decoder = self.__dict__.get("_decoder")
         for device in {self.engine.device, *(() if decoder is None else (decoder.device,))}:
             if device.type == "cuda":
@@ -95,8 +110,10 @@ class WalkWorld:
             self.__dict__.pop(name, None)
 
     def _check_frames(self) -> None:
-        """Switch the decoder to fp32 for all further chunks if a value of the last chunk was too large for fp16. The
-        last chunk is already delivered and stays unchanged."""
+        """Switch the decoder to fp32 for all further chunks if a value of the last chunk was too large for fp16.
+
+        The last chunk is already delivered and stays unchanged.
+        """
         try:
             self._decoder.check()
             return
