@@ -1,4 +1,7 @@
-"""Checks of a run's options before weights are loaded, for every kind of model, and Plan, the base class of plans."""
+"""Checks of a run's options before weights are loaded, for every kind of model.
+
+Plan, the base class of a checked run, is here too.
+"""
 
 import logging
 import math
@@ -42,8 +45,11 @@ MOST_FPS = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class RunInputs:
-    """The options of a run and its open files, without the model's. Weights are memory-mapped, so an open file needs
-    little memory. If the cache `known` has the prompt's embedding, `tokenizer` is only a path."""
+    """The options of a run and its open files, except the model's files.
+
+    Weights are memory-mapped, so an open file needs little memory. If `known`, the cache of embeddings, has the
+    prompt's embedding, `tokenizer` is only a path. `target` is the output.
+    """
 
     options: GenerateOptions
     tokenizer: Tokenizer | Path
@@ -57,9 +63,11 @@ class RunInputs:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(RunInputs):
-    """A checked run. All input files exist, are open and fit each other, and the output can be written.
+    """A run whose options are checked: all input files exist, are open and fit each other, and the output can be
+    written.
 
     frame: the first frame, float32 [3, H, W], from -1 to 1.
+    geometry: the size and the number of frames of the video.
     notes: messages for the user.
     """
 
@@ -69,7 +77,7 @@ class Plan(RunInputs):
 
     @property
     def frames_before(self) -> int:
-        """The number of frames that an earlier run has made, if this run continues its video; otherwise 0."""
+        """The number of frames of the earlier run whose video this run continues; 0 if it continues none."""
         return 0
 
     @property
@@ -78,7 +86,10 @@ class Plan(RunInputs):
         return ((0, self.options.prompt),)
 
     def precision(self, processes: int = 1) -> Precision:
-        """Return dtype, arithmetic and attention mode of a forward that `processes` processes compute together."""
+        """Return the dtype, the number format of matrix products, and the attention mode of a forward.
+
+        `processes` is the number of processes that compute the forward together.
+        """
         arithmetic = suited_arithmetic(self.options.arithmetic, self.device)
         return Precision(self.dtype, arithmetic, self.options.attention, processes)
 
@@ -99,10 +110,10 @@ class Plan(RunInputs):
 
     @property
     def half(self) -> torch.dtype | None:
-        """The 16-bit dtype in which a single process decodes, or None for fp32.
+        """The 16-bit dtype in which a single process decodes frames, or None for fp32.
 
         The default is fp16 on GPUs with fast fp16, else fp32. The official code's fp32 convolutions run in TF32 on such
-        GPUs, and the mantissa of TF32 is as short as that of fp16.
+        GPUs, and the mantissa of TF32 is as short as fp16's.
         """
         if self.options.vae_dtype == "auto":
             return torch.float16 if multiplies_half(self.decoding_device) else None
@@ -111,13 +122,15 @@ class Plan(RunInputs):
 
 
 def many(count: int, thing: str) -> str:
-    """Return a count with its noun, such as `1 step` or `2 steps`. `thing`: the noun in the singular."""
+    """Return a count with its noun, such as `1 step` or `2 steps`. `thing` is the noun in the singular."""
     return f"{count} {thing}{'' if count == 1 else 's'}"
 
 
 def refuse_options(options: GenerateOptions, names: Sequence[str], reason: str) -> None:
-    """Check that no option in `names` was set. Raises InputError for an option that differs from its default, because
-    the model does not use this option. `reason`: a part of the error message."""
+    """Raise InputError if an option in `names` differs from its default, because the model does not use this option.
+
+    `reason` is a part of the error message: why the option has no effect.
+    """
     defaults = {field.name: field.default for field in fields(GenerateOptions)}
     given = [name for name in names if getattr(options, name) != defaults[name]]
     if given:
@@ -156,7 +169,10 @@ def check_settings(options: GenerateOptions) -> None:
 
 
 def find_device(name: str | None) -> torch.device:
-    """Return the torch device `name`; None: the GPU, or else the CPU. Raises InputError if torch cannot use it."""
+    """Return the torch device with this name. If the name is None, return the GPU, or the CPU if there is none.
+
+    Raises InputError if torch cannot use the device.
+    """
     if name is None:
         if torch.cuda.is_available():
             return torch.device("cuda")
@@ -190,8 +206,11 @@ def _warn_of_cpu_build() -> None:
 
 
 def find_decoding_device(name: str | None, device: torch.device) -> torch.device:
-    """Return the device that decodes frames. `name`: another CUDA GPU than `device`, such as "cuda:1"; None means
-    `device` itself. Raises InputError if that GPU does not exist."""
+    """Return the device that decodes frames.
+
+    `name` is a CUDA GPU other than `device`, such as "cuda:1"; None means `device` itself. Raises InputError if that
+    GPU does not exist.
+    """
     if name is None:
         return device
     gpus = range(torch.cuda.device_count()) if device.type == "cuda" else ()
@@ -205,8 +224,11 @@ def find_decoding_device(name: str | None, device: torch.device) -> torch.device
 
 
 def camera_of(options: GenerateOptions, checkpoint: Checkpoint) -> PoseFolder | None:
-    """Return the camera path of the option `action_path`, `preset` or `keys`, or None without these options. Raises
-    InputError if several are set, and CameraError for an invalid path and for a checkpoint without camera layers."""
+    """Return the camera path of the option `action_path`, `preset` or `keys`, or None if none is set.
+
+    Raises InputError if several are set, and CameraError for an invalid path and for a checkpoint without camera
+    layers.
+    """
     given = [name for name in CAMERAS if getattr(options, name) is not None]
     if not given:
         return None
@@ -227,9 +249,11 @@ def camera_of(options: GenerateOptions, checkpoint: Checkpoint) -> PoseFolder | 
 
 
 def _pose_folder(path: Path, actions: bool) -> PoseFolder:
-    """Return the camera path in a pose folder, with a note if the poses seem to follow another convention. `actions`:
-    also read the held keys. Raises CameraError for a missing or invalid file; for a file in another format the message
-    names the command that converts it."""
+    """Return the camera path in a pose folder, with a note if the poses seem to follow another convention.
+
+    If `actions` is True, also read the held keys. Raises CameraError for a missing or invalid file; for a file in
+    another format the message names the command that converts it.
+    """
     try:
         folder = read_pose_folder(path, actions=actions)
         origin = Origin("lingbot", FORMATS["lingbot"].convention)
@@ -246,15 +270,21 @@ def _pose_folder(path: Path, actions: bool) -> PoseFolder:
 
 
 def made_path(kind: str, text: str, frames: int) -> CameraPath:
-    """Return a camera path made from `text`. `kind`: "keys" for held keys such as "w-10,iw-15", "preset" for the name
-    of a move. A preset has 4n+1 poses, at least `frames`. Raises CameraError for an invalid text."""
+    """Return a camera path made from `text`.
+
+    For the `kind` "keys" the text is held keys such as "w-10,iw-15", and for "preset" it is the name of a move. A
+    preset has 4n+1 poses, at least `frames`. Raises CameraError for an invalid text.
+    """
     return path_from_keys(text) if kind == "keys" else preset_path(text, frames=frames + 3)
 
 
 def geometry_of(options: GenerateOptions, image: np.ndarray, n_poses: int | None, chunk: int = 1) -> Geometry:
-    """Return the size and length of the video. The size follows from the options and from the image, [H, W, 3]. The
-    length is `frame_num`, or less if there are fewer poses (`n_poses`), rounded down to full chunks of `chunk` latent
-    frames. Raises InputError for an impossible size or length."""
+    """Return the size and length of the video.
+
+    The size follows from the options and from the image, [H, W, 3]. The length is `frame_num`, or less if there are
+    fewer poses (`n_poses`). It is rounded down to full chunks of `chunk` latent frames. Raises InputError for an
+    impossible size or length.
+    """
     if options.width is not None and options.height is not None:
         return explicit_geometry(options.width, options.height, options.frame_num, n_poses, chunk=chunk)
     height, width = image.shape[:2]
@@ -264,8 +294,8 @@ def geometry_of(options: GenerateOptions, image: np.ndarray, n_poses: int | None
 def lora_notes(options: GenerateOptions, two_experts: bool = False) -> tuple[str, ...]:
     """Return a note with the strength of each LoRA. If the same LoRA is set several times, its note says how often.
 
-    `two_experts`: the model has a high-noise and a low-noise expert. A further note is then added for each LoRA whose
-    file name names one expert, unless the LoRA applies to this expert only.
+    `two_experts` is True if the model has a high-noise and a low-noise expert. A further note is then added for each
+    LoRA whose file name names one expert, unless the LoRA applies to this expert only.
     """
     where = {"high": ", on the high-noise expert", "low": ", on the low-noise expert"}
     lines = [
@@ -291,8 +321,11 @@ def text_dtype(options: GenerateOptions) -> torch.dtype:
 
 
 def text_notes(options: GenerateOptions, guided: bool) -> tuple[str, ...]:
-    """Return warnings: the prompt is empty or looks like a file's name, or the negative prompt has no effect. `guided`:
-    the model uses the negative prompt."""
+    """Return warnings about the prompts.
+
+    They report that the prompt is empty, looks like a file's name or equals the negative prompt, or that the negative
+    prompt has no effect. `guided` is True if the model uses the negative prompt.
+    """
     notes = [] if options.prompt.strip() else ["The prompt is empty."]
     if re.fullmatch(r"@?\S+\.(txt|md)|@\S+", options.prompt.strip()):
         notes.append(f"The prompt is the text {options.prompt!r}, not a file's content; `prompt_file` reads a file.")
@@ -304,8 +337,10 @@ def text_notes(options: GenerateOptions, guided: bool) -> tuple[str, ...]:
 
 
 def frame_notes(options: GenerateOptions, geometry: Geometry, camera: PoseFolder | None) -> tuple[str, ...]:
-    """Return the notes on the camera path. If the video has fewer frames than `frame_num`, another note gives the
-    reason, such as too few poses."""
+    """Return the notes on the camera path.
+
+    If the video has fewer frames than `frame_num`, another note gives the reason, such as too few poses.
+    """
     notes = () if camera is None else camera.notes
     wanted, frames = options.frame_num, geometry.frames
     if frames >= wanted:

@@ -1,4 +1,4 @@
-"""A cache of recent prompts' embeddings on the disk. With a cached prompt a run needs no text encoder (11 GB).
+"""A cache of recent prompts' embeddings on the disk. A run with a cached prompt needs no text encoder (11 GB).
 
 The environment variable LINGBOT_WORLD_PROMPTS names another folder than the user's cache; empty means no cache.
 """
@@ -20,22 +20,27 @@ from ..model.choice.kept import in_user_cache
 MOST = 64
 """The largest number of embeddings in the cache, about 60 MB. Beyond it the least recently used ones are deleted."""
 VERSION = 1
-"""The version of the method that computes embeddings. Embeddings of other versions in the cache are ignored."""
+"""The version of the method that computes embeddings. Cached embeddings of other versions are ignored."""
 EMBEDDING = "embedding"
 
 
 @dataclass(frozen=True)
 class KnownPrompts:
-    """The cached embeddings of one text encoder with one tokenizer, dtype and kind of device. `folder`: the cache's
-    folder, None for no cache. `maker`: a text that identifies all four."""
+    """The cached embeddings of one text encoder with one tokenizer, dtype and kind of device.
+
+    `folder` is the cache's folder, None for no cache. `maker` is a text that identifies text encoder, tokenizer, dtype
+    and device.
+    """
 
     folder: Path | None
     maker: str
 
     @classmethod
     def made_by(cls, encoder: Path, tokenizer: Path, dtype: torch.dtype, device: torch.device) -> KnownPrompts:
-        """Return the cache for a text encoder and a tokenizer, which are files or folders. After a change of size or
-        modification time of one of their files, earlier embeddings are not found."""
+        """Return the cache for a text encoder and a tokenizer, which are files or folders.
+
+        If the size or the modification time of one of their files changes, earlier embeddings are no longer found.
+        """
         words = [VERSION, _written(encoder), _written(tokenizer), str(dtype), device.type]
         return cls(in_user_cache("LINGBOT_WORLD_PROMPTS", "prompts"), json.dumps(words))
 

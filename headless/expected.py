@@ -19,8 +19,10 @@ from .process.profile import Stage
 from .rollout_plan import RolloutPlan
 
 PER_FRAME, PER_FRAME_BEFORE = "chunks", "replay"
-"""The names of two stages of a causal run that take time in proportion to a number of frames. PER_FRAME: the stage for
-the new frames. PER_FRAME_BEFORE: the stage for the frames of the continued state."""
+"""The names of two steps of a causal model's run that take time in proportion to a number of frames.
+
+PER_FRAME is the step for the new frames, and PER_FRAME_BEFORE the step for the frames of the continued video.
+"""
 VARIABLE, NAME = "LINGBOT_WORLD_TIMES", "times.json"
 MOST_KINDS = 200
 _OF_NO_MATTER = (
@@ -31,7 +33,8 @@ _OF_NO_MATTER = (
 
 
 def expected(plan: Plan) -> str:
-    """Return the estimate, such as "about 3 min, by the last run of this kind"; empty without such a run."""
+    """Return an estimate of a run's duration, such as "about 3 min, by the last run of this kind"; empty without such a
+    run."""
     with suppress(KeyError, TypeError):
         found = read_json(in_user_cache(VARIABLE, NAME))[_kind(plan)]
         again = found.get("per_frame_before", 0) * plan.frames_before
@@ -43,7 +46,7 @@ def expected(plan: Plan) -> str:
 
 
 def remember(plan: Plan, stages: list[Stage]) -> None:
-    """Store the durations of a run's stages for later estimates. Errors are ignored."""
+    """Store the durations of a run's steps (`stages`) for later estimates. Errors are ignored."""
     grow = [sum(stage.seconds for stage in stages if stage.name == name) for name in (PER_FRAME, PER_FRAME_BEFORE)]
     took = {"once": sum(stage.seconds for stage in stages) - sum(grow), "per_frame": grow[0] / plan.geometry.frames}
     kinds = read_json(in_user_cache(VARIABLE, NAME))
@@ -55,7 +58,10 @@ def remember(plan: Plan, stages: list[Stage]) -> None:
 
 
 def _kind(plan: Plan) -> str:
-    """Return a hash of the options, the video's size and the device, as far as they determine a run's duration."""
+    """Return a hash that is equal for runs of the same kind.
+
+    It covers the options, the video's size and the device, as far as they determine a run's duration.
+    """
     options = {name: str(value) for name, value in vars(plan.options).items() if name not in _OF_NO_MATTER}
     on_gpu = plan.device.type == "cuda" and torch.cuda.is_available()
     device = torch.cuda.get_device_name(plan.device) if on_gpu else f"{platform.machine()} {os.cpu_count()}"

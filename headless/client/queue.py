@@ -27,7 +27,7 @@ MEDIA = (".mp4", ".mkv", ".webm", ".png", ".webp", ".gif")
 
 
 def add_queue_command(commands: Any) -> None:
-    """Add the `queue` command to the subparsers `commands`. The command sets its function as `arguments.run`."""
+    """Add the `queue` command to the subparsers `commands`, with its function as `arguments.run`."""
     parser = commands.add_parser("queue", help="run a workflow on a ComfyUI server and save its video")
     parser.set_defaults(run=queue)
     add, place = parser.add_argument, partial(parser.add_argument, type=lambda text: Path(some_path(text)))
@@ -45,9 +45,11 @@ def add_queue_command(commands: Any) -> None:
 
 
 def queue(options: argparse.Namespace) -> None:
-    """Run the workflow on the server, save its first video or image, and print the path of this file. With `--list`
-    only print the workflow's nodes. Raises InputError for invalid options, for a workflow that fails, and if the
-    workflow saves no video or image."""
+    """Run the workflow on the server, save its first video or image, and print the path of the saved file.
+
+    With `--list` only print the workflow's nodes. Raises InputError for invalid options, for a workflow that fails, and
+    if the workflow saves no video or image.
+    """
     workflow = load_workflow(options.workflow)
     if options.list:
         print(describe(workflow))
@@ -71,7 +73,7 @@ def queue(options: argparse.Namespace) -> None:
 
 
 def load_workflow(path: Path) -> dict:
-    """Return a workflow's nodes by id. Raises InputError for a file that is not a workflow in API format."""
+    """Return a workflow's nodes, by id. Raises InputError for a file that is not a workflow in API format."""
     try:
         workflow = json.loads(text_of(path))
     except OSError as error:
@@ -90,7 +92,10 @@ def load_workflow(path: Path) -> dict:
 
 def fill_in(workflow: dict, server: Server, options: argparse.Namespace) -> None:
     """Write the values of the command's `options` into the workflow's nodes, and upload the files that the workflow
-    reads. Raises InputError for an option that no node accepts."""
+    reads.
+
+    Raises InputError for an option that no node accepts.
+    """
     if options.image:
         _put(workflow, "image", server.upload(options.image), "image", {"LoadImage"})
     if options.poses:
@@ -115,7 +120,10 @@ def describe(workflow: dict) -> str:
 
 
 def saved_files(history: dict) -> list[dict]:
-    """Return the videos and images in a prompt's `history`. Outputs come before previews, and videos before images."""
+    """Return the videos and images in a prompt's `history`, as ComfyUI's references to files.
+
+    Outputs come before previews, and videos before images.
+    """
     groups = [group for output in history.get("outputs", {}).values() for group in output.values()]
     items = [item for group in groups if isinstance(group, list) for item in group]
     files = [item for item in items if isinstance(item, dict) and item.get("filename", "").lower().endswith(MEDIA)]
@@ -146,8 +154,10 @@ def _title(node: dict) -> str:
 
 
 def _with_value(workflow: dict, name: str, kinds: Collection[str] | None = None) -> list[dict]:
-    """Return the nodes whose input `name` has a plain value, not a link. `kinds`: the classes of these nodes; None
-    means all."""
+    """Return the nodes whose input `name` has a plain value, not a link.
+
+    If `kinds` is given, only nodes of these classes count.
+    """
     return [
         node
         for node in workflow.values()
@@ -157,7 +167,10 @@ def _with_value(workflow: dict, name: str, kinds: Collection[str] | None = None)
 
 
 def _put(workflow: dict, option: str, value: object, name: str, kinds: Collection[str] | None = None) -> None:
-    """Write a value into the input `name` of all nodes. Raises InputError, with `option`, if no node has the input."""
+    """Write a value into the input `name` of all nodes, or of the nodes of the classes `kinds`.
+
+    Raises InputError, with `option`, if no node has the input.
+    """
     found = _with_value(workflow, name, kinds)
     if not found:
         raise InputError(f"`{option}`: no node of this workflow takes {name!r}; `list` shows what there is")
@@ -166,9 +179,11 @@ def _put(workflow: dict, option: str, value: object, name: str, kinds: Collectio
 
 
 def _put_text(workflow: dict, option: str, text: str) -> None:
-    """Write a text into LingBot-World's text node. Without such a node, write it into the CLIPTextEncode node with
-    "positive" or "negative" in its title. `option`: "prompt" or "negative". Raises InputError if neither node
-    exists."""
+    """Write a text into LingBot-World's text node, or else into the CLIPTextEncode node with the matching title.
+
+    `option` is "prompt" or "negative", and the title has to contain "positive" or "negative". Raises InputError if
+    neither node exists.
+    """
     if _with_value(workflow, option, TEXT_NODES):
         return _put(workflow, option, text, option, TEXT_NODES)
     word = "negative" if option == "negative" else "positive"
@@ -213,8 +228,11 @@ def _follow(events: Iterable[tuple[str, dict]], workflow: dict) -> None:
 
 
 def _download(server: Server, item: dict, output: Path, overwrite: bool) -> Path:
-    """Download a file from the server to `output`, a file or a folder, and return its path. Unless `overwrite`, an
-    existing file stays, and the new file gets a number in its name."""
+    """Download a file from the server to `output`, a file or a folder, and return its path.
+
+    Unless `overwrite` is True, an existing file stays, and the new file gets a number in its name. `item` is ComfyUI's
+    reference to the file.
+    """
     query = urllib.parse.urlencode({key: item[key] for key in ("filename", "subfolder", "type")})
     target = output / Path(item["filename"]).name if output.is_dir() else output
     for number in count(2):

@@ -21,8 +21,10 @@ UPLOADS = "lingbot_world"
 
 
 class Server:
-    """A client of the ComfyUI server at an address such as 127.0.0.1:8188 or https://gpu. All methods raise InputError
-    if the server does not respond or returns an error."""
+    """A client of the ComfyUI server at an address such as 127.0.0.1:8188 or https://gpu.
+
+    All methods raise InputError if the server does not respond or returns an error.
+    """
 
     def __init__(self, address: str) -> None:
         self.url = address.rstrip("/") if "://" in address else f"http://{address.rstrip('/')}"
@@ -40,7 +42,8 @@ class Server:
             raise self._silent(error) from None
 
     def ask(self, path: str, data: bytes | None = None, kind: str = "application/json") -> dict:
-        """Return the JSON object in the response, {} if empty. The arguments are those of `request`."""
+        """Return the JSON object in the response to a request, {} if empty. The arguments are described in
+        `request`."""
         answer = self.request(path, data, kind)
         with suppress(ValueError):
             found = json.loads(answer) if answer.strip() else {}
@@ -51,12 +54,15 @@ class Server:
         )
 
     def post(self, path: str, body: dict) -> dict:
-        """Return the JSON object, {} if empty, in the response to a POST request with `body` as JSON."""
+        """Send a POST request with `body` as JSON, and return the JSON object in the response, {} if empty."""
         return self.ask(path, json.dumps(body).encode())
 
     def queue(self, workflow: dict) -> str:
-        """Queue a workflow in API format, and return its prompt_id. Raises InputError if ComfyUI reports an invalid
-        node. If ComfyUI has queued the workflow's other nodes, they are cancelled."""
+        """Queue a workflow in API format, and return its prompt_id.
+
+        Raises InputError if ComfyUI reports an invalid node. If ComfyUI has queued the workflow's other nodes, they are
+        cancelled.
+        """
         answer = self.post("/prompt", {"prompt": workflow, "client_id": self.client})
         if answer.get("node_errors"):
             self.cancel(answer["prompt_id"])
@@ -66,7 +72,8 @@ class Server:
         return answer["prompt_id"]
 
     def connect(self) -> Any:
-        """Return a websocket with the events of this client. Raises DependencyError without websocket-client."""
+        """Return an open websocket that receives the events of this client. Raises DependencyError without
+        websocket-client."""
         websocket = require("websocket", "websocket-client")
         try:
             address = f"{self.url.replace('http', 'ws', 1)}/ws?clientId={self.client}"
@@ -93,8 +100,10 @@ class Server:
         return self._send(path, UPLOADS, f"{stem}-{_digest([path])}{path.suffix}")
 
     def upload_folder(self, folder: Path, files: Sequence[Path]) -> str:
-        """Upload `files` into a new folder within ComfyUI's input folder, and return the new folder's name. The name
-        consists of the name of `folder` and a hash of the files."""
+        """Upload `files` into a new folder within ComfyUI's input folder, and return the new folder's name.
+
+        The name consists of the name of `folder` and a hash of the files.
+        """
         name = re.sub(r"[^\w.-]+", "_", folder.resolve().name, flags=re.ASCII)
         target = f"{UPLOADS}/{name}-{_digest(files)}"
         for file in files:
@@ -102,13 +111,15 @@ class Server:
         return target
 
     def cancel(self, prompt_id: str) -> None:
-        """Cancel a prompt, whether it runs or waits in the queue."""
+        """Cancel the prompt with the id `prompt_id`, whether it runs or waits in the queue."""
         self.post("/queue", {"delete": [prompt_id]})
         self.post("/interrupt", {"prompt_id": prompt_id})
 
     def _send(self, path: Path, subfolder: str, name: str) -> str:
-        """Upload a file and return its path within the input folder. Raises InputError if the server has saved the file
-        under another name, because `name` was taken by another file."""
+        """Upload a file and return its path within ComfyUI's input folder.
+
+        Raises InputError if the server has saved the file under another name, because another file had the name `name`.
+        """
         boundary = uuid.uuid4().hex
         parts = [
             f'--{boundary}\r\nContent-Disposition: form-data; name="{key}"\r\n\r\n{value}\r\n'
@@ -129,7 +140,10 @@ class Server:
 
 
 def _event(message: str | bytes) -> tuple[str, dict]:
-    """Return (kind, data) of a message; ("", {}) for a binary preview and for other formats of custom nodes."""
+    """Return (kind, data) of a message from ComfyUI's websocket.
+
+    The result is ("", {}) for a binary preview and for messages of custom nodes in other formats.
+    """
     with suppress(ValueError):
         event = None if isinstance(message, bytes) else json.loads(message)
         if isinstance(event, dict) and isinstance(event.get("data"), dict):

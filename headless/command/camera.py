@@ -205,7 +205,10 @@ def _from_video(arguments: argparse.Namespace) -> None:
 
 def _report(path: CameraPath, frames: int, notes: Sequence[str] = (), verbose: bool = False) -> None:
     """Print the warnings and `notes` on a camera path for a video of `frames` frames, such as too few poses or fast
-    turns. Without any, print that nothing in the path is unusual. `verbose`: also explain how the file was read."""
+    turns.
+
+    Without any, print that nothing in the path is unusual. If `verbose` is True, also explain how the file was read.
+    """
     found = [warning for warning in (*doubts(path), *warnings(path, frames)) if warning not in notes]
     read = in_short(path)
     if notes or found:
@@ -229,8 +232,10 @@ def _path(arguments: argparse.Namespace) -> tuple[CameraPath, list[str]]:
 
 @contextmanager
 def _output(arguments: argparse.Namespace) -> Iterator[None]:
-    """Lock the output files while this context is open, because making the path may take minutes. Raises a LingBotError
-    if the output cannot be written or another run is writing it."""
+    """Lock the output files while this context is open, because making the path may take minutes.
+
+    Raises a LingBotError if the output cannot be written or another run is writing it.
+    """
     target = Path(arguments.output)
     check_written(target)
     one_file = target.suffix.lower() == ".json"

@@ -1,4 +1,7 @@
-"""The command `lingbot-world completion`. It prints shtab's script that completes commands and options in a shell."""
+"""The command `lingbot-world completion`.
+
+It prints a script, made by shtab, with which a shell completes commands and options.
+"""
 
 import argparse
 from typing import Any
@@ -9,7 +12,10 @@ SHELLS = ("bash", "zsh", "tcsh")
 
 
 def add_completion_command(commands: Any, parser: argparse.ArgumentParser) -> None:
-    """Add the `completion` command, with its function as `arguments.run`. Its script completes `parser`."""
+    """Add the `completion` command to the subparsers `commands`, with its function as `arguments.run`.
+
+    Its script completes the commands and options of `parser`.
+    """
     command = commands.add_parser(
         "completion",
         help="print a script that completes the command's words in a shell",
@@ -26,8 +32,10 @@ def add_completion_command(commands: Any, parser: argparse.ArgumentParser) -> No
 
 
 def _complete_files(parser: argparse.ArgumentParser, file: dict) -> None:
-    """Make shtab complete file names as the values of arguments of `parser` and its subcommands. This excludes
-    arguments with choices or of type int or float. `file` is shtab's rule for file names."""
+    """Make shtab complete file names as the values of arguments of `parser` and its subcommands.
+
+    Arguments with choices or of type int or float are left out. `file` is shtab's rule for file names.
+    """
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for command in action.choices.values():

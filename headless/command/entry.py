@@ -1,4 +1,4 @@
-"""The entry point of the installed command `lingbot-world`. It imports no slow modules."""
+"""The entry point of the installed command `lingbot-world`. Importing it imports no slow modules."""
 
 import signal
 

@@ -47,8 +47,10 @@ def add_prompt(parser: argparse._ActionsContainer, about: str) -> None:
 
 
 def given_prompt(arguments: argparse.Namespace) -> str | None:
-    """Return the value of --prompt, or the text in the file --prompt_file, or None if both are unset. Raises InputError
-    if both are set, and for a file that cannot be read."""
+    """Return the value of --prompt, or the text in the file --prompt_file, or None if both are unset.
+
+    Raises InputError if both are set, and for a file that cannot be read.
+    """
     if arguments.prompt_file is None:
         return arguments.prompt
     if arguments.prompt is not None:
@@ -67,7 +69,8 @@ def read_text(option: str, file: Path) -> str:
 
 
 def add_settings(parser: argparse.ArgumentParser) -> argparse._ActionsContainer:
-    """Add the options that `generate` and `batch` share, and return the argument group for causal models."""
+    """Add the options that `generate` and `batch` share to their parser. Return the argument group for causal
+    models."""
     add = adder(parser)
     add("ckpt_dir", "the package's folder, as `hf download` leaves it, or a causal model's file", metavar="FOLDER")
     add("negative", "what the video should not show; left out: a list of usual flaws, in Chinese", metavar="TEXT")
@@ -127,7 +130,10 @@ def _add_causal(add: Callable[..., None]) -> None:
 
 def adder(parser: argparse._ActionsContainer) -> Callable[..., None]:
     """Return a function `add(name, help, **settings)` that adds a field of GenerateOptions to `parser` as an option.
-    The field determines its default, type and choices. An option that is a tuple, such as --lora, may be repeated."""
+
+    The field determines the option's default, type and choices. An option that is a tuple, such as --lora, may be
+    repeated.
+    """
     defaults = {field.name: field.default for field in fields(GenerateOptions)}
     hints = get_type_hints(GenerateOptions)
 
@@ -148,7 +154,10 @@ def adder(parser: argparse._ActionsContainer) -> Callable[..., None]:
 
 
 def add_size(parser: argparse.ArgumentParser, meaning: str, frames: bool = True) -> None:
-    """Add the options --size, --width and --height, and --frame_num if `frames`. `meaning`: the help text of --size."""
+    """Add the options --size, --width and --height, and, if `frames` is True, --frame_num.
+
+    `meaning` is the help text of --size.
+    """
     size = "{}x{}".format(*SIZE)
     parser.add_argument("--size", type=two_sides, default=size, metavar=size, help=meaning)
     exact = "exact, a multiple of 16; with --height, in place of --size"
@@ -165,8 +174,11 @@ COMMANDS_OWN = {"like", "prompt_file"}
 
 def with_flags(message: str, options: Collection[str] = ()) -> str:
     """Return a message in which the name of an option in backticks, such as `action_path`, is replaced by
-    --action_path. `options`: names of options that are neither fields of GenerateOptions nor in COMMANDS_OWN. Other
-    names in backticks stay, such as the fields of an events file."""
+    --action_path.
+
+    `options` are further names of options, besides the fields of GenerateOptions and COMMANDS_OWN. Other names in
+    backticks stay, such as the fields of an events file.
+    """
     names = {field.name for field in fields(GenerateOptions)} | COMMANDS_OWN | set(options)
     flags = re.sub(r"`(\w+)`", lambda found: f"--{found[1]}" if found[1] in names else found[0], message)
     return type(message)(flags)
@@ -178,9 +190,9 @@ def add_measuring(
     """Add a command that analyses a video to the subparsers `commands`, and return the command's parser.
 
     name: the command's name.
-    help: its line in the list of commands.
+    help: the command's line in the list of commands.
     description: the text of its help page; line breaks are kept.
-    run: the function that runs it.
+    run: the function that runs the command.
     """
     shape = argparse.RawDescriptionHelpFormatter
     parser = commands.add_parser(name, help=help, description=description, formatter_class=shape)
@@ -207,18 +219,20 @@ def seed(text: str) -> int:
 
 
 def count(text: str, least: int = 1) -> int:
-    """Return the whole number in `text`. Raises ArgumentTypeError for a number below `least`, and for any other
-    text."""
+    """Return the whole number in `text`.
+
+    Raises ArgumentTypeError for a number below `least`, and for any other text.
+    """
     if not text.isdecimal() or int(text) < least:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number of at least {least}")
     return int(text)
 
 
 def some_path(text: str) -> str:
-    """Return the path in `text`, with ~ at its beginning expanded. Raises ArgumentTypeError for an empty text and for a
-    web address.
+    """Return the path in `text`, with ~ at its beginning expanded.
 
-    A shell does not expand ~ in `--image=~/x.png`. Python would take an empty path for the current folder.
+    Raises ArgumentTypeError for an empty text and for a web address. A shell does not expand ~ in `--image=~/x.png`.
+    Python would take an empty path for the current folder.
     """
     if not text:
         raise argparse.ArgumentTypeError("the path is empty, as of a shell's variable that is not set")
@@ -228,7 +242,7 @@ def some_path(text: str) -> str:
 
 
 def seconds(text: str) -> float:
-    """Return the number in `text`, from 0.1 to 86,400 seconds. Raises ArgumentTypeError for any other text."""
+    """Return the number of seconds in `text`, from 0.1 to 86,400. Raises ArgumentTypeError for any other text."""
     with suppress(ValueError):
         if 0.1 <= float(text) <= 86_400:
             return float(text)

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 def add_generate_command(commands: Any, show: ShowProgress, argv: Sequence[str]) -> None:
-    """Add the `generate` command, with its function as `arguments.run`. `show` makes progress bars.
+    """Add the `generate` command to the subparsers `commands`, with its function as `arguments.run`.
 
-    `argv`: the command line. If it contains `--like VIDEO`, the recorded options of the video become the defaults.
-    Raises InputError for a video without a record.
+    `show` makes progress bars. `argv` is the command line. If it contains `--like VIDEO`, the recorded options of the
+    video become the defaults. Raises InputError for a video without a record.
     """
     usage = "%(prog)s --ckpt_dir FOLDER --image FILE --prompt TEXT --output FILE [options]"
     parser = commands.add_parser("generate", help="make a video from an image", usage=usage, formatter_class=Help)
@@ -106,8 +106,9 @@ def _set_threads(arguments: argparse.Namespace, device: torch.device) -> list[st
     """Set torch's number of threads for a run on a CPU. Return a list with a note if other programs leave few idle
     cores.
 
-    By default the number follows the idle cores. With `--like` it is the recorded number, because the results of
-    additions depend on it. If `main` was called with arguments, torch's number stays.
+    By default the number follows the idle cores. With `--like` it is the recorded number, because the order of
+    additions, and so their rounding, depends on it. If a program has called `main` with arguments, torch's number
+    stays.
     """
     import torch
 
@@ -123,7 +124,10 @@ def _set_threads(arguments: argparse.Namespace, device: torch.device) -> list[st
 
 def _prompt_of(arguments: argparse.Namespace) -> str:
     """Return the prompt. If a state is continued without a prompt, return an empty text, which stands for the state's
-    prompt. Raises InputError without prompt and state."""
+    prompt.
+
+    Raises InputError if there is neither a prompt nor a state.
+    """
     prompt = given_prompt(arguments)
     if prompt is None and arguments.continue_from is None:
         raise InputError("`prompt` is missing: what the video shows; or name a text file as `prompt_file`")
@@ -138,6 +142,6 @@ def _tell(arguments: argparse.Namespace, *lines: str) -> None:
 
 
 def _print(arguments: argparse.Namespace, *lines: str) -> None:
-    """Print lines to standard output. If the video goes to standard output, print the lines to standard error."""
+    """Print lines to standard output, or to standard error if the video goes to standard output."""
     if lines:
         print(*lines, sep="\n", file=sys.stderr if str(arguments.output) == STDOUT else sys.stdout, flush=True)

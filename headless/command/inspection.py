@@ -1,5 +1,8 @@
-"""The command `lingbot-world inspect`. It prints the description and the memory of a model or a package, from the
-headers of the weight files."""
+"""The command `lingbot-world inspect`.
+
+It prints a description of a model or a package (a downloaded folder) and the memory that it needs. It reads only the
+headers of the weight files.
+"""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,7 +37,7 @@ CONTROLS = {None: "none (plain Wan)", 6: "camera (6 values a pixel)", 7: "action
 
 @dataclass(frozen=True)
 class Report:
-    """The description of a file or package as `lines` of text. `stages`: the memory of a run's stages."""
+    """A description of a file or package as `lines` of text, and `stages`, the memory of the steps of a run."""
 
     lines: list[str]
     stages: list[StageEstimate]
@@ -60,12 +63,15 @@ def describe(
     sink: int | None = None,
     **where: str | None,
 ) -> str:
-    """Return a description of a package, an expert, a text encoder or a VAE as text. It includes the memory of each
-    stage for a video of `frames` frames. `size` is the width and height of a frame in pixels.
+    """Return a text that describes a package (a downloaded folder), an expert, a text encoder or a VAE.
 
-    `dtype` and `arithmetic`: the run's compute dtype and arithmetic. `window` and `sink`: the attention window of a
-    causal model in latent frames, by default the model's own. `where`: the arguments `assets` and `release` of
-    `find_package`. Raises InputError for an impossible size, and CheckpointError or TextError for a broken file.
+    It includes the memory of each step of a run, for a video of `frames` frames. `size` is the width and height of a
+    frame in pixels.
+
+    `dtype` and `arithmetic` are the run's compute dtype and the number format of its matrix products. `window` and
+    `sink` are the attention window of a causal model in latent frames, by default the model's own. `where` are the
+    arguments `assets` and `release` of `find_package`. Raises InputError for an impossible size, and CheckpointError or
+    TextError for a broken file.
     """
     path, geometry = Path(path), explicit_geometry(*size, frames)
     if not path.exists():
@@ -82,8 +88,11 @@ def describe(
 
 
 def _kernels() -> str:
-    """Return a line with the kernel that this machine uses for each kind of work. It is the kernel that the last test
-    chose. Before any test it is the first candidate."""
+    """Return a line with the kernel that this machine uses for each operation.
+
+    It is the kernel that the last test chose. Before any test it is the first kernel in the table that supports the
+    device.
+    """
     card = card_of(find_device(None))
     names = {work: taken(work, card) or candidates(work, card)[0].name for work in WORKS if candidates(work, card)}
     made = ", ".join(f"{work} by {name}" for work, name in names.items())
@@ -157,10 +166,10 @@ def _expert(role: str, checkpoint: Checkpoint) -> Report:
 
 
 def _causal(checkpoint: Checkpoint, work: _Work, width: int = PACKAGE_VAE_WIDTH) -> Report:
-    """Return a report on a causal model. `width`: the number of base channels of the VAE.
+    """Return a report on a causal model. `width` is the number of base channels of the VAE.
 
-    The memory of a run is listed for keys and values on the GPU, on the GPU in 8 bits, and in host memory. In a fourth
-    line the blocks are streamed too, and the VAE works in tiles. The last line is the memory of optional caches.
+    The memory of a run is listed for keys and values on the GPU, on the GPU in 8 bits, and in host memory. A fourth
+    line adds streaming of the blocks, and a VAE that works in tiles. The last line is the memory of optional caches.
     """
     release, config = checkpoint.release, checkpoint.config
     assert release is not None  # a causal model has a release
@@ -190,8 +199,10 @@ def _causal(checkpoint: Checkpoint, work: _Work, width: int = PACKAGE_VAE_WIDTH)
 
 
 def _steps(checkpoint: Checkpoint, work: _Work) -> Report:
-    """Return the memory of an expert's denoising steps, first with all blocks on the GPU, then with none. If the model
-    has camera layers, the memory of the camera cache follows."""
+    """Return the memory of an expert's denoising steps, first with all blocks on the GPU, then with none.
+
+    If the model has camera layers, the memory of the camera cache follows.
+    """
     stages = [_sampling([checkpoint], work), _if_short(_sampling([checkpoint], work, blocks=0))]
     cache = estimate_camera_cache(checkpoint, work.geometry, work.precision.dtype)
     if cache:

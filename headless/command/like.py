@@ -1,4 +1,4 @@
-"""The option `generate --like VIDEO`. The options of the run that made the video become the defaults of the command."""
+"""The option `generate --like VIDEO`, with which the options of the run that made the video become the defaults."""
 
 import argparse
 from collections.abc import Sequence
@@ -7,13 +7,18 @@ from ..options import CAMERAS
 from .flags import some_path
 
 TOGETHER = (("size", "max_area", "width", "height"), CAMERAS, ("lora",), ("prompt", "prompt_file"))
-"""Groups of options. If the command line sets an option of a group, no option of this group is read from the video's
-record."""
+"""Groups of options that belong together.
+
+If the command line sets an option of a group, no option of this group is read from the video's record.
+"""
 
 
 def add_like(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
-    """Add `--like` to the parser of `generate`. If `argv` contains `--like VIDEO`, the options of the run that made
-    VIDEO become the defaults. Raises InputError for a video without a record of its run."""
+    """Add `--like` to the parser of `generate`.
+
+    If `argv` contains `--like VIDEO`, the options of the run that made VIDEO become the defaults. Raises InputError for
+    a video without a record of its run.
+    """
     about = "repeat the run that made this video or PNG file, with changes by the other options"
     parser.add_argument("--like", type=some_path, metavar="VIDEO", help=about)
     video = _named(argv)

@@ -1,4 +1,4 @@
-"""Writing of a drawing to an image file. The path can be checked before the drawing is made."""
+"""Writing of a drawing to an image file, and a check of the path before the drawing is made."""
 
 from pathlib import Path
 
@@ -10,8 +10,11 @@ from .existing import refuse_existing
 
 
 def check_drawing(file: str | Path, overwrite: bool, image: str | Path | None = None) -> None:
-    """Check that an image can be written to `file`. Raises InputError if the folder does not exist, the suffix is not
-    that of an image, or `file` is the input `image`. Unless `overwrite`, an existing file raises InputError too."""
+    """Raise InputError if an image cannot be written to `file`.
+
+    The reasons are a missing folder, a suffix that is not an image's, and a `file` that is the input `image`. Unless
+    `overwrite` is True, an existing file is a reason too.
+    """
     file = Path(file)
     refuse_existing(file, overwrite, image)
     if _kind(file) not in Image.SAVE:

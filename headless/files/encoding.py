@@ -18,8 +18,11 @@ RECIPE = "lingbot_world"
 
 
 class WholeVideo:
-    """An encoder that writes a video to `file` at `fps` frames per second. `suffix` determines the container, because
-    `file` may end in .part. `recipe`: the record of the run, as JSON. Raises DependencyError without PyAV."""
+    """An encoder that writes a video to `file` at `fps` frames per second.
+
+    `suffix` determines the container, because `file` may end in .part. `recipe` is the record of the run, as JSON.
+    Raises DependencyError without PyAV.
+    """
 
     def __init__(self, file: Path, suffix: str, fps: int, recipe: str = "") -> None:
         av = require("av", '"lingbot-world[cli]"')
@@ -51,14 +54,15 @@ class WholeVideo:
 
 class VideoParts:
     """An encoder that writes a video in parts to `pipe`, a pipe or a file. A part can be played as soon as it is
-    written. Raises DependencyError without PyAV.
+    written.
 
     fps: frames per second.
     preset: the preset of libx264.
     recipe: the record of the run, as JSON.
 
     libx264 delays its output by 40 frames and cannot continue after a flush. So each part has its own encoder and
-    begins with a key frame. The muxer writes the last frame of a part together with the next part.
+    begins with a key frame. The muxer writes the last frame of a part together with the next part. Raises
+    DependencyError without PyAV.
     """
 
     def __init__(self, pipe: IO[bytes], fps: int, preset: str = "medium", recipe: str = "") -> None:
@@ -96,8 +100,10 @@ class VideoParts:
         self._send()
 
     def _send(self) -> None:
-        """Write the muxer's output to the pipe. The muxer does not write to the pipe itself, because it would hide the
-        reason for a broken pipe."""
+        """Write the muxer's output to the pipe.
+
+        The muxer does not write to the pipe itself, because it would hide the reason for a broken pipe.
+        """
         self.pipe.write(self._made.getvalue())
         self.pipe.flush()
         self._made.seek(0)
@@ -110,15 +116,17 @@ class VideoParts:
 
 
 class _WriteOnly:
-    """A file object without the method `seek`. The muxer writes to such an object as to a pipe."""
+    """A file object without the method `seek`, to which the muxer writes as if it were a pipe."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.write = file.write
 
 
 def _encoding() -> dict[str, str]:
-    """Return the options of libx264 for an output that is the same on every run. AVX-512 code is disabled, because it
-    reads uninitialised memory, which would change the sizes and types of frames."""
+    """Return the options of libx264 for an output that is the same on every run.
+
+    AVX-512 code is disabled, because it reads uninitialised memory, which would change the sizes and types of frames.
+    """
     import torch
 
     avx512 = torch.backends.cpu.get_cpu_capability() == "AVX512"

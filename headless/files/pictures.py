@@ -15,15 +15,21 @@ from ...pipeline.image_files import Picture, open_picture, picture_of, read_pixe
 from .video_reader import even_rate, video_frames
 
 FRAME_SUFFIXES = ((".png",), (".jpg", ".jpeg"), (".webp",), (".tif", ".tiff"), (".bmp",), (".jp2",), (".avif",))
-"""The suffixes of frames, grouped by format. Only the files of the first group that a folder has are read."""
+"""The suffixes of image files that can be frames, grouped by format.
+
+Only the files of the first group that a folder contains are read.
+"""
 LARGEST_IMAGE = 200_000_000  # pixels
 BROKEN = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 """The exceptions that Pillow raises for a broken file."""
 
 
 def read_image(image: str | Path | Image.Image | np.ndarray) -> np.ndarray:
-    """Return the pixels, uint8 [H, W, 3], of an image: a file (made upright by its EXIF data), a Pillow image, or an
-    array uint8 [H, W, 3]. Raises InputError for anything else and for a broken file."""
+    """Return the pixels, uint8 [H, W, 3], of an image.
+
+    The image is a file (made upright by its EXIF data), a Pillow image, or an array uint8 [H, W, 3]. Raises InputError
+    for anything else and for a broken file.
+    """
     if isinstance(image, Image.Image):
         return read_pixels(image).pixels
     if isinstance(image, np.ndarray):
@@ -54,12 +60,13 @@ def _read(path: Path) -> Picture:
 
 
 def image_notes(image: object) -> tuple[str, ...]:
-    """Return notes on applied or ignored metadata of an image file, such as a rotation; none for other images."""
+    """Return notes on metadata of an image file that was applied or ignored, such as a rotation; none for other
+    images."""
     return _read(Path(image)).notes if isinstance(image, str | PathLike) else ()
 
 
 def grey_frames(video: str | Path) -> Iterator[np.ndarray]:
-    """Yield the frames of a video or a folder of images in grey, uint8 [H, W]. Raises as `colour_frames` does."""
+    """Yield the frames of a video or a folder of images in grey, uint8 [H, W]. Raises the errors of `colour_frames`."""
     return _frames(video, "L", "gray")
 
 
@@ -73,8 +80,10 @@ def colour_frames(video: str | Path) -> Iterator[np.ndarray]:
 
 
 def frame_rate(video: str | Path) -> float:
-    """Return the frame rate of a video file, in frames per second. For a folder, and for a file without a frame rate,
-    return FPS, the models' rate."""
+    """Return the frame rate of a video file, in frames per second.
+
+    For a folder, and for a file without a frame rate, return FPS, the models' rate.
+    """
     return (even_rate(Path(video)) if Path(video).is_file() else None) or FPS
 
 

@@ -1,4 +1,4 @@
-"""The output of a run, which is a video file, a pipe or PNG files, and its checks before the run starts."""
+"""The output of a run (a video file, a pipe or PNG files), and its checks before the run starts."""
 
 import os
 import re
@@ -25,18 +25,22 @@ _NUMBER = re.compile(r"(\*|%0?\d*d)")
 
 @dataclass(frozen=True)
 class Target:
-    """The output of a run: a video file or a pipe at `path`, or PNG files in the folder `path`. `pattern`: the
-    printf-style name of the PNG files, such as "frame_%05d.png"; None for a video."""
+    """The output of a run: a video file or a pipe at `path`, or PNG files in the folder `path`.
+
+    `pattern` is the printf-style name of the PNG files, such as "frame_%05d.png", or None for a video.
+    """
 
     path: Path
     pattern: str | None = None
     kept: list[np.ndarray] | None = None
-    """A list to which arrays of frames, uint8 [F, H, W, 3], are appended if no file is written; None otherwise."""
+    """A list to which arrays of frames, uint8 [F, H, W, 3], are appended if no file is written; otherwise None."""
     recipe: str = ""
     """The record of the run as JSON, for the video's metadata."""
     overwrite: bool = False
-    """Whether existing PNG files may be overwritten. If true, later PNG files of an earlier, longer video are also
-    deleted."""
+    """Whether existing PNG files may be overwritten.
+
+    If True, later PNG files of an earlier, longer video are also deleted.
+    """
 
     @property
     def is_pipe(self) -> bool:
@@ -61,15 +65,18 @@ class Target:
         return [] if self.is_pipe else [self.path]
 
     def files_after(self, number: int) -> Iterator[Path]:
-        """Yield the existing PNG files from `number` on, up to the first missing file."""
+        """Yield the existing PNG files whose numbers begin at `number`, up to the first missing file."""
         while self.pattern is not None and (file := self.path / (self.pattern % number)).is_file():
             yield file
             number += 1
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Lock the output files against other runs within this context. Raises InputError if another run has locked a
-        file, and for a named pipe without a reader, because opening it would wait forever."""
+        """Lock the output files against other runs within this context.
+
+        Raises InputError if another run has locked a file, and for a named pipe without a reader, because opening it
+        would wait forever.
+        """
         if self.kept is not None or str(self.path) == STDOUT:
             yield
         elif self.is_pipe:
@@ -90,11 +97,13 @@ class Target:
 
 
 def find_target(output: str | Path | None, overwrite: bool = False) -> Target:
-    """Return the output that `output` describes. A name such as `x.mp4` is a video. A folder, a name without a suffix,
-    `dir/*.png` and `dir/f_%04d.png` stand for PNG files. `-` is standard output, and None keeps the frames in memory.
+    """Return the output that `output` describes.
 
-    `overwrite`: existing PNG files may be overwritten. Raises InputError for an empty name, an unknown suffix, a
-    device, a video's name that is a folder, a folder's name that is a file, and a closed standard output.
+    A name such as `x.mp4` is a video. A folder, a name without a suffix, `dir/*.png` and `dir/f_%04d.png` stand for PNG
+    files. `-` is standard output, and None keeps the frames in memory.
+
+    `overwrite` is True if existing PNG files may be overwritten. Raises InputError for an empty name, an unknown
+    suffix, a device, a video's name that is a folder, a folder's name that is a file, and a closed standard output.
     """
     if output is None:
         return Target(Path(), kept=[])
@@ -147,17 +156,22 @@ def check_target(target: Target, geometry: Geometry) -> None:
 
 
 def check_new(target: Target, first: int, frames: int, image: str | Path | None, overwrite: bool) -> None:
-    """Check that `frames` new frames, the first of which has the number `first`, replace no existing file. Raises
-    InputError if they would replace the start `image`, or any other file unless `overwrite`. The copy of an unfinished
-    video that a killed run has left counts as an existing file."""
+    """Raise InputError if `frames` new frames, the first of which has the number `first`, would replace an existing
+    file.
+
+    Replacing the start `image` is always an error, and any other file unless `overwrite` is True. The copy of an
+    unfinished video that a killed run has left counts as an existing file.
+    """
     video = target.pattern is None and target.kept is None and not target.is_pipe
     for file in (*target.files(first, frames), *([target.growing] if video else [])):
         refuse_existing(file, overwrite, image)
 
 
 def check_name(option: str, file: Path) -> None:
-    """Check that a file's name is short enough for the temporary name of an unfinished file, which is longer. Raises
-    InputError, which names `option`, if it is not."""
+    """Raise InputError if a file's name is too long for the temporary name of an unfinished file, which has a suffix.
+
+    The message names `option`.
+    """
     try:
         part_of(file).exists()
     except OSError as error:
@@ -167,8 +181,11 @@ def check_name(option: str, file: Path) -> None:
 
 
 def check_folder(option: str, path: Path, folder: Path) -> Path:
-    """Return `folder`, or its nearest existing parent folder. Raises InputError if no file can be created in it, and
-    for symbolic links that form a loop. The error message names `option` and `path`."""
+    """Return `folder`, or its nearest existing parent folder.
+
+    Raises InputError if no file can be created in it, and for symbolic links that form a loop. The error message names
+    `option` and `path`.
+    """
     folder = folder.absolute()
     while not folder.exists():
         part_of(folder)  # raises for a circle of links
@@ -181,8 +198,10 @@ def check_folder(option: str, path: Path, folder: Path) -> Path:
 
 
 def files_left(target: Target, frames: int) -> list[str]:
-    """Return a list with a message if PNG files of a longer video follow the new ones, else an empty list. `frames`:
-    the number after the last new file."""
+    """Return a list with a message if PNG files of a longer video follow the new ones, else an empty list.
+
+    `frames` is the number after the last new file's number.
+    """
     after = [file.name for file in target.files_after(frames)]
     if not after:
         return []
@@ -192,8 +211,10 @@ def files_left(target: Target, frames: int) -> list[str]:
 
 @contextmanager
 def _read_pipe(pipe: Path) -> Iterator[None]:
-    """Hold a named pipe open for writing within this context. Otherwise its reader could see the end of the data before
-    the video. Raises InputError if no program reads the pipe."""
+    """Hold a named pipe open for writing within this context.
+
+    Otherwise its reader could see the end of the data before the video. Raises InputError if no program reads the pipe.
+    """
     try:
         opened = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
     except OSError as error:

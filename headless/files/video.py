@@ -25,7 +25,10 @@ MOST_WAITING = 2
 
 def write_frames(frames: np.ndarray, target: Target, fps: int = FPS, progress: Progress | None = None) -> Path:
     """Write frames, uint8 [F, H, W, 3], to `target`, and return the path of the video or of the folder of PNG files.
-    `progress(done, total)` receives numbers of frames. Raises OSError if a file cannot be written."""
+
+    `progress(done, total)` receives the number of frames written and of all frames. Raises OSError if a file cannot be
+    written.
+    """
     with FrameWriter(target, fps) as writer:
         for start in range(0, len(frames), FRAMES_AT_ONCE):
             writer.write(frames[start : start + FRAMES_AT_ONCE])
@@ -35,7 +38,10 @@ def write_frames(frames: np.ndarray, target: Target, fps: int = FPS, progress: P
 
 
 class _Frames(Protocol):
-    """An output for frames, uint8 [F, H, W, 3]. `close` completes files, and `abandon` removes incomplete ones."""
+    """The interface of an output for frames, uint8 [F, H, W, 3].
+
+    `write` adds frames, `close` completes files, and `abandon` removes incomplete ones.
+    """
 
     @property
     def write(self) -> Callable[[np.ndarray], object]: ...
@@ -46,8 +52,10 @@ class _Frames(Protocol):
 
 
 class FrameWriter(AbstractContextManager["FrameWriter"]):
-    """A writer of a video. Its thread encodes frames while the caller computes the next ones. `first`: the number of
-    the first PNG file. `frames` is the number of frames received, `parts` the number of parts written.
+    """A writer of a video, whose thread encodes frames while the caller computes the next ones.
+
+    `first` is the number of the first PNG file. `frames` is the number of frames received, and `parts` the number of
+    parts written.
 
     Files get their final names only when they are complete, so an interrupted run leaves no new file and keeps an older
     video. With `keep_partial`, an interrupted or killed run leaves the frames so far: the copy x.part.mp4 grows during
@@ -78,16 +86,22 @@ class FrameWriter(AbstractContextManager["FrameWriter"]):
         return (_GrowingVideo if self._keep_partial else _VideoFile)(target, fps)
 
     def write(self, frames: np.ndarray) -> None:
-        """Queue frames, uint8 [F, H, W, 3], as one part. The call waits while more than MOST_WAITING parts are queued.
-        Raises an error that occurred while an earlier part was written."""
+        """Queue frames, uint8 [F, H, W, 3], as one part of the video.
+
+        The call waits while more than MOST_WAITING parts are queued. Raises an error that occurred while an earlier
+        part was written.
+        """
         self._waiting.append(self._thread.submit(self._write, frames))
         self.frames += len(frames)
         while len(self._waiting) > MOST_WAITING or self._waiting and self._waiting[0].done():
             self._waiting.popleft().result()
 
     def _write(self, frames: np.ndarray) -> None:
-        """Write a part of the video, in the thread. After an error, further parts are ignored. An OSError without a
-        file name gets the output's name, except for a pipe."""
+        """Write a part of the video; runs in the writer's thread.
+
+        After an error, further parts are ignored. An OSError without a file name gets the output's name, except for a
+        pipe.
+        """
         if self._broken:
             return
         self._broken = True
@@ -118,7 +132,7 @@ class FrameWriter(AbstractContextManager["FrameWriter"]):
 
 
 class _Unfiled:
-    """An output that is not a file, either a list in memory or a pipe. After a failure nothing has to be removed."""
+    """An output that is not a file: a list in memory, or a pipe. After a failure nothing has to be removed."""
 
     def __init__(self, write: Callable[[np.ndarray], object], close: Callable[[], None]) -> None:
         self.write, self.close = write, close
@@ -158,8 +172,10 @@ class _PngFiles:
             self.close()
 
     def close(self) -> None:
-        """Rename the temporary files to their final names. With `overwrite`, also delete the later frames of a longer
-        video."""
+        """Rename the temporary files to their final names.
+
+        If the target has `overwrite`, also delete the later frames of a longer video.
+        """
         for file in self._waiting:
             name_whole(file)
         self._waiting = []
@@ -192,8 +208,11 @@ class _VideoFile:
 
 
 class _GrowingVideo(_VideoFile):
-    """A video file with a temporary copy that can be played while the run continues. The copy is deleted when the video
-    is complete. It is several times as large as the video, and some programs cannot seek in it."""
+    """A video file with a temporary copy that can be played while the run continues.
+
+    The copy is deleted when the video is complete. It is several times as large as the video, and some programs cannot
+    seek in it.
+    """
 
     def __init__(self, target: Target, fps: int) -> None:
         super().__init__(target, fps)

@@ -37,11 +37,15 @@ FIELDS = (
     Field(("cover picture", "further video streams"), "ignored", "The best video stream is read."),
 )
 PROJECTIONS = {"SPHERICAL": "a panorama or a fisheye", "STEREO3D": "in 3D, with a view for each eye"}
-"""The kind of video, for a note to the user, by the type of FFmpeg's side data. In these videos a frame is not one flat
-picture."""
+"""The kinds of video whose frames are not one flat picture, by the type of FFmpeg's side data.
+
+Each has a description for a note to the user.
+"""
 UNEVEN = 1.6
-"""The largest factor between the time from one frame to the next and the median of these times. Beyond it the frame
-rate counts as variable."""
+"""The largest factor between the time from one frame to the next and the median of these times.
+
+Beyond it the frame rate counts as variable.
+"""
 
 
 class Layout(NamedTuple):
@@ -50,7 +54,7 @@ class Layout(NamedTuple):
     wider: the factor by which the frame is widened, so that pixels are square.
     transposed: whether rows and columns are exchanged.
     mirrored: whether the frame is mirrored along x, and along y.
-    exact: false if the display matrix is not a multiple of a quarter turn; the nearest one is used then.
+    exact: False if the display matrix is not a multiple of a quarter turn; the nearest one is used then.
     """
 
     wider: float = 1.0
@@ -67,8 +71,11 @@ class Layout(NamedTuple):
 
 
 def video_frames(path: Path, pixels: str) -> Iterator[np.ndarray]:
-    """Yield the frames of a video as a player shows them. `pixels`: "rgb24" for uint8 [H, W, 3], "gray" for uint8 [H,
-    W]. Raises InputError for a broken or incomplete video, and DependencyError without PyAV."""
+    """Yield the frames of a video as a player shows them.
+
+    `pixels` is "rgb24" for uint8 [H, W, 3], or "gray" for uint8 [H, W]. Raises InputError for a broken or incomplete
+    video, and DependencyError without PyAV.
+    """
     av = require("av", '"lingbot-world[cli]"')
     count, size = 0, None
     try:
@@ -90,11 +97,10 @@ def video_frames(path: Path, pixels: str) -> Iterator[np.ndarray]:
 
 
 def even_rate(path: Path) -> float | None:
-    """Return the frame rate, in frames per second, of the frames that `video_frames` yields. Return None if the file
-    has no rate or is not a video. Raises DependencyError without PyAV.
+    """Return the frame rate, in frames per second, of the frames that `video_frames` yields.
 
     A constant rate is the video's average rate. For a variable rate the result is the inverse of the median time
-    between frames.
+    between frames. Return None if the file has no rate or is not a video. Raises DependencyError without PyAV.
     """
     av = require("av", '"lingbot-world[cli]"')
     try:
@@ -109,7 +115,7 @@ def even_rate(path: Path) -> float | None:
 
 
 def video_notes(video: str | Path) -> list[str]:
-    """Return notes on applied or ignored properties of a video, such as a rotation; none for a folder."""
+    """Return notes on properties of a video that were applied or ignored, such as a rotation; none for a folder."""
     path = Path(video)
     if not path.is_file():
         return []
@@ -156,8 +162,10 @@ def _stream(container: Any, path: Path) -> Any:
 
 
 def _even_step(av: Any, path: Path) -> float | None:
-    """Return the time in seconds between the frames of a resampled video, if its frame rate is variable. Return None
-    for a constant rate, which needs no resampling."""
+    """Return the time in seconds between the frames of a resampled video, if its frame rate is variable.
+
+    Return None for a constant rate, which needs no resampling. `av` is PyAV's module.
+    """
     with av.open(on_disk(path)) as container:
         stream = _stream(container, path)
         if stream.time_base is None:
@@ -174,8 +182,10 @@ def _even_step(av: Any, path: Path) -> float | None:
 
 
 def _at_even_times(frames: Iterator[Any], step: float | None) -> Iterator[tuple[Any, int]]:
-    """Yield (frame, repeats) for a video that is resampled to one frame every `step` seconds: `repeats` is how often
-    the frame is shown. If `step` is None, `repeats` is always 1."""
+    """Yield (frame, repeats) for a video that is resampled to one frame every `step` seconds.
+
+    `repeats` is how often the frame is shown. If `step` is None, `repeats` is always 1.
+    """
     if step is None:
         yield from ((frame, 1) for frame in frames)
         return
@@ -238,7 +248,7 @@ def _has_alpha(frame: Any) -> bool:
 
 
 def on_disk(video: str | Path) -> str:
-    """Return the absolute path of a video. FFmpeg would read the "12" of a relative 12:30.mp4 as a protocol.
+    """Return the absolute path of a video, because FFmpeg would read the "12" of a relative 12:30.mp4 as a protocol.
 
     Raises InputError for a folder, and for a pipe or a device, because FFmpeg would wait for their data.
     """
