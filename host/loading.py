@@ -59,8 +59,8 @@ def load_causal(
 ) -> ExactPatches:
     """Return the causal model in a file or folder as a MODEL, and log its release (such as Fast or 2.0) and licence.
 
-    The arguments are described in `load_experts`. Raises CheckpointError for unreadable files, and InputError for an
-    arithmetic or attention mode that the device does not support.
+    The arguments are described in `load_experts`. Raises CheckpointError for unreadable files, and InputError for a
+    number format that the device does not support.
     """
     patcher = load_patcher(folder, weight_dtype, arithmetic=arithmetic, attention=attention)
     for line in patcher.model.checkpoint.release_lines:
@@ -85,7 +85,7 @@ def load_patcher(
     disable_dynamic: True to load without ComfyUI's dynamic VRAM.
 
     The other arguments are described in `load_experts`. Raises CheckpointError for unreadable files, and InputError for
-    an arithmetic or attention mode that the device does not support.
+    a number format that the device does not support.
     """
     device = comfy.model_management.get_torch_device()
     dtype = compute_dtype(weight_dtype, device)
@@ -111,9 +111,9 @@ def load_patcher(
 
 
 def check_8_bits(checkpoint: Checkpoint, arithmetic: Arithmetic, attention: AttentionMode) -> tuple[str, ...]:
-    """Return notes for the user about the chosen 8-bit modes on ComfyUI's device.
+    """Return notes for the user about matrix products (`arithmetic`) and attention in 8 bits on ComfyUI's device.
 
-    Raises InputError for an arithmetic or attention mode that the device does not support.
+    Raises InputError for an 8-bit format that the device does not support.
     """
     device = comfy.model_management.get_torch_device()
     return attention_8bit.check_8_bits(arithmetic, attention, device, checkpoint.config)

@@ -83,7 +83,7 @@ class Controls:
         self.hold({*self._down} - {key}, event)
 
     def hold(self, keys: Iterable[str], event: int | None = None) -> None:
-        """Hold exactly these keys from now on, and end a running `script`.
+        """Hold exactly these keys from now on, and end running timed keys (see `script`).
 
         `event` is the sender's number for this input, or None.
         """
@@ -148,7 +148,7 @@ class Controls:
             self.last_input = self._clock()
 
     def let_go(self) -> None:
-        """Release all keys and sticks and end a `script`, for a user who has left."""
+        """Release all keys and sticks and end timed keys (see `script`), for a user who has left."""
         with self._lock:
             self._down.clear()
             self._taps.clear()
@@ -159,7 +159,7 @@ class Controls:
     def asks(self) -> bool:
         """Whether an input would move the camera in the next frames.
 
-        Such an input is a held key other than shift, a tap, a stick, a `script` or a mouse movement.
+        Such an input is a held key other than shift, a tap, a stick, a timed key (see `script`) or a mouse movement.
         """
         with self._lock:
             held = self._down.keys() - {RUN} or self._script or any(self._stick)
@@ -167,7 +167,7 @@ class Controls:
 
     @property
     def changes(self) -> bool:
-        """Whether the inputs have changed since the last chunk, or a `script` is running."""
+        """Whether the inputs have changed since the last chunk, or timed keys (see `script`) are running."""
         with self._lock:
             return self._arrived is not None or bool(self._script)
 
@@ -175,7 +175,7 @@ class Controls:
         """Return the user's inputs for the next `frames` video frames.
 
         Taps and mouse movements are then removed; if `frames` is 0, taps stay for the next call. Held keys, sticks and
-        the rest of a `script` stay.
+        the rest of the timed keys (see `script`) stay.
         """
         with self._lock:
             now, since = self._clock(), self._taken

@@ -26,7 +26,7 @@ Row = dict[str, Any]
 class Input(NamedTuple):
     """One input of the user.
 
-    kind: hold, look, stick, script, prompt, event, back, or time (a world event switched by its time).
+    kind: hold, look, stick, script (timed keys), prompt, event, back, or time (a world event switched by its time).
     event: the number that the sender gave to the input, or None.
     arrived: the time of its arrival, in seconds of time.monotonic.
     row: the index, in its chunk, of the first video frame that the input affects.

@@ -1,4 +1,4 @@
-"""The adaptation of a rollout's plan (RolloutSpec) to a walk (a steered video).
+"""The adaptation of a causal model's plan (RolloutSpec) to a walk (a steered video).
 
 A walk needs a limited attention window, and a model with few steps and camera input.
 """

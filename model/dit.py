@@ -208,7 +208,7 @@ class LingBotWorldModel(nn.Module):
         """Return whether the residual additions of all batch elements may be deferred and fused into the next norm.
 
         A deferred addition takes memory. The result is True only if q, k and v are quantized to 8 bits one by one,
-        because this saves more memory.
+        which saves more memory than the additions take.
         """
         return all(cast(Block, block).self_attn.in_operands(x.device, options) for block in self.blocks)
 

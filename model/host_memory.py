@@ -34,7 +34,7 @@ def upload(tensor: Tensor, device: torch.device, dtype: torch.dtype | None = Non
 def pinned(tensor: Tensor, device: torch.device) -> Tensor:
     """Return `tensor` in pinned memory if the device is a CUDA device, for a later `upload`; else return it unchanged.
 
-    A copy from memory that is not pinned would block Python until all earlier work on the GPU is done.
+    A copy from memory that is not pinned would block Python until the GPU has finished everything that is queued.
     """
     return tensor.contiguous().pin_memory() if device.type == "cuda" and tensor.device.type == "cpu" else tensor
 

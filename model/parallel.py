@@ -30,7 +30,8 @@ _all_gather = getattr(distributed, "all_gather_single", None) or distributed.all
 
 
 def start_gather(gathered: Tensor, share: Tensor, group: distributed.ProcessGroup) -> distributed.Work:
-    """Start to gather the tensor `share` of every process into `gathered`, ordered by rank. Return the pending work.
+    """Start to gather the tensor `share` of every process into `gathered`, ordered by rank. Return the pending
+    operation.
 
     All shares must have the same shape.
     """

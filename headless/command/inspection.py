@@ -69,9 +69,9 @@ def describe(
     frame in pixels.
 
     `dtype` and `arithmetic` are the run's compute dtype and the number format of its matrix products. `window` and
-    `sink` are the attention window of a causal model in latent frames, by default the model's own. `where` are the
-    arguments `assets` and `release` of `find_package`. Raises InputError for an impossible size, and CheckpointError or
-    TextError for a broken file.
+    `sink` are the attention window of a causal model in latent frames, by default the model's own. `where` has
+    `assets`, a folder with text encoder, tokenizer and VAE, and `release`, the name of a causal model's release. Raises
+    InputError for an impossible size, and CheckpointError or TextError for a broken file.
     """
     path, geometry = Path(path), explicit_geometry(*size, frames)
     if not path.exists():

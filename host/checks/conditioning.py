@@ -38,8 +38,8 @@ BY_SAMPLERS = (BY_ROLLOUT - {EVENTS}) | {
 }
 """The keys of a prompt's dict in a CONDITIONING that have an effect.
 
-BY_ROLLOUT is for a rollout of a causal model. BY_SAMPLERS is for the samplers of an expert: the samplers of this
-package and of ComfyUI.
+BY_ROLLOUT is for a rollout (a causal model's video, made chunk by chunk). BY_SAMPLERS is for the samplers of an expert:
+this package's samplers and ComfyUI's own.
 """
 OF_COMFYUI = frozenset({"model_conds", "uuid", "prompt_type"})
 """The keys that ComfyUI itself adds to a prompt's dict when it samples."""
@@ -129,9 +129,10 @@ def check_text(text: Tensor | None, config: ModelConfig) -> None:
 
 
 def text_of_rollout(name: str, prompt: list, config: ModelConfig) -> tuple[list, list[str]]:
-    """Return a CONDITIONING reduced to the keys that a rollout uses, and a list with a warning about unused keys.
+    """Return a CONDITIONING reduced to the keys that a rollout (a causal model's video) uses, and a list of warnings.
 
-    The list is empty if all keys of `prompt` are used. `name` is the input's name in error messages.
+    The list has a warning about unused keys, or is empty if all keys of `prompt` are used. `name` is the input's name
+    in error messages.
 
     Raises InputError if `prompt` has several prompts, or an embedding of another text encoder. Also raises it if the
     prompt has a start image or a camera, or applies only to a region or to some timesteps.

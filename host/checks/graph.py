@@ -1,8 +1,8 @@
 """Checks of the graph while ComfyUI validates a prompt, before any node runs.
 
-They find samplers with the wrong kind of model, and Rollouts with contradicting inputs. A MODEL link is followed back
-to its loader node, whose class shows the kind of model. `plan_rollout` checks the other inputs of a Rollout when the
-node runs.
+They find samplers with the wrong kind of model, and Rollout nodes with contradicting inputs. A MODEL link is followed
+back to its loader node, whose class shows the kind of model. `plan_rollout` checks the other inputs of a Rollout node
+when the node runs.
 """
 
 import re
@@ -56,7 +56,7 @@ def check_rollout() -> None:
 
 
 def check_start(image: bool, latent: bool, state: bool) -> None:
-    """Raise InputError unless the inputs of a Rollout define how the video starts.
+    """Raise InputError unless the inputs of a Rollout node define how the video starts.
 
     `image`, `latent` and `state` are True if the input of this name is connected. A latent excludes the other two.
     """

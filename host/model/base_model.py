@@ -53,7 +53,7 @@ _FREEING = threading.Lock()
 The list is not thread-safe, and the node MultiGPU CFG Split runs one thread per device.
 """
 CHUNK_INPUTS = "lingbot_world_chunk"
-"""The key in transformer_options of the `ChunkInputs` of a rollout's current chunk."""
+"""The key in transformer_options of a `ChunkInputs`: the inputs for the current chunk of a causal model's video."""
 ONLY_ROLLOUT = (
     "this is a causal model (LingBot-World Fast or 2.0), which makes a video chunk by chunk: connect it to "
     "LingBot-World Rollout; samplers take the experts of Load LingBot-World Experts"
@@ -239,7 +239,7 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         """Return the bytes, without the weights, that a step with a camera needs for a latent of `input_shape` [B, 16,
         f, h, w].
 
-        A rollout's cached keys and values are included.
+        A causal model's cached keys and values are included.
         """
         self.last_memory_required = self._step_bytes(input_shape) + self.key_value_bytes
         return self.last_memory_required
@@ -288,7 +288,8 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         return cache
 
     def free_camera_cache(self) -> int:
-        """Free the camera cache, and the rollout's recorded CUDA graphs and caches. Return the number of freed bytes.
+        """Free the camera cache, and a causal model's caches and recorded CUDA graphs. Return the number of freed
+        bytes.
 
         The memory that torch's caching allocator reserves but does not use is released too, because ComfyUI's dynamic
         VRAM cannot use it.

@@ -152,7 +152,7 @@ class ExactPatches(_AnyPatcher):
         return super().detach(*args, **kwargs)
 
     def cleanup(self):
-        """Free the camera cache, and the caches and CUDA graphs of a rollout.
+        """Free the camera cache, and a causal model's caches and CUDA graphs.
 
         ComfyUI calls this method at the end of every sampling run, also after an error.
         """
@@ -191,7 +191,8 @@ class ExactPatches(_AnyPatcher):
             self._set_patches(_HookPatch, {})
 
     def prepare_hook_patches_current_keyframe(self, t, hook_group, model_options):
-        """Restart the hooks' keyframes at the beginning of each chunk of a rollout, where the sigma `t` rises.
+        """Restart the hooks' keyframes at the beginning of each chunk of a causal model's video, where the sigma `t`
+        rises.
 
         Without this, ComfyUI's keyframes would never go back within a run.
         """

@@ -38,7 +38,7 @@ _ABOUT_STEPS = {
     "denoise_mask_function": "Differential Diffusion",
     "context_handler": "context windows",
 }
-"""The keys of model_options that a rollout removes, each with its description for the user.
+"""The keys of model_options that a rollout (a causal model's video) removes, each with its description for the user.
 
 A rollout has its own steps, guidance and attention window, and no denoise mask.
 """
@@ -85,8 +85,10 @@ WRAPPERS = {
 """
 _OF_STEPS = (WrappersMP.OUTER_SAMPLE, WrappersMP.SAMPLER_SAMPLE, WrappersMP.PREDICT_NOISE, WrappersMP.CALC_COND_BATCH)
 _REPLACED = {"model_sampling": "the shift of a Model Sampling node", "manual_cast_dtype": "a compute dtype"}
-"""The objects of a MODEL that ComfyUI's nodes replace and that a rollout restores, each with a description for
-warnings."""
+"""The objects of a MODEL that ComfyUI's nodes replace and that a rollout (a causal model's video) restores.
+
+Each has a description for warnings.
+"""
 _INJECTED = {"bypass_lora"}
 
 

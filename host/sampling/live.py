@@ -67,7 +67,7 @@ class WalkOutputs(NamedTuple):
 class LiveRun:
     """The checked inputs of a walk (a steered video).
 
-    rollout: the checked inputs of the rollout that makes the video.
+    rollout: the checked inputs for making the video chunk by chunk.
     path: the camera path to follow if nobody steers, with one pose per frame, or None.
     steered: whether a client may steer; the run then waits for one.
     frames: the largest number of frames.

@@ -24,9 +24,9 @@ from ...options import FPS
 from .live_route import views
 
 WALKS_EVENT, START_EVENT = "lingbot_world.walks", "lingbot_world.start"
-"""WALKS_EVENT is the message that tells every page the number of running walks (steered videos).
+"""WALKS_EVENT is the name of the message that tells every page the number of running walks (steered videos).
 
-START_EVENT is the message with a walk's start image to the page that queued the prompt.
+START_EVENT is the name of the message with a walk's start image to the page that queued the prompt.
 """
 STOPPED = 1000
 """The websocket close code that the view's Stop button sends. A closed page or a broken connection has another code."""

@@ -63,7 +63,7 @@ class NodeRollout:
 
 
 class RolloutOutputs(NamedTuple):
-    """The results of a rollout.
+    """The results of a rollout (a causal model's video).
 
     They are the LATENT of the whole video, its new frames as an IMAGE [n, H, W, 3], and the state for a continuation.
     """
@@ -83,7 +83,7 @@ def prepare_rollout(
     state: WorldState | None = None,
     latent: dict | None = None,
 ) -> NodeRollout:
-    """Check the inputs of a rollout and return them, before anything is loaded.
+    """Check the inputs of a rollout (a causal model's video) and return them, before anything is loaded.
 
     patcher: the MODEL.
     prompts: the positive CONDITIONING, and the negative one for a model with guidance (causal-pretrain).
@@ -148,10 +148,10 @@ def _without_effect(asked: RolloutRequest, release) -> list[str]:
 
 
 def _without_steps(patcher) -> tuple[Any, list[str]]:
-    """Return the MODEL without the additions of other nodes that a rollout does not use, and notes for the user.
+    """Return the MODEL without other nodes' additions that a rollout (a causal model's video) does not use, and notes.
 
-    The notes name removed additions, and additions without effect. Steps are compared with the transformer_options of
-    the first step from here on (`watch_options`).
+    The notes for the user name removed additions, and additions without effect. The check of transformer_options
+    (`watch_options`) starts again.
     """
     notes = [*not_called_words(patcher), *unknown(patcher), *changed_nothing(patcher)]
     if copies_on_other_devices(patcher):  # MultiGPU CFG Split has made them
@@ -199,7 +199,8 @@ def run_rollout(run: NodeRollout, vae, seed: int, mode: KeyValueMode = "auto") -
 
 
 class _Chunks:
-    """The display of a running rollout: a progress bar, and a preview of each chunk's last frame.
+    """The display of a rollout (a causal model's video) in progress: a progress bar, and a preview of each chunk's last
+    frame.
 
     The progress bar advances with each forward. The attribute `delivery` collects the finished chunks.
     """
@@ -247,7 +248,7 @@ class _Chunks:
 def _previewer(patcher) -> latent_preview.LatentPreviewer:
     """Return the previewer that ComfyUI's settings select.
 
-    If previews are off, return the cheapest one, because a rollout uses it only once per chunk.
+    If previews are off, return the cheapest one, because it is used only once per chunk.
     """
     space = patcher.model.latent_format
     chosen = latent_preview.get_previewer(patcher.load_device, space)

@@ -1,4 +1,4 @@
-"""The sampler of a rollout: the engine makes one chunk after another, and ComfyUI runs each forward.
+"""The sampler of a rollout (a causal model's video): the engine makes chunk after chunk, and ComfyUI runs each forward.
 
 So LoRAs, hooks, wrappers and memory management are ComfyUI's own. ComfyUI prepares a sampling run for the latent frames
 of one chunk. Each forward gets the inputs of its chunk in transformer_options: the cache of keys and values, and a
@@ -123,7 +123,7 @@ def draws(seed: int, frames: int, size: tuple[int, int]) -> tuple[Tensor, Callab
 
 
 def plan_memory(patcher, spec: RolloutSpec, mode: KeyValueMode, reserved: int = 0) -> tuple[WorldMemory, int]:
-    """Return the memory plan of a rollout (where keys and values are kept), and the bytes that it needs on the device.
+    """Return the memory plan of a causal model's video (where keys and values are stored), and the bytes on the device.
 
     patcher: the MODEL.
     spec: the engine's plan of the video.

@@ -35,8 +35,7 @@ WORST_PROBE = 0.2
 TRIED_HEADS, TRIED = 8, Size(rows=2048, keys=16384)
 """The sizes with which kernels are timed: the number of attention heads, and the numbers of queries and keys.
 
-The queries are fewer than a causal model's chunk has, which keeps the test short. The keys fill about half of an
-attention window.
+There are fewer queries than in a causal model's chunk. The keys fill about half of an attention window.
 """
 
 STREAM_TOKENS = 256
@@ -191,10 +190,10 @@ def choose_attention(wanted: AttentionMode, device: torch.device, config: ModelC
 
 
 def takes_operands(mode: AttentionMode, device: torch.device, config: ModelConfig) -> bool:
-    """Return whether a causal model's KV cache may hold keys and values in 8 bits, as Operands, in this attention mode.
+    """Return whether a causal model's KV cache may hold keys and values in 8 bits in this attention mode.
 
-    Our own kernel, cuDNN's and the CPU's plain torch accept Operands. Call `choose_attention` first, because it rejects
-    modes that the device does not support.
+    They are then stored as Operands (fp8 values with their scale), which our own kernel, cuDNN's and the CPU's plain
+    torch accept. Call `choose_attention` first, because it rejects modes that the device does not support.
     """
     return mode == "8bit" and attends_to_operands(device, config.head_dim)
 
@@ -209,9 +208,9 @@ def attends_to_operands(device: torch.device, head_dim: int) -> bool:
 
 
 def takes_transposed_values(device: torch.device, head_dim: int) -> bool:
-    """Return whether a cache should store its 8-bit values transposed, as [dim, tokens] (see `Operand`).
+    """Return whether a KV cache should store its 8-bit values transposed, as [dim, tokens] (see `Operand`).
 
-    Only call this if `takes_operands` returns True.
+    Only call this function if `takes_operands` returns True.
     """
     ours = device.type == "cuda" and find_kernel(device, head_dim).attend is hopper_attention
     return ours and transposes_exactly(device)

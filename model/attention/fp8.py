@@ -82,7 +82,7 @@ class Operand(NamedTuple):
 
 
 def transposed_columns(tokens: Tensor) -> Tensor:
-    """Return the column of each token (indices, int64 [n]) in a transposed Operand.
+    """Return the column of each token (indices, int64 [n]) in a transposed Operand (fp8 values with their scale).
 
     The Hopper kernel requires an order within every 16 columns: tokens 0, 1, 8, 9, 2, 3, 10, 11, 4, 5 and so on.
     """
@@ -127,11 +127,11 @@ def scaling_of_keys(norm_rope: NormRope, mean_of: Tensor) -> Scaling:
 def scalings_for_all(
     keys: Tensor | Unrotated, values: Tensor, headroom: float
 ) -> tuple[Tensor, tuple[Scaling, Scaling]]:
-    """Return keys [tokens, dim], and the Scalings of keys and of values for the whole video.
+    """Return keys [tokens, dim], and the Scalings of keys and of values to 8 bits for the whole video.
 
-    The arguments `keys` and `values` belong to the first chunk. Unrotated keys are returned after norm and RoPE, other
-    keys unchanged. Later values may be `headroom` times as large as the first chunk's without being clamped. The same
-    applies to later keys, unless a norm bounds them.
+    The arguments `keys` and `values` belong to the first chunk. Keys that are Unrotated, i.e. before norm and RoPE, are
+    returned after both; other keys are unchanged. Later values may be `headroom` times as large as the first chunk's
+    without being clamped. The same applies to later keys, unless a norm bounds them.
     """
     of_values = scaling(values, values, headroom).with_reach()
     if isinstance(keys, Unrotated):
@@ -169,7 +169,7 @@ def _fastest_scale(device_type: str) -> Callable[[Tensor, Tensor, float], tuple[
 
 
 def operand(x: Tensor, made: Scaling, zeros: int = 0) -> Operand:
-    """Return x [tokens, dim] as a float8_e4m3fn Operand with the Scaling `made`, followed by `zeros` tokens of
+    """Return x [tokens, dim] as an Operand: in float8_e4m3fn with the Scaling `made`, followed by `zeros` tokens of
     zeros."""
     values = empty_values(x, zeros)
     to_fp8_(values[: len(x)], x, *made.shift_and_factor)
@@ -187,7 +187,8 @@ def empty_values(x: Tensor, zeros: int = 0) -> Tensor:
 
 
 def queries_in_8_bits(q: Tensor) -> Operand:
-    """Return q [tokens, dim] as a float8_e4m3fn Operand with magnitudes of at most MOST_QUERY.
+    """Return q [tokens, dim] as an Operand (float8_e4m3fn values with their scale) with magnitudes of at most
+    MOST_QUERY.
 
     For queries before norm and RoPE, use `scatter.rotated_fp8` instead.
     """
@@ -208,7 +209,7 @@ def _no_mean(device: torch.device) -> Tensor:
 
 
 def operands(q: Tensor, k: Tensor, v: Tensor, zeros: int = 0) -> tuple[Operand, Operand, Operand]:
-    """Return q, k and v [B, tokens, dim] as float8_e4m3fn Operands [B * tokens, dim].
+    """Return q, k and v [B, tokens, dim] as Operands [B * tokens, dim] (float8_e4m3fn values with their scale).
 
     `zeros` tokens of zeros follow the keys and the values. All batch elements share one scale and one mean. The keys'
     mean is estimated from a sample. The values' mean is computed from all tokens, because a query that attends equally
@@ -228,18 +229,19 @@ def plain_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
 
 
 def plain_attention_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor:
-    """Return attention of q [1, L, heads*head_dim] over the float8_e4m3fn Operands k and v in plain torch, in q's
-    dtype.
+    """Return attention of q [1, L, heads*head_dim] over k and v in plain torch, in q's dtype.
 
-    q is first rounded to float8_e4m3fn; the softmax is exact. q is not overwritten.
+    k and v are Operands (float8_e4m3fn values with their scale). q is first rounded to float8_e4m3fn; the softmax is
+    exact. q is not overwritten.
     """
     return _plain(q, queries_in_8_bits(q[0]), k, v, heads)
 
 
 def plain_attention_of(q: Operand, k: Operand, v: Operand, heads: int, dtype: torch.dtype) -> Rows:
-    """Return attention [L, heads*head_dim] of q over k and v, all float8_e4m3fn Operands, in plain torch.
+    """Return attention [L, heads*head_dim] of q over k and v in plain torch.
 
-    The softmax is exact. The result is in `dtype`; if that is int8 or float8_e4m3fn, each token has one scale.
+    q, k and v are Operands (float8_e4m3fn values with their scale). The softmax is exact. The result is in `dtype`; if
+    that is int8 or float8_e4m3fn, each token has one scale.
     """
     eight_bit = dtype in LARGEST
     out = _plain(torch.empty(1, 0, dtype=torch.float32 if eight_bit else dtype), q, k, v, heads)[0]
@@ -252,7 +254,9 @@ def _plain(like: Tensor, q: Operand, k: Operand, v: Operand, heads: int) -> Tens
 
 
 def decode(x: Operand, dtype: torch.dtype, mean: bool = True) -> Tensor:
-    """Return an Operand's values [tokens, dim], decoded to `dtype`. The Operand's mean is added unless `mean` is
-    False."""
+    """Return the values [tokens, dim] of an Operand (fp8 values with their scale and mean), decoded to `dtype`.
+
+    The mean is added unless `mean` is False.
+    """
     added, values = x.scaling.mean if mean else torch.zeros_like(x.scaling.mean), x.rows
     return from_fp8_(torch.empty_like(values, dtype=dtype), values, added, x.scaling.scale)

@@ -46,10 +46,10 @@ def cudnn_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
 
 
 def cudnn_attention_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor:
-    """Return attention of q [1, L, heads*head_dim] over the float8_e4m3fn Operands k and v, computed by cuDNN.
+    """Return attention of q [1, L, heads*head_dim] over k and v, computed by cuDNN.
 
-    q is converted to float8_e4m3fn first, and then overwritten with the result, in q's dtype. Raises cuDNN's errors if
-    cuDNN has no kernel for these sizes.
+    k and v are Operands (float8_e4m3fn values with their scale). q is converted to float8_e4m3fn first, and then
+    overwritten with the result, in q's dtype. Raises cuDNN's errors if cuDNN has no kernel for these sizes.
     """
     with torch.cuda.device_of(q):
         return _by_cudnn(q[0], queries_in_8_bits(q[0]), k, v, heads)[None]
@@ -58,11 +58,11 @@ def cudnn_attention_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor:
 def cudnn_attention_of(
     q: Operand, k: Operand, v: Operand, heads: int, dtype: torch.dtype, shares: Tensor | None = None
 ) -> Rows:
-    """Return attention [L, heads*head_dim] of q over k and v, all float8_e4m3fn Operands, computed by cuDNN.
+    """Return attention [L, heads*head_dim] of q over k and v, computed by cuDNN.
 
-    The result is in `dtype`; if that is int8 or float8_e4m3fn, each token has one scale. `shares` (fp32 [frames]) is 0
-    for each latent frame to attend to, and -inf for frames to ignore, which must be the last ones. None means all
-    frames. Raises cuDNN's errors.
+    q, k and v are Operands (float8_e4m3fn values with their scale). The result is in `dtype`; if that is int8 or
+    float8_e4m3fn, each token has one scale. `shares` (fp32 [frames]) is 0 for each latent frame to attend to, and -inf
+    for frames to ignore, which must be the last ones. None means all frames. Raises cuDNN's errors.
     """
     out = empty_rows(q.values, dtype)
     with torch.cuda.device_of(q.values):

@@ -1,6 +1,6 @@
 """Attention of float8_e4m3fn queries over keys and values by this project's own kernel, for compute capability 9.0.
 
-The kernel takes the same Operands as cuDNN's kernel (fp8_cudnn.py). It returns bf16 or 8 bits, while cuDNN's result is
+The kernel takes the same inputs as cuDNN's kernel (fp8_cudnn.py). It returns bf16 or 8 bits, while cuDNN's result is
 always rounded to 8 bits.
 """
 
@@ -38,10 +38,10 @@ def hopper_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
 
 
 def hopper_attention_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor:
-    """Return attention of q [1, L, heads*128] over the float8_e4m3fn Operands k and v, computed by our own kernel.
+    """Return attention of q [1, L, heads*128] over k and v, computed by our own kernel, with q's shape and dtype.
 
-    q is converted to float8_e4m3fn first. A contiguous bf16 q is overwritten with the result. The result has the shape
-    and dtype of q.
+    k and v are Operands (float8_e4m3fn values with their scale). q is converted to float8_e4m3fn first. A contiguous
+    bf16 q is overwritten with the result.
     """
     with torch.cuda.device_of(q):
         return _attend(queries_in_8_bits(q[0]), k, v, heads, into=q[0]).to(q.dtype)[None]
@@ -50,11 +50,11 @@ def hopper_attention_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor
 def hopper_attention_of(
     q: Operand, k: Operand, v: Operand, heads: int, dtype: torch.dtype, shares: Tensor | None = None
 ) -> Rows:
-    """Return attention [L, heads*128] of q over k and v, all float8_e4m3fn Operands, computed by our own kernel.
+    """Return attention [L, heads*128] of q over k and v, computed by our own kernel.
 
-    The result is in `dtype`; if that is int8 or float8_e4m3fn, each token has one scale. `shares` (fp32 [frames]) is 0
-    for each latent frame to attend to, and -inf for frames to ignore, which must be the last ones. None means all
-    frames.
+    q, k and v are Operands (float8_e4m3fn values with their scale). The result is in `dtype`; if that is int8 or
+    float8_e4m3fn, each token has one scale. `shares` (fp32 [frames]) is 0 for each latent frame to attend to, and -inf
+    for frames to ignore, which must be the last ones. None means all frames.
     """
     with torch.cuda.device_of(q.values):
         if dtype == FP8 and v.scaling.reach is not None:

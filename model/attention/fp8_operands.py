@@ -91,8 +91,9 @@ def _places(count: int, device: torch.device) -> Tensor:
 def _alone(attend: Callable[..., Rows]) -> Callable[[Tensor, Tensor, Tensor, int], Callable[[], Rows]]:
     """Return a function with which `attend` can be timed without the conversion to 8 bits.
 
-    The function converts a test's q, k and v to Operands, and returns a function that calls `attend` with them. Only
-    this call is timed, because a cache or other layers usually provide the Operands in the model.
+    The function converts a test's q, k and v to Operands (fp8 values with their scale), and returns a function that
+    calls `attend` with them. Only this call is timed, because a cache or other layers usually provide the Operands in
+    the model.
     """
 
     def make(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Callable[[], Rows]:

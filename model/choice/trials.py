@@ -242,7 +242,7 @@ def wait(device: torch.device) -> None:
 
 
 def by_order(work: Work, card: Card) -> bool:
-    """Return whether a GPU uses the first candidate that passes the accuracy test, without timing any."""
+    """Return whether a GPU uses the first kernel in the table that passes the accuracy test, without timing any."""
     return BY_ORDER.get(work, lambda _card: False)(card)
 
 

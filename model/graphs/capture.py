@@ -4,7 +4,7 @@ from collections.abc import Callable
 from threading import Lock
 
 ONE_AT_A_TIME = Lock()
-"""The lock to hold during a recording. While one thread records, torch cannot free cached memory for another one."""
+"""The lock to hold while a CUDA graph is recorded, because torch cannot free cached memory for another thread then."""
 
 
 def failure_of(work: Callable[[], object]) -> str:

@@ -217,7 +217,7 @@ class KeyValueCache:
 
     @property
     def in_fp8(self) -> bool:
-        """True if `extend` returns keys and values in fp8, as Operands."""
+        """True if `extend` returns keys and values as Operands (fp8 values with their scale)."""
         return self._place.fp8
 
     def extend(
@@ -227,8 +227,8 @@ class KeyValueCache:
 
         The arguments are the current chunk's queries, keys and values, [chunk tokens, dim] each. The returned keys and
         values also contain the earlier frames in the window. If the cache is in fp8, they are Operands (fp8 values with
-        their scale), else tensors. They stay valid until the block after the next one calls this method. Unrotated
-        queries are returned after norm and RoPE, other queries unchanged.
+        their scale), else tensors. They stay valid until the block after the next one calls this method. Queries that
+        are Unrotated (before norm and RoPE) are returned after both; other queries are unchanged.
         """
         stored = self._storage.fetch(block)
         if self._place.fp8:
@@ -262,7 +262,7 @@ class KeyValueCache:
         """Write the current chunk's keys and values into the tensors `seen`, which attention reads, and return the
         queries.
 
-        Norm and RoPE are applied to Unrotated queries and keys. For a cache in fp8, `scalings` are the Scalings of keys
+        Queries and keys that are Unrotated get norm and RoPE. For a cache in fp8, `scalings` are the Scalings of keys
         and of values, and Unrotated queries are returned as an Operand (fp8 values with their scale).
         """
         pairs = None if scalings is None else (scalings[0].shift_and_factor, scalings[1].shift_and_factor)

@@ -91,9 +91,9 @@ class SelfAttention(_Attention):
     ) -> Iterator[Any]:
         """Yield q, k and v of the normed input y [tokens, dim], each computed when it is requested.
 
-        For a causal model in a single process, q and k are Unrotated, because the KV cache applies norm and RoPE. For
-        attention in 8 bits without a KV cache, they are Operands (fp8 values with their scale), and each 16-bit tensor
-        is freed before the next is computed.
+        For a causal model in a single process, q and k are Unrotated (before norm and RoPE), because the KV cache
+        applies both. For attention in 8 bits without a KV cache, they are Operands (fp8 values with their scale), and
+        each 16-bit tensor is freed before the next is computed.
         """
         history = None if "token_share" in options or torch.compiler.is_compiling() else options.get("kv_cache")
         made = projections(y, *layers, at_once=history is not None)
@@ -210,5 +210,6 @@ def projections(y: Rows, *layers: Layer, at_once: bool) -> Iterator[Tensor]:
 
 
 def _as_row(x: Tensor | Operand) -> Any:
-    """Return keys or values [tokens, columns] as [1, tokens, columns]; return an Operand unchanged."""
+    """Return keys or values [tokens, columns] as [1, tokens, columns], or an Operand (fp8 values with their scale)
+    unchanged."""
     return x[None] if isinstance(x, Tensor) else x

@@ -21,7 +21,8 @@ from ..ops.pointwise import gelu_, or_else
 from ..quantized.own_format import own_format_layer
 
 Layer = Callable[[Any], Tensor]
-"""A function from activations to activations. Its argument is a tensor, or an `EightBit` for a layer in 8 bits."""
+"""A function from activations to activations. Its argument is a tensor, or, for a layer in 8 bits, values with
+scales."""
 
 Operations: TypeAlias = Any
 """A namespace of layer classes, which have the names and constructors of the classes in `TorchOperations`."""

@@ -134,7 +134,7 @@ def layer_norm_8bit(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: 
 def empty_rows(x: Tensor, dtype: torch.dtype) -> Rows:
     """Return uninitialized memory in the shape of x [tokens, dim] for a result in `dtype`.
 
-    For an 8-bit dtype the memory is an EightBit with one scale for each token.
+    For an 8-bit dtype the memory is an EightBit: values with one scale for each token.
     """
     return _empty_8bit(x, 1, dtype) if dtype in LARGEST else torch.empty_like(x, dtype=dtype)
 
@@ -150,8 +150,7 @@ def _empty_8bit(x: Tensor, heads: int, dtype: torch.dtype) -> EightBit:
 def decode_8bit_(out: Tensor, values: Tensor, scales: Tensor) -> Tensor:
     """Write `values` * `scales` to `out` [tokens, heads*head_dim], and return `out`.
 
-    `values` (int8 or float8_e4m3fn, in the shape of `out`) and `scales` (fp32 [tokens, heads]) are the two tensors of
-    an EightBit.
+    `values` are int8 or float8_e4m3fn, in the shape of `out`, and `scales` are fp32 [tokens, heads].
     """
     return run("decode_8bit_", out, values, scales)
 
@@ -187,7 +186,8 @@ def merge_fp8_(
     `log_sums`. `rest` is one more part and its logarithms, or an empty tuple. If `log_sums` is None, there is a single
     part, and `merged` is this part.
 
-    shift [dim] and factor [1] are fp32. If `out` is an EightBit, the result has one scale for each token.
+    shift [dim] and factor [1] are fp32. If `out` is an EightBit (values with scales), the result has one scale for each
+    token.
     """
     run("merge_fp8_", *_values_and_scales(out), parts, log_sums, *(rest or (None, None)), shift, factor)
     return out

@@ -72,7 +72,7 @@ def attend(
 
     q, k and v are all bf16, or all float8_e4m3fn. A float8_e4m3fn v is [heads*128, columns], made by `transpose`. A
     token's channels must be adjacent, and the stride between tokens a multiple of 16 bytes. `out` is bf16 and may be q.
-    For float8_e4m3fn operands `out` may also be an EightBit.
+    For float8_e4m3fn operands `out` may also be an EightBit (8-bit values with a scale for each token).
 
     `scales` are only for float8_e4m3fn operands. The first three are the scales of q, k and v, fp32 [1] each. The
     fourth is the values' mean, fp32 [heads*128], which is added to the result. The last is an upper bound of the
