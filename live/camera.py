@@ -42,8 +42,8 @@ The official examples have 0.3 to 1.0 degrees per frame on average, and at most 
 class WalkingCamera:
     """A steered camera with a position, a yaw, a pitch and their speeds.
 
-    Poses are computed from these numbers, so the rotation matrices stay exact in a long video. `unit` is the unit of
-    length; see WALKING_UNIT.
+    Poses are computed from these numbers, so the rotation matrices stay exact in a long video. `unit` is the length by
+    which translations are divided for the model; see WALKING_UNIT.
     """
 
     def __init__(
@@ -117,8 +117,8 @@ class WalkingCamera:
 class RecordedCamera:
     """A camera that follows a given path and ignores inputs.
 
-    `left` is the number of remaining video frames. `unit` is the unit of length of the continued video, or the path's
-    longest step.
+    `left` is the number of remaining video frames. `unit` is the length by which translations are divided for the
+    model: the continued video's, or else the path's longest step.
     """
 
     def __init__(self, path: np.ndarray, pose: np.ndarray | None, unit: float) -> None:
@@ -160,7 +160,7 @@ class RecordedCamera:
 def whole_numbers(poses: np.ndarray) -> list[list[int]]:
     """Return integers [x, y, z, yaw, pitch] for each camera-to-world pose [n, 4, 4], to send in a message.
 
-    Positions are in 1/1000 of the unit, angles in 1/100 degree.
+    Positions are in 1/1000 of the poses' unit of length, angles in 1/100 degree.
     """
     angles = np.array([to_angles(pose[:3, :3])[:2] for pose in poses]).reshape(-1, 2)
     return np.rint(np.concatenate([1000 * poses[:, :3, 3], 100 * angles], axis=1)).astype(int).tolist()
@@ -169,8 +169,8 @@ def whole_numbers(poses: np.ndarray) -> list[list[int]]:
 def model_steps(world: np.ndarray, before: np.ndarray | None, unit: float) -> np.ndarray:
     """Return the model's camera input [f, 4, 4] for the camera-to-world poses `world` [f, 4, 4] of latent frames.
 
-    Each result is a pose relative to the previous one, with its translation divided by `unit`. `before` is the pose [4,
-    4] of the previous latent frame; if it is None, the first result is the identity.
+    Each result is a pose relative to the previous one, with its translation divided by the length `unit`. `before` is
+    the pose [4, 4] of the previous latent frame; if it is None, the first result is the identity.
     """
     if before is None:
         rest = model_steps(world[1:], world[0], unit) if len(world) > 1 else world[1:]

@@ -88,8 +88,8 @@ class Pace:
     def answered(self, seconds: float) -> None:
         """Record the delay in seconds from the start of a chunk to its first frames.
 
-        The delay is ignored for the first chunk of a walk or after a pause. Call `handed` afterwards for the same
-        frames.
+        The delay is ignored for the first chunk of a walk or after a pause. After this call, report the same frames to
+        `handed`.
         """
         if self._played is not None:
             self._answers.append(seconds)

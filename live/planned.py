@@ -25,11 +25,10 @@ A walk (a steered video) has no end, so its window must be limited.
 
 
 def latent_frames(window: int | None) -> int:
-    """Return the length, in latent frames, of the video for which memory is planned.
+    """Return the length, in latent frames, of the video for which memory is planned, because a walk itself has no end.
 
     It is the smallest multiple of LATENT_FRAMES that is at least `window`, the attention window in latent frames. A
-    `window` of None stands for the model's own window. Raises InputError for 0 (the whole video), because a walk has no
-    end.
+    `window` of None stands for the model's own window. Raises InputError for 0 (the whole video).
     """
     if window == 0:
         raise InputError("`window` 0 is the whole video, and a walk has no end; name a window, such as 18")

@@ -37,7 +37,7 @@ CONTROLS = {None: "none (plain Wan)", 6: "camera (6 values a pixel)", 7: "action
 
 @dataclass(frozen=True)
 class Report:
-    """A description of a file or package as `lines` of text, and `stages`, the memory of the steps of a run."""
+    """A description of a model's file or folder as `lines` of text, and `stages`, the memory of the steps of a run."""
 
     lines: list[str]
     stages: list[StageEstimate]

@@ -41,7 +41,7 @@ _WITH_GGUF = ("diffusion_models", "text_encoders")
 _TEXT_ENCODER, _VAE = PART_FOLDERS
 _SHARD = re.compile(r"-(\d{5})-of-\d{5}\.[a-z]+$")
 _ONE_FILE, SHARDS = "model.safetensors", "*.safetensors"
-"""The last part of a causal model's name in a node's list, after the name of the model's folder.
+"""The end of a causal model's name in a node's list, after the name of the model's folder.
 
 _ONE_FILE is for a model with one file, and SHARDS for several. The name ends like a weight file because ComfyUI's page
 marks only such names as a missing model.
@@ -64,7 +64,7 @@ def _gguf_files(model_folder: str) -> str:
 
 
 def toy_folder() -> Path:
-    """Return the folder of the toy package, which holds a tiny model.
+    """Return the folder of the toy model, a tiny model for trials, in `models/lingbot_world`.
 
     If none exists, the result is a new path in ComfyUI's first `lingbot_world` folder.
     """
@@ -82,7 +82,7 @@ def lay_out_example() -> None:
 
 
 def package_choices() -> list[str]:
-    """Return the names of the packages (see the top of the module) that contain a high-noise expert."""
+    """Return the names of the folders in `models/lingbot_world` that contain a high-noise expert."""
     return sorted(
         {
             folder.name
@@ -93,7 +93,7 @@ def package_choices() -> list[str]:
 
 
 def resolve_package(name: str) -> Path:
-    """Return the folder of the package `name` in `models/lingbot_world`.
+    """Return the path of the folder `name` in `models/lingbot_world`.
 
     Raises InputError for a name outside of the model folders, and for a folder that does not exist.
     """
@@ -101,7 +101,7 @@ def resolve_package(name: str) -> Path:
 
 
 def expert_choices() -> list[str]:
-    """Return the names of all experts: the weight files in `diffusion_models`, and the expert files in packages.
+    """Return the names of all experts: the files in `diffusion_models`, and the expert files in `models/lingbot_world`.
 
     The shards of one model are listed once, as their folder.
     """
@@ -109,7 +109,7 @@ def expert_choices() -> list[str]:
 
 
 def resolve_expert(name: str, what: str = "expert") -> Path:
-    """Return the path of the expert `name`, a file or folder in `diffusion_models` or in a package.
+    """Return the path of the expert `name`, a file or folder in `diffusion_models` or in `models/lingbot_world`.
 
     `what` names the expert in error messages. Raises InputError if it is missing.
     """
@@ -119,8 +119,8 @@ def resolve_expert(name: str, what: str = "expert") -> Path:
 def causal_choices() -> list[str]:
     """Return the names of all causal models (LingBot-World Fast and 2.0).
 
-    These are folders with such a model in `diffusion_models` and in packages. Single files in `diffusion_models` are
-    listed if their names state that the model is causal.
+    These are folders with such a model in `diffusion_models` and in `models/lingbot_world`. Single files in
+    `diffusion_models` are listed if their names state that the model is causal.
     """
     files = list(_listed("diffusion_models"))
     names = {name.rpartition("/")[0] for name in files} - {""}
@@ -162,36 +162,35 @@ def _is_causal(path: Path) -> bool:
 
 
 def text_encoder_choices() -> list[str]:
-    """Return the names of all text encoders: the files in `text_encoders`, and the T5 of each package.
+    """Return the names of all text encoders: the files in `text_encoders`, and each T5 in `models/lingbot_world`.
 
-    umt5 encoders come first. Among them, encoders in packages come before others.
+    umt5 encoders come first. Among them, encoders in `models/lingbot_world` come before others.
     """
     packages = _package_parts("*t5*", _TEXT_ENCODER)
     return _best_first({*_listed("text_encoders"), *packages}, ("*/*umt5*", f"*/{_TEXT_ENCODER}", "*umt5*"))
 
 
 def resolve_text_encoder(name: str) -> Path:
-    """Return the path of the text encoder `name` in `text_encoders` or in a package: a file, or a folder in diffusers'
-    layout.
+    """Return the path of the text encoder `name`, in `text_encoders` or in `models/lingbot_world`.
 
-    Raises InputError if it is missing.
+    The path is a file, or a folder in diffusers' layout. Raises InputError if it is missing.
     """
     return resolve(name, ("text_encoders", PACKAGES), "text encoder", _holds_weights)
 
 
 def vae_choices() -> list[str]:
-    """Return the names of all VAEs: the files in `vae`, and the VAE of each package.
+    """Return the names of all VAEs: the files in `vae`, and each VAE in `models/lingbot_world`.
 
-    VAEs of Wan 2.1 come first. Among them, VAEs in packages come before others.
+    VAEs of Wan 2.1 come first. Among them, VAEs in `models/lingbot_world` come before others.
     """
     packages = _package_parts("*vae*", _VAE)
     return _best_first({*_listed("vae"), *packages}, ("*/*wan2.1*", f"*/{_VAE}", "*wan*2*1*vae*"))
 
 
 def resolve_vae(name: str) -> Path:
-    """Return the path of the VAE `name` in `vae` or in a package: a file, or a folder in diffusers' layout.
+    """Return the path of the VAE `name`, in `vae` or in `models/lingbot_world`.
 
-    Raises InputError if it is missing.
+    The path is a file, or a folder in diffusers' layout. Raises InputError if it is missing.
     """
     return resolve(name, ("vae", PACKAGES), "VAE", _holds_weights)
 
@@ -216,16 +215,17 @@ def resolve_tiny_decoder(name: str) -> Path:
 
 
 def tokenizer_choices() -> list[str]:
-    """Return AUTO, then the names of the packages' tokenizer folders."""
+    """Return the choices of a tokenizer input: AUTO, then the names of the tokenizer folders in
+    `models/lingbot_world`."""
     pairs = ((folder, name) for folder in _folders() for name in TOKENIZER_FOLDERS)
     return [AUTO, *sorted({f"{folder.name}/{name}" for folder, name in pairs if _tells(tokenizer_in, folder / name)})]
 
 
 def resolve_tokenizer(choice: str, encoder: Path) -> Path:
-    """Return the path of a tokenizer: a folder in a package, or a file that contains a tokenizer.
+    """Return the path of a tokenizer: a folder in `models/lingbot_world`, or a file that contains a tokenizer.
 
-    `choice` is AUTO, or the name of a package's tokenizer folder. `encoder` is the path of the text encoder. For AUTO,
-    tokenizer folders are searched next to the encoder, then in each package. If there are none, the encoder's file and
+    `choice` is AUTO, or the name of a tokenizer folder. `encoder` is the path of the text encoder. For AUTO, tokenizer
+    folders are searched next to the encoder, then in `models/lingbot_world`. If there are none, the encoder's file and
     then the umt5 files in `text_encoders` are searched.
 
     Raises InputError if no tokenizer is found.
@@ -315,7 +315,7 @@ def _package_experts() -> Iterator[str]:
 
 
 def _package_parts(pattern: str, part: str) -> Iterator[str]:
-    """Yield the names of parts of packages, each as package/name.
+    """Yield the names of parts of models in `models/lingbot_world`, each as folder/name.
 
     A part is a subfolder named `part` with the weights of one model, or a weight file whose lower-case name matches
     `pattern`.

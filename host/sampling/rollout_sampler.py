@@ -123,7 +123,8 @@ def draws(seed: int, frames: int, size: tuple[int, int]) -> tuple[Tensor, Callab
 
 
 def plan_memory(patcher, spec: RolloutSpec, mode: KeyValueMode, reserved: int = 0) -> tuple[WorldMemory, int]:
-    """Return the memory plan of a causal model's video (where keys and values are stored), and the bytes on the device.
+    """Return the memory plan of a causal model's video, such as where keys and values are stored, and its bytes on the
+    device.
 
     patcher: the MODEL.
     spec: the engine's plan of the video.

@@ -118,7 +118,8 @@ def schedule_timesteps(sigmas: Tensor) -> Tensor:
 def _dpmpp_schedule(sigmas: Tensor) -> tuple[int, float] | None:
     """Return the (steps, shift) of the DPM++ schedule that ends with these sigmas, or None if no positive shift fits.
 
-    Both follow from the first and the last sigma by 1/sigma = (1 - 1/shift) + (steps/shift) / steps_left.
+    Both follow from the first and the last sigma above 0 by 1/sigma = (1 - 1/shift) + (steps/shift) / steps_left, where
+    steps_left is the number of steps from this sigma on.
     """
     inverse = 1 / sigmas[:-1].double()
     steps_left = torch.arange(len(inverse), 0, -1, dtype=torch.float64)

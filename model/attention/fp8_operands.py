@@ -70,7 +70,7 @@ def own_values(x: Tensor, head_dim: int) -> Operand:
 
 
 def _sampled(given: Unrotated) -> Unrotated:
-    """Return a sample of the tokens of `given`, copied to new memory."""
+    """Return a sample of the tokens of `given` (queries or keys before norm and RoPE), copied to new memory."""
     x, cos, sin = (
         sample(each).clone(memory_format=torch.contiguous_format)
         for each in (given.x, given.norm_rope.cos, given.norm_rope.sin)

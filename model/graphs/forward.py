@@ -181,7 +181,8 @@ class ForwardGraphs:
         self.clear()
 
     def _record(self, recording: _Recording, compute: Compute, given: ForwardInputs, options: ForwardOptions) -> str:
-        """Record a forward without computing it. Return the reason of a failure, or an empty string."""
+        """Record a forward's kernels into `recording`, without running them. Return the reason of a failure, or an
+        empty string."""
         fixed, cache, share = self._inputs[given.shapes], _cache_of(given), options.get("token_share")
         if fixed.camera is not None:
             fixed = fixed._replace(camera=replace(fixed.camera, cache=cache))

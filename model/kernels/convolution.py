@@ -260,8 +260,8 @@ def _tile(device: torch.device, channels: int, out: int) -> Tile:
 def _operands(x: Tensor, weight: Tensor, tile: Tile) -> list[Tensor | TensorDescriptor]:
     """Return the first six arguments of `_convolve`: x twice, and the weight four times.
 
-    x is needed for both parts of the input channels, and the weight for all pairs of these with parts of the output
-    channels. For tiles that TMA loads, each argument is a descriptor with the size of the part.
+    The input channels are processed in two parts, and the output channels too. Each argument serves one part of x, or
+    one pair of parts of the weight. For tiles that TMA loads, it is a descriptor with the size of the part.
     """
     if not tile.described:
         return [x, x, weight, weight, weight, weight]

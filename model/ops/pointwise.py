@@ -221,10 +221,10 @@ def gelu_(x: Tensor) -> Tensor:
 
 
 def slices(length: int, limit: int) -> Iterator[slice]:
-    """Return nearly equal slices that cover `length` items, each with about `limit` items at most.
+    """Return nearly equal slices, of at most `limit` items each, that cover `length` items.
 
-    The length of every slice except the last is a multiple of 128. If `limit` is also a multiple of 128, no slice is
-    longer than `limit`.
+    The length of every slice except the last is a multiple of 128. So slices may exceed a `limit` that is not a
+    multiple of 128.
     """
     count = -(-length // limit)
     size = -(-length // count // 128) * 128

@@ -68,7 +68,8 @@ def scatter_rotated_(
 
 
 def rotated_fp8(given: Unrotated) -> tuple[Tensor, Tensor, Tensor]:
-    """Return queries after norm and RoPE in float8_e4m3fn [tokens, dim], their scale, and 1 / scale (fp32 [1] each).
+    """Return the queries `given` after norm and RoPE in float8_e4m3fn [tokens, dim], with scale and 1 / scale (fp32 [1]
+    each).
 
     The scale is the smallest power of two with which no token can overflow. It follows from the norm's weight alone,
     without reading the tokens. `given` may be overwritten.
