@@ -25,7 +25,8 @@ def decode_together(plan: SamplingPlan, latent: Tensor, progress: Progress, proc
     latent.
 
     Return the frames, uint8 [F, H, W, 3], in the first process and None in the others. The first process decodes alone
-    if the VAE works in tiles, or if a stripe does not fit into a GPU's memory.
+    if the VAE works in tiles, or if a stripe does not fit into a GPU's memory. `plan` is the checked run, and
+    `progress` a callback for a progress bar.
     """
     if processes.size > 1 and not plan.options.vae_tiling:
         stripe = None

@@ -33,8 +33,10 @@ _OF_NO_MATTER = (
 
 
 def expected(plan: Plan) -> str:
-    """Return an estimate of a run's duration, such as "about 3 min, by the last run of this kind"; empty without such a
-    run."""
+    """Return an estimate of the run's duration, such as "about 3 min, by the last run of this kind".
+
+    The text is empty if no run of this kind is known.
+    """
     with suppress(KeyError, TypeError):
         found = read_json(in_user_cache(VARIABLE, NAME))[_kind(plan)]
         again = found.get("per_frame_before", 0) * plan.frames_before

@@ -119,7 +119,8 @@ class Controls:
     def stick(self, forward: float, right: float, yaw: float, pitch: float, event: int | None = None) -> None:
         """Set the positions of the gamepad's sticks, -1 to 1 each. They stay until the next call.
 
-        `event` is the sender's number for this input, or None.
+        One stick walks `forward` and `right`; the other turns by `yaw` to the right and `pitch` upwards. `event` is the
+        sender's number for this input, or None.
         """
         forward, right, yaw, pitch = _finite("stick", (forward, right, yaw, pitch), 1.0)
         with self._receiving("stick", event):
@@ -128,7 +129,8 @@ class Controls:
             self._stick = stick
 
     def script(self, rows: Sequence[Iterable[str]], event: int | None = None) -> None:
-        """Set the keys that count as held in the next latent frames: one collection of keys per latent frame.
+        """Set the keys that count as held in the next latent frames: `rows` has one collection of keys per latent
+        frame.
 
         No key is held after the last one. `event` is the sender's number for this input, or None.
         """
@@ -288,7 +290,8 @@ class Steered:
         self.controls.stick(forward, right, yaw, pitch, event)
 
     def script(self, rows: Sequence[Iterable[str]], event: int | None = None) -> None:
-        """Set the keys that count as held in the next latent frames: one collection of keys per latent frame.
+        """Set the keys that count as held in the next latent frames: `rows` has one collection of keys per latent
+        frame.
 
         `event` is the sender's number for this input, or None.
         """

@@ -42,7 +42,7 @@ class DriftWatch:
         self._passed = 0
 
     def see(self, latent: Tensor, pixels: np.ndarray) -> bool:
-        """Add a chunk: its latent [1, 16, n, h, w] and its last frame, uint8 [H, W, 3].
+        """Add a chunk: its `latent` [1, 16, n, h, w] and the `pixels` of its last frame, uint8 [H, W, 3].
 
         Return True if four seconds of bad chunks end with this chunk. Later bad chunks return False, until a good chunk
         begins a new count.

@@ -122,7 +122,10 @@ class Start:
 
     @classmethod
     def after(cls, state: WorldState, prompt: str = "", seed: int = 0) -> Start:
-        """Return the Start that continues the video of a state. An empty prompt means the state's last prompt."""
+        """Return the Start that continues the video of a state. An empty prompt means the state's last prompt.
+
+        `seed` is the seed of the noise.
+        """
         return cls(state.frame, prompt, None, seed, state)
 
     def check(self, engine: Engine) -> None:

@@ -63,7 +63,8 @@ class InputLog:
         self._file = self._path.open("wb", 0)
 
     def add_wishes(self, latent_frame: int, wishes: Wishes) -> None:
-        """Add a row with the inputs of the chunk that begins at `latent_frame`. A chunk without inputs gets no row."""
+        """Add a row with `wishes`, the inputs of the chunk that begins at `latent_frame`. A chunk without inputs gets
+        no row."""
         axes = wishes.axes[:1] if (wishes.axes == wishes.axes[:1]).all() else wishes.axes
         if axes.any() or any(wishes.look):
             row = {"latent_frame": latent_frame, "axes": axes.tolist(), "look": [*wishes.look]}

@@ -55,7 +55,7 @@ class Walks:
         self.now: Walk | None = None
 
     def begin(self, start: Start | WorldState, tell: Tell) -> Walk:
-        """End the current walk, begin another one, and return it.
+        """End the current walk, begin another one at `start`, and return it.
 
         `tell(reason)` is called if files of the old walk cannot be written. Raises InputError or CameraError if the new
         walk cannot begin. In this case `now` is None.
@@ -137,7 +137,10 @@ def _write(walk: Walk, video: WalkVideo | None, whole: bool, fps: float, tell: T
 
 
 def _decode_again(walk: Walk, fps: float, tell: Tell) -> None:
-    """Decode a finished walk with the VAE, and replace its video of preview frames by the result."""
+    """Decode a finished walk with the VAE, and replace its video of preview frames by the result.
+
+    `tell(reason)` is called if the new video is incomplete.
+    """
     log.info("The VAE decodes the walk in %s.", walk.kept.folder)
     for exact in (False, True):
         walk.frames = walk.frames_before

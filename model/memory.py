@@ -104,8 +104,9 @@ def decoded_bytes(config: ModelConfig, dtype: torch.dtype, arithmetic: Arithmeti
 def _self_attention(config: ModelConfig, tokens: int, keys: int, precision: Precision) -> int:
     """Return the peak memory of a self-attention in bytes: four weights, and the larger of two phases.
 
-    The first phase computes q, k and v. The second phase holds q, k and v, the result, and the softmax's fp32 sums. If
-    the keys are split (attention/exact.py), each part has a result.
+    The first phase computes q, k and v of the `tokens` tokens. The second phase holds q, k and v, the result, and the
+    softmax's fp32 sums. If the keys are split (attention/exact.py), each part has a result. `precision` has the dtypes
+    and the number of processes.
 
     In 8 bits the second phase also holds quantized copies of q, k and v. The result is in 8 bits until it overwrites q
     at the end.
@@ -127,7 +128,8 @@ def _self_attention(config: ModelConfig, tokens: int, keys: int, precision: Prec
 def _feed_forward(config: ModelConfig, tokens: int, size: int, arithmetic: Arithmetic) -> int:
     """Return the peak memory of a feed-forward in bytes: two weights, and the input and output of one of its layers.
 
-    In 8 bits the second layer's input exists in 16 bits and in 8 bits.
+    `size` is the size in bytes of a number in the compute dtype, and `arithmetic` the number format of the products. In
+    8 bits the second layer's input exists in 16 bits and in 8 bits.
     """
     dim, ffn_dim, tokens = config.dim, config.ffn_dim, min(tokens, FFN_TOKENS)
     weights = _weight(dim, ffn_dim, size, arithmetic) + _weight(ffn_dim, dim, size, arithmetic)
@@ -139,7 +141,8 @@ def _feed_forward(config: ModelConfig, tokens: int, size: int, arithmetic: Arith
 def _camera_stage(config: ModelConfig, tokens: int, size: int, arithmetic: Arithmetic) -> int:
     """Return the peak memory of the camera layers in bytes.
 
-    It includes four weights, and the hidden state, scale and shift of the tokens that are processed at once.
+    It includes four weights, and the hidden state, scale and shift of the tokens that are processed at once. `size` is
+    the size in bytes of a number in the compute dtype, and `arithmetic` the number format of the products.
     """
     tokens = min(tokens, CAMERA_TOKENS)
     row = tokens * config.dim * size
@@ -148,10 +151,10 @@ def _camera_stage(config: ModelConfig, tokens: int, size: int, arithmetic: Arith
 
 
 def _product(dim: int, tokens: int, out_dim: int, arithmetic: Arithmetic) -> int:
-    """Return the memory in bytes that an 8-bit matrix product needs besides its result.
+    """Return the memory in bytes that a matrix product in 8 bits needs besides its result; 0 for other formats.
 
-    It holds the quantized input with a scale for each token. An int8 product also holds int32 sums of up to
-    PRODUCT_TOKENS tokens.
+    The product multiplies [tokens, dim] by a weight [out_dim, dim]. It holds the quantized input with a scale for each
+    token. An int8 product also holds int32 sums of up to PRODUCT_TOKENS tokens.
     """
     if arithmetic not in DTYPES:
         return 0
@@ -159,7 +162,10 @@ def _product(dim: int, tokens: int, out_dim: int, arithmetic: Arithmetic) -> int
 
 
 def _weight(rows: int, width: int, size: int, arithmetic: Arithmetic) -> int:
-    """Return the size in bytes of a decoded weight [rows, width]; in 8 bits each row has a scale."""
+    """Return the size in bytes of a decoded weight [rows, width] with `size` bytes a number.
+
+    If `arithmetic` is an 8-bit format, a number has one byte, and each row has a scale.
+    """
     return rows * (width + 4) if arithmetic in DTYPES else rows * width * size
 
 

@@ -30,10 +30,9 @@ _all_gather = getattr(distributed, "all_gather_single", None) or distributed.all
 
 
 def start_gather(gathered: Tensor, share: Tensor, group: distributed.ProcessGroup) -> distributed.Work:
-    """Start to gather the tensor `share` of every process into `gathered`, ordered by rank. Return the pending
-    operation.
+    """Start to gather the tensor `share` of every process in `group` into `gathered`, ordered by rank.
 
-    All shares must have the same shape.
+    Return the pending operation. All shares must have the same shape.
     """
     return _all_gather(gathered, share, group=group, async_op=True)
 

@@ -91,8 +91,8 @@ def load_workflow(path: Path) -> dict:
 
 
 def fill_in(workflow: dict, server: Server, options: argparse.Namespace) -> None:
-    """Write the values of the command's `options` into the workflow's nodes, and upload the files that the workflow
-    reads.
+    """Write the values of the command's `options` into the workflow's nodes, and upload the files that it reads to
+    `server`.
 
     Raises InputError for an option that no node accepts.
     """
@@ -195,7 +195,10 @@ def _put_text(workflow: dict, option: str, text: str) -> None:
 
 
 def _put_setting(workflow: dict, setting: str) -> None:
-    """Apply a setting `NODE.INPUT=VALUE`. NODE is a node's title, id or class. VALUE is JSON, or else plain text."""
+    """Apply a setting `NODE.INPUT=VALUE` to the workflow. NODE is a node's title, id or class.
+
+    VALUE is JSON, or else plain text.
+    """
     place, equals, text = setting.partition("=")
     owner, dot, name = place.partition(".")
     if not (equals and dot):

@@ -116,7 +116,7 @@ class Server:
         self.post("/interrupt", {"prompt_id": prompt_id})
 
     def _send(self, path: Path, subfolder: str, name: str) -> str:
-        """Upload a file and return its path within ComfyUI's input folder.
+        """Upload a file into `subfolder` of ComfyUI's input folder and return its path within the input folder.
 
         Raises InputError if the server has saved the file under another name, because another file had the name `name`.
         """

@@ -27,7 +27,7 @@ SAMPLED, SAMPLES = 2**16, 64
 
 
 def make_recipe(plan: Plan, seed: int, processes: int = 1) -> str:
-    """Return the record of a run as JSON.
+    """Return the record of the checked run `plan` as JSON.
 
     It has the version, the seed, the kind of device, the number of `processes` and, on a CPU, of threads. It also has
     the options that differ from their defaults, and a hash of each input file.

@@ -156,11 +156,11 @@ def check_target(target: Target, geometry: Geometry) -> None:
 
 
 def check_new(target: Target, first: int, frames: int, image: str | Path | None, overwrite: bool) -> None:
-    """Raise InputError if `frames` new frames, the first of which has the number `first`, would replace an existing
-    file.
+    """Raise InputError if `frames` new frames, the first of which has the number `first`, would replace a file of
+    `target`.
 
-    Replacing the start `image` is always an error, and any other file unless `overwrite` is True. The copy of an
-    unfinished video that a killed run has left counts as an existing file.
+    Replacing the start `image` is always an error, and replacing any other file is one unless `overwrite` is True. The
+    copy of an unfinished video that a killed run has left counts as an existing file.
     """
     video = target.pattern is None and target.kept is None and not target.is_pipe
     for file in (*target.files(first, frames), *([target.growing] if video else [])):

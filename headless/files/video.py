@@ -26,8 +26,8 @@ MOST_WAITING = 2
 def write_frames(frames: np.ndarray, target: Target, fps: int = FPS, progress: Progress | None = None) -> Path:
     """Write frames, uint8 [F, H, W, 3], to `target`, and return the path of the video or of the folder of PNG files.
 
-    `progress(done, total)` receives the number of frames written and of all frames. Raises OSError if a file cannot be
-    written.
+    `fps` is the frame rate. `progress(done, total)` receives the number of frames written and of all frames. Raises
+    OSError if a file cannot be written.
     """
     with FrameWriter(target, fps) as writer:
         for start in range(0, len(frames), FRAMES_AT_ONCE):

@@ -243,7 +243,10 @@ def check_parts(side: str, entries: list[dict], latent: Tensor, sigmas: Tensor, 
 
 
 def _shares(entries: list[dict], latent: Tensor, sigmas: list[float], sampling) -> Iterator[float]:
-    """Yield, for each sigma, the fraction of the latent (0 to 1) that the prompts `entries` cover."""
+    """Yield, for each sigma, the fraction of the latent (0 to 1) that the prompts `entries` cover.
+
+    `sampling` is the MODEL's model_sampling, which converts timestep ranges to sigmas.
+    """
     resolved, size = list(entries), latent.shape[2:]
     areas = [entry["area"] for entry in entries if "area" in entry]
     if any(area[0] == "percentage" and len(area) != 1 + 2 * len(size) for area in areas):
@@ -281,7 +284,7 @@ def _places(entry: dict, size: tuple[int, ...]) -> Tensor:
 
 
 def _area(entry: dict, size: tuple[int, ...]) -> list[tuple[int, int]]:
-    """Return (start, length) of the prompt's area on each axis of the latent, whose size is `size`.
+    """Return (start, length) of the area of the prompt `entry` on each axis of the latent, whose size is `size`.
 
     Raises InputError for an area outside of the latent, and for a height or width of an odd number of cells.
     """

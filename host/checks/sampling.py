@@ -175,7 +175,8 @@ def _one_sided(what: str, used: dict, without: list[str], node: str) -> str:
     """Return a warning if only one of the positive and negative prompts has a start image or a camera, else an empty
     string.
 
-    `what` names the input, `without` lists the prompts that lack it, and `node` is the node that adds it.
+    `what` names the input, and `used` holds the prompts that have an effect, by their name. `without` lists the names
+    of the prompts that lack the input, and `node` is the node that adds it.
     """
     if not 0 < len(without) < len(used):
         return ""

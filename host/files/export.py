@@ -69,9 +69,9 @@ def export_images(
 
 
 def _points(made: Exported, fps: float) -> tuple[Points | None, list[str]]:
-    """Return the 3D points found in an exported scene (None if there are none), and lines for the report.
+    """Return the 3D points found in the exported scene `made` (None if there are none), and lines for the report.
 
-    Raises InputError if no points are found and the format is "ply".
+    `fps` is the frame rate of the video. Raises InputError if no points are found and the format is "ply".
     """
     try:
         found = add_points(made, fps)

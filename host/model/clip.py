@@ -47,9 +47,9 @@ _kept: OrderedDict[tuple[str, str], Tensor] = OrderedDict()
 def encode_prompts(encoder: Path, tokenizer: Path, prompts: Sequence[str]) -> list[Conditioning]:
     """Return a CONDITIONING for each prompt, with an embedding float32 [1, 512, D] that is zero after the last token.
 
-    Recent prompts come from a cache. For others only one block of the text encoder is in memory at a time. After each
-    block the node's progress bar advances, and ComfyUI's interrupt exception is raised if the user has cancelled the
-    run. Raises TextError for unusable files.
+    `encoder` and `tokenizer` are the paths of the text encoder and the tokenizer. Recent prompts come from a cache. For
+    others only one block of the text encoder is in memory at a time. After each block the node's progress bar advances,
+    and ComfyUI's interrupt exception is raised if the user has cancelled the run. Raises TextError for unusable files.
     """
     show_warning("")
     if any(_SYNTAX.search(prompt) for prompt in prompts):
@@ -83,8 +83,8 @@ def encode_prompts(encoder: Path, tokenizer: Path, prompts: Sequence[str]) -> li
 def encode_with_events(encoder: Path, tokenizer: Path, prompt: str, negative: str, events: str) -> list[Conditioning]:
     """Return the CONDITIONING of a prompt with its events, then the CONDITIONING of the negative prompt.
 
-    `events` is a JSON text with the later prompts of a video and their times, or empty for no events. Raises InputError
-    for invalid events, and TextError for unusable files.
+    `events` is a JSON text with the later prompts of a video and their times, or empty for no events. `encoder` and
+    `tokenizer` are paths. Raises InputError for invalid events, and TextError for unusable files.
     """
     if not events.strip():
         return encode_prompts(encoder, tokenizer, [prompt, negative])

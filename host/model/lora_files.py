@@ -97,7 +97,8 @@ def _scaled_otherwise(patch: Any, changes: Collection[Change]) -> bool:
 def _name_left_out(file: Path, patches: Mapping[str, Any], error: CheckpointError) -> None:
     """Show on the running node how many of a LoRA file's tensors ComfyUI's loader ignores.
 
-    `error` is the engine's reason why it cannot read the file.
+    The number follows from ComfyUI's `patches` for the file. `error` is the engine's reason why it cannot read the
+    file.
     """
     try:
         keys = read_tensors(file).keys()

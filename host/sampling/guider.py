@@ -128,7 +128,11 @@ class ExpertGuider(comfy.samplers.CFGGuider):
 
     def first_low(self, sampler, sigmas: Tensor) -> int:
         """Return the index of the first of the `sigmas` at which the low-noise expert predicts; `len(sigmas)` if there
-        is none."""
+        is none.
+
+        The timesteps are the official ones if `sampler` is one of this pack's solvers, else 1000 * sigma without the
+        fraction.
+        """
         timesteps = truncated_timesteps(sigmas)
         if hasattr(sampler, "timesteps_of"):
             timesteps = torch.cat([sampler.timesteps_of(sigmas), timesteps[-1:].cpu()])

@@ -278,7 +278,8 @@ def _walk(run: LiveRun, session: Session, view: LiveView, lost: list[str]) -> Wa
 
 
 def _album_by_vae(session: Session) -> "_Album":
-    """Return the frames of a walk, decoded again by the VAE, because the shown frames came from a tiny decoder.
+    """Return the frames of the session's walk, decoded again by the VAE, because the shown frames came from a tiny
+    decoder.
 
     If values are too large for fp16, fp32 is used. Raises ComfyUI's interrupt exception.
     """
@@ -298,7 +299,8 @@ def _album_by_vae(session: Session) -> "_Album":
 def _cut(album: "_Album", kept: Kept) -> None:
     """Remove the frames that could not be saved from the album, and show a warning on the node.
 
-    The album then has as many frames as the saved state and path. Raises InputError if no frame was saved.
+    The album then has as many frames as the saved state and path in the folder `kept`. Raises InputError if no frame
+    was saved.
     """
     made = album.frames
     album.cut(kept.chunks)
@@ -371,7 +373,8 @@ class _Decoders:
     """
 
     def __init__(self, vae, geometry: Geometry, device: torch.device):
-        """Use the weights of `vae`, and decide by the free memory whether to decode in tiles.
+        """Use the weights of `vae`, and decide by the free memory whether videos of this `geometry` are decoded in
+        tiles.
 
         Raises CheckpointError for a VAE other than Wan 2.1's.
         """

@@ -204,7 +204,7 @@ class LiveView:
     async def _facts(self, client: Client, inbox) -> dict[str, Any] | None:
         """Return the first status message about the current walk, or None if the client leaves first.
 
-        If the old walk has ended for a restart, wait for the new one.
+        If the old walk has ended for a restart, wait for the new one. `inbox` is the client's connection.
         """
         while not (client.finished or inbox.ended.is_set()):
             with suppress(InputError):

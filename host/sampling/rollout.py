@@ -138,7 +138,8 @@ def prepare_rollout(
 
 
 def _without_effect(asked: RolloutRequest, release) -> list[str]:
-    """Return a note about changed settings that have no effect with this kind of causal model, or an empty list."""
+    """Return a note about changed settings in `asked` that have no effect with the model's `release`, or an empty
+    list."""
     if release.guided:
         names = ["steps"] if asked.indices is not None else []
     else:
@@ -305,9 +306,9 @@ def _video_latent(samples: Tensor) -> Tensor:
 
 
 def encode_image(run: NodeRollout, vae) -> Tensor:
-    """Return the normalized latent [1, 16, n, h, w] of a video: the start image, followed by grey frames.
+    """Return the normalized latent [1, 16, n, h, w] of a video: the start image of `run`, followed by grey frames.
 
-    n is at most SETTLED, because all further latent frames would be equal to the last one.
+    `vae` is ComfyUI's VAE. n is at most SETTLED, because all further latent frames would be equal to the last one.
     """
     spec = run.spec
     frames = 4 * min(spec.made + spec.geometry.lat_f, SETTLED) - 3

@@ -16,7 +16,7 @@ from .frames import Frames, Made, Part
 def decoder_of_last(
     engine: Engine, kept: Kept, state: WorldState | None, *, exact: bool
 ) -> VideoDecoder | PreviewDecoder:
-    """Return a decoder that can continue after a walk's last latent frame.
+    """Return a decoder that can continue after the last latent frame of a walk, which is saved in `kept`.
 
     If `exact` is True, the decoder works in fp32; a preview decoder ignores this. The decoder's state depends on the
     last REACH latent frames. They are decoded first, and their frames are discarded. If the walk has fewer, the last
@@ -34,7 +34,7 @@ def decoder_of_last(
 
 
 def decode_kept(engine: Engine, kept: Kept, state: WorldState | None, *, exact: bool) -> Iterator[Frames]:
-    """Yield the video frames of each saved latent frame of a walk, decoded by the VAE.
+    """Yield the video frames of each latent frame of a walk, which is saved in `kept`, decoded by the VAE.
 
     `state` is the state of the video that the walk continues, or None. If `exact` is True, the VAE decodes in fp32.
     Otherwise OverflowError is raised for values that are too large for fp16.

@@ -41,7 +41,7 @@ class Rules:
 
 
 async def obey(inbox: Connection, client: Client, do: Callable[[Event], Awaitable[None]]) -> None:
-    """Call `do(event)` for each event of a client, until the client disconnects.
+    """Read the messages of a client from `inbox`, and call `do(event)` for each event, until the client disconnects.
 
     If a LingBotError is raised, its message is sent to the client.
     """
@@ -99,7 +99,7 @@ def quiet_since(session: Session) -> float:
 
 
 def facts(session: Session, fps: float) -> dict[str, Any]:
-    """Return the first status message about a walk, for this project's own page.
+    """Return the first status message about the session's walk, for this project's own page.
 
     `fps` is the frame rate. Raises InputError if no walk exists during a restart.
     """

@@ -157,9 +157,9 @@ def plain_scale(x: Tensor, mean: Tensor, headroom: float) -> tuple[Tensor, Tenso
 
 @lru_cache
 def _fastest_scale(device_type: str) -> Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]]:
-    """Return the function that computes a scale fastest on a device.
+    """Return the function that computes a scale fastest on a type of device, such as "cuda".
 
-    It is `plain_scale`, or on a GPU with Triton a function that launches two kernels instead of ten.
+    The function is `plain_scale`, or on a GPU with Triton one that launches two kernels instead of ten.
     """
     if device_type != "cuda" or find_spec("triton") is None:
         return plain_scale

@@ -86,7 +86,7 @@ def _row(x: Operand, row: int, rows: int) -> Operand:
 
 
 def _attend_to_8_bits(q: Operand, k: Operand, v: Operand, heads: int, shares: Tensor | None) -> EightBit:
-    """Return attention [tokens, heads*128] in 8 bits; all tokens have the same scale.
+    """Return attention [tokens, heads*128] in 8 bits; all tokens have the same scale. `shares` selects latent frames.
 
     A scale for each token would gain nothing, because a floating-point number is equally precise at any magnitude.
     """
@@ -99,7 +99,10 @@ def _attend_to_8_bits(q: Operand, k: Operand, v: Operand, heads: int, shares: Te
 def _attend(
     q: Operand, k: Operand, v: Operand, heads: int, shares: Tensor | None = None, into: Tensor | None = None
 ) -> Tensor:
-    """Return attention [tokens, heads*128] in bf16, written to `into` if that is a contiguous bf16 tensor."""
+    """Return attention [tokens, heads*128] in bf16, written to `into` if that is a contiguous bf16 tensor.
+
+    `shares` selects latent frames (see `hopper_attention_of`).
+    """
     from ..kernels.hopper.attention import attend
 
     if into is None or into.dtype != torch.bfloat16 or not into.is_contiguous():

@@ -134,8 +134,10 @@ class ForwardGraphs:
         return recording.out.clone()
 
     def _queue(self, recording: _Recording, given: ForwardInputs) -> None:
-        """Copy the inputs to the graphs' memory and queue a replay on the current stream. Caches are not marked as
-        filled or read."""
+        """Copy the inputs `given` to the graphs' memory and queue a replay of `recording` on the current stream.
+
+        Caches are not marked as filled or read.
+        """
         for own, tensor in zip(self._inputs[given.shapes].tensors, given.tensors, strict=True):
             own.copy_(tensor)
         recording.replay()
@@ -145,7 +147,8 @@ class ForwardGraphs:
     ) -> Tensor:
         """Return `compute(given, options)`, and keep recorded graphs of it if a replay gives the same result.
 
-        The usual computation runs after the replay, so its keys, values and camera tensors stay in the caches.
+        The graphs are stored under the key `kind`. The usual computation runs after the replay, so its keys, values and
+        camera tensors stay in the caches.
         """
         cache, share = _cache_of(given), options.get("token_share")
         if not self._recordings:
@@ -181,8 +184,10 @@ class ForwardGraphs:
         self.clear()
 
     def _record(self, recording: _Recording, compute: Compute, given: ForwardInputs, options: ForwardOptions) -> str:
-        """Record a forward's kernels into `recording`, without running them. Return the reason of a failure, or an
-        empty string."""
+        """Record the kernels of `compute(given, options)` into `recording`, without running them.
+
+        Return the reason of a failure, or an empty string.
+        """
         fixed, cache, share = self._inputs[given.shapes], _cache_of(given), options.get("token_share")
         if fixed.camera is not None:
             fixed = fixed._replace(camera=replace(fixed.camera, cache=cache))
@@ -221,10 +226,9 @@ def _cache_of(given: ForwardInputs) -> CameraCache | None:
 
 
 def _kind(given: ForwardInputs, history: KeyValueCache) -> Hashable:
-    """Return a key that identifies the kind of a forward. Forwards with equal keys run the same kernels on the same
-    memory.
+    """Return a key that identifies the kind of a forward with the inputs `given` and the KV cache `history`.
 
-    `history` is the KV cache.
+    Forwards with equal keys run the same kernels on the same memory.
     """
     cache = _cache_of(given)
     kept = None if cache is None else (cache.addresses, cache.prompt.addresses)

@@ -53,9 +53,10 @@ def _convolve(
 ):
     """Compute a tile of `convolve`: PIXELS rows of the result, times NA + NB of its OUT channels.
 
-    The sum over CHANNELS input channels runs in steps of KA + KB. x and the weight are loaded by descriptor (TMA) if
-    DESCRIBED, else by pointer. `rows` is the number of rows of x. `stride` is the distance of two rows of x in values,
-    because x may be some channels of a wider matrix.
+    The sum over CHANNELS input channels runs in steps of KA + KB. The last input channels of a step are loaded by
+    `x_rest`, and `w_below`, `w_rest` and `w_both` load the matching parts of the weight. Loads are by descriptor (TMA)
+    if DESCRIBED, else by pointer. `rows` is the number of rows of x. `stride` is the distance of two rows of x in
+    values, because x may be some channels of a wider matrix.
     """
     columns: tl.constexpr = FRAMES * SIDE * SIDE * CHANNELS
     of_weight: tl.constexpr = SIDE * SIDE * OUT if SIDE == 2 else OUT

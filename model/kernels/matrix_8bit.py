@@ -42,8 +42,10 @@ def _store_8bit(at, x, scale, inside):
 
 @triton.jit
 def _store_token_8bit(out_ptr, scales_ptr, row, left, right, a, b, dim):
-    """Store a token's values `a` (at the channels `left`) and `b` (at the channels `right`) in 8 bits with one
-    scale."""
+    """Store a token's values `a` (at the channels `left`) and `b` (at the channels `right`) in 8 bits with one scale.
+
+    `row` is the index of the token, and `dim` the number of its channels.
+    """
     scale = _scale_8bit(tl.maximum(tl.max(tl.abs(a), axis=0), tl.max(tl.abs(b), axis=0)), out_ptr)
     tl.store(scales_ptr + row, scale)
     _store_8bit(out_ptr + row * dim + left, a, scale, left < dim)

@@ -36,8 +36,10 @@ def _layer_norm(x_ptr, weight_ptr, bias_ptr, out_ptr, dim, eps, BLOCK: tl.conste
 
 @triton.jit
 def _store_as(at, x, factor, inside):
-    """Store x at the address `at`, in the dtype of that memory. For fp8, x is first multiplied by `factor` and
-    clamped."""
+    """Store x at the addresses `at` where the mask `inside` is set, in the dtype of that memory.
+
+    For fp8, x is first multiplied by `factor` and clamped.
+    """
     if at.dtype.element_ty == tl.float8e4nv:
         x = tl.minimum(tl.maximum(x * factor, -_FP8), _FP8)
     tl.store(at, x.to(at.dtype.element_ty), mask=inside)

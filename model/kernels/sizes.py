@@ -40,8 +40,8 @@ def token_by_token(dim: int) -> dict[str, int]:
 def programs(x: Tensor, sizes: dict[str, int], at_once: int) -> int:
     """Return the number of programs for the tokens of x [tokens, dim]: as many as the GPU can run at the same time.
 
-    A multiprocessor (SM) runs one program if WIDTH is MOST_WIDTH, because the program fills the registers. Otherwise it
-    runs `at_once` programs.
+    `sizes` is the result of `token_by_token`. A multiprocessor (SM) runs one program if WIDTH is MOST_WIDTH, because
+    the program fills the registers. Otherwise it runs `at_once` programs.
     """
     if x.device.type != "cuda":
         return min(len(x), 2)

@@ -241,7 +241,8 @@ class KeyValueCache:
         return made, seen[0][:used], seen[1][:used]
 
     def _store(self, block: int, seen: Sequence[Tensor]) -> None:
-        """Copy the current chunk's keys and values from `seen`, the tensors that attention reads, to storage.
+        """Copy the current chunk's keys and values of a block from `seen`, the tensors that attention reads, to
+        storage.
 
         Only frames to which later chunks attend are copied.
         """

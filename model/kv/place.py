@@ -49,9 +49,9 @@ def stored_shapes(
 ) -> list[tuple[tuple[int, int], torch.dtype]]:
     """Return the shape and dtype of each tensor that a storage's `fetch` returns for one block: keys, then values.
 
-    Each shape is (tokens, columns). `frames` holds two numbers of latent frames: of the window and of a chunk. In fp8,
-    tokens of zeros at the end are padding. In int8, a tensor of fp32 scales follows each tensor of values, and the
-    shapes do not include the current chunk's tokens.
+    Each shape is (tokens, columns). `frames` holds two numbers of latent frames: of the window and of a chunk. A latent
+    frame has `frame_tokens` tokens. `place` is the format. In fp8, tokens of zeros at the end are padding. In int8, a
+    tensor of fp32 scales follows each tensor of values, and the shapes do not include the current chunk's tokens.
     """
     tokens = frames[0] * frame_tokens
     if place.fp8:
@@ -80,7 +80,8 @@ def key_value_bytes(
 ) -> KeyValueBytes:
     """Return the size in bytes of a KeyValueCache for `window` latent frames of `frame_tokens` tokens each.
 
-    `chunk` is the number of latent frames of a chunk, and `dtype` the dtype of the model's keys and values.
+    `chunk` is the number of latent frames of a chunk, and `dtype` the dtype of the model's keys and values. `place` is
+    the location and format of the cache.
     """
     shapes = stored_shapes(config, (window, chunk), frame_tokens, dtype, place)
     block = _nbytes(shapes)

@@ -37,7 +37,7 @@ class DeviceStorage:
         ]
 
     def begin(self, past: Sequence[Past]) -> None:
-        """Select the tokens of earlier frames that later calls of `fetch` must provide.
+        """Select the tokens of earlier frames, `past`, that later calls of `fetch` must provide.
 
         This class ignores the selection, because the device holds all tokens.
         """

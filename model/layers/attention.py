@@ -51,9 +51,10 @@ class SelfAttention(_Attention):
         options: ForwardOptions,
         extend: Extend | None = None,
     ) -> None:
-        """Add gate * attention(norm(x) * scale + shift) to the residual stream x of each batch element.
+        """Add gate * attention(norm(x) * scale + shift) to the residual stream x of each batch element in `rows`.
 
         modulation: shift, scale (already plus 1) and gate, [B, 3, dim].
+        rope: cosines and sines of the tokens' RoPE angles.
         reference: a tensor with the dtype for GEMMs and attention.
         extend: a causal model's function (queries, keys, values) -> (queries, keys, values), for a single batch
         element. It adds the keys and values of earlier frames.
@@ -89,7 +90,8 @@ class SelfAttention(_Attention):
     def _project(
         self, y: Rows, layers: Sequence[Layer], norms: Pair, rope: Rope, options: ForwardOptions
     ) -> Iterator[Any]:
-        """Yield q, k and v of the normed input y [tokens, dim], each computed when it is requested.
+        """Yield q, k and v, the results of `layers` for the normed input y [tokens, dim], each computed when it is
+        requested.
 
         For a causal model in a single process, q and k are Unrotated (before norm and RoPE), because the KV cache
         applies both. For attention in 8 bits without a KV cache, they are Operands (fp8 values with their scale), and
@@ -129,6 +131,7 @@ class SelfAttention(_Attention):
     ) -> Rows:
         """Return the result of attention for this process's tokens. Processes that share the tokens exchange heads.
 
+        `projected` yields q, k and v. `extend` (None without a KV cache) adds the keys and values of earlier frames.
         `dtype` is the input dtype of the next layer, for kernels that can write 8 bits.
         """
         share = options.get("token_share")

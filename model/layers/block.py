@@ -86,7 +86,8 @@ class Block(nn.Module):
         """Return the residual stream x [B, tokens, dim] after this block. With `inplace`, x is overwritten.
 
         `e0` is the time modulation [B, 6, dim] in the dtype of x. `context` is the embedded prompts [B, text_len, dim],
-        in the dtype for GEMMs and attention. `options` are passed to the attention function.
+        in the dtype for GEMMs and attention. `camera` is the embedded camera, or None. `rope` is the cosines and sines
+        of the RoPE angles. `options` are passed to the attention function.
 
         For a causal model options["kv_cache"] is a KeyValueCache. If its `keep` is set, and one process computes the
         forward alone, the last block only computes keys and values.
@@ -128,7 +129,7 @@ class Block(nn.Module):
                     del y
 
     def _prompt_keys_values(self, x: Tensor, context: Tensor, cache: CameraCache | None) -> Pair:
-        """Return the keys and values of the prompts, from the cache if possible.
+        """Return the keys and values of the embedded prompts `context`, from the cache if possible.
 
         Computed keys and values are cached if there is room.
         """
@@ -142,10 +143,10 @@ class Block(nn.Module):
         return cached
 
     def _inject(self, rows: Sequence[Residual], camera: Camera, reference: Tensor) -> None:
-        """Replace the residual stream x of all batch elements by x * (1 + scale) + shift.
+        """Replace the residual stream x of all batch elements in `rows` by x * (1 + scale) + shift.
 
         Scale and shift depend on the camera. They are read from the cache, or computed for a part of the tokens at a
-        time.
+        time, in the dtype of `reference`.
         """
         cached = self._cached_scale_and_shift(camera, reference)
         if cached is not None:
@@ -162,7 +163,7 @@ class Block(nn.Module):
         """Return the scale and shift of all tokens from the camera cache. If they are missing, compute and cache them
         first.
 
-        Return None if there is no cache or the cache has no room.
+        The layers compute in the dtype of `reference`. Return None if there is no cache or the cache has no room.
         """
         if torch.compiler.is_compiling() or camera.cache is None:
             return None
@@ -204,7 +205,7 @@ def _scale_and_shift(tokens: Tensor, layers: tuple[Layer, ...]) -> Pair:
 
 
 def _rows_by_camera(rows: Sequence[Residual], cameras: Tensor) -> list[Sequence[Residual]]:
-    """Return, for each camera, the residual streams of the batch elements that use the camera.
+    """Return, for each camera, the batch elements in `rows` that use the camera, as residual streams.
 
     `cameras` has one entry for all batch elements, or one for each.
     """

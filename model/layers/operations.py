@@ -140,7 +140,8 @@ def prepared(layer: torch.nn.Module, reference: Tensor) -> Iterator[Layer]:
 def prepared_layers(reference: Tensor, *layers: torch.nn.Module) -> Iterator[tuple[Layer, ...]]:
     """Yield one function for each of several layers, for use in a `with` statement (see `prepared`).
 
-    All weights are freed together when the context ends.
+    The functions take inputs with the device and dtype of `reference`. All weights are freed together when the context
+    ends.
     """
     with ExitStack() as stack:
         yield tuple(stack.enter_context(prepared(layer, reference)) for layer in layers)

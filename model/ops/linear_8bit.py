@@ -67,8 +67,9 @@ def _choose_products(
 ) -> None:
     """Choose the function for 8-bit products on a device, and record it for later products.
 
-    The int8 choice is recorded in `_INT8_BY`. A GPU without fp8 products that scale each row is recorded in
-    WITHOUT_ROW_SCALES. Raises InputError if no kernel supports the device or none passes the accuracy test.
+    `arithmetic` is the format of the products, and `wanted` the user's setting, for messages. The int8 choice is
+    recorded in `_INT8_BY`. A GPU without fp8 products that scale each row is recorded in WITHOUT_ROW_SCALES. Raises
+    InputError if no kernel supports the device or none passes the accuracy test.
     """
     card, size = card_of(device), tried_size(config)
     leave = "leave it out or take int8" if arithmetic == "fp8" and candidates("int8", card) else "leave it out"

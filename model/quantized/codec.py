@@ -160,7 +160,8 @@ def _pairs(code: Tensor) -> Tensor:
 def _starts(count: int, blocksize: int, at_a_time: int) -> tuple[range, int]:
     """Return the start indices of the parts in which a weight of `count` values is processed, and the length of a part.
 
-    The last part may be shorter. The others are at least `at_a_time` values long and contain full blocks.
+    The last part may be shorter. The others are at least `at_a_time` values long and contain full blocks of `blocksize`
+    values.
     """
     step = math.lcm(at_a_time, 2 * blocksize)
     return range(0, count, step), step
@@ -169,7 +170,13 @@ def _starts(count: int, blocksize: int, at_a_time: int) -> tuple[range, int]:
 def _decoded_parts(
     packed: Tensor, pairs: Tensor, per_block: Tensor, blocksize: int, count: int, at_a_time: int
 ) -> Iterator[tuple[int, Tensor]]:
-    """Decode a weight part by part, and yield for each part the index of its first value and its float32 values."""
+    """Decode a 4-bit weight part by part, and yield for each part the index of its first value and its float32 values.
+
+    pairs: the result of `_pairs`.
+    per_block: the scale of each block of `blocksize` values.
+    count: the number of values of the weight.
+    at_a_time: the smallest number of values in a part.
+    """
     starts, step = _starts(count, blocksize, at_a_time)
     for start in starts:
         blocks = per_block[start // blocksize : (start + step) // blocksize]
@@ -195,9 +202,9 @@ def encode(
 ) -> tuple[Tensor, Scales]:
     """Return a weight of any shape as uint8 [ceil(N / 2), 1] for its N values, and its scales, on the weight's device.
 
-    Each value is divided by its block's largest magnitude and rounded to the nearest value in the table of `quant_type`
-    ("nf4" or "fp4"). With `nested` the scales, minus their mean, are quantized to bytes in the same way. Without
-    `search`, the bytes are equal to the result of `bitsandbytes.functional.quantize_4bit`.
+    Each value is divided by the largest magnitude in its block of `blocksize` values, and rounded to the nearest value
+    in the table of `quant_type` ("nf4" or "fp4"). With `nested` the scales, minus their mean, are quantized to bytes in
+    the same way. Without `search`, the bytes are equal to the result of `bitsandbytes.functional.quantize_4bit`.
 
     With `search`, several scales are tried for each block, also negative ones, and the one with the least error is
     used. This error is the sum of the squared errors of a block's values, plus `sums` times the square of the sum of
@@ -243,7 +250,8 @@ def _largest(blocks: Tensor) -> Tensor:
 
 
 def _nearest(flat: Tensor, scales: Tensor, code: Tensor, blocksize: int, steps: int | None = None) -> Tensor:
-    """Return, for each value divided by its block's scale, the uint8 index of the nearest value in the table `code`.
+    """Return, for each of the 1-D values `flat` divided by its block's scale, the uint8 index of the nearest value in
+    `code`.
 
     With `steps`, the quotient is first rounded to that many equal steps from -1 to 1, as bitsandbytes does on a CPU.
     """
@@ -260,9 +268,10 @@ def _inverse(scales: Tensor) -> Tensor:
 
 
 def _least_error(table: Tensor, sums: float, blocks: Tensor) -> Tensor:
-    """Return the scale of each block [blocks, blocksize] with the least error (see `encode`).
+    """Return the scale of each block [blocks, blocksize] with the least error, in which `sums` is a weight (see
+    `encode`).
 
-    A block of zeros has the scale 0.
+    `table` is the result of `_nearest_table`. A block of zeros has the scale 0.
     """
     largest, wanted = _largest(blocks), blocks + sums * blocks.sum(1, keepdim=True)
     best, found = torch.zeros_like(largest), largest

@@ -83,7 +83,7 @@ def _unpacked(values: Tensor, bits: int, group: int) -> Tensor:
 
 
 def _single_bits(values: Tensor) -> Tensor:
-    """Return the bits of four bytes as uint8 [blocks, 32], the lowest bit first."""
+    """Return the bits of the four bytes in each block of `values` as uint8 [blocks, 32], the lowest bit first."""
     shifts = torch.arange(8, dtype=torch.uint8, device=values.device)
     return ((values.unsqueeze(-1) >> shifts) & 1).reshape(len(values), -1)
 

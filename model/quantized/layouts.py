@@ -140,7 +140,8 @@ class PlainLayout(QuantizedLayout):
 
     @classmethod
     def state_dict_tensors(cls, qdata: Tensor, params: FourBitParams) -> dict[str, Tensor]:
-        """Return the tensors that bitsandbytes saves for a weight, by the suffix of their names.
+        """Return the tensors that bitsandbytes saves for the weight with the bytes `qdata`, by the suffix of their
+        names.
 
         The packed weight has an empty suffix.
         """

@@ -124,7 +124,8 @@ def tensor_map(
 def _encoded(
     address: int, shape: Sequence[int], strides: Sequence[int], box: Sequence[int], swizzle: int
 ) -> ctypes.Array[ctypes.c_char]:
-    """Return the tensor map for the matrix at `address`, cached by the arguments.
+    """Return the tensor map for the matrix at `address`, cached by the arguments, which are the same as in
+    `tensor_map`.
 
     A tensor map depends on the address alone, and not on the data at the address.
     """

@@ -84,7 +84,8 @@ def driver() -> ctypes.CDLL:
 def load(source: str, architecture: str) -> ctypes.c_void_p:
     """Return the CUDA module that is compiled from `source` and loaded on the current device. It is never unloaded.
 
-    Raises RuntimeError with the compiler's log, or OSError if NVRTC is missing.
+    `architecture` is the target, such as "sm_90a". Raises RuntimeError with the compiler's log, or OSError if NVRTC is
+    missing.
     """
     torch.cuda.current_stream().synchronize()  # torch creates the device's context
     module = ctypes.c_void_p()
