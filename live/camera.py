@@ -87,8 +87,8 @@ class WalkingCamera:
         return rigid(rotation, self._position[None])[0]
 
     def walk(self, wishes: Wishes) -> np.ndarray:
-        """Move the camera by `wishes`, the user's inputs for n video frames, and return their poses, float64 [n, 4,
-        4]."""
+        """Move the camera by `wishes`, the user's inputs for n video frames, and return their poses, float64
+        [n, 4, 4]."""
         self._look += wishes.look
         return np.stack([self._advance(axes) for axes in wishes.axes]) if len(wishes.axes) else np.empty((0, 4, 4))
 

@@ -236,8 +236,8 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         )
 
     def memory_required(self, input_shape, cond_shapes=None, **later_versions_options):
-        """Return the bytes, without the weights, that a step with a camera needs for a latent of `input_shape` [B, 16,
-        f, h, w].
+        """Return the bytes, without the weights, that a step with a camera needs for a latent of `input_shape`
+        [B, 16, f, h, w].
 
         A causal model's cached keys and values are included.
         """

@@ -301,8 +301,8 @@ def _cudnn_attention(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """Return the attention of q over k and v [B, heads, tokens, head_dim], and the logarithms of the softmax's
     denominators.
 
-    The attention is a view [B, L, heads, head_dim] with the strides of the inputs. The logarithms are fp32 [B, heads,
-    L].
+    The attention is a view [B, L, heads, head_dim] with the strides of the inputs. The logarithms are fp32
+    [B, heads, L].
     """
     out, log_sums, *_ = torch.ops.aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, False, False)
     return out.transpose(1, 2), log_sums.squeeze(-1)

@@ -63,9 +63,9 @@ class Scaling(NamedTuple):
 class Operand(NamedTuple):
     """A tensor of tokens in float8_e4m3fn, with its scaling.
 
-    `values` is [tokens, dim]; tokens of zeros may follow as padding. If `transposed` is not None, `values` is [dim,
-    columns] instead, and `transposed` is the number of tokens without padding. `transposed_columns` gives the column of
-    each token.
+    `values` is [tokens, dim]; tokens of zeros may follow as padding. If `transposed` is not None, `values` is
+    [dim, columns] instead, and `transposed` is the number of tokens without padding. `transposed_columns` gives the
+    column of each token.
     """
 
     values: Tensor

@@ -332,9 +332,9 @@ def scatter_(out: Tensor, rows: Tensor, x: Tensor) -> Tensor:
 def merge_(out: Tensor, parts: Tensor, log_sums: Tensor, rest: Tensor | None, rest_log_sums: Tensor | None) -> Tensor:
     """Write attention over all keys to `out` [tokens, heads, head_dim], merged from attention over parts of the keys.
 
-    The computation is w = softmax(log_sums over the parts); out = sum(w * parts). `parts` is [n, tokens, heads,
-    head_dim], contiguous. `log_sums` (fp32 [n, heads, tokens]) are the logarithms of the parts' softmax denominators.
-    `rest` [1, tokens, heads, head_dim] with `rest_log_sums` is one more part, or None.
+    The computation is w = softmax(log_sums over the parts); out = sum(w * parts). `parts` is
+    [n, tokens, heads, head_dim], contiguous. `log_sums` (fp32 [n, heads, tokens]) are the logarithms of the parts'
+    softmax denominators. `rest` [1, tokens, heads, head_dim] with `rest_log_sums` is one more part, or None.
     """
     count, tokens, heads, dim = parts.shape
     rows, block = tokens * heads, triton.next_power_of_2(dim)

@@ -18,8 +18,8 @@ Rounding to 8 bits may lengthen each vector by 1/16. The limits leave room for t
 
 
 class NormRope(NamedTuple):
-    """The arguments of `rms_rope_`: the norm's `weight` [dim] and `eps`, and cosines and sines [tokens, head_dim /
-    2]."""
+    """The arguments of `rms_rope_`: the norm's `weight` [dim] and `eps`, and cosines and sines
+    [tokens, head_dim / 2]."""
 
     weight: Tensor
     cos: Tensor

@@ -59,8 +59,8 @@ def rms_rope_(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float) -
 
 
 def rms_silu(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Return SiLU(norm(x) * weight), where norm is the root-mean-square norm over the channels of x [rows,
-    channels]."""
+    """Return SiLU(norm(x) * weight), where norm is the root-mean-square norm over the channels of x
+    [rows, channels]."""
     return run("rms_silu", x, weight, eps)
 
 
@@ -198,10 +198,10 @@ def merge_(
 ) -> Tensor:
     """Write attention over all keys to `out` [tokens, heads, head_dim], merged from attention over parts of the keys.
 
-    The computation is w = softmax(log_sums over the parts); out = sum(w * parts). `parts` is [n, tokens, heads,
-    head_dim], contiguous. `log_sums` (fp32 [n, heads, tokens]) are the logarithms of the parts' softmax denominators.
-    `rest` [1, tokens, heads, head_dim] with `rest_log_sums` is one more part, or None. `out` may be the memory of the
-    first part.
+    The computation is w = softmax(log_sums over the parts); out = sum(w * parts). `parts` is
+    [n, tokens, heads, head_dim], contiguous. `log_sums` (fp32 [n, heads, tokens]) are the logarithms of the parts'
+    softmax denominators. `rest` [1, tokens, heads, head_dim] with `rest_log_sums` is one more part, or None. `out` may
+    be the memory of the first part.
     """
     return run("merge_", out, parts, log_sums, rest, rest_log_sums)
 

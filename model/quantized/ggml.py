@@ -89,8 +89,8 @@ def _single_bits(values: Tensor) -> Tensor:
 
 
 def _scaled(values: Tensor, scales: Tensor, least: Tensor | None = None) -> Tensor:
-    """Return each value times its group's scale, minus its group's minimum `least` (None for 0), as float32 [blocks,
-    values]."""
+    """Return each value times its group's scale, minus its group's minimum `least` (None for 0), as float32
+    [blocks, values]."""
     groups = values.float().reshape(len(values), scales.shape[1], -1) * scales.unsqueeze(-1)
     return (groups if least is None else groups - least.unsqueeze(-1)).reshape(len(values), -1)
 
