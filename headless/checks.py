@@ -63,7 +63,7 @@ class RunInputs:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(RunInputs):
-    """A run whose options are checked: all input files exist, are open and fit each other, and the output can be
+    """A run with checked options: all input files exist, are open and fit each other, and the output can be
     written.
 
     frame: the first frame, float32 [3, H, W], from -1 to 1.

@@ -1,4 +1,4 @@
-"""The folder of a walk (a steered video) in progress, to whose files each chunk is appended.
+"""The folder of a walk (a steered video) in progress. Each chunk is appended to the files in it.
 
 So memory does not grow with the walk, and a killed process loses no complete chunk.
 

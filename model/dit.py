@@ -32,7 +32,7 @@ EMBEDDING_TOKENS = 8192
 """The largest number of tokens that the camera's embedding and the head process at once, to save memory."""
 
 MOST_TIMES = 128
-"""The maximum number of timesteps whose embeddings are cached."""
+"""The maximum number of timesteps with a cached embedding."""
 
 
 class LingBotWorldModel(nn.Module):

@@ -154,7 +154,7 @@ def _title(node: dict) -> str:
 
 
 def _with_value(workflow: dict, name: str, kinds: Collection[str] | None = None) -> list[dict]:
-    """Return the nodes whose input `name` has a plain value, not a link.
+    """Return the nodes with a plain value, not a link, in the input `name`.
 
     If `kinds` is given, only nodes of these classes count.
     """

@@ -65,7 +65,7 @@ class Target:
         return [] if self.is_pipe else [self.path]
 
     def files_after(self, number: int) -> Iterator[Path]:
-        """Yield the existing PNG files whose numbers begin at `number`, up to the first missing file."""
+        """Yield the existing PNG files from number `number` on, up to the first missing file."""
         while self.pattern is not None and (file := self.path / (self.pattern % number)).is_file():
             yield file
             number += 1

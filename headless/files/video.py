@@ -52,7 +52,7 @@ class _Frames(Protocol):
 
 
 class FrameWriter(AbstractContextManager["FrameWriter"]):
-    """A writer of a video, whose thread encodes frames while the caller computes the next ones.
+    """A writer of a video. Its thread encodes frames while the caller computes the next ones.
 
     `first` is the number of the first PNG file. `frames` is the number of frames received, and `parts` the number of
     parts written.

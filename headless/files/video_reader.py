@@ -37,7 +37,7 @@ FIELDS = (
     Field(("cover picture", "further video streams"), "ignored", "The best video stream is read."),
 )
 PROJECTIONS = {"SPHERICAL": "a panorama or a fisheye", "STEREO3D": "in 3D, with a view for each eye"}
-"""The kinds of video whose frames are not one flat picture, by the type of FFmpeg's side data.
+"""The kinds of video with frames that are not one flat picture, by the type of FFmpeg's side data.
 
 Each has a description for a note to the user.
 """

@@ -209,7 +209,7 @@ def uploading(checkpoint: Checkpoint, network: torch.nn.Module, dtype: torch.dty
     """Collect the parameters that ComfyUI moves to `device` inside this context, and copy them together when it ends.
 
     checkpoint: the source of the weights.
-    network: the model whose parameters are copied.
+    network: the model with these parameters.
     dtype: the compute dtype.
     device: a CUDA device.
 

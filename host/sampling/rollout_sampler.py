@@ -26,7 +26,7 @@ from .guider import WhenPrepared
 
 LATENT_CHANNELS = 16
 BETWEEN_BLOCKS = ("patches", "patches_replace", "optimized_attention_override")
-"""The keys of transformer_options whose functions run inside a forward, between the transformer's blocks or in them."""
+"""The keys of transformer_options for functions that run in the transformer's blocks or between two blocks."""
 
 
 def run_prepared(

@@ -172,7 +172,7 @@ def check_times(events: Iterable[WorldEvent], seconds: float) -> None:
 
 
 def prompts_by_second(events: Iterable[WorldEvent], prompt: str) -> list[tuple[float, str]]:
-    """Return the full prompts of a video whose events start and end at their own times.
+    """Return the full prompts of a video with events that start and end at their own times.
 
     Each item is a pair (time in seconds, text), and the first is at second 0. `prompt` is the prompt at the start.
     """

@@ -262,7 +262,7 @@ def may_be_recorded(mode: AttentionMode, device: torch.device, config: ModelConf
 
 
 def attention_note(mode: AttentionMode, device: torch.device, config: ModelConfig) -> str | None:
-    """Return a note that tells the user which kernel computes 8-bit self-attention, or None if `mode` is not "8bit".
+    """Return a note with the kernel that computes 8-bit self-attention, for the user; None if `mode` is not "8bit".
 
     Call `choose_attention` first, because it rejects modes that the device does not support.
     """

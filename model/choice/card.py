@@ -60,7 +60,7 @@ class Card(NamedTuple):
 
 
 def maker_of(device: torch.device) -> Maker:
-    """Return the maker of a device. The device type does not tell the maker, because torch calls AMD's GPUs "cuda"
+    """Return the maker of a device. The device type does not show the maker, because torch calls AMD's GPUs "cuda"
     too."""
     if device.type == "cuda":
         return "nvidia" if torch.version.hip is None else "amd"

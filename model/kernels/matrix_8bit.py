@@ -330,7 +330,7 @@ def from_fp8_(out: Tensor, values: Tensor, shift: Tensor, factor: Tensor) -> Ten
 
 
 def _run_by_head(kernel: Any, scales: Tensor, first: Tensor, *others: Tensor, **settings: Any) -> None:
-    """Run a kernel on a matrix whose rows are the heads of all tokens. One program computes several rows.
+    """Run a kernel on a matrix with one row for each head of each token. One program computes several rows.
 
     `scales` is only used for the number of rows; the kernel gets `first` and `others` as pointers.
     """

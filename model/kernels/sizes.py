@@ -15,8 +15,8 @@ WARP = 32
 def in_two(dim: int, of_a_warp: int) -> dict[str, int]:
     """Return the launch sizes of a program that processes a full token of `dim` channels.
 
-    The channels are split into FIRST and SECOND, two powers of two whose sum is little more than dim. A single power of
-    two could leave half of the threads idle on padding. `of_a_warp` is the intended number of channels of a warp.
+    The channels are split into FIRST and SECOND, two powers of two with a sum of little more than dim. A single power
+    of two could leave half of the threads idle on padding. `of_a_warp` is the intended number of channels of a warp.
 
     The number of warps is limited, so that no channel belongs to two warps. Otherwise one warp could read and change a
     result that another one has already stored.

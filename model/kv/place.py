@@ -32,7 +32,7 @@ class KeyValuePlace(NamedTuple):
         return not self.eight_bit and not self.on_host
 
     def on_device(self, layers: int) -> list[int]:
-        """Return the indices of the blocks whose keys and values are on the device. `layers` is the number of all
+        """Return the indices of the blocks with keys and values on the device. `layers` is the number of all
         blocks.
 
         The blocks are evenly spaced. While they compute, the tensors of other blocks are copied from host memory.

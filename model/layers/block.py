@@ -63,7 +63,7 @@ class Block(nn.Module):
 
     @property
     def joint_layers(self) -> tuple[nn.Module, ...]:
-        """The self-attention's q, k and v layers, whose results one matrix product can compute."""
+        """The self-attention's q, k and v layers. One matrix product can compute all three results."""
         return self.self_attn.q, self.self_attn.k, self.self_attn.v
 
     @property
