@@ -183,11 +183,12 @@ class Session(ChunkMaker):
 
     def _load_events(self) -> None:
         """Find the active events in the walk's prompt, and save all events in the walk's folder."""
-        self._update_events()
+        self.update_events()
         if self.events.all:
             self.walk.kept.note("events", self.events.facts())
 
-    def _update_events(self) -> None:
+    def update_events(self) -> None:
+        """Set the active events to the events in the walk's last prompt, and report them."""
         self.events.stand(self.walk.kept.last_prompt[0])
         if self.events.all:
             self._tell("events", {"events": sorted(self.events.active)})
@@ -277,7 +278,7 @@ class Session(ChunkMaker):
 
     def _go_back(self, chunk: int, cause: Input | None = None) -> None:
         self.walk.back(chunk, cause)
-        self._update_events()
+        self.update_events()
         if self.video is not None:
             self.video.cut(self.walk.frames)
         self.pace.rest()

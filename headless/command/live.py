@@ -109,8 +109,9 @@ def _walk(arguments: argparse.Namespace, folder: Path, show: ShowProgress) -> No
     if arguments.own_process and arguments.device in (None, "cuda"):
         start_cuda()  # runs while torch is imported
     with spared_imports(arguments.own_process):
+        from ...live.worlds.example import find_events
         from ...pipeline.threads import use_idle_cores
-        from ..live.opening import LiveSettings, Opened, find_events, plan_live
+        from ..live.opening import LiveSettings, Opened, plan_live
 
         require("aiohttp", '"lingbot-world[live]"')
         require("msgpack", '"lingbot-world[live]"')

@@ -16,7 +16,7 @@ from ..options import PARTS, SIZE
 if TYPE_CHECKING:
     from ...live import Engine, Start
 
-CAUSAL_FOLDER, EXAMPLE, EVENTS = "lingbot_world_fast", "example", "events.json"
+CAUSAL_FOLDER, EXAMPLE = "lingbot_world_fast", "example"
 PROMPT = "A quiet place in the evening light; the camera moves through it."
 WISHES, WISHED = "live.json", ("width", "height", "chunk", "schedule")
 """The name of the file with recommended options for a walk (WISHES), and the names of the options that the file may set

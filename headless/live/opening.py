@@ -15,8 +15,8 @@ from ...live import Engine, Start
 from ...live.camera import WALKING_SPEED
 from ...live.planned import check_walkable, latent_frames, off_release_notes, without_end
 from ...live.replay import Replay
-from ...live.worlds.events import WorldEvent, read_events
-from ...live.worlds.walls import MAP, read_map
+from ...live.worlds.events import WorldEvent
+from ...live.worlds.example import find_map
 from ...model.attention.exact import multiplies_bf16
 from ...options import CELL, ShowProgress, VaeDtype, Window
 from ...pipeline.chunk_loop import ChunkLoop
@@ -42,7 +42,7 @@ from ..preparation import prepare
 from ..process.profile import StageRecorder, silent
 from ..rollout_plan import RolloutPlan
 from ..stages import RunContext, encode_prompts
-from .beginning import EVENTS, EXAMPLE, find_beginning
+from .beginning import find_beginning
 from .previews import find_tiny_decoder
 from .recording import Recording
 
@@ -124,19 +124,6 @@ def plan_live(options: GenerateOptions) -> RolloutPlan:
     return replace(plan, spec=spec, notes=(*notes, *off))
 
 
-def find_events(ckpt_dir: str | Path, named: str | Path | None = None) -> tuple[WorldEvent, ...]:
-    """Return the events in the file `named`, or else in the package's example/events.json. The tuple is empty without
-    such a file. Raises InputError for an invalid file."""
-    return read_events(named or _example_file(ckpt_dir, EVENTS))
-
-
-def _example_file(ckpt_dir: str | Path, name: str) -> Path | None:
-    """Return the file `name` in the example folder in the model's folder or next to it, or None."""
-    folder = Path(ckpt_dir)
-    files = (package / EXAMPLE / name for package in (folder, folder.absolute().parent))
-    return next((file for file in files if file.is_file()), None)
-
-
 def _quick(options: GenerateOptions) -> GenerateOptions:
     """Return the options with unset dtypes replaced by bf16, if the device is a CPU with bf16 instructions. Unset means
     None for `dtype` and "auto" for `vae_dtype`."""
@@ -188,7 +175,6 @@ class Opened:
                     f"{spec.chunk}: request at most these, or start it with more"
                 )
         geometry = explicit_geometry(width, height, spec.geometry.frames, chunk=chunk)
-        map_file = _example_file(self.plan.options.ckpt_dir, MAP)
         return Engine(
             config=spec.config,
             schedule=spec.schedule,
@@ -206,7 +192,7 @@ class Opened:
             decoder="vae" if self.settings.decoder is None else TINY_DECODER,
             new_preview=None if self.settings.decoder is None else self._preview,
             record=Recording,
-            map=None if map_file is None else read_map(map_file),
+            map=find_map(self.plan.options.ckpt_dir),
         )
 
     def engine_of(self, walk: Path) -> Engine:

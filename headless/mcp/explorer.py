@@ -47,7 +47,8 @@ class Explorer:
         the example. `continue_from`: a state's file or the folder of a walk, in place of an image. `seed`: the seed of
         the noise."""
         from ...live import Session
-        from ..live.opening import find_events, open_live
+        from ...live.worlds.example import find_events
+        from ..live.opening import open_live
 
         with self._lock:
             events = find_events(self._ckpt, self._events)

@@ -24,6 +24,7 @@ from ...errors import InputError
 from ...live import Engine, Frames, Session, Start
 from ...live.kept import Kept
 from ...live.planned import check_walkable, latent_frames, without_end
+from ...live.worlds.example import find_events, find_map
 from ...options import FPS, KeyValueMode
 from ...pipeline.geometry import Geometry
 from ...pipeline.memory import estimate_vae
@@ -214,6 +215,7 @@ def _engine(
         dtype=str(run.rollout.patcher.model.get_dtype()).removeprefix("torch."),
         decoder="vae" if run.decoder is None else TINY_DECODER,
         new_preview=None if run.decoder is None else _preview(run.decoder, run.rollout.patcher.load_device),
+        map=find_map(run.rollout.patcher.model.checkpoint.path),
     )
 
 
@@ -245,6 +247,7 @@ def _session(run: LiveRun, engine: Engine, view: LiveView, path: CameraPath | No
         path=None if path is None else path.c2w,
         whole=True,
         moving=run.moving,
+        events=find_events(run.rollout.patcher.model.checkpoint.path) if run.clip is not None and run.text else (),
     )
     try:
         if spec.state is not None:
@@ -338,6 +341,7 @@ class _Walking:
             self.album.cut(facts.get("chunk", 0))
         if kind == "restarted":  # the view still shows the latest prompt
             self._session.walk.prompt(self._prompt, self._session.engine.encode_prompt(self._prompt))
+            self._session.update_events()
         self._view.tell(kind, facts)
 
 

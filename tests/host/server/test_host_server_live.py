@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import random
 import re
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import websocket
 from comfy_server import ComfyServer, FailedPromptError, RejectedPromptError, Run
+from lingbot_world import toy
 from lingbot_world.pipeline.state import load_state
 from safetensors.torch import load_file, save_file
 from tiny_cases import tiny_weights
@@ -73,6 +76,7 @@ class Walker:
     """A client of the view's websocket: JSON, and frames behind their headers."""
 
     def __init__(self, server: ComfyServer, node: str = "live", **options):
+        wait_for(lambda: server.get("/lingbot_world/live/walks")["walks"])  # models load before
         address = f"ws://127.0.0.1:{server.port}/lingbot_world/live?node={node}"
         options.setdefault("suppress_origin", "origin" not in options)
         self.socket = websocket.create_connection(address, timeout=SECONDS, **options)
@@ -266,6 +270,39 @@ def test_the_prompt_changes_by_a_clip_and_the_walk_ends_at_its_longest(comfy_ser
     state = saved_state(comfy_server, became["run"])
     assert [prompt.text for prompt in state.prompts] == ["a castle", "a lake"]
     assert state.frames == 33
+
+
+def test_a_world_with_a_map_has_walls_and_a_world_with_events_has_their_buttons(comfy_server, steered):
+    """The files stand in the package's example folder: to the left a wall is 1.98 units away."""
+    example, maze = comfy_server.base / "models/lingbot_world/toy/example", Path(toy.__file__).parent / "maze/example"
+    shutil.copy(maze / "image.png", comfy_server.base / "input/maze.png")
+    steered = steered.add("clip", "LingBotWorldLoadTextEncoder", text_encoder="toy/models_t5_umt5-xxl-enc-bf16.pth")
+    del steered["live"]["inputs"]["positive"]
+    steered = steered.set("LoadImage", image="maze.png").set(
+        LIVE, clip=["clip", 0], prompt="a maze", frames=961, seed=7
+    )
+    for name in ("map.json", "events.json"):
+        shutil.copy(maze / name, example)
+    try:
+        with queued(comfy_server, steered) as became:
+            walker = Walker(comfy_server)
+            facts = walker.status("started")
+            assert (facts["map"]["at"][:3], facts["map"]["found"]) == ([2.4, -0.9, 1.2], False)
+            assert [event["name"] for event in facts["events"]] == ["night", "snow", "fog"]
+            walker.event("event", "snow")
+            assert walker.status("prompt")["events"] == ["snow"]
+            walker.event("restart", {})
+            walker.status("restarted")
+            assert walker.told[-2] == {"type": "status", "content": "events", "events": ["snow"]}
+            walker.hold("a", "shift")
+            walker.chunk(14)
+            walker.stop()
+    finally:
+        for name in ("map.json", "events.json"):
+            (example / name).unlink()
+    state = saved_state(comfy_server, became["run"])
+    assert -2.0 < state.last_pose[0, 3] < -1.9
+    assert [prompt.text for prompt in state.prompts] == ["a maze. It is in the snow."]
 
 
 @pytest.fixture
