@@ -80,6 +80,12 @@ class SamplingPlan(Plan):
 AnyPlan: TypeAlias = SamplingPlan | RolloutPlan
 
 
+def layer_elements(plan: AnyPlan) -> int:
+    """Return the number of elements that a layer of the model has as its output in one forward."""
+    geometry = plan.chunk_geometry if isinstance(plan, RolloutPlan) else plan.geometry
+    return plan.config.dim * geometry.tokens
+
+
 def make_plan(
     options: GenerateOptions, open_file: Callable[..., Any] = lambda opener, path, *loras: opener(path, *loras)
 ) -> AnyPlan:

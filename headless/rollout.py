@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -71,7 +72,9 @@ def run_rollout(
         if plan.options.save_state is not None and (written := frames.delivery.latents[: frames.written()]):
             with LaterInterruptsWait(hold=True):
                 prompts_made = prompts_of(spoken, None if negative is None else negative.cpu())
-                spec.state_after(torch.cat(written, dim=2), *prompts_made).save(plan.options.save_state)
+                state = spec.state_after(torch.cat(written, dim=2), *prompts_made)
+                threads = torch.get_num_threads() if plan.device.type == "cpu" else 0
+                replace(state, threads=threads).save(plan.options.save_state)
 
     try:
         _write(frames, latents, plan, save)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..camera.pose_folder import PoseFolder
-from ..errors import CameraError, InputError
+from ..errors import CameraError, InputError, LingBotError
 from ..live.worlds.events import by_chunk, check_times, prompts_by_second, read_events
 from ..loaders import Checkpoint
 from ..model.attention.choose_8bit import check_8_bits
@@ -18,7 +18,7 @@ from ..options import Release
 from ..pipeline.geometry import Geometry, first_frame
 from ..pipeline.rollout_memory import DecoderSettings, RolloutPlanner, RolloutWork
 from ..pipeline.spec import RolloutRequest, RolloutSpec, chunk_of, plan_rollout
-from ..pipeline.state import WorldState, load_state
+from ..pipeline.state import WorldState, last_prompt, load_state
 from ..sampling import guide_scales, step_indices
 from ..vae import records, vae_width
 from . import checks
@@ -123,8 +123,9 @@ def plan_causal(inputs: RunInputs, checkpoint: Checkpoint, image: np.ndarray | N
 
 
 def check_saved(saved: Path, options: GenerateOptions, target: Target) -> None:
-    """Check that a state can be written to `saved`. Raises InputError if not, and for an existing file unless
-    `overwrite` is set. The state that the run continues may always be replaced, because the new state contains it."""
+    """Check that a state can be written to `saved`. Raises InputError if not, and for an existing file unless it is a
+    state and `overwrite` is set. The state that the run continues may always be replaced, because the new state
+    contains it."""
     if saved.is_dir():
         raise InputError(f"`save_state` {saved} is a folder; name a file in it")
     if saved.absolute() in (target.path.absolute(), target.growing.absolute()):
@@ -133,8 +134,21 @@ def check_saved(saved: Path, options: GenerateOptions, target: Target) -> None:
     goes_on = before is not None and saved.exists() and saved.samefile(before)
     image = options.image if isinstance(options.image, str | Path) else None
     refuse_existing(saved, options.overwrite or goes_on, image)
+    if saved.exists() and not goes_on:
+        _refuse_foreign(saved)
     check_folder("save_state", saved, saved.parent)
     check_name("save_state", saved)
+
+
+def _refuse_foreign(saved: Path) -> None:
+    """Raise InputError if `overwrite` would replace something other than a state or an empty file."""
+    try:
+        if not saved.is_file() or saved.stat().st_size:
+            last_prompt(saved)
+    except LingBotError as error:
+        raise InputError(
+            f"`save_state` {saved} exists and is not a state; `overwrite` replaces only states: write elsewhere"
+        ) from error
 
 
 def _request(options: GenerateOptions, release: Release) -> RolloutRequest:

@@ -74,6 +74,7 @@ class WorldState:
     release: the release that made the last frames; empty in files without it.
     chunk: the latent frames per chunk.
     flags: float64 [f, 4], the keys W, A, S, D of an action model; None for other models.
+    threads: the number of torch's threads if the command made the last frames on a CPU; otherwise 0.
     """
 
     latent: Tensor
@@ -88,6 +89,7 @@ class WorldState:
     release: str = ""
     chunk: int = CHUNK
     flags: Tensor | None = None
+    threads: int = 0
 
     @property
     def chunks(self) -> int:
@@ -168,6 +170,7 @@ class WorldState:
             "chunk": self.chunk,
             "config": dataclasses.asdict(self.config),
             "release": self.release,
+            "threads": self.threads,
             "prompts": [{"text": prompt.text, "chunks": prompt.chunks} for prompt in self.prompts],
         }
         part = part_of(path)
@@ -225,6 +228,7 @@ def load_state(path: str | Path) -> WorldState:
             release=str(metadata.get("release", "")),
             chunk=_whole("chunk", metadata.get("chunk", CHUNK)),
             flags=tensors.get("flags"),
+            threads=_whole("threads", metadata.get("threads", 0)),
         )
         _check_sizes(state)
         _check_camera(state)

@@ -1,18 +1,24 @@
 """The number of torch's threads on a CPU.
 
 Threads that share a core with other programs delay each other in every layer. So torch gets as many threads as there
-are cores that other programs leave idle. The number is at least half of torch's default, because fewer threads would
-get a smaller share of a busy machine.
+are cores that other programs leave idle, but at most as many as the machine's quota and the size of a layer allow. The
+number is at least half of that limit, because fewer threads would get a smaller share of a busy machine.
 """
 
 import os
+import sys
 import time
-from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 
+ELEMENTS = 2**14
+"""The number of elements of a layer's output that occupy one thread. With fewer the threads would mostly wait for each
+other: a toy of 64x64 pixels has 4,096 elements and gains nothing by a second thread, one of 256x144 gains 20 %."""
+QUOTAS = Path("/sys/fs/cgroup/cpu.max"), Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
+"""The files with a container's CPU quota, of Linux's cgroups in version 2 and version 1."""
 USERS_CHOICES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 """The environment variables by which the user sets the number of threads; they take precedence."""
 SAMPLE = 0.1
@@ -22,15 +28,25 @@ STATISTICS = Path("/proc/stat")
 it is installed."""
 
 
-def use_idle_cores(device: torch.device) -> str:
-    """Set torch's number of threads to the number of idle cores, but at least to half of torch's default.
+def use_idle_cores(device: torch.device, elements: int | None = None, recorded: int = 0) -> str:
+    """Set torch's number of threads to the number of idle cores, within limits.
 
-    The number stays unchanged if `device` is not a CPU, or if OMP_NUM_THREADS or MKL_NUM_THREADS is set. Return a note
-    for the user if other programs are the reason for fewer threads, else an empty string.
+    The upper limit is the smallest of torch's present number, the CPU quota and `elements` / ELEMENTS; the lower limit
+    is half of it. The number stays unchanged if `device` is not a CPU, or if OMP_NUM_THREADS or MKL_NUM_THREADS is set.
+
+    elements: the number of elements of a layer's output (None: no limit).
+    recorded: the number of threads of the run that this run continues, or 0. It is used instead, unless it is larger
+    than torch's present number, because another number would change the last bits.
+
+    Return a note for the user if other programs are the reason for fewer threads, else an empty string.
     """
     if device.type != "cpu" or any(os.environ.get(name) for name in USERS_CHOICES):
         return ""
-    most = _default_threads()
+    default = torch.get_num_threads()
+    if 0 < recorded <= default:
+        torch.set_num_threads(recorded)
+        return ""
+    most = min(default, _quota(), sys.maxsize if elements is None else max(1, elements // ELEMENTS))
     threads = min(most, max(idle_cores(), (most + 1) // 2))
     torch.set_num_threads(threads)
     if threads == most:
@@ -41,18 +57,26 @@ def use_idle_cores(device: torch.device) -> str:
 
 
 def idle_cores() -> int:
-    """Return the number of cores that other programs leave idle, at least 1, measured for SAMPLE seconds. Without
-    statistics all cores count as idle."""
+    """Return the number of cores that other programs leave idle, from 1 to the CPU quota. They are measured for SAMPLE
+    seconds. Without statistics the system's load average counts, and without one all cores are idle."""
     cores = _cores()
-    before, begin = _seconds_of_others(cores), time.perf_counter()
-    time.sleep(SAMPLE)
-    busy = (_seconds_of_others(cores) - before) / (time.perf_counter() - begin)
-    return min(max(1, len(cores) - max(0, round(busy))), len(cores))
+    if not STATISTICS.is_file() and find_spec("psutil") is None:
+        busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0  # the mean of a minute, on macOS
+    else:
+        before, begin = _seconds_of_others(cores), time.perf_counter()
+        time.sleep(SAMPLE)
+        busy = (_seconds_of_others(cores) - before) / (time.perf_counter() - begin)
+    return min(max(1, len(cores) - max(0, round(busy))), len(cores), _quota())
 
 
-@cache
-def _default_threads() -> int:
-    return torch.get_num_threads()
+def _quota() -> int:
+    """Return the number of cores that the container's CPU quota allows, at least 1; a huge number without a quota."""
+    for file in filter(Path.is_file, QUOTAS):
+        quota, *period = file.read_text().split()  # microseconds, or "max" or -1 for no quota
+        if quota.isdecimal():
+            each = period[0] if period else file.with_name("cpu.cfs_period_us").read_text()
+            return max(1, -(-int(quota) // int(each)))
+    return sys.maxsize
 
 
 def _cores() -> set[int]:
@@ -68,10 +92,7 @@ def _seconds_of_others(cores: set[int]) -> float:
         rows = dict(line.split(maxsplit=1) for line in STATISTICS.read_text().splitlines())
         used = [_busy_ticks(rows[f"cpu{core}"].split()) for core in cores if f"cpu{core}" in rows]
         return sum(used) / os.sysconf("SC_CLK_TCK") - own
-    try:
-        psutil = import_module("psutil")
-    except ImportError:
-        return -own
+    psutil = import_module("psutil")
     return sum(each.user + each.system for each in psutil.cpu_times(percpu=True)) - own
 
 

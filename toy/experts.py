@@ -15,7 +15,6 @@ from ..model.config import ModelConfig
 from ..model.quantized import codec
 from ..quantize import comfy
 from ..quantize.writer import QUANT, TensorFile, config_json, linear_weights, write_json
-from ..weights.quantized import FourBitWeight
 
 
 def write_expert(
@@ -68,13 +67,12 @@ def write_expert_folder(
 
 
 def expert_weights(checkpoint: Checkpoint) -> dict[str, Tensor]:
-    """Return every parameter of a checkpoint in float32, by official name. 4-bit weights of bitsandbytes are decoded;
-    other quantized formats are not supported."""
+    """Return every parameter of a checkpoint in float32, by official name. Quantized weights are decoded."""
     found = {}
     for name in checkpoint.shapes:
         weight = checkpoint.quantized.get(name)
-        if isinstance(weight, FourBitWeight):
-            found[name] = weight.rows(torch.arange(weight.shape[0]))
-        else:
+        if weight is None:
             found[name] = checkpoint.tensors[name].view().float()
+        else:
+            found[name] = weight.rows(torch.arange(weight.shape[0]))
     return found

@@ -24,8 +24,9 @@ A PooledDecoder stores them in pools instead (see pooled.py).
 """
 
 NOT_FINITE = (
-    "The latent holds numbers that are not finite (NaN, infinity), which would be black frames: a LoRA's strength may "
-    "be too great, or a file of weights damaged."
+    "The latent holds numbers that are not finite (NaN, infinity), so the video would be black. Possible causes: a "
+    "size or an aspect ratio that the model was not trained for, too great a strength of a LoRA, a damaged file of "
+    "weights."
 )
 REACH = 42
 """The number of latent frames after which an earlier frame no longer affects the decoder's state."""

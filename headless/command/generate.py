@@ -19,7 +19,7 @@ from .flags import Help, add_prompt, add_settings, adder, count, given_prompt, s
 from .like import add_like
 
 if TYPE_CHECKING:
-    import torch
+    from ..plan import AnyPlan
 
 
 def add_generate_command(commands: Any, show: ShowProgress, argv: Sequence[str]) -> None:
@@ -69,7 +69,7 @@ def _generate(show: ShowProgress, arguments: argparse.Namespace) -> None:
         values["device"] = processes.device(arguments.device)
         plan = make_plan(GenerateOptions(**values))
         arguments.output = plan.target.path
-        fewer = _set_threads(arguments, plan.device)
+        fewer = _set_threads(arguments, plan)
         if arguments.dry_run:
             divided(plan, processes)  # raises the errors of the run
         if not processes.first:
@@ -102,24 +102,28 @@ def _generate(show: ShowProgress, arguments: argparse.Namespace) -> None:
         _tell(arguments, f"\n{table(result.stages)}\n\nseed {result.seed}\n{result.path}")
 
 
-def _set_threads(arguments: argparse.Namespace, device: torch.device) -> list[str]:
+def _set_threads(arguments: argparse.Namespace, plan: AnyPlan) -> list[str]:
     """Set torch's number of threads for a run on a CPU. Return a list with a note if other programs leave few idle
     cores.
 
-    By default the number follows the idle cores. With `--like` it is the recorded number, because the order of
-    additions, and so their rounding, depends on it. If a program has called `main` with arguments, torch's number
-    stays.
+    By default the number follows the idle cores and the size of the model's layers. With `--like` or `--continue_from`
+    it is the recorded number, because the order of additions, and so their rounding, depends on it. If a program has
+    called `main` with arguments, torch's number stays.
     """
     import torch
 
     from ...pipeline.threads import use_idle_cores
+    from ..plan import layer_elements
+    from ..rollout_plan import RolloutPlan
 
     if not arguments.own_process:
         return []
     if arguments.record is not None and arguments.record.get("threads"):
         torch.set_num_threads(arguments.record["threads"])
         return []
-    return list(filter(None, [use_idle_cores(device)]))
+    before = plan.spec.state if isinstance(plan, RolloutPlan) else None
+    recorded = 0 if before is None else before.threads
+    return list(filter(None, [use_idle_cores(plan.device, layer_elements(plan), recorded)]))
 
 
 def _prompt_of(arguments: argparse.Namespace) -> str:

@@ -1,13 +1,29 @@
 """The list of saved walks, and the deletion of old ones."""
 
-import shutil
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from ...errors import InputError
-from ...live.folder.head import HEAD, kept_walks, read_head
+from ...live.folder.head import CAMERA, HEAD, kept_walks, read_head
 from ...options import FPS
+
+OWN = (
+    "walk.json*",
+    "walk.state*",
+    "walk.mp4*",
+    "walk.preview.mp4*",
+    "latent.f32",
+    "steps.f64",
+    "poses.f64",
+    "inputs.jsonl",
+    "prompt.*.safetensors",
+    "start.safetensors",
+    "before.state*",
+    "camera/poses.npy",
+    "camera/intrinsics.npy",
+)
+"""The patterns of the files that a walk writes into its folder, and that are deleted with the walk."""
 
 
 def list_walks(folder: Path) -> list[dict[str, Any]]:
@@ -34,15 +50,30 @@ def describe_walks(folder: Path) -> str:
 
 
 def clear_walks(folder: Path, keep: int) -> list[str]:
-    """Delete all but the newest `keep` walks in a folder, and return their names. Raises InputError on a failure."""
+    """Delete all but the newest `keep` walks in a folder, and return their names. Other files in a walk's folder stay,
+    and the name then says so. Raises InputError on a failure."""
     old = kept_walks(folder)
     removed = old[: max(0, len(old) - keep)]
-    for walk in removed:
-        try:
-            shutil.rmtree(walk)
-        except OSError as error:
-            raise InputError(f"the walk {walk} cannot be removed: {error.strerror}") from error
-    return [walk.name for walk in removed]
+    return [walk.name if _remove(walk) else f"{walk.name} (other files in it stay)" for walk in removed]
+
+
+def _remove(walk: Path) -> bool:
+    """Delete the files of a walk, and the folders that are empty then. Of a symbolic link to a walk only the link is
+    deleted. Return whether the walk's folder is gone."""
+    try:
+        if walk.is_symlink():
+            walk.unlink()
+            return True
+        for file in sorted(
+            (file for pattern in OWN for file in walk.glob(pattern)), key=lambda file: file.name == HEAD
+        ):
+            file.unlink()  # the settings file last: until then the walk is listed
+        for folder in (walk / CAMERA, walk):
+            if folder.is_dir() and not any(folder.iterdir()):
+                folder.rmdir()
+    except OSError as error:
+        raise InputError(f"the walk {walk} cannot be removed: {error.strerror}") from error
+    return not walk.exists()
 
 
 def _facts(walk: Path) -> dict[str, Any]:

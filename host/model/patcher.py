@@ -55,6 +55,8 @@ class ExactPatches(_AnyPatcher):
 
     A forward with a higher sigma begins a new chunk.
     """
+    _threads = 0
+    """The number of torch's threads before the sampling run, or 0 before the first run."""
 
     def add_patches(self, patches, strength_patch=1.0, strength_model=1.0):
         patches = completed(patches, self._shapes()) if strength_patch else patches
@@ -112,8 +114,9 @@ class ExactPatches(_AnyPatcher):
     def pre_run(self):
         """Prepare a sampling run. ComfyUI calls this method once per run.
 
-        On a CPU, the number of torch's threads is first fitted to the idle cores.
+        On a CPU, the number of torch's threads is fitted to the idle cores, until `cleanup` restores ComfyUI's number.
         """
+        self._threads = torch.get_num_threads()
         if fewer := use_idle_cores(self.load_device):
             logging.info(fewer)
         super().pre_run()
@@ -152,10 +155,12 @@ class ExactPatches(_AnyPatcher):
         return super().detach(*args, **kwargs)
 
     def cleanup(self):
-        """Free the camera cache, and a causal model's caches and CUDA graphs.
+        """Free the camera cache, and the caches and CUDA graphs of a rollout; restore the number of threads.
 
         ComfyUI calls this method at the end of every sampling run, also after an error.
         """
+        if self._threads not in (0, torch.get_num_threads()):
+            torch.set_num_threads(self._threads)
         self.model.free_camera_cache()
         self.model.camera_cache = CameraCache()
         self.model.kept_by_rollout.clear()

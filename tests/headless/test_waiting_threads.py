@@ -72,7 +72,7 @@ def test_a_busy_machine_gets_fewer_threads_which_the_record_keeps(command, tmp_p
     monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
     monkeypatch.setattr(gc, "freeze", lambda: None)
     monkeypatch.setattr(threads, "STATISTICS", Busy())
-    monkeypatch.setattr(threads, "_default_threads", lambda: 2)
+    monkeypatch.setattr(threads, "ELEMENTS", 1)
 
     def generate(*words):
         torch.set_num_threads(2)
@@ -87,3 +87,47 @@ def test_a_busy_machine_gets_fewer_threads_which_the_record_keeps(command, tmp_p
         picture = min((tmp_path / folder).iterdir())
         assert json.loads(Image.open(picture).info["lingbot_world"])["threads"] == 1
     assert threads.use_idle_cores(torch.device("cpu")) == ""
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize(
+    ("text", "elements", "recorded", "expected"),
+    [
+        (None, None, 0, 8),
+        (None, 3 * threads.ELEMENTS, 0, 3),
+        (None, threads.ELEMENTS // 2, 0, 1),
+        (None, None, 5, 5),
+        (None, None, 9, 8),
+        ("max 100000", None, 0, 8),
+        ("250000 100000", None, 0, 3),
+        ("-1", None, 0, 8),
+        ("150000", None, 0, 2),
+        ("150000", None, 5, 5),
+    ],
+)
+def test_the_number_follows_size_quota_and_state(text, elements, recorded, expected, tmp_path, monkeypatch):
+    for name in threads.USERS_CHOICES:
+        monkeypatch.delenv(name, raising=False)
+    quota = tmp_path / "quota"
+    (tmp_path / "cpu.cfs_period_us").write_text("100000")
+    monkeypatch.setattr(threads, "QUOTAS", (quota,))
+    monkeypatch.setattr(threads, "_cores", lambda: set(range(8)))
+    monkeypatch.setattr(threads, "_seconds_of_others", lambda _cores: 0.0)
+    if text is not None:
+        quota.write_text(text)
+    torch.set_num_threads(8)
+    assert threads.use_idle_cores(torch.device("cpu"), elements, recorded) == ""
+    assert torch.get_num_threads() == expected
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_without_statistics_the_load_average_counts(tmp_path, monkeypatch):
+    for name in threads.USERS_CHOICES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(threads, "STATISTICS", tmp_path / "none")
+    monkeypatch.setattr(threads, "find_spec", lambda _name: None)
+    monkeypatch.setattr(threads, "_cores", lambda: set(range(8)))
+    monkeypatch.setattr(os, "getloadavg", lambda: (3.2, 0.0, 0.0))
+    torch.set_num_threads(8)
+    assert "threads are 5, not 8" in threads.use_idle_cores(torch.device("cpu"))
+    assert torch.get_num_threads() == 5

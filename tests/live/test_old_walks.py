@@ -33,10 +33,12 @@ def test_walks_are_listed_and_all_but_the_last_ones_removed(walks, capsys):
     ]
     assert main(["live", "--walks", str(walks)]) == 0
     assert "3 walks in" in capsys.readouterr().out
+    (walks / "walk-2" / "notes.txt").write_text("the gate at 0:12")
     assert main(["live", "--walks", str(walks), "--keep", "1"]) == 0
     said = capsys.readouterr().out
-    assert "removed walk-1, walk-2" in said
-    assert sorted(path.name for path in walks.iterdir()) == ["walk-3", "walk-of-mine"]
+    assert "removed walk-1, walk-2 (other files in it stay)" in said
+    assert sorted(path.name for path in walks.iterdir()) == ["walk-2", "walk-3", "walk-of-mine"]
+    assert [path.name for path in (walks / "walk-2").iterdir()] == ["notes.txt"]
     assert clear_walks(walks, 1) == []
     assert "1 walks in" in describe_walks(walks)
     assert main(["live"]) == 2

@@ -1,5 +1,6 @@
 """What is refused of a causal run before anything is loaded."""
 
+import os
 import shutil
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ from lingbot_world.headless.checks import find_decoding_device
 from lingbot_world.headless.options import lora_of
 from lingbot_world.headless.plan import make_plan
 from lingbot_world.headless.run import run
+from lingbot_world.pipeline.state import load_state
 from rollout_run_cases import pose_folder, toy_lora
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -55,11 +57,19 @@ def test_a_state_takes_the_place_of_no_other_file_but_of_the_one_it_goes_on_from
     image, state = tmp_path / "photo.png", tmp_path / "first.state"
     shutil.copy(toy_package / "example/image.png", image)
     run(make_plan(causal(frame_num=9, save_state=state)))
+    assert load_state(state).threads == torch.get_num_threads()
     with pytest.raises(InputError, match=f"{image} is the `image`, which would be replaced"):
         make_plan(causal(image=image, save_state=image, overwrite=True, output=tmp_path / "a.mp4"))
     with pytest.raises(InputError, match=f"{state} exists already; write elsewhere, or give `overwrite`"):
         make_plan(causal(save_state=state, output=tmp_path / "a.mp4"))
     make_plan(causal(save_state=state, output=tmp_path / "a.mp4", overwrite=True))
+    (empty := tmp_path / "empty").touch()
+    make_plan(causal(save_state=empty, output=tmp_path / "a.mp4", overwrite=True))
+    os.mkfifo(pipe := tmp_path / "pipe")
+    (words := tmp_path / "words.txt").write_text("a diary")
+    for other in (words, pipe, toy_package / "lingbot_world_fast/model.safetensors"):
+        with pytest.raises(InputError, match=f"`save_state` {other} exists and is not a state; `overwrite`"):
+            make_plan(causal(save_state=other, output=tmp_path / "a.mp4", overwrite=True))
     going_on = {"image": None, "width": None, "height": None, "continue_from": state}
     make_plan(causal(**going_on, save_state=state, output=tmp_path / "a.mp4"))
 

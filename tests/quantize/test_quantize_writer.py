@@ -4,11 +4,11 @@ import pytest
 import torch
 from checkpoint_cases import NF4
 from lingbot_world.loaders import load_expert, open_checkpoint, state_tensors
-from lingbot_world.toy.experts import write_expert, write_expert_folder
+from lingbot_world.toy.experts import expert_weights, write_expert, write_expert_folder
 from safetensors.torch import load_file
 
 
-@pytest.mark.parametrize("quant_type", ["nf4", "fp4", None])
+@pytest.mark.parametrize("quant_type", ["nf4", "fp4", "fp8", None])
 def test_what_is_written_is_read_back(golden, beside_config, quant_type):
     source = load_expert(golden / "model/high_noise_model_fp32.safetensors", dtype=torch.bfloat16)
     file = beside_config / "model.safetensors"
@@ -22,6 +22,8 @@ def test_what_is_written_is_read_back(golden, beside_config, quant_type):
         if not hasattr(tensor, "_qdata"):
             assert torch.equal(tensor, state[name].float())
     assert load_file(file).keys() == checkpoint.tensors.keys()
+    for name, weight in expert_weights(checkpoint).items():
+        assert (weight - state[name].float()).abs().max() <= 0.2 * state[name].float().abs().max()
 
 
 def test_the_written_file_holds_the_community_packages_tensors(golden, tmp_path):
