@@ -194,3 +194,12 @@ def coding_of(head: bytes) -> Coding | None:
     if head[4:8] == b"ftyp" and (at := head.find(b"colrnclx")) >= 0 and len(head) >= at + 12:
         return Coding(*struct.unpack_from(">HH", head, at + 8))
     return None
+
+
+def coding_in_profile(profile: bytes) -> Coding | None:
+    """Return the colour coding in the cicp tag of an ICC profile; None for a profile without this tag."""
+    count = int.from_bytes(profile[128:132], "big")
+    table = (profile[132 + 12 * at :][:12] for at in range(min(count, 100)))
+    start = next((int.from_bytes(tag[4:8], "big") for tag in table if tag[:4] == b"cicp"), None)
+    data = profile[start + 8 :][:2] if start is not None else b""
+    return Coding(*data) if len(data) == 2 else None

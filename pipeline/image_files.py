@@ -10,7 +10,7 @@ from PIL import Image, ImageOps
 
 from ..errors import InputError
 from ..fields import Field, Reported
-from .colours import HDR, HEAD, Coding, coding_of, in_srgb
+from .colours import HDR, HEAD, Coding, coding_in_profile, coding_of, in_srgb
 
 BACKGROUND = 255
 """The grey level, white, on which transparent images are composited, as in browsers."""
@@ -29,6 +29,9 @@ FIELDS = (
     Field(("EXIF interoperability R03",), "applied", "Adobe RGB without a profile."),
     Field(("gAMA", "cHRM", "sRGB"), "applied", "PNG: gamma and primaries, in a file without a profile."),
     Field(("cICP", "nclx"), "applied", "PNG, AVIF, HEIF: primaries. PQ, HLG (HDR) and video range are reported."),
+    Field(
+        ("cicp in a profile",), "reported", "PQ and HLG (HDR): the profile is applied, the brightness is not mapped."
+    ),
     Field(("alpha", "tRNS", "palette"), "applied", "Transparency is composited on white; reported, with --quiet too."),
     Field(("16 bits",), "applied", "Scaled to 8 bits. No value above 4095 is reported."),
     Field(("BitsPerSample", "SMaxSampleValue"), "applied", "TIFF: white of 9 to 15 bits. In colour it is refused."),
@@ -82,7 +85,8 @@ def read_pixels(image: Image.Image, head: bytes = b"") -> Picture:
     white is below 65535, and for raw files of cameras.
     """
     _refuse_other_pixels(image, head)
-    coding, notes = coding_of(head), _coding_notes(coding_of(head))
+    coding = coding_of(head)
+    notes = _coding_notes(coding or coding_in_profile(image.info.get("icc_profile") or b""))
     upright = ImageOps.exif_transpose(image)
     alpha = None
     if upright.mode.startswith("I"):
@@ -153,15 +157,22 @@ def picture_of(path: Path) -> Picture:
     the first is read. Raises InputError for unsupported pixels or a missing pillow-heif, and the errors of Pillow for
     an unreadable file.
     """
-    head = _head(path)
     with open_picture(path) as opened:
         try:
-            pixels, notes = read_pixels(opened, head)
+            pixels, notes = pixels_of(opened)
             frames = getattr(opened, "n_frames", 1)
         except InputError as error:
             raise InputError(f"{path}: {error}") from error
     first = [f"{path} has {frames} images; the video begins with the first."] if frames > 1 else []
-    return Picture(pixels, (*first, *(Reported(f"{path} {note}.") for note in notes)))
+    return Picture(pixels, (*first, *notes))
+
+
+def pixels_of(image: Image.Image) -> Picture:
+    """Return a Picture of an image that Pillow has opened or made. If it is from a file, the notes name the file, and
+    the file's first bytes tell its colour coding. Raises the errors of `read_pixels`."""
+    file = str(getattr(image, "filename", ""))
+    pixels, notes = read_pixels(image, _head(file) if Path(file).is_file() else b"")
+    return Picture(pixels, tuple(Reported(f"{file or 'The image'} {note}.") for note in notes))
 
 
 def _opaque(image: Image.Image) -> Image.Image:
@@ -176,7 +187,7 @@ def _coding_notes(coding: Coding | None) -> list[str]:
         return ["has black at 16 and white at 235, as video has, which is not mapped: it looks pale"]
     if coding is None or coding.transfer not in HDR:
         return []
-    return [f"is HDR ({HDR[coding.transfer]}), which is not mapped: it looks pale; save it as SDR"]
+    return [f"is HDR ({HDR[coding.transfer]}), which is not mapped: it looks pale or dark; save it as SDR"]
 
 
 def _head(source: str | Path | BytesIO) -> bytes:

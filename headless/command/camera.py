@@ -23,9 +23,8 @@ from ...options import FRAMES
 from ...outputs import taken
 from ..files.drawing import check_drawing, save_drawing
 from ..files.existing import refuse_existing
-from ..files.pictures import grey_frames, naming_video, read_image
+from ..files.pictures import frame_notes, grey_frames, naming_video, read_image
 from ..files.target import check_folder
-from ..files.video_reader import video_notes
 from ..options import POSE_FILES, two_sides
 from .flags import add_drawing, add_measuring, add_overwrite, seed, some_path
 
@@ -180,7 +179,7 @@ def _measure(arguments: argparse.Namespace) -> None:
     if arguments.drawing is not None:
         check_drawing(arguments.drawing, arguments.overwrite)
     path, file_notes = _path(arguments)
-    notes = [f"note: {note}" for note in (*file_notes, *video_notes(arguments.video))]
+    notes = [f"note: {note}" for note in (*file_notes, *frame_notes(arguments.video))]
     with naming_video(arguments.video):
         measured = measure.measure_camera(grey_frames(arguments.video), path, arguments.every)
     lines = [*notes, measure.error_words(measured), "", *measure.table(measured), "", *measure.summary(measured)]
@@ -196,7 +195,7 @@ def _from_video(arguments: argparse.Namespace) -> None:
         with naming_video(arguments.video):
             camera = measure.find_camera(grey_frames(arguments.video), arguments.fov_deg)
         path = measure.video_path(camera)
-        for note in video_notes(arguments.video):
+        for note in frame_notes(arguments.video):
             print(f"note: {note}")
         print(*measure.found_words(camera, path, arguments.fov_deg is not None), sep="\n")
         _write(path, arguments)

@@ -30,8 +30,7 @@ def add_measure_command(subparsers: Any) -> None:
 def _measure(arguments: argparse.Namespace) -> None:
     from ...measure import drift  # drawing imports torch
     from ..files.drawing import check_drawing, save_drawing
-    from ..files.pictures import colour_frames, frame_rate, naming_video
-    from ..files.video_reader import video_notes
+    from ..files.pictures import colour_frames, frame_notes, frame_rate, naming_video
 
     if arguments.drawing is not None:
         check_drawing(arguments.drawing, arguments.overwrite)
@@ -41,7 +40,7 @@ def _measure(arguments: argparse.Namespace) -> None:
     with naming_video(arguments.video):
         figures = drift.measure_frames(colour_frames(arguments.video), fps)
     faults = drift.find_faults(figures)
-    notes = [f"note: {note}" for note in video_notes(arguments.video)]
+    notes = [f"note: {note}" for note in frame_notes(arguments.video)]
     lines = [*notes, *drift.words(figures, faults), "", *drift.table(figures)]
     print(json.dumps(drift.as_values(figures, faults), indent=1) if arguments.json else "\n".join(lines))
     if arguments.drawing is not None:

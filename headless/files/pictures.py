@@ -1,18 +1,19 @@
 """Reading of images, and of the frames of a video or of a folder of PNG files, one frame at a time."""
 
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from ...camera.formats.frame_names import in_name_order
 from ...errors import CameraError, InputError
 from ...options import FPS
-from ...pipeline.image_files import Picture, open_picture, picture_of, read_pixels
-from .video_reader import even_rate, video_frames
+from ...pipeline.image_files import Picture, open_picture, picture_of, pixels_of
+from .video_reader import even_rate, video_frames, video_notes
 
 FRAME_SUFFIXES = ((".png",), (".jpg", ".jpeg"), (".webp",), (".tif", ".tiff"), (".bmp",), (".jp2",), (".avif",))
 """The suffixes of image files that can be frames, grouped by format.
@@ -20,8 +21,18 @@ FRAME_SUFFIXES = ((".png",), (".jpg", ".jpeg"), (".webp",), (".tif", ".tiff"), (
 Only the files of the first group that a folder contains are read.
 """
 LARGEST_IMAGE = 200_000_000  # pixels
-BROKEN = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
-"""The exceptions that Pillow raises for a broken file."""
+BROKEN = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    TypeError,
+    RuntimeError,
+    EOFError,
+    ArithmeticError,
+    LookupError,
+    struct.error,
+)
+"""The exceptions that Pillow and its plug-ins raise for a broken file, in addition to DecompressionBombError."""
 
 
 def read_image(image: str | Path | Image.Image | np.ndarray) -> np.ndarray:
@@ -31,7 +42,7 @@ def read_image(image: str | Path | Image.Image | np.ndarray) -> np.ndarray:
     for anything else and for a broken file.
     """
     if isinstance(image, Image.Image):
-        return read_pixels(image).pixels
+        return _read(image).pixels
     if isinstance(image, np.ndarray):
         if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or 0 in image.shape:
             raise InputError(f"`image` {image.dtype} {list(image.shape)}: expected an array uint8 [height, width, 3]")
@@ -45,8 +56,10 @@ def read_image(image: str | Path | Image.Image | np.ndarray) -> np.ndarray:
     return _read(path).pixels
 
 
-def _read(path: Path) -> Picture:
+def _read(path: Path | Image.Image) -> Picture:
     try:
+        if isinstance(path, Image.Image):
+            return pixels_of(path)
         with open_picture(path) as opened:
             if opened.width * opened.height > LARGEST_IMAGE:
                 raise InputError(f"{path}: {opened.width}x{opened.height} pixels are too many; scale it down")
@@ -56,12 +69,20 @@ def _read(path: Path) -> Picture:
     except Image.DecompressionBombError as error:
         raise InputError(f"`image` {path}: too many pixels; scale it down ({error})") from error
     except BROKEN as error:
-        raise InputError(f"`image` {path}: not an image that can be read ({error})") from error
+        raise InputError(f"`image` {path}: not an image that can be read ({reason(error)})") from error
+
+
+def reason(error: Exception) -> str:
+    """Return the first line of one of the exceptions BROKEN, at most 100 characters, for a message to the user."""
+    if isinstance(error, UnidentifiedImageError):
+        return "it begins like no format that is known here"
+    return str(error).partition("\n")[0][:100] or type(error).__name__
 
 
 def image_notes(image: object) -> tuple[str, ...]:
-    """Return notes on metadata of an image file that was applied or ignored, such as a rotation; none for other
-    images."""
+    """Return notes on applied or ignored metadata of an image, such as transparency; none for an array."""
+    if isinstance(image, Image.Image):
+        return _read(image).notes
     return _read(Path(image)).notes if isinstance(image, str | PathLike) else ()
 
 
@@ -105,6 +126,17 @@ def _frames(video: str | Path, mode: str, pixels: str) -> Iterator[np.ndarray]:
     return _of_folder(path, mode) if path.is_dir() else video_frames(path, pixels)
 
 
+def frame_notes(video: str | Path) -> list[str]:
+    """Return notes on applied or ignored properties of a video, or of the first image in a folder."""
+    path = Path(video)
+    if not path.is_dir():
+        return video_notes(path)
+    try:
+        return [*picture_of(_frame_files(path)[0]).notes]
+    except (*BROKEN, Image.DecompressionBombError):
+        return []  # `colour_frames` reports the error
+
+
 def _of_folder(folder: Path, mode: str) -> Iterator[np.ndarray]:
     size = None
     files = _frame_files(folder)
@@ -113,8 +145,8 @@ def _of_folder(folder: Path, mode: str) -> Iterator[np.ndarray]:
             frame = picture_of(file).pixels
         except InputError:
             raise
-        except BROKEN as error:
-            raise InputError(f"{file}: not an image ({error})") from error
+        except (*BROKEN, Image.DecompressionBombError) as error:
+            raise InputError(f"{file}: not an image that can be read ({reason(error)})") from error
         found = f"{frame.shape[1]}x{frame.shape[0]}"
         size = size or found
         if found != size:

@@ -17,7 +17,7 @@ from ..checks import Plan
 from ..many.inputs import named_files, part_files
 from ..options import GenerateOptions
 from .encoding import RECIPE
-from .pictures import BROKEN
+from .pictures import BROKEN, reason
 from .video_reader import on_disk
 
 NOT_KEPT = ("output", "overwrite", "save_state", "seed", "device", "image")
@@ -113,7 +113,7 @@ def _metadata(path: Path) -> Mapping[str, str]:
         with av.open(on_disk(path)) as container:
             return {name.lower(): value for name, value in container.metadata.items()}  # matroska uses capitals
     except BROKEN as error:
-        raise InputError(f"`like` {path}: not a video or PNG file that can be read ({error})") from error
+        raise InputError(f"`like` {path}: not a video or PNG file that can be read ({reason(error)})") from error
 
 
 def options_of(record: dict[str, Any]) -> dict[str, Any]:

@@ -3,12 +3,12 @@
 from io import BytesIO
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from ...errors import InputError
 from ...pipeline.colours import HEAD
 from ...pipeline.image_files import read_pixels
-from ..files.pictures import BROKEN
+from ..files.pictures import BROKEN, reason
 
 MOST_PIXELS = 50_000_000
 READ = ("PNG", "JPEG", "WEBP")
@@ -22,12 +22,10 @@ def read_picture(data: bytes, size: tuple[int, int], *, crop: bool) -> np.ndarra
             if image.width * image.height > MOST_PIXELS:
                 raise InputError(f"the image has {image.width}x{image.height} pixels; scale it down")
             picture = Image.fromarray(read_pixels(image, data[:HEAD]).pixels)
-    except BROKEN as error:
+    except (*BROKEN, Image.DecompressionBombError) as error:
         if isinstance(error, InputError):
             raise
-        # Pillow's message for a file of another kind names a Python object, so it is left out.
-        reason = "" if isinstance(error, UnidentifiedImageError) else f" ({str(error)[:100]})"
-        raise InputError(f"not an image that can be read{reason}; PNG, JPEG and WebP are") from error
+        raise InputError(f"not an image that can be read ({reason(error)}); PNG, JPEG and WebP are") from error
     if crop:
         height, width = size
         share = min(picture.width / width, picture.height / height)

@@ -13,9 +13,11 @@ from fuzz_cases import fuzz
 from lingbot_world.camera.formats import read_camera
 from lingbot_world.camera.pose_folder import load_array
 from lingbot_world.errors import LingBotError
+from lingbot_world.headless.files.pictures import read_image
 from lingbot_world.loaders import open_checkpoint, state_tensors
 from lingbot_world.text import load_tokenizer
 from lingbot_world.weights.files import read_tensors
+from PIL import Image, features
 from safetensors.torch import save_file
 
 
@@ -45,6 +47,15 @@ def test_torch_save_files(tmp_path):
     file = tmp_path / "model.pt"
     torch.save({"a": torch.zeros(100), "b": torch.ones(3, 4)}, file)
     fuzz(lambda: read_tensors(file), file.read_bytes(), file, head=3000)
+
+
+@pytest.mark.parametrize("name", ["x.png", "x.jpg", "x.webp", "x.tif", "x.avif"])
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_pictures(tmp_path, name):
+    if name == "x.avif" and not features.check("avif"):
+        pytest.skip("this Pillow has no AVIF")
+    Image.fromarray(np.arange(48 * 64 * 3, dtype=np.uint8).reshape(48, 64, 3)).save(tmp_path / name)
+    fuzz(lambda: read_image(tmp_path / name), (tmp_path / name).read_bytes(), tmp_path / name, head=600)
 
 
 def test_indexes_of_shards(tmp_path):

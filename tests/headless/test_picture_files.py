@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from lingbot_world.errors import InputError
 from lingbot_world.fields import Reported
-from lingbot_world.headless.files.pictures import colour_frames, grey_frames, image_notes, read_image
+from lingbot_world.headless.files.pictures import colour_frames, frame_notes, grey_frames, image_notes, read_image
 from lingbot_world.headless.live.pictures import read_picture
 from lingbot_world.host.files import image as host_image
-from lingbot_world.pipeline.colours import ADOBE_GAMMA, ADOBE_RGB, PRIMARIES, SRGB, matrix_profile
+from lingbot_world.pipeline.colours import ADOBE_GAMMA, ADOBE_RGB, PRIMARIES, SRGB, _packed, matrix_profile
 from PIL import Image, ImageCms, PngImagePlugin
 
 PATCHES = [
@@ -122,6 +122,23 @@ def test_pngs_code_points(tmp_path):
     assert close(read_image(tmp_path / "a.png"), 2)
     png_with(tmp_path / "a.png", {b"cICP": bytes([9, 16, 0, 1])}, Image.fromarray(SCENE))
     assert "HDR (PQ)" in image_notes(tmp_path / "a.png")[0]
+
+
+def test_pillows_door_and_folders_report_as_files_do(tmp_path):
+    png_with(tmp_path / "a.png", {b"cICP": bytes([12, 13, 0, 1])}, scene_in(P3))
+    assert close(read_image(Image.open(tmp_path / "a.png")), 2)
+    png_with(tmp_path / "a.png", {b"cICP": bytes([9, 16, 0, 1])}, Image.fromarray(SCENE))
+    for notes in (image_notes(Image.open(tmp_path / "a.png")), frame_notes(tmp_path)):
+        assert "a.png is HDR (PQ)" in notes[0]
+    (tmp_path / "a.png").write_bytes(b"no picture")
+    assert frame_notes(tmp_path) == []
+    assert "The image is transparent in places" in image_notes(Image.new("RGBA", (4, 4)))[0]
+
+
+def test_hdr_by_a_profile_is_reported(tmp_path):
+    data = _packed({b"cprt": b"text\0\0\0\0none", b"cicp": b"cicp\0\0\0\0" + bytes([9, 18, 0, 1])})
+    Image.fromarray(SCENE).save(tmp_path / "a.png", icc_profile=data)
+    assert "a.png is HDR (HLG)" in image_notes(tmp_path / "a.png")[0]
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
