@@ -38,7 +38,7 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
-TYPES = {".html": "text/html", ".mjs": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+TYPES = {".html": "text/html", ".mjs": "text/javascript", ".css": "text/css", ".json": "application/json"}
 
 
 @dataclass

@@ -87,7 +87,7 @@ def test_the_video_of_that_walk_follows_it(walked, capsys):
 def test_the_page_stays_small_and_asks_nothing_of_other_sites():
     for path in WEB.iterdir():
         text = path.read_text(encoding="utf-8")
-        assert len(text.splitlines()) <= 300, path.name
+        assert len(text.splitlines()) <= 300 or path.suffix == ".json", path.name
         assert "://" not in text, path.name
         assert "<script>" not in text, path.name
     assert not list(WEB.glob("*.js"))  # ComfyUI would load them into its own page

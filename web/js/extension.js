@@ -1,6 +1,6 @@
 // Registers with ComfyUI, which imports every file below web/; all others only define things.
 
-import { registerExtension } from "./comfy/frontend.js";
+import { language, registerExtension } from "./comfy/frontend.js";
 import { shortenNames } from "./comfy/file_names.js";
 import { showTranslations } from "./comfy/labels.js";
 import { explainPrepareImage } from "./comfy/prepare_image.js";
@@ -12,6 +12,7 @@ import { watchRuns } from "./comfy/runs.js";
 import { addUpload } from "./comfy/upload.js";
 import { keepView } from "./comfy/views.js";
 import { addEditor, showPromoted, WIDGET_TYPE } from "./comfy/widget.js";
+import { speak } from "../live/words.mjs";
 
 const NEW_NODES = [
   drawPreview, explainPrepareImage, addUpload, addToyButton, addQuantizeButton, shortenNames, keepView,
@@ -35,13 +36,15 @@ function hideTooltips(definitions) {
 }
 
 const textOf = async (file) => (await fetch(new URL(file, import.meta.url))).text();
-const [html, live] = await Promise.all(["./editor.html", "../live/index.html"].map(textOf));
+const spoken = speak(language());
+const [html, live] = await Promise.all([...["./editor.html", "../live/index.html"].map(textOf), spoken]);
 
 window.addEventListener("touchmove", keepTouches, true);
 registerExtension({
   name: "lingbotworld.CameraEditor",
   addCustomNodeDefs: hideTooltips,
   setup: () => [watchRuns, showTexts, () => showPromoted(html)].forEach((begin) => begin()),
+  refreshComboInNodes: () => speak(language()), // of another language: ComfyUI then makes all nodes anew
   afterConfigureGraph: showTextsAgain,
   loadedGraphNode: (node) => isOurs(node) && showTranslations(node),
   nodeCreated: (node) => [...NEW_NODES, (each) => addLiveView(live, each)].forEach((add) => add(node)),

@@ -2,6 +2,7 @@
 
 import { Camera } from "./camera.mjs";
 import { smaller } from "./scaled.mjs";
+import { words } from "./words.mjs";
 
 const KINDS = ["image/png", "image/jpeg", "image/webp"];
 const ANY_PROMPT = "The place in the picture, seen by someone who walks through it."; // of whom says nothing
@@ -87,7 +88,7 @@ export class Begin {
       for (const other of this.pictures.children) other.setAttribute("aria-pressed", other === button);
       this.show();
     } catch (error) {
-      if (choice === this.choice) this.#refuse(`The image cannot be used: ${error.message}.`);
+      if (choice === this.choice) this.#refuse(words("The image cannot be used: {message}.", error));
     }
     if (choice === this.choice) this.choice = null;
   }
@@ -114,9 +115,9 @@ export class Begin {
   #use(file) {
     if (!file || this.root.hidden) return undefined;
     return this.#choose(async () => {
-      if (!KINDS.includes(file.type)) throw new Error("it is not a PNG, JPEG or WebP file");
+      if (!KINDS.includes(file.type)) throw new Error(words("it is not a PNG, JPEG or WebP file"));
       const image = await smaller(file);
-      const button = this.#offered(URL.createObjectURL(new Blob([image])), file.name ?? "picture");
+      const button = this.#offered(URL.createObjectURL(new Blob([image])), file.name ?? "");
       const chosen = { button, image, silent: true };
       button.addEventListener("click", () => this.#choose(async () => chosen));
       this.pictures.prepend(button);
@@ -126,7 +127,7 @@ export class Begin {
 }
 
 async function fetched(address) {
-  const response = await fetch(address).catch(() => { throw new Error("the server cannot be reached"); });
-  if (!response.ok) throw new Error(`the server answers ${response.status}`);
+  const response = await fetch(address).catch(() => { throw new Error(words("the server cannot be reached")); });
+  if (!response.ok) throw new Error(words("the server answers {status}", { status: response.status }));
   return new Uint8Array(await response.arrayBuffer());
 }

@@ -1,6 +1,7 @@
 // A picture by the camera: the one at the back where there are two, with a shutter.
 
 import { drawn } from "./scaled.mjs";
+import { words } from "./words.mjs";
 
 export class Camera {
   /**
@@ -28,7 +29,7 @@ export class Camera {
     this.say("");
     if (this.stream) return;
     if (!navigator.mediaDevices) {
-      this.say("The browser gives a camera only to pages on this machine, or by https.");
+      this.say(words("The browser gives a camera only to pages on this machine, or by https."));
       return;
     }
     try {
@@ -40,7 +41,7 @@ export class Camera {
       this.root.querySelector("[data-command=shoot]").focus();
     } catch (error) {
       this.close();
-      this.say(`No camera can be used (${error.message}).`);
+      this.say(words("No camera can be used ({message}).", error));
     }
   }
 
@@ -49,9 +50,9 @@ export class Camera {
       await this.video.play(); // of a shutter that is pressed early
       const bitmap = await createImageBitmap(this.video), picture = await drawn(bitmap);
       this.close();
-      await this.use(new File([picture], "camera", { type: "image/jpeg" }));
+      await this.use(new File([picture], words("camera"), { type: "image/jpeg" }));
     } catch (error) {
-      this.say(`The image could not be taken (${error.message}).`);
+      this.say(words("The image could not be taken ({message}).", error));
     }
   }
 

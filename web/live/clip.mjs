@@ -2,6 +2,7 @@
 // clip is played once more, unseen, and recorded by the browser.
 
 import { begins, Decoder } from "./decode.mjs";
+import { words } from "./words.mjs";
 
 const SECONDS = 10;
 const KINDS = ["video/mp4;codecs=avc1.42E01E", "video/webm;codecs=vp9", "video/webm;codecs=vp8", "video/webm"];
@@ -38,16 +39,16 @@ export class Clip {
    * @param {(context: CanvasRenderingContext2D, camera: number[] | null) => void} paint  called after each frame
    * @returns {Promise<File>} */
   async save(paint = () => {}) {
-    if (!this.batches.length) throw new Error("nothing was walked yet");
+    if (!this.batches.length) throw new Error(words("nothing was walked yet"));
     const kind = globalThis.MediaRecorder && KINDS.find((name) => MediaRecorder.isTypeSupported(name));
-    if (!kind) throw new Error("this browser records no video; Save > Video has the whole walk");
+    if (!kind) throw new Error(words("this browser records no video; Save > Video has the whole walk"));
     const { width, height } = this.batches.at(-1).header, canvas = Object.assign(document.createElement("canvas"), { width, height });
     const context = canvas.getContext("2d", { alpha: false }), stream = canvas.captureStream();
     const recorder = new MediaRecorder(stream, { mimeType: kind, videoBitsPerSecond: BITS }), parts = [];
     const ended = new Promise((resolve, reject) => {
       recorder.ondataavailable = ({ data }) => parts.push(data);
       recorder.onstop = resolve;
-      recorder.onerror = ({ error }) => reject(new Error(error?.message ?? "the recording failed"));
+      recorder.onerror = ({ error }) => reject(new Error(error?.message ?? words("the recording failed")));
     });
     recorder.start(1000);
     await this.#play([...this.batches], (image, camera) => {
@@ -84,7 +85,8 @@ export class Clip {
 export function photo(canvas) {
   return new Promise((resolve, reject) => {
     canvas.toBlob((blob) => {
-      if (blob) resolve(new File([blob], "walk.png", { type: blob.type })); else reject(new Error("nothing is seen yet"));
+      if (blob) resolve(new File([blob], "walk.png", { type: blob.type }));
+      else reject(new Error(words("nothing is seen yet")));
     });
   });
 }

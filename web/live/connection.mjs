@@ -2,6 +2,7 @@
 // or falls silent is taken up again.
 
 import { pack, unpack } from "./msgpack.mjs";
+import { words } from "./words.mjs";
 
 const AGAIN_MS = [300, 700, 1500, 3000, 5000, 5000, 10000, 10000, 10000, 10000];
 const SILENT_MS = 5000; // whoever walks is told figures every second: where nothing comes for so long, nothing will,
@@ -136,7 +137,7 @@ export class Connection {
     socket.onopen = socket.onmessage = socket.onclose = null;
     socket.close(GIVEN_UP);
     this.sent.clear();
-    if (this.tries >= AGAIN_MS.length) { this.#over("The server cannot be reached any more."); return; }
+    if (this.tries >= AGAIN_MS.length) { this.#over(words("The server cannot be reached any more.")); return; }
     this.receiver.status({ content: "lost" });
     this.timer = setTimeout(() => this.#open(), AGAIN_MS[this.tries++]);
   }
@@ -145,7 +146,7 @@ export class Connection {
     if (this.ended) return;
     clearTimeout(this.watch);
     this.ended = true;
-    this.receiver.closed(reason || "The server has closed the connection.");
+    this.receiver.closed(reason || words("The server has closed the connection."));
   }
 
   #received(message) {

@@ -1,5 +1,7 @@
 // What was measured of a walk: from keys to the frames that they are seen in, frames a second, what the server tells.
 
+import { words } from "./words.mjs";
+
 const MOST_ANSWERS = 2000, RECENT = 100;
 const MANY = 50; // turns and parts that are remembered
 
@@ -62,10 +64,12 @@ export class Figures {
     const { server, player, parts } = this, recent = this.answers.slice(-RECENT);
     this.set("rate", player.rate.toFixed(1));
     this.set("latency", recent.length ? `${median(recent)} / ${Math.round(percentile(recent, 0.95))}` : "-");
-    const waited = parts.length && `waited ${median(parts.map((part) => part.waited))}, made ${median(parts.map((part) => part.made))} ms`;
-    this.set("parts", waited || "");
-    this.set("busy", server.busy === undefined ? "" : `busy ${Math.round(100 * server.busy)} %`);
-    this.set("gpu", server.gpu_total ? `${gigabytes(server.gpu_used)} of ${gigabytes(server.gpu_total)} GB` : "");
+    const [waited, made] = ["waited", "made"].map((part) => median(parts.map((each) => each[part])));
+    this.set("parts", parts.length ? words("waited {waited}, made {made} ms", { waited, made }) : "");
+    const { busy, gpu_total: total, gpu_used: used } = server;
+    this.set("busy", busy === undefined ? "" : words("busy {share} %", { share: Math.round(100 * busy) }));
+    const memory = () => words("{used} of {total} GB", { used: gigabytes(used), total: gigabytes(total) });
+    this.set("gpu", total ? memory() : "");
     const drift = Object.entries(server.drift ?? {}).filter(([, ratio]) => typeof ratio === "number");
     this.set("drift", drift.map(([name, ratio]) => `${name} ${ratio.toFixed(2)}`).join(", "));
   }

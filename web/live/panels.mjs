@@ -3,6 +3,7 @@
 import { photo } from "./clip.mjs";
 import { WayMap } from "./map.mjs";
 import { download } from "./save.mjs";
+import { words } from "./words.mjs";
 
 const ASKED_MS = 6000; // that the question stays
 const BRIEFLY = 2500, LONG = 10000; // milliseconds that words stay
@@ -31,7 +32,7 @@ export class Panels {
     again: () => { this.#ask(false); this.view.commands.restart(); this.view.canvas.focus(); },
     stay: () => { this.#ask(false); this.view.canvas.focus(); },
     full: () => this.#full(),
-    photo: () => this.#save("The photo", photo(this.view.canvas)),
+    photo: () => this.#save(words("photo"), photo(this.view.canvas)),
     clip: () => this.#clip(),
     measures: () => download("live.json", new Blob([JSON.stringify(this.view.measures, null, 1)])),
   };
@@ -85,7 +86,7 @@ export class Panels {
     this.view.picture.atOnce = on;
     this.#pressed("turn", on);
     this.#remember("turn", on);
-    this.view.say(on ? "The image rotates at once." : "The image rotates with its next frame.", BRIEFLY);
+    this.view.say(on ? words("The image rotates at once.") : words("The image rotates with its next frame."), BRIEFLY);
   }
 
   #ask(shown) {
@@ -110,7 +111,7 @@ export class Panels {
 
   #full() {
     const whole = this.view.place.root.host ?? document.documentElement;
-    const no = () => this.view.say("This browser has no full screen.", LONG);
+    const no = () => this.view.say(words("This browser has no full screen."), LONG);
     if (document.fullscreenElement) document.exitFullscreen();
     else if (whole.requestFullscreen) whole.requestFullscreen().catch(no);
     else no();
@@ -119,18 +120,19 @@ export class Panels {
   async #clip() {
     if (this.recording) return;
     this.recording = true;
-    this.view.say("Recording the last ten seconds. Keep this page open ...", LONG);
-    await this.#save("The clip", this.view.clip.save((context, camera) => this.view.maze?.paint(context, camera)));
+    this.view.say(words("Recording the last ten seconds. Keep this page open ..."), LONG);
+    await this.#save(words("clip"), this.view.clip.save((context, camera) => this.view.maze?.paint(context, camera)));
     this.recording = false;
   }
 
+  /** @param {string} what  in the reader's language @param {Promise<File>} made */
   async #save(what, made) {
     try {
       const file = await made;
       download(file.name, file);
-      this.view.say(`${what} is saved.`, BRIEFLY);
+      this.view.say(words("The {what} is saved.", { what }), BRIEFLY);
     } catch (error) {
-      this.view.say(`${what} cannot be saved: ${error.message}`, LONG);
+      this.view.say(words("The {what} cannot be saved: {message}", { what, message: error.message }), LONG);
     }
   }
 

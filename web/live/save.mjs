@@ -1,13 +1,16 @@
 // Files are saved beside a page that stays: a link that the server answers with an error would take its place.
 
+import { words } from "./words.mjs";
+
 const REVOKED_MS = 60000; // a browser may begin to read later
 const LONGEST_REASON = 300;
 
 /** Saves what an address answers. Throws an Error that says why it cannot be. */
 export async function save(address) {
-  const response = await fetch(address).catch(() => { throw new Error("the server cannot be reached"); });
-  if (!response.ok) throw new Error((await reasonOf(response)) || `the server answers ${response.status}`);
-  const blob = await response.blob().catch(() => { throw new Error("the connection is lost"); });
+  const response = await fetch(address).catch(() => { throw new Error(words("the server cannot be reached")); });
+  const { status } = response;
+  if (!response.ok) throw new Error((await reasonOf(response)) || words("the server answers {status}", { status }));
+  const blob = await response.blob().catch(() => { throw new Error(words("the connection is lost")); });
   download(named(response) ?? "walk", blob);
 }
 

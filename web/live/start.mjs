@@ -7,6 +7,7 @@ import { playsH264 } from "./player.mjs";
 import { offerWalks } from "./replay.mjs";
 import { save } from "./save.mjs";
 import { LONG, View } from "./view.mjs";
+import { speak, translate, words } from "./words.mjs";
 
 const WALKS = ["KeyW", "KeyA", "KeyS", "KeyD"]; // who holds one of these walks in
 const ENDPOINT = "v1/realtime_video/generate";
@@ -15,6 +16,10 @@ const query = (name) => new URLSearchParams(location.search).get(name);
 const WALKED = document.querySelector(".walks");
 let replays = false; // the server can make a walk again
 let image = null; // that is walked in; another may be chosen meanwhile
+
+await speak(document.documentElement.lang);
+translate(document.documentElement);
+document.documentElement.removeAttribute("data-untranslated");
 
 const view = new View({
   root: document,
@@ -63,7 +68,7 @@ async function walk(start) {
 async function replay(name, prompt) {
   await walk({ image: null, prompt, name });
   view.stage.querySelector(".hold").hidden = true;
-  view.say(`${name} is replayed ...`);
+  view.say(words("{name} is replayed ...", { name }));
 }
 
 /** Shows the pictures. @param {boolean} walks  there is a walk to go back to */
@@ -99,13 +104,13 @@ function offerFiles({ resume }) {
 async function saved(event) {
   const link = event.currentTarget;
   event.preventDefault();
-  if (!link.href) { view.say("There is nothing to save yet.", LONG); return; }
+  if (!link.href) { view.say(words("There is nothing to save yet."), LONG); return; }
   if (link.ariaBusy === "true") return;
   link.ariaBusy = "true";
   try {
     await save(link.href);
   } catch (error) {
-    view.say(`This cannot be saved: ${error.message}`, LONG);
+    view.say(words("This cannot be saved: {message}", error), LONG);
   } finally {
     link.ariaBusy = "false";
   }

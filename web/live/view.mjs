@@ -12,6 +12,7 @@ import { Picture } from "./picture.mjs";
 import { playsH264, Player } from "./player.mjs";
 import { Quality } from "./quality.mjs";
 import { Steps } from "./steps.mjs";
+import { words } from "./words.mjs";
 
 const BACK_SECONDS = 2;
 const BRIEFLY = 2500; // milliseconds that words stay over the picture
@@ -67,7 +68,7 @@ export class View {
       closed: (reason) => this.leave(WALK_OVER.test(reason) ? this.#over : reason),
     });
     this.show("walk");
-    this.say("Making the first frames ...");
+    this.say(words("Making the first frames ..."));
     this.canvas.focus();
   }
 
@@ -114,8 +115,8 @@ export class View {
     this.stage.querySelector(".notice").textContent = text;
   }
 
-  /** What is said over the picture. */
-  get words() {
+  /** The text over the picture. */
+  get notice() {
     return this.stage.querySelector(".notice").textContent;
   }
 
@@ -161,37 +162,39 @@ export class View {
       this.input.runs = message.speed !== undefined;
       this.picture.began(message);
       this.#sentAsAsked(this.connection.init, message);
-      this.measured.set("window", `window ${message.window}+${message.sink}, chunk ${message.chunk}${message.preview ? ", preview" : ""}`);
+      const sizes = words("window {window}+{sink}, chunk {chunk}", message);
+      this.measured.set("window", message.preview ? words("{sizes}, preview", { sizes }) : sizes);
       this.#map(message);
       this.panels.started(message);
       this.events.show(message.events, message.active);
       this.steps.forget();
       this.#pauseShown(false);
-      if (this.unsent) this.say("The prompt was not sent. Send it again.", LONG);
+      if (this.unsent) this.say(words("The prompt was not sent. Send it again."), LONG);
       this.unsent = false;
       this.place.started?.(message, again);
       this.input.tellAll(again);
     },
-    waiting: ({ place }) => this.say(`Somebody is walking here. You are number ${place} in line.`),
+    waiting: ({ place }) => this.say(words("Somebody is walking here. You are number {place} in line.", { place })),
     figures: (message) => {
       this.measured.server = message;
       this.#adapt(message);
       if (message.paused !== undefined) this.#pauseShown(message.paused);
     },
-    paused: () => { this.#pauseShown(true); this.say("Paused. Press a key to go on.", Infinity); },
+    paused: () => { this.#pauseShown(true); this.say(words("Paused. Press a key to go on."), Infinity); },
     resumed: () => this.#pauseShown(false),
     still: () => this.player.rest(),
     drift: ({ reason }) => this.say(reason, LONG),
     stuck: ({ reason }) => this.say(reason, BRIEFLY),
-    found: ({ seconds }) => {
+    found: ({ seconds: exact }) => {
       if (this.maze) this.maze.map.found = true;
-      this.say(`You found the golden crate in ${Math.round(seconds)} seconds. R begins again.`, LONG);
+      const seconds = Math.round(exact);
+      this.say(words("You found the golden crate in {seconds} seconds. R begins again.", { seconds }), LONG);
     },
-    prompt: ({ text, events }) => { this.events.mark(events); this.say(`Now: ${text}`, BRIEFLY); },
+    prompt: ({ text, events }) => { this.events.mark(events); this.say(words("Now: {text}", { text }), BRIEFLY); },
     events: ({ events }) => this.events.mark(events),
     back: ({ chunk }) => this.#cut(chunk),
     restarted: ({ folder }) => { this.facts = { ...this.facts, folder }; this.#cut(0); this.#map({ map: this.facts.map && { ...this.facts.map, found: false } }); this.panels.begin(); },
-    lost: () => this.say(`The connection is lost. Reconnecting ...${this.unsent ? ` ${UNSENT}` : ""}`),
+    lost: () => this.say(`${words("The connection is lost. Reconnecting ...")} ${this.unsent ? unsent() : ""}`.trim()),
     kept: ({ reason }) => this.say(reason, LONG),
     failed: ({ reason }) => this.#failed(reason),
     ended: () => this.leave(this.#over),
@@ -224,7 +227,7 @@ export class View {
     if (!paused && this.said === Infinity) this.say(); // that it is paused
     const button = this.bar.querySelector('[data-command="pause"]');
     button.setAttribute("aria-pressed", paused);
-    button.textContent = paused ? "Go on" : "Pause";
+    button.textContent = paused ? words("Go on") : words("Pause");
   }
 
   /** What does not arrive in time is sent smaller, and what does larger again. */
@@ -257,7 +260,8 @@ export class View {
 
   /** What is said of a walk that ends, as it is wished for. */
   get #over() {
-    return `The walk is over.${this.facts ? ` It is kept in ${this.facts.folder}.` : ""}`;
+    const { folder } = this.facts ?? {};
+    return folder ? words("The walk is over. It is kept in {folder}.", { folder }) : words("The walk is over.");
   }
 
   #key(event) {
@@ -280,15 +284,15 @@ export class View {
     const { prompt, refresh } = this.bar;
     if (prompt.value.trim() && !this.connection?.send("prompt", { text: prompt.value, refresh: refresh.checked })) {
       this.unsent = true;
-      this.say(UNSENT, LONG);
+      this.say(unsent(), LONG);
     } else if (prompt.value.trim() && refresh.checked) {
-      this.say("Recomputing the past frames with this prompt ...", LONG);
+      this.say(words("Recomputing the past frames with this prompt ..."), LONG);
     }
     this.canvas.focus();
   }
 }
 
-const UNSENT = "The prompt is not sent; it stays in the text line.";
+const unsent = () => words("The prompt is not sent; it stays in the text line.");
 const SHORT = {
   Space: "pause", Backspace: "back", KeyR: "ask", KeyO: "picture", KeyF: "full", KeyP: "photo", KeyC: "clip", KeyG: "figures",
   KeyM: "map", KeyT: "turn", KeyH: "help",

@@ -74,6 +74,9 @@ export function refreshLists() {
 
 // The page
 
+/** The language that the user chose, such as "ja". @returns {string} */
+export const language = () => app.extensionManager.setting.get("Comfy.Locale");
+
 /** A message that goes by itself. @param {"success" | "warn" | "error"} severity */
 export const toast = (severity, summary, detail, life) =>
   app.extensionManager.toast.add({ severity, summary, detail, life });
@@ -93,10 +96,10 @@ export function addElement(node, name, type, element, options, saved = false) {
   return widget;
 }
 
-/** Adds a button, which is neither saved nor queued. */
-export function addButton(node, label, press) {
-  const button = node.addWidget("button", label, null, press, { serialize: false });
-  button.serialize = false;
+/** Adds a button, which is neither saved nor queued. A workflow knows its name, which is English; the label is seen. */
+export function addButton(node, name, label, press) {
+  const button = node.addWidget("button", name, null, press, { serialize: false });
+  Object.assign(button, { label, serialize: false });
   return button;
 }
 

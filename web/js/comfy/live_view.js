@@ -3,6 +3,7 @@
 import { addElement, ask, listen, openWorkflow, pageId, unlisten, urlOf } from "./frontend.js";
 import { textCodec } from "../../live/connection.mjs";
 import { View } from "../../live/view.mjs";
+import { translate, words } from "../../live/words.mjs";
 import { forwardToCanvas } from "./canvas_events.js";
 import { imageNodes, loadedPicture, nearestPicture, viewUrl } from "./picture.js";
 import { videoOf } from "./video_size.js";
@@ -11,9 +12,9 @@ const NODE = "LingBotWorldLive", TYPE = "LINGBOT_LIVE_VIEW";
 const ADDRESS = "/lingbot_world/live"; // of host/sampling/live_route.py
 const WALKS = "lingbot_world.walks", START = "lingbot_world.start"; // of host/sampling/live_view.py
 const HEIGHT = 400, WIDTH = 520; // of the widget at least, of a new node
-const HINT = "Press Run, and walk here: W A S D, arrows, mouse or gamepad. Then Stop.";
-const ELSEWHERE = "A walk is running in another tab or window. A run of this one waits for its end.";
-const PAUSED = "A walk of another workflow is paused: go back to its tab.";
+const hint = () => words("Press Run, and walk here: W A S D, arrows, mouse or gamepad. Then Stop.");
+const elsewhere = () => words("A walk is running in another tab or window. A run of this one waits for its end.");
+const paused = () => words("A walk of another workflow is paused: go back to its tab.");
 const LOOK_MS = 1000; // from one look at the start image to the next, while nobody walks
 const KEYS = ["keydown", "keyup", "keypress", "copy", "cut", "paste"];
 
@@ -26,8 +27,8 @@ function fill(host, html) {
   }
   page.querySelectorAll("[data-save], [data-command=picture], .pictured").forEach((element) => element.remove());
   const stop = page.querySelector("[data-command=leave]");
-  Object.assign(stop, { textContent: "Stop", title: "End the walk; the node outputs it" });
-  root.append(page.querySelector(".stage"), page.querySelector(".bar"));
+  Object.assign(stop, { textContent: words("Stop"), title: words("End the walk; the node outputs it") });
+  root.append(...[".stage", ".bar"].map((part) => translate(page.querySelector(part))));
   return root;
 }
 
@@ -55,7 +56,7 @@ function started(view, { steered, prompts, prompt }, again) {
   for (const element of view.bar.querySelectorAll(".prompt, .refresh, [type=submit]")) element.hidden = !prompts;
   view.input.active = steered;
   view.stage.querySelector(".hold").hidden ||= !steered;
-  if (!steered || !again) view.say(steered ? "" : "The camera follows the recorded path.");
+  if (!steered || !again) view.say(steered ? "" : words("The camera follows the recorded path."));
 }
 
 /** Has a view that nobody walks in show the start image, as the walk will begin. */
@@ -82,7 +83,7 @@ async function takeUp(node, walk, say) {
   const running = answer.ok ? (await answer.json()).find((id) => isOf(node, id)) : undefined;
   if (!running) return;
   if (!walkedIn || walkedIn === openWorkflow()) walk({ detail: running });
-  else say(PAUSED);
+  else say(paused());
 }
 
 /** @param {string} html  of live/index.html */
@@ -90,7 +91,7 @@ export function addLiveView(html, node) {
   if (node.comfyClass !== NODE) return null;
   const host = Object.assign(document.createElement("div"), { className: "lbw-live", tabIndex: -1 });
   const view = new View({
-    root: fill(host, html), left: (reason) => { view.say(reason || HINT); showStart(node, view); },
+    root: fill(host, html), left: (reason) => { view.say(reason || hint()); showStart(node, view); },
     started: (message, again) => started(view, message, again),
   });
   const walk = ({ detail }) => {
@@ -102,10 +103,10 @@ export function addLiveView(html, node) {
     view.walk(output, addressOf(detail), textCodec());
   };
   const waits = async () => {
-    const elsewhere = !view.connection && await walkElsewhere().catch(() => false);
+    const others = !view.connection && await walkElsewhere().catch(() => false);
     if (view.connection || !node.graph) return;
-    if (!elsewhere && [ELSEWHERE, PAUSED].includes(view.words)) view.say(HINT);
-    else if (elsewhere && view.words !== PAUSED) view.say(ELSEWHERE);
+    if (!others && [elsewhere(), paused()].includes(view.notice)) view.say(hint());
+    else if (others && view.notice !== paused()) view.say(elsewhere());
   };
   const start = ({ detail: { node: running, image, width, height } }) => {
     if (!node.graph || !isOf(node, running) || "seen" in view.stage.dataset) return;
@@ -114,7 +115,7 @@ export function addLiveView(html, node) {
   keepKeys(host);
   forwardToCanvas(host);
   host.addEventListener("focusout", () => view.input.letGo());
-  view.say(HINT);
+  view.say(hint());
   listen("executing", walk);
   listen(WALKS, waits);
   listen(START, start);
@@ -130,6 +131,6 @@ export function addLiveView(html, node) {
     onRemove?.call(this);
   };
   node.setSize([Math.max(node.size[0], WIDTH), node.size[1]]);
-  takeUp(node, walk, (words) => view.say(words)).then(waits).catch(() => {}); // no server: there is no walk
+  takeUp(node, walk, (text) => view.say(text)).then(waits).catch(() => {}); // no server: there is no walk
   return widget;
 }

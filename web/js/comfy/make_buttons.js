@@ -5,6 +5,7 @@ import {
   addButton, allNodes, createNode, linkOf, queueNode, redrawGraph, refreshLists, setField, toast,
 } from "./frontend.js";
 import { rememberPicture } from "./picture.js";
+import { words } from "../../live/words.mjs";
 
 const EXPERTS = "LingBotWorldLoadExperts", TOY = "LingBotWorldToyPackage", QUANTIZE = "LingBotWorldQuantize";
 const PACK = "LingBotWorld";
@@ -41,17 +42,17 @@ async function runAlone(node) {
 
 /** Adds the button that runs a node alone. After a run has the lists on the canvas show what the node made, and tells
  * of it; not after a later run of the workflow that found everything `ready`. */
-function makeByButton(node, label, tellOf, ready = /(?!)/) {
+function makeByButton(node, name, label, tellOf, ready = /(?!)/) {
   const { onExecuted } = node;
   let pressed = false;
-  addButton(node, label, () => { pressed = true; return runAlone(node); });
+  addButton(node, name, label, () => { pressed = true; return runAlone(node); });
   node.onExecuted = function (output) {
     onExecuted?.call(this, output);
     rememberPicture(node, output?.start?.[0]);
-    const words = output?.text?.[0] ?? "", isNews = pressed || !ready.test(words);
+    const said = output?.text?.[0] ?? "", isNews = pressed || !ready.test(said);
     pressed = false;
     if (!isNews) return;
-    tellOf(words);
+    tellOf(said);
     refreshLists();
   };
 }
@@ -111,19 +112,22 @@ function useToy(toy) {
   }
   redrawGraph();
   refreshLists();
-  const set = `Loaders, size (256x144), frames (at most ${most}), window and prompt of this workflow`;
-  tell("Toy package", `${set} are the toy's.`);
+  tell(words("Toy package"), words(
+    "Loaders, size (256x144), frames (at most {most}), window and prompt of this workflow are the toy's.", { most },
+  ));
 }
 
 /** Keeps a new node of any type as it is, unless it is Toy Package. */
 export function addToyButton(node) {
   if (node.comfyClass !== TOY) return;
-  makeByButton(node, "Make the toy package", (said) => tell("Toy package", said), /^Ready/);
-  addButton(node, "Use the toy", () => useToy(node));
+  const label = words("Make the toy package");
+  makeByButton(node, "Make the toy package", label, (said) => tell(words("Toy package"), said), /^Ready/);
+  addButton(node, "Use the toy", words("Use the toy"), () => useToy(node));
 }
 
 /** Keeps a new node of any type as it is, unless it is Quantize. */
 export function addQuantizeButton(node) {
   if (node.comfyClass !== QUANTIZE) return;
-  makeByButton(node, "Quantize now", () => tell("Quantize", "The 4-bit package is ready, and the loaders list it."));
+  const done = () => tell(words("Quantize"), words("The 4-bit package is ready, and the loaders list it."));
+  makeByButton(node, "Quantize now", words("Quantize now"), done);
 }

@@ -3,6 +3,7 @@
 import { addElement } from "./frontend.js";
 import { loadedPicture } from "./picture.js";
 import { preparedSize, widgetNamed } from "./video_size.js";
+import { words } from "../../live/words.mjs";
 
 const NODE = "LingBotWorldPrepareImage";
 const EXPLICIT = "width and height";
@@ -32,21 +33,29 @@ const percent = (share) => `${Math.round(100 * share)} %`;
 function change(from, to, fit) {
   const ratio = to / from;
   if (Math.abs(ratio - 1) < SAME_SHAPE) return "";
-  const [lost, side] = ratio > 1 ? [1 - 1 / ratio, "height"] : [1 - ratio, "width"];
-  if (fit === "crop") return `, ${percent(lost)} of its ${side} cut`;
-  if (fit === "pad") return ratio > 1 ? ", black at the sides" : ", black above and below";
-  return ratio > 1 ? `, stretched ${percent(ratio - 1)} wider` : `, stretched ${percent(1 / ratio - 1)} taller`;
+  const isWider = ratio > 1, larger = percent((isWider ? ratio : 1 / ratio) - 1);
+  const lost = percent(isWider ? 1 - 1 / ratio : 1 - ratio);
+  const inEachFit = isWider ? {
+    crop: words(", {lost} of its height cut", { lost }),
+    pad: words(", black at the sides"),
+    stretch: words(", stretched {larger} wider", { larger }),
+  } : {
+    crop: words(", {lost} of its width cut", { lost }),
+    pad: words(", black above and below"),
+    stretch: words(", stretched {larger} taller", { larger }),
+  };
+  return inEachFit[fit] ?? inEachFit.stretch;
 }
 
 /** The line on the node. @param {{width: number, height: number} | null} picture */
 function story(node, picture) {
   const made = preparedSize(node, picture ? picture.width / picture.height : NaN);
-  if (!made?.width) return "the size is known once the image is: it takes the image's shape";
+  if (!made?.width) return words("the size is known once the image is: it takes the image's shape");
   const size = `${made.width}x${made.height}`;
-  if (!picture) return `video ${size}`;
-  const { width, height } = picture;
-  const changed = change(width / height, made.width / made.height, widgetNamed(node, "fit")?.value);
-  return `${width}x${height} becomes ${size}${changed}`;
+  if (!picture) return words("video {size}", { size });
+  const { width, height } = picture, aspects = [width / height, made.width / made.height];
+  const changed = change(...aspects, widgetNamed(node, "fit")?.value);
+  return `${words("{width}x{height} becomes {size}", { width, height, size })}${changed}`;
 }
 
 function addLine(node) {

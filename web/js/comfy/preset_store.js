@@ -1,6 +1,7 @@
 // Keeps the user's own moves where ComfyUI keeps what belongs to a user, so that every browser has them.
 
 import { loadUserFile, saveUserFile } from "./frontend.js";
+import { words } from "../../live/words.mjs";
 
 const FILE = "lingbot_world_camera_moves.json";
 const NOT_FOUND = 404;
@@ -10,7 +11,8 @@ export const presetStore = {
   async load() {
     const answer = await loadUserFile(FILE);
     if (answer.status === NOT_FOUND) return {};
-    if (!answer.ok) throw new Error(`ComfyUI answered ${answer.status} ${answer.statusText}`);
+    const { ok, status, statusText: reason } = answer;
+    if (!ok) throw new Error(words("ComfyUI answered {status} {reason}", { status, reason }));
     return answer.json();
   },
 

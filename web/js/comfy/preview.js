@@ -4,26 +4,27 @@ import { addElement, ask } from "./frontend.js";
 import { viewUrl } from "./picture.js";
 import { promptOf } from "./prompt.js";
 import { watchQueued } from "./runs.js";
+import { words } from "../../live/words.mjs";
 
 const NODE = "LingBotWorldCameraPreview";
 const ADDRESS = "/lingbot_world/camera_preview"; // of host/files/drawing.py
 const SIZE = [680, 620]; // of a new node, in which its drawing can be read
 const LEAST_HEIGHT = 240;
 const CHECK_MS = 400;
-const NO_PATH = "Connect a camera to see its path.", LATER = "Drawn when the workflow runs.";
+const noPath = () => words("Connect a camera to see its path."), later = () => words("Drawn when the workflow runs.");
 const NOTHING_DRAWN = 204, PICTURE = "image/png";
 const pen = document.createElement("canvas").getContext("2d"); // turns any colour into #rrggbb
 
 /** The picture and the line of words of which one is seen. */
 function addFace(node) {
-  const element = document.createElement("div"), picture = new Image(), words = document.createElement("div");
+  const element = document.createElement("div"), picture = new Image(), line = document.createElement("div");
   element.className = "lbw-preview";
-  element.append(picture, words);
+  element.append(picture, line);
   const box = { display: "flex", alignItems: "center", justifyContent: "center", overflow: "hidden" };
   Object.assign(element.style, { ...box, width: "100%", height: "100%", minHeight: `${LEAST_HEIGHT}px` });
   Object.assign(picture.style, { width: "100%", height: "100%", objectFit: "contain", display: "none" });
-  Object.assign(words.style, { font: "13px sans-serif", color: "var(--input-text, #ddd)", padding: "8px" });
-  picture.alt = "the camera path";
+  Object.assign(line.style, { font: "13px sans-serif", color: "var(--input-text, #ddd)", padding: "8px" });
+  picture.alt = words("the camera path");
   const options = { getMinHeight: () => LEAST_HEIGHT, hideOnZoom: false };
   const widget = addElement(node, "drawing", "LINGBOT_DRAWING", element, options);
   return {
@@ -33,12 +34,12 @@ function addFace(node) {
       if (picture.src.startsWith("blob:")) URL.revokeObjectURL(picture.src);
       Object.assign(picture, { src: url });
       Object.assign(picture.style, { display: "block" });
-      words.textContent = "";
+      line.textContent = "";
     },
     /** @param {string} text */
     say(text) {
       Object.assign(picture.style, { display: "none" });
-      words.textContent = text;
+      line.textContent = text;
     },
   };
 }
@@ -48,7 +49,7 @@ async function draw(face, asked, isCurrent) {
   const headers = { "Content-Type": "application/json" };
   const answer = await ask(ADDRESS, { method: "POST", headers, body: JSON.stringify(asked) });
   if (answer.status === NOTHING_DRAWN) {
-    if (isCurrent()) face.say(LATER);
+    if (isCurrent()) face.say(later());
   } else if (answer.headers.get("Content-Type") === PICTURE) {
     const picture = await answer.blob();
     if (isCurrent()) face.show(URL.createObjectURL(picture));
@@ -92,11 +93,11 @@ export function drawPreview(node) {
     const isCurrent = () => drawn === recipe && lit === light && !made; // a run may have drawn it meanwhile
     if (made) showMade();
     else if (recipe) draw(face, { ...JSON.parse(recipe), light }, isCurrent).catch((error) => face.say(error.message));
-    else face.say(recipe === null ? NO_PATH : LATER);
+    else face.say(recipe === null ? noPath() : later());
   };
   const timer = setInterval(refresh, CHECK_MS), { onRemoved, onExecuted } = node;
   const isOfThis = watchQueued(face.widget, () => recipeOf(node));
-  face.say(NO_PATH);
+  face.say(noPath());
   const take = async (output) => {
     if (!output?.drawing?.length || !await isOfThis()) return;
     before = drawn = recipeOf(node);

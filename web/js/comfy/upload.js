@@ -1,6 +1,7 @@
 // Lets camera files be chosen or dropped on the nodes that read them, as core's image loaders do.
 
 import { addButton, ask, setField, toast } from "./frontend.js";
+import { words } from "../../live/words.mjs";
 
 const ADDRESS = "/lingbot_world/camera_files"; // of host/files/uploads.py
 const KINDS = [".npy", ".npz", ".json", ".txt", ".csv", ".tum", ".bin", ".zip"];
@@ -11,7 +12,7 @@ const isCameraFile = (name) => KINDS.some((kind) => name.toLowerCase().endsWith(
 
 /** A message that goes by itself. */
 function tell(severity, detail) {
-  toast(severity, "LingBot-World camera files", detail, 8000);
+  toast(severity, words("LingBot-World camera files"), detail, 8000);
 }
 
 /** Puts a node's list on what the server has stored. */
@@ -32,7 +33,7 @@ async function send(node, widget, kind, files) {
     if (answer.ok) choose(node, widget, said);
     else tell("error", said.error);
   } catch (error) {
-    tell("error", `The files could not be sent: ${error.message}`);
+    tell("error", words("The files could not be sent: {message}", error));
   }
 }
 
@@ -81,9 +82,9 @@ export function addUpload(node) {
   const take = (files) => {
     const ours = files.filter(([name]) => isCameraFile(name));
     if (ours.length) return send(node, widget, kind, ours);
-    return tell("warn", `Expected ${KINDS.join(", ")}.`);
+    return tell("warn", words("Expected {kinds}.", { kinds: KINDS.join(", ") }));
   };
-  addButton(node, BUTTON, () => openChooser(take));
+  addButton(node, BUTTON, words("choose files to upload"), () => openChooser(take));
   node.onDragOver = carriesFiles;
   node.onDragDrop = async (event) => {
     if (!carriesFiles(event)) return false;

@@ -2,6 +2,7 @@
 
 import { MOST_FRAMES, parse } from "../path/document.js";
 import { duplicateKeyframe, keyframeAt, removeKeyframe, toggleLoop } from "../path/edits.js";
+import { words } from "../../live/words.mjs";
 
 /**
  * @typedef {import("./editor.js").Editor} Editor
@@ -21,8 +22,8 @@ function duplicate(editor) {
 }
 
 function remove(editor) {
-  if (!keyframeAt(editor.state, editor.frame)) editor.say("There is no keyframe at this frame");
-  else if (editor.state.keyframes.length === 1) editor.say("A path needs one keyframe");
+  if (!keyframeAt(editor.state, editor.frame)) editor.say(words("There is no keyframe at this frame"));
+  else if (editor.state.keyframes.length === 1) editor.say(words("A path needs one keyframe"));
   else editor.edit(removeKeyframe(editor.state, editor.frame));
 }
 
@@ -39,7 +40,7 @@ function goToKeyframeAfter(editor) {
 function copyText(editor) {
   editor.panels.text.select();
   document.execCommand("copy"); // navigator.clipboard is missing where ComfyUI is served over plain http
-  editor.say("Copied");
+  editor.say(words("Copied"));
 }
 
 /** Records to the end of the video. At the end there is nothing left of it, so the user is asked what to do. */
@@ -66,7 +67,7 @@ function reset(editor) {
   editor.scrub(0);
   editor.edit(parse(editor.initial));
   editor.fit();
-  editor.say("The path of a new node; Undo brings yours back");
+  editor.say(words("The path of a new node; Undo brings yours back"));
 }
 
 function escape(editor) {

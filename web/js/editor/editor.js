@@ -19,6 +19,7 @@ import { Hint } from "./hint.js";
 import { Input } from "./input.js";
 import { Panels } from "./panels.js";
 import { Presets } from "./presets.js";
+import { translate, words } from "../../live/words.mjs";
 
 /**
  * @typedef {import("../path/document.js").PathState} PathState
@@ -30,7 +31,6 @@ import { Presets } from "./presets.js";
  * @property {import("./presets.js").PresetStore} presetStore
  */
 
-const FLY_HELP = "WASD move, IJKL or drag look, Enter sets a keyframe, Esc ends";
 const OFFICIAL_ASPECT = 832 / 480;
 
 export class Editor {
@@ -41,7 +41,7 @@ export class Editor {
    * @param {Services} services
    */
   constructor(html, initial, { onCommit, presetStore }) {
-    this.element = new DOMParser().parseFromString(html, "text/html").body.firstElementChild;
+    this.element = translate(new DOMParser().parseFromString(html, "text/html").body.firstElementChild);
     this.picture = this.find("img");
     this.onCommit = onCommit;
     this.speed = 1; // of playback
@@ -102,8 +102,7 @@ export class Editor {
   load(text) {
     if (text === this.text) return;
     this.#rest();
-    const wasRead = this.#use(() => this.history.reset(parse(text)));
-    this.unreadable = wasRead ? null : text;
+    this.unreadable = this.#use(() => this.history.reset(parse(text))) ? null : text;
   }
 
   /** Takes a document that someone pasted. */
@@ -119,7 +118,7 @@ export class Editor {
       this.fit();
       return true;
     } catch (error) {
-      this.say(`This path cannot be read: ${error.message}. Correct it under {}, or continue to edit.`);
+      this.say(words("This path cannot be read: {message}. Correct it under {}, or continue to edit.", error));
       return false;
     }
   }
@@ -147,7 +146,7 @@ export class Editor {
   /** Undoes (-1) or does again (1) one edit. */
   travel(step) {
     if (!this.history.travel(step)) {
-      this.say(`Nothing to ${step < 0 ? "undo" : "redo"}`);
+      this.say(step < 0 ? words("Nothing to undo") : words("Nothing to redo"));
       return;
     }
     this.#changed();
@@ -230,11 +229,12 @@ export class Editor {
 
   /** Begins a flight at the playhead; with `room`, the number of frames there are for it, it is recorded. */
   takeOff({ room = 0 } = {}) {
-    const { pose, state: { fps } } = this;
-    const start = Math.round(this.frame);
+    const { pose, state: { fps } } = this, start = Math.round(this.frame);
     this.panels.close();
     this.#rest(start);
-    this.say(room > 0 ? `Records from frame ${start} once you move. ${FLY_HELP}` : `${FLY_HELP}, R records`);
+    const help = words("WASD move, IJKL or drag look, Enter sets a keyframe, Esc ends");
+    const recording = () => words("Records from frame {start} once you move. {help}", { start, help });
+    this.say(room > 0 ? recording() : words("{help}, R records", { help }));
     this.recordStart = start;
     this.flight = new Flight(pose, fps, room);
   }
@@ -246,15 +246,15 @@ export class Editor {
 
   /** Ends the flight; what was recorded becomes keyframes. */
   land() {
-    const { flight: { recording, poses }, recordStart: start } = this;
-    const end = start + poses.length - 1;
+    const { flight: { recording, poses }, recordStart: start } = this, end = start + poses.length - 1;
     this.#rest(this.frame);
     this.say("");
     this.redraw();
     if (!recording || end === start) return;
     this.edit(replaceWithRecording(this.state, start, poses));
     this.fit();
-    this.say(`Recorded frames ${start} to ${end}${end < this.state.frames - 1 ? ", then stands still" : ""}`);
+    const frames = words("Recorded frames {start} to {end}", { start, end });
+    this.say(end < this.state.frames - 1 ? words("{frames}, then stands still", { frames }) : frames);
   }
 
   // Drawing

@@ -4,6 +4,7 @@ import { fromAngles, heldPitch, toAngles } from "../math/quaternions.js";
 import { complaint } from "../path/document.js";
 import { EASINGS } from "../math/easing.js";
 import { easedKeyframe, setFrames, setKeyframeEase } from "../path/edits.js";
+import { words } from "../../live/words.mjs";
 
 const POSITION_DECIMALS = 3;
 const ANGLE_DECIMALS = 1;
@@ -89,7 +90,7 @@ export class Fields {
   #take(input) {
     const { dataset: { pose, setting }, value, type, validity } = input;
     const typed = type === "number" ? Number.parseFloat(value) : value;
-    const wrong = validity.badInput ? "expected a number" : complaint(setting ?? "position", typed);
+    const wrong = validity.badInput ? words("expected a number") : complaint(setting ?? "position", typed);
     const wasCleared = value === "" && !validity.badInput;
     this.changed = null;
     input.ariaInvalid = wrong !== null && !wasCleared;

@@ -1,6 +1,7 @@
 // Listens to the editor's HTML: buttons, keys, held keys and pads, the clipboard. Views listen to their own pointers.
 
 import { COMMANDS, commandFor, keyName } from "./commands.js";
+import { words } from "../../live/words.mjs";
 
 const ARROWS = { ArrowLeft: [-1, 0, 0], ArrowRight: [1, 0, 0], ArrowUp: [0, -1, 0], ArrowDown: [0, 1, 0] };
 const TYPING = "textarea, select, input";
@@ -109,7 +110,7 @@ export class Input {
 
   #copy(event) {
     if (!this.#takesClipboard(event)) return;
-    this.editor.say("Copied");
+    this.editor.say(words("Copied"));
     event.clipboardData.setData("text/plain", this.editor.text);
   }
 

@@ -2,6 +2,7 @@
 
 import { parse, serialize } from "../path/document.js";
 import { PRESETS, withMove, withPreset } from "../path/presets.js";
+import { words } from "../../live/words.mjs";
 
 /**
  * @typedef {Record<string, string>} SavedMoves  documents as JSON, by name
@@ -19,7 +20,8 @@ export class Presets {
     this.list = editor.find(".lbw-saved");
     this.name = editor.find(".lbw-presets input");
     this.name.addEventListener("keydown", (event) => event.key === "Enter" && this.save());
-    const buttons = Object.keys(PRESETS).map((name) => this.#button(name.replaceAll("_", " "), () => this.#use(name)));
+    const label = (name) => words(name.replaceAll("_", " "));
+    const buttons = Object.keys(PRESETS).map((name) => this.#button(label(name), () => this.#use(name)));
     editor.find(".lbw-moves").append(...buttons);
   }
 
@@ -48,7 +50,7 @@ export class Presets {
     try {
       this.#list(await this.store.load());
     } catch (error) {
-      this.editor.say(`Your own moves cannot be read: ${error.message}`);
+      this.editor.say(words("Your own moves cannot be read: {message}", error));
     }
   }
 
@@ -56,7 +58,8 @@ export class Presets {
     const rows = Object.entries(moves).map(([name, text]) => {
       const row = document.createElement("span");
       const use = this.#button(name, () => this.#show(withMove(this.editor.state, parse(text))));
-      row.append(use, this.#button("\u00d7", () => this.#change((saved) => delete saved[name]), `Forget ${name}`));
+      const forget = () => this.#change((saved) => delete saved[name]);
+      row.append(use, this.#button("\u00d7", forget, words("Forget {name}", { name })));
       return row;
     });
     this.list.replaceChildren(...rows);
@@ -67,12 +70,12 @@ export class Presets {
     const name = this.name.value.trim();
     const { editor } = this;
     if (!name) {
-      editor.say("Type a name for the move first");
+      editor.say(words("Type a name for the move first"));
       return;
     }
     if (!await this.#change((saved) => { saved[name] = serialize(editor.state); })) return;
     this.name.value = "";
-    editor.say(`Saved as ${name}`);
+    editor.say(words("Saved as {name}", { name }));
   }
 
   /**
@@ -86,7 +89,7 @@ export class Presets {
       this.#list(moves);
       return true;
     } catch (error) {
-      this.editor.say(`Your own moves cannot be changed: ${error.message}`);
+      this.editor.say(words("Your own moves cannot be changed: {message}", error));
       return false;
     }
   }

@@ -4,6 +4,7 @@ import { niceStep } from "../drawing/scene.js";
 import { clamp } from "../math/vectors.js";
 import { isFree, keyframeAt, retimeKeyframe } from "../path/edits.js";
 import { Pane } from "./pane.js";
+import { words } from "../../live/words.mjs";
 
 const PADDING = 10; // pixels at both sides
 const KEY_ROW = 11; // pixels of the diamonds' middle from the bottom
@@ -64,7 +65,8 @@ export class Timeline extends Pane {
     const frame = Math.round(this.host.frame);
     this.canvas.ariaValueMax = frames - 1;
     this.canvas.ariaValueNow = frame;
-    this.canvas.ariaValueText = `frame ${frame}, ${(frame / fps).toFixed(1)} seconds`;
+    const seconds = (frame / fps).toFixed(1);
+    this.canvas.ariaValueText = words("frame {frame}, {seconds} seconds", { frame, seconds });
   }
 
   /** Labelled seconds, and a mark for every fourth frame (the latent frames, which the model sees) while they fit. */

@@ -6,6 +6,7 @@ import { View } from "../drawing/view.js";
 import { fromAngles, rotate } from "../math/quaternions.js";
 import { add, clamp, RAD, subtract } from "../math/vectors.js";
 import { Pane } from "./pane.js";
+import { words } from "../../live/words.mjs";
 
 const CARD_WIDTH = 416; // CSS pixels of .lbw-card before it is laid into the world
 const ORBIT_DEGREES_PER_PIXEL = 0.4;
@@ -53,7 +54,8 @@ export class WorldPane extends Pane {
 
   start(point, event) {
     if (this.host.flight) return (_, delta) => this.#look(delta);
-    if (this.host.inside) return () => this.host.say("F flies from here, R records, C looks from outside again");
+    const keys = () => words("F flies from here, R records, C looks from outside again");
+    if (this.host.inside) return () => this.host.say(keys());
     const frame = this.cameraUnder(point);
     if (frame !== undefined) this.host.scrub(frame);
     if (event.shiftKey || event.button > 0) return (_, delta) => this.pan(delta);

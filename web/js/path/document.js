@@ -2,6 +2,7 @@
 
 import { normalize } from "../math/quaternions.js";
 import { EASINGS } from "../math/easing.js";
+import { words } from "../../live/words.mjs";
 
 const FEWEST_FRAMES = 5;
 export const MOST_FRAMES = 10001;
@@ -19,7 +20,7 @@ const LARGEST = 1e9;
  * @property {boolean} loop  whether the last frame returns to the first keyframe
  * @property {Keyframe[]} keyframes  at rising frames
  *
- * @typedef {{accepts: (value: unknown) => boolean, expected: string}} Rule  what a field may hold, and in words
+ * @typedef {{accepts: (value: unknown) => boolean, expected: () => string}} Rule  what a field may hold, and in words
  */
 
 const isWithin = (value, low, high) => value >= low && value <= high;
@@ -28,35 +29,38 @@ const isVector = (value, size) =>
   Array.isArray(value) && value.length === size && value.every((part) => isNumber(part));
 
 /** @type {(...values: unknown[]) => Rule} */
-const oneOf = (...values) => ({ accepts: (value) => values.includes(value), expected: values.join(" or ") });
+const oneOf = (...values) => ({
+  accepts: (value) => values.includes(value),
+  expected: () => values.join(` ${words("or")} `),
+});
 
 /** @type {(low: number, high: number) => Rule} */
 const whole = (low, high) => ({
   accepts: (value) => Number.isInteger(value) && isWithin(value, low, high),
-  expected: `whole, from ${low} to ${high}`,
+  expected: () => words("whole, from {low} to {high}", { low, high }),
 });
 
 /** @type {(low: number, high: number) => Rule} */
 const number = (low, high) => ({
   accepts: (value) => isNumber(value, low, high),
-  expected: `a number from ${low} to ${high}`,
+  expected: () => words("a number from {low} to {high}", { low, high }),
 });
 
 /** @type {(low: number, high: number) => Rule} */
 const list = (low, high) => ({
   accepts: (value) => Array.isArray(value) && isWithin(value.length, low, high),
-  expected: `a list of ${low} to ${high}`,
+  expected: () => words("a list of {low} to {high}", { low, high }),
 });
 
 const COORDINATE = number(-LARGEST, LARGEST);
 
 /** @type {Rule} */
-const POSITION = { accepts: (value) => isVector(value, 3), expected: "x, y, z" };
+const POSITION = { accepts: (value) => isVector(value, 3), expected: () => "x, y, z" };
 
 /** @type {Rule} */
 const QUATERNION = {
   accepts: (value) => isVector(value, 4) && Math.hypot(...value) > 1e-6,
-  expected: "x, y, z, w, not all 0",
+  expected: () => words("x, y, z, w, not all 0"),
 };
 
 /** @type {Rule} */
@@ -79,7 +83,7 @@ const FIELDS = {
  */
 export function complaint(field, value) {
   const { accepts, expected } = field === "position" ? COORDINATE : FIELDS[field];
-  return accepts(value) ? null : `expected ${expected}`;
+  return accepts(value) ? null : words("expected {rule}", { rule: expected() });
 }
 
 /** Rules for a keyframe that comes after frame `after` in a path of so many frames. */
@@ -97,8 +101,9 @@ export const ownEase = (ease) => (ease === undefined || ease === "linear" ? {} :
 function checked(value, rules, name = "") {
   const fields = Object.entries(rules).map(([key, { accepts, expected }]) => {
     const found = value?.[key];
-    if (!accepts(found)) throw new Error(`${name}${key} is ${JSON.stringify(found)}, expected ${expected}`);
-    return [key, found];
+    if (accepts(found)) return [key, found];
+    const values = { field: name + key, found: JSON.stringify(found), rule: expected() };
+    throw new Error(words("{field} is {found}, expected {rule}", values));
   });
   return Object.fromEntries(fields);
 }
@@ -112,7 +117,7 @@ export function validate(given) {
   const state = checked({ fps: 16, fov_deg: 79, ease: "linear", loop: false, ...given }, FIELDS);
   const keyframes = state.keyframes.map((entry, i, all) => {
     const rules = keyframeFields(all[i - 1]?.frame ?? -1, state.frames);
-    const { ease, ...key } = checked({ ease: "linear", ...entry }, rules, `keyframe ${i} `);
+    const { ease, ...key } = checked({ ease: "linear", ...entry }, rules, `${words("keyframe {i}", { i })} `);
     return { ...key, quaternion: normalize(key.quaternion), ...ownEase(ease) };
   });
   return { ...state, keyframes };
