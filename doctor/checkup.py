@@ -16,9 +16,9 @@ from ..model.choice.trials import KINDS, Size, Trial, seconds_of, trials
 from ..model.ops.linear_8bit import suited_arithmetic
 from ..model.quantized import own_format  # noqa: F401  registers how products in NVFP4 and MXFP8 are tried
 from ..vae import convolutions  # noqa: F401  registers how a convolution is tried
+from .estimate import Rates, Row, base_rows, preset, rows_of
 from .machine import describe_machine
 from .recordings import replays_rightly
-from .work import Rates, Row, base_rows, preset, rows_of
 
 NAIVE = 20.0
 """The largest plausible ratio between the TFLOP/s of matrix products and of the VAE's convolutions. Above it, MIOpen

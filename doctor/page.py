@@ -5,8 +5,8 @@ from typing import Any
 
 from ..version import __version__
 from .checkup import Checkup
+from .estimate import MODELS, Row, base_rows, preset, released, rows_of
 from .published import CARDS, rates_of
-from .work import MODELS, Row, base_rows, preset, released, rows_of
 
 BYTES = ("memory_total", "memory_free", "memory_held_elsewhere", "ram_total", "ram_free", "page_file")
 

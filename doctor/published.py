@@ -8,7 +8,7 @@ reaches 184 TFLOP/s, 8-bit attention 524, and the VAE 173. On Strix Halo a chunk
 
 from typing import NamedTuple
 
-from .work import Rates
+from .estimate import Rates
 
 
 class Shares(NamedTuple):

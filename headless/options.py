@@ -107,7 +107,7 @@ class GenerateOptions:
     translations must be in the unit of the first path that moved the camera, because the same scale is used.
 
     `events` is a file of sentences that are added to the prompt from a given second of this video on (see
-    `live.worlds.events.read_events`).
+    `text.events.read_events`).
     """
 
     ckpt_dir: str | Path

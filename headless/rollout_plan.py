@@ -10,7 +10,6 @@ from torch import Tensor
 
 from ..camera.pose_folder import PoseFolder
 from ..errors import CameraError, InputError, LingBotError
-from ..live.worlds.events import by_chunk, check_times, prompts_by_second, read_events
 from ..loaders import Checkpoint
 from ..model.attention.choose_8bit import check_8_bits
 from ..model.config import ModelConfig
@@ -20,6 +19,7 @@ from ..pipeline.rollout_memory import DecoderSettings, RolloutPlanner, RolloutWo
 from ..pipeline.spec import RolloutRequest, RolloutSpec, chunk_of, plan_rollout
 from ..pipeline.state import WorldState, last_prompt, load_state
 from ..sampling import guide_scales, step_indices
+from ..text.events import by_chunk, check_times, prompts_by_second, read_events
 from ..vae import records, vae_width
 from . import checks
 from .checks import Plan, RunInputs

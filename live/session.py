@@ -15,6 +15,7 @@ from ..errors import InputError
 from ..fields import check_text
 from ..options import FPS
 from ..pipeline.state import WorldState
+from ..text.events import Events, read_events
 from ..typed import check_types
 from .camera import WALKING_SPEED
 from .controls import FRAMES_OF_ONE, Controls, Input
@@ -26,7 +27,6 @@ from .replay import Replay
 from .shown.frames import Frames
 from .walk import Walk, WalkOptions
 from .walks import Walks
-from .worlds.events import Events, read_events
 from .worlds.stuck import StuckWatch
 
 log = logging.getLogger(__name__)

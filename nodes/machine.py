@@ -27,7 +27,7 @@ class LingBotWorldCheckMachine(io.ComfyNode):
 
     @classmethod
     def execute(cls) -> io.NodeOutput:
-        from ..host.checks.machine import check_machine
+        from ..host.machine import check_machine
 
         report, row = check_machine()
         return io.NodeOutput(report, row, ui={"text": [report]})

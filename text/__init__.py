@@ -1,4 +1,5 @@
-"""Conversion of prompts to embeddings: text cleaning, token ids, and a umt5 encoder with two blocks in memory."""
+"""Prompts: their events, and their conversion to embeddings by text cleaning, token ids, and a umt5 encoder with two
+blocks in memory."""
 
 from .encoder import encode
 from .prompts import NEGATIVE_PROMPT, clean_prompt

@@ -15,7 +15,6 @@ from ...live import Engine, Start
 from ...live.camera import WALKING_SPEED
 from ...live.planned import check_walkable, latent_frames, off_release_notes, without_end
 from ...live.replay import Replay
-from ...live.worlds.events import WorldEvent
 from ...live.worlds.example import find_map
 from ...model.attention.exact import multiplies_bf16
 from ...options import CELL, ShowProgress, VaeDtype, Window
@@ -23,6 +22,7 @@ from ...pipeline.chunk_loop import ChunkLoop
 from ...pipeline.geometry import Geometry, explicit_geometry
 from ...pipeline.world import World
 from ...text import load_tokenizer
+from ...text.events import WorldEvent
 from ...typed import check_types
 from ...vae import (
     TINY_DECODER,

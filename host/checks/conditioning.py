@@ -164,7 +164,7 @@ def events_by_chunk(prompt: list, config: ModelConfig, chunks: int, seconds: flo
     dict is empty. A chunk without an entry uses the embedding of the chunk before it. The video has `chunks` chunks of
     `seconds` seconds each. Raises InputError for an event after the end.
     """
-    from ...live.worlds.events import by_chunk, check_times  # not at the start of ComfyUI: it imports the model
+    from ...text.events import by_chunk, check_times  # not at the start of ComfyUI: it imports the model
 
     if EVENTS not in prompt[0][1]:
         return {}

@@ -88,7 +88,7 @@ def encode_with_events(encoder: Path, tokenizer: Path, prompt: str, negative: st
     """
     if not events.strip():
         return encode_prompts(encoder, tokenizer, [prompt, negative])
-    from ...live.worlds.events import events_of, prompts_by_second  # not at the start of ComfyUI: it imports the model
+    from ...text.events import events_of, prompts_by_second  # not at the start of ComfyUI: it imports the model
 
     known = events_of(events)
     seconds = prompts_by_second(known, prompt)

@@ -37,17 +37,10 @@ def register(server) -> None:
     """Add a handler that stores every queued prompt, and the route WORKFLOW_OF, to `server`, ComfyUI's PromptServer."""
     from aiohttp import web
 
-    def keep(request: dict) -> dict:
-        """Store the prompt of a request for its validation, and return the request.
-
-        In each Camera Preset node without shake the seed is set to 0, because the seed has no effect there. Otherwise a
-        new seed from the canvas would make ComfyUI run the node and all later nodes again.
-        """
+    def store(request: dict) -> dict:
+        """Reset the prompt's unused seeds, store the prompt for its validation, and return the request."""
         prompt = request.get("prompt") or {}
-        for node in prompt.values():
-            inputs = node.get("inputs") if isinstance(node, dict) and node.get("class_type") == PRESET else None
-            if isinstance(inputs, dict) and inputs.get("shake") == 0 and not is_link(inputs.get("seed")):
-                inputs["seed"] = 0
+        _reset_unused_seeds(prompt)
         _queued.set(prompt)
         return request
 
@@ -63,7 +56,16 @@ def register(server) -> None:
             found = found.get(name) if isinstance(found, dict) else None
         return web.json_response(found if isinstance(found, str) else None)
 
-    server.add_on_prompt_handler(keep)
+    server.add_on_prompt_handler(store)
+
+
+def _reset_unused_seeds(prompt: dict[str, Any]) -> None:
+    """Set the seed of each Camera Preset node without shake to 0, because the seed has no effect there. Otherwise a new
+    seed from the canvas would make ComfyUI run the node and all later nodes again."""
+    for node in prompt.values():
+        inputs = node.get("inputs") if isinstance(node, dict) and node.get("class_type") == PRESET else None
+        if isinstance(inputs, dict) and inputs.get("shake") == 0 and not is_link(inputs.get("seed")):
+            inputs["seed"] = 0
 
 
 def known_inputs() -> Mapping[str, Any]:

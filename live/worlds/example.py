@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .events import WorldEvent, read_events
+from ...text.events import WorldEvent, read_events
 from .walls import MAP, WorldMap, read_map
 
 EXAMPLE, EVENTS = "example", "events.json"

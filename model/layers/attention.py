@@ -107,8 +107,8 @@ class SelfAttention(_Attention):
             (values,) = made  # the last projection, after which y is freed
             yield own_values(values, self.head_dim)
             return
-        exact = history is None or history.in_fp8 and not self._alone_in_8_bits(options)
-        yield q(next(made)).rotated() if exact else q(next(made))
+        rotates_here = history is None or history.in_fp8 and not self._alone_in_8_bits(options)
+        yield q(next(made)).rotated() if rotates_here else q(next(made))
         yield k(next(made)).rotated() if history is None else k(next(made))
         yield next(made)
 

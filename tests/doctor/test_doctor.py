@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 from lingbot_world.doctor import checkup, machine
+from lingbot_world.doctor.estimate import MODELS, Rates, Setting, base_rows, fits, preset, rows_of, worked_out
 from lingbot_world.doctor.page import card_page, page, row
 from lingbot_world.doctor.published import CARDS, rates_of
-from lingbot_world.doctor.work import MODELS, Rates, Setting, base_rows, fits, preset, rows_of, worked_out
 from lingbot_world.headless.command.cli import main
 from lingbot_world.model.choice.rates import Rate
 from lingbot_world.model.choice.trials import Trial

@@ -7,7 +7,7 @@ import pytest
 import torch
 from lingbot_world.errors import InputError
 from lingbot_world.live import Session, load_walk
-from lingbot_world.live.worlds.events import Events, read_events
+from lingbot_world.text.events import Events, read_events
 from live_cases import Server, chunks, opened
 
 pytestmark = pytest.mark.usefixtures("one_thread")

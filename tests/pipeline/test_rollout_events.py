@@ -11,8 +11,8 @@ from lingbot_world.headless.command.cli import main
 from lingbot_world.headless.plan import make_plan
 from lingbot_world.headless.run import run
 from lingbot_world.live import Session
-from lingbot_world.live.worlds.events import by_chunk, prompts_by_second, read_events
 from lingbot_world.pipeline.state import load_state
+from lingbot_world.text.events import by_chunk, prompts_by_second, read_events
 from live_cases import opened
 from rollout_run_cases import words_of
 

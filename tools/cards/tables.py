@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+from lingbot_world.doctor.estimate import MODELS, Row, Setting, base_rows, preset, rows_of, worked_out
 from lingbot_world.doctor.page import minutes, setting_words
 from lingbot_world.doctor.published import CARDS, rates_of
-from lingbot_world.doctor.work import MODELS, Row, Setting, base_rows, preset, rows_of, worked_out
 
 PAGE = Path(__file__).parents[2] / "docs" / "cards.md"
 

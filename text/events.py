@@ -13,8 +13,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
 
-from ...errors import InputError
-from ...fields import check_text, text_of
+from ..errors import InputError
+from ..fields import check_text, text_of
 
 Part = TypeVar("Part")
 MOST_EVENTS = 64

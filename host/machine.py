@@ -3,8 +3,8 @@
 import comfy.model_management
 import torch
 
-from ...doctor.checkup import check
-from ...doctor.page import page, row
+from ..doctor.checkup import check
+from ..doctor.page import page, row
 
 
 def check_machine() -> tuple[str, str]:
