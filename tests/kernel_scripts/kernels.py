@@ -23,6 +23,7 @@ from lingbot_world.vae.pooled import PooledDecoder
 from lingbot_world.vae.weights import quarters, vae_shapes
 from pointwise_cases import NAMES, check
 from torch.nn import functional as F
+from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
 FP8 = torch.float8_e4m3fn
 DTYPES = [torch.float32]
@@ -252,7 +253,24 @@ def cases() -> Iterator[tuple[str, Callable[[], None]]]:
     yield "pooled VAE", pooled
 
 
+def take_masks_of_int32() -> None:
+    """Have the interpreter take `mask & (row < rows)` of a block and a scalar. It computes int32, which Triton 3.9
+    refuses as a mask. Compiled kernels compute one bit."""
+
+    def with_bits(method, position):
+        def call(self, *arguments):
+            mask = arguments[position]
+            bits = TensorHandle(mask.data.astype(bool), mask.dtype)
+            return method(self, *arguments[:position], bits, *arguments[position + 1 :])
+
+        return call
+
+    InterpreterBuilder.create_masked_load = with_bits(InterpreterBuilder.create_masked_load, 1)
+    InterpreterBuilder.create_masked_store = with_bits(InterpreterBuilder.create_masked_store, 2)
+
+
 def main() -> None:
+    take_masks_of_int32()
     torch.cuda.device_of = lambda _tensor: nullcontext()
     failed, count = {}, 0
     for name, case in cases():

@@ -1,6 +1,6 @@
 """The Triton kernels without a GPU: each is compiled for one, and computed by Triton's interpreter.
 
-torch brings Triton only with CUDA; elsewhere `pip install triton` (280 MB) makes these tests run."""
+torch brings Triton only with CUDA; elsewhere `pip install triton` (300 MB) makes these tests run."""
 
 import json
 import os
