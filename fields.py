@@ -70,6 +70,8 @@ def text_of(path: Path) -> str:
     Raises UnicodeDecodeError for other encodings. Raises OSError for a missing or larger file, and for devices and
     pipes without a writer, from which a read would not return.
     """
+    if "\0" in str(path):
+        raise OSError(errno.EINVAL, "a name with a NUL character", str(path))
     kind = path.stat().st_mode
     if not (stat.S_ISREG(kind) or stat.S_ISFIFO(kind) or stat.S_ISDIR(kind)):
         raise OSError(errno.EINVAL, "a device, expected a file", str(path))

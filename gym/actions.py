@@ -1,5 +1,6 @@
 """The action spaces of the gymnasium environment, and the conversion of an action to held keys or to a joystick."""
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,10 @@ def action_space(name: str) -> Space[Any]:
 
 def act(session: Session, space: Space[Any], action: Any) -> None:
     """Set the held keys or the joystick of a session to `action`. Raises InputError if `action` is not an element of
-    `space`."""
+    `space`. An element of a Box may have another dtype."""
+    if isinstance(space, spaces.Box):
+        with suppress(TypeError, ValueError):
+            action = np.asarray(action, space.dtype)
     if not space.contains(action):
         raise InputError(f"the action is {action!r:.60}; expected one of {space}")
     if isinstance(space, spaces.Discrete):

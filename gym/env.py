@@ -1,6 +1,6 @@
 """The gymnasium environment. Each step generates one chunk of video while the agent's action is held."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -14,6 +14,7 @@ from .. import open_live
 from ..errors import InputError
 from ..headless.live.beginning import start_of
 from ..live import Engine, Frames, Session, Start
+from ..live.session import OPTIONS
 from ..options import FPS
 from .actions import act, action_space
 
@@ -63,7 +64,10 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
         self.action_space = action_space(actions)
         if render_mode not in (None, "rgb_array"):
             raise InputError(f"`render_mode` is {render_mode!r:.40}; expected rgb_array, or none")
-        self.render_mode, self._reward, self._options = render_mode, reward, session or {}
+        if reward is not None and not callable(reward):
+            raise InputError(f"`reward` is {reward!r:.40}; expected a function of (observation, info)")
+        self.render_mode, self._reward = render_mode, reward
+        self._options = _named("session", session, OPTIONS)
         self._engine, self._start = _opened(ckpt, {"image": image, "prompt": prompt, **options})
         self.observation_space = spaces.Box(0, 255, (*self._engine.size, 3), np.uint8)
         self._session: Session | None = None
@@ -86,7 +90,7 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
         """
         super().reset(seed=seed)
         drawn = int(self.np_random.integers(LARGEST_SEED)) if seed is None else seed
-        start = replace(self._begin(options or {}), seed=drawn)
+        start = replace(self._begin(_named("options", options, RESET)), seed=drawn)
         start.check(self._engine)
         self.close()
         self._session = Session(self._engine, start, **{"fps": 0, **self._options})
@@ -98,12 +102,11 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
         act(self.session, self.action_space, action)
         seen, info = self._chunk()
         reward = 0.0 if self._reward is None else self._reward(seen, info)
-        value, ended = reward if isinstance(reward, tuple) else (reward, False)
-        return seen, float(value), bool(ended), False, info
+        return seen, *_value_and_end(reward), False, info
 
     def render(self) -> np.ndarray | None:  # type: ignore[override, unused-ignore]
         """Return the last frame, uint8 [H, W, 3], if `render_mode` is "rgb_array"; otherwise return None."""
-        return self._seen if self.render_mode == "rgb_array" else None
+        return self._seen
 
     def close(self) -> None:
         """End the walk. The model stays loaded for other environments."""
@@ -115,7 +118,8 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
         frames: Frames = next(self.session)
         while not frames.last:
             frames = next(self.session)
-        self._seen = frames.pixels[-1].copy()
+        seen = frames.pixels[-1].copy()
+        self._seen = None if self.render_mode is None else seen.copy()  # the caller may write into the observation
         assert frames.poses is not None  # a walk knows the poses of its frames
         info = {
             "pose": frames.poses[-1].copy(),
@@ -123,14 +127,36 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
             "chunk": frames.chunk,
             "latent_frame": frames.chunk * self._engine.chunk,
         }
-        return self._seen.copy(), info
+        return seen, info
 
     def _begin(self, options: dict[str, Any]) -> Start:
-        unknown = options.keys() - set(RESET)
-        if unknown:
-            raise InputError(f"`options` has {min(unknown)!r:.40}; expected {', '.join(RESET)}")
         image, prompt, state = (options.get(name) for name in RESET)
         return start_of(self._engine, self._start, image, prompt, state)
+
+
+def _named(name: str, values: Any, known: Collection[str]) -> dict[str, Any]:
+    """Return the dict `values` of the argument `name`, empty for None. Raises InputError for another type and for a key
+    outside `known`."""
+    if values is None:
+        return {}
+    if not isinstance(values, Mapping):
+        raise InputError(f"`{name}` is {values!r:.40}; expected a dict with {', '.join(known)}")
+    unknown = next((key for key in values if key not in known), None)
+    if unknown is not None:
+        raise InputError(f"`{name}` has {unknown!r:.40}; expected {', '.join(known)}")
+    return dict(values)
+
+
+def _value_and_end(reward: Any) -> tuple[float, bool]:
+    """Return the reward as a float, and whether the episode ends, from the result of a reward function. Raises
+    InputError for another result."""
+    try:
+        value, ended = reward if isinstance(reward, tuple) else (reward, False)
+        return float(value), bool(ended)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"`reward` returned {reward!r:.40}; expected a number, or (a number, whether the episode ends)"
+        ) from error
 
 
 def _opened(ckpt: str | Path, options: dict[str, Any]) -> tuple[Engine, Start]:

@@ -198,7 +198,7 @@ def _spoken(options: GenerateOptions, spec: RolloutSpec) -> tuple[tuple[tuple[in
         return ((0, options.prompt),), ()
     events = read_events(Path(options.events))
     chunks, seconds = spec.geometry.lat_f // spec.chunk, 4 * spec.chunk / options.fps
-    check_times(events, chunks * seconds)
+    check_times(events, chunks, seconds)
     prompts = by_chunk(prompts_by_second(events, options.prompt), chunks, seconds)
     keyed = ", ".join(event.name for event in events if event.start is None)
     return tuple(prompts), (f"`events`: without a start, and so without effect: {keyed}.",) if keyed else ()

@@ -15,10 +15,12 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
+from ..fields import check_text
 from ..model.config import ModelConfig
 from ..options import Window
 from ..pipeline.state import WorldState
 from ..pipeline.world import Schedule, World
+from ..typed import check_types
 from ..vae import PreviewDecoder, VideoDecoder
 from .worlds.walls import WorldMap
 
@@ -117,7 +119,8 @@ class Start:
     @classmethod
     def of(cls, begin: Start | WorldState) -> Start:
         """Return `begin` unchanged if it is a Start. If it is a state of an earlier video, return the Start that
-        continues it."""
+        continues it. Raises InputError for another type."""
+        check_types({"begin": begin}, {"begin": Start | WorldState})
         return cls.after(begin) if isinstance(begin, WorldState) else begin
 
     @classmethod
@@ -129,7 +132,10 @@ class Start:
         return cls(state.frame, prompt, None, seed, state)
 
     def check(self, engine: Engine) -> None:
-        """Raise InputError if the frame's size or the state does not fit the engine."""
+        """Raise InputError if the frame's size or the state does not fit the engine, and for an invalid prompt or
+        seed."""
+        check_types({"prompt": self.prompt, "seed": self.seed}, {"prompt": str, "seed": int})
+        check_text("`prompt`", self.prompt)
         if self.state is not None:
             self.state.check(engine.config, engine.chunk, guided=False)
         if tuple(self.frame.shape) != (3, *engine.size):

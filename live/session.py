@@ -40,6 +40,32 @@ AWAKE = 16
 They let the user see the effect of the prompt.
 """
 
+OPTIONS: dict[str, Any] = {
+    "fps": float,
+    "folder": str | Path | None,
+    "whole": bool | None,
+    "moving": bool,
+    "controls": Controls | None,
+    "events": Any,
+    "speed": float,
+    "walls": bool,
+    "path": Any,
+    "seed": int | None,
+}
+"""The types of a session's options by name, with those of its walks."""
+
+
+def check_options(**options: Any) -> None:
+    """Raise InputError for an option of an unknown name, of a wrong type, or out of range. See Session."""
+    unknown = next((name for name in options if name not in OPTIONS), None)
+    if unknown is not None:
+        raise InputError(f"a session has no option {unknown!r:.40}; expected {', '.join(OPTIONS)}")
+    check_types(options, OPTIONS)
+    if not 0 <= options.get("fps", 0) < math.inf:
+        raise InputError(f"`fps` {options['fps']}: expected frames per second, or 0 for chunks that do not wait")
+    if not 0 < options.get("speed", 1) < math.inf:
+        raise InputError(f"`speed` {options['speed']}: expected more than 0, as a fraction of the longest step")
+
 
 class Session(ChunkMaker):
     """A walk (a video that a user steers), and the walks that follow it after a restart.
@@ -84,12 +110,9 @@ class Session(ChunkMaker):
         walk: the options of each walk, see WalkOptions.
 
         If the attribute `restart_on_drift` is true, a walk is restarted when its video degrades. Raises InputError if
-        the start does not fit the engine, and for invalid events and an invalid `fps`. Raises CameraError for an
-        invalid path.
+        the start does not fit the engine, and for an invalid option. Raises CameraError for an invalid path.
         """
-        check_types({"fps": fps}, {"fps": float})
-        if not 0 <= fps < math.inf:
-            raise InputError(f"`fps` {fps}: expected frames per second, or 0 for chunks that do not wait")
+        check_options(fps=fps, folder=folder, whole=whole, moving=moving, controls=controls, **walk)
         pace = Pace(fps, of_chunk=FRAMES_OF_ONE * engine.chunk)
         super().__init__(engine, controls or Controls(), pace, moving=moving)
         self.speed = walk.setdefault("speed", WALKING_SPEED)

@@ -15,10 +15,13 @@ from typing import Any, TypeVar
 
 from ..errors import InputError
 from ..fields import check_text, text_of
+from ..typed import check_types
 
 Part = TypeVar("Part")
 MOST_EVENTS = 64
 KEYS = "123456789"
+LATEST = 1e9
+"""The largest second at which an event may start or end."""
 FIELDS = ("name", "text", "key", "start", "end")
 
 
@@ -56,9 +59,11 @@ def read_events(given: str | Path | Mapping[str, str] | Iterable[Any] | None) ->
     where = str(given) if isinstance(given, (str, Path)) else "`events`"
     if isinstance(given, (str, Path)):
         given = _read_file(Path(given))
+    if isinstance(given, Mapping) and not all(isinstance(text, str) for text in given.values()):
+        raise InputError(f"{where}: found {given!r:.80}; expected a list of events, or sentences by name")
     if isinstance(given, Mapping):
         given = [{"name": name, "text": text} for name, text in given.items()]
-    if given is not None and not isinstance(given, Iterable):
+    if given is not None and (isinstance(given, (str, bytes)) or not isinstance(given, Iterable)):
         raise InputError(f"{where}: found {given!r:.40}; expected a list of events")
     events = tuple(_event(where, number, row) for number, row in enumerate(given or ()))
     if len(events) > MOST_EVENTS:
@@ -68,6 +73,10 @@ def read_events(given: str | Path | Mapping[str, str] | Iterable[Any] | None) ->
         twice = next((value for value in values if values.count(value) > 1), None)
         if twice is not None:
             raise InputError(f"{where}: two events have the {field} {twice!r:.60}; expected another {field} for each")
+    keys = {event.key: event.name for event in events if event.key is not None}
+    mistaken = next((event.name for event in events if keys.get(event.name, event.name) != event.name), None)
+    if mistaken is not None:
+        raise InputError(f"{where}: {mistaken!r} is an event's name and another's key; expected another name")
     return events
 
 
@@ -155,19 +164,26 @@ class Events:
         return [{name: value for name, value in asdict(event).items() if value is not None} for event in self.all]
 
 
-def check_times(events: Iterable[WorldEvent], seconds: float) -> None:
-    """Check the start times of events for a video of `seconds` seconds, in which no user switches events.
+def check_times(events: Iterable[WorldEvent], chunks: int, seconds: float) -> None:
+    """Check the times of events for a video of `chunks` chunks of `seconds` seconds each.
 
-    Raises InputError if no event has a start, or if an event starts at the end of the video or later.
+    No user switches events in such a video. Raises InputError if no event has a start, and for an event that is active
+    at the beginning of no chunk.
     """
     timed = [event for event in events if event.start is not None]
     if not timed:
         raise InputError("`events`: none has a start; expected the second at which each begins")
     for event in timed:
-        if (event.start or 0.0) >= seconds:
+        name, last = f"`events`: {event.name!r:.60} begins at {event.start:g} s", (chunks - 1) * seconds
+        if (event.start or 0.0) > last:
             raise InputError(
-                f"`events`: {event.name!r:.60} begins at {event.start:g} s, and the video ends at {seconds:g} s; make "
-                "a longer video, or begin the event earlier"
+                f"{name}, and the video ends at {last + seconds:g} s, its last chunk begins at {last:g} s; make a "
+                "longer video, or begin the event earlier"
+            )
+        if not any(event.holds(chunk * seconds) for chunk in range(chunks)):
+            raise InputError(
+                f"{name} and ends at {event.end:g} s, and no chunk begins between; expected at least the {seconds:g} s "
+                "of a chunk"
             )
 
 
@@ -215,6 +231,7 @@ def _read_file(path: Path) -> Any:
 
 
 def _parsed(where: str, text: str) -> Any:
+    check_types({"events": text}, {"events": str})
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -229,9 +246,13 @@ def _event(where: str, number: int, row: Any) -> WorldEvent:
         row = {"name": row.get("text"), **row}
         if "second" in row and "start" not in row:
             row["start"] = row.pop("second")
-    if not isinstance(row, Mapping) or not row.keys() <= set(FIELDS):
+    if not isinstance(row, Mapping):
         raise InputError(f"{at} is {row!r:.80}; expected an object of {', '.join(FIELDS)}")
-    for name in ("name", "text"):
+    unknown = next((name for name in row if name not in FIELDS), None)
+    if unknown is not None:
+        more = " next to `start`" if unknown == "second" else ""
+        raise InputError(f"{at} has {unknown!r:.40}{more}; expected an object of {', '.join(FIELDS)}")
+    for name in ("text", "name"):
         value = row.get(name)
         if not isinstance(value, str) or not value.strip() or len(value) > 1000:
             raise InputError(f"{at}: `{name}` is {value!r:.40}; expected text of 1 to 1000 characters")
@@ -249,6 +270,6 @@ def _seconds(at: str, name: str, row: Mapping[str, Any]) -> float | None:
     value = row.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
-        raise InputError(f"{at}: `{name}` is {value!r:.40}; expected seconds of the walk, from 0")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= LATEST:
+        raise InputError(f"{at}: `{name}` is {value!r:.40}; expected seconds of the walk, from 0 to {LATEST:g}")
     return float(value)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import InputError
 from ...live.folder.head import CAMERA, HEAD, STATE
+from ...typed import check_types
 from ..options import PARTS, SIZE
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ def start_of(engine: Engine, default: Start, image: Any, prompt: str | None, sta
     from ...pipeline.state import WorldState, load_state
     from ..files.pictures import read_image
 
+    check_types({"state": state}, {"state": str | Path | WorldState | None})
     if image is not None and state is not None:
         raise InputError("an image and a state are given; a state has a first frame of its own: give one of both")
     if state is not None:

@@ -1,7 +1,7 @@
 """The loading of a model for walks. It makes an Engine and the Start of a walk from a user's options."""
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -98,12 +98,21 @@ def open_live(
     such as `width`, `height`, `seed` and `device`. `continue_from`, a state or the folder of a walk, may replace the
     image. Raises a LingBotError for invalid options and files.
     """
-    check_types({"ckpt_dir": ckpt_dir}, {"ckpt_dir": str | Path})
-    given = {**options, "image": image, "prompt": prompt}
-    values = {**given, **find_beginning(ckpt_dir, given)}
-    opened = Opened(plan_live(GenerateOptions(output=None, **values)))
+    opened = Opened(plan_start(ckpt_dir, image=image, prompt=prompt, **options))
     opened.settings = LiveSettings(decoder=decoder)
     return opened.engine(), opened.start
+
+
+def plan_start(ckpt_dir: str | Path, **options: Any) -> RolloutPlan:
+    """Return the plan of a walk for the arguments of `open_live`, without loading a model. Raises a LingBotError for
+    invalid options and files."""
+    check_types({"ckpt_dir": ckpt_dir}, {"ckpt_dir": str | Path})
+    known = {field.name for field in fields(GenerateOptions)} - {"output"}
+    unknown = next((name for name in options if name not in known), None)
+    if unknown is not None:
+        raise InputError(f"no option {unknown!r:.40}; expected fields of GenerateOptions, such as `width` and `chunk`")
+    values = {**options, **find_beginning(ckpt_dir, options)}
+    return plan_live(GenerateOptions(output=None, **values))
 
 
 def plan_live(options: GenerateOptions) -> RolloutPlan:

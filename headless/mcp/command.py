@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from ...errors import InputError, require
+from ...errors import require
 from ..command.flags import Help, adder, some_path
 
 ABOUT = "let an assistant walk through a world, by the Model Context Protocol"
@@ -42,10 +42,8 @@ def _serve(arguments: argparse.Namespace) -> None:
     from .serving import serve
 
     check_folder("walks", Path(arguments.walks), Path(arguments.walks))
-    for name in ("ckpt", "image", "events"):
-        path = getattr(arguments, name)
-        if path is not None and not Path(path).exists():
-            raise InputError(f"`{name}` {path}: no such file or folder")
     given = {name: getattr(arguments, name) for name in MODEL}
     options = {name: value for name, value in given.items() if value is not None}
-    serve(Explorer(arguments.ckpt, options, arguments.walks, arguments.events))
+    explorer = Explorer(arguments.ckpt, options, arguments.walks, arguments.events)
+    explorer.check()
+    serve(explorer)

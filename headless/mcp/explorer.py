@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image
 
 from ...errors import InputError
-from ...options import FPS
+from ...options import FPS, SIZE
 from ..live.beginning import start_of
 
 if TYPE_CHECKING:
@@ -41,6 +41,18 @@ class Explorer:
         self._session: Session | None = None
         self._seen: np.ndarray | None = None
         self._pose, self._frames, self._lock = np.eye(4), 0, Lock()
+
+    def check(self) -> None:
+        """Raise a LingBotError if an option is invalid, or if a file of the model or of its example is missing or
+        invalid. An example without an image is valid, because `start` can name one."""
+        from ...live.worlds.example import example_file, find_events
+        from ..live.opening import plan_start
+
+        find_events(self._ckpt, self._events)
+        begun = dict(self._options)
+        if "image" not in begun and example_file(self._ckpt, "image.png") is None:
+            begun["image"] = np.zeros((*SIZE, 3), np.uint8)
+        plan_start(self._ckpt, **begun)
 
     def start(self, image: str | None, prompt: str | None, seed: int, continue_from: str | None) -> Seen:
         """End the current walk, begin a new one, and make its first chunk. `image`: the start image's file, or None for

@@ -162,14 +162,14 @@ def events_by_chunk(prompt: list, config: ModelConfig, chunks: int, seconds: flo
 
     An event is a new prompt from a given second on. The events come from the CONDITIONING `prompt`; without events the
     dict is empty. A chunk without an entry uses the embedding of the chunk before it. The video has `chunks` chunks of
-    `seconds` seconds each. Raises InputError for an event after the end.
+    `seconds` seconds each. Raises InputError for an event that no chunk shows.
     """
     from ...text.events import by_chunk, check_times  # not at the start of ComfyUI: it imports the model
 
     if EVENTS not in prompt[0][1]:
         return {}
     events, prompts = prompt[0][1][EVENTS]
-    check_times(events, chunks * seconds)
+    check_times(events, chunks, seconds)
     return {chunk: text[:, : config.text_len].float() for chunk, text in by_chunk(prompts, chunks, seconds)}
 
 

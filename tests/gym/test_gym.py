@@ -1,13 +1,16 @@
 """The environment of gymnasium: spaces, equal frames for equal seeds and actions, options of a reset, bad input."""
 
+import re
+import time
 import warnings
 
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
-from lingbot_world.errors import InputError
+from lingbot_world.errors import InputError, LingBotError
 from lingbot_world.gym import ID
+from lingbot_world.live import Session
 from PIL import Image
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -83,23 +86,100 @@ def test_a_reset_takes_an_image_a_prompt_and_a_state(toy_package, tmp_path):
     assert env.unwrapped.session.walk.kept.last_prompt[0] == "a sea"
     seen = [env.reset(seed=1, options={"state": given})[0] for given in (state, tmp_path / "a.state")]
     assert np.array_equal(*seen)
-    with pytest.raises(InputError, match="an image and a state"):
-        env.reset(options={"state": state, "image": "x.png"})
-    with pytest.raises(InputError, match="'picture'"):
-        env.reset(options={"picture": "x.png"})
     env.close()
 
 
-def test_bad_actions_and_spaces_are_refused_in_a_sentence(toy_package):
-    with pytest.raises(InputError, match="`actions` is 'mouse'; expected discrete, keys or box"):
-        made(toy_package, actions="mouse")
-    env = made(toy_package).unwrapped
-    with pytest.raises(InputError, match="call `reset` first"):
-        env.step(0)
+BAD_RESETS = (
+    ({"image": "x.png", "state": "x.state"}, "an image and a state"),
+    ({"picture": "x.png"}, "`options` has 'picture'; expected image, prompt, state"),
+    ({5: 1}, "`options` has 5"),
+    ("castle", "`options` is 'castle'; expected a dict with image, prompt, state"),
+    ({"image": 5}, "`image` 5: expected a path, a Pillow image or an array"),
+    ({"prompt": 5}, "`prompt` 5: expected text"),
+    ({"prompt": "\ud800"}, "`prompt` is not UTF-8 text"),
+    ({"state": 5}, "`state` 5: expected text or a path or WorldState"),
+    ({"state": "none.state"}, "the state none.state does not exist"),
+)
+BAD_REWARDS = "much", None, (1, 2, 3), (0.0, 1.0, "x")
+
+
+def test_a_bad_reset_or_reward_is_refused_in_a_sentence_and_the_walk_goes_on(toy_package):
+    rewards = iter((*BAD_REWARDS, np.float32(2), (3, np.bool_(True))))
+    env = made(toy_package, reward=lambda _seen, _info: next(rewards)).unwrapped
     env.reset(seed=0)
-    with pytest.raises(InputError, match="the action is 9; expected one of Discrete"):
-        env.step(9)
-    assert env.step(0)[4]["chunk"] == 1, "the walk goes on"
+    for options, told in BAD_RESETS:
+        with pytest.raises(InputError, match=re.escape(told)):
+            env.reset(seed=0, options=options)
+    for reward in BAD_REWARDS:
+        with pytest.raises(InputError, match=re.escape(f"`reward` returned {reward!r}; expected a number")):
+            env.step(1)
+    assert env.step(1)[1:3] == (2.0, False)
+    assert env.step(1)[1:3] == (3.0, True)
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"actions": "mouse"}, "`actions` is 'mouse'; expected discrete, keys or box"),
+        ({"actions": None}, "`actions` is None; expected discrete, keys or box"),
+        ({"render_mode": "ansi"}, "`render_mode` is 'ansi'"),
+        ({"reward": 5}, "`reward` is 5; expected a function of (observation, info)"),
+        ({"session": [1]}, "`session` is [1]; expected a dict with fps"),
+        ({"session": {"spede": 1}}, "`session` has 'spede'; expected fps"),
+        ({"session": {"speed": "fast"}}, "`speed` 'fast': expected a number"),
+        ({"session": {"speed": 0}}, "`speed` 0: expected more than 0"),
+        ({"session": {"controls": 5}}, "`controls` 5: expected Controls"),
+        ({"session": {"events": [{"text": "a", "key": 1}, {"text": "b", "key": 1}]}}, "two events have the key '1'"),
+        ({"imgae": "x.png"}, "no option 'imgae'; expected fields of GenerateOptions"),
+        ({"ckpt": "high_noise_model_bnb_nf4"}, "missing the high-noise expert"),
+    ],
+)
+def test_bad_arguments_are_refused_in_a_sentence(toy_package, changes, told):
+    changes = {**changes, "ckpt": toy_package / changes["ckpt"]} if "ckpt" in changes else changes
+    with pytest.raises(LingBotError, match=re.escape(told)):
+        made(toy_package, **changes).reset(seed=0)
+
+
+@pytest.mark.parametrize(
+    ("actions", "bad", "good"),
+    [
+        ("discrete", (9, -1, 1.0, "w", None, [1]), (1, np.int64(1))),
+        ("keys", (1, np.zeros(8, np.int8), np.full(9, 2), "wasd", None), (np.zeros(9, np.int8), [0] * 9)),
+        ("box", (1, [2, 0, 0], np.zeros(4), np.full(3, np.nan), "wasd"), (np.zeros(3), [0, 0, 1])),
+    ],
+)
+def test_bad_actions_are_refused_in_a_sentence_and_the_walk_goes_on(toy_package, actions, bad, good):
+    env = made(toy_package, actions=actions).unwrapped
+    with pytest.raises(InputError, match="call `reset` first"):
+        env.step(good[0])
+    env.reset(seed=0)
+    for action in bad:
+        with pytest.raises(InputError, match="the action is .*; expected one of"):
+            env.step(action)
+    assert [env.step(action)[4]["chunk"] for action in good] == [1, 2]
+    env.close()
+
+
+def test_a_step_costs_the_sessions_chunk_and_little_more(toy_package, monkeypatch):
+    env, inside, shares = made(toy_package), [0.0], []
+    make_frames = Session.__next__
+
+    def timed(session):
+        began = time.thread_time()
+        try:
+            return make_frames(session)
+        finally:
+            inside[0] += time.thread_time() - began
+
+    monkeypatch.setattr(Session, "__next__", timed)
+    env.reset(seed=0)
+    for _ in range(9):
+        began, inside[0] = time.thread_time(), 0.0
+        env.step(1)
+        shares.append(inside[0] / (time.thread_time() - began))
+    print(f"bare session / gymnasium: {np.median(shares):.4f} of the CPU time")
+    assert np.median(shares) > 0.98
     env.close()
 
 

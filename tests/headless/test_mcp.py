@@ -114,6 +114,25 @@ def test_bad_input_is_a_sentence_and_the_walk_stays(explorer, toy_package, tmp_p
     talk(build_server(explorer), conversation)
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--width", "65", "--height", "32"], "65 is not a multiple of 16"),
+        (["--chunk", "9"], "expected 1, 2, 3 or 4 latent frames"),
+        (["--window", "1", "--sink", "3"], "a window holds its sink"),
+        (["--schedule", "x"], "expected v1, v2 or indices"),
+        (["--image", "none.png"], "none.png: no such file"),
+        (["--events", "none.json"], "none.json: the events cannot be read"),
+    ],
+)
+def test_a_bad_option_is_refused_before_the_server_starts(toy_package, tmp_path, capsys, words, told):
+    pytest.importorskip("mcp")
+    assert main(["mcp", str(toy_package), "--walks", str(tmp_path), "--device", "cpu", *words]) == 2
+    error = capsys.readouterr().err
+    assert told in error
+    assert len(error.splitlines()) == 1
+
+
 def test_a_missing_package_is_said(toy_package, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "mcp", None)
     assert main(["mcp", str(toy_package)]) == 2

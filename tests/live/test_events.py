@@ -106,10 +106,22 @@ def test_a_prompt_that_cannot_be_encoded_begins_no_event(toy_package, tmp_path, 
         ([{"name": "a", "text": "x", "key": 0}], "`key` is 0"),
         ([{"name": "a", "text": " "}], "`text` is ' '"),
         ([{"name": "a"}], "`text` is None"),
-        ([{"name": "a", "text": "x", "keys": 1}], "expected an object of"),
+        ([{"text": 5}], "`text` is 5"),
+        ([{"name": "a", "text": "x", "keys": 1}], "has 'keys'; expected an object of"),
+        ([{"text": "x", "second": 1, "start": 1}], "has 'second' next to `start`"),
+        ([{"text": "x", "start": 10**400}], "expected seconds of the walk, from 0 to 1e"),
+        ([{"text": "x"}, {"name": "b", "text": "x"}], "two events have the text 'x'"),
+        (
+            [{"name": "1", "text": "x"}, {"name": "b", "text": "y", "key": 1}],
+            "'1' is an event's name and another's key",
+        ),
+        ({"rain": {"text": "x", "start": 1}}, "expected a list of events, or sentences by name"),
+        ({"text": "x", "start": 1}, "expected a list of events, or sentences by name"),
         ([{"name": "a", "text": "\ud800"}], "`text` is not UTF-8 text"),
         (["rain"], "event 0 is 'rain'"),
         (3, "expected a list of events"),
+        (b"rain", "expected a list of events"),
+        ("a\0b", "a name with a NUL character"),
     ],
 )
 def test_what_is_no_event_is_refused_in_a_sentence(events, told):
@@ -124,9 +136,14 @@ def test_files_of_events(tmp_path):
         assert [event.key for event in read_events(file)] == ["1", "2", None]
     assert read_events({"rain": "It rains."})[0].text == "It rains."
     assert read_events(Events(read_events(file)).facts()) == read_events(file)
-    file.write_text("rain")
-    with pytest.raises(InputError, match="not JSON"):
-        read_events(file)
+    for data, told in (
+        (b"rain", "not JSON"),
+        (b'"rain"', "found 'rain'; expected a list of events"),
+        ('[{"text": "é"}]'.encode("latin-1"), "not UTF-8 text"),
+    ):
+        file.write_bytes(data)
+        with pytest.raises(InputError, match=told):
+            read_events(file)
     with pytest.raises(InputError, match="cannot be read"):
         read_events(tmp_path / "none.json")
 

@@ -94,7 +94,15 @@ def test_the_command_reads_them_and_tells_which_have_no_effect(causal, tmp_path,
         ([{"text": "x", "second": 0, "key": 1}, {"text": "y", "key": 1}], "two events have the key '1'"),
         ([{"text": "x", "key": 1}], "none has a start"),
         ([], "none has a start"),
-        ([{"second": 1}], "`name` is None"),
+        (
+            [{"text": "x", "second": 1.4}],
+            "ends at 1.5 s, its last chunk begins at 1.25 s",
+        ),
+        (
+            [{"text": "x", "second": 0.3, "end": 0.4}],
+            "begins at 0.3 s and ends at 0.4 s, and no chunk begins between",
+        ),
+        ([{"second": 1}], "`text` is None"),
         ([{"text": "x", "second": 1, "start": 1}], "expected an object of"),
     ],
 )
