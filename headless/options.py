@@ -1,4 +1,4 @@
-"""The options of a run. The command line takes their names, defaults and choices from here."""
+"""The options for making one video. The command line takes its names, defaults and choices from this module."""
 
 import re
 from argparse import ArgumentTypeError
@@ -38,7 +38,7 @@ else:
     ImageInput = object  # checked by `read_image`, which imports the libraries for the check
 
 CAMERAS = ("action_path", "preset", "keys")
-"""The options that set the camera path. A run may set only one of them."""
+"""The options that set the camera path. Only one of them may be set for a video."""
 STDOUT = "-"
 """The value of the option `output` that means standard output."""
 AN_ADDRESS = "an address; expected a path on this machine: download the files first (models: `hf download`)"
@@ -48,14 +48,14 @@ LORA = "[high=|low=]FILE[:STRENGTH]"
 POSE_FILES = ("poses.npy", "intrinsics.npy", "action.npy")
 """The names of the files in a pose folder."""
 PARTS = ("high", "low", "text_encoder", "tokenizer", "vae")
-"""The options that name a file to use in place of a part of the package."""
+"""The options that name a file to use in place of a part of the model package."""
 BASE_ONLY = ("negative", "sampling_steps", "boundary", "guide_scale", "solver", "reuse_threshold", "high", "low")
-"""The options that only the base model uses. The options in GUIDED are an exception, because the release
-causal-pretrain uses them too."""
+"""The options that only the base model uses, apart from the options in GUIDED, which the causal model causal-pretrain
+uses too."""
 GUIDED = ("negative", "sampling_steps", "guide_scale", "solver")
-"""The options in BASE_ONLY that the release causal-pretrain, a causal model with guidance, also uses."""
+"""The options in BASE_ONLY that the causal model causal-pretrain uses too, because it has guidance."""
 FEW_STEPS_ONLY = ("schedule",)
-"""The options that the release causal-pretrain does not use, unlike other causal models."""
+"""The options that all causal models except causal-pretrain use."""
 CAUSAL_ONLY = (
     *("release", "chunk", "window", "sink", "decoder_device", "schedule", "kv_cache"),
     *("save_state", "continue_from", "events"),

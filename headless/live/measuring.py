@@ -1,8 +1,9 @@
-"""The command `lingbot-world live --bench`. A test client walks and measures the frame rate, late frames, and the delay
-from a key press to the first frame that shows its effect.
+"""The command `lingbot-world live --bench`. A test client presses keys in a walk, an interactive video whose camera the
+keys move.
 
-The longest delay is measured over the whole walk. The percentiles of the delays, the frame rate and the late frames
-leave out the first WARM seconds after the first frame.
+The command measures the frame rate, the late frames, and the delay from a key press to the first frame that shows its
+effect. The longest delay is measured over the whole walk. The percentiles of the delays, the frame rate and the late
+frames leave out the first WARM seconds after the first frame.
 """
 
 import asyncio
@@ -35,8 +36,11 @@ filling. If nothing arrives later, the measurements cover the whole walk."""
 
 def measure(opened: Opened, folder: Path, seconds: float) -> dict[str, Any]:
     """Run two walks of `seconds` seconds each, one at 16 frames per second and one as fast as possible. Return the
-    settings and the measurements of both as JSON values. `folder`: the folder in which walks are saved. After Ctrl-C
-    the walk is saved, and KeyboardInterrupt is raised."""
+    settings and the measurements of both as JSON values.
+
+    `folder`: the folder in which walks are saved. After Ctrl-C the current walk is saved, and KeyboardInterrupt is
+    raised.
+    """
     try:
         return asyncio.run(_unless_interrupted(_measure(opened, folder, seconds)))
     except asyncio.CancelledError:
@@ -44,7 +48,7 @@ def measure(opened: Opened, folder: Path, seconds: float) -> dict[str, Any]:
 
 
 async def _unless_interrupted(work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of `work`. The first Ctrl-C cancels `work`. Further ones are ignored, so that the walk is
+    """Return the result of `work`. The first Ctrl-C cancels `work`. Later ones are ignored, so that the walk can be
     saved."""
     loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
     interrupts = count()
@@ -81,7 +85,8 @@ async def _measure(opened: Opened, folder: Path, seconds: float) -> dict[str, An
 
 
 class Walker:
-    """A test client that presses keys at random times and measures how frames arrive for a playback at `fps`."""
+    """A test client that presses keys at random times and records when frames arrive. `fps`: the frame rate at which a
+    viewer would play them."""
 
     codec = MSGPACK
 
@@ -95,7 +100,7 @@ class Walker:
         self._there = asyncio.Event()  # set by the first frames, which a person waits for
 
     async def walk(self, seconds: float) -> dict[str, Any]:
-        """Walk for `seconds` seconds after the first frames arrive. Return the measurements by name; names that end
+        """Walk until `seconds` seconds after the first frames arrive. Return the measurements by name; names that end
         with _s are in seconds. Raises InputError if the server reports an error or sends no frame."""
         async with (
             aiohttp.ClientSession() as session,
@@ -174,11 +179,12 @@ class Walker:
 
 
 def late_frames(arrived: list[tuple[float, int]], fps: float, since: float) -> tuple[int, int]:
-    """Return (stalls, late) of a playback at `fps` frames per second. `stalls`: the number of batches that arrived
-    after the playback had shown all earlier frames. `late`: the number of frames in these batches.
+    """Return (stalls, late) for a viewer who plays the frames at `fps` frames per second as they arrive. `stalls`: the
+    number of batches that arrived after the viewer had played all earlier frames. `late`: the number of frames in these
+    batches.
 
-    `arrived`: (time in seconds, number of frames) of each batch of frames. Batches that arrived up to the time `since`
-    are not counted.
+    `arrived`: (time in seconds, number of frames) of each batch. Batches that arrived up to the time `since` are not
+    counted.
     """
     played, stalls, late = arrived[0][0], 0, 0
     for at, frames in arrived:

@@ -23,11 +23,11 @@ OWN = (
     "camera/poses.npy",
     "camera/intrinsics.npy",
 )
-"""The patterns of the files that a walk writes into its folder, and that are deleted with the walk."""
+"""The patterns of the files that a walk writes into its folder. The deletion of a walk deletes only these files."""
 
 
 def list_walks(folder: Path) -> list[dict[str, Any]]:
-    """Return a dict of JSON values for each saved walk in a folder, the newest first.
+    """Return a dict for each saved walk in `folder`, the newest walk first. Its values can be written as JSON:
 
     name: the name of the walk's folder.
     time: the local time at which the walk's settings file was last written, as YYYY-MM-DD HH:MM.
@@ -50,16 +50,16 @@ def describe_walks(folder: Path) -> str:
 
 
 def clear_walks(folder: Path, keep: int) -> list[str]:
-    """Delete all but the newest `keep` walks in a folder, and return their names. Other files in a walk's folder stay,
-    and the name then says so. Raises InputError on a failure."""
+    """Delete all but the newest `keep` walks in `folder`, and return the names of the deleted walks. Files that no walk
+    wrote are not deleted; the returned name then has a note on them. Raises InputError if a file cannot be deleted."""
     old = kept_walks(folder)
     removed = old[: max(0, len(old) - keep)]
     return [walk.name if _remove(walk) else f"{walk.name} (other files in it stay)" for walk in removed]
 
 
 def _remove(walk: Path) -> bool:
-    """Delete the files of a walk, and the folders that are empty then. Of a symbolic link to a walk only the link is
-    deleted. Return whether the walk's folder is gone."""
+    """Delete the files that a walk wrote, and the folders that become empty. If `walk` is a symbolic link, only the
+    link is deleted. Return whether the walk's folder is gone."""
     try:
         if walk.is_symlink():
             walk.unlink()

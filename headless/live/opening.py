@@ -1,4 +1,5 @@
-"""The loading of a model for walks. It makes an Engine and the Start of a walk from a user's options."""
+"""Loading of a model for interactive walks. From a user's options, this module makes an Engine and the Start of a walk
+(its first frame, prompt, camera and seed)."""
 
 import logging
 from dataclasses import dataclass, fields, replace
@@ -53,7 +54,7 @@ KEPT_PROMPTS = 32
 
 
 class WalkSettings(NamedTuple):
-    """The settings of a walk that its client may choose. None selects the server's setting. `size`: height and width in
+    """The settings of a walk that the client may choose. None selects the server's setting. `size`: height and width in
     pixels. `window`, `sink` and `chunk`: numbers of latent frames."""
 
     size: tuple[int, int] | None = None
@@ -66,12 +67,12 @@ class WalkSettings(NamedTuple):
 class LiveSettings:
     """The settings of a server that apply to all of its walks.
 
-    speed: the camera's speed while the key W is held, as a fraction of the longest step. The longest step is the
-    largest translation per latent frame that the model was trained with.
-    moving: whether chunks are also generated while no key is held.
-    decoder: the tiny decoder for the shown frames, as a file or a name such as taew2_1. None uses the VAE.
-    restart_on_drift: whether a walk restarts from its image when the video degrades.
-    events: the events with which a client may change the prompt.
+    speed: the camera's speed while the key W is held. A speed of 1 is the largest translation per latent frame that the
+    model was trained with.
+    moving: whether video is also generated while no key is held.
+    decoder: a tiny decoder for the frames that the client sees, as a file or a name such as taew2_1. None uses the VAE.
+    restart_on_drift: whether a walk restarts from its start image when the video degrades.
+    events: named additions to the prompt, such as rain, that a client may turn on and off.
     stop_when_stuck: whether the camera stops when the frames no longer change, as in front of a wall.
     """
 
@@ -91,12 +92,15 @@ def open_live(
     decoder: str | Path | None = None,
     **options: Any,
 ) -> tuple[Engine, Start]:
-    """Load a model and return an engine and the start of a walk, which are the arguments of `live.Session`.
+    """Load a model and return an Engine and a Start, the arguments of `live.Session`.
 
-    `image` and `prompt` default to the package's example; its live.json sets the default size, chunk and schedule.
-    `decoder`: a tiny decoder for previews, by file or by the name taew2_1. `options`: other fields of GenerateOptions,
-    such as `width`, `height`, `seed` and `device`. `continue_from`, a state or the folder of a walk, may replace the
-    image. Raises a LingBotError for invalid options and files.
+    `ckpt_dir`: the model's folder. `image` and `prompt` default to the example in this folder or next to it. The
+    example's live.json sets the default size, chunk and schedule. `decoder`: a tiny decoder for previews, as a file or
+    the name taew2_1.
+
+    `options`: other fields of GenerateOptions, such as `width`, `height`, `seed` and `device`. The option
+    `continue_from`, a saved state or the folder of a walk, may replace the image. Raises a LingBotError for invalid
+    options and files.
     """
     opened = Opened(plan_start(ckpt_dir, image=image, prompt=prompt, **options))
     opened.settings = LiveSettings(decoder=decoder)
@@ -116,7 +120,8 @@ def plan_start(ckpt_dir: str | Path, **options: Any) -> RolloutPlan:
 
 
 def plan_live(options: GenerateOptions) -> RolloutPlan:
-    """Return the plan of a walk after checking its options and files. Raises a LingBotError if one is invalid."""
+    """Check the options and files of a walk and return its plan. Raises a LingBotError if an option or a file is
+    invalid."""
     frames = 4 * latent_frames(options.window) - (3 if options.continue_from is None else 0)
     plan = make_plan(replace(_quick(options), frame_num=frames))
     name = f"`ckpt_dir` {options.ckpt_dir}"
@@ -143,10 +148,12 @@ def _quick(options: GenerateOptions) -> GenerateOptions:
 
 
 class Opened:
-    """A loaded model, with the server's settings. It makes the engines of walks, which share the model."""
+    """A loaded model and the server's settings. Each walk gets its own engine from `engine`; all engines share the
+    model."""
 
     def __init__(self, plan: RolloutPlan, show: ShowProgress = silent) -> None:
-        """Load the model of a plan. `show` makes progress bars. Raises a LingBotError if memory is too small."""
+        """Load the model of `plan`. `show(name, unit)` returns the progress display of a loading stage. Raises a
+        LingBotError if memory is too small."""
         self.plan, self.settings = plan, LiveSettings()
         with StageRecorder(plan.device, show) as stages:
 
@@ -159,15 +166,15 @@ class Opened:
 
     @property
     def start(self) -> Start:
-        """The default start of a walk: the plan's image, or the end of the state that the plan continues."""
+        """The default Start of a walk: at the plan's image, or at the end of the state that the plan continues."""
         spec, options = self.plan.spec, self.plan.options
         if spec.state is not None:
             return Start.after(spec.state, options.prompt, options.seed or 0)
         return Start(spec.frame, options.prompt, spec.track.lens, options.seed or 0)
 
     def engine(self, settings: WalkSettings | None = None) -> Engine:
-        """Return an engine for a walk with these settings, by default the server's. Raises InputError if the size, the
-        window or the chunk is larger than the server's. The memory was planned for the server's values."""
+        """Return an engine for a walk with these `settings`, by default the server's. Raises InputError if the size,
+        the window or the chunk is larger than the server's, because memory was planned for the server's values."""
         spec, wish = self.plan.spec, settings or WalkSettings()
         height, width = wish.size or (spec.geometry.height, spec.geometry.width)
         chunk = wish.chunk or spec.chunk
@@ -205,7 +212,8 @@ class Opened:
         )
 
     def engine_of(self, walk: Path) -> Engine:
-        """Return an engine for the walk in a folder. Raises InputError if the walk needs more memory than planned."""
+        """Return an engine with the settings of the saved walk in the folder `walk`, for repeating the walk. Raises
+        InputError if the walk needs more memory than the server planned."""
         replay = Replay(walk)
         height, width = (CELL * side for side in replay.head["cells"])
         window, sink, chunk = (replay.head[name] for name in ("window", "sink", "chunk"))
@@ -213,7 +221,7 @@ class Opened:
         return replace(self.engine(settings), schedule=replay.schedule())
 
     def _preview(self) -> PreviewDecoder:
-        """Return a new tiny decoder. All of these decoders share their weights."""
+        """Return a new tiny decoder with its own state. All tiny decoders of this model share their weights."""
         if self._tiny is None:
             device, half = self.plan.decoding_device, self.plan.half
             file = find_tiny_decoder(self.settings.decoder or TINY_DECODER, self.plan.options.ckpt_dir)
@@ -225,8 +233,8 @@ class Opened:
         return loop.world(self._made.model, self.plan.device, self._made.memory.world)
 
     def _decoder(self, geometry: Geometry, exact: bool) -> VideoDecoder:
-        """Return a decoder of the loaded VAE. With `exact` the VAE is loaded again in fp32, and decodes in tiles on a
-        GPU."""
+        """Return a new decoder with the loaded VAE. With `exact` the VAE is loaded again in fp32, and on a GPU it
+        decodes in tiles."""
         size = geometry.lat_h, geometry.lat_w
         if not exact:
             assert self._made.decoder is not None  # a single process always has a decoder
@@ -244,8 +252,8 @@ class Opened:
 
 
 class TextEncoder:
-    """A function from a prompt to its embedding, [1, L, D] on the CPU, with a cache. `first`: the embedding of the
-    plan's prompt. Any thread may call the function during a walk."""
+    """A callable that returns the embedding of a prompt, [1, L, D] on the CPU, from a cache if possible. `first`: the
+    embedding of the plan's prompt. Any thread may call it during a walk."""
 
     def __init__(self, plan: RolloutPlan, first: Tensor) -> None:
         self._plan, self._lock = plan, Lock()

@@ -15,8 +15,9 @@ READ = ("PNG", "JPEG", "WEBP")
 
 
 def read_picture(data: bytes, size: tuple[int, int], *, crop: bool) -> np.ndarray:
-    """Return the pixels, uint8 [H, W, 3], of the PNG, JPEG or WebP file in `data`. With `crop` it is cropped around its
-    centre to the aspect ratio of `size` (height, width). Raises InputError for other data and above MOST_PIXELS."""
+    """Return the pixels, uint8 [H, W, 3], of the PNG, JPEG or WebP file in `data`. With `crop` the image is cropped
+    around its centre to the aspect ratio of `size` (height, width). Raises InputError for other formats, and for an
+    image of more than MOST_PIXELS pixels."""
     try:
         with Image.open(BytesIO(data), formats=READ) as image:
             if image.width * image.height > MOST_PIXELS:

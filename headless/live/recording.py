@@ -1,4 +1,5 @@
-"""The video file of a walk. It grows during the walk, and its end is cut off if the user goes back."""
+"""The video file of a walk, written while the walk goes on. If the user goes back in the walk, the end of the file is
+cut off."""
 
 import logging
 import os
@@ -21,27 +22,28 @@ log = logging.getLogger(__name__)
 PART = 16
 """The number of frames in a part of the video. A part begins with a key frame and can be played once it is written."""
 PRESET = "veryfast"
-"""The libx264 preset of recordings. A frame of 464x832 takes 4 ms on one core, against 1 ms with `ultrafast`. In return
-the files have 43 % of the size. With `ultrafast`, `camera measure` wrongly reported that two of six walks do not follow
-their paths."""
+"""The libx264 preset for the video files of walks. It takes 4 ms per frame of 464x832 on one core, against 1 ms with
+`ultrafast`, but the files have 43 % of the size. With `ultrafast`, `camera measure` wrongly reported that two of six
+walks do not follow their paths."""
 MOST_WAITING = 24
-"""The largest number of batches of frames that wait for encoding. Others are dropped, so that a walk never waits."""
+"""The largest number of batches of frames that wait for encoding. Further batches are dropped, so that a walk never
+waits for the encoder."""
 
 
 class Recording:
-    """A video file of a walk that can be played at any time, even if the process is killed. Each frame that was dropped
-    is replaced by a copy of the next one, so that the complete video has a frame for each frame of the walk.
+    """A video file of a walk that can be played at any time, even if the process is killed. A dropped frame is replaced
+    by a copy of the next frame, so the closed file has every frame number of the walk.
 
-    If the disk is full, the video ends but the walk continues, and `failure` is the reason. The callback of the
-    constructor gets a message for the first dropped frame and for a failure. `left_out`: the number of dropped frames.
+    If the disk is full, the file ends but the walk continues, and `failure` is the reason. `left_out`: the number of
+    dropped frames.
     """
 
     def __init__(
         self, path: Path, fps: float, first: int = 0, tell: Callable[[str], None] = lambda _reason: None
     ) -> None:
-        """Start the thread that writes the video to `path` at `fps` frames per second. `first`: the number of the
-        video's first frame within the walk. `tell(message)`: a callback for the first dropped frame and for a
-        failure."""
+        """Start the thread that writes the video to `path` at `fps` frames per second. `first`: the number, within the
+        walk, of the video's first frame. `tell(message)` is called when the first frame is dropped and when writing
+        fails."""
         self.path, self.failure, self.left_out = path, "", 0
         self._fps, self._first, self._tell = max(1, round(fps)), first, tell
         self._ends = first  # the number of the walk's next frame
@@ -63,12 +65,12 @@ class Recording:
             self._say(f"frames come faster than the video {self.path} is written: some are replaced by later ones")
 
     def cut(self, number: int) -> None:
-        """Remove the frame with this number in the walk, and all later frames, from the video."""
+        """Remove frame `number` of the walk and all later frames from the video."""
         self._ends = number
         self._queue.put(number)
 
     def close(self) -> None:
-        """Wait until all queued frames are written, and end the thread."""
+        """Wait until all queued frames are written, and end the writing thread."""
         if self._thread.is_alive():
             self._queue.put(None)
             self._thread.join()
@@ -101,7 +103,7 @@ class Recording:
 
 
 class _Film:
-    """A video file that is written in parts of PART frames and can be cut."""
+    """A video file that is written in parts of PART frames, so that its end can be cut off at any frame."""
 
     def __init__(self, path: Path, fps: int) -> None:
         self._path, self._fps = path, fps
@@ -123,8 +125,8 @@ class _Film:
         self._last = pixels[-1]
 
     def cut(self, frames: int) -> None:
-        """Keep only the first `frames` frames of the file. Complete parts are copied unchanged. The kept frames of an
-        incomplete part are decoded, and encoded again together with later frames."""
+        """Keep only the first `frames` frames of the file. Complete parts are copied without encoding them again. The
+        other kept frames are decoded, and encoded again together with frames added later."""
         written = self._parts.frames
         del self._waiting[max(0, frames - written) :]
         if frames >= written:
@@ -140,7 +142,8 @@ class _Film:
         self._parts.pipe = self._file
 
     def close(self, frames: int) -> None:
-        """Write the remaining frames, repeat the last one up to `frames` in total, and close the file."""
+        """Write the frames that wait for a complete part, and close the file. If the file has fewer than `frames`
+        frames, the last one is repeated."""
         if self._last is not None:
             self._take([self._last] * (frames - self._frames))
         if self._waiting:
@@ -159,7 +162,7 @@ class _Film:
 
 
 class _Parts(VideoParts):
-    """A writer of a video in parts. It can also copy the parts of another video."""
+    """A writer of a video file in parts of PART frames. It can also copy the parts of another such file."""
 
     def copy(self, video: Any, frames: int) -> None:
         """Copy the first `frames` frames of a video without encoding them again. `frames`: a multiple of PART. `video`:

@@ -10,10 +10,11 @@ from .opening import Opened
 
 
 def replay(opened: Opened, walk: Path, folder: Path) -> str:
-    """Repeat the saved walk in the folder `walk`, and save the result in a new folder within `folder`. Return a message
+    """Repeat the saved walk in the folder `walk`, and save the new walk in a folder within `folder`. Return a message
     that states whether the latents of both walks are equal, and otherwise the largest difference.
 
-    Raises InputError for an invalid walk, for a walk that needs more memory than planned, and if the disk is full.
+    `opened`: the loaded model. Raises InputError for an invalid walk, for a walk that needs more memory than planned,
+    and if the disk is full.
     """
     engine = opened.engine_of(walk)
     with Session.replay(engine, walk, folder=folder, fps=0) as session:

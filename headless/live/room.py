@@ -1,4 +1,4 @@
-"""A server's model and its clients: the current walk, the queue of waiting clients, and reconnection."""
+"""A server's loaded model and its clients: the current walk, the queue of waiting clients, and reconnection."""
 
 import asyncio
 import secrets
@@ -22,15 +22,15 @@ from .visit import Visit
 
 T = TypeVar("T")
 LINE = 8
-"""The largest number of clients that may wait for the model."""
+"""The largest number of clients that may wait in the queue for the model."""
 MANY_THREADS = 4
 BETWEEN_FIGURES = 1.0
-"""The interval in seconds at which a client receives status figures of its walk."""
+"""The seconds between two messages with status figures, such as the frame rate, to the walking client."""
 
 
 class Room:
-    """A loaded model and its clients. One client walks, and up to LINE clients wait in a queue. All methods run in the
-    event loop, and slow work runs in threads."""
+    """A loaded model and the clients that use it. One client walks, and up to LINE clients wait in a queue. All methods
+    run in the event loop, and slow operations run in threads."""
 
     def __init__(self, opened: Opened, folder: Path, rules: Rules) -> None:
         self.opened, self.folder, self.rules = opened, folder, rules
@@ -42,9 +42,12 @@ class Room:
         self._held: asyncio.TimerHandle | None = None
 
     async def enter(self, socket: Socket, init: Init, inbox: Connection) -> None:
-        """Serve a client from its first message `init` until it disconnects. `inbox`: the connection from which its
-        messages are read. Raises InputError for impossible settings, if too many clients wait, and if the client wants
-        to resume a walk that has ended."""
+        """Serve a client until it disconnects. `socket`: the connection for messages to the client. `init`: the
+        client's first message. `inbox`: the connection for the client's further messages.
+
+        Raises InputError for impossible settings, if too many clients wait, and if the client wants to resume a walk
+        that has ended.
+        """
         client = Client(socket, init, self._threads, MSGPACK)
         sending = asyncio.create_task(client.send())
         try:
@@ -63,8 +66,8 @@ class Room:
                 await sending
 
     def _resumed(self, init: Init) -> Visit | None:
-        """Return the current walk if the client resumes it with the walk's token. Return None for a client that begins
-        a new walk. Raises InputError if the walk has ended."""
+        """Return the current walk if `init` has its reconnection token. Return None if `init` has no token, for a new
+        walk. Raises InputError if the token is for a walk that has ended."""
         visit = self.visit
         if not init.resume:
             return None
@@ -109,7 +112,7 @@ class Room:
             client.tell({"type": "status", "content": "waiting", "place": place})
 
     def _next(self) -> None:
-        """Give the model to the first waiting client. Without waiting clients the model is free."""
+        """Let the first client of the queue use the model. If no client waits, mark the model as free."""
         self._taken = bool(self._line)
         if self._line:
             self._line.popleft()[0].set_result(None)
@@ -154,7 +157,7 @@ class Room:
                 await asyncio.shield(self._hold(visit) if broke else self._free())
 
     async def _facts(self, visit: Visit) -> dict[str, Any]:
-        """Return the first status message of a walk. If the walk is just restarting, wait for the new walk.
+        """Return the first status message of a walk. During a restart, wait until the new walk exists.
 
         Raises InputError if the session has ended.
         """
@@ -199,7 +202,8 @@ class Room:
             visit.do(event)
 
     async def _watch(self, visit: Visit) -> None:
-        """Send status figures to the client every BETWEEN_FIGURES seconds, and pause a walk without input.
+        """Send status figures to the client every BETWEEN_FIGURES seconds, and pause the walk if the client sends no
+        input.
 
         The pause begins after `rules.idle` seconds without input, unless the client requested a number of chunks. If
         another client waits then, this coroutine returns. Otherwise it returns after `rules.gone` seconds without
@@ -224,7 +228,8 @@ class Room:
                 return
 
     async def _hold(self, visit: Visit) -> None:
-        """Pause a walk that lost its connection, and end it after `rules.back` seconds without a new one."""
+        """Pause the walk of a client that lost its connection. End the walk after `rules.back` seconds if the client
+        does not reconnect."""
         visit.client, visit.goes_on = None, visit.stopped or not visit.session.paused
         visit.session.controls.let_go()
         visit.session.pause()
@@ -245,7 +250,7 @@ class Room:
             self._next()
 
     async def close(self) -> None:
-        """End and save the current walk at the server's shutdown, and send its client the folder's name."""
+        """End and save the current walk when the server shuts down, and send the walk's folder to its client."""
         self._line.clear()
         if self._held is not None:
             self._held.cancel()

@@ -1,4 +1,4 @@
-"""The run of the live server, from its start until a signal ends it."""
+"""The start of the live server, and its operation until a signal ends it."""
 
 import asyncio
 import errno
@@ -24,11 +24,13 @@ HERE, EVERYWHERE = "127.0.0.1", "0.0.0.0"
 async def serve(
     opened: Opened, folder: Path, *, port: int, token: str, origins: tuple[str, ...], show_page: bool, host: str
 ) -> None:
-    """Serve the live page and its walks until the process receives a signal. The address of the page is printed. Walks
-    are saved in `folder`. `token`: a secret with which other machines may connect. `origins`: the addresses of other
-    pages that may connect. `show_page`: open the page in a browser.
+    """Serve the live page and its walks until the process receives a signal. The address of the page is printed.
+    `folder`: the folder in which walks are saved. `port`: the TCP port.
 
-    `host`: the address to listen on. An empty `host` means this machine only, or all addresses if there is a token.
+    `token`: a secret with which other machines may connect. `origins`: the addresses of other web pages that may
+    connect. `show_page`: whether to open the live page in a browser. `host`: the address to listen on. An empty `host`
+    means this machine only, or all addresses if there is a token.
+
     Raises InputError for a port that is in use.
     """
     ended, loop = asyncio.Event(), asyncio.get_running_loop()
@@ -55,15 +57,15 @@ def bracketed(host: str) -> str:
 
 
 def is_here(host: str) -> bool:
-    """Return whether `host` is an address to which only this machine can connect."""
+    """Return whether `host` is a loopback address, to which only programs on this machine can connect."""
     return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def check_port(port: int, *, everywhere: bool, host: str = "") -> None:
-    """Check that the server can listen on `port` at the address `host`. An empty `host` means this machine only, or
-    with `everywhere` all of its addresses.
+    """Check that the server can listen on `port` at the address `host`. An empty `host` means this machine only, or all
+    addresses of this machine if `everywhere`.
 
-    Raises InputError for a port that is invalid or in use, and for a host that is not an address of this machine.
+    Raises InputError for a port that is invalid or in use, and for a `host` that is not an address of this machine.
     """
 
     async def listen() -> None:
@@ -77,7 +79,8 @@ def check_port(port: int, *, everywhere: bool, host: str = "") -> None:
 
 @contextmanager
 def _refused(port: int, host: str = "") -> Iterator[None]:
-    """Convert an error about an unusable port or host within this context to an InputError that names it."""
+    """A context that converts an error about an unusable port or host to an InputError that names the port or the
+    host."""
     try:
         yield
     except (OSError, OverflowError, UnicodeError) as error:
@@ -101,8 +104,8 @@ async def running(
     rules: Rules | None = None,
     host: str = "",
 ) -> AsyncIterator[tuple[int, Room]]:
-    """Run a live server within this context, and yield its port and its Room. `port`: 0 selects a free port. `rules`:
-    the time limits for clients, by default `Rules()`. `folder`, `token`, `origins` and `host`: see `serve`.
+    """Run a live server within this context, and yield its port and its Room. `port`: the TCP port, or 0 for any free
+    one. `rules`: the time limits for clients, by default `Rules()`. The other arguments are those of `serve`.
 
     Raises InputError for an unusable port or host.
     """

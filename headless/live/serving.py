@@ -1,7 +1,8 @@
-"""The web application of the live server: the page, the endpoint of SGLang's protocol, and their access control.
+"""The web application of the live server: the live page, an endpoint that also accepts clients of SGLang's realtime
+video protocol, and access control.
 
-By default only this machine can connect; other machines need the token in the address. Requests from pages of other
-sites are rejected by their origin. No input from a client is used as a path.
+By default only this machine can connect; other machines need the token in the address. Requests from web pages of other
+sites are rejected by their Origin header. No input from a client is used as a file path.
 """
 
 import asyncio
@@ -43,9 +44,9 @@ TYPES = {".html": "text/html", ".mjs": "text/javascript", ".css": "text/css", ".
 
 @dataclass
 class Site:
-    """The room of a server, and the rules for access to it. `token`: the secret that a client must send; it is empty if
-    only this machine can connect. `origins`: the addresses of other pages that may connect, such as
-    http://localhost:8000."""
+    """A live server's Room, and the rules that decide which requests may access it. `token`: the secret that a client
+    must send; it is empty if only this machine can connect. `origins`: the addresses of other web pages that may
+    connect, such as http://localhost:8000. `connections`: the number of open connections."""
 
     room: Room
     token: str = ""
@@ -53,7 +54,7 @@ class Site:
     connections: int = field(default=0, init=False)
 
     def refused(self, request: web.Request) -> str:
-        """Return the reason why a request is not allowed, or an empty text if it is."""
+        """Return the reason why a request is not allowed, or "" if it is allowed."""
         given = request.query.get("token", request.cookies.get(_cookie(request), ""))
         if self.token and not secrets.compare_digest(given.encode(), self.token.encode()):
             return "the token in the address is missing or wrong; open the address that the server printed"
@@ -159,7 +160,8 @@ async def _walks(site: Site, _request: web.Request) -> web.Response:
 
 
 async def _walked(site: Site, request: web.Request) -> web.StreamResponse:
-    """Return the current walk's state, video, or a zip file of its poses and intrinsics, only to the walk's client."""
+    """Return the current walk's saved state, its video, or a zip file of its poses and intrinsics, as the request's
+    path selects. Only a request with the walk's token gets the file."""
     visit = site.room.visit
     if visit is None or not secrets.compare_digest(request.query.get("walk", "").encode(), visit.token.encode()):
         return web.Response(status=404, text="this walk has ended; its folder has the files\n")

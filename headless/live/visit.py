@@ -1,4 +1,4 @@
-"""The session of one client of the live server. It continues if the client's connection breaks and is restored."""
+"""The session of one client of the live server. It survives a broken connection until the client reconnects."""
 
 import secrets
 from asyncio import AbstractEventLoop
@@ -23,12 +23,12 @@ from .pictures import read_picture
 
 
 class Visit:
-    """The session of one client. It may outlast a connection, so that the client can reconnect. Any thread may create a
-    Visit and close its session."""
+    """The session of one client. It survives a broken connection, so that the client can reconnect. Any thread may
+    create a Visit and close its session."""
 
     def __init__(self, opened: Opened, init: Init, folder: Path) -> None:
-        """Open a session for a client's `init`, with its walk in `folder`. Raises InputError for impossible
-        settings."""
+        """Open a session for a client. `opened`: the loaded model. `init`: the client's first message. `folder`: the
+        folder in which the walk gets its own folder. Raises InputError for impossible settings."""
         self.opened, self.init, self.token = opened, init, secrets.token_urlsafe(12)
         server = opened.settings
         self.client: Client | None = None
@@ -58,7 +58,7 @@ class Visit:
     def start(
         self, loop: AbstractEventLoop, deliver: Callable[[Frames], None], tell: Callable[[str, dict[str, Any]], None]
     ) -> None:
-        """Start the session's thread. `deliver(frames)` receives frames, and `tell(kind, facts)` receives status
+        """Start the session's thread. `deliver(frames)` is called with new frames, and `tell(kind, facts)` with status
         messages. Both are called in the event loop `loop`."""
 
         def in_the_loop(function: Callable[..., None], *arguments: Any) -> None:
@@ -76,13 +76,13 @@ class Visit:
         steer(self.session, event)
 
     def facts(self) -> dict[str, Any]:
-        """Return the first status message of the walk, and the reconnection token as `resume`. Raises InputError if no
-        walk exists during a restart."""
+        """Return the first status message of the walk, with the reconnection token under the key `resume`. Raises
+        InputError during a restart, while no walk exists."""
         return facts(self.session, self.init.fps) | {"resume": self.token}
 
 
 def _replay(opened: Opened, init: Init, folder: Path) -> tuple[Engine, Session]:
-    """Return an engine and a session that repeat the saved walk `init.replay` in `folder`. Raises InputError if
+    """Return an engine and a session that repeat the saved walk named `init.replay` in `folder`. Raises InputError if
     `folder` has no such walk, or if the walk needs more memory than the server planned."""
     found = {walk.name: walk for walk in kept_walks(folder)}
     if init.replay not in found:
@@ -92,8 +92,8 @@ def _replay(opened: Opened, init: Init, folder: Path) -> tuple[Engine, Session]:
 
 
 def _start(opened: Opened, init: Init, size: tuple[int, int]) -> Start:
-    """Return the start of a client's walk. Fields of `init` that the client left out have the server's values. `size`:
-    height and width of the start image in pixels. Raises InputError for an image that cannot be read."""
+    """Return the Start of a client's walk. Fields that `init`, the client's first message, leaves out have the server's
+    values. `size`: height and width of the start image in pixels. Raises InputError for an unreadable image."""
     begin = opened.start
     frame, prompt = begin.frame, init.prompt or begin.prompt
     seed = begin.seed if init.seed is None else init.seed

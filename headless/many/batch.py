@@ -1,7 +1,7 @@
-"""The command `lingbot-world batch`: make many videos, with one manifest file for their outcomes.
+"""The command `lingbot-world batch`: make many videos, and record the outcome of each in one manifest file.
 
-Videos of one size are made together, so that each expert is loaded only once for them. Jobs that are already done are
-skipped. If a job fails, the manifest records this, and the batch continues.
+Videos of one size are made together, so that each of the model's two experts is loaded only once for them. Jobs that
+are already done are skipped. If a job fails, the manifest records the failure, and the batch continues.
 """
 
 import json
@@ -41,7 +41,7 @@ VIDEOS_AT_ONCE = 8
 stopped, at most this many videos are lost."""
 PROMPTS_AT_ONCE = 8
 MOST_NAMES = 3
-"""The largest number of job names in a note that concerns several jobs."""
+"""The largest number of job names that are listed in a message about several jobs."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Seeded:
 
 @dataclass(frozen=True)
 class Counts:
-    """The numbers of jobs in a batch: `done` in this run, `skipped` because they were done before, and `failed`."""
+    """The numbers of jobs in a batch: `done` now, `skipped` because they were done earlier, and `failed`."""
 
     done: int
     skipped: int
@@ -72,12 +72,13 @@ def run_batch(
     run_groups: RunGroups | None = None,
     tell: Callable[[str], None] = lambda _text: None,
 ) -> Counts:
-    """Make all missing videos of a batch, and return the numbers of jobs. Each outcome is written to the manifest in
-    `folder`.
+    """Make all videos of a batch that do not exist yet, and return the numbers of done, skipped and failed jobs. Each
+    outcome is written to the manifest in `folder`, where the videos go too.
 
-    `show` makes progress bars. `run_groups`: the function that makes the videos, by default in this process. `tell`
-    receives notes and the reasons of failures. Raises InputError if another batch uses the folder, and if a video in
-    the folder is not in the manifest.
+    `show(name, unit)` returns the progress display of a stage. `run_groups`: the function that makes the videos, by
+    default in this process. `tell(message)` is called with notes and the reasons of failures.
+
+    Raises InputError if another batch uses `folder`, and if a job's video exists without a row in the manifest.
     """
     _check_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -102,8 +103,9 @@ def run_batch(
 
 @contextmanager
 def _note_unfinished(waiting: Sequence[Job], manifest: Manifest) -> Iterator[None]:
-    """Record, at the end of this context, each video that exists without a row in the manifest as failed. An
-    interrupted run of a causal model leaves such a video. The next run of the batch may then replace it."""
+    """A context that records interrupted jobs at its end. A job of `waiting` whose video exists without a row in the
+    manifest is recorded as failed, so that the next run of the batch may replace the video. An interrupted run of a
+    causal model leaves such a video."""
     try:
         yield
     finally:
@@ -113,8 +115,9 @@ def _note_unfinished(waiting: Sequence[Job], manifest: Manifest) -> Iterator[Non
 
 
 def check_batch(jobs: Sequence[Job], folder: Path, tell: Callable[[str], None]) -> Counts:
-    """Check every job of a batch without writing anything. Return the expected result of `run_batch`. `tell` receives a
-    line for each group of jobs. Raises the InputErrors of `run_batch`."""
+    """Check every job of a batch without writing anything. Return the numbers of jobs that `run_batch` is expected to
+    return. `tell(message)` is called once for each group of jobs and each job that would fail. Raises InputError in the
+    same cases as `run_batch`."""
     _check_folder(folder)
     waiting = _waiting(jobs, Manifest(folder), tell)
     with TemporaryDirectory() as cameras:
@@ -134,10 +137,10 @@ def _check_folder(folder: Path) -> None:
 
 
 def _waiting(jobs: Sequence[Job], manifest: Manifest, tell: Callable[[str], None]) -> list[Job]:
-    """Return the jobs whose videos must be made. In these jobs `overwrite` is set, so that outdated videos may be
-    replaced. `tell` receives the reason if an existing video is made again.
+    """Return the jobs whose videos must be made. Their option `overwrite` is set, so that outdated videos may be
+    replaced. `tell(message)` is called with the reason if an existing video must be made again.
 
-    Raises InputError for an existing video without a row in the manifest, unless the job's `overwrite` was set.
+    Raises InputError if a job's video exists without a row in the manifest, unless the job has `overwrite` set.
     """
     waiting = []
     for job in jobs:
@@ -154,11 +157,12 @@ def _waiting(jobs: Sequence[Job], manifest: Manifest, tell: Callable[[str], None
 def _plan(
     waiting: Sequence[Job], folder: Path, tell: Callable[[str], None]
 ) -> tuple[list[tuple[AnyPlan, list[Seeded]]], list[Outcome]]:
-    """Group jobs that can be made in one run. Return each group with the plan of one of its jobs, and the outcomes of
-    jobs that cannot start.
+    """Group jobs that can be made in one run. Return (plan of one of its jobs, jobs) for each group, and the outcomes
+    of jobs that cannot start.
 
     The jobs of a group differ only in image, prompts, seed, camera path and fps. A group has at most VIDEOS_AT_ONCE
-    jobs. `tell` receives the notes of all plans. Pose folders are written within `folder`.
+    jobs. `tell(message)` is called with the notes of all plans. Camera paths are written as pose folders within
+    `folder`.
     """
     alike: dict[str, list[Seeded]] = {}
     plans: dict[str, AnyPlan] = {}
@@ -192,7 +196,8 @@ def _plan(
 
 
 def _with_camera(job: Job, folder: Path) -> GenerateOptions:
-    """Return a job's options. A path from a preset or keys is first written as a pose folder within `folder`."""
+    """Return a job's options. A camera path from the option `preset` or `keys` is first written as a pose folder within
+    `folder`."""
     if job.camera is None or job.camera[0] == "action_path":
         return job.options
     kind, text = job.camera
@@ -203,8 +208,8 @@ def _with_camera(job: Job, folder: Path) -> GenerateOptions:
 
 
 def run_group(group: list[Seeded], folder: Path, cache: ModelCache, show: ShowProgress = silent) -> Iterator[Outcome]:
-    """Make the videos of a group of jobs, and yield the outcome of each job. `cache`: the models and files of earlier
-    groups. After an error, each remaining job of the group runs alone."""
+    """Make the videos of a group of jobs, and yield the outcome of each job. `folder`: the batch's folder. `cache`: the
+    models and open files of earlier groups. After an error, each remaining job of the group runs alone."""
     left, begun = list(group), time.perf_counter()
     try:
         for seeded in _videos(group, folder, cache, show):
@@ -222,7 +227,8 @@ def run_group(group: list[Seeded], folder: Path, cache: ModelCache, show: ShowPr
 
 
 def _videos(group: list[Seeded], folder: Path, cache: ModelCache, show: ShowProgress) -> Iterator[Seeded]:
-    """Make the videos of a group, one by one for causal models, and yield each job when its video is written."""
+    """Make the videos of a group, and yield each job as soon as its video is written. Videos of causal models are made
+    one after the other."""
     given = (replace(_with_camera(seeded.job, folder), seed=seeded.seed) for seeded in group)
     plans = [make_plan(options, cache.files) for options in given]
     base = [plan for plan in plans if isinstance(plan, SamplingPlan)]

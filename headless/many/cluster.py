@@ -1,6 +1,8 @@
-"""The option `lingbot-world batch --ray`: a batch's groups on Ray actors, one per GPU of a cluster or this machine.
+"""The option `lingbot-world batch --ray`: groups of jobs run on Ray actors, one actor per GPU of a cluster or of this
+machine.
 
-All machines must have the input files at the same paths. If an actor is lost, another one makes its unfinished videos.
+All machines must have the input files at the same paths. If an actor is lost, another one makes its unfinished
+videos.
 """
 
 import gc
@@ -22,20 +24,20 @@ from .manifest import Outcome
 LOCAL = "local"
 """The value of `address` for which Ray starts a new cluster on this machine. Ray defines this name."""
 ANSWER_SECONDS = 5
-"""The seconds within which a cluster must respond, after the 10 s that Ray takes to connect."""
+"""The seconds that a cluster has to respond, in addition to the 10 s that Ray takes to connect."""
 LEAVE_SECONDS = 60
-"""The seconds that the batch waits at its end for each of its threads."""
+"""The seconds that the batch waits for each of its threads at its end."""
 MOST_TRIES = 3
 """The number of attempts to make a video. If an actor is lost in each of them, the job fails."""
 
 
 def on_ray(address: str, workers: int | None, on_gpus: bool) -> RunGroups:
-    """Connect to a Ray cluster, and return a function that runs groups of jobs on it. `address`: HOST:PORT, or "local"
-    to start a cluster on this machine. `workers`: the number of actors. None means one for each GPU of the cluster if
-    `on_gpus`, else one for each CPU.
+    """Connect to a Ray cluster, and return a function that runs groups of jobs on it. `address`: HOST:PORT of a
+    cluster, or "local" to start one on this machine. `workers`: the number of Ray actors. None means one per GPU of the
+    cluster if `on_gpus`, else one per CPU.
 
-    Raises DependencyError without Ray. Raises InputError if no cluster responds, or if the cluster has no GPU or CPU
-    for the default of `workers`.
+    Raises DependencyError if Ray is not installed. Raises InputError if no cluster responds, or if `workers` is None
+    and the cluster has no GPU (without `on_gpus`, no CPU).
     """
     try:
         import ray
@@ -66,9 +68,12 @@ def on_ray(address: str, workers: int | None, on_gpus: bool) -> RunGroups:
 
 
 def _ask(address: str) -> None:
-    """Check within 15 s whether a cluster responds at HOST:PORT, because ray.init would wait for minutes. Raises Ray's
-    error if none responds. Other kinds of addresses are not checked. No address is checked if this version of Ray lacks
-    the internal functions used here."""
+    """Check within 15 s whether a cluster responds at `address`, because ray.init would wait for minutes. Raises Ray's
+    error if none responds.
+
+    Only addresses of the form HOST:PORT are checked, and only if this version of Ray has the internal functions used
+    here.
+    """
     if "://" in address or ":" not in address:
         return
     with suppress(ImportError, AttributeError, TypeError):
@@ -80,14 +85,14 @@ def _ask(address: str) -> None:
 
 
 class Worker:
-    """A Ray actor that makes the videos of groups of jobs. It keeps a cache of open files and models."""
+    """A Ray actor that makes the videos of groups of jobs. It caches open files and models from group to group."""
 
     def __init__(self) -> None:
         gc.freeze()  # a run collects garbage after each stage; scanning the imported modules would take 0.1 s
         self._cache = ModelCache()
 
     def ready(self) -> bool:
-        """Return True. Ray answers this call as soon as the actor has started on the cluster."""
+        """Return True. The caller waits for this result to know that the actor has started on the cluster."""
         return True
 
     def run(self, group: list[Seeded], folder: Path) -> Iterator[Outcome]:
@@ -98,7 +103,8 @@ class Worker:
 def _run_groups(
     new_worker: Callable[[], Any], count: int, groups: list[list[Seeded]], folder: Path
 ) -> Iterator[Outcome]:
-    """Run groups of jobs on `count` workers, each with its own thread, and yield the outcomes as they arrive."""
+    """Run groups of jobs on `count` Ray actors, and yield the outcomes as they arrive. Each actor has its own thread in
+    this process. `new_worker()` starts an actor. `folder`: the batch's folder."""
     outcomes: queue.Queue[Outcome | BaseException] = queue.Queue()
     waiting: queue.Queue[_Try | None] = queue.Queue()
     done = threading.Event()
@@ -129,10 +135,12 @@ class _Try:
 def _serve(
     new_worker: Callable[[], Any], waiting: queue.Queue, outcomes: queue.Queue, folder: Path, done: threading.Event
 ) -> None:
-    """Run groups of jobs on one worker until all are done. If the worker is lost, a new one replaces it. The unfinished
-    jobs of the lost worker are queued again, each alone, up to MOST_TRIES attempts.
+    """Run groups of jobs from the queue `waiting` on one Ray actor until `done` is set. Each outcome is put into
+    `outcomes`.
 
-    A group is taken from the queue only after the worker has started. Until then, workers of other threads can take it.
+    If the actor is lost, `new_worker()` starts a new one. The unfinished jobs of the lost actor are queued again, each
+    alone, up to MOST_TRIES attempts. A group is taken from the queue only after the actor has started. Until then,
+    actors of other threads can take it.
     """
     import ray
 
@@ -165,7 +173,8 @@ def _serve(
 
 
 def _placed(worker: Any, done: threading.Event) -> Any:
-    """Return a worker once it has started, or None if all groups end first. Raises Ray's error for a lost worker."""
+    """Wait until the Ray actor `worker` has started and return it. Return None if `done` is set first. Raises Ray's
+    error if the actor is lost."""
     import ray
 
     answer = worker.ready.remote()

@@ -1,4 +1,4 @@
-"""Hashes of the input files of jobs. From these hashes a later run of the batch detects changed files."""
+"""Hashes of the input files of jobs, by which a later run of the batch detects changed files."""
 
 import hashlib
 import json
@@ -26,8 +26,9 @@ class Inputs:
         self._contents: dict[tuple[str, int, int], str] = {}
 
     def of(self, options: GenerateOptions) -> dict[str, str]:
-        """Return the SHA-256 hashes of a job's input files, by option or by part of the package, such as image, lora or
-        vae. An entry with a missing or unreadable file is left out, because the job itself reports the error."""
+        """Return the SHA-256 hashes of a job's input files. The keys are options, such as image or lora, and parts of
+        the model package, such as vae. A missing or unreadable file is left out, because the job itself reports the
+        error."""
         marks = {}
         for name, files in {**named_files(options), **part_files(options)}.items():
             with suppress(OSError):
@@ -46,7 +47,8 @@ class Inputs:
 
 
 def named_files(options: GenerateOptions) -> dict[str, list[Path]]:
-    """Return the files of `image`, `continue_from`, `events`, `lora` and `action_path`, by the option's name."""
+    """Return the paths of a job's input files for the options `image`, `continue_from`, `events`, `lora` and
+    `action_path`, by option."""
     given = {name: getattr(options, name) for name in ("image", "continue_from", "events")}
     found = {name: [Path(path)] for name, path in given.items() if isinstance(path, str | Path)}
     if options.lora:
@@ -59,7 +61,8 @@ def named_files(options: GenerateOptions) -> dict[str, list[Path]]:
 
 
 def part_files(options: GenerateOptions) -> dict[str, list[Path]]:
-    """Return the files of a package's models, text encoder, VAE and tokenizer, by part; {} for a bad package."""
+    """Return the files of the model package of a job by part: the models, the text encoder, the VAE and the tokenizer.
+    Return {} if the package is invalid."""
     found: dict[str, list[Path]] = {}
     with suppress(LingBotError, OSError):
         named = {name: getattr(options, name) for name in PARTS}

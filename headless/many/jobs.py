@@ -28,19 +28,20 @@ _NUMBERS = {
     for kind in (int, float)
     if kind in (hint, *get_args(hint))
 }
-"""The options with a number as value, each with its type, int or float."""
+"""The options that take a number, each with the number's type, int or float."""
 _PATHS = ("image", "continue_from", "events", *PARTS)
 _NAME = re.compile(r"[\w][\w .()+-]*")
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?$", re.IGNORECASE)
 """The file names that Windows reserves for devices."""
 _LONGEST_NAME = 200
-"""The largest length of a job's name in bytes: 255 minus room for the suffixes of unfinished files."""
+"""The largest length of a job's name in bytes: 255, the limit of file systems, minus room for the suffixes of
+unfinished files."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One video of a batch. `name`: the file name without the suffix. `camera`: the option in CAMERAS that sets the
-    camera path, as (name, value), or None."""
+    """One video of a batch. `name`: the video's file name without the suffix. `options`: the options that make the
+    video. `camera`: the camera path as (option, value), with an option of CAMERAS, or None."""
 
     name: str
     options: GenerateOptions
@@ -51,15 +52,16 @@ class Job:
         return folder / f"{self.name}.mp4"
 
     def settings(self) -> dict[str, Any]:
-        """Return the options that determine the video, as JSON values. A random seed is None."""
+        """Return the options that determine the video, as JSON values. The seed is None if it is drawn at random."""
         left_out = "output", "overwrite", *CAMERAS
         given = {name: value for name, value in asdict(self.options).items() if name not in left_out}
         return json.loads(json.dumps(given | {"camera": self.camera}, default=str))
 
 
 def read_jobs(path: Path, defaults: GenerateOptions, folder: Path) -> list[Job]:
-    """Return the jobs in a .jsonl or .csv file. Their videos go to `folder`. `defaults`: the options that a job does
-    not set. Relative paths start at the file's folder. Raises InputError, with file and line, for an invalid job."""
+    """Return the jobs in a .jsonl or .csv file. `defaults`: the values of options that a job does not set. `folder`:
+    the batch's folder for the videos. Relative paths in the file start at the file's folder. Raises InputError, with
+    file and line, for an invalid job."""
     jobs: dict[str, Job] = {}
     for line, given in _lines(path):
         try:
@@ -97,8 +99,9 @@ def _lines(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 
 def _rows(path: Path, text: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yield (line number, values) for each row of a .csv file, where empty values are left out. Raises InputError for
-    repeated columns, more values than columns, and an unclosed quote, which would join all later rows."""
+    """Yield (line number, values by column) for each row of the .csv file `path`, whose content is `text`. Empty values
+    are left out. Raises InputError for repeated columns, for more values than columns, and for an unclosed quote, which
+    would join all later rows."""
     rows = csv.DictReader(StringIO(text), strict=True)
     try:
         names = rows.fieldnames or ()
@@ -155,8 +158,8 @@ def _camera(given: Mapping[str, Any], base: Path, defaults: GenerateOptions) -> 
 
 
 def _path(base: Path, given: str) -> str:
-    """Return a job's path, relative to `base`, with ~ expanded. Backslashes separate folders on every system, so that
-    lists from Windows work. Raises InputError for an empty path."""
+    """Return the path `given` in a job, with ~ expanded and relative to the folder `base`. Backslashes separate folders
+    on every system, so that lists of jobs from Windows work. Raises InputError for an empty path."""
     if not given:
         raise InputError("a path is empty; name one, or leave it out")
     path, windows = base / os.path.expanduser(given), PureWindowsPath(given)
@@ -166,8 +169,8 @@ def _path(base: Path, given: str) -> str:
 
 
 def _value(name: str, given: Any) -> Any:
-    """Convert the value of a job's option to the type of the option. Values from a .csv file are text. Raises
-    InputError if the conversion fails."""
+    """Return the value `given` for the option `name`, converted to the option's type. Values from a .csv file are text.
+    Raises InputError if the value cannot be converted."""
     expected = "a number"
     try:
         if name == "guide_scale":
@@ -187,7 +190,8 @@ def _value(name: str, given: Any) -> Any:
 
 
 def _number(given: Any, kind: type) -> Any:
-    """Return `given` as an int or float (`kind`). Raises TypeError, ValueError or OverflowError otherwise."""
+    """Return `given` as the type `kind`, int or float. Raises TypeError, ValueError or OverflowError if that is
+    impossible."""
     number = kind(given)
     if isinstance(given, bool) or (kind is int and isinstance(given, float) and number != given):
         raise ValueError

@@ -26,7 +26,8 @@ class OpenFiles:
         self._opened: dict[Hashable, tuple[list, Any]] = {}
 
     def __call__(self, opener: Callable[..., T], paths: Any, *loras: Sequence[LoraFile]) -> T:
-        """Return `opener(paths, *loras)`, or the result of an earlier equal call if all files are unchanged."""
+        """Return `opener(paths, *loras)`. If an earlier call had the same arguments and all files are unchanged, return
+        the result of that call."""
         files = [paths] if isinstance(paths, Path) else list(paths)
         named = [*files, *(lora.path for each in loras for lora in each)]
         every = [file for path in named for file in (sorted(path.rglob("*")) if path.is_dir() else [path])]
@@ -38,9 +39,9 @@ class OpenFiles:
 
 
 class ModelCache:
-    """A cache of both experts, the VAE and open files, which lasts from one group of videos to the next. On a GPU,
-    models stay in the cache only if they fit into its memory together with the rest of a run. On a CPU they always
-    stay, because they are memory-mapped."""
+    """A cache of both experts, the VAE and open files, kept from one group of a batch to the next. On a GPU, models
+    stay in the cache only if they fit into its memory together with everything else that the next group needs. On a CPU
+    they always stay, because they are memory-mapped."""
 
     def __init__(self) -> None:
         self.files = OpenFiles()
@@ -49,7 +50,8 @@ class ModelCache:
         self._keeping = False
 
     def prepare(self, plan: SamplingPlan) -> None:
-        """Remove the models that `plan` does not use, and all models if memory is still short."""
+        """Prepare the cache for a group with this plan. Models that the plan does not use are removed. If memory is
+        still too small, all models are removed."""
         for name, (checkpoint, _) in list(self._experts.items()):
             if checkpoint is not getattr(plan.experts, name):
                 del self._experts[name]
@@ -65,7 +67,7 @@ class ModelCache:
         self._experts, self._vae = {}, None
 
     def vae(self, plan: SamplingPlan) -> VAE:
-        """Return the plan's VAE from the cache, or else from its file. Tiling is off."""
+        """Return the plan's VAE from the cache, or load it from its file. Tiled decoding is switched off."""
         vae = load_vae(plan.vae, device=plan.device) if self._vae is None else self._vae[1]
         if self._keeping:
             self._vae = plan.vae, vae
@@ -86,7 +88,7 @@ class ModelCache:
 
     def free(self, device: torch.device) -> int:
         """Return the free bytes on the device plus the bytes of the cached experts. The experts count as free, because
-        memory estimates of a run include their weights."""
+        estimates of the memory for a run already include the weights."""
         return free_memory(device) + sum(checkpoint.nbytes for checkpoint, _ in self._experts.values())
 
     def _has_room(self, plan: SamplingPlan) -> bool:

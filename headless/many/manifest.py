@@ -21,15 +21,15 @@ MANIFEST = "manifest.jsonl"
 LOCK = "manifest.lock"
 DONE, FAILED = "done", "failed"
 FILES = "files"
-"""The key, in a row of the manifest, of the hashes of a job's input files (see `Inputs.of`)."""
+"""The key in a row of the manifest under which the hashes of a job's input files are stored (see `Inputs.of`)."""
 _CUT_SHORT = re.compile(r'\{"name": ("(?:[^"\\]|\\.)*")')
 """A pattern for the beginning of a row, from which the job's name can be read even if the row is incomplete."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A job's outcome. `error`: the reason of a failure, or None. `seconds`: the time since the previous video of the
-    group was written, or since the group began."""
+    """The outcome of a job. `seed`: the seed of the noise. `error`: the reason of a failure, or None. `seconds`: the
+    time since the previous video of the group was written, or since the group began."""
 
     job: Job
     seed: int
@@ -39,8 +39,8 @@ class Outcome:
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """Lock a batch's folder against other batches within this context. If the process dies, the operating system
-    releases the lock. Raises InputError if another batch has locked the folder."""
+    """A context that locks a batch's folder against other batches. If the process dies, the operating system releases
+    the lock. Raises InputError if another batch has locked the folder."""
     try:
         with FileLock(folder / LOCK, timeout=0):
             yield
@@ -65,9 +65,9 @@ class Manifest:
         return job.name in self._rows
 
     def why(self, job: Job) -> str | None:
-        """Return None if the job's video exists unchanged and was made from the same settings and input files.
-        Otherwise return the reason to make it again. The reason is an empty text if the manifest has no finished video
-        of the job, or if the file is missing."""
+        """Return why the job's video must be made again, or None if it exists unchanged and was made from the same
+        settings and input files. The reason is "" if the manifest has no finished video of the job, or if the video is
+        missing."""
         row = self._rows.get(job.name)
         if row is None or row["status"] != DONE:
             return ""
@@ -84,12 +84,13 @@ class Manifest:
         return None if as_written else f"{file} has changed since it was written, so it is made again"
 
     def begin(self, jobs: Iterable[Job]) -> None:
-        """Hash the jobs' input files before the jobs run, so that a change during the run is detected later."""
+        """Hash the input files of jobs that are about to run. The hashes go into the manifest, so that a change of a
+        file during the run is detected later."""
         self._begun |= {job.name: self._inputs.of(job.options) for job in jobs}
 
     def complete(self, jobs: Iterable[Job]) -> None:
-        """Add the hashes of input files to rows without them, which an older version of this package wrote. Each of
-        `jobs` must have a row for a finished video."""
+        """Add the hashes of input files to rows that lack them because an older version of this package wrote them.
+        Each of `jobs` must have a row for a finished video."""
         for job in jobs:
             row = self._rows[job.name]
             if FILES not in row:
@@ -117,7 +118,8 @@ class Manifest:
             ) from error
 
     def _read(self) -> dict[str, dict]:
-        """Return the last row of each job, by name. After a killed process the last line may be incomplete."""
+        """Return the last row of each job, by the job's name. If the process was killed, the last line of the manifest
+        may be incomplete."""
         if not self.path.is_file():
             return {}
         text = self.path.read_text(encoding="utf-8", errors="replace")
@@ -125,8 +127,8 @@ class Manifest:
 
 
 def _row(line: str) -> dict[str, Any] | None:
-    """Return the row in a line of the manifest. For a failed job or an incomplete line, the row has only the name and
-    the status FAILED. Return None if the name cannot be read."""
+    """Return the row in a line of the manifest. For a failed job or an incomplete line, the row has only the job's name
+    and the status FAILED. Return None if the name cannot be read."""
     try:
         row = json.loads(line)
         name = row["name"]
@@ -141,7 +143,8 @@ def _row(line: str) -> dict[str, Any] | None:
 
 
 def _changed_settings(before: dict[str, Any], given: dict[str, Any]) -> str:
-    """Return the names of the settings that differ between `before` and `given`, separated by commas."""
+    """Return the names of the settings that differ between `before` and `given`, separated by commas. Return "its
+    settings" if settings exist only in `before`."""
     changed = [name for name, value in given.items() if _resolved(name, before.get(name)) != _resolved(name, value)]
     if not changed and before.keys() - given.keys():
         return "its settings"
@@ -149,7 +152,8 @@ def _changed_settings(before: dict[str, Any], given: dict[str, Any]) -> str:
 
 
 def _resolved(name: str, value: Any) -> Any:
-    """Return a setting's value with absolute paths resolved, because several paths may name one file."""
+    """Return the value of the setting `name` with symbolic links in absolute paths resolved, because several paths may
+    name one file."""
     if isinstance(value, list):
         return [_resolved(name, each) for each in value]
     if isinstance(value, dict):

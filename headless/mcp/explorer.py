@@ -1,4 +1,5 @@
-"""The walk of an AI assistant. Each call makes some chunks of video, and returns a description and the last frame.
+"""The walk of an AI assistant through a generated world. Each action makes some chunks of video, and returns a
+description and the last frame.
 
 Importing this module does not import torch, so that a client's first request is answered without delay.
 """
@@ -23,19 +24,21 @@ if TYPE_CHECKING:
     from ...live import Engine, Session, Start
 
 LONGEST = 10.0
-"""The largest length of one action, in seconds of video. It is limited because the client waits for the frames."""
+"""The largest length of one action in seconds of video. The length is limited because the client waits for the
+frames."""
 Seen = tuple[str, bytes]
-"""A description of the walk's current state, and its last frame as a JPEG file."""
+"""The result of an action: a description of the walk's current state, and its last frame as a JPEG file."""
 
 
 class Explorer:
-    """A model and at most one current walk. The model is loaded at the first walk. Calls from several threads run one
-    after the other. All methods raise a LingBotError for invalid input, and leave the walk unchanged in that case."""
+    """A model and at most one current walk through a generated world. The model is loaded at the first walk. Calls from
+    several threads run one after the other. All methods raise a LingBotError for invalid input, and then leave the walk
+    unchanged."""
 
     def __init__(self, ckpt: str | Path, options: dict[str, Any], walks: str | Path, events: Any = None) -> None:
-        """Store the arguments without loading the model. `ckpt`: the model's folder. `options`: the arguments of
-        `open_live`. `walks`: the folder in which walks are saved. `events`: a file of events; None uses the file in the
-        package."""
+        """Store the arguments without loading the model. `ckpt`: the model's folder. `options`: further arguments of
+        `open_live`. `walks`: the folder in which walks are saved. `events`: a file of events that can be added to the
+        prompt; None uses the file in the model's folder."""
         self._ckpt, self._options, self._walks, self._events = ckpt, options, walks, events
         self._opened: tuple[Engine, Start] | None = None
         self._session: Session | None = None
@@ -55,9 +58,12 @@ class Explorer:
         plan_start(self._ckpt, **begun)
 
     def start(self, image: str | None, prompt: str | None, seed: int, continue_from: str | None) -> Seen:
-        """End the current walk, begin a new one, and make its first chunk. `image`: the start image's file, or None for
-        the example. `continue_from`: a state's file or the folder of a walk, in place of an image. `seed`: the seed of
-        the noise."""
+        """End the current walk, begin a new one, and make its first chunk. `image`: the file of the start image, or
+        None for the model's example. `prompt`: a description of the world, or None for the example's. `seed`: the seed
+        of the noise.
+
+        `continue_from`: the file of a saved state or the folder of a walk, in place of an image.
+        """
         from ...live import Session
         from ...live.worlds.example import find_events
         from ..live.opening import open_live
@@ -80,7 +86,8 @@ class Explorer:
         """Hold keys for `seconds` seconds of video, and turn the camera `yaw` degrees right and `pitch` degrees up.
         Return the description of the walk and the last frame.
 
-        `seconds`, more than 0 and at most LONGEST, is rounded to complete chunks, at least one.
+        `keys`: see `serving.act`. `seconds`, more than 0 and at most LONGEST, is rounded to complete chunks, at least
+        one.
         """
         with self._lock:
             session = self._walk()
@@ -95,27 +102,30 @@ class Explorer:
                 session.hold(())
 
     def look(self) -> Seen:
-        """Return the current description and the last frame, without making a chunk."""
+        """Return the current description of the walk and the last frame, without making new video."""
         with self._lock:
             return self._describe(self._walk())
 
     def prompt(self, text: str, at_once: bool) -> str:
-        """Set the prompt of all later chunks, and return a message with the full prompt. `at_once`: also recompute the
-        cached keys and values of past frames with this prompt, so that the image changes sooner."""
+        """Set the prompt of all later chunks, and return a message with the full prompt, including active events.
+        `at_once`: also recompute the cached keys and values of past frames with this prompt, so that the image changes
+        sooner."""
         with self._lock:
             session = self._walk()
             session.prompt(text, refresh=at_once)
             return f"From the next action on: {session.events.say(text)}"
 
     def event(self, name: str, on: bool | None) -> str:
-        """Begin (`on` true), end (false) or toggle (None) an event, and return a message with the active events."""
+        """Begin (`on` true), end (false) or toggle (None) an event, such as rain, that adds a sentence to the prompt.
+        Return a message with the active events."""
         with self._lock:
             session = self._walk()
             session.event(name, on)
             return f"Events from the next action on: {', '.join(sorted(session.events.active)) or 'none'}"
 
     def save(self) -> str:
-        """Write the state and the camera path into the walk's folder, and return a message with the folder's name."""
+        """Write the saved state and the camera path into the walk's folder, and return a message with the folder's
+        name."""
         from ...live.folder.reading import save_whole
 
         with self._lock:
