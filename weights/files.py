@@ -111,7 +111,7 @@ def download_left(folder: Path) -> str:
     """Return a message if `folder` or its parent has an unfinished `hf download`; else an empty string."""
     for place in (folder, folder.parent, *(parent / "blobs" for parent in folder.parents[1:2])):
         for part in (*place.glob("*.incomplete"), *place.glob(".cache/huggingface/download/**/*.incomplete")):
-            return f"a download there was not finished ({part.name}): the same `hf download` continues it"
+            return f"a download in {place} was not finished ({part.name}): the same `hf download` continues it"
     return ""
 
 

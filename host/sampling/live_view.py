@@ -161,10 +161,12 @@ class LiveView:
         inbox: the reader of its later messages.
         """
         client = Client(socket, init, self._threads, JSON)
-        before, self._client = self._client, client
+        before = self._client
         if before is not None:
+            self._left(before, stopped=False)  # a walk that it has paused stays paused
             before.tell({"type": "error", "content": "the walk runs in another view"})
             before.finish()
+        self._client = client
         sending, gone = asyncio.create_task(client.send()), asyncio.create_task(inbox.ended.wait())
         try:
             await asyncio.wait({asyncio.create_task(self._ready.wait()), sending, gone}, return_when="FIRST_COMPLETED")

@@ -108,7 +108,9 @@ def test_what_the_download_left_is_named(toy_package, tmp_path, capsys):
     place = tmp_path / "package/.cache/huggingface/download"
     place.mkdir(parents=True)
     (place / "abc.incomplete").touch()
-    assert "download there was not finished (abc.incomplete)" in refusal(["inspect", tmp_path / "package"], capsys)
+    assert f"download in {tmp_path / 'package'} was not finished (abc.incomplete)" in refusal(
+        ["inspect", tmp_path / "package"], capsys
+    )
 
 
 def test_json_of_windows_is_read(toy_package, tmp_path, capsys):
