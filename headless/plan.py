@@ -1,4 +1,4 @@
-"""The plan of a run. `make_plan` checks the options and opens all files."""
+"""The plan of a run: the checked options and the opened files of one video. `make_plan` returns the plan."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -41,7 +41,7 @@ from .rollout_plan import RolloutPlan, plan_causal
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingPlan(Plan):
-    """The plan of a run with the base model, which has two experts."""
+    """The plan of a run with the base model, which has a high-noise and a low-noise expert."""
 
     experts: PerExpert[Checkpoint]
     camera: PoseFolder | None
@@ -49,7 +49,7 @@ class SamplingPlan(Plan):
 
     @property
     def config(self) -> ModelConfig:
-        """The configuration that both experts share."""
+        """The model configuration, which is the same for both experts."""
         return self.experts.high.config
 
     @property
@@ -58,7 +58,8 @@ class SamplingPlan(Plan):
         return checks.many(self.options.sampling_steps, "step")
 
     def sampling_work(self, together: ParallelGroups = ONE_PROCESS) -> SamplingWork:
-        """Return the properties that determine the memory of the steps. `together`: how processes divide a forward."""
+        """Return the properties that determine the memory of the denoising steps. `together`: how processes share a
+        forward."""
         return SamplingWork(
             self.experts, self.geometry, self.precision(), self.camera is not None, self.guided, together
         )
@@ -81,7 +82,8 @@ AnyPlan: TypeAlias = SamplingPlan | RolloutPlan
 
 
 def layer_elements(plan: AnyPlan) -> int:
-    """Return the number of elements that a layer of the model has as its output in one forward."""
+    """Return the number of elements in the output of one transformer layer: the model's width times the tokens of one
+    forward."""
     geometry = plan.chunk_geometry if isinstance(plan, RolloutPlan) else plan.geometry
     return plan.config.dim * geometry.tokens
 
@@ -90,8 +92,10 @@ def make_plan(
     options: GenerateOptions, open_file: Callable[..., Any] = lambda opener, path, *loras: opener(path, *loras)
 ) -> AnyPlan:
     """Check the options, open all files, and return the plan. Small files are opened first, so that most errors come
-    early. `open_file(opener, path, *loras)` opens a file, or returns it from a cache. Raises a LingBotError for the
-    first invalid option or file."""
+    early. Raises a LingBotError for the first invalid option or file.
+
+    `open_file(opener, path, *loras)` returns `opener(path, *loras)`, the opened file, or the same object from a cache.
+    """
     options = with_state(options)
     checks.check_settings(options)
     device = checks.find_device(options.device)
@@ -142,8 +146,8 @@ def make_plan(
 
 
 def with_state(options: GenerateOptions) -> GenerateOptions:
-    """Return the options with `continue_from` as the file of a state, even if it was the folder of a walk. An empty
-    prompt is replaced by the state's last prompt. Raises InputError for an invalid state."""
+    """Return the options with `continue_from` as the file of a saved state, even if it was the folder of a walk. An
+    empty prompt is replaced by the state's last prompt. Raises InputError for an invalid state."""
     if options.continue_from is None:
         return options
     state = state_of(options.continue_from)

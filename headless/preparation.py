@@ -1,4 +1,5 @@
-"""The work of a causal run before its first chunk: encoding of prompts and image, loading of decoder and model."""
+"""The preparation of a causal run before its first chunk: encoding of the prompts and the image, loading of the decoder
+and the model."""
 
 import logging
 import threading
@@ -33,11 +34,11 @@ SETTLING = 500_000_000
 
 
 class Prepared(NamedTuple):
-    """The inputs of a causal run's chunks.
+    """The inputs of a causal run that its chunks share.
 
-    memory: the storage choices of the run.
-    contexts: the embeddings of the prompts, [1, L, D] each. The first one is for the first prompt. For a guided model,
-    the second one is for the negative prompt. The later prompts follow.
+    memory: where weights, keys and values, and caches are stored.
+    contexts: the embeddings of the prompts, [1, L, D] each: the first prompt, the negative prompt if the model is
+    guided, and the later prompts.
     image: the latent [1, 16, n, h, w] of the start image followed by grey frames, on the CPU. It is None except in the
     first process.
     decoder: the VAE decoder, or None in processes that do not decode.
@@ -52,10 +53,11 @@ class Prepared(NamedTuple):
 
 
 def prepare(plan: RolloutPlan, prompts: Callable[[], list[Tensor]], run: RunContext) -> Prepared:
-    """Return the inputs of the run's chunks. `prompts()` returns the embeddings of the prompts. Each process loads its
-    own model. Raises InputError if memory is too small.
+    """Return the inputs that the chunks of a run share. `prompts()` returns the embeddings of the prompts. `run`: the
+    recorder of stages and the processes. Each process loads its own model. Raises InputError if memory is too small.
 
-    Text encoder, VAE encoder and model use the GPU one after the other, or at the same time if they all fit.
+    The text encoder, the VAE encoder and the model use the GPU one after the other, or at the same time if they all
+    fit.
     """
     planner, whole_video = plan.planner(run.processes.size), plan.spec.window.frames == 0
     free = _free(plan, run.processes)
@@ -80,8 +82,9 @@ def prepare(plan: RolloutPlan, prompts: Callable[[], list[Tensor]], run: RunCont
 def _all_at_once(
     plan: RolloutPlan, memory: RolloutMemory, prompts: Callable[[], list[Tensor]], run: RunContext, image_too: bool
 ) -> Prepared:
-    """Encode the prompts while one thread loads the model and another encodes the image. If `image_too` is false,
-    memory is too small for both encoders, and the prompts are encoded after the image.
+    """Encode the prompts in this thread while one thread loads the model and another encodes the image. Return the
+    inputs of the chunks. If `image_too` is false, memory is too small for both encoders, so the prompts wait for the
+    image.
 
     After an error, the threads stop at their next progress update, within about 0.1 s.
     """
@@ -100,7 +103,8 @@ def _all_at_once(
 
 
 class _Aside(AbstractContextManager["_Aside"]):
-    """Two background threads that end with this context. `gpu`: the index of their CUDA device, None on a CPU."""
+    """A context with two background threads, which end with the context. `gpu`: the index of the CUDA device that the
+    threads use, or None on a CPU."""
 
     def __init__(self, stages: StageRecorder, gpu: int | None) -> None:
         self._stages, self._gpu = stages, gpu
@@ -111,9 +115,9 @@ class _Aside(AbstractContextManager["_Aside"]):
         self._threads.shutdown()
 
     def begin(self, stage: str, unit: str, work: Callable[[Progress], T]) -> Callable[[], T]:
-        """Start `work(progress)` in a thread, and return a function that waits for its result. This function returns
-        the result or raises the error of `work`. Its first call begins the stage `stage` with progress counted in
-        `unit`."""
+        """Start `work(progress)` in a thread, and return a function that waits for its result. That function returns
+        the result of `work`, or raises its error. Its first call begins the stage named `stage`, whose progress is
+        counted in `unit`."""
         shown: list[Progress] = []
 
         def progress(done: int, total: int) -> None:
@@ -140,17 +144,19 @@ class _Aside(AbstractContextManager["_Aside"]):
 
 
 def _free(plan: RolloutPlan, processes: Processes) -> Free:
-    """Return the free bytes of GPU and host, the minimum over all processes, so that all make the same choices."""
+    """Return the free bytes of the GPU and of the host. They are the minimum over all processes, so that all processes
+    make the same choices."""
     return Free(processes.least(free_memory(plan.device)), processes.least(available_host_memory()))
 
 
 def _with_room_for_all(
     plan: RolloutPlan, planner: RolloutPlanner, free: Free, run: RunContext
 ) -> tuple[RolloutMemory | None, bool]:
-    """Return a memory plan with the whole model on the GPU, and whether both encoders fit next to it at the same time.
+    """Return (memory plan with the whole model on the GPU, whether both encoders fit next to the model at the same
+    time).
 
-    The plan is None on a CPU, and if processes divide the weights. It is also None if the whole model does not fit next
-    to one encoder, or next to the memory of the chunks.
+    The memory plan is None on a CPU, and if the weights are sharded across processes. It is also None if the whole
+    model does not fit next to one encoder, or next to the memory that the chunks need.
     """
     if plan.device.type != "cuda" or run.together.weights is not None:
         return None, False
@@ -167,7 +173,8 @@ def _with_room_for_all(
 
 
 def decoding_processes(memory: RolloutMemory, processes: Processes) -> Processes:
-    """Return the processes that decode, each a stripe of every frame, or ALONE if the VAE decodes in tiles."""
+    """Return the processes that decode, each a stripe of every frame. Return ALONE if the VAE decodes in tiles, because
+    only the first process decodes then."""
     return ALONE if memory.vae_tiling else processes
 
 
@@ -177,7 +184,7 @@ def _encode(
     """Return (latent of the image, VAE decoder). The latent, [1, 16, n, h, w] on the CPU, is None except in the first
     process. The decoder is None in processes that do not decode.
 
-    `alone`: whether nothing else uses the GPU. If so, the image is encoded in tiles when memory is short.
+    `alone`: whether no other model uses the GPU meanwhile. If so, the image is encoded in tiles when memory is short.
     """
     processes = run.processes
     if memory.vae_tiling and not processes.first:

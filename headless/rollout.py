@@ -1,4 +1,4 @@
-"""The run of a causal model. It samples, decodes and writes a video chunk by chunk."""
+"""The run of a causal model, which samples, decodes and writes a video chunk by chunk."""
 
 import logging
 import time
@@ -28,7 +28,7 @@ from .stages import AGAIN, RunContext
 
 log = logging.getLogger(__name__)
 SECONDS_BETWEEN_STATES = 50
-"""The seconds between two saved states. A killed run loses about a minute of work."""
+"""The seconds between two writes of the saved state. A killed run loses about a minute of video generation."""
 
 
 def run_rollout(
@@ -36,11 +36,11 @@ def run_rollout(
 ) -> Path:
     """Make the video of a causal model, and return its path. `prompts()` returns the embeddings of the prompts, [1, L,
     D] each. `noise`: the initial noise [1, 16, f, h, w]. `generator` draws the noise that is added between denoising
-    steps. Raises InputError if memory is too small.
+    steps. `run`: the recorder of stages and the processes. Raises InputError if memory is too small.
 
     Several processes compute each forward together. Each of them decodes a stripe of the frames, unless the VAE decodes
-    in tiles. The first process encodes the image and writes the video. If the run ends early, the video and the state
-    of the finished chunks remain.
+    in tiles. The first process encodes the image and writes the video. If the run ends early, the video and the saved
+    state of the finished chunks remain.
     """
     spec, processes = plan.spec, run.processes
     memory, contexts, image, decoder, model = prepare(plan, prompts, run)
@@ -86,11 +86,11 @@ def run_rollout(
 
 
 def _write(made: "_Frames", latents: Iterator[Tensor], plan: RolloutPlan, save: Callable[[], None]) -> None:
-    """Write the chunks into the video in the first process. `save()` writes the state; it is called about once a
-    minute. After an interrupt the last chunk and the end of the file are still written.
+    """Write the chunks into the video in the first process. `made`: the decoder of the chunks. `latents`: the latent of
+    each chunk. `save()` writes the saved state; it is called about once a minute.
 
-    Further interrupts are delayed until then. If the output is a pipe, they are not delayed, because the process that
-    reads the pipe may have stopped.
+    After an interrupt the last chunk and the end of the file are still written. Later interrupts are delayed until
+    then. If the output is a pipe, they are not delayed, because the process that reads the pipe may have stopped.
     """
     saved = time.monotonic()
     further: AbstractContextManager = nullcontext() if plan.target.is_pipe else LaterInterruptsWait()
@@ -112,11 +112,11 @@ def _write(made: "_Frames", latents: Iterator[Tensor], plan: RolloutPlan, save: 
 
 
 class _Frames:
-    """The decoder of a run's chunks. It passes the decoded frames to the function `write` of `make`. `decoding`: the
+    """The decoder of a run's chunks. `make` passes the decoded frames to a function that writes them. `decoding`: the
     processes that decode, each a stripe of every frame.
 
-    `written()` returns the number of chunks in the video. A saved state has no more chunks than the video, so that a
-    later video continues without a gap.
+    `written()` returns the number of chunks in the video. A saved state must not have more chunks than the video, so
+    that a run that continues the state leaves no gap.
     """
 
     progress: Progress
@@ -131,8 +131,8 @@ class _Frames:
         self.delivery = Delivery(self._deliver)
 
     def make(self, latents: Iterator[Tensor], write: Callable[[Tensor], None]) -> None:
-        """Decode each chunk of `latents`. In the first process `write` receives the chunk's frames, uint8 [F, H, W, 3].
-        After an interrupt, a finished chunk that was not yet delivered is still delivered."""
+        """Decode each chunk of `latents`. In the first process `write(frames)` is called with the chunk's frames, uint8
+        [F, H, W, 3]. After an interrupt, a finished chunk that was not yet written is still written."""
         self._write = write
         self._replay(latents)
         self.progress = self._stages.begin("chunks", "frame", keep=True)
@@ -147,8 +147,9 @@ class _Frames:
             raise
 
     def _replay(self, latents: Iterator[Tensor]) -> None:
-        """Restore the caches of a continued state. The model runs one forward for each chunk of the state, and the
-        decoder decodes the last chunks. Without a state this method does nothing."""
+        """Restore the keys and values and the decoder's state when a run continues a saved state. The model runs one
+        forward for each chunk of the saved state, and the decoder decodes its last chunks. Without a saved state this
+        method does nothing."""
         state = self._plan.spec.state
         if state is None:
             return
@@ -171,7 +172,8 @@ class _Frames:
             self._write(joined)
 
     def _checked(self, latent: Tensor, frames: Tensor | None) -> Tensor | None:
-        """Return the chunk's frames. If a value in the VAE was too large for fp16, decode the chunk again in fp32."""
+        """Return the `frames` of a chunk with this `latent`. If a value in the VAE was too large for fp16, decode the
+        chunk again in fp32."""
         if self._decoder is None:
             return None
         try:
@@ -183,7 +185,8 @@ class _Frames:
         return self._decoder.decode(latent)
 
     def _decode_in_fp32(self, reason: str) -> None:
-        """Replace the decoder by one in fp32, in tiles if memory is short, and restore its state by the last chunks."""
+        """Replace the decoder by one in fp32, in tiles if memory is short. The last chunks are decoded again to restore
+        its state. `reason`: the message of the overflow."""
         log.warning(AGAIN, reason)
         plan, self._decoder = self._plan, None
         vae = load_vae(plan.vae, device=plan.decoding_device)
@@ -193,14 +196,15 @@ class _Frames:
         self._show([*self._before, *self.delivery.latents[:-1]][-REACH // plan.spec.chunk :])
 
     def _show(self, latents: list[Tensor]) -> None:
-        """Decode chunks and discard the frames. This restores the decoder's state."""
+        """Decode chunks and discard their frames, only to restore the decoder's state."""
         if self._decoder is not None:
             for latent in latents:
                 self._decoder.decode(latent)
 
 
 def _finish_or_log(delivery: Delivery) -> None:
-    """Deliver the last chunk. If that fails, log the error, so that the run ends with its original error."""
+    """Deliver the last chunk to the writer. If that fails, log the error, so that the run ends with its original
+    error."""
     try:
         delivery.finish()
     except Exception as reason:

@@ -1,5 +1,5 @@
-"""The plan of a run with a causal model (LingBot-World Fast or 2.0). It combines RolloutSpec, the engine's description
-of the video, with the command's options and files."""
+"""The plan of a run with a causal model (LingBot-World Fast or 2.0). The plan combines a RolloutSpec, the engine's
+description of the video, with the command's options and files."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,8 +31,8 @@ from .options import BASE_ONLY, FEW_STEPS_ONLY, GUIDED, GenerateOptions
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutPlan(Plan):
-    """The plan of a run with a causal model. `spec`: the engine's description of the video. `prompts`: each prompt as
-    (number of the first chunk that uses it, text)."""
+    """The plan of a run with a causal model. `checkpoint`: the opened model. `spec`: the engine's description of the
+    video. `prompts`: each prompt as (index of the first chunk that uses it, text)."""
 
     checkpoint: Checkpoint
     spec: RolloutSpec
@@ -60,13 +60,13 @@ class RolloutPlan(Plan):
 
     @property
     def chunk_geometry(self) -> Geometry:
-        """The size and length of one chunk, the unit of decoding."""
+        """The size and length of one chunk, which is decoded at once."""
         return replace(self.geometry, frames=4 * self.spec.chunk)
 
     @property
     def frames_before(self) -> int:
-        """The number of frames in the continued state, 0 without one. It is also the number of the first new PNG
-        file."""
+        """The number of frames in the saved state that this run continues, 0 without one. The PNG files of the new
+        frames are numbered from this number on."""
         return 0 if self.spec.state is None else self.spec.state.frames
 
     def planner(self, processes: int = 1) -> RolloutPlanner:
@@ -82,8 +82,9 @@ class RolloutPlan(Plan):
 
 
 def plan_causal(inputs: RunInputs, checkpoint: Checkpoint, image: np.ndarray | None) -> RolloutPlan:
-    """Return the plan of a run with a causal model. `image`: the start image, uint8 [H, W, 3], or None if the run
-    continues a state. Raises a LingBotError for options that do not fit the model."""
+    """Return the plan of a run with a causal model. `inputs`: the checked options and opened files. `checkpoint`: the
+    opened model. `image`: the start image, uint8 [H, W, 3], or None if the run continues a saved state. Raises a
+    LingBotError for options that do not fit the model."""
     options, release = inputs.options, checkpoint.release
     assert release is not None  # a causal model has a release
     if release.guided:
@@ -123,9 +124,9 @@ def plan_causal(inputs: RunInputs, checkpoint: Checkpoint, image: np.ndarray | N
 
 
 def check_saved(saved: Path, options: GenerateOptions, target: Target) -> None:
-    """Check that a state can be written to `saved`. Raises InputError if not, and for an existing file unless it is a
-    state and `overwrite` is set. The state that the run continues may always be replaced, because the new state
-    contains it."""
+    """Check that the run's state can be saved to the file `saved`. Raises InputError if not. Raises InputError for an
+    existing file unless it is a saved state and `overwrite` is set. The state that the run continues may always be
+    replaced, because the new state contains it. `target`: the video's file."""
     if saved.is_dir():
         raise InputError(f"`save_state` {saved} is a folder; name a file in it")
     if saved.absolute() in (target.path.absolute(), target.growing.absolute()):
@@ -141,7 +142,7 @@ def check_saved(saved: Path, options: GenerateOptions, target: Target) -> None:
 
 
 def _refuse_foreign(saved: Path) -> None:
-    """Raise InputError if `overwrite` would replace something other than a state or an empty file."""
+    """Raise InputError if `overwrite` would replace a file that is neither a saved state nor empty."""
     try:
         if not saved.is_file() or saved.stat().st_size:
             last_prompt(saved)
@@ -169,7 +170,8 @@ def _request(options: GenerateOptions, release: Release) -> RolloutRequest:
 
 
 def _camera(options: GenerateOptions, checkpoint: Checkpoint, chunk: int) -> PoseFolder | None:
-    """Return the options' camera path, or None. Raises CameraError for fewer poses than a chunk needs."""
+    """Return the camera path that the options set, or None. Raises CameraError if the path has fewer poses than one
+    chunk of `chunk` latent frames needs."""
     camera, fewest = checks.camera_of(options, checkpoint), 4 * chunk - 3
     if camera is not None and len(camera.c2w) < fewest:
         given = f"`action_path` {options.action_path}" if options.action_path is not None else "the camera path"
@@ -181,8 +183,8 @@ def _camera(options: GenerateOptions, checkpoint: Checkpoint, chunk: int) -> Pos
 
 
 def _frame(options: GenerateOptions, image: np.ndarray | None, chunk: int, state: WorldState | None) -> Tensor | None:
-    """Return the image as the first frame, [3, H, W], in the requested size, or None if the run continues a state.
-    Raises InputError if the requested size is not that of the state."""
+    """Return the image as the first frame, [3, H, W], in the requested size. Return None if the run continues `state`,
+    and raise InputError if the requested size is not the size of `state`."""
     if state is None:
         return None if image is None else first_frame(image, checks.geometry_of(options, image, None, chunk))
     height, width = state.frame.shape[1:]
@@ -192,8 +194,8 @@ def _frame(options: GenerateOptions, image: np.ndarray | None, chunk: int, state
 
 
 def _spoken(options: GenerateOptions, spec: RolloutSpec) -> tuple[tuple[tuple[int, str], ...], tuple[str, ...]]:
-    """Return the prompts of the run, each as (number of the first chunk that uses it, text). Also return notes on
-    events without a start, because they have no effect. Raises InputError for an invalid file of events."""
+    """Return the prompts of the run, each as (index of the first chunk that uses it, text). Also return notes on events
+    without a start time, because these events have no effect. Raises InputError for an invalid file of events."""
     if options.events is None:
         return ((0, options.prompt),), ()
     events = read_events(Path(options.events))

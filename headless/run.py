@@ -61,10 +61,12 @@ def generate(
 ) -> Result:
     """Make a video and return its Result. Raises a LingBotError for invalid `options`, before weights are loaded.
 
-    `show(name, unit)` returns a context manager for the progress display of each stage. `on_progress(done, total)`
-    counts steps of the base model, or frames of a causal model, and is called after each step or chunk. `cancel()` is
-    called at each progress update of every stage. If `cancel()` returns true, the run ends with CancelledError. A
-    causal run then keeps the video of the finished chunks and, with `save_state`, their state.
+    `show(name, unit)` returns a context manager for the progress display of each stage. `on_progress(done, total)` is
+    called after each step of the base model, or after each chunk of a causal model. It counts steps of the base model,
+    or frames of a causal model.
+
+    `cancel()` is called at each progress update of every stage. If `cancel()` returns true, the run ends with
+    CancelledError. A causal run then keeps the video of the finished chunks and, with `save_state`, their state.
     """
     plan = make_plan(options)
     return run(plan, observed(show, plan.options.sampling_steps, on_progress, cancel))
@@ -94,9 +96,9 @@ def run(plan: AnyPlan, show: ShowProgress = silent, processes: Processes = ALONE
 
 
 def with_recipe(plan: AnyPlan, seed: int, processes: int = 1) -> AnyPlan:
-    """Return the plan with the record of its run, which is stored in the video's metadata. `seed`: the seed of the
-    noise. `processes`: the number of processes that make the video. The plan is unchanged if no file is written, or if
-    the environment variable LINGBOT_WORLD_RECORD is empty."""
+    """Return the plan with a record of the run (version, seed, options and hashes of input files), which is stored in
+    the video's metadata. `processes`: the number of processes that make the video. The plan is unchanged if no file is
+    written, or if the environment variable LINGBOT_WORLD_RECORD is empty."""
     if plan.target.kept is not None or os.environ.get("LINGBOT_WORLD_RECORD") == "":
         return plan
     return replace(plan, target=replace(plan.target, recipe=make_recipe(plan, seed, processes)))
@@ -104,8 +106,8 @@ def with_recipe(plan: AnyPlan, seed: int, processes: int = 1) -> AnyPlan:
 
 @contextmanager
 def take_outputs(plan: AnyPlan) -> Iterator[None]:
-    """Lock the output files of a plan against other runs within this context. Raises InputError if another run has
-    locked one of them, or has written it since the plan was made."""
+    """A context that locks the output files of a plan against other runs. Raises InputError if another run has locked
+    one of them, or has written it since the plan was made."""
     options, state = plan.options, plan.options.save_state
     image = options.image if isinstance(options.image, str | Path) else None
     with plan.target.taken(), nullcontext() if state is None else taken(Path(state)):
@@ -117,8 +119,8 @@ def take_outputs(plan: AnyPlan) -> Iterator[None]:
 
 @contextmanager
 def _alone(plan: AnyPlan, processes: Processes) -> Iterator[None]:
-    """Lock the output files in the first process within this context (see `take_outputs`). If that raises an
-    InputError, it is raised in all processes."""
+    """A context in which the first process locks the output files (see `take_outputs`). An InputError of the lock is
+    raised in all processes."""
     with ExitStack() as stack:
         refusal = ""
         if processes.first:
@@ -132,7 +134,7 @@ def _alone(plan: AnyPlan, processes: Processes) -> Iterator[None]:
 
 
 def divided(plan: AnyPlan, processes: Processes) -> ParallelGroups:
-    """Return how the processes divide each forward of the model (see `Processes.divide`). Every process must call this
+    """Return how the processes share each forward of the model (see `Processes.divide`). Every process must call this
     function. Raises InputError if the number of processes does not suit the model."""
     guided = isinstance(plan, SamplingPlan) and plan.guided
     return processes.divide(plan.config, guided, plan.options.shard)
@@ -140,7 +142,10 @@ def divided(plan: AnyPlan, processes: Processes) -> ParallelGroups:
 
 def _run_stages(plan: AnyPlan, stages: StageRecorder, seed: int, processes: Processes, reuse: StepReuse) -> Path:
     """Run all stages and return the path of the video. Each stage frees its models before the next one. If there are
-    several processes, the first encodes the prompts while the second encodes the image."""
+    several processes, the first encodes the prompts while the second encodes the image.
+
+    `seed`: the seed of the noise. `reuse`: the rule by which steps of the base model are extrapolated.
+    """
     together = divided(plan, processes)
     run, generator = RunContext(stages, processes, together), torch.Generator(plan.options.noise_device)
     noise = draw_noise(plan.geometry, generator.manual_seed(seed))

@@ -33,8 +33,8 @@ AGAIN = "The frames are decoded again, in fp32: %s. With `vae_dtype` fp32 they a
 
 @dataclass(frozen=True)
 class RunContext:
-    """The context of a run. `stages`: the recorder of its stages. `processes`: the processes that make the video.
-    `together`: how these processes divide each forward."""
+    """The recorder of a run's stages (`stages`), the processes that make the video (`processes`), and how they share
+    each forward (`together`)."""
 
     stages: StageRecorder
     processes: Processes = ALONE
@@ -42,7 +42,8 @@ class RunContext:
 
 
 def prompts_of(plan: AnyPlan) -> list[str]:
-    """Return the texts that a run encodes: the first prompt, the negative one if guided, those of later chunks."""
+    """Return the texts that a run encodes: the first prompt, the negative prompt if the model is guided, and the
+    prompts of later chunks."""
     first, *later = [text for _, text in plan.spoken]
     if not plan.guided:
         return [first, *later]
@@ -50,7 +51,8 @@ def prompts_of(plan: AnyPlan) -> list[str]:
 
 
 def cut_prompts(plan: AnyPlan) -> list[str]:
-    """Return a warning for each prompt that has more tokens than the text encoder accepts, and is therefore cut."""
+    """Return a warning for each prompt that has more tokens than the text encoder accepts. Such a prompt is
+    truncated."""
     tokenizer = load_tokenizer(plan.tokenizer) if isinstance(plan.tokenizer, Path) else plan.tokenizer
     warnings = list[str]()
     for prompt in prompts_of(plan):
@@ -59,8 +61,8 @@ def cut_prompts(plan: AnyPlan) -> list[str]:
 
 
 def encode_prompts(prompts: list[str], plan: Plan, progress: Progress) -> list[Tensor]:
-    """Return the embedding of each prompt, float32 [1, L, D] on the plan's device. Cached embeddings are used, and new
-    ones are added to the cache. `progress(done, total)` is called while the encoder works."""
+    """Return the embedding of each prompt, float32 [1, L, D] on the plan's device. Embeddings come from the plan's
+    cache if possible, and new ones are added to it. `progress(done, total)` is called while the encoder works."""
     found = {text: embedding for text in prompts if (embedding := plan.known.find(text)) is not None}
     unknown, cut = [text for text in dict.fromkeys(prompts) if text not in found], list[str]()
 
@@ -91,8 +93,8 @@ def decode(plan: Plan, latent: Tensor, progress: Progress, vae: VAE | None = Non
     """Return the frames, uint8 [F, H, W, 3], of a latent [1, 16, f, h, w]. `vae`: a loaded VAE; None loads the plan's
     VAE.
 
-    The VAE decodes in the plan's dtype `half`. It decodes in fp32 if `half` is None, if `exact` is true, or, in a
-    second attempt, if a value is too large for 16 bits.
+    The VAE decodes in the dtype `plan.half`. It decodes in fp32 if `plan.half` is None or `exact` is true. If a value
+    is too large for 16 bits, it decodes a second time, in fp32.
     """
     made = vae or load_vae(plan.vae, device=plan.device)
     if plan.half is not None and not exact:
@@ -105,7 +107,8 @@ def decode(plan: Plan, latent: Tensor, progress: Progress, vae: VAE | None = Non
 
 
 def _with_tiles_if_short(plan: Plan, vae: VAE, work: Callable[[], Tensor]) -> Tensor:
-    """Return `work()`. If the GPU runs out of memory, set the VAE to work in tiles and call `work` again."""
+    """Return `work()`, a call that uses the VAE. If the GPU runs out of memory, set the VAE to work in tiles and call
+    `work` again."""
     if plan.options.vae_tiling:
         vae.enable_tiling()
     try:
@@ -129,9 +132,9 @@ def draw_noise(geometry: Geometry, generator: torch.Generator) -> Tensor:
 def conditioning(plan: SamplingPlan, y: Tensor, prompts: Sequence[Tensor]) -> Conditioning:
     """Return the conditioning of a video, on the plan's device.
 
-    `y` is the image conditioning, [1, 20, f, h, w]. `prompts` holds the embedding of the prompt and, with guidance,
-    that of the negative prompt, [1, L, D] each. The camera path of the plan becomes the model's camera input:
-    Pluecker coordinates, or ray directions and W, A, S, D flags if the path has actions.
+    `y` is the image conditioning, [1, 20, f, h, w]. `prompts` holds the embedding of the prompt and, with guidance, the
+    embedding of the negative prompt, [1, L, D] each. The plan's camera path becomes the model's camera input: Pluecker
+    coordinates, or ray directions and W, A, S, D flags if the path has actions.
     """
     path, geometry, camera = plan.camera, plan.geometry, None
     size = {"frames": geometry.frames, "height": geometry.height, "width": geometry.width}
@@ -155,9 +158,9 @@ def run_steps(
     together: ParallelGroups = ONE_PROCESS,
     keep: Keep = lambda _plan, _name, load: load(),
 ) -> list[Tensor]:
-    """Return the sampled latents, [1, 16, f, h, w] each, of videos of one size. All use the experts and the settings of
-    `plan`. `residency`: the placement of experts in memory. `together`: how processes divide each forward. `keep`: a
-    cache of experts."""
+    """Return the sampled latents, [1, 16, f, h, w] each, of `videos` of one size. All use the experts and the settings
+    of `plan`. `stages`: the recorder of stages. `residency`: which experts and blocks stay on the GPU. `together`: how
+    processes share each forward. `keep`: a function that returns an expert from a cache."""
     experts = Experts(plan, stages, residency, len(videos), together, keep)
     return sample_videos(
         PerExpert(experts.high, experts.low),
@@ -170,8 +173,8 @@ def run_steps(
 
 
 class Experts:
-    """The loader of both experts. `sample_videos` calls `high` and `low` when the steps of an expert begin. The loading
-    and the steps of each expert are recorded as stages."""
+    """The loader of both experts. `sample_videos` calls `high` and `low` when the steps of an expert begin. Loading and
+    the steps of each expert are recorded as stages."""
 
     def __init__(
         self,
@@ -192,8 +195,8 @@ class Experts:
 
     def high(self) -> LingBotWorldModel:
         """Return the high-noise expert, and prepare the low-noise one. If memory is large enough for both, the
-        low-noise expert is loaded too. Otherwise a background thread reads the files of the low-noise expert into the
-        page cache."""
+        low-noise expert is loaded too. Otherwise a background thread reads its files into the operating system's page
+        cache."""
         model = self._load("high", keep=True)
         if self._residency.both and self._high_steps < self._steps:
             self._low_ahead = self._load("low", keep=True)
@@ -209,8 +212,8 @@ class Experts:
         return model
 
     def step_done(self, _step: int, latent: Tensor, *_: object) -> None:
-        """Report the progress after a step; the solver calls this method. Raises InputError if the latent contains NaN
-        or infinity, because further steps would be useless."""
+        """Report the progress. The solver calls this method after each step. Raises InputError if the latent contains
+        NaN or infinity, because further steps would be useless."""
         if not latent.isfinite().all():
             raise InputError(NOT_FINITE)
         self._done += 1
@@ -234,11 +237,13 @@ def load_model(
     resident_blocks: int | None,
     decoded_blocks: int = 0,
 ) -> LingBotWorldModel:
-    """Return the model of a checkpoint on the plan's device, with the plan's dtype, arithmetic and attention mode.
-    `together`: how processes divide the weights. `progress(done, total)` is called while weights are loaded.
+    """Return the model of a checkpoint on the plan's device, with the plan's dtype, number format of matrix products,
+    and attention mode. `together`: how processes share a forward, and whether they shard the weights. `progress(done,
+    total)` is called while weights are loaded.
 
     `resident_blocks`: the number of blocks that stay on the device, or None for all. `decoded_blocks`: the number of
-    blocks that keep decoded weights after their first forward, so that later forwards do not decode them again.
+    blocks that keep their decoded (dequantized) weights after their first forward, so that later forwards do not decode
+    them again.
     """
     return load_expert(
         checkpoint,

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from ..model.dit import LingBotWorldModel
 
 ChunkCallback = Callable[[int, int], None]
-"""The signature callback(chunk, forward), called after each forward of a chunk; both numbers count from 0.
+"""A function callback(chunk, forward), called after each forward of a chunk; both numbers count from 0.
 
-The first forward of a chunk updates the cache with the previous chunk. The video's first chunk has no such forward. The
-other forwards are the denoising steps.
+The first forward of a chunk updates the key and value cache with the previous chunk. The video's first chunk has no
+such forward. The other forwards are the denoising steps.
 """
 
 
@@ -35,7 +35,7 @@ class Chunk(NamedTuple):
     y: [1, 20, chunk, h, w], the mask and the image latent.
     camera: [1, 384, chunk, h, w], or 448 channels for an action model; None without camera layers.
     context, negative: [1, L, D], the embeddings of the prompt and the negative prompt.
-    made: whether the chunk was generated before.
+    made: whether the chunk was generated before, so that the model only computes its keys and values again.
     """
 
     latent: Tensor
@@ -66,7 +66,7 @@ class ChunkLoop:
         memory: WorldMemory = ALL_ON_DEVICE,
         sequence_parallel: SequenceParallel | None = None,
     ) -> World:
-        """Return a World for this video, for callers that run the loop step by step. The arguments are those of
+        """Return a World for this video, for callers that generate the chunks themselves. The arguments are those of
         `run`."""
         return World(
             model,
@@ -90,8 +90,8 @@ class ChunkLoop:
         sequence_parallel: SequenceParallel | None = None,
         callback: ChunkCallback | None = None,
     ) -> Iterator[Tensor]:
-        """Yield the latent of each chunk, float32 [1, 16, chunk, h, w] on `device`, including chunks that were
-        generated before.
+        """Yield the latent of each chunk, float32 [1, 16, chunk, h, w] on `device`, including chunks that an earlier
+        run generated.
 
         `chunks` are the inputs. The next item is requested only when the caller requests the next latent, so a live
         camera is read as late as possible. `memory` states where keys and values are stored, and the limit of the

@@ -14,13 +14,13 @@ PRIMARIES = {
     9: ((0.708, 0.292), (0.17, 0.797), (0.131, 0.046)),
     12: ((0.68, 0.32), (0.265, 0.69), (0.15, 0.06)),
 }
-"""The x and y of red, green and blue, keyed by the number in ITU-T H.273. The sets are BT.709 (1), BT.2020 (9) and
-Display P3 (12)."""
+"""The x and y chromaticities of red, green and blue, keyed by the number of the colour space in ITU-T H.273: BT.709
+(1), BT.2020 (9) and Display P3 (12)."""
 HDR = {16: "PQ", 18: "HLG"}
 """The transfer functions of high dynamic range, keyed by the number in ITU-T H.273."""
 BT709, UNSPECIFIED = 1, 2
-"""The numbers in ITU-T H.273 for BT.709 (BT709) and for an unspecified value (UNSPECIFIED). They are the same for
-primaries, transfer functions and matrices."""
+"""The numbers in ITU-T H.273 for BT.709 (BT709) and for an unspecified value (UNSPECIFIED). The numbers are the same
+for primaries, transfer functions and matrices."""
 HD = 1280, 720
 D65, D50 = (0.3127, 0.329), np.array([0.9642, 1.0, 0.8249])
 BRADFORD = np.array([[0.8951, 0.2664, -0.1614], [-0.7502, 1.7135, 0.0367], [0.0389, -0.0685, 1.0296]])
@@ -29,7 +29,7 @@ MODES = {"RGB": "RGB", "GRAY": "L", "CMYK": "CMYK", "Lab": "LAB"}
 """Pillow's image mode for each colour space of an ICC profile."""
 CUBE = np.stack(np.meshgrid(*[np.linspace(0, 255, 6)] * 3), -1).reshape(36, 6, 3).astype(np.uint8)
 SAME = 1
-"""The largest change of an 8-bit value at which a profile counts as sRGB, so that no conversion is needed."""
+"""The largest difference of 8-bit values at which an ICC profile counts as sRGB, so that no conversion is needed."""
 HEAD = 64 * 2**10
 
 _Primaries = tuple[tuple[float, float], tuple[float, float], tuple[float, float]]
@@ -47,7 +47,7 @@ class Coding(NamedTuple):
 
 
 def video_frame(pixels: np.ndarray) -> Any:
-    """Return a PyAV frame, yuv420p in BT.709, of the pixels, uint8 [H, W, 3] in sRGB. The stream that encodes the frame
+    """Return a PyAV frame, yuv420p in BT.709, of `pixels`, uint8 [H, W, 3] in sRGB. The stream that encodes the frame
     must be tagged by `tag_bt709`."""
     from av import VideoFrame
 
@@ -63,8 +63,8 @@ def tag_bt709(stream: Any) -> None:
 
 
 def as_players_take(frame: Any) -> Any:
-    """Return a PyAV frame with the colour matrix that video players assume. A frame without a stated matrix is tagged
-    as BT.709 if it has at least 1280 columns or 720 rows."""
+    """Return the PyAV frame with the colour matrix that video players assume. A frame without a stated matrix is tagged
+    as BT.709 if it has at least 1280 columns or 720 rows. Other frames stay unchanged."""
     if frame.colorspace == UNSPECIFIED and (frame.width >= HD[0] or frame.height >= HD[1]):
         frame.colorspace = BT709
     return frame
@@ -91,8 +91,8 @@ def in_srgb(colour: Image.Image, source: Image.Image, coding: Coding | None) -> 
 
 
 def described(source: Image.Image, coding: Coding | None) -> bytes | None:
-    """Return an ICC profile made from the fields of an image file that describe its colours: `coding`, a PNG's gAMA and
-    cHRM, or EXIF. Return None for sRGB and for a file without such fields."""
+    """Return an ICC profile made from the colour description of an image file: `coding`, a PNG's gAMA and cHRM chunks,
+    or EXIF. Return None for sRGB and for a file without a colour description."""
     info = source.info
     if coding is not None and coding.transfer not in HDR:
         linear = coding.transfer == 8
@@ -162,7 +162,8 @@ def matrix_profile(primaries: _Primaries, gamma: float | None, white: tuple[floa
 
 
 def _xyz(primaries: _Primaries, white: tuple[float, float]) -> np.ndarray:
-    """Return the matrix [3, 3] from linear RGB to XYZ, adapted to D50, the white point of ICC profiles."""
+    """Return the matrix [3, 3] from linear RGB with these primaries and white to XYZ, adapted to D50, the white point
+    of ICC profiles."""
     points = np.array([[x / y, 1.0, (1 - x - y) / y] for x, y in primaries]).T
     light = np.array([white[0] / white[1], 1.0, (1 - sum(white)) / white[1]])
     matrix = points * np.linalg.solve(points, light)
@@ -175,7 +176,7 @@ def _xyz_tag(values: np.ndarray) -> bytes:
 
 
 def _packed(tags: dict[bytes, bytes]) -> bytes:
-    """Return the bytes of an ICC profile with these tags, each aligned to four bytes."""
+    """Return the bytes of an ICC profile with these tags, each padded to a multiple of four bytes."""
     start = 128 + 4 + 12 * len(tags)
     table, body = b"", b""
     for name, data in tags.items():
@@ -187,8 +188,8 @@ def _packed(tags: dict[bytes, bytes]) -> bytes:
 
 
 def coding_of(head: bytes) -> Coding | None:
-    """Return the colour coding stated in the first bytes of an image file, `head`; None for a file that states no
-    coding."""
+    """Return the colour coding stated in `head`, the first bytes of an image file (PNG, AVIF or HEIF). Return None if
+    the file states none."""
     if head.startswith(b"\x89PNG") and (at := head.find(b"cICP")) >= 0 and len(head) >= at + 8:
         return Coding(head[at + 4], head[at + 5], head[at + 7] == 0)
     if head[4:8] == b"ftyp" and (at := head.find(b"colrnclx")) >= 0 and len(head) >= at + 12:

@@ -1,7 +1,7 @@
 """Delivery of a causal model's chunks from a GPU to host memory.
 
-Python queues a chunk's kernels faster than a GPU runs them. So Python first queues the next chunk's first forward, and
-then waits for the chunk. The GPU is never idle while Python writes frames or computes a camera.
+Python queues kernels faster than a GPU runs them. So Python first queues the first forward of the next chunk, and then
+waits for the current chunk. The GPU is thus never idle while Python writes frames or computes a camera.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ T = TypeVar("T")
 
 
 class HostCopy(NamedTuple):
-    """The copy of a chunk's latent in host memory. A GPU may still be writing it until `wait()` has returned."""
+    """The copy of a chunk's latent in host memory. The GPU may still be writing `latent` until `wait()` has returned.
+    `queued`: whether the latent comes from a GPU."""
 
     latent: Tensor
     wait: Callable[[], object]
@@ -26,16 +27,16 @@ class HostCopy(NamedTuple):
 
     @classmethod
     def of(cls, latent: Tensor, *devices: torch.device) -> HostCopy:
-        """Queue the copy of a latent to host memory, and return it. Its `wait` also waits for the work that is queued
-        on `devices` at this time."""
+        """Queue the copy of a latent to host memory, and return the HostCopy. Its `wait` also waits for all operations
+        queued so far on `devices`."""
         on_gpu = latent.device.type == "cuda"
         copy = latent.to("cpu", non_blocking=on_gpu)
         return cls(copy, queued_on(latent.device, *devices), on_gpu)
 
 
 class Delivery(Generic[T]):
-    """A queue that holds one chunk, and delivers it when the first forward of the next chunk has been queued on the
-    GPU.
+    """A queue that holds one finished chunk until the first forward of the next chunk is queued on the GPU, and then
+    delivers it.
 
     `deliver(latent, item)` is called with a chunk's latent in host memory and the item that was added with it.
     `latents` lists all delivered latents, including the current one during `deliver`. Pass `forward_done` to the loop
@@ -48,16 +49,16 @@ class Delivery(Generic[T]):
         self.latents: list[Tensor] = []
 
     def add(self, latent: Tensor, item: T, *devices: torch.device) -> None:
-        """Queue a chunk's `latent` and `item` for delivery, or deliver them at once if no GPU is used. `devices` are
-        other devices that are still computing `item`."""
+        """Queue a chunk's `latent` and an `item`, such as its frames, for delivery. Without a GPU they are delivered at
+        once. `devices`: other devices that are still computing `item`."""
         copy = HostCopy.of(latent, *devices)
         self._queued = copy, item
         if not copy.queued:
             self.finish()
 
     def forward_done(self, _chunk: int, _forward: int) -> None:
-        """Deliver the queued chunk. The loop calls this after each forward, so the next chunk's first forward is queued
-        by then."""
+        """Deliver the queued chunk, if any. The loop calls this method after each forward, so the next chunk's first
+        forward is already queued."""
         self.finish()
 
     def finish(self) -> None:

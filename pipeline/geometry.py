@@ -50,8 +50,8 @@ def output_geometry(
     and sides rounded down to multiples of 16.
 
     An image of height 480 and width 832 with a `max_area` of 480*832 gives a height of 464, as in the official code,
-    because of rounding errors. `frames` is rounded down to 4n+1 and limited by the number of poses `n_poses`. For a
-    causal model, the number of latent frames is rounded down to a multiple of `chunk`.
+    because of rounding errors. `frames` is rounded down to 4n+1, and limited to `n_poses`, the number of camera poses.
+    For a causal model, the number of latent frames is rounded down to a multiple of `chunk`.
 
     Raises InputError if a side is too small or too large. Raises CameraError for fewer than five poses, and for fewer
     frames than one chunk has.
@@ -69,9 +69,10 @@ def output_geometry(
 def explicit_geometry(width: int, height: int, frames: int, n_poses: int | None = None, *, chunk: int = 1) -> Geometry:
     """Return a video's size with the given `width` and `height`, both multiples of 16.
 
-    `frames` is rounded down to 4n+1 and limited by the number of poses `n_poses`. For a causal model, the number of
-    latent frames is rounded down to a multiple of `chunk`. Raises InputError for a side that is too small, too large or
-    not a multiple of 16. Raises CameraError for fewer than five poses, and for fewer frames than one chunk has.
+    `frames` is rounded down to 4n+1, and limited to `n_poses`, the number of camera poses. For a causal model, the
+    number of latent frames is rounded down to a multiple of `chunk`. Raises InputError for a side that is too small,
+    too large or not a multiple of 16. Raises CameraError for fewer than five poses, and for fewer frames than one chunk
+    has.
     """
     for name, side in (("width", width), ("height", height)):
         if side % STEP or not STEP <= side <= LARGEST_SIDE:

@@ -1,5 +1,5 @@
-"""Reading of image files, the same for the nodes, the command and the live page. The result is upright, in sRGB,
-opaque, and has 8 bits per channel."""
+"""Reading of image files for the nodes, the command and the live page. The result is upright, in sRGB, opaque, and has
+8 bits per channel."""
 
 from io import BytesIO
 from pathlib import Path
@@ -19,9 +19,10 @@ SUBFILE, PHOTOMETRIC, DNG_VERSION = 254, 262, 50706
 """The numbers of three TIFF tags: NewSubfileType (SUBFILE), PhotometricInterpretation (PHOTOMETRIC) and DNGVersion
 (DNG_VERSION)."""
 BITS, LARGEST = 258, (341, 281)
-"""The numbers of TIFF tags: BitsPerSample (BITS), and SMaxSampleValue and MaxSampleValue (LARGEST)."""
+"""The numbers of three TIFF tags: BitsPerSample (BITS), and SMaxSampleValue and MaxSampleValue (LARGEST)."""
 DARK = 17
-"""A 16-bit image whose 8-bit values are all below DARK probably has 12 bits."""
+"""A threshold for 8-bit values. A 16-bit image whose values, scaled to 8 bits, are all below DARK probably has only 12
+bits."""
 WITH_ALPHA = ("RGBA", "LA", "PA", "RGBa", "La")
 FIELDS = (
     Field(("EXIF Orientation", "irot", "imir"), "applied", "All eight turns and mirrors."),
@@ -48,8 +49,8 @@ FIELDS = (
 
 
 class Picture(NamedTuple):
-    """The pixels of an image, uint8 RGB [H, W, 3], and notes on fields of its file that changed the pixels or were
-    ignored."""
+    """The pixels of an image, uint8 RGB [H, W, 3], and notes for the user on fields of the image file that changed the
+    pixels or were ignored."""
 
     pixels: np.ndarray
     notes: tuple[str, ...]
@@ -105,8 +106,9 @@ def read_pixels(image: Image.Image, head: bytes = b"") -> Picture:
 
 
 def _refuse_other_pixels(image: Image.Image, head: bytes) -> None:
-    """Raise InputError for an image that is not converted. These are 32-bit and floating-point pixels, in which the
-    value of white is unknown, 16-bit colours whose white is below 65535, and raw files of cameras."""
+    """Raise InputError for an image whose pixels cannot be converted to 8 bits: 32-bit and floating-point pixels, in
+    which the value of white is unknown, 16-bit colours whose white is below 65535, and raw files of cameras. `head`:
+    the first bytes of the file."""
     if image.mode == "F":
         raise InputError("its pixels are floating-point numbers; save it in 8 or 16 bits")
     low, high = np.array(image.getextrema() if image.mode == "I" else (0, 0)).tolist()
@@ -119,12 +121,13 @@ def _refuse_other_pixels(image: Image.Image, head: bytes) -> None:
 
 
 def _tag(image: Image.Image, number: int) -> Any:
-    """Return the value of the tag `number` in a TIFF file; None for other files and if the tag is missing."""
+    """Return the value of tag `number` in a TIFF file. Return None for other files and for a missing tag."""
     return getattr(image, "tag_v2", {}).get(number) if image.format == "TIFF" else None
 
 
 def _white(image: Image.Image) -> int:
-    """Return the value of white in a 16-bit image: 65535, or less in a TIFF file that states from 9 to 15 bits."""
+    """Return the value that stands for white in a 16-bit image. It is 65535, or 2^n - 1 (n from 9 to 15) if a TIFF file
+    states n bits or this largest value."""
     bits = int(np.max(_tag(image, BITS) or 16))
     stated = [int(np.max(value)) for tag in LARGEST if (value := _tag(image, tag))]
     return next((white for white in (2**bits - 1, *stated) if 255 < white < 65535 and not white & (white + 1)), 65535)
@@ -135,8 +138,8 @@ def _has_16_bits(image: Image.Image, head: bytes) -> bool:
 
 
 def _grey_of_16_bits(image: Image.Image, white_is_0: bool, white: int) -> tuple[Image.Image, np.ndarray | None]:
-    """Return a 16-bit grey image converted to 8 bits, and its alpha, uint8 [H, W]. `white`: the largest value of the
-    image. `white_is_0`: whether the values are inverted. The alpha is None if the file does not mark a grey value as
+    """Return a 16-bit grey image converted to 8 bits, and its alpha, uint8 [H, W]. `white`: the value that stands for
+    white. `white_is_0`: whether 0 stands for white instead. The alpha is None if the file does not mark a grey value as
     transparent."""
     values, key = np.array(image, np.float32), image.info.get("transparency")
     alpha = None if key is None else np.where(values == key, 0, 255).astype(np.uint8)
@@ -168,8 +171,8 @@ def picture_of(path: Path) -> Picture:
 
 
 def pixels_of(image: Image.Image) -> Picture:
-    """Return a Picture of an image that Pillow has opened or made. If it is from a file, the notes name the file, and
-    the file's first bytes tell its colour coding. Raises the errors of `read_pixels`."""
+    """Return the pixels and notes of an image that Pillow has opened or made. If the image comes from a file, the notes
+    name the file, and its colour coding is read from the file's first bytes. Raises the errors of `read_pixels`."""
     file = str(getattr(image, "filename", ""))
     pixels, notes = read_pixels(image, _head(file) if Path(file).is_file() else b"")
     return Picture(pixels, tuple(Reported(f"{file or 'The image'} {note}.") for note in notes))

@@ -1,5 +1,5 @@
-"""The memory of a run: estimates of each stage from the headers of weight files, and the choice of how much of the base
-model stays on the GPU."""
+"""The GPU memory of a run: estimates for each stage from the headers of weight files, and the choice of how much of the
+base model stays on the GPU."""
 
 import logging
 import math
@@ -35,7 +35,7 @@ The decoder of vae/pooled.py makes no such copy, so its peak is one seventh belo
 as a CUDA graph, it keeps 129 to 143 of the same unit allocated, including rounding by torch and cuBLAS.
 """
 VAE_STATE = 98.5
-"""The part of VAE_DECODE that stays allocated from one frame to the next."""
+"""The part of VAE_DECODE that stays allocated from one frame to the next, in the same unit."""
 VAE_WEIGHTS = 13_770
 """The number of the VAE's parameters divided by the square of its width. At width 96 there are 126.9 million."""
 TILE_PIXELS = 256 * 256
@@ -44,7 +44,8 @@ TEXT_TOKENS = 512
 
 @dataclass(frozen=True)
 class StageEstimate:
-    """The estimated bytes on the device in one stage. `weights`: the weights. `work`: the peak of all other tensors."""
+    """The estimated bytes on the device in one stage. `weights`: the weights. `work`: the peak of all other tensors.
+    `total`: the sum of both."""
 
     name: str
     weights: int
@@ -56,8 +57,8 @@ class StageEstimate:
 
 
 def estimate_text(config: UMT5Config, dtype: torch.dtype) -> StageEstimate:
-    """Return the estimate for encoding two prompts of 512 tokens, while two bf16 blocks of the text encoder are on the
-    device. `dtype` is the dtype of the matrix products."""
+    """Return the memory estimate for encoding two prompts of 512 tokens, while two bf16 blocks of the text encoder are
+    on the device. `dtype`: the dtype of the matrix products."""
     block = sum(math.prod(shape) for shape in config.block_shapes().values()) * 2
     scores = 2 * config.num_heads * TEXT_TOKENS**2 * 4
     streams = 6 * TEXT_TOKENS * config.dim * 4 + 3 * TEXT_TOKENS * config.ffn_dim * dtype.itemsize
@@ -74,11 +75,12 @@ def estimate_sampling(
     resident_blocks: int | None = None,
     holders: int = 1,
 ) -> StageEstimate:
-    """Return the estimate of the denoising steps, for one process and with all `checkpoints` on the device at once.
+    """Return the memory estimate of the denoising steps, for one process and with all `checkpoints` on the device at
+    once.
 
-    `camera`: the model has a camera input. `guided`: prompt and negative prompt run as a batch of two.
-    `resident_blocks` is the number of blocks of each model that stay on the device (None: all). The other blocks are
-    streamed, or sharded over `holders` processes.
+    `precision`: the dtypes and number of processes. `camera`: whether the model has a camera input. `guided`: whether
+    prompt and negative prompt run as a batch of two. `resident_blocks`: the number of blocks of each model that stay on
+    the device (None: all). The other blocks are streamed, or sharded over `holders` processes.
     """
     cells = geometry.lat_f, geometry.lat_h, geometry.lat_w
     config, rows = checkpoints[0].config, 2 if guided else 1
@@ -92,19 +94,19 @@ def estimate_sampling(
 
 
 def estimate_camera_cache(checkpoint: Checkpoint, geometry: Geometry, dtype: torch.dtype) -> int:
-    """Return the bytes of a full camera cache for a video of this geometry. The cache keeps the results of an expert's
-    camera layers, in `dtype`, from step to step."""
+    """Return the bytes of a full camera cache for a video of this geometry. The cache stores the outputs of an expert's
+    camera layers, in `dtype`, so that they are computed once for all steps."""
     return camera_cache_bytes(checkpoint.config, geometry.lat_f, geometry.lat_h, geometry.lat_w, dtype=dtype)
 
 
 def estimate_vae(
     width: int, geometry: Geometry, *, tiling: bool = False, processes: int = 1, half: bool = False
 ) -> tuple[StageEstimate, StageEstimate]:
-    """Return two estimates: encoding in fp32, and decoding in fp32 or, if `half`, in fp16.
+    """Return two memory estimates of the VAE: for encoding in fp32, and for decoding in fp32 or, if `half`, in fp16.
 
-    `width` is the VAE's width, 96 for the official one. `tiling`: frames are decoded in tiles. If several `processes`
-    decode one stripe of the frame each, the bytes are those of one process. A stripe includes the neighbouring rows
-    that its convolutions read.
+    `width`: the VAE's width, 96 for the official one. `tiling`: whether frames are decoded in tiles. If several
+    `processes` each decode one stripe of the frame, the bytes are those of one process. A stripe includes the
+    neighbouring rows that its convolutions read.
     """
     weights = 4 * VAE_WEIGHTS * width**2
     frame = geometry.height * geometry.width
@@ -139,8 +141,8 @@ def free_memory(device: torch.device) -> int:
 class Residency:
     """The weights and caches that stay on the GPU during the denoising steps.
 
-    `both`: both experts stay, instead of one at a time. `camera_cache_bytes` is the limit of the camera cache.
-    `resident_blocks` is the number of an expert's blocks that stay (None: all). The other blocks are read from the file
+    `both`: whether both experts stay, instead of one at a time. `camera_cache_bytes`: the limit of the camera cache.
+    `resident_blocks`: the number of an expert's blocks that stay (None: all). The other blocks are read from the file
     in every step, or gathered from the processes that hold their shards.
     """
 
@@ -171,8 +173,8 @@ class MemoryWishes:
 class SamplingWork:
     """The properties of the base model's denoising steps that determine their memory.
 
-    `camera`: the model has a camera input. `guided`: a negative prompt is used. `together`: the process groups that
-    compute a step together.
+    `camera`: whether the model has a camera input. `guided`: whether a negative prompt is used. `together`: the process
+    groups that compute a step together.
     """
 
     experts: PerExpert[Checkpoint]
@@ -199,8 +201,8 @@ class SamplingWork:
         return steps.total + MARGIN
 
     def camera_cache(self, mode: CameraCacheMode, room: int) -> int:
-        """Return the limit of the camera cache in bytes. `mode` is the user's choice, and `room` the number of bytes
-        available."""
+        """Return the limit of the camera cache in bytes. `mode`: the user's choice. `room`: the number of free
+        bytes."""
         if not self.camera or mode == "off":
             return 0
         whole = estimate_camera_cache(self.experts.high, self.geometry, self.precision.dtype)
@@ -209,8 +211,8 @@ class SamplingWork:
 
 
 def choose_residency(work: SamplingWork, wishes: MemoryWishes, device: torch.device, free: int) -> Residency:
-    """Return the experts, blocks and camera cache that stay on the GPU, if `free` bytes of the device are free before
-    the denoising steps.
+    """Choose the experts, blocks and camera cache that stay on the GPU. `free`: the bytes that are free on the device
+    before the denoising steps. `wishes`: the user's options, which take precedence.
 
     The mode "auto" gives memory to the camera cache first. The cache saves time in every step, while a second resident
     expert only saves one switch. If one expert does not fit, as many of its blocks stay as fit. On the CPU the choice

@@ -1,4 +1,4 @@
-"""The memory of a causal run: the storage of keys and values, the blocks that stay on the GPU, and the mode of the VAE.
+"""The memory of a causal run: where keys and values are stored, which blocks stay on the GPU, and how the VAE decodes.
 
 The command and ComfyUI's nodes use the same estimates (`RolloutWork`). For the command, `RolloutPlanner` makes all
 choices. ComfyUI manages the weights itself, so for its nodes `choose_world` chooses only the storage of keys and values
@@ -29,11 +29,11 @@ from .memory import MARGIN, VAE_DECODE, VAE_STATE, MemoryWishes, StageEstimate, 
 from .world import WorldMemory
 
 PAGES_SHARE = 0.85
-"""The largest share of the free host memory for pinned keys and values together with the part of the weight file that
-every forward reads.
+"""The largest share of the free host memory that may be taken by pinned keys and values together with the part of the
+weight file that every forward reads.
 
 Above this share the operating system would evict pages of the weight file, and every forward would read the disk. The
-planner then prefers a choice that stays below it, such as 8-bit keys and values.
+planner then prefers a choice below this share, such as 8-bit keys and values.
 """
 
 
@@ -48,8 +48,8 @@ class Free(NamedTuple):
 class RolloutWork:
     """The properties of a causal run that determine the memory of its chunks.
 
-    `size` is the height and width of the latent. `held` is the number of latent frames with cached keys and values.
-    `guided`: keys and values are cached for two prompts.
+    `size`: the height and width of the latent. `chunk`: the number of latent frames per chunk. `held`: the number of
+    latent frames with cached keys and values. `guided`: whether keys and values are cached for two prompts.
     """
 
     config: ModelConfig
@@ -70,22 +70,21 @@ class RolloutWork:
         return self.config.shared_by(self.precision.processes)
 
     def key_values(self, place: KeyValuePlace) -> KeyValueBytes:
-        """Return the bytes of all cached keys and values, on the device and in host memory, if they are stored at
-        `place`."""
+        """Return the bytes of all cached keys and values, on the device and in host memory. `place`: the location and
+        format in which they are stored."""
         held = key_value_bytes(self.local, self.held, self.tokens, self.precision.dtype, place, self.chunk)
         prompts = 2 if self.guided else 1
         return KeyValueBytes(prompts * held.device, held.working, prompts * held.host)
 
     @property
     def activations(self) -> int:
-        """Return the bytes of a chunk's intermediate results in a forward."""
+        """The bytes of the intermediate tensors of a chunk's forward."""
         keys = self.held * self.tokens
         return activation_bytes(self.config, self.chunk, *self.size, self.precision, batch=1, keys=keys)
 
     @property
     def recorded(self) -> int:
-        """Return the bytes that recorded CUDA graphs of the forwards keep allocated. The result of `forward` does not
-        include them."""
+        """The bytes that the CUDA graphs of recorded forwards keep allocated. `forward` does not include them."""
         tokens = self.chunk * self.tokens
         frames = frames_bytes(self.local.dim, self.held, tokens, self.precision.dtype)
         return self.activations + (frames if frames <= FRAMES_BYTES else 0)
@@ -94,16 +93,16 @@ class RolloutWork:
         """Return the bytes that a chunk's forward needs in addition to weights and cached keys and values:
         `activations` and temporary copies of keys and values.
 
-        If attention is 8-bit and keys and values are stored at `place` in another format, each forward converts the
-        keys and values of one block at a time.
+        `place`: the location and format of keys and values. If attention is 8-bit and `place` has another format, each
+        forward converts the keys and values of one block at a time.
         """
         converts = self.precision.attention == "8bit" and not place.fp8
         copies = 2 * self.held * self.tokens * self.local.dim if converts else 0
         return self.activations + self.key_values(place).working + copies
 
     def camera_cache(self, mode: CameraCacheMode, room: int) -> int:
-        """Return the limit of a chunk's camera cache in bytes. `mode` is the user's choice, and `room` the number of
-        bytes available."""
+        """Return the limit of a chunk's camera cache in bytes. `mode`: the user's choice. `room`: the number of free
+        bytes."""
         if mode == "off":
             return 0
         lanes = 2 if self.guided else 1
@@ -112,11 +111,11 @@ class RolloutWork:
 
 
 def choose_world(work: RolloutWork, mode: KeyValueMode, device: torch.device, free: Free, weights: int) -> WorldMemory:
-    """Return the storage of keys and values and of the caches when ComfyUI manages `weights` bytes of weights.
+    """Return where keys, values and caches are stored when ComfyUI manages `weights` bytes of weights.
 
-    `mode` is the user's choice. `free` holds the bytes that can be freed on the device and pinned on the host. Of the
-    possible places, the result is the first one that leaves room for all weights on the GPU. Otherwise it is the first
-    place in host memory, or else the place that needs the least GPU memory.
+    `mode`: the user's choice. `free`: the bytes that can be freed on the device and pinned on the host. Of the storage
+    places that `mode` allows, the result is the first one that leaves room for all weights on the GPU. Otherwise it is
+    the first place in host memory, or else the place that needs the least GPU memory.
 
     If memory is left after all weights are on the GPU, forwards are recorded as CUDA graphs, with a camera cache. This
     requires that attention reads the stored keys and values directly. Raises InputError if the keys and values do not
@@ -144,13 +143,13 @@ def choose_world(work: RolloutWork, mode: KeyValueMode, device: torch.device, fr
 
 @dataclass(frozen=True)
 class RolloutMemory:
-    """The storage choices of a causal run.
+    """The choices of where a causal run stores weights, keys and values, and caches.
 
     world: the storage of keys and values, and of the caches.
     resident_blocks: the number of blocks with weights that stay on the GPU (None: all).
     vae_tiling: whether the VAE decodes in tiles.
     park_decoder: whether the VAE's state is moved to host memory between chunks.
-    decoded_blocks: the number of blocks that keep decoded weights of their main layers.
+    decoded_blocks: the number of blocks whose main layers keep decoded (dequantized) weights from forward to forward.
     """
 
     world: WorldMemory = WorldMemory(camera_cache_bytes=0)
@@ -183,7 +182,8 @@ class DecoderSettings(NamedTuple):
 
 @dataclass(frozen=True)
 class RolloutPlanner:
-    """A planner of where a causal run stores weights, keys and values, and caches; `choose` returns the plan."""
+    """A planner of where a causal run stores weights, keys and values, and caches. `choose` returns the choices for the
+    free memory."""
 
     work: RolloutWork
     checkpoint: Checkpoint
@@ -272,17 +272,17 @@ class RolloutPlanner:
                         yield RolloutMemory(WorldMemory(place, 0), resident, tiles, True)
 
     def _pages(self, resident: int | None) -> int:
-        """Return the number of bytes that every forward reads from the weight file if `resident` blocks stay on the GPU
-        (None: all)."""
+        """Return the bytes that every forward reads from the weight file if `resident` blocks stay on the GPU (None:
+        all)."""
         if resident is None or self.wishes.shard:
             return 0
         streamed = streamed_weights(self.checkpoint, resident).values()
         return sum(entry.file_bytes for names in streamed for entry in self.checkpoint.entries(names))
 
     def _use_remaining(self, memory: RolloutMemory, room: int) -> RolloutMemory:
-        """Return `memory` with further uses of the remaining `room` bytes, as far as they fit: a camera cache, CUDA
-        graphs, and decoded weights. Graphs and decoded weights require that all weights, keys and values are on the
-        GPU. Decoded weights must leave another MARGIN bytes free."""
+        """Return `memory` with further uses of the remaining `room` bytes of the GPU, as far as they fit: a camera
+        cache, CUDA graphs, and decoded (dequantized) weights. Graphs and decoded weights require that all weights, keys
+        and values are on the GPU. Decoded weights must leave another MARGIN bytes free."""
         if memory.place.on_host and self.wishes.kv_cache != "host":
             return self._keep_keys_and_values(memory, room)
         work = self.work
@@ -316,19 +316,20 @@ class RolloutPlanner:
 
 
 def decodes(checkpoint: Checkpoint, precision: Precision) -> bool:
-    """Return True if each forward converts weights: it decodes quantized ones, or quantizes them to 8 bits for 8-bit
-    arithmetic. Only then can decoded weights that stay on the GPU save time."""
+    """Return whether each forward converts weights: it decodes quantized weights, or quantizes weights to 8 bits for
+    8-bit matrix products. Only then can decoded weights that stay on the GPU save time."""
     return bool(checkpoint.quantized) or precision.arithmetic in DTYPES
 
 
 def estimate_rollout(
     work: RolloutWork, memory: RolloutMemory, weights: int, decoder: DecoderSettings
 ) -> tuple[StageEstimate, int]:
-    """Return the estimate of a causal run's chunks on the first process's device, and the pinned bytes of host memory.
+    """Return (estimate of a causal run's chunks on the first process's device, pinned bytes of host memory).
 
     The estimate covers `weights` bytes of weights (see `offload.weight_bytes`), keys and values, the VAE and the
     activations of a forward, but not the camera cache. Several processes split the tokens, the heads and, unless the
-    VAE is tiled, the frame. `decoder`: only a single process may decode in fp16 or on another GPU.
+    VAE is tiled, the frame. `decoder`: the settings of the VAE decoder. Only a single process may decode in fp16 or on
+    another GPU.
     """
     place, processes = memory.place, work.precision.processes
     held, forward = work.key_values(place), work.forward(place)

@@ -1,5 +1,5 @@
-"""The checked plan of a causal run (`RolloutSpec`), made from the user's options, the model, and the state of the video
-to continue."""
+"""The checked plan of a causal run (`RolloutSpec`), made from the user's options, the model, and the saved state of the
+video to continue."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -25,16 +25,15 @@ from .world import Schedule, check_causal, chunk_conditioning
 STANDING_STILL = "There is no camera path: the camera stands still."
 NO_OTHERS: Mapping[int, Tensor] = MappingProxyType({})
 AnyPath: TypeAlias = CameraPath | PoseFolder
-"""The type of a camera path: camera-to-world poses [n, 4, 4], a lens, and optional W, A, S, D flags [n, 4] for an
-action model."""
+"""A camera path: camera-to-world poses [n, 4, 4], a lens, and optional W, A, S, D flags [n, 4] for an action model."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutRequest:
-    """The user's options for a run. None means the release's default, or the value of the state to continue.
+    """The user's options for a causal run. None selects the release's default, or the value of the state to continue.
 
-    `indices` are the steps of a few-step model, as indices of a schedule of 1,000 steps. `steps`, `guide_scale` and
-    `solver` are for a guided model.
+    `indices`: the denoising steps of a few-step model, as indices of a schedule of 1,000 steps. `steps`, `guide_scale`
+    and `solver` are for a guided model.
     """
 
     frames: int
@@ -50,7 +49,7 @@ class RolloutRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutSpec:
-    """A checked plan of a run of a causal model.
+    """A checked plan of a causal run.
 
     frame: float32 [3, H, W], about -1 to 1, the first frame of the video.
     geometry: the frame size, and the number of frames that this run generates. The frames of `state` do not count.
@@ -86,8 +85,8 @@ class RolloutSpec:
 
     @property
     def held(self) -> Window:
-        """A Window of cached latent frames: `frames` is the largest number of latent frames with cached keys and
-        values, and `sink` the number of these that are never evicted."""
+        """The Window of latent frames with cached keys and values: its `frames` is the largest number of cached latent
+        frames, and its `sink` the number of these that are never evicted."""
         return self.window.held(self.made + self.geometry.lat_f, self.chunk)
 
     @property
@@ -96,7 +95,8 @@ class RolloutSpec:
         return ChunkLoop(self.size, self.held, self.chunk, self.schedule)
 
     def frames_until(self, latent_frames: int) -> int:
-        """Return the number of video frames that the first `latent_frames` latent frames of this run decode to."""
+        """Return the number of video frames that the first `latent_frames` latent frames of this run become when
+        decoded."""
         return max(0, 4 * latent_frames - (0 if self.made else 3))
 
     def chunks(
@@ -108,13 +108,13 @@ class RolloutSpec:
         *,
         later: Mapping[int, Tensor] = NO_OTHERS,
     ) -> Iterator[Chunk]:
-        """Yield the inputs of all chunks one by one, first of the state's chunks, then of this run's.
+        """Yield the inputs of all chunks one by one, first of the saved state's chunks, then of this run's.
 
         image: [1, 16, n, h, w], the latent of the start image followed by grey frames. If the video has more than n
         latent frames, the last one is repeated.
         noise: [1, 16, f, h, w], for this run's f latent frames.
         context, negative: [1, L, D], the embeddings of the prompt and of the negative prompt.
-        later: further prompt embeddings. The key is the number of the first chunk of this run that uses the prompt.
+        later: further prompt embeddings. The key is the index of the first chunk of this run that uses the prompt.
         """
         conditioning, track = chunk_conditioning(image, self.chunk), self.track
         if self.state is not None:
@@ -165,8 +165,8 @@ class RolloutSpec:
 
 
 def made_chunks(state: WorldState, conditioning: Iterator[Tensor]) -> Iterator[Chunk]:
-    """Yield the inputs of a state's chunks, each with the prompt and the camera of its generation. `conditioning`
-    yields the mask and image latent of every chunk, [1, 20, chunk, h, w]."""
+    """Yield the inputs of a saved state's chunks, each with the prompt and the camera with which it was generated.
+    `conditioning` yields the mask and image latent of every chunk, [1, 20, chunk, h, w]."""
     prompts, (height, width) = (prompt for prompt in state.prompts for _ in range(prompt.chunks)), state.frame.shape[1:]
     for number, prompt in enumerate(prompts):
         part = slice(number * state.chunk, (number + 1) * state.chunk)
@@ -179,8 +179,9 @@ def made_chunks(state: WorldState, conditioning: Iterator[Tensor]) -> Iterator[C
 def _embed_camera(
     config: ModelConfig, size: tuple[int, int], poses: np.ndarray, lens: np.ndarray, flags: np.ndarray | None
 ) -> Tensor | None:
-    """Return the `pose_embedding` of `poses` [f, 4, 4] for frames of `size` (height, width) in pixels. Return None for
-    a model without camera layers."""
+    """Return the camera input (`pose_embedding`) of `poses` [f, 4, 4] for frames of `size` (height, width) in pixels.
+    `lens`: the intrinsics. `flags`: the W, A, S, D flags of an action model. Return None for a model without camera
+    layers."""
     return None if config.control is None else pose_embedding(poses, lens, height=size[0], width=size[1], flags=flags)
 
 
@@ -247,8 +248,8 @@ def chunk_of(requested: int | None, release: Release, state: WorldState | None) 
 
 
 def _track(config: ModelConfig, frames: int, chunk: int, path: AnyPath | None, state: WorldState | None) -> CameraTrack:
-    """Return the camera for the latent frames of a new video, or of a run that continues `state`. Raises InputError if
-    the model needs actions that the path lacks."""
+    """Return the camera for the `frames` video frames of a new video, or of a run that continues `state`. Raises
+    InputError if the model needs W, A, S, D flags that `path` lacks."""
     c2w, lens, actions = (None, None, None) if path is None else (path.c2w, path.intrinsics[0], path.actions)
     actions = actions if config.control == 7 else None
     if config.control == 7 and path is not None and actions is None:

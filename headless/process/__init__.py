@@ -1,1 +1,2 @@
-"""The processes of a run. The modules start and connect them, handle interrupts, and measure times and memory."""
+"""The processes that make a video: their start and connection, signals that end them, and measurement of time and
+memory."""

@@ -14,9 +14,9 @@ ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if h
 
 @contextmanager
 def told_by_signals(own_process: bool) -> Iterator[list[int]]:
-    """Raise KeyboardInterrupt for SIGINT, SIGTERM and SIGHUP within this context, and yield a list that collects the
-    numbers of the received signals. `own_process`: whether this is the command's own process; otherwise nothing
-    changes.
+    """A context in which SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt. Yield a list to which the numbers of the
+    received signals are appended. `own_process`: whether the process was started as this package's command; otherwise
+    nothing changes.
 
     Signals that are ignored, as after `nohup`, stay ignored. After the context these signals end the process silently,
     because Python would print a traceback for a signal during its exit.
@@ -47,8 +47,8 @@ def end_at_further_ones() -> None:
 
 
 class Written:
-    """A watcher of files that a run may leave. `bool()` is true if any file was created or changed after the watcher's
-    construction. `str()` is a message with the names of these files."""
+    """A watcher of the files that a run may write. `bool()` is true if any of them was created or changed after the
+    watcher was made. `str()` is a message that names the new and changed files."""
 
     def __init__(self, files: Iterable[Path]) -> None:
         self._before = {file: _mark(file) for file in files}
@@ -73,9 +73,9 @@ def _mark(file: Path) -> tuple[int, int, int] | None:
 
 
 class LaterInterruptsWait:
-    """A context in which only the first interrupt is raised at once. Further ones are delayed until the end of the
-    context, so that they do not stop the saving of a run's work. With `hold` the first one is delayed too. The context
-    has an effect only in the main thread, where Python handles signals."""
+    """A context that delays all interrupts after the first one until its end, so that they do not stop the saving of
+    finished chunks. With `hold` the first interrupt is delayed too. The context has an effect only in the main thread,
+    where Python handles signals."""
 
     def __init__(self, hold: bool = False) -> None:
         self._holds = hold
@@ -100,7 +100,7 @@ class LaterInterruptsWait:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Raise a delayed interrupt now, unless another interrupt already ends the run."""
+        """Raise the delayed interrupt, if any, unless another interrupt already ends the run."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
         if self._waiting is not None and (error is None or isinstance(error, Exception)):

@@ -1,7 +1,8 @@
-"""Several processes, one for each GPU, that make one video together: their start, division of work, and transfers.
+"""Several processes, one for each GPU, that make one video together: their start, how they share the computation, and
+data transfer.
 
-The processes are started by `torchrun`, or by `--gpus N`, which uses torchrun's library. The first process encodes the
-prompts and writes the video. All processes load the experts and compute the steps together.
+The processes are started by `torchrun`, or by the option `--gpus N`, which uses torchrun's library. The first process
+encodes the prompts and writes the video. All processes load the experts and compute the steps together.
 """
 
 import atexit
@@ -28,10 +29,10 @@ from ...pipeline.two_experts import ParallelGroups
 T = TypeVar("T")
 
 LONGEST_WAIT = timedelta(hours=24)
-"""The timeout of communication between processes. It is long because the first process may decode and write for an
-hour. torchrun detects a dead process at once."""
+"""The timeout of communication between processes. It is long because the other processes may wait an hour while the
+first process decodes and writes. torchrun detects a dead process at once."""
 ENDED_WITH_THE_OTHERS = 1
-"""The exit code of a process that ends because of another one, without reporting an error itself."""
+"""The exit code of a process that ends only because another process failed."""
 INTERRUPTED = 128 + signal.SIGINT
 TERMINATED = 128 + signal.SIGTERM
 """The exit code of a process that torchrun has ended because another process failed."""
@@ -40,8 +41,8 @@ PATIENCE = 30  # seconds to wait for the error report of the process that failed
 
 @dataclass(frozen=True)
 class Processes:
-    """The processes of a run, as seen from one of them. `rank`: the number of this process, from 0. `size`: the number
-    of processes. The methods transfer data between the processes."""
+    """The processes that make a video, as seen from one of them. `rank`: the number of this process, from 0. `size`:
+    the number of processes. The methods transfer data between the processes."""
 
     rank: int = 0
     size: int = 1
@@ -52,12 +53,13 @@ class Processes:
         return self.rank == 0
 
     def takes(self, task: int) -> bool:
-        """Return whether this process does task number `task`. The tasks are assigned to the processes in turn."""
+        """Return whether this process does task number `task`. Task n belongs to the process of rank n modulo
+        `size`."""
         return self.rank == task % self.size
 
     def share(self, made: T | None, task: int) -> T:
-        """Return the result of task number `task` in all processes. `made`: this result in the process that did the
-        task, None in the others. Tensors must be on the CPU."""
+        """Return the result of task number `task` in every process. `made`: the result in the process that did the task
+        (see `takes`), None in the others. Tensors must be on the CPU."""
         if self.size == 1:
             assert made is not None
             return made
@@ -68,7 +70,7 @@ class Processes:
         return value
 
     def least(self, value: int) -> int:
-        """Return the minimum of `value` over all processes, so that all processes make the same choice."""
+        """Return the minimum of `value` over all processes, so that all of them make the same choice."""
         if self.size == 1:
             return value
         values = torch.tensor(value, dtype=torch.int64)
@@ -76,17 +78,19 @@ class Processes:
         return int(values)
 
     def collect(self, tensor: Tensor) -> list[Tensor] | None:
-        """Return the tensors of all processes, of one shape on the CPU, in the first process; None in the others."""
+        """Return the `tensor` of every process, in the order of rank, in the first process; return None in the others.
+        The tensors have one shape and are on the CPU."""
         collected = [torch.empty_like(tensor) for _ in range(self.size)] if self.first else None
         distributed.gather(tensor.contiguous(), collected)
         return collected
 
     def device(self, asked: str | None) -> str | None:
-        """Return the device of this process. `asked`: the user's option `device`. A single process returns it
-        unchanged. Of several processes, each returns "cpu" if the user chose it, None without CUDA, and otherwise
-        "cuda:N" with N the number of the process on its machine.
+        """Return the device that this process uses. `asked`: the user's option `device`. If there is only one process,
+        `asked` is returned.
 
-        Raises InputError if the user named another device than cpu or cuda for several processes.
+        If there are several, each returns "cpu" if `asked` is "cpu", None without CUDA, and otherwise "cuda:N", where N
+        is the number of the process on its machine. Raises InputError if `asked` is another device than cpu or cuda for
+        several processes.
         """
         if self.size == 1 or asked == "cpu":
             return asked
@@ -95,12 +99,13 @@ class Processes:
         return f"cuda:{os.environ.get('LOCAL_RANK', self.rank)}" if torch.cuda.is_available() else None
 
     def divide(self, config: ModelConfig, guided: bool, shard: bool = False) -> ParallelGroups:
-        """Return how the processes divide each forward of a model with the configuration `config`. If `guided` and the
-        number of processes is even, one half of them computes the prompt and the other half the negative prompt. The
-        processes of a half divide the tokens equally. Otherwise all processes divide the tokens. With `shard` all
-        processes also divide the weights.
+        """Return how the processes share each forward of a model with the configuration `config`. If `guided` and the
+        number of processes is even, one half of them computes the prompt and the other half the negative prompt. Within
+        a half the tokens are split equally.
 
-        Raises InputError if the number of attention heads is not divisible by the number of processes that divide the
+        Otherwise the tokens are split over all processes. With `shard` the weights are also sharded over all processes.
+
+        Raises InputError if the number of attention heads is not divisible by the number of processes that split the
         tokens. Raises InputError for `shard` with one process.
         """
         if self.size == 1:
@@ -123,9 +128,9 @@ ALONE = Processes()
 
 @contextmanager
 def joined() -> Iterator[Processes]:
-    """Yield the `Processes` of a run that torchrun started, or ALONE without torchrun.
+    """A context that yields the `Processes` that torchrun started, or ALONE without torchrun.
 
-    The first process that fails raises its error. The others exit without a message.
+    If a process fails, the first one that fails raises its error. The others exit without a message.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
@@ -156,14 +161,15 @@ def joined() -> Iterator[Processes]:
 
 
 def _leave() -> None:
-    """End the process immediately at exit, because gloo's running threads would sometimes crash the interpreter."""
+    """End the process immediately, without Python's cleanup, because gloo's running threads would sometimes crash the
+    interpreter."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(INTERRUPTED)
 
 
 def _join() -> Any:
-    """Join torch.distributed's group of the run's processes, and return the key-value store that they share."""
+    """Join torch.distributed's default process group, and return the key-value store that all its processes share."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))  # files are closed and removed before the exit
     backend = "gloo"
     if torch.cuda.is_available():
@@ -174,8 +180,9 @@ def _join() -> Any:
 
 
 def check_gpus(count: int, device: str | None) -> None:
-    """Check that `count` processes can run on this machine. `device`: the option of this name. Raises InputError for
-    more processes than GPUs. On a CPU, raises InputError for more processes than cores; eight are always allowed."""
+    """Check that `count` processes can run on this machine. `device`: the user's option `device`. Raises InputError for
+    more processes than GPUs. On a CPU, raises InputError for more processes than cores, but up to eight are always
+    allowed."""
     found = torch.cuda.device_count()
     if device != "cpu" and found < count and (found or device is not None):
         fewer = f"`gpus` {found}" if found else "`device` cpu"
@@ -186,8 +193,8 @@ def check_gpus(count: int, device: str | None) -> None:
 
 
 def start(count: int, arguments: list[str], device: str | None = None) -> int:
-    """Run `python -m lingbot_world ARGUMENTS` in `count` processes, and return the exit code. `device`: the option of
-    this name. Raises InputError for too few GPUs, and LingBotError if a process was killed."""
+    """Run `python -m lingbot_world ARGUMENTS` in `count` processes, and return the exit code. `device`: the user's
+    option `device`. Raises InputError for too few GPUs, and LingBotError if a process was killed."""
     import logging
 
     from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -220,8 +227,8 @@ def start(count: int, arguments: list[str], device: str | None = None) -> int:
 
 
 def _exit_code(failures: dict[int, int], count: int) -> int:
-    """Return the exit code of the process that reported the error. `failures`: the exit code of each failed process, by
-    rank. Raises LingBotError if a process was killed and none reported an error."""
+    """Return the exit code of the process that caused the failure. `failures`: the exit code of each failed process, by
+    rank. `count`: the number of processes. Raises LingBotError if a process was killed and none reported an error."""
     for code in failures.values():
         if code > 0 and code not in (ENDED_WITH_THE_OTHERS, TERMINATED):
             return code

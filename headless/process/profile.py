@@ -23,7 +23,8 @@ class Stage:
 
 @contextmanager
 def silent(_name: str, _unit: str) -> Iterator[Progress]:
-    """Yield a progress callback that does nothing."""
+    """Yield a progress callback that does nothing. `silent` can be passed as the argument `show` of functions with
+    progress displays."""
     yield lambda _done, _total: None
 
 
@@ -31,7 +32,8 @@ def observed(
     show: ShowProgress, steps: int, on_progress: Progress | None, cancel: Callable[[], bool] | None
 ) -> ShowProgress:
     """Return a function like `show` whose progress displays also call `on_progress` and `cancel` (see `run.generate`).
-    If `cancel()` returns true, the display raises CancelledError. `steps`: the number of steps of the base model."""
+    If `cancel()` returns true, the display raises CancelledError. `steps`: the number of denoising steps of the base
+    model, both experts together."""
 
     @contextmanager
     def show_and_tell(name: str, unit: str) -> Iterator[Progress]:
@@ -52,9 +54,9 @@ def observed(
 
 
 class StageRecorder(AbstractContextManager["StageRecorder"]):
-    """A context manager that records the stages of a run. Its end ends the last stage. `show(name, unit)`: a function
-    that returns the progress display of a stage. `stages`: the finished stages. `running`: the name of the current
-    stage."""
+    """A context manager that records the time and memory of a run's stages, such as encoding or sampling. Its end ends
+    the last stage. `show(name, unit)`: a function that returns the progress display of a stage. `stages`: the finished
+    stages. `running`: the name of the current stage."""
 
     def __init__(self, device: torch.device, show: ShowProgress = silent) -> None:
         self.stages: list[Stage] = []
@@ -66,8 +68,8 @@ class StageRecorder(AbstractContextManager["StageRecorder"]):
         self.end()
 
     def begin(self, name: str, unit: str = "", *, keep: bool = False) -> Progress:
-        """End the current stage, begin the stage `name`, and return its progress callback. `unit`: the unit of
-        progress. Unless `keep`, garbage is collected between both stages, which takes 0.2 s."""
+        """End the current stage, begin the stage `name`, and return its progress callback. `unit`: the unit in which
+        progress is counted. Unless `keep`, garbage is collected between the two stages, which takes 0.2 s."""
         self.end(keep)
         self.running = name
         display = self._show(name, unit)
@@ -95,7 +97,7 @@ class StageRecorder(AbstractContextManager["StageRecorder"]):
 
 
 def release(device: torch.device) -> None:
-    """Collect garbage in Python. On a GPU, also release the unused memory of torch's caching allocator."""
+    """Collect Python's garbage. On a GPU, also return the unused memory of torch's caching allocator to the device."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()

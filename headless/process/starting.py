@@ -1,4 +1,5 @@
-"""The loading of slow libraries in background threads. Importing this module does not import torch."""
+"""The start of slow libraries (CUDA, cuDNN and Triton) in background threads. Importing this module does not import
+torch."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ def let_waiting_threads_sleep() -> None:
 
 def start_cuda() -> None:
     """Start CUDA (0.3 s) in a thread while the caller imports torch. Afterwards the thread starts cuDNN (0.5 s), and
-    another thread starts Triton (1 s). Nothing happens without a CUDA driver, and if several processes make the video.
+    another thread starts Triton (1 s). Nothing happens if there is no CUDA driver or several processes make the video.
     Do not call this function in a process that forks later."""
     if sys.platform == "linux" and "WORLD_SIZE" not in os.environ:
         Thread(target=_start_cuda).start()
@@ -32,11 +33,12 @@ def start_cuda() -> None:
 
 @contextmanager
 def spared_imports(own_process: bool) -> Iterator[None]:
-    """Disable garbage collection while modules are imported within this context, and exclude the imported objects from
-    later collections. Otherwise the collections after each stage took 1.9 s of a 4.9 s run of the toy model.
+    """A context for the import of modules. Garbage collection is off within the context, and later collections skip all
+    objects that existed at its end. Otherwise the collections after each stage took 1.9 s of a 4.9 s run of the toy
+    model.
 
-    `own_process`: whether this is the command's own process. In another program's process nothing changes, because that
-    program's objects would be excluded too.
+    `own_process`: whether the process was started as this package's command. In another program's process nothing
+    changes, because that program's objects would be skipped too.
     """
     if not own_process:
         yield
@@ -73,8 +75,8 @@ def _start_driver() -> bool:
 
 @contextmanager
 def triton_starting(device: torch.device) -> Iterator[None]:
-    """Start Triton in a thread at the beginning of this context, and wait for it at the end. The start takes a second,
-    mostly for a hash of Triton's own files."""
+    """A context that starts Triton in a thread at its beginning, and waits for the thread at its end. The start takes a
+    second, mostly for a hash of Triton's own files."""
     if device.type == "cuda":
         _triton(device.index or 0)
     try:
