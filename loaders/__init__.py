@@ -1,7 +1,7 @@
-"""Loading of weights from disk: models (NF4, FP4, other quantized formats or plain) with their LoRAs, and packages of
-models.
+"""Loading of weights from disk: models (NF4, FP4, other quantized formats or plain) with their LoRAs, and packages,
+which are folders with all models needed for a video.
 
-The names below are imported at their first use, so that importing the package takes little time.
+The names below are imported at their first use, so that importing this package takes little time.
 """
 
 import importlib

@@ -1,5 +1,5 @@
-"""A checkpoint: one model on disk, an expert or a causal model. Opening it reads and checks all file headers, but no
-weights."""
+"""A checkpoint: one model on disk, which is an expert of the base model or a causal model. Opening it reads and checks
+all file headers, but no weights."""
 
 import dataclasses
 import math
@@ -51,7 +51,7 @@ class Checkpoint:
     tensors: all tensors by official name, including the scales and tables of quantized weights.
     quantized: the quantized weights by name.
     shapes: the shape of every parameter after decoding.
-    source: the name of the folder from which the weights were quantized, if the quantizer noted it.
+    source: the name of the folder from which the weights were quantized, if the quantizer stored it.
     changes: the LoRAs' changes to parameters.
     release: the release of a causal model; None for an expert.
     chosen: whether the user chose the release; otherwise it was detected.
@@ -73,7 +73,8 @@ class Checkpoint:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names that may state the model's release or role, the most reliable first (see `names_of`)."""
+        """The names, such as folder names, from which the model's release or role is detected, the most reliable first
+        (see `names_of`)."""
         return names_of(self.path, self.source)
 
     @property
@@ -94,14 +95,14 @@ class Checkpoint:
         return tuple(lines)
 
     def rounded(self, dtype: torch.dtype) -> "Checkpoint":
-        """Return the same model, with plain parameters of more bits than `dtype` rounded to it when they are read. So
-        no device buffer holds the unrounded values."""
+        """Return the same model with a rule: plain parameters of more bits than `dtype` are rounded to `dtype` when
+        they are read. So no device buffer holds the unrounded values."""
         tensors = {name: entry.rounded(dtype) if name in self.plain else entry for name, entry in self.tensors.items()}
         return dataclasses.replace(self, tensors=tensors)
 
     def taken_for(self, release: str) -> "Checkpoint":
-        """Return the same model, treated as the causal `release`, a key of RELEASES, whatever was detected. Raises
-        InputError for another name."""
+        """Return the same model, treated as a causal model of `release`, a key of RELEASES, whatever was detected.
+        Raises InputError for another name."""
         config = dataclasses.replace(self.config, causal=True)
         return dataclasses.replace(self, config=config, release=release_called(release), chosen=True)
 
@@ -129,7 +130,7 @@ class Checkpoint:
 
     @property
     def nbytes(self) -> int:
-        """The number of bytes that all tensors and LoRAs take in memory."""
+        """The number of bytes of all tensors and LoRAs in memory."""
         return sum(entry.nbytes for entry in self.tensors.values()) + change_bytes(self.changes)
 
     @property
@@ -137,8 +138,8 @@ class Checkpoint:
         return sum(math.prod(shape) for shape in self.shapes.values())
 
     def entries(self, names: Iterable[str]) -> list[TensorEntry]:
-        """Return the tensors to read for the parameters `names`: one for a plain parameter; values, scales and tables
-        for a quantized one."""
+        """Return the tensors to read for the parameters `names`. A plain parameter needs one tensor; a quantized one
+        needs values, scales and tables."""
         weights = ((name, self.quantized.get(name)) for name in names)
         return [entry for name, weight in weights for entry in (weight.entries if weight else [self.tensors[name]])]
 
@@ -189,8 +190,8 @@ def _read(path: Path) -> tuple[dict[str, TensorEntry], dict[str, QuantizedWeight
 
 
 def _official_name(keys: Collection[str]) -> Callable[[str], str]:
-    """Return a function that converts a file's keys to official names. It removes ComfyUI's prefix, or another prefix
-    common to all keys, and translates diffusers' names."""
+    """Return a function that converts a key of a file to the official name. It removes ComfyUI's prefix, or another
+    prefix common to all keys, and translates diffusers' names."""
     known = next((prefix for prefix in _PREFIXES if any(key.startswith(prefix) for key in keys)), "")
     prefix = known or shared_prefix(keys, (_PATCH,))
     if any(mark in key for key in keys for mark in diffusers_names.MARKS):

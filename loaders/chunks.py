@@ -1,4 +1,4 @@
-"""The layout of tensors in device buffers, and the parts of files (chunks) that are copied into them.
+"""The layout of tensors in device buffers, and the pieces of files, named chunks here, that are copied into them.
 
 Tensors that share a buffer are in file order, each at a 256-byte boundary. Small float32 tensors, such as the scales
 and tables of 4-bit weights, are packed as in the file, so that one copy moves about forty of them.
@@ -52,21 +52,21 @@ class BufferRange(NamedTuple):
 
     @property
     def file_bytes(self) -> int:
-        """The number of bytes in the file that fill this range."""
+        """The number of bytes in the file from which this range is filled."""
         return self.in_file(self.nbytes)
 
     def in_file(self, nbytes: int) -> int:
-        """Return the number of bytes in the file that fill `nbytes` bytes of the buffer. The two numbers differ if
-        values are rounded to a smaller dtype."""
+        """Return the number of bytes in the file from which `nbytes` bytes of the buffer are filled. The two numbers
+        differ if values are rounded to a smaller dtype."""
         return nbytes if self.rounded is None else nbytes // self.rounded[1].itemsize * self.rounded[0].itemsize
 
     def view(self) -> Tensor:
         return self.buffer.narrow(0, self.start, self.nbytes)
 
     def fill(self, staged: Tensor, start: int, non_blocking: bool = False) -> None:
-        """Copy bytes of `staged` (uint8, host memory), beginning at byte `start`, into this range. Values are rounded
-        if the range has `rounded` dtypes. If `non_blocking`, the GPU copies and rounds later, in the order of its
-        stream."""
+        """Copy bytes of `staged` (uint8, host memory), from byte `start` on, into this range of the device buffer. If
+        the range has `rounded` dtypes, values are rounded. If `non_blocking`, the GPU copies and rounds later, in the
+        order of its stream."""
         values, target = staged[start : start + self.file_bytes], self.view()
         if self.rounded is not None:
             values, target = values.view(self.rounded[0]), target.view(self.rounded[1])
@@ -93,7 +93,7 @@ class FileChunk:
 
 
 def by_key(entries: Iterable[TensorEntry], key: Callable[[str], str]) -> list[list[TensorEntry]]:
-    """Return lists of the entries that have the same value of `key(name)`."""
+    """Group entries with the same value of `key(name)`, and return the groups as lists."""
     lists: dict[str, list[TensorEntry]] = {}
     for entry in entries:
         lists.setdefault(key(entry.name), []).append(entry)
@@ -127,15 +127,15 @@ def allocate(
 
 
 def tensor_at(target: BufferRange, entry: TensorEntry) -> Tensor:
-    """Return a view of the buffer range `target` with the dtype and shape of the entry."""
+    """Return a view of the device memory `target` with the dtype and shape of `entry`."""
     values = target.view()
     values = values if entry.dtype == torch.uint8 else values.view(entry.dtype)
     return values if len(entry.shape) == 1 else values.view(entry.shape)
 
 
 def _layout(entries: list[TensorEntry]) -> tuple[list[tuple[TensorEntry, int]], int]:
-    """Return each entry with its first byte in a buffer, and the size of the buffer. The _JOINT entries of a block are
-    adjacent; the others are in file order."""
+    """Return each entry with the position of its first byte in a buffer, and the size of the buffer. The _JOINT entries
+    of a block are adjacent; the others are in file order."""
     starts, end = [], 0
     for entry in sorted(in_file_order(entries), key=_joint_first):
         alignment = 4 if entry.dtype == torch.float32 and entry.nbytes < SMALL else ALIGNMENT
@@ -151,8 +151,8 @@ def _joint_first(entry: TensorEntry) -> tuple[str, int]:
 
 
 def chunks_of(entries: list[TensorEntry], targets: dict[str, BufferRange], size: int) -> Iterator[FileChunk]:
-    """Yield chunks of at most `size` bytes that cover every entry, in file order. `targets` are the entries' ranges by
-    name. Tensors that are adjacent both in the file and in a buffer become one copy."""
+    """Yield chunks of at most `size` bytes that cover every entry, in file order. `targets`: the range of each entry in
+    a device buffer, by name. Tensors that are adjacent both in the file and in a buffer become one copy."""
     chunk: FileChunk | None = None
     for entry in in_file_order(entries):
         source = entry.source.view(-1).view(torch.uint8) if isinstance(entry.source, Tensor) else entry.source
@@ -177,8 +177,8 @@ def chunks_of(entries: list[TensorEntry], targets: dict[str, BufferRange], size:
 
 
 def clipped(chunks: Iterable[FileChunk], first: int, stop: int, buffer: Tensor) -> Iterator[FileChunk]:
-    """Yield the parts of `chunks` that fill the bytes [first, stop) of their common buffer, redirected to the start of
-    `buffer`. With them a process reads only its own piece of a block."""
+    """Yield the parts of `chunks` that fill the bytes [first, stop) of their common buffer. They fill `buffer` from its
+    start instead. So a process can read only its own piece of a block."""
     for chunk in chunks:
         copies: list[tuple[int, BufferRange]] = []
         for begin, target in chunk.copies:
@@ -193,8 +193,8 @@ def clipped(chunks: Iterable[FileChunk], first: int, stop: int, buffer: Tensor) 
 
 
 def _add(copies: list[tuple[int, BufferRange]], start: int, target: BufferRange) -> None:
-    """Append a copy to the list. If it continues the last copy, both in the file and in the buffer, the two are
-    merged."""
+    """Append a copy of the file bytes at `start` to the range `target` to the list `copies`. If it continues the last
+    copy, both in the file and in the buffer, the two are merged."""
     if copies:
         begin, last = copies[-1]
         adjacent = begin + last.file_bytes == start and last.start + last.nbytes == target.start

@@ -1,6 +1,6 @@
 """Diffusers' layout of a model: the mapping from its tensor names and its config.json to the official ones.
 
-robbyant's own diffusers packages have the official tensor names in `transformer/`. For
+The diffusers packages of robbyant, the model's publisher, have the official tensor names in `transformer/`. For
 lingbot-world-v2-14b-causal-fast-diffusers the source is the weight index with 1,421 names in vllm-omni's tests. For
 lingbot-world-fast-diffusers the source is FastVideo.
 

@@ -1,4 +1,4 @@
-"""Loading of a checkpoint as a model. On the CPU its weights are memory-mapped; for a GPU they are uploaded."""
+"""Loading of a checkpoint as a model. On the CPU its weights are memory-mapped; for a GPU they are copied to it."""
 
 import gc
 import os
@@ -53,23 +53,23 @@ def load_expert(
     """Return the model at `path`, in eval mode and without gradients, computing in `dtype` on `device`.
 
     On the CPU the weights are views of the mapped file, or copies if `copy` or if they are rounded. On another device
-    they are uploaded, with calls of `progress(bytes, total)`. Weights of more bits than `dtype` are rounded when they
-    are read. No weight is allocated twice, because the model is built on the meta device.
+    they are copied there, with calls of `progress(bytes, total)`. Weights of more bits than `dtype` are rounded when
+    they are read. No weight is allocated twice, because the model is built on the meta device.
 
     operations, attention: the set of layer classes, and the self-attention function.
     resident_blocks: the number of blocks that stay on the GPU (None: all). The linear weights of the others are read
     from the file in every forward (see offload.py), which may then raise the errors of loading.
     shared_by: a group of processes that each keep a piece of the other blocks, instead of reading the file. They gather
     the blocks in every forward, so all processes must call the model together.
-    decoded_blocks: the number of first blocks whose main layers keep their decoded weights after the first forward, in
-    addition to the quantized ones. This saves the conversion in later forwards. With an 8-bit arithmetic the kept
-    weights have 8 bits (see `memory.decoded_bytes`).
-    arithmetic: the arithmetic of the blocks' linear layers (see model/ops/linear_8bit.py); "auto" means `dtype`. "8bit"
-    also multiplies NVFP4 and MXFP8 weights in their own format, on cards with instructions for it.
+    decoded_blocks: the number of blocks, from the first one on, whose main layers keep their decoded (dequantized)
+    weights after the first forward, in addition to the quantized ones. This saves the conversion in later forwards.
+    With an 8-bit `arithmetic` the kept weights have 8 bits (see `memory.decoded_bytes`).
+    arithmetic: the number format of matrix products in the blocks' linear layers (see model/ops/linear_8bit.py); "auto"
+    means `dtype`. "8bit" also multiplies NVFP4 and MXFP8 weights in their own format, on GPUs with instructions for it.
     attention_mode: "8bit" replaces `attention` by the 8-bit self-attention of model/attention/choose_8bit.py.
 
-    The LoRAs that `path` was opened with are added to its weights at each use, in `dtype`; 4-bit weights stay
-    unchanged. LoRAs need the default `operations`.
+    The LoRAs with which the Checkpoint `path` was opened are added to its weights at each use, in `dtype`; 4-bit
+    weights stay unchanged. LoRAs need the default `operations`.
 
     Raises CheckpointError for damaged or unsuitable files, and InputError if the device or the model's sizes do not
     allow the chosen modes. An error raised by `progress` ends the load. After an error no part of the model stays on
@@ -101,8 +101,8 @@ def load_expert(
 
 
 def _keep_decoded(block: Block, wide: bool) -> None:
-    """Set a block's main layers to keep their decoded weights. If `wide`, layers with plain weights also keep an 8-bit
-    copy."""
+    """Set a block's main layers to keep their decoded (dequantized) weights after the first forward. If `wide`, layers
+    with plain weights also keep an 8-bit copy."""
     for layer in block.main_layers:
         if wide and type(layer.weight) is torch.nn.Parameter:
             layer.weight = WideParameter.of(layer.weight)
@@ -117,8 +117,8 @@ def _keep_decoded(block: Block, wide: bool) -> None:
 
 
 def _add_changes(model: LingBotWorldModel, changes: Changes, device: torch.device, dtype: torch.dtype) -> None:
-    """Add the LoRAs' changes to a model. A linear layer adds them to its weight at each use. Other parameters are
-    changed here."""
+    """Add the LoRAs' changes to a model. A linear layer adds the changes of its weight at each use. Other parameters
+    are changed now."""
     with torch.inference_mode(False), torch.no_grad():  # ordinary tensors, as the parameters are
         for name, each in changes.items():
             owner, _, leaf = name.rpartition(".")
@@ -135,7 +135,7 @@ def _add_changes(model: LingBotWorldModel, changes: Changes, device: torch.devic
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Pause the garbage collector during the with block. The thousands of small objects of a load would trigger it
+    """A context in which Python's garbage collector is off. The thousands of small objects of a load would trigger it
     repeatedly, which takes 0.1 s."""
     enabled = gc.isenabled()
     gc.disable()
@@ -159,12 +159,13 @@ def state_tensors(
 ) -> dict[str, Tensor]:
     """Return frozen parameters on `device` by official name. `names` selects some of them (None: all).
 
-    Quantized matrices become comfy_kitchen QuantizedTensors declared as `dtype`, or DecodedParameters if not
-    `quantized`. Other parameters are decoded or cast to `dtype`.
+    Quantized matrices become comfy_kitchen QuantizedTensors declared as `dtype`, or DecodedParameters if `quantized` is
+    False. Other parameters are decoded or cast to `dtype`.
 
     On the CPU, parameters are views of the mapped file if they need no cast and `copy` is False. Otherwise they are
-    copies. If they are uploaded or `copy` is True, parameters with the same `buffer_key(name)` share a buffer.
-    `progress(bytes, total)` is called during an upload. Raises CheckpointError for scales that are not finite.
+    copies. On another device, or if `copy` is True, parameters with the same `buffer_key(name)` share a buffer.
+    `progress(bytes, total)` is called during the copy to the device. Raises CheckpointError for scales that are not
+    finite.
     """
     picked, device = list(checkpoint.shapes if names is None else names), torch.device(device)
     weights = {name: checkpoint.quantized[name] for name in picked if name in checkpoint.quantized}
@@ -200,8 +201,8 @@ def _mapped(
 def _uploaded(
     entries: list[TensorEntry], device: torch.device, buffer_key: Callable[[str], str], progress: Progress | None
 ) -> Iterator[dict[str, Tensor]]:
-    """Start an upload of the entries, and yield the tensors on `device` by name. The end of the with block waits for
-    the upload; the values are incomplete until then."""
+    """A context that copies the entries to `device`. It yields the tensors there by name at once. Their values are
+    complete only at the end of the context, which waits for the copies."""
     with Uploader(device) as uploader:
         tensors, upload = uploader.upload(entries, buffer_key)
         yield tensors

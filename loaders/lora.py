@@ -1,7 +1,7 @@
 """LoRAs, which change a weight W to W + strength * alpha / rank * up @ down.
 
-The quantizer merges LoRAs into the weights before it rounds them. A model that is loaded with LoRAs computes the sum at
-each use of a weight, so its 4-bit weights stay unchanged.
+The quantizer merges LoRAs into the weights before it rounds them. A model that is loaded with LoRAs computes the sum
+above at each use of a weight, so its 4-bit weights stay unchanged.
 """
 
 import math
@@ -22,7 +22,8 @@ from .loras.scale import StatedScale, stated_scale
 
 
 class Change(NamedTuple):
-    """A LoRA's change to one parameter: `scale` * `up` @ `down`, or `scale` * `up` if `down` is None."""
+    """A LoRA's change to one parameter, which is added to it: `scale` * `up` @ `down`, or `scale` * `up` if `down` is
+    None."""
 
     scale: float
     up: TensorEntry
@@ -38,12 +39,12 @@ class Change(NamedTuple):
 
     @property
     def values(self) -> int:
-        """The number of elements of the changed parameter."""
+        """The number of elements of the parameter that the change applies to."""
         return math.prod(self.up.shape if self.down is None else (self.up.shape[0], *self.down.shape[1:]))
 
     def factors(self, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
-        """Return `scale` * `up` and `down` as matrices in `dtype` on a device. Raises CheckpointError for NaN and
-        infinity."""
+        """Return the two factors of the change, `scale` * `up` and `down`, as matrices in `dtype` on a device. Raises
+        CheckpointError for NaN and infinity."""
         self.check()
         up = self.scale * self.up.view().to(device, torch.float32).flatten(1)
         return up.to(dtype), None if self.down is None else self.down.view().to(device, dtype).flatten(1)
@@ -63,13 +64,14 @@ Changes = Mapping[str, Sequence[Change]]
 
 
 def loras_for(loras: Iterable[LoraFile], role: str) -> tuple[LoraFile, ...]:
-    """Return the LoRAs that apply to the expert `role`, "high" or "low". A LoRA without a stated expert applies to
+    """Return the LoRAs for the expert `role`, "high" or "low". A LoRA for which the user chose no expert applies to
     both."""
     return tuple(lora for lora in loras if lora.expert in (None, role))
 
 
 def refuse_for_one_expert(loras: Iterable[LoraFile], path: Path) -> None:
-    """Raise InputError if a LoRA is meant for the high-noise or the low-noise expert, but `path` is a single model."""
+    """Raise InputError if the user chose a LoRA for the high-noise or the low-noise expert, but `path` is a single
+    model."""
     for_one = next((lora for lora in loras if lora.expert is not None), None)
     if for_one is not None:
         raise InputError(
@@ -79,8 +81,8 @@ def refuse_for_one_expert(loras: Iterable[LoraFile], path: Path) -> None:
 
 
 def change_bytes(changes: Changes) -> int:
-    """Return the number of bytes that the changes take on a GPU. This is the size of the LoRAs, plus the largest
-    changed weight in 16 bits, because changed weights are computed at each use."""
+    """Return the bytes that the changes take on a GPU: the size of the LoRAs, plus the largest changed weight in 16
+    bits, because changed weights are computed at each use."""
     every = [change for each in changes.values() for change in each]
     halves = sum(half.nbytes for change in every for half in (change.up, change.down) if half is not None)
     return halves + 2 * max((change.values for change in every), default=0)
@@ -127,7 +129,8 @@ def _read(lora: LoraFile, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[tup
 
 
 class _Layer(NamedTuple):
-    """A layer of the model with a LoRA: its official name, its name in the file, and the LoRA's tensors for it."""
+    """A layer of the model that a LoRA changes: its official name, its name in the file (`raw`), and the LoRA's tensors
+    for it (`parts`) by role."""
 
     name: str
     raw: str
@@ -167,7 +170,8 @@ def _changes(
 
 
 def _scale(lora: LoraFile, layer: _Layer, stated: StatedScale, rank: int) -> float:
-    """Return the factor of `up` @ `down` for a layer, without the user's strength.
+    """Return the number by which `up` @ `down` of a layer is multiplied, without the user's strength. `rank`: the rank
+    of these matrices.
 
     The scale tensors of the layer take precedence over `stated`, the scale in the header or in a JSON file. Raises
     CheckpointError for a scale tensor that is not one finite number, and for the errors of `StatedScale.of`.

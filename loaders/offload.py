@@ -1,10 +1,12 @@
 """Streaming of a model that is larger than the GPU. The weights of its last blocks are copied into a few device
-buffers, the slots, shortly before the blocks run.
+buffers, named slots, shortly before the blocks run.
 
 The weights are read from the file, or gathered from the GPUs of several processes, which each keep a piece of every
 block. The parameters of a block are permanent views of one slot, so the model needs no change. After a block has run,
-its slot is filled with the next block that uses this slot. After the last block the first ones follow, for the next
-step. The upload costs no time if computing a block takes longer than uploading one.
+its slot is filled with the next block that uses this slot.
+
+After the last block the first ones follow, for the next step. Streaming costs no time if computing a block takes longer
+than copying one.
 """
 
 import contextlib
@@ -28,12 +30,12 @@ from .uploader import Uploader, UploadSettings
 
 SLOTS = 2
 SETTINGS = UploadSettings(threads=min(4, os.cpu_count() or 1), sleep=True)
-"""The settings of the uploads in every forward. The pinned memory takes at most 128 MB."""
+"""The settings of the copies in every forward. The pinned memory takes at most 128 MB."""
 
 
 def streamed_weights(checkpoint: Checkpoint, resident_blocks: int | None) -> dict[int, list[str]]:
-    """Return the names of the linear weights that are streamed, by block index. Streamed are all blocks after the first
-    `resident_blocks`. If `resident_blocks` is None, no block is streamed.
+    """Return the names of the linear weights that are streamed, by block index. All blocks after the first
+    `resident_blocks` are streamed. If `resident_blocks` is None, no block is streamed.
 
     The other parameters of a block (biases, norms, modulation: 0.3 MB of 235) always stay on the device.
     """
@@ -54,8 +56,8 @@ def staying_weights(checkpoint: Checkpoint, streamed: dict[int, list[str]]) -> l
 
 
 def weight_bytes(checkpoint: Checkpoint, resident_blocks: int | None = None, processes: int = 1) -> int:
-    """Return the bytes of weights on one device if `resident_blocks` blocks are resident (None: all). Several
-    `processes` keep a piece of each of the other blocks."""
+    """Return the bytes of weights on one device if `resident_blocks` blocks stay there (None: all). With several
+    `processes`, each keeps a piece of each of the other blocks."""
     if resident_blocks is None:
         return checkpoint.nbytes
     names = streamed_weights(checkpoint, resident_blocks)
@@ -83,7 +85,7 @@ class _Arrival(Protocol):
 
 
 class _FileBlocks:
-    """A source of blocks that reads them from the file."""
+    """A source of streamed blocks that reads them from the file."""
 
     def __init__(self, device: torch.device) -> None:
         self._uploader = Uploader(device, SETTINGS)
@@ -98,11 +100,11 @@ class _FileBlocks:
 
 
 class SharedBlocks:
-    """A source of blocks that gathers them from several processes. Each process keeps a piece of every block on its
-    device, and all gather the same blocks in the same order.
+    """A source of streamed blocks that gathers them from several processes. Each process keeps a piece of every block
+    on its device, and all gather the same blocks in the same order.
 
-    On GPUs the gathers run on the process group's own stream. A gather starts after the work that was on the caller's
-    stream at the call of `start`. The group must have no other use.
+    On GPUs the gathers run on the process group's own stream. A gather starts after the kernels that were on the
+    caller's stream at the call of `start`. The group must have no other use.
     """
 
     def __init__(self, device: torch.device, group: distributed.ProcessGroup) -> None:
@@ -111,8 +113,8 @@ class SharedBlocks:
         self._last: distributed.Work | None = None
 
     def load(self, blocks: dict[int, tuple[list[FileChunk], Tensor, int]]) -> None:
-        """Read this process's pieces of all blocks. For each block index, `blocks` has the chunks that fill a buffer,
-        the buffer, and the bytes that the block takes in it. Raises the errors of reading a file."""
+        """Read this process's pieces of all blocks. `blocks` has, by block index: the chunks of the file that fill a
+        buffer, the buffer, and the bytes that the block takes in it. Raises the errors of reading a file."""
         rank, size = self._group.rank(), self._group.size()
         with Uploader(self._device) as uploader:
             for index, (chunks, buffer, nbytes) in blocks.items():
@@ -139,9 +141,9 @@ class SharedBlocks:
 class BlockStreamer:
     """The streamed blocks of a model. `parameters` are their weights by name, on `device`, as views of the slots.
 
-    A parameter holds its values whenever its block runs. The values come from the file, or from the processes of
-    `group`, which keep a piece of every block each and call the model together. Plain weights keep the file's dtype;
-    the layers cast them. Raises CheckpointError for scales that are not finite.
+    A parameter holds its values whenever its block runs. The values come from the file. With a `group` they come from
+    its processes, each of which keeps a piece of every block; all must call the model together. Plain weights keep the
+    file's dtype; the layers cast them. Raises CheckpointError for scales that are not finite.
     """
 
     def __init__(
@@ -173,11 +175,11 @@ class BlockStreamer:
                 self.parameters |= quantized_tensors(quantized, tensors, None, device)
             self._source.load(blocks)
         self._in_slot: dict[int, tuple[int, _Arrival]] = {}
-        """The content of each slot, by the slot's number: a block's index, and the copy of its weights to wait for."""
+        """The content of each slot, by the slot's number: the index of a block, and the running copy of its weights."""
 
     def serve(self, model: LingBotWorldModel) -> None:
-        """Start to upload the first blocks, and upload the others while `model` runs. Threads and slots are freed with
-        the model.
+        """Start to copy the first blocks to the device. Hooks on `model` then copy the others while it runs. Threads
+        and slots are freed with the model.
 
         A forward of the model raises CheckpointError if the file can no longer be read.
         """
@@ -190,8 +192,8 @@ class BlockStreamer:
             self._fill(index)
 
     def _before(self, index: int, *_: Any) -> None:
-        """Wait for the weights of a block. If the previous forward was interrupted and the slot holds another block,
-        upload the block first."""
+        """Wait until the weights of the block `index` are in its slot. If the slot holds another block because the
+        previous forward was interrupted, the block is copied first."""
         block, arrival = self._in_slot[index % self._slots]
         arrival.wait()
         if block != index:

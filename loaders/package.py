@@ -1,5 +1,5 @@
-"""A package: a folder with all parts for generating a video. These are two experts or a causal model, the text encoder,
-the tokenizer and the VAE."""
+"""A package: a folder with all models for generating a video. These are two experts or a causal model, the text
+encoder, the tokenizer and the VAE."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -40,7 +40,7 @@ _COMPARED_WEIGHTS, _COMPARED_BYTES = 8, 4096
 class Package:
     """The paths of a package's parts; None for a missing part.
 
-    Either `experts` or `causal` is present. Their paths are files or folders that `open_checkpoint` accepts.
+    Either `experts` or `causal` is set. Their paths are files or folders that `open_checkpoint` accepts.
     """
 
     experts: PerExpert[Path] | None
@@ -98,8 +98,9 @@ def find_package(
 
 
 def _one_file(file: Path, given: Mapping[str, Path], release: str | None) -> Package:
-    """Return the package of a causal model that is a single file. The other parts are searched for in the file's
-    folder, in the folder around that, and in the subfolders of both. `given` holds the parts that the user named."""
+    """Return the package of a causal model that is the single `file`. The other parts are searched for in the file's
+    folder, in the folder around that, and in the subfolders of both. `given`: the parts that the user named. `release`:
+    the release that the user named."""
     if release is not None:
         release_called(release)
     elif not is_causal_file(file):
@@ -113,8 +114,8 @@ def _one_file(file: Path, given: Mapping[str, Path], release: str | None) -> Pac
 
 
 def _assets(folder: Path) -> dict[str, Path]:
-    """Return the paths of text encoder, tokenizer and VAE in a folder that the user chose for them; missing parts are
-    left out. Raises CheckpointError if all are missing."""
+    """Return the paths of text encoder, tokenizer and VAE by part. `folder`: the folder that the user named for them.
+    Missing parts are left out. Raises CheckpointError if all are missing."""
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: no such folder, given as `assets_dir`")
     items = visible(folder)
@@ -128,8 +129,8 @@ def _assets(folder: Path) -> dict[str, Path]:
 
 
 def _find_near(model: Path, part: str) -> Path | None:
-    """Return the path of a part in the folder that contains a causal model, or in the first of its direct subfolders
-    that has the part. Return None if the part is missing.
+    """Return the path of a part, such as the VAE, in the folder that contains a causal model, or in the first of its
+    direct subfolders that has the part. Return None if the part is missing.
 
     Subfolders with "lingbot" in their name are searched first. The VAE of Wan 2.2, which differs, is skipped.
     """
@@ -144,9 +145,9 @@ def _find_near(model: Path, part: str) -> Path | None:
 
 
 def is_causal_folder(folder: Path) -> bool:
-    """Return True if a folder directly contains the weights of a causal model. This is judged by config.json or the
-    names from `names_of`, else by the shapes of the tensors. It is False for experts, for packages, and for weights
-    that cannot be read."""
+    """Return whether a folder directly contains the weights of a causal model. config.json or the names from `names_of`
+    decide, else the shapes of the tensors. The result is False for experts, for packages, and for weights that cannot
+    be read."""
     if not is_expert_folder(folder) or folder.name in PART_FOLDERS:
         return False
     stated = stated_causal(names_of(folder.absolute()), read_json(folder / "config.json", optional=True))
@@ -154,8 +155,8 @@ def is_causal_folder(folder: Path) -> bool:
 
 
 def is_causal_file(file: Path) -> bool:
-    """Return True if a weight file holds a causal model. This is judged by the names from `names_of`, else by the
-    shapes of the tensors. It is False for experts, for other files, and for files that cannot be read."""
+    """Return whether a weight file holds a causal model. The names from `names_of` decide, else the shapes of the
+    tensors. The result is False for experts, for other files, and for files that cannot be read."""
     if not (file.is_file() and file.suffix in WEIGHT_SUFFIXES):
         return False
     return stated_causal(names_of(file.absolute()), {}) or _has_causal_shapes(file)
@@ -178,7 +179,7 @@ def _causal_model(root: Path, items: list[Path], release: str | None) -> Path | 
 
 def open_experts(paths: PerExpert[Path], loras: Sequence[LoraFile] = ()) -> PerExpert[Checkpoint]:
     """Return the checkpoints of both experts, each with its LoRAs. Raises CheckpointError for files that are not valid
-    models, and for two models that are not a pair (see `check_roles`)."""
+    models, and for two models that are not a pair of experts (see `check_roles`)."""
     experts = PerExpert(*(open_checkpoint(getattr(paths, role), loras_for(loras, role)) for role in ("high", "low")))
     check_roles(experts)
     return experts
@@ -190,8 +191,8 @@ def tokenizer_in(folder: Path) -> Path | None:
 
 
 def is_expert_folder(path: str | Path) -> bool:
-    """Return True if a folder directly contains the weights of one model, judged by file names. It is False for a
-    package of several models, and for a path that is not a folder."""
+    """Return whether a folder directly contains the weights of one model, judged by file names. The result is False for
+    a package of several models, and for a path that is not a folder."""
     folder = Path(path)
     names = ("model.safetensors", "model.pt", "*.safetensors.index.json", "diffusion_pytorch_model*")
     if not folder.is_dir():
@@ -232,16 +233,16 @@ def _expert(role: str, items: list[Path]) -> Path | None:
 
 
 def _weights_named(word: str, folder: str, items: list[Path]) -> Path | None:
-    """Return the first weight file in `items` with `word` in its name, or else the folder named `folder` in diffusers'
-    layout. Return None without either."""
+    """Return the first weight file in `items` with `word` in its name. Without one, return the folder in `items` named
+    `folder`, as in diffusers' layout. Return None without either."""
     files = (item for item in items if item.is_file() and item.suffix in WEIGHT_SUFFIXES)
     folders = (item for item in items if item.name == folder and _is_part(item))
     return next(chain((file for file in files if word in file.name.lower()), folders), None)
 
 
 def _is_part(folder: Path) -> bool:
-    """Return whether a folder in diffusers' layout holds umt5 or Wan 2.1's VAE, judged by its config.json. Packages of
-    other models have folders of the same names."""
+    """Return whether a folder in diffusers' layout holds the umt5 text encoder or Wan 2.1's VAE, judged by its
+    config.json. Packages of other models have folders of the same names."""
     stated: dict = {}
     with suppress(CheckpointError):
         stated = read_json(folder / "config.json")

@@ -17,8 +17,8 @@ from ..options import RELEASES, Release
 from . import diffusers_names
 
 CAUSAL_CLASS, GUIDED_CLASS = "WanModelFast", "WanModelCausal"
-"""The `_class_name` in config.json. CAUSAL_CLASS: LingBot-World Fast and 2.0. GUIDED_CLASS: the causal-pretrain model
-of 2.0."""
+"""Values of the field `_class_name` in config.json. CAUSAL_CLASS is LingBot-World Fast and 2.0; GUIDED_CLASS is the
+causal-pretrain model of 2.0."""
 FIELDS = (
     Field(
         ("_class_name",),
@@ -43,8 +43,8 @@ _NAMED = {
     "v2": r"v2|causal[-_]fast",
     "v1": r"fast",
 }
-"""The patterns by which a name states a release. The first match counts, because a name of 2.0 may match several
-patterns."""
+"""The patterns in a name that state a release, by the key in RELEASES. The first match counts, because a name of 2.0
+may match several patterns."""
 Role = Literal["high", "low"]
 _CAUSAL = re.compile(r"1\.3b|1p3b|causal[-_]fast|causal[-_]pretrain|transformer_causal|lingbot[-_]world[-_]fast")
 _HUMPS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
@@ -66,8 +66,8 @@ def names_of(path: Path, source: str = "") -> tuple[str, ...]:
 
 
 def noise_role(name: str) -> Role | None:
-    """Return the expert's role that a name with "noise" in it states, such as high_noise, HighNoise or hinoise; else
-    None."""
+    """Return the expert's role that a name with "noise" in it states, such as high_noise, HighNoise or hinoise. Return
+    None for other names."""
     found = {(match[1] or match[2])[0] for match in _NOISE.finditer(_HUMPS.sub("_", name).lower())}
     return None if len(found) != 1 else "high" if "h" in found else "low"
 
@@ -92,7 +92,8 @@ def role_of(path: Path, others: Iterable[Path] = ()) -> Role | None:
 
 
 def named_release(names: Iterable[str]) -> str | None:
-    """Return the release, a key of RELEASES, that the first matching name states; None if no name matches."""
+    """Return the release, a key of RELEASES, that the first matching one of `names` states. Return None if no name
+    matches."""
     for name in map(str.lower, names):
         for release, pattern in _NAMED.items():
             if re.search(pattern, name):
@@ -108,8 +109,8 @@ def named_causal(names: Iterable[str]) -> bool:
 
 
 def stated_causal(names: Iterable[str], stated: Mapping[str, Any]) -> bool | None:
-    """Return whether the names and the config.json state that a model is causal; None if they do not, so that the
-    shapes must decide. `stated` is the content of config.json, empty without that file."""
+    """Return whether the model is causal, if the names or the config.json state it. Return None if they do not, so that
+    the shapes must decide. `stated`: the content of config.json, empty without that file."""
     class_name = stated.get("_class_name")
     if class_name in (CAUSAL_CLASS, GUIDED_CLASS, diffusers_names.CAUSAL_CLASS):
         return True
@@ -145,8 +146,8 @@ def detect_release(names: tuple[str, ...], class_name: str, config: ModelConfig)
 
 
 def release_note(names: tuple[str, ...], config: ModelConfig) -> str | None:
-    """Return a message for the user if the release of a causal model is a guess; None if a name or the shapes show
-    it."""
+    """Return a message for the user if the detected release of a causal model is a guess. Return None if a name or the
+    shapes show the release."""
     if named_release(names) is not None or (config.num_layers, config.dim) == SMALL:
         return None
     return (

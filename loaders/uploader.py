@@ -1,8 +1,9 @@
-"""The upload of bytes from files to a device, in parallel with other work.
+"""Copies of bytes from files to a device, in parallel with other computation. Such a copy is named an upload here.
 
-It serves the diffusion models and the blocks of the text encoder. Several reader threads work on an upload. Each thread
-reads a chunk into a free staging buffer (pinned memory for CUDA). It then starts the copies from this buffer to the
-device on a CUDA stream of its own. While these copies run, the thread reads the next chunk into another buffer.
+Uploads serve the diffusion models and the blocks of the text encoder. Several reader threads share an upload. Each
+thread reads a chunk of a file into a free staging buffer (pinned memory for CUDA). It then starts the copies from this
+buffer to the device on a CUDA stream of its own. While these copies run, the thread reads the next chunk into another
+buffer.
 """
 
 import io
@@ -29,7 +30,7 @@ _POLL_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class UploadSettings:
-    """The settings of an upload.
+    """The settings of uploads, which are copies of file contents to a device.
 
     threads: the number of reader threads.
     buffers: the number of staging buffers of each thread, for CUDA. Other devices use one buffer.
@@ -37,7 +38,8 @@ class UploadSettings:
     sleep: whether a thread sleeps while it waits for the copies from a buffer. Otherwise it spins.
 
     For CUDA the buffers take threads * buffers * chunk_bytes of host memory, by default at most 320 MiB. Sleeping makes
-    the load of a whole model 20 % slower. It is meant for copies that often wait for a model's work, as in streaming.
+    the load of a whole model 20 % slower. It is meant for copies that often wait for a model's forward, as in
+    streaming.
     """
 
     threads: int = min(10, os.cpu_count() or 1)
@@ -47,7 +49,7 @@ class UploadSettings:
 
 
 class Uploader(AbstractContextManager["Uploader"]):
-    """The reader threads for one device. Uploads are processed in the order of their start.
+    """The threads that copy file contents to one device. Uploads are processed in the order of their start.
 
     `close`, or the end of the with block, ends the threads and frees the staging buffers.
     """
@@ -66,7 +68,7 @@ class Uploader(AbstractContextManager["Uploader"]):
     def upload(
         self, entries: list[TensorEntry], buffer_key: Callable[[str], str] = block_of
     ) -> tuple[dict[str, Tensor], "Upload"]:
-        """Start to upload the entries into new device memory. Return the tensors by name, and the upload.
+        """Start to copy the entries into new device memory. Return the tensors by name, and the running Upload.
 
         The values of the tensors are complete after `Upload.wait`. Tensors with the same `buffer_key(name)` share a
         device buffer, which is freed with the last of these tensors.
@@ -77,19 +79,19 @@ class Uploader(AbstractContextManager["Uploader"]):
         return {entry.name: tensor_at(targets[entry.name], entry) for entry in entries}, upload
 
     def start(self, chunks: Iterable[FileChunk], total: int = 0) -> "Upload":
-        """Start to copy the chunks to the device, and return the upload.
+        """Start to copy the chunks to the device, and return the running Upload.
 
         Each chunk has at most `settings.chunk_bytes` bytes. `total` is the number of bytes of all chunks, for the
-        progress display. The device writes to the targets only after the work that is on the caller's CUDA stream at
-        the time of this call.
+        progress display. The device writes to the target buffers only after the kernels that are on the caller's CUDA
+        stream at the time of this call.
         """
         queue = _ChunkQueue(chunks, self.device, self._closing)
         readers = [self._threads.submit(self._carry, queue) for _ in range(self.settings.threads)]
         return Upload(queue, readers, self.device, total)
 
     def _carry(self, queue: "_ChunkQueue") -> torch.cuda.Event | None:
-        """Process one reader thread's share of an upload. Return the CUDA event after its last copies; None for other
-        devices, and for a thread that got no chunk."""
+        """Read and copy chunks of the `queue` in one reader thread until the queue is empty. Return the CUDA event
+        after the thread's last copies. Return None for other devices, and if the thread got no chunk."""
         lane, sent = None, None
         try:
             while (chunk := queue.take()) is not None:
@@ -123,7 +125,7 @@ class Uploader(AbstractContextManager["Uploader"]):
 
 
 class Upload:
-    """An upload that has been started; `wait` waits for its end."""
+    """A started copy of file contents to a device. `wait` waits for its end."""
 
     def __init__(self, queue: "_ChunkQueue", readers: list[Future], device: torch.device, total: int) -> None:
         self._queue, self._readers, self._device, self._total = queue, readers, device, total
@@ -151,17 +153,17 @@ class Upload:
 
 
 class _ChunkQueue:
-    """The queue of an upload's chunks, shared by the reader threads."""
+    """The queue of an upload's chunks, from which the reader threads take chunks."""
 
     def __init__(self, chunks: Iterable[FileChunk], device: torch.device, closing: threading.Event) -> None:
         self._chunks, self._lock, self._closing = iter(chunks), threading.Lock(), closing
         self.bytes = 0
         """The number of bytes passed to the device so far."""
         self.allowed = torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
-        """The CUDA event after which the device may write to the targets; None for other devices."""
+        """The CUDA event after which the device may write to the target buffers; None for other devices."""
 
     def take(self) -> FileChunk | None:
-        """Return the next chunk; None after the last one, or when the uploader closes."""
+        """Return the next chunk. Return None after the last one, and when the uploader closes."""
         with self._lock:
             return None if self._closing.is_set() else next(self._chunks, None)
 
@@ -191,7 +193,8 @@ class Lane:
         CUDA."""
 
     def carry(self, chunk: FileChunk) -> torch.cuda.Event | None:
-        """Read a chunk and start its copies. Return the CUDA event after them; None for devices without CUDA.
+        """Read a chunk and start its copies to the device. Return the CUDA event after the copies; None for devices
+        without CUDA.
 
         Raises CheckpointError for a file that is too short, was replaced, or cannot be read.
         """
@@ -220,8 +223,8 @@ class Lane:
 
 
 class CudaLane(Lane):
-    """The resources of a reader thread for CUDA: pinned buffers and a stream. A buffer is free when the device has
-    passed the event after its copies."""
+    """The pinned buffers and the CUDA stream of one reader thread. A buffer is free when the device has passed the
+    event after its copies."""
 
     def __init__(self, device: torch.device, settings: UploadSettings) -> None:
         self._files = {}

@@ -1,8 +1,8 @@
-"""The file from which another run continues a causal model's video.
+"""The file of a saved state, from which another run continues a causal model's video.
 
-The file holds neither the keys and values nor the VAE's state, because they would take 27 GB at 480x832. Both are
-recomputed from the latents, bit for bit: the keys and values by one forward per chunk, the VAE's state by decoding the
-last frames.
+The file contains neither the cached keys and values nor the VAE's state, because they would take 27 GB at 480x832. Both
+are recomputed from the latents, bit for bit. One forward per chunk gives the keys and values, and decoding the last
+frames gives the VAE's state.
 """
 
 import dataclasses
@@ -37,8 +37,8 @@ _TENSORS = {
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt and its embedding [1, L, D]. `chunks` is the number of chunks generated with it. A guided run also has
-    the embedding of the negative prompt."""
+    """A prompt and its embedding `context` [1, L, D]. `chunks` is the number of chunks generated with it. A guided run
+    also has `negative`, the embedding of the negative prompt."""
 
     text: str
     context: Tensor
@@ -49,8 +49,9 @@ class Prompt:
 def prompts_of(starts: Sequence[tuple[int, str, Tensor]], negative: Tensor | None = None) -> list[Prompt]:
     """Return the prompts of a run in the order of their use.
 
-    `starts` holds the first chunk, the text and the embedding [1, L, D] of each prompt; `negative` [1, L, D] is the
-    embedding of the negative prompt. The last prompt has 0 `chunks`, because the end of the run is not known.
+    `starts` has for each prompt: the index of the first chunk that uses it, its text, and its embedding [1, L, D].
+    `negative` [1, L, D] is the embedding of the negative prompt. The last prompt has 0 `chunks`, because the end of the
+    run is not known.
     """
     ends = [first for first, _, _ in starts[1:]] + [starts[-1][0]]
     return [
@@ -122,8 +123,8 @@ class WorldState:
             )
 
     def notes(self, release: str, window: Window) -> tuple[str, ...]:
-        """Return notes for the user if `release` or `window` differs from the state's, which is allowed; an empty tuple
-        otherwise."""
+        """Return notes for the user if this run's `release` or `window` differs from the state's. Such differences are
+        allowed. Return an empty tuple otherwise."""
         notes = []
         if self.release not in ("", release):
             notes.append(f"The video so far was made by {self.release}; {release} continues it.")
@@ -149,7 +150,7 @@ class WorldState:
         return continue_track(c2w, lens, frames, self.chunk, before=before, scale=self.scale, actions=actions)
 
     def save(self, path: str | Path) -> None:
-        """Write the state as a safetensors file, under a temporary name that is changed to `path` when the file is
+        """Write the state as a safetensors file to `path`. A temporary file is written first and renamed when it is
         complete. Raises InputError if the file cannot be written."""
         from safetensors import SafetensorError
         from safetensors.torch import save_file
@@ -189,8 +190,8 @@ class WorldState:
 
 
 def last_prompt(path: str | Path) -> str:
-    """Return the text of a state's last prompt without reading the tensors. Raises InputError for a file that is not a
-    state."""
+    """Return the text of the last prompt in a saved state, without reading the tensors. Raises InputError for a file
+    that is not a saved state."""
     path = Path(path)
     _read_entries(path)
     try:
@@ -200,8 +201,8 @@ def last_prompt(path: str | Path) -> str:
 
 
 def load_state(path: str | Path) -> WorldState:
-    """Return the state in a file that `WorldState.save` wrote. Raises InputError for any other file, and
-    CheckpointError for a damaged one."""
+    """Return the state saved in a file by `WorldState.save`. Raises InputError for any other file, and CheckpointError
+    for a damaged one."""
     path = Path(path)
     tensors = {name: entry.view().clone() for name, entry in _read_entries(path).items()}
     metadata = _metadata(path)
@@ -243,8 +244,8 @@ def load_state(path: str | Path) -> WorldState:
 
 
 def _read_entries(path: Path) -> dict[str, TensorEntry]:
-    """Return the entries of a state file's tensors. Raises InputError if the file does not exist, and CheckpointError
-    if it is damaged."""
+    """Return the entries of a state file's tensors by name. Raises InputError if the file does not exist, and
+    CheckpointError if it is damaged."""
     if not path.is_file():
         found = "is a folder; name the file, such as a walk's walk.state" if path.is_dir() else "does not exist"
         raise InputError(f"the state {path} {found}")
@@ -256,7 +257,8 @@ def _read_entries(path: Path) -> dict[str, TensorEntry]:
 
 
 def _metadata(path: Path) -> dict:
-    """Return the metadata that `WorldState.save` wrote; `read_safetensors` has already checked the header."""
+    """Return the metadata that `WorldState.save` wrote into the file at `path`. `read_safetensors` has already checked
+    the file's header."""
     with path.open("rb") as file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
     try:

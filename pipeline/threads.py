@@ -1,7 +1,7 @@
-"""The number of torch's threads on a CPU.
+"""The choice of torch's number of CPU threads.
 
 Threads that share a core with other programs delay each other in every layer. So torch gets as many threads as there
-are cores that other programs leave idle, but at most as many as the machine's quota and the size of a layer allow. The
+are cores that other programs leave idle. The CPU quota of the container and the size of a layer set an upper limit. The
 number is at least half of that limit, because fewer threads would get a smaller share of a busy machine.
 """
 
@@ -15,8 +15,9 @@ from pathlib import Path
 import torch
 
 ELEMENTS = 2**14
-"""The number of elements of a layer's output that occupy one thread. With fewer the threads would mostly wait for each
-other: a toy of 64x64 pixels has 4,096 elements and gains nothing by a second thread, one of 256x144 gains 20 %."""
+"""The number of elements of a layer's output that keep one thread busy. With fewer elements per thread, the threads
+would mostly wait for each other. A toy model at 64x64 pixels has 4,096 elements and gains nothing by a second thread;
+one at 256x144 gains 20 %."""
 QUOTAS = Path("/sys/fs/cgroup/cpu.max"), Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
 """The files with a container's CPU quota, of Linux's cgroups in version 2 and version 1."""
 USERS_CHOICES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
@@ -29,16 +30,16 @@ it is installed."""
 
 
 def use_idle_cores(device: torch.device, elements: int | None = None, recorded: int = 0) -> str:
-    """Set torch's number of threads to the number of idle cores, within limits.
+    """Set torch's number of threads to the number of idle cores, within limits. Return a note for the user if other
+    programs are the reason for fewer threads, else an empty string.
 
     The upper limit is the smallest of torch's present number, the CPU quota and `elements` / ELEMENTS; the lower limit
     is half of it. The number stays unchanged if `device` is not a CPU, or if OMP_NUM_THREADS or MKL_NUM_THREADS is set.
 
     elements: the number of elements of a layer's output (None: no limit).
-    recorded: the number of threads of the run that this run continues, or 0. It is used instead, unless it is larger
-    than torch's present number, because another number would change the last bits.
-
-    Return a note for the user if other programs are the reason for fewer threads, else an empty string.
+    recorded: the number of threads stored in the saved state that this run continues, or 0. This number is used instead
+    of the idle cores, because another number would change the last bits. It is ignored if it is larger than torch's
+    present number.
     """
     if device.type != "cpu" or any(os.environ.get(name) for name in USERS_CHOICES):
         return ""
@@ -57,8 +58,9 @@ def use_idle_cores(device: torch.device, elements: int | None = None, recorded: 
 
 
 def idle_cores() -> int:
-    """Return the number of cores that other programs leave idle, from 1 to the CPU quota. They are measured for SAMPLE
-    seconds. Without statistics the system's load average counts, and without one all cores are idle."""
+    """Return the number of cores that other programs leave idle, from 1 to the CPU quota. The load is measured for
+    SAMPLE seconds. Without statistics of the cores, the system's load average is used. Without a load average, all
+    cores count as idle."""
     cores = _cores()
     if not STATISTICS.is_file() and find_spec("psutil") is None:
         busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0  # the mean of a minute, on macOS
@@ -70,7 +72,8 @@ def idle_cores() -> int:
 
 
 def _quota() -> int:
-    """Return the number of cores that the container's CPU quota allows, at least 1; a huge number without a quota."""
+    """Return the number of cores that the container's CPU quota allows, at least 1. Without a quota, return a huge
+    number."""
     for file in filter(Path.is_file, QUOTAS):
         quota, *period = file.read_text().split()  # microseconds, or "max" or -1 for no quota
         if quota.isdecimal():

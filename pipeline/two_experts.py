@@ -1,5 +1,5 @@
-"""Sampling with the base model, from conditioning to latent. The high-noise expert runs the first steps, and the
-low-noise expert the others."""
+"""Sampling with the base model, from the conditioning to the latent. The high-noise expert computes the first steps,
+and the low-noise expert the others."""
 
 import gc
 from collections.abc import Callable, Sequence
@@ -48,7 +48,7 @@ def sample(
     """Denoise `noise` float32 [1, 16, f, h, w] on its device, and return the latent in the same shape.
 
     high, low: the experts, or functions without arguments that return them. A function is called before the first step
-    of its expert. By then the model that the other function returned is no longer referenced here.
+    of its expert. By then `sample` has released the other expert.
     y: [1, 20, f, h, w], the mask and the image latent.
     context, context_null: [1, L, D], the embeddings of the prompt and of the negative prompt; L may differ.
     camera: [1, 384, f, h, w], or None.
@@ -57,15 +57,14 @@ def sample(
     guide_scale: (low, high), or one number for both. An expert with the scale 1 uses no negative prompt, so
     `context_null` may be None if both are 1.
     callback: called as callback(step, x, denoised, sigma) after each step's prediction.
-    camera_cache_bytes: the limit of the cache that keeps the results of the camera layers from step to step.
+    camera_cache_bytes: the limit of the cache that keeps the outputs of the camera layers from step to step.
     step_reuse: the rule by which some steps are extrapolated from earlier ones. Each call needs a new object. None: the
     model predicts every step.
+    sequence_parallel: the processes that split the tokens of each forward.
+    guidance_group: two processes, of which one computes the prompt and the other the negative prompt.
 
-    Several processes may call this with the same arguments and get the same latent. The processes of
-    `sequence_parallel` share the tokens of each forward. Of the two processes in a `guidance_group`, one computes the
-    prompt and the other the negative prompt.
-
-    Raises InputError for a causal model, and if `context_null` is None but an expert needs it.
+    All processes of these groups call this function with the same arguments and get the same latent. Raises InputError
+    for a causal model, and if `context_null` is None but an expert needs it.
     """
     conditioning = Conditioning(y, context, context_null, camera).to(noise.device)
     (latent,) = sample_videos(
@@ -81,11 +80,12 @@ def sample(
 
 @dataclass(frozen=True)
 class ParallelGroups:
-    """The groups of processes that generate a video together. In each field, None means that this process works alone.
+    """The groups of processes that generate a video together. In each field, None means that this process does not
+    share that task.
 
-    sequence: the processes that share the tokens of each forward.
+    sequence: the processes that split the tokens of each forward.
     guidance: two processes. One computes the prompt, and the other the negative prompt.
-    weights: the processes that each keep a piece of the weights.
+    weights: the processes among which the weights are sharded.
     """
 
     sequence: SequenceParallel | None = None
@@ -94,7 +94,7 @@ class ParallelGroups:
 
     @property
     def size(self) -> int:
-        """Return the number of processes that share the tokens."""
+        """The number of processes that split the tokens."""
         return 1 if self.sequence is None else self.sequence.size
 
 
@@ -120,7 +120,7 @@ class Conditioning:
 class Video:
     """The inputs of one video. `noise` is float32 [1, 16, f, h, w]. `conditioning` is a function that returns the
     conditioning on the noise's device; it is called when an expert starts on the video. `reuse` chooses the steps that
-    skip the model (None: no step does)."""
+    are extrapolated without the model; by default none are."""
 
     noise: Tensor
     conditioning: Callable[[], Conditioning]
@@ -129,7 +129,8 @@ class Video:
 
 @dataclass(frozen=True)
 class TwoExpertSchedule:
-    """The denoising steps of a video, the expert of each step, and the guidance. The fields are as in `sample`."""
+    """The denoising steps of a video, the expert of each step, and the guidance. The fields are the arguments of
+    `sample` with these names."""
 
     steps: int
     shift: float
@@ -153,11 +154,11 @@ def sample_videos(
     camera_cache_bytes: int = 0,
     together: ParallelGroups = ONE_PROCESS,
 ) -> list[Tensor]:
-    """Return the latents [1, 16, f, h, w] of several videos. Each expert is loaded once and runs its steps of all
+    """Return the latents [1, 16, f, h, w] of several videos. Each expert is loaded once and computes its steps of all
     videos.
 
-    `schedule` holds the steps for all videos. `together` holds the process groups. `callback` is called after each step
-    of each video. The other arguments are those of `sample`.
+    `schedule`: the steps of every video. `together`: the process groups. `callback`: called after each step of each
+    video. The other arguments are those of `sample`.
     """
     timesteps, solver = schedule.timesteps.tolist(), SOLVERS[schedule.solver]
     sigmas = flow_sigmas(schedule.steps, schedule.shift, schedule.solver)
@@ -196,8 +197,8 @@ class _Run:
         self._resume(lambda: next(steps))
 
     def advance(self, high: bool, count: int, velocity: Callable[[Tensor, int, Conditioning], Tensor]) -> None:
-        """Run the next `count` steps, all by the high-noise expert or all by the low-noise one. `velocity(x, timestep,
-        conditioning)` calls the model."""
+        """Compute the next `count` steps with one expert: the high-noise one if `high`, else the low-noise one.
+        `velocity(x, timestep, conditioning)` calls the model."""
         conditioning = self._video.conditioning()
         steps_left = len(self._timesteps)
         for _ in range(count):
@@ -230,7 +231,8 @@ def predict(
     camera_cache: CameraCache | None = None,
     together: ParallelGroups = ONE_PROCESS,
 ) -> Tensor:
-    """Return the guided velocity, float32 [1, 16, f, h, w], for `x` in the same shape at an integer `timestep`.
+    """Return the velocity with guidance, float32 [1, 16, f, h, w], for the noisy latent `x` in the same shape at an
+    integer `timestep`.
 
     With a guidance `scale` of 1 only the prompt is used. With another scale, prompt and negative prompt are a batch of
     two in one forward, or one forward in each of two processes. The camera is the same for both prompts. Raises

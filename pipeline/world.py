@@ -25,12 +25,12 @@ from ..sampling import FewStepSchedule, GuidedSchedule, guide
 
 Schedule = FewStepSchedule | GuidedSchedule
 Renoise = Callable[[tuple[int, ...]], Tensor]
-"""The signature renoise(shape), which returns new standard normal noise."""
+"""A function renoise(shape) that returns new standard normal noise."""
 
 
 class CausalModel(Protocol):
-    """The interface that World needs of a model. It is implemented by `LingBotWorldModel`, and by a wrapper around it
-    in ComfyUI."""
+    """The methods that World calls on a model. `LingBotWorldModel` has them, and so does a wrapper around it in
+    ComfyUI."""
 
     config: ModelConfig
     compute_dtype: torch.dtype
@@ -70,8 +70,8 @@ class WorldMemory:
     """The memory settings of a World.
 
     place: the location and format of keys and values.
-    camera_cache_bytes: the limit in bytes of the caches of all prompts together (0: no cache; None: no limit). A cache
-    keeps the results of the camera layers, and the prompt's keys and values, for the forwards of a chunk.
+    camera_cache_bytes: the limit in bytes of the caches of all prompts together (0: no cache; None: no limit). Within a
+    chunk, a cache keeps the outputs of the camera layers, and the keys and values of the prompt.
     graphs: whether forwards are recorded as CUDA graphs and replayed (see ForwardGraphs). Keys and values must then
     stay in place on a GPU, and the model's weights must not move.
     """
@@ -86,7 +86,7 @@ ALL_ON_DEVICE = WorldMemory()
 
 @dataclass
 class _Lane:
-    """The state of a World for the prompt or for the negative prompt.
+    """The caches of a World for one prompt: the prompt itself or the negative prompt.
 
     number: 0 for the prompt, 1 for the negative prompt.
     history: the keys and values of the video so far.
@@ -102,8 +102,8 @@ class _Lane:
 
 @dataclass(frozen=True)
 class _Chunk:
-    """The inputs of a chunk's forwards, except the latent. `prompts` has one embedding for each lane. `cached`: whether
-    the forwards use the camera cache."""
+    """The inputs of a chunk's forwards, except the latent. `prompts`: the embedding of the prompt and, with guidance,
+    of the negative prompt. `cached`: whether the forwards use the camera cache."""
 
     y: Tensor
     prompts: tuple[Tensor, ...]
@@ -112,13 +112,14 @@ class _Chunk:
 
 
 class World:
-    """A causal model with the keys and values of the video generated so far.
+    """A causal model with the cached keys and values of the video generated so far.
 
     The final keys and values of a chunk come from one more forward, the clean pass, on the finished latent. It runs
     when the next chunk begins. So a chunk is returned without delay, and the last chunk of a video needs no clean pass.
 
-    `prompt` [1, L, D] may be replaced between chunks, but not modified in place; earlier frames keep their prompt. The
-    same holds for `negative`, the negative prompt of a `guided` World. Such a World caches two sets of keys and values.
+    The attribute `prompt` [1, L, D] must be set before the first chunk and may be replaced between chunks, but not
+    modified in place. Earlier frames keep their prompt. The same holds for `negative`, the negative prompt of a
+    `guided` World. Such a World caches two sets of keys and values.
     """
 
     prompt: Tensor
@@ -138,10 +139,13 @@ class World:
     ) -> None:
         """Allocate the caches for a video.
 
-        `size` is the height and width of the latent. The `frames` of `window` must not be 0. `chunk` is the number of
-        latent frames generated at a time. `guided`: there is a negative prompt. `sequence_parallel`: the processes that
-        generate the video together; each holds the keys and values of its share of the heads. Raises InputError for a
-        model that is not causal, a window that is too small, and heads that cannot be divided.
+        `size`: the height and width of the latent. `window`: the latent frames that a chunk attends to; its `frames`
+        must not be 0. `chunk`: the number of latent frames generated at a time. `guided`: whether there is a negative
+        prompt. `sequence_parallel`: the processes that generate the video together; each holds the keys and values of
+        its share of the heads.
+
+        Raises InputError for a model that is not causal, for a window that is too small, and if the heads cannot be
+        divided equally.
         """
         check_causal(model.config)
         self._model, self._device, self.chunk_frames = model, torch.device(device), chunk
@@ -193,11 +197,12 @@ class World:
         renoise: Renoise,
         callback: Callable[[int], None] | None = None,
     ) -> Tensor:
-        """Return the next chunk's latent, float32 [1, 16, chunk, h, w].
+        """Generate the next chunk and return its latent, float32 [1, 16, chunk, h, w].
 
         noise: [1, 16, chunk, h, w].
         y: [1, 20, chunk, h, w], the mask and the image latent.
         camera: [1, 384, chunk, h, w], or 448 channels for an action model, or None.
+        schedule: the denoising steps.
         renoise: called as renoise(shape) for every step of `schedule` except the first, and returns new noise.
         callback: called as callback(forward) after each forward; a guided step counts as one.
 
@@ -229,8 +234,8 @@ class World:
 
     @property
     def replays(self) -> bool:
-        """Return True if forwards with every prompt are replayed as CUDA graphs. Python then launches a forward in
-        little time."""
+        """Whether the forwards with every prompt are replayed as CUDA graphs. Python then launches a forward in little
+        time."""
         graphs = [lane.options.get("graphs") for lane in self._lanes]
         return all(isinstance(each, ForwardGraphs) and each.recorded > 0 for each in graphs)
 
@@ -238,8 +243,8 @@ class World:
     def remember(self) -> None:
         """Run the clean pass of the last chunk now, instead of when the next chunk begins.
 
-        If forwards are recorded as CUDA graphs, the first call records all kinds of forward that later chunks need. So
-        no later chunk is slowed by a recording.
+        If forwards are recorded as CUDA graphs, the first call also records all kinds of forward that later chunks
+        need, so that recording delays no later chunk.
         """
         made = self._made
         if self._remember_made() and made is not None and not self._rehearsed:
@@ -261,10 +266,11 @@ class World:
         self._begun = False
 
     def _rehearse(self, chunk: _Chunk, clean: Tensor) -> None:
-        """Run each kind of forward twice, with different inputs, so that it is recorded and tested.
+        """Run each kind of forward (see `_each_kind`) twice, with different inputs, so that it is recorded as a CUDA
+        graph and tested. `clean`: a finished latent.
 
-        The runs use the current window, and then a window that counts as full. They write the keys and values of the
-        next chunk. When that chunk is generated, its real keys and values overwrite these.
+        The forwards use the current window, and then a window that counts as full. They write the keys and values of
+        the next chunk, which the real keys and values later overwrite.
         """
         self._rehearsed = True
         lanes = [lane for lane in self._lanes if "graphs" in lane.options]
@@ -287,7 +293,7 @@ class World:
 
     def _begin(self, y: Tensor, camera: Tensor | None, cached: bool) -> _Chunk:
         """Begin the next chunk and return its inputs. `y` and the camera are copied, because the caller may overwrite
-        both before the clean pass."""
+        both before the chunk's clean pass."""
         for lane in self._lanes:
             lane.history.begin(again=self._begun)
         self._begun = True
@@ -303,14 +309,14 @@ class World:
         return self._model(x, timesteps, chunk.prompts[lane.number], chunk.camera, options).float()
 
     def _uploaded(self, camera: Tensor) -> Tensor:
-        """Return the camera on the device, uploaded only if it differs from the previous one.
+        """Return `camera` on the device. It is copied to the device only if it differs from the previous camera.
 
-        For an equal camera the earlier upload is returned, because the camera cache recognises that tensor. A new
-        tensor would make the cache compare values on the GPU, and Python would wait for all queued work.
+        For an equal camera the earlier copy is returned, because the camera cache recognises that tensor. A new tensor
+        would make the cache compare values on the GPU, and Python would wait for all queued kernels.
 
-        A host copy of the camera is kept for the comparison. It is pinned for a GPU: an unpinned upload waits for all
-        earlier work and is seven times as slow. A new camera of the same shape overwrites the host copy, after the GPU
-        has read it. This is faster than a new allocation.
+        A second copy of the camera in host memory serves the comparison. It is pinned for a GPU: a copy from unpinned
+        memory waits for all earlier kernels and is seven times as slow. A new camera of the same shape overwrites this
+        memory, after the GPU has read it. This is faster than a new allocation.
         """
         if camera.device.type == self._device.type:
             return camera.clone()
@@ -328,8 +334,8 @@ class World:
         return self._camera[1]
 
     def _remember_made(self) -> bool:
-        """Run the clean pass of the last chunk that `chunk` generated, unless that was done before. Return True if it
-        was run now.
+        """Run the clean pass of the last chunk that `chunk` generated, unless it has already run. Return True if it ran
+        now.
 
         Raises InputError if an earlier forward left the keys and values incomplete.
         """
@@ -347,7 +353,8 @@ class World:
         return True
 
     def _remember(self, lane: _Lane, chunk: _Chunk, clean: Tensor) -> None:
-        """Store the keys and values of the finished latent `clean` for later chunks."""
+        """Run the clean pass for one prompt: compute the keys and values of the finished latent `clean` and store them
+        for later chunks."""
         lane.history.keep = True
         try:
             self._predict(lane, chunk, clean, 0)

@@ -1,6 +1,6 @@
-"""Wan 2.1's video VAE: encodes a start image, and decodes a latent to frames, at once or part by part.
+"""Wan 2.1's video VAE. It encodes a start image, and decodes a latent to frames, at once or in parts.
 
-It uses the weights of the official `Wan2.1_VAE.pth`.
+The weights are those of the official `Wan2.1_VAE.pth`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The choice of a kernel for the VAE decoder's convolutions over three frames: the candidates and their test."""
+"""The choice of a kernel for the VAE decoder's convolutions over three frames: the available kernels and their accuracy
+test."""
 
 from __future__ import annotations
 
@@ -15,18 +16,19 @@ from ..model.choice.trials import KINDS, Kind, Size, attempt, by_order, chosen
 from .network import EPSILON, Decoder
 
 ALIGNED = 4
-"""The number of int32 values for each layer in the table of slots: three slot numbers and one unused value.
+"""The number of int32 values for each layer in the table of slots (see pooled.py): three slot numbers and one unused
+value.
 
-So the values of each layer begin at a multiple of 16 bytes, and the kernels are compiled for such addresses.
+The values of each layer thus begin at a multiple of 16 bytes, and the kernels are compiled for such addresses.
 """
 WORST = 2.8e-3
-"""The relative RMS error below which a convolution passes its test: 0.0028, or -51 dB.
+"""The relative RMS error below which a convolution kernel passes its accuracy test: 0.0028, or -51 dB.
 
-If all convolutions of a decoder with random weights have noise of this size, the video has a PSNR of 51.5 dB. The other
-rounding errors of fp16 alone give 58.9 dB on an H100. With both errors the PSNR stays above 50 dB.
+If all convolutions of a decoder with random weights have an error of this size, the video has a PSNR of 51.5 dB. The
+other rounding errors of fp16 alone give 58.9 dB on an H100. With both errors the PSNR stays above 50 dB.
 """
 EXACTNESS, ON_CPU = Size(58, 0, 384, 384), Size(24, 0, 32, 96)
-"""The sizes of the accuracy test: `EXACTNESS` on a GPU, `ON_CPU` on the CPU.
+"""The tensor sizes in the accuracy test: `EXACTNESS` on a GPU, `ON_CPU` on the CPU.
 
 The test on a GPU has 384 channels, the largest number in the decoder, because the error of fp16 sums grows with that
 number. Its frames are 58 pixels high, like the latent of a video with a height of 464 pixels.
@@ -34,7 +36,7 @@ number. Its frames are 58 pixels high, like the latent of a video with a height 
 
 
 class KitchenDecoder(Decoder):
-    """A `Decoder` that uses comfy-kitchen for its convolutions over time. The VAE must be in fp16."""
+    """A `Decoder` that computes its convolutions over time with the library comfy-kitchen. The VAE must be in fp16."""
 
     def _causal_conv(self, name: str, x: Tensor) -> Tensor:
         frames = [*(self.past.get(name) or 2 * [torch.zeros_like(x)]), x]
@@ -43,12 +45,13 @@ class KitchenDecoder(Decoder):
 
 
 def convolution_of(device: torch.device) -> str | None:
-    """Return the name of the convolution kernel for the VAE's decoder on a GPU; None if no kernel passes the accuracy
-    test.
+    """Return the name of the convolution kernel for the VAE's decoder on a GPU. Return None if no kernel passes the
+    accuracy test.
 
-    On Hopper GPUs this is the first supported kernel in choice/table.py, without a test, because the table's order was
-    measured there. On other GPUs it is the fastest kernel that passes. If memory runs out during the test, "torch" is
-    returned, and the next call tests again. Raises InputError for an invalid LINGBOT_WORLD_KERNELS.
+    On Hopper GPUs the result is the first supported kernel in choice/table.py, without a test, because the order of
+    that table was measured there. On other GPUs it is the fastest kernel that passes. If memory runs out during the
+    test, "torch" is returned, and the next call tests again. Raises InputError for an invalid environment variable
+    LINGBOT_WORLD_KERNELS.
     """
     card = card_of(device)
     if by_order("convolution", card):
@@ -75,11 +78,12 @@ def convolve_by_kitchen(frames: Sequence[Tensor], weight: Tensor, bias: Tensor) 
 
 
 def random_convolution(device: torch.device, size: Size) -> tuple[Tensor, Tensor, Tensor]:
-    """Return random fp16 frames [3, C, H, W], a weight [out, 3 * C, 3, 3] and a bias [out], for tests.
+    """Return random fp16 frames [3, C, H, W], a weight [out, 3 * C, 3, 3] and a bias [out] for the accuracy test and
+    speed measurements.
 
     `size` states H (`rows`), C (`dim`) and `out`. If its `rows` have the default value, EXACTNESS is used instead, or
-    ON_CPU on a CPU. As in a decoder, the frames are a view of a pool (model/kernels/convolution.py), and the weight is
-    channels last.
+    ON_CPU on a CPU. As in a decoder, the frames are a view of a pool (see model/kernels/convolution.py), and the weight
+    is channels last.
     """
     generator = torch.Generator(device).manual_seed(0)
     if size.rows == Size().rows:
@@ -103,7 +107,8 @@ def exact_convolution(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 def by_cuda(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Return the convolution [1, out, H, W] of three frames [3, C, H, W] by the CUDA kernel for Hopper GPUs.
 
-    The frames are a view of a pool. `weight` is [out, 3 * C, 3, 3], channels last; `bias` is [out].
+    The frames must be a view of a pool, as made by `random_convolution`. `weight` is [out, 3 * C, 3, 3], channels last;
+    `bias` is [out].
     """
     from ..model.kernels.hopper import convolution as convolution_hopper
 
@@ -113,8 +118,8 @@ def by_cuda(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 @attempt("convolution", TRITON)
 def _by_triton(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return the convolution of three frames by the Triton kernel, including the copy of the newest frame to its
-    pool."""
+    """Return the convolution of three frames by the Triton kernel. As in a decoder, the newest frame is first copied to
+    its slot in the pool."""
     from ..model.kernels import convolution
 
     rows, slots, size = _pooled(frames)
@@ -136,20 +141,21 @@ KINDS["convolution"] = Kind(random_convolution, exact_convolution, WORST)
 
 
 def _pooled(frames: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
-    """Return the rows of the pool that holds these frames, the numbers of their slots, and the frames' height and
-    width."""
+    """Return three views for a kernel: the memory of the pool that holds these frames, as rows [pixels, C], the numbers
+    of the frames' slots, and the frames' (height, width)."""
     count, channels, height, width = frames.shape
     rows = frames.as_strided((count * (height + 1) * (width + 1), channels), (channels, 1))
     return rows, torch.arange(ALIGNED, dtype=torch.int32, device=frames.device), (height, width)
 
 
 def matrix(weight: Tensor) -> Tensor:
-    """Return a convolution kernel [out, in, h, w], channels last in memory, as a view [out, h * w * in]."""
+    """Return a convolution weight [out, in, h, w], channels last in memory, as a matrix [out, h * w * in]. The result
+    is a view."""
     return weight.permute(0, 2, 3, 1).flatten(1)
 
 
 def picture(rows: Tensor, size: tuple[int, int]) -> Tensor:
     """Return a feature map, stored as rows [(H + 1) * (W + 1), C], as a view [1, C, H, W]. The view leaves out the
-    zeros that follow each line and the last line."""
+    zeros that follow each line of the map and its last line. `size`: (H, W)."""
     height, width = size
     return rows.view(height + 1, width + 1, -1)[:height, :width].permute(2, 0, 1)[None]

@@ -1,4 +1,4 @@
-"""Decoding of a latent to video frames, at once or part by part."""
+"""Decoding of a latent to video frames, at once or in parts."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from .tiles import Blender, Corner, Tiling
 from .weights import VAE
 
 State = dict[str, list[Tensor]]
-"""The state of a decoder: the last two input frames of each causal layer, by its name.
+"""The state of a decoder: the last two input frames of each causal layer, by the layer's name.
 
-A PooledDecoder stores them in pools instead (see pooled.py).
+A PooledDecoder stores these frames in pools instead (see pooled.py).
 """
 
 NOT_FINITE = (
@@ -29,7 +29,7 @@ NOT_FINITE = (
     "weights."
 )
 REACH = 42
-"""The number of latent frames after which an earlier frame no longer affects the decoder's state."""
+"""The number of latent frames after which a frame no longer affects the decoder's state."""
 
 
 def decode_latent(vae: VAE, latent: Tensor, progress: Progress | None = None) -> Tensor:
@@ -43,7 +43,7 @@ def decode_latent(vae: VAE, latent: Tensor, progress: Progress | None = None) ->
 
 
 class VideoDecoder:
-    """A decoder of a video in parts. The frames have the same bits as when the whole video is decoded in one call.
+    """A decoder of one video in parts. The frames have the same bits as when the whole video is decoded in one call.
 
     Between two parts the decoder keeps its state, two frames for each causal layer: 3.8 GB for 832x480 pixels in fp32.
     In fp16 its kernels may be recorded as a CUDA graph (see `pooled.records`); state and graph then take 2.7 GB.
@@ -69,13 +69,13 @@ class VideoDecoder:
         return self._vae.device
 
     def _on_its_gpu(self) -> AbstractContextManager[object]:
-        """Return a context in which the VAE's GPU is the current one, because Triton launches kernels on that GPU
-        only."""
+        """Return a context in which the VAE's GPU is the current CUDA device, because Triton launches kernels only
+        there."""
         return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
 
     def anew(self, height: int, width: int) -> VideoDecoder:
-        """Return a decoder for another video, with the same VAE and the same `park`, for this latent height and
-        width."""
+        """Return a decoder for another video with this latent `height` and `width`. The VAE and the argument `park` are
+        the same."""
         return VideoDecoder(self._vae, height, width, park=self._park)
 
     @torch.no_grad()
@@ -127,13 +127,13 @@ class VideoDecoder:
         return video
 
     def _new(self) -> Decoder:
-        """Return a network without a state, for a video's first frame."""
+        """Return a decoder network with an empty state, for a video's first frame."""
         return new_decoder(self._vae, self._stripe, recorded=not self._park)
 
     def check(self) -> None:
-        """Raise an error if frames decoded since the last check are not finite.
+        """Raise an error if a frame decoded since the last check contains NaN or infinity.
 
-        It is OverflowError if the VAE is in fp16, and InputError in higher precision.
+        The error is OverflowError if the VAE is in fp16, and InputError in higher precision.
         """
         finite, self._finite = all(self._finite), []
         if not finite and self._vae.dtype == torch.float16:
@@ -142,7 +142,7 @@ class VideoDecoder:
             raise InputError(NOT_FINITE)
 
     def _park_state(self, corner: Corner, past: State) -> State:
-        """Return the state of a tile, copied to host memory if states are parked.
+        """Return the state `past` of the tile at `corner`. If states are parked, the result is a copy in host memory.
 
         The copies are queued on the GPU after the decoding.
         """

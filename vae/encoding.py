@@ -1,4 +1,4 @@
-"""Encoding of a start image, followed by empty frames, to the latent that conditions a video."""
+"""Encoding of a start image, followed by grey frames, to the latent that conditions a video."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ from .tiles import Blender, Tiling
 from .weights import VAE
 
 SETTLED = 30
-"""The number of latent frames after which the latent of an image and endless empty frames repeats bit for bit.
-
-After so many, the encoder's convolutions no longer reach back to the image.
-"""
+"""The number of latent frames after which the latent of an image and endless grey frames repeats bit for bit. By then
+the encoder's convolutions no longer reach back to the image."""
 
 
 def encode_first_frame(vae: VAE, frame: Tensor, frames: int, progress: Progress | None = None) -> Tensor:
@@ -42,8 +40,8 @@ def encode_first_frame(vae: VAE, frame: Tensor, frames: int, progress: Progress 
 
 @torch.no_grad()
 def _latents(vae: VAE, frame: Tensor) -> Iterator[Tensor]:
-    """Yield normalised latent frames, float32 [1, 16, h, w], of the image `frame` [3, H, W] and endless frames of
-    zeros."""
+    """Yield the normalised latent frames, float32 [1, 16, h, w], of the image `frame` [3, H, W] followed by endless
+    frames of zeros."""
     frame = frame[None].to(vae.device, vae.dtype).contiguous(memory_format=torch.channels_last)
     encoder = Encoder(vae.weights)
     for image in chain([frame], repeat(torch.zeros_like(frame))):

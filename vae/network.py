@@ -1,9 +1,11 @@
 """The network of Wan 2.1's VAE, which processes one frame at a time.
 
 Every convolution over time is causal: it reads a frame and the two frames before it, or zeros before the first frame.
-Here it is a 2D convolution over the channels of these three frames. Only the two previous frames are stored between
-calls. So each frame passes through the full network before the next one, and a video may have any length. A video
-decoded in parts has the same bits as in one call. Architecture: Wan, arXiv 2503.20314, section 4.1.
+This module computes it as a 2D convolution over the channels of these three frames. Only the two previous frames are
+stored between calls.
+
+So each frame passes through the full network before the next one, and a video may have any length. A video decoded in
+parts has the same bits as in one call. Architecture: Wan, arXiv 2503.20314, section 4.1.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ EPSILON = 1e-24  # the norm of a pixel of zeros is zeros, not NaN
 
 
 class Network:
-    """The base class of encoder and decoder: the types of layers that both use, and their state for one video.
+    """The base class of encoder and decoder. It has the layers that both use, and their state for one video.
 
     weights: the tensors of the VAE by name.
     past: the last input frames of each temporal layer, [1, C, H, W] each, by the layer's name.
@@ -65,7 +67,7 @@ class Network:
         return self._residual(f"{side}.middle.2", x)
 
     def _attention(self, name: str, x: Tensor) -> Tensor:
-        """Return x [1, C, H, W] plus single-head attention over the pixels of this frame."""
+        """Return x [1, C, H, W] plus the output of single-head attention over the pixels of this frame."""
         gamma = self.weights[f"{name}.norm.gamma"]
         qkv = self._conv(f"{name}.to_qkv", F.rms_norm(x.movedim(1, -1), gamma.shape, gamma, EPSILON).movedim(-1, 1))
         query, key, value = qkv.flatten(2).transpose(1, 2)[None].chunk(3, dim=-1)
@@ -77,8 +79,8 @@ class Decoder(Network):
     """The decoder. A video's first latent frame becomes one frame, and each later one becomes four.
 
     With a `stripe`, only this part of each frame is decoded. The layers at the latent's own size, a twentieth of the
-    work, still process the full frame, because attention reads all pixels. The layers at larger sizes process the
-    stripe and the margin that their convolutions need.
+    computation, still process the full frame, because attention reads all pixels. The layers at larger sizes process
+    the stripe and the margin that their convolutions need.
     """
 
     def __init__(self, weights: Mapping[str, Tensor], stripe: Stripe | None = None) -> None:
@@ -94,7 +96,7 @@ class Decoder(Network):
         return self._stage(0, self._middle("decoder", x))
 
     def _stage(self, index: int, x: Tensor) -> Iterator[Tensor]:
-        """Yield the video frames [1, 3, 8h, 8w] that the rest of the decoder makes of the feature map x.
+        """Yield the video frames [1, 3, 8h, 8w] that the rest of the decoder computes from the feature map x.
 
         The rest begins with the layer decoder.upsamples.<index>, the first layer of a stage. Each stage has three
         residual blocks. All stages except the last then double height and width, and some double the frame rate. The
@@ -141,8 +143,8 @@ class Decoder(Network):
 class Encoder(Network):
     """The encoder. A video's first frame becomes a latent frame, and so does each group of four later frames.
 
-    The empty frames after a start image are one tensor that is passed repeatedly. After some calls a layer's state
-    holds only this tensor. The layer then returns its previous result instead of computing it again.
+    The grey frames after a start image are one tensor that is passed repeatedly. After some calls a layer's state holds
+    only this tensor. The layer then returns its previous result instead of computing it again.
     """
 
     def __init__(self, weights: Mapping[str, Tensor]) -> None:
@@ -180,7 +182,8 @@ class Encoder(Network):
         return self._conv(f"encoder.downsamples.{3 * stage + 2}.resample.1", F.pad(x, (0, 1, 0, 1)), 2, 0)
 
     def _halve_time(self, stage: int, x: Tensor) -> Tensor | None:
-        """Return one feature map for each pair of successive feature maps x, or None after the first of a pair.
+        """Return one feature map for each pair of successive feature maps: None for the first x of a pair, the result
+        for the second.
 
         A convolution over time reads the pair and the feature map before it. For a video's first frame, and in a stage
         without this convolution, x is returned unchanged.

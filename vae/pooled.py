@@ -1,12 +1,12 @@
-"""The VAE's decoder with Triton's convolution, which reads frames where they are stored instead of copying them.
+"""The VAE's decoder with Triton's convolution, which reads the stored frames in place instead of copying them.
 
 A feature map [1, C, H, W] is a view of the memory layout that model/kernels/convolution.py describes. Temporal layers
-with feature maps of one size store their frames in one pool: two slots for each layer, and one slot for the new frame.
-A layer writes the new frame to that slot, and its convolution reads three slots. Then the oldest frame's slot becomes
-free.
+with feature maps of one size store their frames in one pool. A pool has two slots for each layer, and one slot for the
+new frame. A layer writes the new frame to that slot, and its convolution reads three slots. Then the oldest frame's
+slot becomes free.
 
 So a layer's slots change with each frame. Python computes all slots for a latent frame in advance and copies them to
-the GPU, where kernels read them. Therefore a CUDA graph recorded for one latent frame also decodes others.
+the GPU, where kernels read them. Therefore a CUDA graph recorded for one latent frame can decode all later ones.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ _COMPILERS: dict[tuple[torch.device, int], Thread] = {}
 
 
 class PooledDecoder(Decoder):
-    """A `Decoder` that stores its state `past` in pools, [slots, C, H + 1, W + 1] each, channels last in memory.
+    """A `Decoder` that stores its state `past` in pools, [slots, C, H + 1, W + 1] each, channels last in memory (see
+    this module's docstring).
 
     Its results differ from the results of `Decoder` by rounding only. Instead of doubling an image before a 3x3
     convolution, it applies four 2x2 kernels to the original image (see `weights.quarters`).
@@ -57,8 +58,8 @@ class PooledDecoder(Decoder):
     _given: Iterator[Tensor]  # the slots of the next layers
 
     def __init__(self, vae: VAE, stripe: Stripe | None = None, *, recorded: bool = False) -> None:
-        """Create a decoder. If `recorded`, its kernels are recorded as a CUDA graph. The tensors in `past` must then
-        stay at their memory addresses."""
+        """Create a decoder. `stripe`: the only part of each frame to decode, or None for all. If `recorded`, the
+        kernels are recorded as a CUDA graph. The tensors in `past` must then stay at their memory addresses."""
         from ..model.kernels import convolution
 
         super().__init__(vae.weights, stripe=stripe)
@@ -87,7 +88,8 @@ class PooledDecoder(Decoder):
         return self.recording.decode(self._computed, latent)
 
     def _upload_slots(self, slots: list[list[int]]) -> None:
-        """Copy the slots of each layer's frames to the table on the GPU, in the order in which the layers run.
+        """Copy `slots`, the slot numbers of each layer's frames in the order in which the layers run, to the table on
+        the GPU.
 
         torch does not reuse the pinned memory before the copy is done.
         """
@@ -104,7 +106,7 @@ class PooledDecoder(Decoder):
         return super().decode(latent)
 
     def _compile(self) -> None:
-        """Compile the kernels for the shapes of these weights. This takes some seconds, once, in a background
+        """Compile the kernels for the shapes of these weights. Compilation takes some seconds, once, in a background
         thread."""
         layers = {self.weights[name].shape: name for name in self.weights if name in self._quarters or _over_time(name)}
         with suppress(Exception), torch.cuda.device(self._compiler[0]):  # decoding raises the error again
@@ -135,9 +137,10 @@ class PooledDecoder(Decoder):
         return self._convolve_in_time(name, x)
 
     def _convolve_in_time(self, name: str, x: Tensor, norm: str | None = None, added: Tensor | None = None) -> Tensor:
-        """Return the layer's convolution over x and the two previous frames, plus `added`.
+        """Return the convolution of temporal layer `name` over x and the two previous frames, plus the tensor `added`.
+        x is written to the layer's pool.
 
-        If `norm` is given, SiLU and the norm of that name are applied to x first.
+        `norm`: the name of a norm layer. If it is given, the norm and SiLU are first applied to x.
         """
         size, weight, bias = (x.shape[2], x.shape[3]), self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
         pool, slots = self._pool(name, x), next(self._given)
@@ -157,9 +160,9 @@ class PooledDecoder(Decoder):
     ) -> Tensor:
         """Return the convolution of three frames of a pool as rows [(H + 1) * (W + 1), out], plus `added`.
 
-        `x` are the pool's rows, `slots` the numbers of the frames' slots, and `size` is (H, W). `side` is the kernel's
-        height and width in pixels. Large frames are convolved by the CUDA kernel for Hopper GPUs if it works, others by
-        the Triton kernel (see `kernels.convolution.convolve`).
+        `x`: the pool's rows. `slots`: the numbers of the frames' slots. `size`: (H, W). `side`: the height and width of
+        the convolution's kernel in pixels. Large frames are convolved by the CUDA kernel for Hopper GPUs if it works,
+        others by the Triton kernel (see `kernels.convolution.convolve`).
         """
         ours = _convolution_hopper(x.device)
         if ours is not None and ours.suits(x, weight, size, side):
@@ -189,10 +192,11 @@ class PooledDecoder(Decoder):
 
 
 def new_decoder(vae: VAE, stripe: Stripe | None, *, recorded: bool) -> Decoder:
-    """Return a decoder network for a VAE, with the convolution kernel that is chosen for its device.
+    """Return a decoder network for a VAE: a PooledDecoder, a KitchenDecoder or a plain Decoder, depending on the
+    convolution kernel that is chosen for its device.
 
-    If `recorded`, a PooledDecoder records its kernels as a CUDA graph. `stripe` is the part of each frame to decode, or
-    None for all.
+    If `recorded`, a PooledDecoder records its kernels as a CUDA graph. `stripe`: the only part of each frame to decode,
+    or None for all.
     """
     if suits(vae):
         return PooledDecoder(vae, stripe, recorded=recorded)
@@ -203,16 +207,17 @@ def new_decoder(vae: VAE, stripe: Stripe | None, *, recorded: bool) -> Decoder:
 
 
 def suits(vae: VAE) -> bool:
-    """Return whether a PooledDecoder supports this VAE on its device, and its kernels compile there."""
+    """Return whether a PooledDecoder supports this VAE on its device. This includes that its kernels compile there."""
     return records(vae.device, vae.dtype, vae.width) and _works(vae.device)
 
 
 def records(device: torch.device, dtype: torch.dtype | None, width: int) -> bool:
-    """Return whether decoding with a VAE of this base `width` uses a PooledDecoder, so that a CUDA graph can record it.
+    """Return whether a VAE of this base `width` is decoded by a PooledDecoder, so that a CUDA graph can record the
+    decoding.
 
     `width` is the number of channels at full resolution, and must be a multiple of 32. A PooledDecoder also requires
     the `dtype` fp16, Triton, and a CUDA device for which Triton's convolution or this project's CUDA kernel is chosen.
-    Except on Hopper GPUs, the first call tests the candidates.
+    Except on Hopper GPUs, the first call tests the available kernels.
     """
     if device.type != "cuda" or dtype != torch.float16 or width % 32 or not find_spec("triton"):
         return False
@@ -254,17 +259,18 @@ def _over_time(name: str) -> bool:
 
 
 def _pool_of(name: str, weight: Tensor) -> str:
-    """Return the name of a temporal layer's pool. Layers of the same stage and number of channels share a pool."""
+    """Return the name of the pool in which a temporal layer stores its frames. Layers of the same stage and number of
+    channels share a pool."""
     parts = name.split(".")
     stage = int(parts[2]) // 4 if parts[1] == "upsamples" else 3 if parts[1] == "head" else 0
     return f"stage {stage}, {weight.shape[1] // 3} channels"
 
 
 def _rows(x: Tensor) -> Tensor:
-    """Return a feature map [1, C, H, W] as rows [(H + 1) * (W + 1), C], with zeros after each line.
+    """Return a feature map [1, C, H, W] as rows [(H + 1) * (W + 1), C], with zeros after each line and after the last
+    line.
 
-    A line of zeros also follows the last line. The result is a view if x has the memory layout of a result of
-    `picture`, also of some of its channels. Otherwise x is copied.
+    The result is a view if x, or a map of which x is some channels, was returned by `picture`. Otherwise x is copied.
     """
     height, width = x.shape[2:]
     if x.stride(1) == 1 and x.stride(2) == (width + 1) * x.stride(3):

@@ -1,6 +1,6 @@
-"""The decoding of a latent frame as a CUDA graph, which the GPU replays without Python.
+"""Recording of the decoding of a latent frame as a CUDA graph, which the GPU replays without Python.
 
-A GPU runs the kernels of a latent frame faster than Python launches them. In a replay they run back to back.
+A GPU runs the kernels of a latent frame faster than Python launches them. In a replay they run without pauses.
 """
 
 from __future__ import annotations
@@ -18,33 +18,35 @@ from ..model.graphs.capture import ONE_AT_A_TIME, failure_of
 from ..model.graphs.trial import refusal, relative_error
 
 Decode = Callable[[Tensor], Iterator[Tensor]]
-"""The function to record: it decodes a latent frame and returns its video frames.
+"""The function to record. It decodes a latent frame and yields its video frames.
 
-It may only launch kernels on memory with a constant address.
+It may only launch kernels that use memory at constant addresses.
 """
 
 
 class Recording:
-    """A recorder of the decoding of one video's latent frames, all of one size, except the first one.
+    """A recorder of the decoding of one video's latent frames. All have one size, and the video's first latent frame is
+    not among them.
 
     The first call decodes as usual. The second call records a CUDA graph, replays it with the latent frame of this
-    call, and compares the result with the usual decoding. Later calls replay the graph. If recording or test fails, all
-    calls decode as usual.
+    call, and compares the result with the usual decoding. Later calls replay the graph. If the recording or the
+    comparison fails, all calls decode as usual.
     """
 
     def __init__(self, state: Callable[[], Sequence[Tensor]] = tuple) -> None:
-        """Create a recorder. `state` returns the tensors that decoding changes; they are restored after the test."""
+        """Create a recorder. `state()` returns the tensors that decoding changes; they are restored after the graph was
+        tested."""
         self._state, self._frames, self._failed = state, list[Tensor](), False
         self._latent: Tensor | None = None
         self._graph: torch.cuda.CUDAGraph | None = None
 
     @property
     def made(self) -> bool:
-        """True if a recording exists and passed its test."""
+        """Whether a CUDA graph exists and passed its test."""
         return self._graph is not None
 
     def decode(self, decode: Decode, latent: Tensor) -> Iterator[Tensor]:
-        """Return the frames of `decode(latent)`, computed or replayed. Replayed frames are valid until the next
+        """Return the frames of `decode(latent)`, computed or replayed. Replayed frames are overwritten by the next
         call."""
         if self._failed:
             return decode(latent)
@@ -58,14 +60,15 @@ class Recording:
         return iter(self._frames)
 
     def _allocate(self, frames: Iterator[Tensor]) -> Iterator[Tensor]:
-        """Yield the frames. For each one, allocate a tensor of the same shape and dtype, which every later replay
-        overwrites."""
+        """Yield `frames` unchanged. For each one, allocate a tensor of the same shape and dtype, into which every later
+        replay writes."""
         for frame in frames:
             self._frames.append(torch.empty_like(frame))
             yield frame
 
     def _record_and_try(self, decode: Decode, latent: Tensor) -> Iterator[Tensor]:
-        """Yield the frames of `decode(latent)`, and keep a recording of it if the replay gave the same frames."""
+        """Yield the frames of `decode(latent)`, and keep a CUDA graph of it if the replayed graph gave the same
+        frames."""
         assert self._latent is not None
         try:
             graph = self._record(decode, self._latent)
@@ -98,7 +101,8 @@ class Recording:
             torch.cuda.empty_cache()
 
     def _record(self, decode: Decode, latent: Tensor) -> torch.cuda.CUDAGraph:
-        """Return a recording of a latent frame's decoding, without computing it. Raises RuntimeError if that fails."""
+        """Return a CUDA graph of the decoding of a latent frame. Recording does not compute the frames. Raises
+        RuntimeError if it fails."""
         with ONE_AT_A_TIME:
             torch.cuda.empty_cache()  # a recording cannot use the memory that torch has cached
             graph, failure = torch.cuda.CUDAGraph(), ""
@@ -116,13 +120,14 @@ class Recording:
         return graph
 
     def _fill(self, decode: Decode, latent: Tensor) -> None:
-        """Decode a latent frame, and copy its frames to the memory that every replay overwrites."""
+        """Decode a latent frame, and copy its frames into the tensors of `_allocate`. The CUDA graph records this
+        method."""
         for room, frame in zip(self._frames, decode(latent), strict=True):
             room.copy_(frame)
 
 
 @cache
 def _stream(device: torch.device) -> torch.cuda.Stream:
-    """Return the CUDA stream for all recordings on a GPU. It is shared, because cuBLAS has a workspace for each
-    stream."""
+    """Return the CUDA stream on which all graphs of a GPU are recorded. It is shared, because cuBLAS has a workspace
+    for each stream."""
     return torch.cuda.Stream(device)

@@ -1,4 +1,4 @@
-"""The assignment of frames to slots in the pools of pooled.py, computed before a latent frame is decoded."""
+"""The choice of slots for frames in the pools of pooled.py, computed before a latent frame is decoded."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from .network import Decoder
 
 
 class Slots:
-    """The slots of the decoder's temporal layers in the pools.
+    """The slots in which the decoder's temporal layers store their frames.
 
-    Each layer owns the two slots of its last two frames. Each pool has one free slot for a new frame. `pools` is the
-    name of each layer's pool.
+    Each layer owns the two slots of its last two frames. Each pool has one free slot for a new frame. `pools`: the name
+    of each layer's pool, by the layer's name.
     """
 
     def __init__(self, pools: Mapping[str, str]) -> None:
@@ -23,7 +23,7 @@ class Slots:
         self._free = {pool: list(range(2 * layers + 1)) for pool, layers in Counter(pools.values()).items()}
 
     def take(self, layer: str) -> list[int]:
-        """Return the slots of a layer's three frames: the one before the last, the last, and the new one.
+        """Return the slot numbers of a layer's three frames: the one before the last, the last, and the new one.
 
         The new frame is then the layer's last one, and the first of these slots becomes the pool's free slot.
         """

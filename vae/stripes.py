@@ -9,10 +9,10 @@ from torch import Tensor
 from ..options import CELL
 
 HALO = {2: 12, 4: 10, 8: 7}
-"""The margin around a stripe, in pixels, that the decoder needs at 2, 4 and 8 times the latent's size.
+"""The margin around a stripe, in pixels, that the decoder needs at 2, 4 and 8 times the latent's resolution.
 
-Each later 3x3 convolution reads one more pixel at each edge. There are six in the residual blocks of each size, one
-after each doubling, and one at the end. A margin of n pixels needs n / 2 pixels before the doubling, rounded up.
+Each later 3x3 convolution reads one more pixel at each edge. There are six in the residual blocks of each resolution,
+one after each doubling, and one at the end. A margin of n pixels needs n / 2 pixels before the doubling, rounded up.
 """
 
 
@@ -39,7 +39,7 @@ class Stripe:
         return cls(length * index // count, length * (index + 1) // count, length, dim)
 
     def size(self, height: int, width: int) -> tuple[int, int]:
-        """Return the height and width, in latent pixels, of the stripe of a frame with this height and width."""
+        """Return the height and width of this stripe in latent pixels. `height` and `width` are the full frame's."""
         own = self.stop - self.start
         return (height, own) if self.dim == -1 else (own, width)
 
@@ -54,11 +54,12 @@ class Stripe:
         return x.narrow(self.dim, first - before, end - first)
 
     def own(self, picture: Tensor) -> Tensor:
-        """Return the stripe without its margin, cut out of the decoded part [..., h, w]."""
+        """Return the pixels of the stripe without its margin. `picture` [..., h, w] is the decoded stripe with its
+        margin."""
         return picture.narrow(self.dim, CELL * self.start - self._needed(CELL)[0], CELL * (self.stop - self.start))
 
     def within(self, frames: Tensor) -> Tensor:
-        """Return the stripe of full frames [F, H, W, 3], as a view."""
+        """Return the pixels of this stripe from full frames [F, H, W, 3], as a view."""
         return frames.narrow(self.dim - 1, CELL * self.start, CELL * (self.stop - self.start))
 
     def _needed(self, scale: int) -> tuple[int, int]:

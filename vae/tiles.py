@@ -1,4 +1,4 @@
-"""Overlapping tiles of 256 pixels into which frames are split to save memory, and the blending of their overlaps."""
+"""Overlapping tiles of 256 pixels, into which frames are split to save memory, and the blending of their overlaps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class Tiling:
 
     @classmethod
     def of(cls, height: int, width: int, cut: bool) -> Tiling:
-        """Return the tiles of a frame with `height` x `width` latent pixels. It is only split if `cut`."""
+        """Return the tiles of a frame with `height` x `width` latent pixels. If `cut` is false, the whole frame is one
+        tile."""
         if cut and max(height, width) > TILE:
             return cls(height, width, TILE, STRIDE)
         return cls(height, width, max(height, width), max(height, width))
@@ -39,14 +40,15 @@ class Tiling:
         return list(product(range(0, self.height, self.stride), range(0, self.width, self.stride)))
 
     def crop(self, image: Tensor, corner: Corner, scale: int = 1) -> Tensor:
-        """Return the tile at `corner` of an image [..., h, w] with `scale` times the latent's resolution."""
+        """Return the tile at `corner` (in latent pixels) of an image [..., h, w] with `scale` times the latent's
+        resolution."""
         (top, left), size = (scale * each for each in corner), scale * self.tile
         return image[..., top : top + size, left : left + size]
 
 
 @dataclass
 class Blender:
-    """A blender that joins overlapping tiles to images. Add the tiles in the order of `tiling.corners`.
+    """A blender that joins overlapping tiles to images. Tiles must be added in the order of `tiling.corners`.
 
     Several images, each with a number, may be joined at a time. Overlaps are stored until the tiles to the right and
     below are added.
@@ -58,10 +60,10 @@ class Blender:
     _left: dict[int, Tensor] = field(default_factory=dict)
 
     def add(self, image: int, corner: Corner, tile: Tensor) -> tuple[tuple[slice, slice], Tensor]:
-        """Return the rows and columns of the image that this tile completes, and their pixels [..., h, w].
+        """Add a tile. Return (rows, columns) of the image that are now complete, as slices, and their pixels [..., h,
+        w].
 
-        `image` is the image's number, and `corner` the tile's top left latent pixel. `tile` [..., h, w] is blended in
-        place.
+        `image`: the image's number. `corner`: the tile's top left latent pixel. `tile` [..., h, w] is blended in place.
         """
         top, left = corner
         size = self.scale * self.tiling.stride

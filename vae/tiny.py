@@ -28,18 +28,19 @@ from .weights import MEAN, STD
 
 TINY_DECODER = "taew2_1"
 STAGES = ((256, 3, 1), (128, 9, 2), (64, 15, 2))
-"""The stages of the network: (channels, number of the first memory block, output frames for each input frame)."""
+"""The stages of the network, each as (channels, number of its first memory block, output frames for each input frame).
+Blocks are numbered as in the tensor names."""
 LAST = 22
-"""The number of the network's last layer, which outputs pixels."""
+"""The number of the network's last layer in the tensor names. It outputs pixels."""
 BEFORE_FIRST = 3
 """The number of output frames to drop for a video's first latent frame.
 
 The network makes four frames of each latent frame, but the first one stands for a single video frame.
 """
 SCALED = "lighttae"
-"""The part of a file name that marks a decoder of denormalised latents, such as LightX2V's LightTAE.
+"""A part of a file name. It marks decoders that expect denormalised latents, such as LightX2V's LightTAE.
 
-Only the name shows this, because its tensors have the names and shapes of taew2_1.
+Only the name shows the difference, because the tensors have the names and shapes of taew2_1.
 """
 
 
@@ -64,12 +65,12 @@ def load_tiny_decoder(
 
 
 class TinyDecoder:
-    """A decoder of one video, part by part, which stores its state between the parts."""
+    """A decoder that decodes one video in parts and stores its state between the parts."""
 
     def __init__(self, weights: Mapping[str, Tensor], *, scaled: bool = False) -> None:
-        """Create a decoder from `weights` that `load_tiny_decoder` has checked, by name.
+        """Create a decoder from tensors by name, which `load_tiny_decoder` has checked.
 
-        If `scaled`, latents are denormalised with the VAE's mean and standard deviation first.
+        If `scaled`, latents are first denormalised with the VAE's mean and standard deviation.
         """
         self._weights, self._scaled = weights, scaled
         self._past: dict[int, Tensor] = {}
@@ -137,7 +138,7 @@ class TinyDecoder:
 
 
 class PreviewDecoder:
-    """The tiny decoder with the methods of a VideoDecoder, so that either can be used."""
+    """A tiny decoder with the methods of a VideoDecoder, so that callers can use either."""
 
     def __init__(self, decoder: TinyDecoder) -> None:
         self._decoder = decoder

@@ -36,7 +36,8 @@ STD = (
 )
 
 SHARES = torch.tensor([[[1.0, 0, 0], [0, 1, 1]], [[1, 1, 0], [0, 0, 1]]])
-"""The rows of a 3x3 kernel that merge into each row of a 2x2 kernel, as zeros and ones [2, 2, 3]; same for columns.
+"""The rows of a 3x3 kernel that are summed into each row of a 2x2 kernel, as zeros and ones [2, 2, 3]; same for
+columns.
 
 A 3x3 kernel on an image with doubled pixels reads some original pixels twice. A 2x2 kernel on the original image gives
 the same result if it holds the sums of such rows and columns. The dimensions are: first or second of the two output
@@ -46,7 +47,8 @@ pixels, row of the 2x2 kernel, row of the 3x3 kernel.
 
 @dataclass
 class VAE:
-    """A Wan 2.1 VAE: its weights in the network's layout (see `prepare`), and whether it processes frames in tiles."""
+    """A Wan 2.1 VAE: its weights in the network's layout (see `prepare`), and `use_tiling`, whether it processes frames
+    in tiles."""
 
     weights: dict[str, Tensor]
     use_tiling: bool = False
@@ -96,9 +98,10 @@ class VAE:
 
 
 def read_vae(path: str | Path) -> dict[str, Tensor]:
-    """Return the VAE's tensors in a file or a diffusers folder, by official name, as memory-mapped views if possible.
+    """Return the VAE's tensors in a file or a diffusers folder, by official name. They are memory-mapped views if
+    possible.
 
-    Raises CheckpointError if they are not those of a Wan 2.1 VAE.
+    Raises CheckpointError if they are not the tensors of a Wan 2.1 VAE.
     """
     entries = read_tensors(path)
     prefix = shared_prefix(entries, (WIDTH_KEY, diffusers_names.MARK))
@@ -116,7 +119,8 @@ def is_vae(keys: Iterable[str]) -> bool:
 
 
 def _values(name: str, tensors: Mapping[str, TensorEntry], quantized: Mapping[str, QuantizedWeight]) -> Tensor:
-    """Return the values of a weight: a view of the file, or a decoded float32 copy if the weight is quantized."""
+    """Return the values of the weight `name`: a view of the file, or a decoded float32 copy if the weight is
+    quantized."""
     if name not in quantized:
         return tensors[name].view()
     parts = {entry.name: entry.view() for entry in quantized[name].entries}

@@ -1,4 +1,5 @@
-"""ComfyUI's formats of 8 bits and fewer: finding a layer's tensors by name, checking them, and making parameters.
+"""ComfyUI's quantized formats of 8 bits and fewer: finding a layer's tensors by name, checking them, and making
+parameters.
 
 The scale of `X.weight` is `X.weight_scale`; nvfp4 also has `X.weight_scale_2`. The format is stated as JSON, in a
 tensor `X.comfy_quant` or in `_quantization_metadata` in the header. Older files have scales named `X.scale_weight` and
@@ -35,9 +36,9 @@ FORMATS = {
 """ComfyUI's names of the supported formats, and the dtype in which each stores a weight's values."""
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 SCALES = ("weight_scale", "scale_weight", "weight_scale_2")
-"""The tensors of a layer by which its weight is multiplied."""
+"""The names of a layer's tensors by which its weight is multiplied."""
 UNUSED = ("input_scale", "scale_input", "comfy_quant")
-"""The tensors of a quantized layer that `find_scaled` drops, because decoding the layer's weight does not need them.
+"""The names of a quantized layer's tensors that `find_scaled` drops, because decoding the weight does not need them.
 
 input_scale and scale_input are two names of the scale of the layer's input. This project computes a scale for each
 token instead. comfy_quant states the format, and `stated_formats` reads it.
@@ -50,13 +51,13 @@ _LAYOUTS = dict.fromkeys(FLOAT8, "TensorCoreFP8Layout") | {torch.int8: "TensorWi
 _TYPES = {torch.float8_e4m3fn: "fp8", torch.float8_e5m2: "fp8_e5m2", torch.int8: "int8"}
 LARGEST_VALUE, SAMPLED_ROWS = 200, 8
 _TILE = 128
-"""The number of rows of a weight in a tile. A tile's block scales are stored next to each other in the file."""
+"""The number of rows of a weight in one tile. The block scales of a tile are adjacent in the file."""
 
 
 @dataclass(frozen=True)
 class ScaledWeight:
-    """A weight with 8-bit values. `scale` is the entry of the weight's scale, or None for a float8 weight without a
-    scale."""
+    """A weight with 8-bit values in a file. `scale` is the file entry of the weight's scale, or None for a float8
+    weight without a scale."""
 
     values: TensorEntry
     scale: TensorEntry | None
@@ -99,8 +100,8 @@ class ScaledWeight:
 
 @dataclass(frozen=True)
 class LayoutWeight:
-    """A weight in a format that comfy_kitchen decodes: nvfp4, mxfp8, or int8 with rotated rows (convrot). `group` is
-    the number of values that are rotated together; 0 for nvfp4 and mxfp8."""
+    """A weight in a format that the library comfy_kitchen decodes: nvfp4, mxfp8, or int8 with rotated rows (convrot).
+    `group` is the number of values that are rotated together; 0 for nvfp4 and mxfp8."""
 
     format: str
     values: TensorEntry
@@ -164,7 +165,7 @@ class LayoutWeight:
         return frozen_parameter(load_layouts().core_tensor(layout, values, dtype, self.shape, **parts))
 
     def _layout(self, tensors: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]:
-        """Return the name of comfy_kitchen's layout and the fields of its Params class."""
+        """Return the name of comfy_kitchen's layout for this weight, and the fields of the layout's Params class."""
         scale = tensors[self.scale.name]
         if self.format == MXFP8:
             return "TensorCoreMXFP8Layout", {"scale": scale.view(torch.float8_e8m0fnu)}
@@ -183,14 +184,14 @@ def _round_up(number: int, multiple: int) -> int:
 
 
 def scale_owner(key: str) -> str | None:
-    """Return the name of the weight that a key such as `X.weight_scale` belongs to; None for other keys."""
+    """Return the name of the weight to which a key such as `X.weight_scale` belongs. Return None for other keys."""
     match = _PART.match(key)
     return f"{match[1]}.weight" if match else None
 
 
 def stated_formats(entries: Mapping[str, TensorEntry]) -> dict[str, Any]:
-    """Return the format descriptions in a file, by layer. They come from `_quantization_metadata` in headers and from
-    the tensors `X.comfy_quant`. Raises CheckpointError for content that is not JSON."""
+    """Return the format descriptions in a file, by layer. They are read from `_quantization_metadata` in headers and
+    from the tensors `X.comfy_quant`. Raises CheckpointError for content that is not JSON."""
     sources = {entry.source for entry in entries.values() if isinstance(entry.source, MappedFile)}
     stated: dict[str, Any] = {}
     for source in sources:
@@ -216,12 +217,11 @@ def _parse(path: object, key: str, text: object) -> dict:
 def find_scaled(
     file: str, entries: Mapping[str, TensorEntry], stated: Mapping[str, Any]
 ) -> tuple[dict[str, ScaledWeight | LayoutWeight], dict[str, TensorEntry]]:
-    """Return the weights in ComfyUI's formats by name, and the file's entries by name without the unneeded ones (see
-    UNUSED).
+    """Return the weights in ComfyUI's formats by name, and the file's entries by name without the entries in UNUSED.
 
     Scales with older names are renamed to `X.weight_scale`. `stated` maps the names of weights to the descriptions from
     `stated_formats`. Raises CheckpointError if weights cannot be read. The message begins with `file`, and explains the
-    first three.
+    first three such weights.
     """
     parts: dict[str, dict[str, TensorEntry]] = {}
     left: dict[str, TensorEntry] = {}
@@ -255,15 +255,16 @@ def find_scaled(
 
 
 def _layer(name: str) -> str:
-    """Return a weight's name with N for the block's number, so that the same layer in all blocks has one name."""
+    """Return a weight's name with N in place of the block's index, so that the same layer in all blocks has one
+    name."""
     return re.sub(r"\.\d+\.", ".N.", name, count=1)
 
 
 def _weight(
     values: TensorEntry | None, parts: Mapping[str, TensorEntry], stated: Any
 ) -> ScaledWeight | LayoutWeight | str:
-    """Return the weight with the stored `values` and the scales in `parts` (by suffix), or a message on why it cannot
-    be read. `stated` is the format description in the file."""
+    """Return the weight with the stored `values` and the scales in `parts` (by suffix). If it cannot be read, return
+    the reason. `stated`: the file's description of the format."""
     description = stated if isinstance(stated, dict) else {}
     named, inner = description.get("format"), description.get("params")
     description = (inner if isinstance(inner, dict) else {}) | description
@@ -279,7 +280,7 @@ def _weight(
 
 
 def _other_values(values: TensorEntry, named: str | None) -> str | None:
-    """Return a message if a weight's stored values do not have the dtype of its format; None if they do.
+    """Return None if a weight's stored values have the dtype of its format, else a message.
 
     `named` is the format that the file states, a key of FORMATS. If it is None, every dtype in FORMATS is accepted.
     """
@@ -293,7 +294,8 @@ def _other_values(values: TensorEntry, named: str | None) -> str | None:
 def _in_rows(
     values: TensorEntry, parts: Mapping[str, TensorEntry], named: str | None, description: Mapping[str, Any]
 ) -> ScaledWeight | LayoutWeight | str:
-    """Return a weight with a single scale or one scale per row, or a message on why it cannot be read."""
+    """Return a weight with one scale for all values or one scale per row. If it cannot be read, return the reason.
+    `named`: the stated format. `description`: the file's description of it."""
     scale = parts.get("weight_scale")
     if "weight_scale_2" in parts or (values.dtype not in FLOAT8 and (scale is None or not named)):
         lacking = "its weight_scale" if named and scale is None else "the format that ComfyUI writes next to it"
@@ -328,7 +330,8 @@ def _is_one_or_a_row(scale: TensorEntry, shape: tuple[int, ...]) -> bool:
 
 
 def _in_blocks(format_: str, values: TensorEntry, parts: Mapping[str, TensorEntry]) -> LayoutWeight | str:
-    """Return a weight with block scales (nvfp4 or mxfp8), or a message on why it cannot be read."""
+    """Return a weight with block scales, in the format `format_` (nvfp4 or mxfp8). If it cannot be read, return the
+    reason."""
     scale, scale_2 = parts.get("weight_scale"), parts.get("weight_scale_2")
     if scale is None or (scale_2 is None) == (format_ == NVFP4):
         wanted = "weight_scale and weight_scale_2" if format_ == NVFP4 else "weight_scale alone"

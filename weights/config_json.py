@@ -1,4 +1,4 @@
-"""The fields of a model's config.json. The numbers that no tensor shows, such as num_heads, are applied. Others are
+"""The fields of a model's config.json. Numbers that no tensor shows, such as num_heads, are used. Other fields are
 checked against the tensors."""
 
 from collections.abc import Callable, Mapping
@@ -36,15 +36,15 @@ ADVICE = "put the right config.json next to it, or none"
 
 
 def own_fields(stated: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields `stated` in a config.json. Return {} if the file describes another model, which may share the
+    """Return `stated`, the fields of a config.json. Return {} if the file describes another model that shares the
     folder."""
     kind = str(stated.get("_class_name") or "WanModel").lower()
     return stated if "architectures" not in stated and ("wan" in kind or "lingbot" in kind) else {}
 
 
 def stated_numbers(name: str, stated: Mapping[str, Any]) -> dict[str, Any]:
-    """Return num_heads, text_len and eps, if the config.json states them. `name` is the model's, for errors. Raises
-    CheckpointError for an impossible value."""
+    """Return num_heads, text_len and eps if `stated`, the content of a config.json, has them. `name`: the model's name
+    in errors. Raises CheckpointError for an impossible value."""
     checks: dict[str, tuple[Callable[[Any], bool], str]] = {
         "num_heads": (lambda value: _is_whole(value) and value <= 1024, "a whole number from 1 to 1024"),
         "text_len": (lambda value: _is_whole(value) and value <= 4096, "a whole number from 1 to 4096"),
@@ -59,8 +59,8 @@ def stated_numbers(name: str, stated: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_config(name: str, config: ModelConfig, stated: Mapping[str, Any]) -> None:
-    """Raise CheckpointError if a config.json with official keys contradicts `config`, which was inferred from the
-    tensors."""
+    """Raise CheckpointError if `stated`, the content of a config.json with official keys, contradicts `config`, which
+    was inferred from the tensors."""
     found = asdict(config)
     shared = sorted(found.keys() & stated.keys() - {"control", "causal"})
     differing = [

@@ -1,5 +1,5 @@
-"""The fields of weight files for docs/formats.md, each applied, refused, ignored or reported. Some lists are imported
-from the modules that read the files."""
+"""The data for docs/formats.md: every known field of weight files, and whether it is applied, refused, ignored or
+reported. Some lists are imported from the modules that read the files."""
 
 from ..fields import Field
 from ..model.quantized import ggml

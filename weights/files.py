@@ -39,8 +39,8 @@ def read_tensors(path: str | Path, hint: str = "") -> dict[str, TensorEntry]:
 def shared_prefix(keys: Iterable[str], marks: Iterable[str]) -> str:
     """Return the prefix, such as `module.`, that precedes the model's own names in all dotted keys of a file.
 
-    Return an empty string without such a prefix. `marks` are names of the model's own tensors. The text before such a
-    name in a key is taken as the prefix.
+    Return an empty string without such a prefix. `marks` are some names of the model's own tensors. The text that
+    precedes such a name in a key is the prefix.
     """
     dotted = [key for key in keys if "." in key]
     found = [key.removesuffix(mark) for mark in marks for key in dotted if key.endswith(f".{mark}")]
@@ -49,8 +49,8 @@ def shared_prefix(keys: Iterable[str], marks: Iterable[str]) -> str:
 
 
 def weight_files(path: Path, hint: str) -> list[Path]:
-    """Return the files that `read_tensors` reads for an absolute `path` and a `hint`. Raises CheckpointError for a
-    missing path, for a missing shard, and for a folder with no weight file or with several."""
+    """Return the files that `read_tensors` reads for the same `path`, which must be absolute, and `hint`. Raises
+    CheckpointError for a missing path, for a missing shard, and for a folder with no weight file or with several."""
     if not path.exists():
         lost = f"a link to {path.readlink()}, which is not there" if path.is_symlink() else "no such file or folder"
         raise CheckpointError(f"{path}: {lost}")
@@ -67,8 +67,8 @@ def weight_files(path: Path, hint: str) -> list[Path]:
 
 
 def hub_snapshot(folder: Path) -> Path:
-    """Return the snapshot inside a repository's folder in Hugging Face's cache: the one in refs/main, or the only one.
-    Other folders are returned unchanged."""
+    """If `folder` is a repository in Hugging Face's cache, return the snapshot inside it: the one in refs/main, or the
+    only one. Return other folders unchanged."""
     snapshots, main = folder / "snapshots", folder / "refs" / "main"
     if not (folder.name.startswith("models--") and snapshots.is_dir()):
         return folder
@@ -108,7 +108,8 @@ def _folder_files(folder: Path, hint: str) -> list[Path]:
 
 
 def download_left(folder: Path) -> str:
-    """Return a message if `folder` or its parent has an unfinished `hf download`; else an empty string."""
+    """Return a message if `folder` or its parent contains files of an unfinished `hf download`; else an empty
+    string."""
     for place in (folder, folder.parent, *(parent / "blobs" for parent in folder.parents[1:2])):
         for part in (*place.glob("*.incomplete"), *place.glob(".cache/huggingface/download/**/*.incomplete")):
             return f"a download in {place} was not finished ({part.name}): the same `hf download` continues it"
@@ -172,7 +173,7 @@ def _refuse_other_formats(file: Path, start: bytes) -> None:
 
 
 def read_json(path: Path, *, optional: bool = False) -> dict:
-    """Return the object in a small JSON file. A missing file gives {} if `optional`. Raises CheckpointError for a
+    """Return the object in a small JSON file. If `optional`, a missing file gives {}. Raises CheckpointError for a
     missing or unreadable file, and for content other than an object."""
     if optional and not path.is_file():
         return {}

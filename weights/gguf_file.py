@@ -1,4 +1,5 @@
-"""GGUF files: tensors from their headers, read by the library gguf, and weights in GGML's block formats.
+"""GGUF files: tensors from their headers, read by the library gguf, and weights in the block formats of the GGML
+library.
 
 Names and shapes follow ComfyUI-GGUF's converter (city96), which keeps the official names. If a tensor was reshaped for
 storage, `comfy.gguf.orig_shape.X` holds its original shape. GGUF lists the sizes of a shape from last to first.
@@ -29,7 +30,8 @@ _LONGEST_ARRAY, _MOST_TENSORS, _MOST_STRINGS = 64, 100_000, 2_000_000
 
 @dataclass(frozen=True)
 class BlockWeight:
-    """A weight in a block format of GGML: its bytes (`packed`), the format (`kind`), and the shape after decoding."""
+    """A weight in a block format of GGML: the file entry of its bytes (`packed`), the name of the format (`kind`), and
+    the shape after decoding."""
 
     packed: TensorEntry
     kind: str
@@ -87,8 +89,8 @@ def read_gguf(path: Path) -> dict[str, TensorEntry]:
 
 
 def _describe(tensor: Any, reader: Any) -> tuple[str, str, tuple[int, ...], tuple[int, ...], int]:
-    """Return five facts about a tensor: its name, its GGML type, its shape in the file, its shape after decoding, and
-    the position of its first byte."""
+    """Return (name, GGML type, shape in the file, shape after decoding, position of the first byte) of a tensor.
+    `reader`: the gguf library's reader of the file."""
     name, stored = str(tensor.name), tuple(int(size) for size in reversed(tensor.shape.tolist()))
     field = reader.get_field(ORIGINAL_SHAPE + name)
     shape = stored if field is None else tuple(int(size) for size in field.contents())
@@ -128,8 +130,8 @@ def _check_entries(path: Path, source: MappedFile, found: list, start: int) -> d
 
 @cache
 def _reader_class() -> type:
-    """Return a subclass of the library's reader. It raises an error at a read past the end of the file, and skips long
-    lists such as vocabularies."""
+    """Return a subclass of the gguf library's reader. It raises an error at a read past the end of the file, and skips
+    long lists such as vocabularies."""
     gguf: Any = require("gguf")
     array, string = gguf.GGUFValueType.ARRAY, gguf.GGUFValueType.STRING
 

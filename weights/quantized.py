@@ -1,7 +1,8 @@
 """The quantized weights of any model file: detection by name, checks, and conversion to parameters.
 
-comfy.py reads ComfyUI's formats, gguf_file.py GGML's blocks, and this module the 4-bit format of bitsandbytes. In that
-format the scales and tables of `X.weight` are tensors named `X.weight.*`. One of them, the quant_state, holds JSON.
+comfy.py reads ComfyUI's formats, gguf_file.py GGML's block formats, and this module the 4-bit format of bitsandbytes.
+In that format the scales and tables of `X.weight` are tensors named `X.weight.*`. One of them, the quant_state, holds
+JSON.
 """
 
 import json
@@ -59,13 +60,14 @@ class FourBitWeight:
 
     @property
     def entries(self) -> list[TensorEntry]:
-        """The tensors needed for decoding: all except the quant_state, because its content is already in the fields."""
+        """The file entries needed for decoding: all except the quant_state, because its content is already in the
+        fields."""
         entries = (self.packed, self.absmax, self.code, self.nested_absmax, self.nested_code)
         return [entry for entry in entries if entry is not None]
 
     def scales(self, tensors: Mapping[str, Tensor], offset: Tensor | None) -> Scales:
-        """Return the scales of the weight. `tensors` are the file's tensors by entry name. `offset` is the offset of
-        the nested scales as a float32 scalar, or None without nested scales."""
+        """Return the scales of the weight. `tensors`: the file's tensors by entry name. `offset`: the value that is
+        added to the scales if they are themselves quantized, a float32 scalar; None otherwise."""
         nested_absmax, nested_code = (
             None if entry is None else tensors[entry.name] for entry in (self.nested_absmax, self.nested_code)
         )
@@ -120,9 +122,9 @@ def find_quantized(
     """Return a file's tensors under new names, and its quantized weights by new name. A quantized weight consists of
     several tensors, such as values and scales.
 
-    `name_of` returns the new name of a tensor, or None to drop it. `file` begins error messages. Raises CheckpointError
-    for weights that cannot be read, for two different tensors with one new name, and for an integer tensor that belongs
-    to no weight.
+    `name_of` returns the new name of a tensor, or None to drop it. `file`: the beginning of error messages. Raises
+    CheckpointError for weights that cannot be read, for two different tensors with one new name, and for an integer
+    tensor that belongs to no weight.
     """
     named: dict[str, TensorEntry] = {}
     for key, entry in entries.items():
@@ -149,8 +151,8 @@ def find_quantized(
 
 
 def _alike(one: TensorEntry, other: TensorEntry) -> bool:
-    """Return True if two tensors have the same dtype and shape, and equal bytes in a sample of rows. `find_quantized`
-    then accepts both under one new name."""
+    """Return whether two tensors have the same dtype and shape, and equal bytes in a sample of rows. If so,
+    `find_quantized` accepts both under one new name."""
     if (one.dtype, one.shape) != (other.dtype, other.shape):
         return False
     rows = max(1, one.shape[0] // COMPARED_ROWS) if one.shape else 1
@@ -187,8 +189,9 @@ def quantized_tensors(
     dtype: torch.dtype | None,
     device: torch.device,
 ) -> dict[str, Tensor]:
-    """Return the parameters of quantized weights by name (see `FourBitWeight.parameter`). `tensors` are the file's
-    tensors by entry name, on `device`."""
+    """Return the parameters of quantized weights by name (see `FourBitWeight.parameter`). `tensors`: the file's tensors
+    by entry name, on `device`. `dtype`: None for this project's parameters, else the dtype as which a comfy_kitchen
+    QuantizedTensor is declared."""
     nested = {name: weight.offset for name, weight in weights.items() if weight.offset is not None}
     # One small tensor holds all nested offsets, so that a single copy moves them to the device.
     offsets = dict(zip(nested, torch.tensor(list(nested.values()), dtype=torch.float32, device=device), strict=True))

@@ -1,8 +1,8 @@
-"""The tensors of weight files and their byte ranges, from headers that are checked first.
+"""The tensors of weight files and their byte ranges, read from file headers that are checked first.
 
-This module reads safetensors itself, because uploads need the byte ranges, and the safetensors library does not expose
-them. A safetensors file begins with the header's length as 8 bytes, little-endian. The header, in JSON, follows, and
-then the tensors without gaps or overlaps.
+This module reads safetensors itself, because copies to the GPU need the byte ranges, and the safetensors library does
+not expose them. A safetensors file begins with the header's length as 8 bytes, little-endian. The header, in JSON,
+follows, and then the tensors without gaps or overlaps.
 """
 
 import io
@@ -46,10 +46,10 @@ _MOST_TENSORS, _LONGEST_NAME = 100_000, 1000
 
 
 class MappedFile:
-    """A weight file that is mapped into memory when the first tensor is viewed.
+    """A weight file that is mapped into memory when its first tensor is viewed.
 
-    Its pages belong to the page cache and count as file memory. A write to a view changes a private copy of the page,
-    never the file.
+    The mapped pages belong to the page cache and count as file memory. A write to a view changes a private copy of the
+    page, never the file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -76,8 +76,8 @@ class MappedFile:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
 
     def read(self, offset: int, nbytes: int) -> Iterator[memoryview]:
-        """Yield `nbytes` bytes of the file, beginning at byte `offset`, in pieces. Each piece overwrites the previous
-        one.
+        """Yield `nbytes` bytes of the file, beginning at byte `offset`, in pieces. Each piece overwrites the memory of
+        the previous one.
 
         A disk error raises CheckpointError here. While reading a mapped page, a disk error would kill the process.
         """
@@ -102,8 +102,8 @@ class MappedFile:
 
 
 def read_into(path: Path, file: io.FileIO, buffer: memoryview) -> int:
-    """Fill the start of `buffer` with one read of an open file, and return the number of bytes read. Raises
-    CheckpointError for an error, and at the end of the file. `path` is for messages."""
+    """Fill the start of `buffer` with one read from the open `file`, and return the number of bytes read. Raises
+    CheckpointError for a disk error, and at the end of the file. `path`: the file's name in errors."""
     try:
         got = file.readinto(buffer)
         size = os.fstat(file.fileno()).st_size if buffer and not got else 0
@@ -125,7 +125,8 @@ def _version(status: os.stat_result) -> tuple[int, int]:
 
 
 class Packed(NamedTuple):
-    """The block format of a tensor, by GGML's name, and the shape of the tensor after decoding."""
+    """The block format of a tensor in a GGUF file: GGML's name of the format (`kind`), and the shape of the tensor
+    after decoding."""
 
     kind: str
     shape: tuple[int, ...]
@@ -135,7 +136,7 @@ class Packed(NamedTuple):
 class TensorEntry:
     """A tensor in a file.
 
-    dtype, shape: of the tensor as it is read. For a tensor in blocks they describe its bytes.
+    dtype, shape: the dtype and shape of the tensor as it is read. For a tensor in blocks they describe its bytes.
     source: the file that holds the tensor at byte `offset`. For a torch.save file it is the mapped tensor itself.
     stored: the dtype in the file if values are rounded to `dtype` when they are read; otherwise None.
     packed: the block format of a tensor in a GGUF file; None for plain values.
@@ -165,8 +166,8 @@ class TensorEntry:
         return math.prod(self.shape) * self.file_dtype.itemsize
 
     def rounded(self, dtype: torch.dtype) -> "TensorEntry":
-        """Return an entry that rounds the values to `dtype` when they are read, if they are floats of more bits.
-        Otherwise return this entry."""
+        """Return an entry that rounds the values to `dtype` when they are read, if their float dtype has more bits than
+        `dtype`. Otherwise return this entry."""
         if not self.dtype.is_floating_point or self.file_dtype.itemsize <= dtype.itemsize:
             return self
         return replace(self, dtype=dtype, stored=self.file_dtype)
@@ -184,7 +185,7 @@ def in_file_order(entries: Iterable[TensorEntry]) -> list[TensorEntry]:
 
 
 def check_finite(file: str, entries: Iterable[TensorEntry]) -> None:
-    """Raise CheckpointError if any scale or table among the `entries` contains NaN or infinity.
+    """Raise CheckpointError if any scale or table of a quantized weight among the `entries` contains NaN or infinity.
 
     The message begins with `file`, and names the first five such tensors. Only floats of 16 to 64 bits are read, about
     5 MB for a double-quantized expert.
@@ -205,8 +206,7 @@ def check_finite(file: str, entries: Iterable[TensorEntry]) -> None:
 
 
 def _join_adjacent(entries: Iterable[TensorEntry]) -> list[list[TensorEntry]]:
-    """Return lists of entries that are adjacent in their file, so that a check needs one call per list instead of
-    thousands."""
+    """Group entries that are adjacent in their file, so that a check needs one call per group instead of thousands."""
     lists: list[list[TensorEntry]] = []
     for entry in in_file_order(entries):
         last = lists[-1][-1] if lists else None
@@ -253,7 +253,7 @@ def read_safetensors(path: Path) -> dict[str, TensorEntry]:
 
 
 def _read_header(path: Path) -> tuple[dict, int]:
-    """Return the header of a safetensors file, and the position of the first tensor in bytes."""
+    """Return the header of a safetensors file, and the position in bytes at which its first tensor begins."""
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")

@@ -1,4 +1,4 @@
-"""The tensors of files that torch.save wrote, and the model in a training checkpoint."""
+"""The tensors of files written by torch.save, and the choice of the model in a training checkpoint."""
 
 import re
 from collections.abc import Mapping
@@ -46,12 +46,12 @@ def read_torch_file(path: Path) -> dict[str, TensorEntry]:
 
 
 def _unwrapped(path: Path, state: object) -> object:
-    """Return the model's dictionary of tensors from a training checkpoint.
+    """Return the model's dictionary of tensors from `state`, the content of a training checkpoint.
 
     The model is the network with the most tensors, such as the `generator` next to an optimizer's state. Networks that
-    only training uses count only if there are no others. Content without nested networks is returned unchanged. Raises
-    CheckpointError if two networks share the largest number of tensors, or if a LoRA's scale would be lost (see
-    `_refuse_scale`).
+    only training uses are considered only if there are no others. Content without nested networks is returned
+    unchanged. Raises CheckpointError if two networks share the largest number of tensors, or if a LoRA's scale would be
+    lost (see `_refuse_scale`).
     """
     for _ in range(_DEPTH):
         if not isinstance(state, dict) or not (found := _networks(state)):
@@ -69,8 +69,8 @@ def _unwrapped(path: Path, state: object) -> object:
 
 
 def _refuse_scale(path: Path, around: Mapping, network: Mapping) -> None:
-    """Raise CheckpointError if a LoRA file states a scale next to its dictionary of tensors. Only this dictionary is
-    read, so the scale would be lost."""
+    """Raise CheckpointError if a LoRA file states a scale in `around`, the dictionary that contains the dictionary of
+    tensors `network`. Only `network` is read, so the scale would be lost."""
     beside = {str(key): value for key, value in around.items() if value is not network}
     config = (each for value in beside.values() if isinstance(value, Mapping) for each in value.items())
     stated = [str(key) for key, value in (*beside.items(), *config) if isinstance(value, int | float)]

@@ -1,1 +1,1 @@
-"""The parts of a LoRA file that its shapes do not show: which layer each tensor belongs to, and the scale."""
+"""The facts about a LoRA file that its tensor shapes do not show: the layer of each tensor, and the scale."""

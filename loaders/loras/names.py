@@ -1,4 +1,4 @@
-"""The mapping from a key in a LoRA file to the model's layer and the role of the tensor, such as up or down."""
+"""The mapping from a key in a LoRA file to the model's layer and the tensor's role, such as up or down."""
 
 import re
 from collections.abc import Iterable
@@ -17,8 +17,8 @@ DOWN = ("lora_A", "lora_down", "lora.down", "lora_linear_layer.down")
 UP = ("lora_B", "lora_up", "lora.up", "lora_linear_layer.up")
 SCALES = ("alpha", "scale", "scalar")
 WHOLE = {"diff": "diff", "w_norm": "diff", "diff_b": "diff_b", "b_norm": "diff_b", "diff_m": "diff_m"}
-"""The names of tensors that are added to a parameter directly, not as a product of up and down. The value states the
-parameter: `diff` the weight, `diff_b` the bias, `diff_m` the modulation."""
+"""The tensor names in LoRA files for tensors that are added to a parameter directly, not as a product of up and down.
+The value states the parameter: `diff` the weight, `diff_b` the bias, `diff_m` the modulation."""
 OTHER_KINDS: dict[str, tuple[str, ...]] = {
     "LoHa": ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b", "hada_t1", "hada_t2"),
     "LoKr": ("lokr_w1", "lokr_w1_a", "lokr_w1_b", "lokr_w2", "lokr_w2_a", "lokr_w2_b", "lokr_t2"),
@@ -92,5 +92,5 @@ class LayerNames:
 
 
 def _flat(name: str) -> str:
-    """Return a name with underscores instead of dots, as kohya writes it."""
+    """Return a layer's name with underscores instead of dots, as the training tool kohya writes it."""
     return name.replace(".", "_")

@@ -19,7 +19,7 @@ PACKED = "lora_adapter_metadata", "adapter_config", "lora_config", "peft_config"
 ALPHA, RANK, SCALE, BY_ROOT = "lora_alpha", "r", "scale", "use_rslora"
 TRAINER = "ss_network_module"
 UNKNOWN = ("None", "Dynamic")
-"""The values in kohya's header that are not numbers. A resized LoRA has "Dynamic"."""
+"""The values in kohya's file header that stand in place of a number. A resized LoRA has "Dynamic"."""
 PATTERNS = ("alpha_pattern", "rank_pattern")
 REFUSED = (
     *("use_dora", "fan_in_fan_out", "use_qalora", "layer_replication", "trainable_token_indices", "use_bdlora"),
@@ -31,7 +31,8 @@ _FORMS = {
     **{"alpha": ALPHA, "rank": RANK, "r": RANK, "dim": RANK, "scale": SCALE, "scaling": SCALE},
     **dict.fromkeys(("rslora", "rs_lora", "rank_stabilized"), BY_ROOT),
 }
-"""The field that a key states, by the last words of the key. For example, ss_network_alpha states lora_alpha."""
+"""The field that a key of a header states, by the last words of the key. For example, the key ss_network_alpha states
+lora_alpha."""
 FIELDS = (
     Field(
         (ALPHA, "network_alpha", "ss_network_alpha", "alpha"),
@@ -92,9 +93,9 @@ class StatedScale(NamedTuple):
     scale: float | None = None
 
     def of(self, layer: str, rank: int) -> float:
-        """Return the scale of a layer. `layer` is the layer's name in the file, and `rank` the rank of its tensors.
+        """Return the scale of a layer. `layer`: the layer's name in the file. `rank`: the rank of its tensors.
 
-        Raises ScaleError if the file states a different rank, or a scale other than alpha / rank.
+        Raises ScaleError if the file states a different rank, or a scale that differs from alpha / rank.
         """
         alpha = _matching(self.alphas, layer, self.alpha)
         stated = _matching(self.ranks, layer, self.rank)
@@ -123,8 +124,8 @@ def stated_scale(file: Path, header: Mapping[str, Any], keys: Collection[str] = 
     contain alpha and rank. The first three are read only if FILE begins with adapter_model, or if `file` is the only
     weight file in its folder.
 
-    `keys` are the names of the LoRA's tensors. The result has no alpha, so the scale is 1, if no file states a scale.
-    The same holds for a LoRA that was converted from kohya's names to PEFT's, because its matrices include the scale.
+    `keys`: the names of the LoRA's tensors. If no file states a scale, the result has no alpha, and the scale is 1. The
+    same holds for a LoRA that was converted from kohya's names to PEFT's, because its matrices include the scale.
     Raises CheckpointError for values that are not numbers, and for adapters that are not plain LoRAs.
     """
     peft = any(".lora_A." in key for key in keys)
@@ -152,8 +153,8 @@ class _Value(NamedTuple):
     """A value in a header or a JSON file that concerns a LoRA's kind or scale.
 
     name: PEFT's name of the field, or `scale`.
-    of_lora: whether the key shows that the value is a LoRA's, as lora_scale does, or the value is in an object such as
-    adapter_config.
+    of_lora: whether the value certainly belongs to a LoRA. That is so if its key shows it, as lora_scale does, or if
+    the value is in an object such as adapter_config.
     """
 
     name: str
@@ -179,7 +180,8 @@ def _values(stated: Mapping[str, Any], where: str) -> list[_Value]:
 
 
 def _config_of(values: Sequence[_Value], where: str) -> dict[str, Any]:
-    """Return the values by name. Raises CheckpointError if two values with one name differ."""
+    """Return the values by name. Raises CheckpointError if two values with one name differ. `where`: the file's name in
+    errors."""
     config: dict[str, Any] = {}
     for name, value, _ in values:
         if config.setdefault(name, value) != value:
@@ -245,7 +247,7 @@ def _pattern(value: Any, where: str) -> dict[str, float]:
 
 
 def _matching(values: Mapping[str, float], layer: str, default: float | None) -> float | None:
-    """Return the value of the first pattern in `values` that matches the end of a layer's name, as in PEFT; else
+    """Return the value of the first name pattern in `values` that matches the end of the layer's name, as in PEFT; else
     `default`."""
     for key, value in values.items():
         if layer == key or layer.endswith(f".{key}") or re.match(rf"(.*\.)?({key})$", layer):
