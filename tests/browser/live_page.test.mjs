@@ -221,14 +221,16 @@ describe("live page", () => {
 
   test("a right stick that is held keeps turning, and the picture has the room of a phone", LIMIT, async () => {
     for (const size of [[390, 844], [844, 390]]) {
-      const page = await open({ size, options: PHONE });
+      const events = ["rain", "night", "a storm over the sea", "fireworks", "birds"].map((name) => ({ name, text: name }));
+      const page = await open({ size, options: PHONE, settings: { extra: { events } } });
       await begin(page);
-      const [width, height] = size, { frame, stage } = await page.evaluate(() => {
+      const [width, height] = size, { frame, stage, bar, stick } = await page.evaluate(() => {
         const box = (selector) => document.querySelector(selector).getBoundingClientRect();
-        return { frame: box(".frame"), stage: box(".stage") };
+        return { frame: box(".frame"), stage: box(".stage"), bar: box(".bar"), stick: box(".stick.look") };
       });
       assert.ok(Math.abs(frame.width - width) < 1 || Math.abs(frame.height - height) < 1, `${frame.width} x ${frame.height}`);
-      assert.equal(stage.height, height);
+      assert.equal(Math.round(stage.bottom), width < height ? Math.round(bar.top) : height);
+      assert.ok(stick.bottom < (width < height ? bar.top : height), "the stick lies under the bar");
       const session = await page.context().newCDPSession(page);
       const touch = (type, x, y) => session.send("Input.dispatchTouchEvent", { type, touchPoints: type === "touchEnd" ? [] : [{ x, y }] });
       await touch("touchStart", width - 80, height / 2);
