@@ -3,27 +3,19 @@
 Plan, the base class of a checked run, is here too.
 """
 
-import logging
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import cache
+from dataclasses import dataclass, fields
 from pathlib import Path
-from shutil import which
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..camera import read_pose_folder
-from ..camera.explained import doubts
-from ..camera.formats import FORMATS
-from ..camera.moves import path_from_keys, preset_path
-from ..camera.path import MOST_FRAMES, CameraPath, Origin
+from ..camera.path import MOST_FRAMES
 from ..camera.pose_folder import PoseFolder
-from ..errors import CameraError, InputError
-from ..loaders import Checkpoint
+from ..errors import InputError
 from ..loaders.release import role_of
 from ..model.choice.card import multiplies_half
 from ..model.ops.linear_8bit import suited_arithmetic
@@ -36,9 +28,8 @@ from ..text.weights import UMT5Weights
 from ..weights.files import WEIGHT_SUFFIXES
 from .embedded import KnownPrompts
 from .files.target import Target
-from .options import CAMERAS, CHOICES, GenerateOptions
+from .options import CHOICES, GenerateOptions
 
-log = logging.getLogger(__name__)
 MOST_FPS = 1000
 """The highest frame rate, in frames per second, that any player supports."""
 
@@ -166,116 +157,6 @@ def check_settings(options: GenerateOptions) -> None:
         raise InputError(f"`fps` {options.fps}: expected 1 to {MOST_FPS} frames a second")
     if options.noise_device == "cuda" and not torch.cuda.is_available():
         raise InputError("`noise_device` cuda: torch sees no CUDA GPU here; use cpu")
-
-
-def find_device(name: str | None) -> torch.device:
-    """Return the torch device with this name. If the name is None, return the GPU, or the CPU if there is none.
-
-    Raises InputError if torch cannot use the device.
-    """
-    if name is None:
-        if torch.cuda.is_available():
-            return torch.device("cuda")
-        _warn_of_cpu_build()
-        return torch.device("cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise InputError(f"`device` {name}: not a device that torch knows; use cpu, cuda or cuda:1") from error
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise InputError(f"`device` {name}: torch sees {torch.cuda.device_count()} CUDA GPUs here; use cpu")
-    if device.type not in ("cpu", "cuda"):
-        try:
-            torch.zeros(1, device=device).cpu()
-        except (RuntimeError, AssertionError) as error:  # torch's message for a missing device
-            found = str(error).splitlines()[0]
-            raise InputError(f"`device` {name}: torch cannot use it here ({found:.80}); use cpu or cuda") from error
-    return device
-
-
-@cache
-def _warn_of_cpu_build() -> None:
-    """Log a warning if torch was built for the CPU only and the machine has NVIDIA's driver."""
-    driver = which("nvidia-smi") or Path("/proc/driver/nvidia/version").exists()
-    if driver and torch.version.cuda is None and torch.version.hip is None:
-        log.warning(
-            "torch %s is built for the CPU only, but this machine has an NVIDIA driver: the run takes the CPU. Install "
-            "torch for the GPU: pip install uv && uv pip install --reinstall torch --torch-backend auto",
-            torch.__version__,
-        )
-
-
-def find_decoding_device(name: str | None, device: torch.device) -> torch.device:
-    """Return the device that decodes frames.
-
-    `name` is a CUDA GPU other than `device`, such as "cuda:1"; None means `device` itself. Raises InputError if that
-    GPU does not exist.
-    """
-    if name is None:
-        return device
-    gpus = range(torch.cuda.device_count()) if device.type == "cuda" else ()
-    others = [f"cuda:{index}" for index in gpus if index != (device.index or 0)]
-    if name not in others:
-        raise InputError(
-            f"`decoder_device` {name}: expected another CUDA GPU than `device` {device}; here there is "
-            f"{' or '.join(others) or 'none: leave it out'}"
-        )
-    return torch.device(name)
-
-
-def camera_of(options: GenerateOptions, checkpoint: Checkpoint) -> PoseFolder | None:
-    """Return the camera path of the option `action_path`, `preset` or `keys`, or None if none is set.
-
-    Raises InputError if several are set, and CameraError for an invalid path and for a checkpoint without camera
-    layers.
-    """
-    given = [name for name in CAMERAS if getattr(options, name) is not None]
-    if not given:
-        return None
-    if len(given) > 1:
-        raise InputError(f"{' and '.join(f'`{name}`' for name in given)} exclude each other: a video has one camera")
-    name, control = given[0], checkpoint.config.control
-    if control is None:
-        raise CameraError(
-            f"`{name}` {getattr(options, name)}: {checkpoint.path} has no camera layers (plain Wan) and would ignore "
-            f"the camera; use a LingBot-World checkpoint, or leave `{name}` out"
-        )
-    if options.action_path is not None:
-        return _pose_folder(Path(options.action_path), actions=control == 7)
-    path = made_path(name, getattr(options, name), options.frame_num)
-    if control == 7 and path.actions is None:
-        raise CameraError(f"`preset` {options.preset}: this checkpoint takes held keys besides; give `keys`")
-    return PoseFolder(path.c2w, path.intrinsics, path.actions if control == 7 else None, ())
-
-
-def _pose_folder(path: Path, actions: bool) -> PoseFolder:
-    """Return the camera path in a pose folder, with a note if the poses seem to follow another convention.
-
-    If `actions` is True, also read the held keys. Raises CameraError for a missing or invalid file; for a file in
-    another format the message names the command that converts it.
-    """
-    try:
-        folder = read_pose_folder(path, actions=actions)
-        origin = Origin("lingbot", FORMATS["lingbot"].convention)
-        doubted = doubts(CameraPath(folder.c2w, folder.intrinsics[:1], origin=origin))
-        return replace(folder, notes=(*folder.notes, *doubted))
-    except CameraError as error:
-        file = path / "poses.npy" if path.is_dir() else path
-        if not path.exists() or (file.is_file() and file.suffix == ".npy"):
-            raise
-        raise CameraError(
-            f"{error}; `action_path` is a folder with poses.npy and intrinsics.npy, which `lingbot-world "
-            "camera convert` makes of other programs' paths"
-        ) from error
-
-
-def made_path(kind: str, text: str, frames: int) -> CameraPath:
-    """Return a camera path made from `text`.
-
-    For the `kind` "keys" the text is held keys such as "w-10,iw-15", and for "preset" it is the name of a move. A
-    preset has 4n+1 poses, at least `frames`. Raises CameraError for an invalid text.
-    """
-    return path_from_keys(text) if kind == "keys" else preset_path(text, frames=frames + 3)
 
 
 def geometry_of(options: GenerateOptions, image: np.ndarray, n_poses: int | None, chunk: int = 1) -> Geometry:

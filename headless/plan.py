@@ -30,7 +30,9 @@ from ..text.tokenizer import find_tokenizer
 from ..text.weights import UMT5Weights, open_weights
 from ..vae import read_vae
 from . import checks
+from .camera_path import camera_of
 from .checks import Plan, RunInputs
+from .devices import find_device
 from .embedded import KnownPrompts
 from .files.pictures import image_notes, read_image
 from .files.target import check_new, check_target, find_target
@@ -98,7 +100,7 @@ def make_plan(
     """
     options = with_state(options)
     checks.check_settings(options)
-    device = checks.find_device(options.device)
+    device = find_device(options.device)
     target = find_target(options.output, options.overwrite)
     if target.pattern is None and target.kept is None:
         require("av", '"lingbot-world[cli]"')
@@ -191,7 +193,7 @@ def _plan_sampling(inputs: RunInputs, experts: PerExpert[Checkpoint], image: np.
     )
     if inputs.device.type == "cpu" and options.residency != "auto":
         notes = (*notes, f"`residency` {options.residency} has no effect on a CPU: experts are their mapped files.")
-    camera = checks.camera_of(options, experts.high)
+    camera = camera_of(options, experts.high)
     geometry = checks.geometry_of(options, image, None if camera is None else len(camera.c2w))
     warned = [] if camera is None else warnings(camera, geometry.frames)
     return SamplingPlan(

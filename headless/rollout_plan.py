@@ -21,7 +21,8 @@ from ..pipeline.state import WorldState, last_prompt, load_state
 from ..sampling import guide_scales, step_indices
 from ..text.events import by_chunk, check_times, prompts_by_second, read_events
 from ..vae import records, vae_width
-from . import checks
+from . import checks, devices
+from .camera_path import camera_of
 from .checks import Plan, RunInputs
 from .files.existing import refuse_existing
 from .files.pictures import image_notes
@@ -52,7 +53,7 @@ class RolloutPlan(Plan):
 
     @property
     def decoding_device(self) -> torch.device:
-        return checks.find_decoding_device(self.options.decoder_device, self.device)
+        return devices.find_decoding_device(self.options.decoder_device, self.device)
 
     @property
     def work(self) -> str:
@@ -92,7 +93,7 @@ def plan_causal(inputs: RunInputs, checkpoint: Checkpoint, image: np.ndarray | N
     of_others = [name for name in BASE_ONLY if not (release.guided and name in GUIDED)]
     checks.refuse_options(options, of_others, "a causal model takes a few unguided steps a chunk, and is one model")
     eight_bit = check_8_bits(options.arithmetic, options.attention, inputs.device, checkpoint.config)
-    checks.find_decoding_device(options.decoder_device, inputs.device)  # raises
+    devices.find_decoding_device(options.decoder_device, inputs.device)  # raises
     state = None if options.continue_from is None else load_state(options.continue_from)
     chunk = chunk_of(options.chunk, release, state)
     if options.save_state is not None:
@@ -172,7 +173,7 @@ def _request(options: GenerateOptions, release: Release) -> RolloutRequest:
 def _camera(options: GenerateOptions, checkpoint: Checkpoint, chunk: int) -> PoseFolder | None:
     """Return the camera path that the options set, or None. Raises CameraError if the path has fewer poses than one
     chunk of `chunk` latent frames needs."""
-    camera, fewest = checks.camera_of(options, checkpoint), 4 * chunk - 3
+    camera, fewest = camera_of(options, checkpoint), 4 * chunk - 3
     if camera is not None and len(camera.c2w) < fewest:
         given = f"`action_path` {options.action_path}" if options.action_path is not None else "the camera path"
         raise CameraError(

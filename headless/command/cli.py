@@ -191,7 +191,7 @@ def _add_toy(commands: Any) -> None:
 def _batch(arguments: argparse.Namespace) -> None:
     with spared_imports(arguments.own_process):
         from ...pipeline.threads import use_idle_cores
-        from ..checks import find_device
+        from ..devices import find_device
         from ..many.batch import check_batch, run_batch
         from ..many.jobs import read_jobs
         from ..many.manifest import MANIFEST

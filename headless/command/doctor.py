@@ -37,7 +37,7 @@ def _doctor(arguments: argparse.Namespace) -> None:
         return
     from ...doctor.checkup import check
     from ...doctor.page import page, row
-    from ..checks import find_device
+    from ..devices import find_device
 
     found = check(find_device(arguments.device), None if arguments.disk is None else Path(arguments.disk))
     if arguments.json:

@@ -29,7 +29,7 @@ from ...pipeline.world import WorldMemory
 from ...text.weights import EMBEDDING, open_weights, wan_key
 from ...vae import is_vae, read_vae, vae_width
 from ...weights.files import read_tensors
-from ..checks import find_device
+from ..devices import find_device
 
 PACKAGE_VAE_WIDTH = 96
 CONTROLS = {None: "none (plain Wan)", 6: "camera (6 values a pixel)", 7: "action (7 values a pixel)"}

@@ -45,7 +45,7 @@ def add_verify_command(commands: Any, show: ShowProgress) -> None:
 
 def _quantize(arguments: argparse.Namespace, show: ShowProgress) -> None:
     from ...quantize import QuantizeOptions, plan_quantize, quantize, report
-    from ..checks import find_device
+    from ..devices import find_device
 
     options = QuantizeOptions(
         search=arguments.search,

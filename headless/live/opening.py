@@ -35,7 +35,7 @@ from ...vae import (
     load_vae,
 )
 from ...vae.encoding import SETTLED
-from ..checks import find_device
+from ..devices import find_device
 from ..embedded import NOT_KEPT
 from ..options import GenerateOptions, ImageInput
 from ..plan import make_plan

@@ -24,7 +24,7 @@ from ...options import ShowProgress
 from ...pipeline.memory import choose_residency
 from ...pipeline.two_experts import Video
 from ...sampling import StepReuse
-from ..checks import made_path
+from ..camera_path import made_path
 from ..files.existing import refuse_existing
 from ..files.video import write_frames
 from ..options import GenerateOptions

@@ -9,7 +9,7 @@ from lingbot_world.camera import read_pose_folder
 from lingbot_world.camera.formats.files import read_camera
 from lingbot_world.camera.path import lens_from_fov
 from lingbot_world.errors import CameraError
-from lingbot_world.headless.checks import _pose_folder
+from lingbot_world.headless.camera_path import _pose_folder
 from lingbot_world.headless.command.cli import main
 from lingbot_world.headless.live.serving import _zipped
 

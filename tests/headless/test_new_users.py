@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from lingbot_world.errors import InputError, describe_os_error
-from lingbot_world.headless import checks
+from lingbot_world.headless import devices
 from lingbot_world.headless.command.cli import main
 from lingbot_world.headless.files.pictures import read_image
 from lingbot_world.headless.options import GenerateOptions
@@ -280,6 +280,6 @@ def test_a_cpu_build_of_torch_next_to_a_driver_is_noticed(build, warned, tmp_pat
     monkeypatch.setattr(torch.version, "cuda", build)
     monkeypatch.setattr(torch.version, "hip", None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    checks._warn_of_cpu_build.cache_clear()
-    assert checks.find_device(None) == checks.find_device(None) == torch.device("cpu")
+    devices._warn_of_cpu_build.cache_clear()
+    assert devices.find_device(None) == devices.find_device(None) == torch.device("cpu")
     assert ["--torch-backend auto" in text for text in caplog.messages] == [True] * warned

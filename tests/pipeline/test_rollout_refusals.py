@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from lingbot_world.errors import CameraError, InputError, LingBotError
-from lingbot_world.headless.checks import find_decoding_device
+from lingbot_world.headless.devices import find_decoding_device
 from lingbot_world.headless.options import lora_of
 from lingbot_world.headless.plan import make_plan
 from lingbot_world.headless.run import run

@@ -95,7 +95,7 @@ def test_another_device_decodes_the_same_frames(causal, tmp_path, monkeypatch, c
     run(make_plan(causal()))
     want, check, load = frames_of(tmp_path / "video"), VideoDecoder.check, preparation.load_vae
     other, checks, devices = torch.device("cpu", 0), [], []
-    monkeypatch.setattr(rollout_plan.checks, "find_decoding_device", lambda *_: other)
+    monkeypatch.setattr(rollout_plan.devices, "find_decoding_device", lambda *_: other)
     plan = make_plan(causal(output=tmp_path / "other" / "*.png"))
     assert plan.planner().decoder.elsewhere
 

@@ -1,0 +1,126 @@
+"""The engine of a walk (a steered video) inside ComfyUI: decoders and prompts from ComfyUI's VAE and CLIP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import comfy.model_management as management
+import torch
+from torch import Tensor
+
+from ...errors import InputError
+from ...live import Engine
+from ...live.worlds.example import find_map
+from ...pipeline.geometry import Geometry
+from ...pipeline.memory import estimate_vae
+from ...pipeline.world import World
+from ...vae import TINY_DECODER, VAE, PreviewDecoder, VideoDecoder, load_tiny_decoder, load_vae, vae_width
+from ..checks.conditioning import text_of_rollout
+from ..checks.text import embedding_words
+from ..files.folders import resolve_tiny_decoder
+from ..prompt.notice import show_warning
+from .rollout_sampler import room_on
+
+if TYPE_CHECKING:
+    from .live import LiveRun
+
+VAE_SHARE = 0.25
+"""A share of the GPU memory that ComfyUI can free. A VAE decoder that needs more than this decodes in tiles."""
+
+
+def make_engine(
+    run: LiveRun, image: Tensor, new_world: Callable[[], World], frames: Callable[[bool], VideoDecoder]
+) -> Engine:
+    """Return the engine of a walk. `image`: the latent of the start image. `frames`: a factory, see Decoders."""
+    spec = run.rollout.spec
+    return Engine(
+        config=spec.config,
+        schedule=spec.schedule,
+        release=spec.release,
+        window=spec.window,
+        chunk=spec.chunk,
+        size=(spec.geometry.height, spec.geometry.width),
+        device=run.rollout.patcher.load_device,
+        new_world=new_world,
+        new_decoder=frames,
+        encode_image=lambda _frame: image,
+        encode_prompt=Prompts(run),
+        notes=run.rollout.notes,
+        dtype=str(run.rollout.patcher.model.get_dtype()).removeprefix("torch."),
+        decoder="vae" if run.decoder is None else TINY_DECODER,
+        new_preview=None if run.decoder is None else _preview(run.decoder, run.rollout.patcher.load_device),
+        map=find_map(run.rollout.patcher.model.checkpoint.path),
+    )
+
+
+def _preview(name: str, device: torch.device) -> Callable[[], PreviewDecoder]:
+    """Return a function that creates preview decoders from the file `name` in models/vae_approx.
+
+    Raises a LingBotError for an unusable file.
+    """
+    half = torch.float16 if device.type == "cuda" else torch.float32
+    tiny = load_tiny_decoder(resolve_tiny_decoder(name), device=device, dtype=half)
+    return lambda: PreviewDecoder(tiny.anew())
+
+
+class Decoders:
+    """A factory of decoders that decode chunk by chunk with the weights of ComfyUI's VAE.
+
+    `nbytes` is the number of bytes that one decoder needs on a GPU.
+    """
+
+    def __init__(self, vae, geometry: Geometry, device: torch.device):
+        """Use the weights of `vae`, and decide by the free memory whether videos of this `geometry` are decoded in
+        tiles.
+
+        Raises CheckpointError for a VAE other than Wan 2.1's.
+        """
+        weights = vae.get_sd()
+        self._size, self._device, self._weights = (geometry.lat_h, geometry.lat_w), device, weights
+        self._half = device.type == "cuda" and vae.vae_dtype != torch.float32
+        load_vae(weights)  # raises CheckpointError for another VAE
+        chunk = replace(geometry, frames=4)
+        bytes_of = partial(estimate_vae, vae_width(weights), chunk, half=self._half)
+        self._tiling = device.type == "cuda" and bytes_of()[1].total > VAE_SHARE * room_on(device)
+        self.nbytes = bytes_of(tiling=self._tiling)[1].total if device.type == "cuda" else 0
+
+    def __call__(self, exact: bool) -> VideoDecoder:
+        vae = load_vae(self._weights, device=self._device)
+        if self._half and not exact:
+            vae = vae.decoding_in_half()
+        tiling = self._tiling or (exact and self._device.type == "cuda")
+        return VideoDecoder(VAE(vae.weights, tiling), *self._size, park=tiling)
+
+
+class Prompts:
+    """A function object that returns the embedding [1, L, D] of a prompt, encoded or from its cache.
+
+    The cache begins with the walk's first prompt and keeps every result.
+    """
+
+    def __init__(self, run: LiveRun):
+        self._run, self._kept = run, {run.text: run.rollout.contexts[0].cpu()}
+
+    def __call__(self, text: str) -> Tensor:
+        if text not in self._kept:
+            self._kept[text] = self._encoded(text)
+        return self._kept[text]
+
+    def _encoded(self, text: str) -> Tensor:
+        """Return the embedding of `text` by the CLIP. Raises InputError without a CLIP.
+
+        The model is then loaded again, because ComfyUI may have unloaded it to make room for the CLIP.
+        """
+        run, clip = self._run.rollout, self._run.clip
+        if clip is None:
+            raise InputError("this walk has no text encoder: connect a clip to the node, and the prompt can be changed")
+        for words in embedding_words("The new prompt", text):
+            show_warning(words)
+        made = clip.encode_from_tokens_scheduled(clip.tokenize(text))
+        prompt, _ = text_of_rollout("prompt", made, run.spec.config)
+        model = run.patcher.model
+        management.load_models_gpu([run.patcher], max(0, model.last_memory_required - model.key_value_bytes))
+        return prompt[0][0][:, : run.spec.config.text_len].float().cpu()
