@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, fields
+from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn, get_args, get_type_hints
 
@@ -135,7 +136,7 @@ def adder(parser: argparse._ActionsContainer) -> Callable[..., None]:
     repeated.
     """
     defaults = {field.name: field.default for field in fields(GenerateOptions)}
-    hints = get_type_hints(GenerateOptions)
+    hints = _hints()
 
     def add(name: str, help: str | None = None, **settings: Any) -> None:
         default = defaults[name]
@@ -151,6 +152,11 @@ def adder(parser: argparse._ActionsContainer) -> Callable[..., None]:
         parser.add_argument(f"--{name}", help=help, **settings)
 
     return add
+
+
+@cache
+def _hints() -> dict[str, Any]:
+    return get_type_hints(GenerateOptions)
 
 
 def add_size(parser: argparse.ArgumentParser, meaning: str, frames: bool = True) -> None:

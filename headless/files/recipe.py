@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from PIL import Image
 
-from ...errors import InputError, require
+from ...errors import InputError
 from ...options import LoraFile
 from ...version import __version__
 from ..checks import Plan
@@ -18,7 +18,7 @@ from ..many.inputs import named_files, part_files
 from ..options import GenerateOptions
 from .encoding import RECIPE
 from .pictures import BROKEN, reason
-from .video_reader import on_disk
+from .video_reader import opened
 
 NOT_KEPT = ("output", "overwrite", "save_state", "seed", "device", "image")
 MOST_PROCESSES = 4096
@@ -109,8 +109,7 @@ def _metadata(path: Path) -> Mapping[str, str]:
             with Image.open(path) as image:
                 image.load()
                 return {str(name): value for name, value in image.info.items() if isinstance(value, str)}
-        av = require("av", '"lingbot-world[cli]"')
-        with av.open(on_disk(path)) as container:
+        with opened(path) as container:
             return {name.lower(): value for name, value in container.metadata.items()}  # matroska uses capitals
     except BROKEN as error:
         raise InputError(f"`like` {path}: not a video or PNG file that can be read ({reason(error)})") from error

@@ -79,8 +79,8 @@ def video_frames(path: Path, pixels: str) -> Iterator[np.ndarray]:
     av = require("av", '"lingbot-world[cli]"')
     count, size = 0, None
     try:
-        step = _even_step(av, path)
-        with av.open(on_disk(path)) as container:
+        step = _even_step(path)
+        with opened(path) as container:
             stream = _stream(container, path)
             stream.thread_type = "AUTO"  # frames are decoded in threads, next to the caller's work
             for frame, repeated in _at_even_times(container.decode(stream), step):
@@ -104,10 +104,10 @@ def even_rate(path: Path) -> float | None:
     """
     av = require("av", '"lingbot-world[cli]"')
     try:
-        step = _even_step(av, path)
+        step = _even_step(path)
         if step is not None:
             return 1 / step
-        with av.open(on_disk(path)) as container:
+        with opened(path) as container:
             rate = _stream(container, path).average_rate
             return float(rate) if rate else None
     except (av.error.FFmpegError, InputError):
@@ -121,8 +121,8 @@ def video_notes(video: str | Path) -> list[str]:
         return []
     av = require("av", '"lingbot-world[cli]"')
     try:
-        step = _even_step(av, path)
-        with av.open(on_disk(path)) as container:
+        step = _even_step(path)
+        with opened(path) as container:
             stream = _stream(container, path)
             frame = next(iter(container.decode(stream)), None)
             return [] if frame is None else _notes(frame, stream, step)
@@ -161,12 +161,12 @@ def _stream(container: Any, path: Path) -> Any:
     return stream
 
 
-def _even_step(av: Any, path: Path) -> float | None:
+def _even_step(path: Path) -> float | None:
     """Return the time in seconds between the frames of a resampled video, if its frame rate is variable.
 
     Return None for a constant rate, which needs no resampling. `av` is PyAV's module.
     """
-    with av.open(on_disk(path)) as container:
+    with opened(path) as container:
         stream = _stream(container, path)
         if stream.time_base is None:
             return None
@@ -245,6 +245,13 @@ def _display_matrix(frame: Any) -> tuple[int, int, int, int] | None:
 
 def _has_alpha(frame: Any) -> bool:
     return any(component.is_alpha for component in frame.format.components)
+
+
+def opened(video: str | Path) -> Any:
+    """Return a video as a PyAV container to read. Texts of its metadata that are not UTF-8, such as a title by an old
+    program, get replacement characters."""
+    av = require("av", '"lingbot-world[cli]"')
+    return av.open(on_disk(video), metadata_errors="replace")
 
 
 def on_disk(video: str | Path) -> str:

@@ -8,6 +8,7 @@ import pytest
 from lingbot_world.errors import InputError
 from lingbot_world.headless.files.encoding import WholeVideo
 from lingbot_world.headless.files.pictures import colour_frames, frame_rate, grey_frames
+from lingbot_world.headless.files.recipe import read_recipe
 from lingbot_world.headless.files.video_reader import video_notes
 
 av = pytest.importorskip("av")
@@ -180,3 +181,13 @@ def test_colours_are_a_players_with_tags_and_without(tmp_path, size):
         container.mux(stream.encode())
     for name in ("ours.mp4", "untagged.mp4"):
         assert np.abs(next(iter(colour_frames(tmp_path / name)))[8, 8].astype(int) - [255, 0, 0]).max() <= 5, name
+
+
+def test_a_title_in_another_encoding_is_no_fault(tmp_path):
+    file = tmp_path / "a.mkv"
+    write(file, [picture(number) for number in range(3)], tags={"title": "Ferien in Koeln"})
+    file.write_bytes(file.read_bytes().replace(b"Koeln", "Kölln".encode("latin-1")))
+    assert len(list(colour_frames(file))) == 3
+    assert (frame_rate(file), video_notes(file)) == (24, [])
+    with pytest.raises(InputError, match="no record of a run"):
+        read_recipe(file)
