@@ -10,7 +10,8 @@ from torch import Tensor
 from ..model.ops.pointwise import encode_8bit, slices
 from ..model.quantized import scaled
 from ..model.quantized.parameters import LayoutParameter, load_layouts
-from ..weights.comfy import E4M3, INT8, METADATA, NVFP4
+from ..weights.comfy import METADATA
+from ..weights.scaled import E4M3, INT8, NVFP4
 
 FORMATS = {"fp8": E4M3, "int8": INT8, "nvfp4": NVFP4}
 """A map from this project's name of a format to ComfyUI's name, for the formats of ComfyUI that can be written."""

@@ -19,8 +19,9 @@ from ..errors import CheckpointError
 from ..model.quantized.codec import CODES, NESTED_BLOCKSIZE, Scales, decode_rows
 from ..model.quantized.parameters import FourBitParameter, frozen_parameter, load_layouts
 from ..options import BLOCK_SIZES
-from .comfy import FLOAT8, LayoutWeight, ScaledWeight, find_scaled, scale_owner, stated_formats
+from .comfy import find_scaled, scale_owner, stated_formats
 from .gguf_file import BlockWeight
+from .scaled import FLOAT8, LayoutWeight, ScaledWeight
 from .tensors import TensorEntry
 
 PLAIN = (torch.float64, torch.float32, torch.float16, torch.bfloat16, *FLOAT8)
