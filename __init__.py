@@ -40,8 +40,8 @@ _PUBLIC = {
     "open_live": ".headless.live.opening",
     "sample": ".pipeline",
 }
-"""The module of each public name. A module is imported when one of its names is first used, because ComfyUI imports
-this file without using any of them."""
+"""The module that defines each public name. It is imported when one of its names is first used, because ComfyUI imports
+this file without using any of the names."""
 
 
 def __getattr__(name: str) -> object:
@@ -54,7 +54,8 @@ def __getattr__(name: str) -> object:
 
 
 async def comfy_entrypoint() -> "LingBotWorldExtension":
-    """Return the extension with all nodes. ComfyUI calls this function; only here are ComfyUI's modules imported."""
+    """Return the extension object with all nodes. ComfyUI calls this function. Modules that need ComfyUI are imported
+    only in this function."""
     from .nodes import LingBotWorldExtension
 
     return LingBotWorldExtension()

@@ -19,8 +19,8 @@ FIELDS_DEG = 5.0, 150.0  # the range of plausible horizontal fields of view
 
 
 def warnings(path: CameraPath | PoseFolder, frames: int) -> list[str]:
-    """Return warnings about a path for a video of `frames` frames; an empty list if there are none. The warnings are
-    about too few or unused poses, jumps, fast turns, a still camera, and an implausible or changing lens."""
+    """Return warnings about a camera path for a video of `frames` frames; an empty list if there are none. They concern
+    too few or unused poses, jumps, fast turns, a still camera, and an implausible or changing lens."""
     c2w, lens = path.c2w, path.intrinsics
     try:
         used = frame_count(frames, len(c2w))
@@ -38,7 +38,8 @@ def warnings(path: CameraPath | PoseFolder, frames: int) -> list[str]:
 def motion_warnings(poses: np.ndarray) -> list[str]:
     """Return warnings about jumps, fast turns, or a camera that stands still.
 
-    `poses` [f, 4, 4] are the model's input: each relative to the one before; the first of a new video is the identity.
+    `poses` [f, 4, 4] are the model's input: each pose is relative to the one before, and the first pose of a new video
+    is the identity.
     """
     steps, turns_deg = _motion(poses)
     if not steps.any() and turns_deg.max() <= 1e-3:
@@ -49,8 +50,8 @@ def motion_warnings(poses: np.ndarray) -> list[str]:
 def lens_warnings(lens: np.ndarray) -> list[str]:
     """Return a list with a warning if the lens is implausible for an 832x480 image, else an empty list.
 
-    `lens` [4] is fx, fy, cx, cy in pixels. If it seems to be for another image size, or in fractions of the size, the
-    warning includes the values for 832x480.
+    `lens` [4] is fx, fy, cx, cy in pixels. If the lens seems to be for another image size, or in fractions of the image
+    size, the warning includes the values for 832x480.
     """
     fx, fy, cx, cy = lens
     middle = np.array([LENS_WIDTH, LENS_HEIGHT]) / 2
@@ -75,10 +76,12 @@ def lens_warnings(lens: np.ndarray) -> list[str]:
 
 
 def hints(path: CameraPath, frames: int) -> list[str]:
-    """Return a hint if the camera moves at constant speed in a video of `frames` frames; otherwise an empty list.
+    """Return a list with a hint if the camera moves at constant speed in a video of `frames` frames; otherwise an empty
+    list.
 
-    Translations are divided by the longest step, so the model gets the same input for every constant speed. The list is
-    also empty for a path with too few poses, which `warnings` reports.
+    The hint says that the speed of such a path has no effect: translations are divided by the longest step, so the
+    model gets the same input for every constant speed. The list is also empty for a path with too few poses, which
+    `warnings` reports.
     """
     try:
         steps, _ = motion(path, frames)

@@ -13,7 +13,8 @@ from .rounding import make_rigid, remove_rounding
 
 @dataclass(frozen=True)
 class Convention:
-    """A matrix convention: camera-to-world or world-to-camera, OpenCV or OpenGL axes, numbers by row or column."""
+    """A matrix convention: whether matrices are camera-to-world (else world-to-camera), have OpenGL axes (else OpenCV),
+    and are written by column (else by row)."""
 
     description: str
     camera_to_world: bool = True
@@ -31,12 +32,13 @@ CONVENTIONS: dict[str, Convention] = {
 
 
 def to_opencv(values: ArrayLike, convention: Convention, name: str, written: np.ndarray | None = None) -> np.ndarray:
-    """Return a file's matrices as checked camera-to-world poses, float64 [n, 4, 4] in OpenCV axes.
+    """Return the matrices of a file as checked camera-to-world poses, float64 [n, 4, 4] in OpenCV axes.
 
-    `values` are the matrices, [n, 4, 4], [n, 3, 4] or [n, 16], in the given `convention`. `written` [n, k] are the
-    numbers in the file if they are not these matrices but, for example, quaternions and positions. Positions that
-    differ only by the rounding of the file's numbers are made equal. Raises CameraError, which begins with `name`, for
-    another shape and for matrices that are not rigid transforms.
+    `values`: the matrices, [n, 4, 4], [n, 3, 4] or [n, 16], in the given `convention`. `written` [n, k]: the numbers in
+    the file if they are not these matrices but, for example, quaternions and positions. Positions that differ only by
+    the rounding of the file's numbers are made equal.
+
+    Raises CameraError, which begins with `name`, for another shape and for matrices that are not rigid transforms.
     """
     matrices, dtype = as_float64(values, name), getattr(values, "dtype", None)
     if matrices.ndim == 2 and matrices.shape[1] == 16:
@@ -55,9 +57,9 @@ def to_opencv(values: ArrayLike, convention: Convention, name: str, written: np.
 
 
 def reinterpret(c2w: np.ndarray, read: Convention, other: Convention) -> np.ndarray:
-    """Return the poses [n, 4, 4] that a file would give if its matrices followed another convention.
+    """Return the poses [n, 4, 4] that would result if the matrices in a file followed another convention.
 
-    `c2w` [n, 4, 4] are the poses read from the file under the convention `read`; `other` is the convention to try.
+    `c2w` [n, 4, 4]: the poses that were read from the file under the convention `read`. `other`: the convention to try.
     """
     stored = c2w @ OPENGL_TO_OPENCV if read.opengl_axes else c2w
     poses = stored if read.camera_to_world == other.camera_to_world else inverse(stored)

@@ -1,4 +1,5 @@
-"""A report on a path that was read from a file: its matrix convention, the evidence for it, and its scale."""
+"""A report on a camera path that was read from a file: its matrix convention, the evidence for this convention, and the
+path's scale."""
 
 from typing import NamedTuple
 
@@ -11,26 +12,27 @@ from .path import CameraPath
 from .plucker import framewise_relative, latent_poses, longest_step
 
 LONGER = 2.0
-"""A limit for the ratio of a path's lengths under two conventions. Above it, the convention with the longer path counts
-as implausible. For example, a rotation on the spot becomes a large arc around the world's origin if its matrices are
-inverted."""
+"""The ratio of a path's lengths under two conventions above which the convention with the longer path counts as
+implausible. For example, if its matrices are inverted, a rotation on the spot becomes a large arc around the world's
+origin."""
 PASSING, DECISIVE = 0.5, 0.5
-"""The limits of the plausibility tests, for scores from -1 to 1. PASSING: a path with a score above this value passes a
-test. DECISIVE: a test decides between two conventions if the difference of the scores is above this value."""
+"""The limits of the plausibility tests of a path, whose scores are from -1 to 1. PASSING: a path with a score above
+this value passes a test. DECISIVE: a test decides between two conventions if their scores differ by more than this
+value."""
 MEETING, TURNED_DEG = 0.1, 10.0
-"""The limits for viewing axes that meet at one point. MEETING: the largest distance of an axis from the point, as a
-fraction of the distance between the camera and the point. TURNED_DEG: the smallest angle, in degrees, by which at least
-one axis must differ from the first one."""
+"""The limits for the test whether the cameras' viewing axes meet at one point. MEETING: the largest distance of an axis
+from the point, as a fraction of the distance between the camera and the point. TURNED_DEG: the smallest angle, in
+degrees, by which at least one axis must differ from the first one."""
 ACROSS = 0.3
-"""The largest score for moving forward of a camera in an orbit, which moves across its viewing direction. Forward
-motion is no evidence against such a path."""
+"""The largest score for forward motion at which a camera counts as moving across its viewing direction, as in an orbit.
+The forward motion of such a path is no evidence for or against a convention."""
 Z_IS_UP = ("transforms", "camera_path")
 """The formats in which the world's z axis points up: Blender's and nerfstudio's."""
 UNITS = {"kitti": "metres", "vipe": "of ViPE's metres"}
 
 
 class _Comparison(NamedTuple):
-    """The comparison of the chosen convention with an alternative one.
+    """The comparison of a path under its convention with the path under an alternative convention.
 
     verdict: 1 if the path is less plausible under the alternative, -1 if it is more plausible, 0 if undecided.
     why: a message with the reason.
@@ -43,7 +45,8 @@ class _Comparison(NamedTuple):
 
 
 class _Score(NamedTuple):
-    """A test's result: a score from -1 to 1, and messages for a path that passes (`yes`) or fails (`no`)."""
+    """The result of a plausibility test of a path: a score from -1 to 1, and the messages if the path passes (`yes`) or
+    fails (`no`)."""
 
     value: float
     yes: str
@@ -51,8 +54,9 @@ class _Score(NamedTuple):
 
 
 def explained(path: CameraPath, frames: int | None = None) -> list[str]:
-    """Return messages on the file's content, its convention and the reason for it, and the scale of a video of `frames`
-    frames (None: the full path). The list is empty for a path that was not read from a file (`origin` is None)."""
+    """Return messages about a path that was read from a file: the file's content, the convention and the reason for it,
+    and the scale of a video of `frames` frames (None: the full path). The list is empty for a path without a file
+    (`origin` is None)."""
     if path.origin is None:
         return []
     read = f"Read as {path.origin.format}: {len(path)} poses, field of view {path.fov_deg:.1f} degrees."
@@ -60,7 +64,8 @@ def explained(path: CameraPath, frames: int | None = None) -> list[str]:
 
 
 def in_short(path: CameraPath) -> str:
-    """Return a line on the convention for the preview; empty for a path that was not read from a file."""
+    """Return a line of text about the path's matrix convention for the preview image; empty for a path that was not
+    read from a file."""
     if path.origin is None:
         return ""
     verdicts = {
@@ -73,7 +78,8 @@ def in_short(path: CameraPath) -> str:
 
 
 def doubts(path: CameraPath) -> list[str]:
-    """Return a list with a warning if the path is more plausible under another convention, else an empty list."""
+    """Return a list with a warning if the path would be more plausible under another matrix convention, else an empty
+    list."""
     if path.origin is None:
         return []
     better = {name: each for name, each in _compare_conventions(path).items() if each.verdict < 0}
@@ -103,7 +109,8 @@ def _convention(path: CameraPath) -> str:
 
 
 def _compare_conventions(path: CameraPath) -> dict[str, _Comparison]:
-    """Return comparisons, by name, of the path's convention with every other one, on every fourth pose."""
+    """Return comparisons of the path's convention with every other one, by the other one's name. Only every fourth pose
+    is compared."""
     assert path.origin is not None
     read = CONVENTIONS[path.origin.convention]
     c2w = path.c2w[::4]
@@ -117,8 +124,8 @@ def _compare_conventions(path: CameraPath) -> dict[str, _Comparison]:
 
 
 def _compare(read: np.ndarray, other: np.ndarray, name: str, z_up: bool) -> _Comparison:
-    """Return a comparison of the poses [f, 4, 4] of a file under two conventions: `read` under the chosen convention,
-    and `other` under the convention `name`. `z_up`: the world's z axis points up."""
+    """Compare the poses [f, 4, 4] in a file under two conventions: `read` are the poses under the chosen convention,
+    and `other` under the convention `name`. `z_up`: whether the world's z axis points up."""
     mine, theirs = (_scores(each, z_up) for each in (read, other))
     score = next((each.value for each in theirs.values() if abs(each.value) > PASSING), 0.0)
     lengths = [float(np.linalg.norm(np.diff(each[:, :3, 3], axis=0), axis=1).sum()) for each in (read, other)]
@@ -143,8 +150,8 @@ def _times(more: float, less: float) -> str:
 
 
 def _scores(c2w: np.ndarray, z_up: bool) -> dict[str, _Score]:
-    """Return the scores of poses [f, 4, 4] in three tests: is the camera upright, does it move forward, and does it
-    look at the centre of its orbit? The first test needs a z-up world (`z_up`)."""
+    """Return the scores of poses [f, 4, 4] in three tests, by name: whether the camera is upright, moves forward, and
+    looks at the centre of its orbit. The first test is made only if the world's z axis points up (`z_up`)."""
     steps = framewise_relative(c2w)[1:, :3, 3]
     length = float(np.linalg.norm(steps, axis=1).sum())
     ahead = float(steps[:, 2].sum()) / length if length else 0.0
@@ -158,9 +165,10 @@ def _scores(c2w: np.ndarray, z_up: bool) -> dict[str, _Score]:
 
 
 def _meets(c2w: np.ndarray) -> float:
-    """Return a score for viewing axes that meet at one point, from 1 (in front of all cameras) to -1 (behind all).
+    """Return a score for whether the cameras' viewing axes meet at one point: from 1 (a point in front of all cameras)
+    to -1 (behind all).
 
-    The result is 0 if the axes do not meet, or if no axis differs from the first one by TURNED_DEG degrees.
+    The score is 0 if the axes do not meet, or if no axis differs from the first one by TURNED_DEG degrees.
     """
     places, views = c2w[:, :3, 3], c2w[:, :3, 2]
     if np.rad2deg(np.arccos(np.clip((views @ views[0]).min(), -1, 1))) < TURNED_DEG:
@@ -174,7 +182,7 @@ def _meets(c2w: np.ndarray) -> float:
 
 
 def _scale(path: CameraPath, frames: int) -> list[str]:
-    """Return a list with a message about the longest step between latent frames: its length in the file's units, which
+    """Return a list with a message that states the longest step between latent frames in the file's units. This step
     becomes 1 for the model. The list is empty for a path with too few poses."""
     assert path.origin is not None
     try:

@@ -1,4 +1,4 @@
-"""The camera path as an immutable value, with methods that return changed copies."""
+"""The camera path: an immutable class with methods that return changed copies."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class CameraPath:
 
     @property
     def positions(self) -> np.ndarray:
-        """The camera centres [n, 3] in world units."""
+        """The positions of the camera [n, 3] in world units."""
         return self.c2w[:, :3, 3]
 
     @property
@@ -124,11 +124,12 @@ class CameraPath:
         return float(np.rad2deg(2 * np.arctan(LENS_WIDTH / 2 / self.intrinsics[0, 0])))
 
     def moved(self, world: np.ndarray) -> CameraPath:
-        """Return the path transformed by the rigid transform `world` [4, 4]: its poses are `world` @ c2w."""
+        """Return the path in other world coordinates: each pose becomes `world` @ c2w, where `world` [4, 4] is a rigid
+        transform."""
         return replace(self, c2w=world @ self.c2w, origin=None)
 
     def starting_at(self, pose: np.ndarray) -> CameraPath:
-        """Return the same motion with `pose` [4, 4] as its first pose."""
+        """Return the path moved so that `pose` [4, 4] is its first pose. The motion is unchanged."""
         return self.moved(pose @ inverse(self.c2w[0]))
 
     def relative(self) -> CameraPath:
@@ -136,11 +137,13 @@ class CameraPath:
         return self.starting_at(np.eye(4))
 
     def reversed(self) -> CameraPath:
-        """Return the path in reverse order. The camera moves backwards; each frame keeps its orientation."""
+        """Return the path with its poses in reverse order. The camera moves backwards and keeps the orientation of each
+        frame."""
         return self[::-1]
 
     def at(self, times: np.ndarray) -> CameraPath:
-        """Return the path at fractional frame numbers `times` [m]: positions and lens linearly, rotations by slerp.
+        """Return the path at the fractional frame numbers `times` [m]. Positions and lens are interpolated linearly,
+        rotations by slerp.
 
         Times outside the path are clamped to its ends. Actions are taken from the last frame at or before each time.
         The last frame is an exception: it gets the actions of the frame before it.
@@ -163,7 +166,8 @@ class CameraPath:
         return self.resampled(frame_count(frames))
 
     def eased(self, easing: str) -> CameraPath:
-        """Return the path with its timing changed by a curve in EASINGS. Raises CameraError for another name."""
+        """Return the path with its timing changed by the easing curve `easing`, a name in EASINGS. Raises CameraError
+        for another name."""
         last = len(self) - 1
         return self.at(last * eased(easing, np.arange(len(self)) / max(last, 1)))
 

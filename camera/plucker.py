@@ -1,7 +1,7 @@
 """Conversion of a camera path to the model's camera input: a ray for every pixel of every latent frame.
 
 The values equal those of the official code: its relative, scaled poses and its function `get_plucker_embeddings`. They
-are computed in float64 and stored as float32. The 8x8 pixels of each latent pixel become channels.
+are computed in float64 and stored as float32. The 8x8 pixels of each latent pixel become channels of the input.
 """
 
 from functools import lru_cache
@@ -31,10 +31,10 @@ def latent_poses(c2w: np.ndarray, frames: int, chunk: int = 1) -> np.ndarray:
 
 
 def latent_times(n_poses: int, frames: int, chunk: int = 1) -> np.ndarray:
-    """Return the position [f] of each latent frame on a camera path, in frames (pose indices).
+    """Return the position [f] of each latent frame on a camera path, as (fractional) pose indices.
 
-    `n_poses` is the length of the path, `frames` the requested length of the video: see `frame_count`. The positions
-    are the integers 0, 4, 8, and so on. If f must be reduced to a multiple of `chunk`, they are float64 instead, evenly
+    `n_poses`: the length of the path. `frames`: the requested length of the video; see `frame_count`. The positions are
+    the integers 0, 4, 8, and so on. If f must be reduced to a multiple of `chunk`, they are float64 instead, evenly
     spaced from the first to the last used pose. Raises CameraError if the path or `frames` is too short.
     """
     used, kept = (frame_count(frames, n_poses, size) for size in (1, chunk))
@@ -51,7 +51,8 @@ def framewise_relative(c2w: np.ndarray) -> np.ndarray:
 
 
 def stillness(poses: np.ndarray) -> float:
-    """Return the length, in world units, up to which a step between poses [n, 4, 4] counts as a rounding error."""
+    """Return a threshold for poses [n, 4, 4], in world units. A step between two poses up to this length counts as a
+    rounding error."""
     return STILL_ABSOLUTE + STILL_RELATIVE * float(np.abs(poses[:, :3, 3]).max())
 
 
@@ -60,9 +61,9 @@ def model_poses(
 ) -> np.ndarray:
     """Return the poses that the model receives for a camera-to-world path [n, 4, 4]: float64 [f, 4, 4].
 
-    Each pose is relative to the one before it. Translations are divided by `scale`. None divides them by the longest
-    one, which becomes 1. All translations are 0 if the camera stands still. The other arguments and the errors are as
-    in `camera_embedding`.
+    Each pose is relative to the one before it. Translations are divided by `scale`. If `scale` is None, they are
+    divided by the length of the longest one, which becomes 1. All translations are 0 if the camera stands still. The
+    other arguments and the errors are as in `camera_embedding`.
     """
     return _scale(*_steps(latent_poses(c2w, frames, chunk), before), scale)
 
@@ -70,15 +71,16 @@ def model_poses(
 def continued_poses(
     c2w: ArrayLike, latent_frames: int, *, before: np.ndarray, scale: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the model's poses and the world poses, both [f, 4, 4], of a path [n, 4, 4] that continues a video.
+    """Return (the poses that the model receives, world poses), both [f, 4, 4], of a camera path [n, 4, 4] that
+    continues a video.
 
-    The model's poses are as from `model_poses`; the world poses are camera-to-world. The path is moved so that it
-    begins at `before` [4, 4], the pose of the video's last latent frame. f is `latent_frames`, and these frames are
-    spread evenly over the path.
+    The former are as from `model_poses`; the world poses are camera-to-world. The path is moved so that it begins at
+    `before` [4, 4], the pose of the video's last latent frame. f is `latent_frames`, and these frames are spread evenly
+    over the path.
 
     Translations are divided by `scale`, with which the earlier part of the video was made. A `scale` of 0 means that
-    the camera has not moved yet. Then they are divided by the longest step of this path. Raises CameraError for invalid
-    poses.
+    the camera has not moved yet. Then translations are divided by the longest step of this path. Raises CameraError for
+    invalid poses.
     """
     path = check_poses(c2w)
     moved = before @ inverse(path[0]) @ path
@@ -102,10 +104,11 @@ def longest_step(c2w: ArrayLike, *, frames: int, chunk: int = 1) -> float:
 
 
 def _steps(sampled: np.ndarray, before: ArrayLike | None = None) -> tuple[np.ndarray, float]:
-    """Return each pose [f, 4, 4] relative to the one before it, and the length of the longest translation.
+    """Return each pose [f, 4, 4] relative to the one before it, and the length of the longest translation. `before` [4,
+    4]: the pose before the first one.
 
-    The length is 0 if it is as small as a rounding error. `_scale` then sets all translations to 0 and does not enlarge
-    the error to length 1. `before` [4, 4] is the pose before the first one.
+    The length is returned as 0 if it is no larger than a rounding error. `_scale` then sets all translations to 0,
+    instead of enlarging the rounding error to length 1.
     """
     start = [] if before is None else [check_poses(as_float64(before, "the pose before")[None], "the pose before")]
     poses = np.concatenate([*start, sampled])
@@ -116,8 +119,8 @@ def _steps(sampled: np.ndarray, before: ArrayLike | None = None) -> tuple[np.nda
 
 
 def _scale(relative: np.ndarray, longest: float, scale: float | None) -> np.ndarray:
-    """Return relative poses with their translations divided by `scale`, or by `longest` if `scale` is None. All
-    translations are 0 if the camera stands still."""
+    """Return the poses `relative` with their translations divided by `scale`, or by `longest` if `scale` is None. If
+    `longest` is 0, all translations become 0, because the camera stands still."""
     if scale is not None and not 0 < scale < np.inf:
         raise CameraError(f"camera scale {scale}: expected a length above 0, in the units of the poses")
     relative[:, :3, 3] = relative[:, :3, 3] / (longest if scale is None else scale) if longest else 0
@@ -125,7 +128,8 @@ def _scale(relative: np.ndarray, longest: float, scale: float | None) -> np.ndar
 
 
 def scaled_intrinsics(intrinsics: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Return fx, fy, cx, cy [4] in pixels of a height x width image, from the first row of `intrinsics` at 832x480."""
+    """Return fx, fy, cx, cy [4] in pixels of a height x width image. They are converted from the first row of
+    `intrinsics`, in pixels of an 832x480 image."""
     across, down = width / LENS_WIDTH, height / LENS_HEIGHT
     return intrinsics[0] * [across, down, across, down]
 
@@ -202,9 +206,11 @@ def pose_embedding(
 
 
 def write_embedding(out: torch.Tensor, poses: np.ndarray, rays: np.ndarray) -> None:
-    """Write the `pose_embedding` of `poses` [f, 4, 4] into `out`, float32 [1, 384, f, height/8, width/8] on the host.
+    """Write the `pose_embedding` of `poses` [f, 4, 4] into `out`, float32 [1, 384, f, height/8, width/8] in host
+    memory.
 
-    `rays` come from `pixel_rays`. A live session reuses both, because allocating `out` takes longer than filling it.
+    `rays`: the result of `pixel_rays`. A live session reuses `out` and `rays` for each chunk, because allocating `out`
+    takes longer than filling it.
     """
     embedding = out.numpy().reshape(6, CELL * CELL, len(poses), -1)
     embedding[:3] = poses[:, :3, 3].T[:, None, :, None]

@@ -32,7 +32,8 @@ class PoseFolder:
 
 
 def load_poses(path: str | Path) -> tuple[np.ndarray, np.ndarray]:
-    """Return poses float64 [n, 4, 4] and lens float64 [n, 4] or [1, 4] of a folder: see `read_pose_folder`."""
+    """Return the poses float64 [n, 4, 4] and the lens float64 [n, 4] or [1, 4] in a pose folder: see
+    `read_pose_folder`."""
     folder = read_pose_folder(path, actions=False)
     return folder.c2w, folder.intrinsics
 
@@ -43,7 +44,7 @@ def read_pose_folder(
     """Read a pose folder, a zip file of such a folder, or a pose file with intrinsics.npy and action.npy next to it.
 
     lens: a file or an array [n, 4] that replaces intrinsics.npy.
-    actions: None reads action.npy if it exists, True requires it, and False skips it.
+    actions: whether to read action.npy. None reads it if it exists, True requires it, and False skips it.
 
     If the number of lens rows is neither 1 nor the number of poses, only the first row is kept, because the model uses
     no other. If the numbers of poses and actions differ, the longer array is cut. The `notes` of the result report both
@@ -71,7 +72,8 @@ def read_pose_folder(
 
 
 def _read_zipped(path: Path, lens: Path | np.ndarray | None, actions: bool | None) -> PoseFolder:
-    """Read a zip file of a pose folder, such as a live session's camera.zip. Errors and notes name it."""
+    """Read a zip file of a pose folder, such as a live session's camera.zip. Errors and notes name the zip file. The
+    arguments are those of `read_pose_folder`."""
     check_file(path)
     with TemporaryDirectory() as folder:
         try:

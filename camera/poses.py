@@ -1,4 +1,5 @@
-"""Checks of arrays of poses, intrinsics and actions, and the length of a video with a given number of poses.
+"""Checks of arrays of poses, intrinsics and actions (W, A, S, D flags), and the length of a video with a given number
+of poses.
 
 Poses are camera-to-world matrices [n, 4, 4] in OpenCV axes (x right, y down, z forward). Intrinsics are fx, fy, cx, cy
 in pixels of an 832x480 image, for a video of any size.
@@ -33,7 +34,7 @@ def frame_count(requested: int, n_poses: int | None = None, chunk: int = 1) -> i
 
 
 def with_last_row(matrices: np.ndarray) -> np.ndarray:
-    """Return matrices [n, 3, 4] with the row 0 0 0 1 added, as [n, 4, 4]; other arrays unchanged."""
+    """Return matrices [n, 3, 4] as [n, 4, 4], with the row 0 0 0 1 added. Return other arrays unchanged."""
     if matrices.ndim != 3 or matrices.shape[1:] != (3, 4):
         return matrices
     bottom = np.broadcast_to(np.array([0, 0, 0, 1], matrices.dtype), (len(matrices), 1, 4))
@@ -85,7 +86,8 @@ def lens_change(rows: np.ndarray) -> list[str]:
 
 
 def as_float64(values: ArrayLike, name: str, kinds: str = "fiu") -> np.ndarray:
-    """Return `values` as float64. Raises CameraError, with `name`, for ragged rows and dtypes outside `kinds`."""
+    """Return `values` as float64. Raises CameraError, which begins with `name`, for ragged rows and for dtypes whose
+    numpy kind is not in `kinds`."""
     try:
         array = np.asarray(values)
     except ValueError as error:

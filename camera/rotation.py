@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 OPENGL_TO_OPENCV = np.diag([1.0, -1.0, -1.0, 1.0])
 """The transform between OpenGL and OpenCV camera axes, in both directions: it reverses the y and z axes."""
 STRAIGHT = 1e-7
-"""A camera looks straight up or down if the cosine of its pitch is below this value."""
+"""The limit for the cosine of a camera's pitch below which the camera counts as looking straight up or down."""
 
 
 def rigid(rotations: np.ndarray, positions: np.ndarray) -> np.ndarray:
@@ -61,7 +61,8 @@ def from_angles(axes: str, degrees: ArrayLike) -> np.ndarray:
 
 
 def to_angles(rotation: np.ndarray) -> tuple[float, float, float]:
-    """Return the degrees about Y, X (-90 to 90) and Z of a rotation [3, 3], the inverse of `from_angles("YXZ", ...)`.
+    """Return the degrees about Y, X (-90 to 90) and Z of a rotation [3, 3]. This is the inverse of `from_angles("YXZ",
+    ...)`.
 
     The angle about Z is 0 for a camera that looks straight up or down.
     """
@@ -84,7 +85,8 @@ def from_quaternions(quaternions: ArrayLike) -> np.ndarray:
 
 
 def from_vectors(vectors: np.ndarray) -> np.ndarray:
-    """Return rotations [n, 3, 3] from rotation vectors [n, 3] along the axis, with the angle in radians as length."""
+    """Return rotations [n, 3, 3] from rotation vectors [n, 3]. The direction of a vector is the axis, and its length
+    the angle in radians."""
     from scipy.spatial.transform import Rotation
 
     return Rotation.from_rotvec(vectors).as_matrix()
@@ -103,7 +105,8 @@ def angle_deg(rotations: np.ndarray) -> np.ndarray:
 
 
 def slerp(start: np.ndarray, end: np.ndarray, fraction: np.ndarray) -> np.ndarray:
-    """Return rotations [n, 3, 3] on the shortest arcs from `start` [n, 3, 3] to `end`, at `fraction` [n], 0 to 1."""
+    """Return rotations [n, 3, 3] between `start` and `end` [n, 3, 3], on the shortest arcs, at `fraction` [n] of the
+    way, 0 to 1."""
     turn = to_vectors(np.swapaxes(start, -1, -2) @ end)
     return start @ from_vectors(fraction[:, None] * turn)
 

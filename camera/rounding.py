@@ -1,4 +1,4 @@
-"""Detection of rounding errors in pose files, so that they do not count as camera motion."""
+"""Detection of rounding errors in pose files, so that these errors do not count as camera motion."""
 
 import numpy as np
 
@@ -11,17 +11,17 @@ HALF = 2.0**-11
 """The relative rounding error of float16."""
 MOST_DIGITS = 9
 SAMPLE = 200
-"""The number of frames from which the rounding is estimated."""
+"""The number of frames that are examined to estimate the rounding."""
 EXACT = 1e-9
-"""Rotations count as exact if every element of R^T R - I is below this value."""
+"""The limit for every element of R^T R - I below which a rotation matrix R counts as exact."""
 
 
 class Rounding:
-    """The rounding error of the numbers [n, k] in a file, estimated from their digits or their `dtype`.
+    """The rounding error of the numbers [n, k] in a file, estimated from their decimal digits or their `dtype`.
 
-    `absolute` is half a unit of the last decimal place. `relative` is the relative error of float16, of float32, or of
-    the number of significant digits. Each is 0 for numbers without that kind of rounding. `decimals` is the number of
-    decimal places, or MOST_DIGITS + 1 if the numbers have more.
+    `absolute`: half a unit of the last decimal place. `relative`: the relative error of float16, of float32, or of the
+    number of significant digits. Each is 0 for numbers without that kind of rounding. `decimals`: the number of decimal
+    places, or MOST_DIGITS + 1 if the numbers have more.
     """
 
     def __init__(self, numbers: np.ndarray, dtype: np.dtype | None = None) -> None:
@@ -46,7 +46,8 @@ def _written(values: np.ndarray, form: str) -> bool:
 
 
 def position_error(away: float, rounding: Rounding, exact_turns: bool, inverted: bool) -> float:
-    """Return the largest distance that rounding can put between two positions of a camera that stands still.
+    """Return the largest distance between two positions that can come from rounding alone, for a camera that stands
+    still.
 
     away: the largest distance of a position from the origin.
     rounding: the rounding error of the numbers in the file.
@@ -68,11 +69,12 @@ def position_error(away: float, rounding: Rounding, exact_turns: bool, inverted:
 def remove_rounding(
     c2w: np.ndarray, numbers: np.ndarray, *, inverted: bool = False, dtype: np.dtype | None = None
 ) -> np.ndarray:
-    """Return poses [n, 4, 4] with all positions set to their median, if they differ only by rounding errors.
+    """Return poses [n, 4, 4] with all positions set to their median, if the positions differ only by rounding errors.
+    Return other poses unchanged.
 
-    Other poses are returned unchanged. `numbers` [n, ...] are the numbers in the file: matrices, or quaternions and
-    translations. `dtype` is the dtype of the numbers in the file. `inverted` is True for a file of world-to-camera
-    matrices. The tolerance is estimated from the digits or `dtype` of the numbers, and from the distance to the origin.
+    `numbers` [n, ...]: the numbers in the file, which are matrices, or quaternions and translations. `dtype`: their
+    dtype in the file. `inverted`: whether the file has world-to-camera matrices. The tolerance is estimated from the
+    digits or `dtype` of the numbers, and from the distance to the origin.
     """
     places = c2w[:, :3, 3]
     spread = np.ptp(places, axis=0).max(initial=0.0)
@@ -89,8 +91,8 @@ def remove_rounding(
 
 
 def make_rigid(matrices: np.ndarray) -> np.ndarray:
-    """Return matrices [n, 4, 4] with each 3x3 part replaced by the nearest rotation, if the difference is explained by
-    rounding. Return other matrices unchanged."""
+    """Return matrices [n, 4, 4] with each 3x3 part replaced by the nearest rotation. If the difference is too large for
+    a rounding error, return the matrices unchanged."""
     if not np.isfinite(matrices).all():
         return matrices
     skew = _skew(matrices).max(initial=0.0)

@@ -1,4 +1,4 @@
-"""The camera poses for one run of a causal model. A run begins a new video or continues one."""
+"""The camera poses for one run of a causal model, which begins a new video or continues one."""
 
 from dataclasses import dataclass
 
@@ -36,7 +36,8 @@ class CameraTrack:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Messages to the user about unused poses, too long steps, and other motion that the model cannot follow."""
+        """Messages to the user about unused poses, too long steps, and other camera motion that the model cannot
+        follow."""
         notes = []
         if self.given >= self.used + FRAMES_OF_ONE:
             notes.append(

@@ -1,4 +1,5 @@
-"""The doctor's checkup: facts about the machine, trials of kernels, their rates, and each release's expected speed."""
+"""The machine check of `lingbot-world doctor`: facts about the machine, tests of kernels, their speed, and the expected
+speed of each model release."""
 
 import logging
 from contextlib import suppress
@@ -21,24 +22,24 @@ from .machine import describe_machine
 from .recordings import replays_rightly
 
 NAIVE = 20.0
-"""The largest plausible ratio between the TFLOP/s of matrix products and of the VAE's convolutions. Above it, MIOpen
-(AMD's library for convolutions) probably uses its slow default kernel."""
+"""The largest plausible ratio between the TFLOP/s of matrix products and the TFLOP/s of the VAE's convolutions. Above
+it, MIOpen (AMD's library for convolutions) probably uses its slow default kernel."""
 WRONG = 0.1
-"""The relative error above which a kernel counts as wrong. Smaller errors come from low precision."""
+"""The relative error above which a kernel's result counts as wrong. Smaller errors come from low precision."""
 MOVED = Size(8192, 0, 16384)
-"""The matrix that is copied to measure a card's memory bandwidth: bf16 [8192, 16384]."""
+"""The size of the matrix that is copied to measure a GPU's memory bandwidth: bf16 [8192, 16384]."""
 BUS = 2**28
 SLOWEST = 1e-3
-"""The assumed rate, in TFLOP/s, of work for which no kernel passes the accuracy test."""
+"""The assumed rate, in TFLOP/s, of an operation for which no kernel passes the accuracy test."""
 
 
 @dataclass(frozen=True)
 class Checkup:
-    """The result of a checkup.
+    """The result of a machine check. An operation is for example linear, attention or convolution.
 
     facts: the facts about the machine, by name.
-    trials: the tests of kernels, by kind of work.
-    rates: the rate of the chosen kernel, by kind of work.
+    trials: the tests of kernels, by operation.
+    rates: the rate of the chosen kernel, by operation.
     rows: the expected speed of the causal releases, for each setting.
     advice: recommendations for the user.
     base: the expected speed of the base model.
@@ -64,7 +65,7 @@ class Checkup:
 
     @property
     def presets(self) -> dict[str, Row]:
-        """The recommended setting of each model that fits on the card, by the model's name."""
+        """The recommended estimate (setting and speed) of each model that fits on the GPU, by the model's name."""
         found = {model: preset(self.rows, model) for model in dict.fromkeys(row.model for row in self.rows)}
         return {model: row for model, row in found.items() if row is not None}
 
@@ -94,8 +95,8 @@ def row_values(row: Row) -> dict[str, Any]:
 def check(device: torch.device, folder: Path | None = None) -> Checkup:
     """Check a machine and return the results. The check takes 5 s on a CPU, and up to 30 s on a GPU the first time.
 
-    `folder`: a folder on the disk to measure, by default the cache folder. Raises InputError for an invalid value of
-    the environment variable LINGBOT_WORLD_KERNELS.
+    `folder`: a folder on the disk whose speed is measured, by default the cache folder. Raises InputError for an
+    invalid value of the environment variable LINGBOT_WORLD_KERNELS.
     """
     settings()
     on_gpu, card = device.type == "cuda", card_of(device)
@@ -113,8 +114,8 @@ def check(device: torch.device, folder: Path | None = None) -> Checkup:
 def _expected(device: torch.device, found: dict[Work, Rate], facts: dict[str, Any]) -> tuple[list[Row], list[Row]]:
     """Return the expected speed of the causal releases and of the base model.
 
-    `found` are the rates measured at the matrix sizes of the 1.3B model. The rates at the sizes of the 14B model are
-    measured here.
+    `found`: the rates measured at the matrix sizes of the 1.3B model. The rates at the sizes of the 14B model are
+    measured here. `facts`: the facts about the machine.
     """
     unknown = Rates(SLOWEST, SLOWEST, SLOWEST, SLOWEST, SLOWEST, bandwidth(device), bus(device), facts["memory_total"])
     small = large = _with_rates(unknown, device, found)
@@ -124,7 +125,7 @@ def _expected(device: torch.device, found: dict[Work, Rate], facts: dict[str, An
 
 
 def _with_rates(known: Rates, device: torch.device, found: dict[Work, Rate]) -> Rates:
-    """Return `known` with its rates replaced by the measured rates `found`, for each kind of work that was measured."""
+    """Return `known`, with the measured rates `found` in place of its own for each operation that was measured."""
 
     def of(default: float, *works: Work) -> float:
         return next((found[work].tflops or default for work in works if work in found and found[work].tflops), default)
@@ -169,8 +170,8 @@ def _sage_replays(device: torch.device) -> str:
 def advice(
     facts: dict[str, Any], found: dict[Work, tuple[Trial, ...]], measured: dict[Work, Rate], device: torch.device
 ) -> list[str]:
-    """Return recommendations for a machine as a list of sentences. `found` has the tests of kernels and `measured` the
-    best rates, both by kind of work."""
+    """Return recommendations for a machine as a list of sentences. `found`: the tests of kernels. `measured`: the rates
+    of the best kernels. Both are by operation, such as attention."""
     said = []
     held, total = facts.get("memory_held_elsewhere", 0), facts.get("memory_total", 1)
     if held > 0.15 * total:

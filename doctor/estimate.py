@@ -1,5 +1,5 @@
-"""An estimate of the time of a chunk, in seconds, from a card's rates. It adds up matrix products, attention, the VAE,
-memory traffic and kernel launches. Copies of weights over the bus run in parallel."""
+"""An estimate of the seconds that a chunk takes, from the kernel rates of a GPU. It adds up matrix products, attention,
+the VAE, memory traffic and kernel launches. Copies of weights over the bus run in parallel."""
 
 import math
 from typing import NamedTuple
@@ -13,25 +13,25 @@ from ..pipeline.rollout_memory import DecoderSettings, RolloutMemory, RolloutWor
 from ..pipeline.world import WorldMemory
 
 VAE_PIXEL = 8.42e6
-"""The number of operations of the VAE for each pixel of a frame. 16 frames of 464x832 take 52 TFLOP."""
+"""The number of floating-point operations of the VAE for each pixel of a frame. 16 frames of 464x832 take 52 TFLOP."""
 VAE_WIDTH = 96
 ROW_PASSES = 58
 """The number of times that a block reads or writes an activation [tokens, dim] in 16 bits, apart from matrix products
 and attention. It was measured on an RTX 5090, where these passes take 0.09 s for each chunk."""
 LAUNCHES, LAUNCHES_8_BITS = 16, 33
-"""The number of kernels and memory fills in a block: LAUNCHES in exact arithmetic, LAUNCHES_8_BITS with comfy-kitchen's
-8-bit products and attention. Both were counted by tools/cards/try_kernels.py on an H100 that imitated a card of compute
-capability 8.6."""
+"""The number of kernels and memory fills in a transformer block: LAUNCHES with 16-bit matrix products, LAUNCHES_8_BITS
+with comfy-kitchen's 8-bit products and attention. Both were counted by tools/cards/try_kernels.py on an H100 that
+imitated a GPU of compute capability 8.6."""
 LAUNCH, LAUNCH_RECORDED = 9e-6, 1.5e-6
-"""The least seconds that a kernel takes: LAUNCH if Python launches it, LAUNCH_RECORDED in a CUDA graph."""
+"""The shortest time of a kernel in seconds: LAUNCH if Python launches it, LAUNCH_RECORDED in a CUDA graph."""
 HELD_BY_OTHERS = 1e9
-"""The bytes of a card's memory that are assumed to be used by the desktop and by CUDA itself."""
+"""The bytes of GPU memory that are assumed to be used by the desktop and by CUDA itself."""
 FOUR_BIT = 0.57
 """The average number of bytes of a weight in NF4, including the quantization scales."""
 
 
 class Rates(NamedTuple):
-    """The rates of kernels on a card, and the size of its memory.
+    """The rates of kernels on a GPU, and the size of its memory.
 
     linear, linear_8bit: matrix products in 16 and in 8 bits, in TFLOP/s.
     attention, attention_8bit: attention in 16 and in 8 bits, in TFLOP/s.
@@ -54,7 +54,7 @@ class Rates(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """The setting of a chunk.
+    """The settings with which a chunk of video is generated.
 
     size: the height and width of the video in pixels.
     frames: the latent frames of the chunk.
@@ -112,8 +112,8 @@ class Seconds(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """The placement of a model in memory. `where`: a description of the placement, such as "all on the card".
-    `fetched`: the bytes that each forward copies from host memory; 0 if all data is on the card."""
+    """Where a model's weights and its keys and values are stored. `where`: a description, such as "all on the card".
+    `fetched`: the bytes that each forward copies from host memory; 0 if all data is on the GPU."""
 
     where: str
     fetched: int = 0
@@ -139,20 +139,21 @@ PRESETS = (
     Setting((304, 528), window=12),
     Setting((304, 528), window=6, sink=1),
 )
-"""The settings to choose from, the best quality first and the fastest last. A card's preset is the first setting that
-fits and is fast enough."""
+"""The settings that are compared, from the best quality to the highest speed. The recommended setting for a GPU is the
+first one that fits and is fast enough."""
 BASE_VIDEO = Setting((480, 832), frames=21, window=21, forwards=80)
 """The setting of a five-second video by the base model: 81 frames in 40 guided steps, each with two forwards. All
 tokens attend to all others."""
 BASE_WORK = 3.9e9
-"""The bytes that a forward of the base model uses besides its weights, for the video BASE_VIDEO."""
+"""The bytes of GPU memory that a forward of the base model uses besides its weights, for the video BASE_VIDEO."""
 FAST_ENOUGH = 6.0
 """The frame rate, in frames per second, from which an interactive walk feels fluent."""
 
 
 def worked_out(config: ModelConfig, setting: Setting, rates: Rates, fetched: int = 0) -> Seconds:
-    """Return the estimated seconds of a chunk for a model and a setting, on a card with these rates. `fetched`: the
-    bytes that each forward copies from host memory while it computes."""
+    """Return the estimated seconds of a chunk for a model with this `config` on a GPU with these `rates`. `setting`:
+    the size of the video and other settings. `fetched`: the bytes that each forward copies from host memory while it
+    computes."""
     tokens, keys, blocks = setting.tokens, setting.keys, config.num_layers * setting.forwards
     linear, attention, launches = rates.linear, rates.attention, LAUNCHES
     if setting.eight_bit:
@@ -173,10 +174,10 @@ def worked_out(config: ModelConfig, setting: Setting, rates: Rates, fetched: int
 
 
 def fits(config: ModelConfig, weight: float, setting: Setting, memory: float) -> Fit | None:
-    """Return the placement of a model on a card for a `setting`, or None if the model does not fit.
+    """Return the placement of a model on a GPU for a `setting`, or None if the model does not fit.
 
-    `weight` is the number of bytes of a stored weight. `memory` is the card's memory in bytes. Four placements are
-    tried in this order: all on the card; keys and values in 8 bits; keys and values in host memory; keys, values and
+    `weight`: the average number of bytes of a stored weight. `memory`: the GPU's memory in bytes. Four placements are
+    tried in this order: all on the GPU; keys and values in 8 bits; keys and values in host memory; keys, values and
     weights in host memory.
     """
     work = _work(config, setting)
@@ -204,10 +205,10 @@ def _work(config: ModelConfig, setting: Setting) -> RolloutWork:
 
 
 class Row(NamedTuple):
-    """The estimate for one model and setting on a card.
+    """The estimated speed of one model with one setting on a GPU.
 
     model: a key of MODELS, or "base" for the base model.
-    setting: the setting of a chunk.
+    setting: the settings of a chunk.
     fit: the placement of the model in memory; None if the model does not fit.
     seconds: the time of a chunk; None if the model does not fit.
     """
@@ -224,9 +225,9 @@ class Row(NamedTuple):
 
 
 def rows_of(small: Rates, large: Rates | None = None) -> list[Row]:
-    """Return the estimates for each model in MODELS and each setting in PRESETS, in exact and 8-bit arithmetic.
+    """Return the estimates for each model in MODELS and each setting in PRESETS, each in 16 bits and in 8 bits.
 
-    `small`: a card's rates at the matrix sizes of the 1.3B model. `large`: the rates at the sizes of the 14B model, by
+    `small`: a GPU's rates at the matrix sizes of the 1.3B model. `large`: the rates at the sizes of the 14B model, by
     default the same as `small`.
     """
     rows = []
@@ -240,8 +241,8 @@ def rows_of(small: Rates, large: Rates | None = None) -> list[Row]:
 
 
 def base_rows(rates: Rates) -> list[Row]:
-    """Return two estimates for a video by the base model with 4-bit weights: in exact and in 8-bit arithmetic. Blocks
-    that do not fit on the card are copied from host memory in every forward."""
+    """Return two estimates for a video by the base model with 4-bit weights: with 16-bit and with 8-bit matrix
+    products. Blocks that do not fit on the GPU are copied from host memory in every forward."""
     config = MODELS["14B"][1]
     stored = int(FOUR_BIT * sum(math.prod(shape) for shape in config.parameter_shapes().values()))
     room = rates.memory - HELD_BY_OTHERS - BASE_WORK

@@ -1,6 +1,6 @@
-"""The published figures of common cards.
+"""The published rates of common GPUs.
 
-A kernel reaches a fraction of a card's published rate. The fractions come from measurements by other people. On an RTX
+A kernel reaches a fraction of a GPU's published rate. The fractions come from measurements by other people. On an RTX
 5090, matrix products reach 176 to 229 TFLOP/s in bf16, 375 to 430 in fp8 and 537 to 648 in int8. Exact attention
 reaches 184 TFLOP/s, 8-bit attention 524, and the VAE 173. On Strix Halo a chunk takes 0.8 s, of which attention takes
 44 % and matrix products 38 %.
@@ -12,7 +12,7 @@ from .estimate import Rates
 
 
 class Shares(NamedTuple):
-    """The fractions of a card's published rates that kernels reach.
+    """The fractions of a GPU's published rates that kernels reach.
 
     linear, attention, convolution: fractions of the fp16 rate.
     int8, fp8: fractions of the int8 and of the fp8 rate.
@@ -34,7 +34,7 @@ RADEON = Shares(0.57, 0.50, 0.0, 0.42, 0.42, 0.23)
 
 
 class Published(NamedTuple):
-    """The published figures of a card.
+    """The published data of a GPU.
 
     memory: the size of the memory in GB.
     bandwidth: the bandwidth of the memory in GB/s.

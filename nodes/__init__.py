@@ -1,4 +1,5 @@
-"""ComfyUI's node classes (V3 schema). They define names, texts and sockets; the computation is in `host`."""
+"""ComfyUI's node classes (V3 schema). They define the nodes' names, texts and sockets; the package `host` computes the
+results."""
 
 from importlib import import_module
 
@@ -17,13 +18,14 @@ folders.register()
 
 
 class LingBotWorldExtension(ComfyExtension):
-    """The extension that lists the pack's node classes for ComfyUI. Nodes that need a missing part of ComfyUI are left
-    out. A second copy of the pack lists no nodes."""
+    """The extension object from which ComfyUI gets this pack's node classes. Nodes that need a missing part of ComfyUI
+    are left out. If the pack is installed twice, the second copy lists no nodes."""
 
     modules = MODULES
 
     async def on_load(self) -> None:
-        """Register the pack's HTTP routes and write the example image. ComfyUI calls this when its server runs."""
+        """Register the pack's HTTP routes and write the example image into ComfyUI's input folder. ComfyUI calls this
+        method when its server starts."""
         from server import PromptServer
 
         self.modules = () if installed.gives_way() else MODULES

@@ -1,4 +1,5 @@
-"""The inputs and sockets that several nodes share, such as the sockets LINGBOT_CAMERA and LINGBOT_STATE."""
+"""The inputs and sockets that several nodes share, such as the sockets LINGBOT_CAMERA (a camera path) and LINGBOT_STATE
+(a saved state)."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,8 +14,8 @@ from ..options import CHUNKS, FRAMES, KEY_VALUE_MODES
 CATEGORY = "LingBot-World/camera"
 Camera, State = io.Custom("LINGBOT_CAMERA"), io.Custom("LINGBOT_STATE")
 AS_TRAINED, UNSET = "as the model was trained", -1
-"""The values that select the setting that the model was trained with: AS_TRAINED for the size of a chunk, UNSET for the
-size of a window or sink."""
+"""The input values that select the setting with which the model was trained: AS_TRAINED for the size of a chunk, UNSET
+for the size of a window or sink."""
 
 
 def whole(name: str, bounds: tuple[int, int, int], tooltip: str, **more: Any) -> io.Int.Input:
@@ -42,7 +43,7 @@ def _shown(name: str, tooltip: str) -> dict[str, Any]:
 
 
 def camera_outputs(*more: io.Output) -> list[io.Output]:
-    """Return the outputs of a node that makes a camera path: the path, its number of frames, then `more`."""
+    """Return the outputs of a node that makes a camera path: the path, its number of frames, and the outputs `more`."""
     return [
         Camera.Output("camera", display_name="camera", tooltip="The camera path, for Apply Camera."),
         io.Int.Output(
@@ -53,15 +54,17 @@ def camera_outputs(*more: io.Output) -> list[io.Output]:
 
 
 def frames_input(tooltip: str, default: int = FRAMES, least: int = 5) -> io.Int.Input:
-    """Return an input for a number of video frames with the minimum `least`. The step is 4 if `least` is 4n+1, else 1.
+    """Return an input for a number of video frames with the minimum `least`. The input's step is 4 if `least` is 4n+1,
+    else 1.
 
-    The step of 4 gives only values 4n+1, because the canvas rounds to `least` plus a multiple of the step.
+    With a step of 4 only values 4n+1 can be set, because the canvas rounds to `least` plus a multiple of the step.
     """
     return whole("frames", (least, default, MOST_FRAMES), tooltip, step=4 if least % 4 == 1 else 1)
 
 
 def seed_input(tooltip: str, most: int = 2**64 - 1, **more: Any) -> io.Int.Input:
-    """Return a seed input that keeps its value from run to run. `most`: the largest seed. `more`: further options."""
+    """Return a seed input that ComfyUI does not change between runs. `most`: the largest seed. `more`: further options
+    of the input."""
     return whole("seed", (0, 0, most), tooltip, **{"control_after_generate": io.ControlAfterGenerate.fixed, **more})
 
 
@@ -75,7 +78,8 @@ def drawing_size() -> list[io.Int.Input]:
 
 
 def fov_input(default: float = DEFAULT_FOV_DEG, least: float = 1.0, more: str = "") -> io.Float.Input:
-    """Return an input, of at least `least`, for the horizontal field of view in degrees. `more` extends the tooltip."""
+    """Return an input for the horizontal field of view in degrees. `least`: its minimum. `more`: text that is appended
+    to the tooltip."""
     tooltip = f"Horizontal field of view in degrees. 79 is the lens of the official examples.{more}"
     return number("fov_deg", (least, default, 170.0), tooltip, display_name="field of view", step=0.5, advanced=True)
 
@@ -87,12 +91,14 @@ def easing_input() -> io.Combo.Input:
 
 
 def latent_frames_input(name: str, tooltip: str) -> io.Int.Input:
-    """Return an input for the size of a window or a sink in latent frames. UNSET selects the model's own size."""
+    """Return an input named `name` for the size of a window or a sink in latent frames. The value UNSET selects the
+    model's own size."""
     return whole(name, (UNSET, UNSET, 10_000), tooltip, advanced=True)
 
 
 def chunk_input(tooltip: str, **more: bool) -> io.Combo.Input:
-    """Return an input for the size of a chunk in latent frames. AS_TRAINED selects the model's own size."""
+    """Return an input for the size of a chunk in latent frames. The value AS_TRAINED selects the model's own size.
+    `more`: further options."""
     return choice("chunk", [AS_TRAINED, *map(str, CHUNKS)], tooltip, **more)
 
 
@@ -102,6 +108,6 @@ def kv_cache_input(tooltip: str) -> io.Combo.Input:
 
 
 def upload_to(kind: str) -> dict[str, str]:
-    """Return the `extra_dict` for a file combo that has an upload button and accepts dropped files. `kind` is the kind
-    of files, a key of `host.files.uploads.LISTS`."""
+    """Return the argument `extra_dict` for a combo input of files. It adds an upload button and lets the user drop
+    files on the node. `kind`: the kind of files, a key of `host.files.uploads.LISTS`."""
     return {"lingbot_upload": kind}

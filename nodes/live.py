@@ -20,7 +20,7 @@ from .refusal import NamesToCheck, refusal
 from .rollout import request
 
 WAIT = 30
-"""The default time in seconds that a run waits for the page to connect."""
+"""The default time in seconds that a run waits for the page in the browser to connect."""
 VAE_ALONE = "the VAE"
 ME, PATH = "me, or else the recorded path", "the recorded path"
 

@@ -9,7 +9,7 @@ from ..host.files.folders import fingerprint
 
 
 class NamesToCheck(list[str]):
-    """A list of combo options that contains every name: `in` is always true.
+    """A list of combo options for which `in` is always true.
 
     ComfyUI therefore accepts names that are not in the list, and the node's own check can reject them with a better
     message.
@@ -22,7 +22,7 @@ class NamesToCheck(list[str]):
 def refusal(check: Callable[..., object], *arguments) -> bool | str:
     """Return True if `check(*arguments)` passes, else the message of its LingBotError or OSError.
 
-    An argument is None if a linked node supplies its value later. In this case return True without a call of `check`.
+    An argument is None if a linked node supplies its value later. In this case return True without calling `check`.
 
     ComfyUI repeats a message for each parameter of a node's `validate_inputs`. Most nodes therefore have one parameter
     there, and read the other inputs from `host.prompt.queue.known_inputs`.
@@ -39,7 +39,8 @@ def refusal(check: Callable[..., object], *arguments) -> bool | str:
 
 
 def fingerprint_of(find: Callable[..., Path | Iterable[Path | None]], *arguments) -> str:
-    """Return the fingerprint of the files that `find(*arguments)` returns, or an empty string if it is unknown.
+    """Return the fingerprint of the files that `find(*arguments)` returns, by which ComfyUI notices changed files.
+    Return "" if it is unknown.
 
     It is unknown if a file is missing, which `validate_inputs` reports. It is also unknown if an argument is None,
     because a linked node supplies the value later.

@@ -1,4 +1,5 @@
-"""The node LingBotWorldRollout. It makes a causal model's video chunk by chunk, and another run can continue it."""
+"""The node LingBotWorldRollout. It makes a causal model's video chunk by chunk. A later run can continue the video from
+its saved state."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -35,9 +36,10 @@ THE_RELEASES = 0.0
 
 
 def request(frames: int, chunk: str, window: int, sink: int, **others: Any) -> "RolloutRequest":
-    """Return the RolloutRequest of a node's inputs.
+    """Return the RolloutRequest for a node's inputs.
 
-    A `chunk` of AS_TRAINED, and a `window` or `sink` of UNSET, become None. `others` are further fields.
+    A `chunk` of AS_TRAINED, and a `window` or `sink` of UNSET, become None, which selects the model's own size.
+    `others` are further fields of the request.
     """
     from ..pipeline.spec import RolloutRequest
 
@@ -236,8 +238,8 @@ def _joined(indices: tuple[int, ...]) -> str:
 
 
 def _indices(steps: str, custom: str) -> tuple[int, ...] | None:
-    """Return the indices of the steps in the schedule, or None for the model's own. `steps` is the choice and `custom`
-    the user's text. Raises InputError for an invalid text."""
+    """Return the indices of the denoising steps in the schedule, or None for the model's own. `steps`: the value of the
+    combo input. `custom`: the user's text, used if `steps` is CUSTOM. Raises InputError for an invalid text."""
     if steps != CUSTOM:
         return STEPS[steps]
     try:

@@ -263,8 +263,8 @@ def _schedule(steps: int, shift: float, solver: SolverName, denoise: float) -> t
     """Return the sigmas [steps + 1] and the integer timesteps [steps] of a schedule.
 
     With a `denoise` below 1 the result is the end of a schedule of steps / denoise steps, as in ComfyUI's KSampler and
-    BasicScheduler. Raises InputError for an invalid number. The check is made here, because a linked node supplies its
-    value only during the run.
+    BasicScheduler. Raises InputError for an invalid number. ComfyUI does not check these numbers if a linked node
+    supplies them.
     """
     from ..sampling import flow_sigmas, flow_timesteps
 

@@ -1,4 +1,5 @@
-"""The nodes LingBotWorldSaveState and LingBotWorldLoadState, for a causal video that a later session continues."""
+"""The nodes LingBotWorldSaveState and LingBotWorldLoadState. They save and load the state from which a later session
+continues a causal model's video."""
 
 from comfy_api.latest import io
 

@@ -1,5 +1,5 @@
-"""The nodes LingBotWorldTextEncode and LingBotWorldLoadTextEncoder. The first encodes prompts with a streamed text
-encoder, and the second loads the text encoder as a CLIP."""
+"""The nodes LingBotWorldTextEncode and LingBotWorldLoadTextEncoder. The first encodes prompts with a text encoder that
+is streamed block by block, and the second loads the text encoder as a CLIP."""
 
 from pathlib import Path
 
@@ -44,17 +44,17 @@ def _paths(text_encoder: str, tokenizer: str) -> tuple[Path, Path]:
 
 
 def _check_files(text_encoder: str) -> None:
-    """Raise LingBotError for a text encoder or tokenizer that is missing or of another kind.
+    """Raise LingBotError if the text encoder or its tokenizer is missing or of another kind.
 
-    The checked tokenizer is the one for the choice AUTO, because the node's own choice is unknown here.
+    The checked tokenizer is the one that the choice AUTO selects, because the node's own choice is unknown here.
     """
     open_weights(folders.resolve_text_encoder(text_encoder))
     find_tokenizer(_paths(text_encoder, folders.AUTO)[1])
 
 
 class _WithFiles:
-    """The common base of both text nodes. It rejects invalid files before the run, and makes ComfyUI run a node again
-    after a file has changed."""
+    """The common base class of both text nodes. It rejects invalid files before the run, and makes ComfyUI run a node
+    again after a file has changed."""
 
     @classmethod
     def validate_inputs(cls, text_encoder) -> bool | str:

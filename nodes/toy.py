@@ -1,4 +1,5 @@
-"""The node LingBotWorldToyPackage. It provides tiny trained models for a test of the installation."""
+"""The node LingBotWorldToyPackage. It writes a package of tiny trained models, with which the user can test the
+installation."""
 
 from comfy_api.latest import io, ui
 

@@ -25,7 +25,7 @@ LARGEST_BINARY = 4 * 2**30  # most of images.bin is points, which the reader ski
 
 COLMAP_FILES = ("images.bin", "images.txt", "cameras.bin", "cameras.txt")
 SHORTEST = 1e-6
-"""A quaternion is refused if its length is below SHORTEST or above 1 / SHORTEST."""
+"""The limit for the length of a quaternion. A length below SHORTEST or above 1 / SHORTEST is an error."""
 POINT = struct.calcsize("<ddq")
 
 FIELDS = (
@@ -41,7 +41,7 @@ FIELDS = (
 
 
 class _Camera(NamedTuple):
-    """A camera of COLMAP.
+    """A camera in COLMAP's cameras file.
 
     model: the name of the camera model.
     size: the width and height of the images in pixels.
@@ -57,10 +57,11 @@ class _Camera(NamedTuple):
 
 def read_colmap(path: Path, convention: Convention) -> CameraFile:
     """Read a camera path from COLMAP's images and cameras files, .bin or .txt. Poses are ordered by image name.
+    `convention`: the convention of the matrices.
 
     `path` is one of the files or a folder. In a project's folder the files are searched for in sparse/0, sparse,
-    colmap/sparse/0, colmap and 0. Raises CameraError if the images file is missing or invalid. A fault of the cameras
-    file becomes the `lens_fault` of the result.
+    colmap/sparse/0, colmap and 0. Raises CameraError if the images file is missing or invalid. If the cameras file has
+    a fault, the result's `lens_fault` describes it.
     """
     folder = model_folder(path) if path.is_dir() else path.parent
     binary = path.suffix.lower() == ".bin" if path.is_file() else (folder / "images.bin").is_file()
@@ -86,8 +87,8 @@ def model_folder(folder: Path) -> Path:
 
 
 def _other_models(folder: Path) -> tuple[str, ...]:
-    """Return a note for the user if COLMAP made several models, of which only the one in `folder` is read. COLMAP
-    writes models that it cannot join into numbered folders next to each other."""
+    """Return a note for the user if COLMAP made several models, of which only the one in `folder` is read. If COLMAP
+    cannot join parts of a scene, it writes each part as a model into a numbered folder."""
     files = [file for name in COLMAP_FILES[:2] for file in folder.parent.glob(f"[0-9]*/{name}")]
     others = sorted({file.parent.name for file in files})
     if not folder.name.isdigit() or len(others) < 2:
@@ -96,8 +97,8 @@ def _other_models(folder: Path) -> tuple[str, ...]:
 
 
 def _read_lens(cameras_file: Path, used: Sequence[str], images_file: Path) -> Lens:
-    """Return fx, fy, cx, cy [n, 4] of each image in pixels of an 832x480 image, and notes for the user. Raises
-    CameraError for a missing or non-pinhole camera."""
+    """Return the lens fx, fy, cx, cy [n, 4] of each image in pixels of an 832x480 image, and notes for the user.
+    `used`: the camera id of each image. Raises CameraError for a missing or non-pinhole camera."""
     cameras = (_binary_cameras if cameras_file.suffix == ".bin" else _text_cameras)(cameras_file)
     if missing := next((camera for camera in used if camera not in cameras), None):
         raise CameraError(f"{images_file}: taken by camera {missing}, which {cameras_file.name} lacks")
@@ -154,7 +155,7 @@ def _text_images(path: Path) -> list[tuple[str, list[float], list[float], str]]:
 
 
 def _is_points(fields: Sequence[str]) -> bool:
-    """Return whether a line of images.txt lists 2D points, each as x, y and the integer id of a 3D point."""
+    """Return whether a line of images.txt lists 2D points: for each its x, its y and the integer id of a 3D point."""
     if len(fields) % 3:
         return False
     try:
@@ -165,8 +166,8 @@ def _is_points(fields: Sequence[str]) -> bool:
 
 
 def _image(name: str, pose: Sequence[float], camera: str, where: str) -> tuple[str, list[float], list[float], str]:
-    """Return the name, quaternion xyzw, translation and camera id of an image. `pose` holds the quaternion wxyz and the
-    translation as in the file; `where` names the line in errors."""
+    """Return the name, quaternion xyzw, translation and camera id of an image. `pose`: the quaternion wxyz and the
+    translation as in the file. `camera`: the camera id. `where`: the line in errors."""
     w, x, y, z, *shift = pose
     length = math.hypot(w, x, y, z)
     if not SHORTEST < length < 1 / SHORTEST:
@@ -209,7 +210,8 @@ def _binary_images(path: Path) -> list[tuple[str, list[float], list[float], str]
 
 
 def _read_numbers(file: IO[bytes], form: str, path: Path) -> tuple:
-    """Read little-endian numbers in the struct format `form`. Raises CameraError at the end of the file."""
+    """Read little-endian numbers in the struct format `form` from the binary `file`. Raises CameraError at the end of
+    the file. `path`: the file's name in errors."""
     data = file.read(struct.calcsize(f"<{form}"))
     try:
         return struct.unpack(f"<{form}", data)

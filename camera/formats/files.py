@@ -173,7 +173,7 @@ def read_camera(
 def _read_as_it_looks(
     path: Path, convention: str | None, image_size: tuple[int, int] | None, fov_deg: float | None
 ) -> tuple[CameraPath, list[str]]:
-    """Read a camera path in the detected format. Error messages name that format."""
+    """Read a camera path in the format that the file's name and content suggest. Error messages name this format."""
     format = format_of(path)
     if not path.exists():
         raise CameraError(f"{path}: no such file or folder")

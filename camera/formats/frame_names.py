@@ -22,7 +22,7 @@ def words_and_numbers(name: str) -> list[str | int]:
 
 def refuse_gaps(indices: Sequence[float] | np.ndarray, name: str) -> None:
     """Raise CameraError if frame numbers or times [n] have a gap or do not rise. A gap is a step above 1.5 times the
-    median step. `name` begins the message."""
+    median step. `name`: the beginning of the message."""
     if gap := _gap(indices):
         raise CameraError(f"{name}: frames are missing or out of order between {gap[0]:.10g} and {gap[1]:.10g}")
 
@@ -52,7 +52,8 @@ def in_name_order(frames: Sequence[T], name: Callable[[T], str], where: str) -> 
 
 
 def in_time_order(frames: list[Mapping], keys: Sequence[str], path: Path, *, even: bool = True) -> list[Mapping]:
-    """Return the frames sorted by the first of the `keys` that every frame has; unchanged without such a key.
+    """Return the frames sorted by the first key of `keys` that every frame has. Without such a key the order is
+    unchanged.
 
     Raises CameraError, which begins with `path`, for a value that is not a finite number. If `even` is true, a gap
     between the values is an error too (see `refuse_gaps`).
@@ -68,10 +69,11 @@ def in_time_order(frames: list[Mapping], keys: Sequence[str], path: Path, *, eve
 
 
 def _even_order(columns: np.ndarray) -> np.ndarray | None:
-    """Return the order, int [n], that sorts n frames by one of the k numbers in their names; None if no number fits.
+    """Return the order, int [n], of n frames by one of the k numbers in their file names; None if no number is
+    suitable.
 
-    A column of the numbers [n, k] fits if it rises without gaps in this order, while the columns to the left of it
-    never fall. The first column that fits is used.
+    A column of the numbers [n, k] is suitable if it rises without gaps in this order, while the columns to the left of
+    it never fall. The first suitable column is used.
     """
     for at, column in enumerate(columns.T):
         order = np.argsort(column, kind="stable")
@@ -81,7 +83,7 @@ def _even_order(columns: np.ndarray) -> np.ndarray | None:
 
 
 def _columns(names: Sequence[str], pattern: re.Pattern[str]) -> np.ndarray | None:
-    """Return the numbers [n, k] in the names. Return None if the names also differ in their text."""
+    """Return the numbers [n, k] in n names that are otherwise equal. Return None if the names differ in their text."""
     parts = [pattern.split(name) for name in names]
     if len({tuple(each[::2]) for each in parts}) > 1:
         return None
@@ -89,7 +91,7 @@ def _columns(names: Sequence[str], pattern: re.Pattern[str]) -> np.ndarray | Non
 
 
 def _gap(indices: Sequence[float] | np.ndarray) -> tuple[float, float] | None:
-    """Return the numbers before and after the first gap or step backwards, or None without a gap."""
+    """Return the two numbers around the first gap or step backwards. Return None without a gap."""
     values = np.asarray(indices, dtype=np.float64)
     steps = np.diff(values)
     if not len(steps):

@@ -20,9 +20,9 @@ from .scans import LENSES, NAMES, matrix_lens, refuse_two_lenses
 
 DISTORTION = ("k1", "k2", "k3", "k4", "k5", "k6", "p1", "p2")
 ANGLES = {"x_fov": np.pi / 180, "camera_angle_x": 1.0, "y_fov": np.pi / 180, "camera_angle_y": 1.0}
-"""The fields of view in transforms.json, with the factor that converts each to radians."""
+"""The fields of transforms.json that state a field of view, each with the factor that converts it to radians."""
 OTHER_NAMES = {other: usual for usual, *others in NAMES.values() for other in others}
-"""Nerfstudio's names of fields in transforms.json, by the names that other programs use."""
+"""The names of fields in other programs' files, each with nerfstudio's name of the field in transforms.json."""
 ACROSS, DOWN = ("x_fov", "fl_x", "camera_angle_x"), ("y_fov", "fl_y", "camera_angle_y")
 """The fields of transforms.json that determine the horizontal (ACROSS) and the vertical (DOWN) focal length, in order
 of preference."""
@@ -62,8 +62,8 @@ LENS_SIDES = np.array([LENS_WIDTH, LENS_HEIGHT, LENS_WIDTH, LENS_HEIGHT])
 
 
 def read_transforms(path: Path, convention: Convention) -> CameraFile:
-    """Read transforms.json of nerfstudio or instant-ngp. `path` is the file or its folder. Matrices are camera-to-world
-    in OpenGL axes.
+    """Read transforms.json of nerfstudio or instant-ngp. `path`: the file or its folder. `convention`: the convention
+    of the matrices, usually camera-to-world in OpenGL axes.
 
     Frames are ordered by file name, or by time if they have no file names. The lens is the same for all frames or
     differs by frame. Raises CameraError for a missing or invalid file.
@@ -85,10 +85,11 @@ def read_transforms(path: Path, convention: Convention) -> CameraFile:
 
 
 def _merge(data: Mapping, frame: Mapping, where: str) -> dict[str, Any]:
-    """Return the fields of a frame, completed by the fields `data` that all frames share, under nerfstudio's names.
+    """Return the fields of a frame under nerfstudio's names. Missing fields are taken from `data`, the fields that all
+    frames share.
 
-    Raises CameraError, which begins with `where`, for fields that contradict each other.
     A focal length or field of view in the frame replaces every one of the same direction (ACROSS or DOWN) in `data`.
+    Raises CameraError, which begins with `where`, for fields that contradict each other.
     """
     refuse_two_lenses(data, where)
     refuse_two_lenses(frame, where)
@@ -100,7 +101,7 @@ def _merge(data: Mapping, frame: Mapping, where: str) -> dict[str, Any]:
 
 
 def _by_usual_names(fields: Mapping) -> dict[str, Any]:
-    """Return the fields that are not null, and add the lens and the image size under nerfstudio's names.
+    """Return the fields that are not null, with the lens and the image size also under nerfstudio's names.
 
     A 3x3 lens matrix becomes fl_x, fl_y, cx and cy. A field that already has nerfstudio's name takes precedence.
     """
@@ -139,8 +140,8 @@ def _transforms_lens(frame: Mapping, where: str) -> np.ndarray:
 
 
 def _contradiction(frame: Mapping, where: str) -> list[str]:
-    """Return a list with a note if two fields state focal lengths of the same direction that differ by over 2 %; else
-    an empty list."""
+    """Return a list with a note if two fields of the frame state focal lengths of the same direction (horizontal or
+    vertical) that differ by over 2 %; else an empty list."""
     for names, side in zip((ACROSS, DOWN), _image_size(frame, where), strict=True):
         stated = [name for name in names if name in frame]
         focals = [_focal(frame, (name,), side, where) or 0.0 for name in stated]
@@ -150,8 +151,8 @@ def _contradiction(frame: Mapping, where: str) -> list[str]:
 
 
 def _focal(frame: Mapping, names: tuple[str, ...], side: float, where: str) -> float | None:
-    """Return the focal length in pixels, from the first of the fields `names` that the frame has. `side` is the image's
-    width or height in pixels. Return None for a frame without these fields."""
+    """Return the focal length in pixels from the first of the fields `names` that the frame has: a focal length or a
+    field of view. Return None if it has none of them. `side`: the image's width or height in pixels."""
     name = next((name for name in names if name in frame), None)
     if name is None:
         return None
@@ -162,8 +163,8 @@ def _focal(frame: Mapping, names: tuple[str, ...], side: float, where: str) -> f
 def _image_size(frame: Mapping, where: str) -> tuple[float, float]:
     """Return the image's width and height in pixels.
 
-    If the frame has no size, return twice cx, cy. Without cx and cy return 832x480 for a lens that is a field of view.
-    Raises CameraError if the size remains unknown.
+    If the frame states no size, return twice cx, cy. If it has no cx and cy either, return 832x480 for a lens that is a
+    field of view. Raises CameraError if the size remains unknown.
     """
     if not {"w", "h"} & frame.keys():
         if {"cx", "cy"} <= frame.keys():
@@ -177,7 +178,7 @@ def _image_size(frame: Mapping, where: str) -> tuple[float, float]:
 
 def read_camera_path(path: Path, convention: Convention) -> CameraFile:
     """Read nerfstudio's camera_path.json: camera-to-world matrices by row, in OpenGL axes, and the vertical field of
-    view in degrees. Raises CameraError for a missing or invalid file."""
+    view in degrees. `convention` may replace that convention. Raises CameraError for a missing or invalid file."""
     data = read_object(path)
     entries = entries_of(data, "camera_path", path)
     matrices = [field_of(entry, "camera_to_world", f"{path}: pose {i}") for i, entry in enumerate(entries)]

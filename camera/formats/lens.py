@@ -10,7 +10,7 @@ from ...fields import Field
 
 
 class Model(NamedTuple):
-    """A camera model.
+    """A camera model of another program.
 
     numbers: the number of parameters: focal lengths, then cx, cy, then distortion terms.
     focals: the number of focal lengths.
@@ -78,8 +78,8 @@ def refuse_flags(data: Mapping[str, Any], where: str) -> None:
 
 
 def focal_of(angle: float, side: float, where: str) -> float:
-    """Return the focal length in pixels for `angle` radians across `side` pixels. Raises CameraError, which begins with
-    `where`, unless the angle is between 0 and pi."""
+    """Return the focal length in pixels for a field of view of `angle` radians over `side` pixels. Raises CameraError,
+    which begins with `where`, unless the angle is between 0 and pi."""
     if not 0 < angle < np.pi:
         raise CameraError(f"{where}: expected a field of view between 0 and 180 degrees")
     return float(side / 2 / np.tan(angle / 2))

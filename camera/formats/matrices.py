@@ -21,10 +21,11 @@ DIRECTIONS = {
     "c2w": rf"c2w|{_CAMS}(2|to)world|worldfrom{_CAMS}|worldt{_CAMS}$|twc$",
     "w2c": rf"w2c|world(2|to)({_CAMS}|view)|{_CAMS}fromworld|{_CAMS}tworld|tcw$|^viewmat|^extrinsics?(mat\w*)?$",
 }
-"""Regular expressions for the names of matrices that state a direction, camera-to-world or world-to-camera.
+"""Regular expressions that recognise matrix names that state a direction, camera-to-world ("c2w") or world-to-camera
+("w2c").
 
-They are searched in a name in lower case that is reduced to letters and digits. The first match counts, so
-extrinsics_c2w is camera-to-world.
+The name is first converted to lower case and reduced to letters and digits. The first match counts, so extrinsics_c2w
+is camera-to-world.
 """
 
 
@@ -99,11 +100,11 @@ def _are_frames(value: Any) -> bool:
 
 
 def _flat(data: Mapping, all_objects: bool = False) -> dict[str, Any]:
-    """Return the fields of an object, in which selected inner objects are replaced by their fields.
+    """Return the fields of an object. The fields of some inner objects take the place of these objects.
 
-    For example, the field c2w of an inner object extrinsics becomes extrinsics_c2w. An inner object is selected if its
-    name states a direction. With `all_objects` it is also selected if one of its fields has a name that states a
-    direction.
+    For example, the field c2w of an inner object extrinsics becomes extrinsics_c2w. An inner object is replaced if its
+    name states a direction, camera-to-world or world-to-camera. With `all_objects` it is also replaced if the name of
+    one of its fields states a direction.
     """
     flat: dict[str, Any] = {}
     for key, value in data.items():
@@ -150,8 +151,8 @@ def _read_named(named: Named, convention: Convention, where: str) -> CameraFile:
 
 
 def _blender_lens(data: Mapping, frames: int, where: str) -> Lens:
-    """Return the lens [frames, 4] in pixels of an 832x480 image, from Blender's camera and render settings, and notes
-    for the user."""
+    """Return the lens [frames, 4] in pixels of an 832x480 image from Blender's camera and render settings in `data`,
+    and notes for the user. `where`: the beginning of error messages."""
 
     def row(key: str, default: float) -> np.ndarray:
         values = as_float64(data.get(key, default), f"{where}: {key}")

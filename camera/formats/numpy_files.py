@@ -55,16 +55,16 @@ VGGT_FIELDS = (
 
 def read_lingbot(path: Path, _convention: Convention) -> CameraFile:
     """Read a LingBot-World folder: poses.npy, intrinsics.npy (in pixels of an 832x480 image) and, if it exists,
-    action.npy. Raises CameraError for a missing or invalid file."""
+    action.npy with W, A, S, D flags. Raises CameraError for a missing or invalid file."""
     folder = read_pose_folder(path)
     return CameraFile(folder.c2w, folder.intrinsics, None, folder.notes, folder.actions)
 
 
 def write_lingbot(path: CameraPath, folder: str | Path) -> None:
-    """Write a path as poses.npy and intrinsics.npy (float64) into a folder.
+    """Write a path into a folder as poses.npy and intrinsics.npy (float64), which LingBot-World's official code reads.
 
-    LingBot-World's official code reads these files. The path's actions are written to action.npy (float32). If the path
-    has no actions, an existing action.npy is removed.
+    The path's actions are written to action.npy (float32). If the path has no actions, an existing action.npy is
+    removed.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -178,10 +178,11 @@ def _sides(shape: tuple[int, ...]) -> tuple[int, int]:
 def _archive(
     path: Path, kind: str, wanted: Callable[[str], bool]
 ) -> tuple[dict[str, np.ndarray], dict[str, tuple[int, ...]]]:
-    """Return two dicts from an .npz file: arrays by name, and the shapes of the arrays in PICTURES by name.
+    """Return two dicts for an .npz file. The first has the arrays for which `wanted(name)` is true, by name. The second
+    has the shapes of the image arrays with names in PICTURES.
 
-    The first has the arrays for which `wanted(name)` is true. Raises CameraError if the file cannot be read, if the
-    arrays exceed 512 MiB, or if an array does not contain numbers. `kind` describes the expected file in the message.
+    Raises CameraError if the file cannot be read, if the arrays exceed 512 MiB, or if an array does not contain
+    numbers. `kind`: a description of the expected file for the message.
     """
     check_file(path, LARGEST_ARCHIVE)
     try:

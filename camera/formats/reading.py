@@ -89,7 +89,8 @@ def read_json(path: Path) -> Any:
 
 
 def float_fields(fields: Sequence[str], where: str) -> list[float]:
-    """Return a line's columns as floats. Raises CameraError, which begins with `where`, for any other text."""
+    """Return the columns of a line, `fields`, as floats. Raises CameraError, which begins with `where`, if one is not a
+    number."""
     try:
         return [float(value) for value in fields]
     except ValueError as error:
@@ -105,8 +106,8 @@ def read_object(path: Path) -> Mapping:
 
 
 def entries_of(data: Mapping, key: str, path: Path) -> list[Mapping]:
-    """Return the list of objects, such as frames, under the key `key`. Raises CameraError, which names the file `path`,
-    if the list is missing, empty or contains anything else."""
+    """Return the list of objects, such as frames, under the key `key` of `data`. Raises CameraError, which names the
+    file `path`, if the list is missing, empty or contains anything else."""
     entries = field_of(data, key, str(path))
     if not isinstance(entries, list) or not entries or not all(isinstance(entry, Mapping) for entry in entries):
         raise CameraError(f"{path}: {key} is not a list of frames with something in it")

@@ -21,9 +21,9 @@ POSES = (
     *("cameraTransform", "camera_transform", "cameraPoseARFrame", "cameraPose", "camera_pose"),
     *("transform", "transformMatrix", "pose"),
 )
-"""The keys under which a frame's pose may be, in order of preference."""
+"""The keys under which a frame of a scan may have its pose, in order of preference."""
 OTHERS_TOO = "transform", "transformMatrix", "pose"
-"""The keys in POSES that do not identify ARKit: other programs use them too, with other camera axes."""
+"""The keys in POSES that do not prove an ARKit file, because other programs use them too, with other camera axes."""
 ARKITS_OWN = {
     "imageResolution",
     "trackingState",
@@ -44,12 +44,13 @@ NAMES = {
     "width": ("w", "width", "image_width", "imageWidth"),
     "height": ("h", "height", "image_height", "imageHeight"),
 }
-"""The names in JSON of a lens and of the size of its images, in pixels. The first names are nerfstudio's."""
+"""The names in JSON files of the fields of a lens and of its image size, in pixels. The first name of each field is
+nerfstudio's."""
 SIZES = tuple(zip(NAMES["width"], NAMES["height"], strict=True))
 ANGLES = {"x_fov": np.pi / 180, "camera_angle_x": 1.0, "fov_deg": np.pi / 180, "angle_x": 1.0}
-"""The horizontal fields of view in JSON, with the factor that converts each to radians."""
+"""The names in JSON files of a horizontal field of view, each with the factor that converts it to radians."""
 SAME_LENS = 1.02
-"""The largest factor between two values of a lens that count as the same."""
+"""The largest ratio between two statements of the same lens value. A larger ratio is a contradiction."""
 PARTS = tuple(f"t_{row}{column}" for row in range(3) for column in range(4))
 """The keys of the 12 numbers of Polycam's matrix, row by row: t_00, t_01 and so on."""
 ARKIT_FIELDS = (
@@ -106,7 +107,7 @@ def read_arkit(path: Path, convention: Convention) -> CameraFile:
 
 
 def scan_folder(folder: Path) -> Path | None:
-    """Return the folder with a scanner's JSON file for each frame: `folder`, or its subfolder
+    """Return the folder in which a scanner's JSON files are, one for each frame: `folder`, or its subfolder
     keyframes/corrected_cameras, keyframes/cameras or cameras. Return None if none has at least two such files."""
     below = (folder, *(folder / name for name in ("keyframes/corrected_cameras", "keyframes/cameras", "cameras")))
     return next((each for each in below if len(_frame_names(each)) > 1), None)
@@ -167,7 +168,7 @@ def check_quaternions(quaternions: np.ndarray, where: str) -> None:
 
 
 def _matrix(frame: Mapping, where: str) -> np.ndarray:
-    """Return a frame's pose [4, 4] in the order of numbers in the file, which may be by row or by column."""
+    """Return the pose [4, 4] of a frame. Its numbers are in the order of the file, by row or by column."""
     if PARTS[0] in frame:
         values = [number_of(field_of(frame, part, where), f"{where} {part}") for part in PARTS]
         return np.array([*values, 0, 0, 0, 1]).reshape(4, 4)
@@ -179,8 +180,8 @@ def _matrix(frame: Mapping, where: str) -> np.ndarray:
 
 
 def _stated_order(frames: list[Mapping]) -> str:
-    """Return the order of the numbers in the poses, "row" or "column", as the poses' key or the lens matrix shows it.
-    Return an empty string if neither shows it."""
+    """Return the order of the numbers in the frames' pose matrices, "row" or "column". The pose's key or the lens
+    matrix shows it. Return "" if neither does."""
     if any(PARTS[0] in frame for frame in frames):
         return "row"
     found = next((frame[name] for frame in frames for name in LENSES if name in frame), None)
@@ -193,11 +194,12 @@ def _stated_order(frames: list[Mapping]) -> str:
 
 
 def _by_row(matrices: np.ndarray, order: str) -> tuple[np.ndarray, list[str]]:
-    """Return the poses [n, 4, 4] with their numbers by row, and a list of notes for the user.
+    """Return the poses [n, 4, 4] with their numbers by row, and a list of notes for the user. All poses have the same
+    order of numbers in the file.
 
-    The list has a note if the order in the file is unknown. All frames have the same order. The numbers 0, 0, 0, 1 are
-    the last row of a pose by row, and the last column of a pose by column. If all poses are at the origin, both are the
-    same. Then `order` ("row" or "column") decides, or "column" is assumed if `order` is empty.
+    The numbers 0, 0, 0, 1 are the last row of a pose by row, and the last column of a pose by column. If all poses are
+    at the origin, both are 0, 0, 0, 1. Then `order` ("row" or "column") decides, or "column" is assumed with a note if
+    `order` is empty.
     """
     last_column, last_row = (np.abs(each).max() for each in (matrices[:, :3, 3], matrices[:, 3, :3]))
     if last_row > 0 or last_column > 0:
@@ -211,7 +213,8 @@ def _by_row(matrices: np.ndarray, order: str) -> tuple[np.ndarray, list[str]]:
 
 
 def pixel_lens(frames: Sequence[Mapping], where: str) -> Lens:
-    """Return the lens [n, 4] in pixels of 832x480, from each frame's fx, fy, cx, cy or 3x3 matrix, and notes."""
+    """Return the lens [n, 4] in pixels of an 832x480 image, and notes for the user. The lens comes from each frame's
+    fx, fy, cx, cy or 3x3 matrix. `where`: the beginning of error messages."""
     rows, sizes, notes = [], [], []
     for index, frame in enumerate(frames):
         refuse_two_lenses(frame, f"{where}: frame {index}")

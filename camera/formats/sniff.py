@@ -1,4 +1,5 @@
-"""Detection of a camera file's format from its name and first bytes. Readers still check every number."""
+"""Detection of a camera file's format from its name and first bytes. The reader of the format checks the content
+later."""
 
 import re
 from collections.abc import Callable
@@ -23,9 +24,10 @@ KEYS = {
     "img_name": "gaussian_splatting",
     **dict.fromkeys((*POSES, PARTS[0], "poses", "perFrameIntrinsicCoeffs"), "arkit"),
 }
-"""JSON keys and the format that each key identifies."""
+"""JSON keys, each with the name of the format that it identifies."""
 ARRAYS = {"c2w": "megasam", "w2c": "vggt"}
-"""The format of an .npz file by the direction that the name of one of its arrays states."""
+"""The names of .npz formats, by the direction that the name of an array in the file states: c2w (camera-to-world) or
+w2c."""
 COLUMNS = {19: "realestate10k", **dict.fromkeys((12, 16, 13, 17, 4), "kitti"), 8: "tum"}
 FOLDERS = {"transforms.json": "transforms", "cameras.json": "gaussian_splatting"}
 

@@ -1,4 +1,4 @@
-"""Detection of texts in a camera file of any format that state the matrix convention or the kind of lens."""
+"""Detection of texts in a camera file that state the matrix convention or the kind of lens."""
 
 import re
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ def stated_texts(path: Path, names: bool = False) -> dict[str, str]:
 
     The texts of a JSON file are from its header and first frame. `path` is the file, or a folder with transforms.json
     or cameras.json. Of an .npz file only the texts about the convention are returned. If `names` is true, the name of a
-    JSON file's matrices is added under the key MATRIX_NAME.
+    JSON file's pose matrices is added under the key MATRIX_NAME.
     """
     file = next((path / name for name in ("transforms.json", "cameras.json") if (path / name).is_file()), path)
     found: dict[str, Any] = {}
@@ -88,7 +88,8 @@ def stated_convention(texts: Mapping[str, str], own: str, where: str) -> str:
 
 
 def lens_fault(texts: Mapping[str, str], where: str) -> str:
-    """Return a message, which begins with `where`, if a text states a lens other than a pinhole, else ""."""
+    """Return a message, which begins with `where`, if one of the file's `texts` states a lens other than a pinhole,
+    else ""."""
     stated = [(key, text) for key, text in texts.items() if LENS_KEYS.search(key) and OTHER_LENS.search(text)]
     return f"{where}: {stated[0][0]} {stated[0][1]!r:.60} is no pinhole camera" if stated else ""
 

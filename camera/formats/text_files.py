@@ -48,9 +48,10 @@ TUM_FIELDS = (
 )
 W_FIRST = re.compile(r"(?<![a-z])w[\s,]+x[\s,]+y[\s,]+z(?![a-z])")
 FRAME = re.compile(r"^sec|^frame|^(id|idx|index)$")
-"""A pattern for the column that replaces the time in a trajectory without times: seconds, frame number or index."""
+"""A pattern for the names of columns that may stand in place of the time: seconds, frame number or index."""
 UNEVEN = 1.5
-"""The largest factor between a time step and the median step. Above it, poses are resampled at constant time steps."""
+"""The largest ratio between a time step and the median step. If a step is larger, the poses are resampled at constant
+time steps."""
 
 
 def read_realestate10k(path: Path, convention: Convention) -> CameraFile:
@@ -124,8 +125,8 @@ def read_tum(path: Path, convention: Convention) -> CameraFile:
 
 
 def _ahead(c2w: np.ndarray) -> float:
-    """Return the distance that the camera moves in its viewing direction, as a fraction of the path's length. It is -1
-    for a camera that only moves backwards."""
+    """Return how far the camera moves in its viewing direction, as a fraction of the path's length: 1 for a camera that
+    only moves forward, -1 for one that only moves backwards."""
     steps = np.diff(c2w[:, :3, 3], axis=0)
     length = np.linalg.norm(steps, axis=1).sum()
     return float((steps * c2w[:-1, :3, 2]).sum() / length) if length else 0.0
@@ -151,8 +152,8 @@ def _at_even_times(c2w: np.ndarray, times: np.ndarray, path: Path) -> tuple[np.n
 
 
 def _rows(path: Path, *columns: int) -> np.ndarray:
-    """Return the numbers [n, k] in a text file. Empty lines, comments and text on the first line are skipped. `columns`
-    are the accepted values of k. Raises CameraError for any other line."""
+    """Return the numbers [n, k] in a text file. Empty lines, comments and text on the first line are skipped.
+    `columns`: the accepted values of k. Raises CameraError for any other line."""
     lines = [(number, split_columns(line)) for number, line in _lines(path)]
     if lines and not is_number(lines[0][1][0]):
         lines = lines[1:]
@@ -202,7 +203,7 @@ def tum_columns(lines: Sequence[str]) -> Columns | None:
 
 
 def _header(lines: Sequence[str]) -> str:
-    """Return the last line of text before the numbers, without a comment sign."""
+    """Return the last line of text before the numbers, without a comment sign. `lines`: the lines of the file."""
     header = ""
     for line in lines:
         text = line.strip().lstrip("#").strip()
@@ -213,16 +214,17 @@ def _header(lines: Sequence[str]) -> str:
 
 
 def _names(header: str) -> list[str]:
-    """Return the names of columns in a header, in lower case and without units in brackets."""
+    """Return the column names in a header line, in lower case and without units in brackets."""
     names = header.replace(";", ",").split(",") if {",", ";"} & {*header} else header.split()
     return [re.sub(r"[\[(].*", "", name).strip().lower() for name in names]
 
 
 def _strange_header(lines: Sequence[str]) -> str:
-    """Return the header if it seems to name the 8 columns of a trajectory, else an empty string.
+    """Return the header line if it probably names the 8 columns of a trajectory in an unknown way, else an empty
+    string.
 
-    It must consist of 8 names. In a comment at least three of them must be known column names, because other comments
-    may also have 8 words.
+    Such a line has 8 names. In a comment at least three of them must be known column names, because other comments may
+    also have 8 words.
     """
     header = _header(lines)
     names = _names(header)
@@ -231,8 +233,7 @@ def _strange_header(lines: Sequence[str]) -> str:
 
 
 def _column_of(name: str) -> str:
-    """Return the standard name of a column: time, x, y, z, qx, qy, qz or qw. Return an empty string for an unknown
-    name."""
+    """Return the standard name of a column: time, x, y, z, qx, qy, qz or qw. Return "" for an unknown name."""
     if re.search(r"time|stamp|^t$", name):
         return "time"
     if match := re.search(r"(?:^q|quat|rot|orientation).*?([wxyz])$", name):
@@ -242,8 +243,8 @@ def _column_of(name: str) -> str:
 
 
 def split_columns(line: str) -> list[str]:
-    """Return a line's columns, which are separated by spaces, semicolons or commas. In a line with semicolons a comma
-    is a decimal point. The result for an empty line is [""]."""
+    """Return the columns of a line, separated by spaces, semicolons or commas. In a line with semicolons a comma is a
+    decimal point. An empty line gives [""]."""
     return line.replace(",", "." if ";" in line else " ").replace(";", " ").split() or [""]
 
 

@@ -1,4 +1,4 @@
-"""Builders of camera paths: preset moves, scripts of held keys, keyframes, and the camera editor's state."""
+"""Builders of camera paths from preset moves, held keys, keyframes, and the state of the camera editor."""
 
 from .editor import path_from_editor
 from .keyframes import path_from_load3d

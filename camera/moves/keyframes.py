@@ -69,9 +69,10 @@ def path_through(
 
 
 def knots_by_distance(positions: np.ndarray, frames: int) -> np.ndarray:
-    """Return fractional frame numbers [k] from 0 to `frames` - 1 for keyframes at positions [k, 3].
+    """Return fractional frame numbers [k] from 0 to `frames` - 1 for keyframes at `positions` [k, 3].
 
-    The interval between two keyframes is proportional to the root of their distance (centripetal parametrization).
+    The interval between two keyframes is proportional to the square root of their distance (centripetal
+    parametrization).
     """
     steps = np.sqrt(np.linalg.norm(np.diff(positions, axis=0), axis=1))
     steps = np.maximum(steps, 1e-3 * steps.max()) if steps.any() else np.ones(len(steps))
@@ -112,11 +113,11 @@ def path_from_load3d(
 def load3d_camera(
     path: CameraPath, frame: int = 0, centre: np.ndarray | None = None, radius: float = 1.0
 ) -> dict[str, Any]:
-    """Return the camera of the frame with index `frame` as ComfyUI's LOAD3D_CAMERA: y up, looking down -z.
+    """Return the camera of frame `frame` of a path as ComfyUI's LOAD3D_CAMERA value: y up, looking down -z, with the
+    target one unit ahead.
 
-    The target is one unit ahead. Some viewers move the scene's bounding sphere to the origin and scale its radius to 1.
-    `centre` [3] (y up) and `radius` of this sphere move and scale the camera in the same way. The defaults do not
-    change the camera.
+    Some viewers move the scene's bounding sphere to the origin and scale its radius to 1. To match such a viewer, pass
+    the sphere's `centre` [3] (y up) and `radius`. The defaults do not change the camera.
     """
     from scipy.spatial.transform import Rotation
 
@@ -150,7 +151,8 @@ def _load3d_pose(camera: Mapping, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _load3d_fov(camera: Mapping) -> float:
-    """Return the horizontal field of view of an 832x480 image in degrees, from the vertical one and the zoom."""
+    """Return the horizontal field of view in degrees for an 832x480 image. It is computed from the vertical field of
+    view and the zoom of a LOAD3D_CAMERA value."""
     down_deg, zoom = camera.get("fov") or 0, camera.get("zoom") or 1
     if not down_deg:
         return DEFAULT_FOV_DEG

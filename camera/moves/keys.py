@@ -1,7 +1,8 @@
-"""Camera paths from scripts of held keys: `w a s d` move in the ground plane, `i j k l` look up, left, down and right.
+"""Camera paths from key scripts: `w a s d` move the camera in the ground plane, `i j k l` look up, left, down and
+right.
 
-A script is a list such as "w-10,iw-15,none-10". Each item names the keys held together and the number of frames. Steps
-equal those of the official act2cam: 0.05 units and 2 degrees per frame, with the pitch limited to 85 degrees.
+A key script is a list such as "w-10,iw-15,none-10". Each item names the keys held together and the number of frames.
+The steps equal those of the official act2cam: 0.05 units and 2 degrees per frame, with the pitch limited to 85 degrees.
 """
 
 import re
@@ -18,8 +19,8 @@ SCRIPT_PART = re.compile(r"(none|[wasdijkl]+)-(\d{1,6})")
 
 
 def held_keys(script: str) -> np.ndarray:
-    """Return which of the keys w a s d i j k l are held in each frame, bool [frames, 8]. Frames without keys are
-    appended until the number of frames is 4n+1, at least 5.
+    """Return for each frame of a key script (see the module) which of the keys w a s d i j k l are held, bool [frames,
+    8]. Frames without keys are appended until the number of frames is 4n+1, at least 5.
 
     Raises CameraError, which quotes the invalid part of the script.
     """
@@ -31,16 +32,17 @@ def held_keys(script: str) -> np.ndarray:
 
 
 def actions_from_keys(script: str) -> np.ndarray:
-    """Return the W, A, S, D flags of a key script for an action model: float32 [frames, 4], 1 for a held key. Raises
-    CameraError for an invalid script."""
+    """Return the W, A, S, D flags of a key script (see the module) for an action model: float32 [frames, 4], 1 for a
+    held key. Raises CameraError for an invalid script."""
     return held_keys(script)[:, :4].astype(np.float32)
 
 
 def poses_from_keys(script: str, *, step: float = STEP, turn_deg: float = TURN_DEG) -> np.ndarray:
-    """Return camera-to-world poses float64 [frames + 1, 4, 4] of a key script; the first is the identity.
+    """Return the camera-to-world poses float64 [frames + 1, 4, 4] of a key script such as "w-10,iw-15"; the first is
+    the identity.
 
-    `step` is the distance in world units and `turn_deg` the rotation in degrees for each frame. A rotation that would
-    bring the pitch above 85 degrees is skipped. Raises CameraError for an invalid script.
+    `step`: the distance per frame in world units. `turn_deg`: the rotation per frame in degrees. A rotation that would
+    bring the pitch beyond 85 degrees up or down is skipped. Raises CameraError for an invalid script.
     """
     held = held_keys(script).astype(np.float64)
     w, a, s, d, i, j, k, l = (held[:, key] for key in range(8))  # noqa: E741
@@ -53,11 +55,12 @@ def poses_from_keys(script: str, *, step: float = STEP, turn_deg: float = TURN_D
 def path_from_keys(
     script: str, *, fov_deg: float = DEFAULT_FOV_DEG, step: float = STEP, turn_deg: float = TURN_DEG
 ) -> CameraPath:
-    """Return the path of a key script with its actions, one pose per frame.
+    """Return the camera path of a key script such as "w-10,iw-15" with its actions (W, A, S, D flags), one pose per
+    frame.
 
-    `fov_deg` is the horizontal field of view in degrees; `step` and `turn_deg` are as in `poses_from_keys`.
-    `poses_from_keys` returns one pose more than the number of frames. The poses are therefore resampled, as in the
-    official pipeline. Raises CameraError for an invalid script or field of view.
+    `fov_deg`: the horizontal field of view in degrees. `step` and `turn_deg` are as in `poses_from_keys`, which returns
+    one pose more than the number of frames. The poses are therefore resampled, as in the official pipeline. Raises
+    CameraError for an invalid script or field of view.
     """
     actions = actions_from_keys(script)
     poses = poses_from_keys(script, step=step, turn_deg=turn_deg)
@@ -78,7 +81,8 @@ def _part_keys(part: str, script: str) -> list[list[bool]]:
 
 
 def _pitch_deg(turns_deg: np.ndarray) -> np.ndarray:
-    """Return the pitch in degrees after each rotation. A rotation that would cross the limit is skipped."""
+    """Return the accumulated pitch in degrees after each of the rotations `turns_deg`. A rotation that would exceed the
+    pitch limit is skipped."""
     pitch_deg, reached = 0.0, []
     for turn_deg in turns_deg:
         if abs(pitch_deg + turn_deg) <= PITCH_LIMIT_DEG:

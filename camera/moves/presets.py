@@ -31,7 +31,8 @@ Move = Callable[[np.ndarray, float, np.ndarray], np.ndarray]
 class Preset:
     """A preset camera move: its description, the unit of its amount, the default amount, and the function `move`.
 
-    `move(progress, amount, subject)` returns c2w [n, 4, 4] for progress [n], 0 to 1. `subject` [3]: the point in view.
+    `move(progress, amount, subject)` returns camera-to-world poses [n, 4, 4] for the progress [n] of the move, 0 to 1.
+    `subject` [3]: the point that an orbit or crane keeps in view.
     """
 
     description: str
@@ -41,10 +42,10 @@ class Preset:
 
     @property
     def note(self) -> str:
-        """A note for the user about a move with an amount in world units; empty for other moves.
+        """A note for the user about a move whose amount is in world units; empty for other moves.
 
-        It states that at constant speed the amount has no effect, because the model's input is scaled to a longest step
-        of 1.
+        The note states that at constant speed the amount has no effect, because the model's input is scaled to a
+        longest step of 1.
         """
         return STEADY_NOTE if self.unit == UNITS and self.amount else ""
 
@@ -62,9 +63,11 @@ def preset_path(
 ) -> CameraPath:
     """Return the path of a preset move over `frames` frames (rounded down to 4n+1). The first pose is the identity.
 
-    `name` is the preset, `amount` its size in the preset's unit (None: its default), `easing` a name in EASINGS, and
-    `fov_deg` the horizontal field of view. `radius` is the distance, in world units, to the point straight ahead that
-    orbits and cranes keep in view. `shake` is the size in degrees of an added handheld shake with the random `seed`.
+    `name`: the preset. `amount`: the size of the move in the preset's unit (None: its default). `easing`: a name in
+    EASINGS. `fov_deg`: the horizontal field of view. `radius`: the distance, in world units, to the point straight
+    ahead that orbits and cranes keep in view. `shake`: the size in degrees of an added handheld shake. `seed`: the
+    random seed of the shake.
+
     Raises CameraError for an unknown `name` or `easing`, and for numbers out of range.
     """
     if name not in PRESETS:
@@ -85,9 +88,9 @@ def preset_path(
 def shake_path(path: CameraPath, degrees: float, seed: int = 0) -> CameraPath:
     """Return the path with a random handheld shake of at most `degrees` about each camera axis.
 
-    `seed` determines the shake. The first frame is unchanged. Actions are removed, unless `degrees` is 0. The shake
-    only rotates the camera and does not move it, because the model's input is scaled to a longest step of 1. If the
-    path has only small steps, this scaling would enlarge translations of a shake.
+    `seed` determines the shake. The first frame is unchanged. The path's actions are removed, unless `degrees` is 0.
+    The shake only rotates the camera. It has no translations, because the model's input is scaled to a longest step of
+    1. In a path of small steps this scaling would enlarge them.
     """
     if degrees == 0:
         return path
@@ -131,8 +134,8 @@ def _crane(sign: float) -> Move:
 
 
 def _spiral(u: np.ndarray, amount: float, subject: np.ndarray) -> np.ndarray:
-    """Return the poses of a spiral around the subject: `amount` degrees of orbit, while the distance halves and the
-    camera rises by a quarter of the distance."""
+    """Return the poses of a spiral around `subject` for the progress `u`: an orbit by `amount` degrees, while the
+    distance halves and the camera rises by a quarter of the distance."""
     away = from_angles("Y", -amount * u) @ -subject
     lift = 0.25 * np.linalg.norm(subject) * u[:, None] * np.array([0.0, -1.0, 0.0])
     return _from_first(facing(subject + away * (1 - 0.5 * u[:, None]) + lift, subject))

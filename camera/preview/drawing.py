@@ -31,8 +31,8 @@ def color_at(fraction: float) -> Color:
 
 
 def in_light(image: Image.Image) -> Image.Image:
-    """Return an RGB image with inverted lightness and the same hues, for a light page. A second call restores the
-    image."""
+    """Return an RGB image for a light page: the lightness is inverted and the hues are the same. A second call restores
+    the image."""
     pixels = np.asarray(image, np.int16)
     ends = pixels.max(-1, keepdims=True) + pixels.min(-1, keepdims=True)
     return Image.fromarray((255 - ends + pixels).astype(np.uint8))
@@ -44,7 +44,7 @@ def font(size: float) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
 
 
 def frustum(pose: np.ndarray, lens: np.ndarray, depth: float) -> np.ndarray:
-    """Return the points [6, 3] of a camera's frustum in world coordinates.
+    """Return the points [6, 3] that outline a camera's frustum, in world coordinates.
 
     They are the apex, the four corners at the distance `depth` clockwise from the top left, and a mark above the top
     edge. `pose` [4, 4] is camera-to-world. `lens` [4] is fx, fy, cx, cy in pixels of an 832x480 image.
@@ -58,7 +58,8 @@ def frustum(pose: np.ndarray, lens: np.ndarray, depth: float) -> np.ndarray:
 
 @dataclass(frozen=True)
 class View:
-    """A parallel projection into the rectangle `box` of the image `canvas`, in which all `points` [n, 3] are visible.
+    """A parallel projection of world points into the rectangle `box` of the image `canvas`. Its scale is chosen so that
+    all `points` [n, 3] are visible.
 
     The rows of `axes` [2, 3] are the world directions that point right and down in the image. `margin` is the free
     space inside the rectangle's edges, in pixels.
@@ -71,7 +72,7 @@ class View:
     margin: float = 14.0
 
     def pixels(self, points: np.ndarray) -> np.ndarray:
-        """Return the pixel positions [n, 2] of world points [n, 3]."""
+        """Return the pixel positions [n, 2] at which world points [n, 3] are drawn."""
         scale, shift = self._fit
         return np.atleast_2d(points) @ self.axes.T * scale + shift
 
@@ -90,7 +91,8 @@ class View:
         ImageDraw.Draw(self.canvas).line(pixels, fill=color, width=width, joint="curve")
 
     def frustum(self, corners: np.ndarray, color: Color, width: int = 2) -> None:
-        """Draw a camera's frustum. `corners` [6, 3] is the result of `drawing.frustum`, and `width` is in pixels."""
+        """Draw the outline of a camera's frustum. `corners` [6, 3] is the result of `drawing.frustum`. `width`: the
+        line width in pixels."""
         for corner in corners[1:5]:
             self.line(np.stack([corners[0], corner]), color, width)
         self.line(corners[[1, 2, 3, 4, 1]], color, width)
@@ -128,7 +130,8 @@ class View:
 
 
 def bars(canvas: Image.Image, box: Box, values: Sequence[float] | np.ndarray, most: float, color: Color) -> None:
-    """Draw a column chart of `values` in a rectangle. A column of the value `most` has the rectangle's full height."""
+    """Draw a column chart of `values` in the rectangle `box`. A column of the value `most` has the rectangle's full
+    height."""
     left, top, right, bottom = box
     draw = ImageDraw.Draw(canvas)
     draw.line((left, bottom, right, bottom), fill=GRID, width=2)

@@ -41,8 +41,8 @@ class Sheet:
     def panel(self, columns: Span, rows: Span, title: str) -> Box:
         """Draw a titled panel, and return the rectangle inside it.
 
-        `columns` are its left and right edge, and `rows` its top and bottom edge, as fractions of the space between
-        header and text.
+        `columns`: the panel's left and right edge. `rows`: its top and bottom edge. Both are fractions of the space
+        between the header and the text below the panels.
         """
         width, height, unit = *self.canvas.size, self.unit
         top, bottom = 28 * unit, height - 84 * unit
@@ -61,7 +61,8 @@ class Sheet:
         draw.text((right, 7 * self.unit), legend, font=font(self.text), fill=drawing.QUIET, anchor="ra")
 
     def words(self, messages: list[tuple[str, Color]], more: str) -> None:
-        """Draw messages below the panels, each in its colour. Beyond LINES lines, `more` replaces the rest."""
+        """Draw messages below the panels, each in its colour. If they need more than LINES lines, the text `more`
+        replaces the rest."""
         columns = int((self.canvas.size[0] - 30 * self.unit) / (6.3 * self.unit))
         lines = [
             (line, color)
@@ -75,22 +76,23 @@ class Sheet:
             ImageDraw.Draw(self.canvas).text(position, line, font=font(self.text), fill=color)
 
     def chart(self, columns: Span, rows: Span, title: str, values: np.ndarray, most: float, color: Color) -> None:
-        """Draw a panel (see `panel`) with a column chart of `values`. A column of the value `most` has the chart's full
-        height."""
+        """Draw a panel with a column chart of `values`. `columns`, `rows` and `title` are as in `panel`. A column of
+        the value `most` has the chart's full height."""
         left, top, right, bottom = self.panel(columns, rows, title)
         inset = 8 * self.unit
         drawing.bars(self.canvas, (left + inset, top + inset / 2, right - inset, bottom - inset), values, most, color)
 
     def view(self, box: Box, axes: np.ndarray, corners: list[np.ndarray]) -> View:
-        """Return a parallel projection onto `axes` [2, 3] (see `drawing.View`) into a panel's rectangle `box`. All
+        """Return a parallel projection onto `axes` [2, 3] (see `drawing.View`) into `box`, a panel's rectangle. All
         world points in `corners`, a list of arrays [n, 3], are visible in it."""
         return View(self.canvas, box, axes, np.concatenate(corners), 12 * self.unit)
 
     def path(self, view: View, positions: np.ndarray, cameras: list[np.ndarray], fps: float) -> None:
-        """Draw a path from green to red, with up to 7 of its cameras, and dots at whole seconds (see `tick_seconds`).
+        """Draw a camera path from green to red into `view`, with up to 7 of its cameras, and with dots at whole seconds
+        (see `tick_seconds`).
 
-        `positions` [n, 3] are the camera centres. `cameras` has the frustum [6, 3] of every frame, from
-        `drawing.frustum`. `fps` is the number of frames per second.
+        `positions` [n, 3]: the camera centres. `cameras`: the frustum [6, 3] of every frame, from `drawing.frustum`.
+        `fps`: the number of frames per second.
         """
         last = len(positions) - 1
         for index in np.unique(np.linspace(0, last, FRUSTA).round().astype(int))[::-1]:
@@ -108,7 +110,8 @@ class Sheet:
 
 
 def tick_seconds(seconds: float) -> int:
-    """Return the seconds between two dots on a path of this duration, so that there are at most MOST_TICKS."""
+    """Return the number of whole seconds between two dots on a path that lasts `seconds`, such that there are at most
+    MOST_TICKS dots."""
     return next(tick for tick in (1, 2, 5, 10, 30, 60, 300, 3600, 10**6) if seconds / tick <= MOST_TICKS)
 
 

@@ -1,1 +1,1 @@
-"""Nodes that load, make, convert and draw camera paths."""
+"""Nodes that load, make, convert and draw camera paths for a video."""

@@ -29,10 +29,10 @@ def _recorded_side(side: str) -> io.Int.Input:
 
 
 def _files_of(file: str) -> list[Path]:
-    """Return all files that the reader of `file` may open.
+    """Return all files that may be opened when the camera file `file` is read.
 
-    They are the files of the same suffix in the folder, and ViPE's lens file. Raises InputError for a name that leads
-    out of the input folder and the model packages. Raises CameraError for a missing file.
+    They are the files of the same suffix in its folder, and the lens file of the program ViPE. Raises InputError for a
+    name that leads out of the input folder and the model packages. Raises CameraError for a missing file.
     """
     path = host.resolve(file)
     near = [other for other in path.parent.iterdir() if other.is_file() and other.suffix == path.suffix]
@@ -106,9 +106,10 @@ class LingBotWorldCameraImport(io.ComfyNode):
 
 
 def _read(file, format, convention, fit, start, image_width, image_height, fov_deg) -> tuple[CameraPath, list[str]]:
-    """Return the camera path in a file, without the poses before frame `start`, and notes about unused parts.
+    """Return the camera path in a file, without the poses before frame `start`, and notes for the user about unused
+    parts of the file.
 
-    The arguments are the node's inputs. Raises InputError for a name that leads out of the input folder and the
+    The arguments are the node's inputs. Raises InputError for a name that leads out of the input folder and the model
     packages. Raises CameraError for a file that is missing, damaged or too short.
     """
     source = host.resolve(file)
@@ -124,9 +125,11 @@ def _read(file, format, convention, fit, start, image_width, image_height, fov_d
 
 
 def _check(file: str, known: Mapping[str, Any]) -> None:
-    """Raise InputError or CameraError if the file cannot be read with the values `known` of the node's other inputs.
+    """Raise InputError or CameraError if `file` cannot be read. `known`: the values of the node's other inputs, by
+    name.
 
-    If one of these inputs is linked, or has a value that ComfyUI rejects, only the existence of the file is checked.
+    If one of these inputs is linked, or has a value that ComfyUI rejects, the check only covers whether the file
+    exists.
     """
     host.resolve(file)
     names = "format", "convention", "fit", "start", "image_width", "image_height", "fov_deg"

@@ -1,4 +1,5 @@
-"""The nodes that make camera paths from preset moves, keys, keyframes, other paths or the editor."""
+"""The nodes that make camera paths: from preset moves, held keys, keyframes, other paths, or the camera editor on the
+canvas."""
 
 from comfy_api.latest import io, ui
 

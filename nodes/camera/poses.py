@@ -1,5 +1,5 @@
 """The nodes LingBotWorldLoadPoses and LingBotWorldApplyCamera. The first reads a camera path from pose files, and the
-second adds a path to the CONDITIONING."""
+second adds a camera path to a CONDITIONING."""
 
 from pathlib import Path
 

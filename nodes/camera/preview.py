@@ -1,4 +1,5 @@
-"""The node LingBotWorldCameraPreview. It draws a camera path, also on the canvas before the prompt is queued."""
+"""The node LingBotWorldCameraPreview. It draws a camera path. The drawing also appears on the canvas before the prompt
+is queued."""
 
 from comfy_api.latest import io, ui
 
