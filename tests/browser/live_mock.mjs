@@ -6,7 +6,7 @@ import http from "node:http";
 import { pack, unpack } from "../../web/live/msgpack.mjs";
 
 const WEB = new URL("../../web/live/", import.meta.url);
-const KINDS = { html: "text/html", mjs: "text/javascript", css: "text/css" };
+const KINDS = { html: "text/html", mjs: "text/javascript", css: "text/css", json: "application/json" };
 const WIDTH = 128, HEIGHT = 72, FPS = 16, FRAMES = 4, TURN = 2, FASTEST = 6;
 const LENS = [64, 64, WIDTH / 2, HEIGHT / 2]; // 90 degrees across
 const RADIANS = Math.PI / 180;

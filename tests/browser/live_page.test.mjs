@@ -65,6 +65,20 @@ describe("live page", () => {
     assert.deepEqual(page.faults, []);
   });
 
+  test("a Japanese browser has the page in Japanese, before it is first painted", LIMIT, async () => {
+    const script = () => { window.painted = new Promise((resolve) => {
+      const isText = ({ name }) => name === "first-contentful-paint";
+      new PerformanceObserver((list) => { if (list.getEntries().some(isText)) resolve(list.getEntries().find(isText).startTime); }).observe({ type: "paint", buffered: true });
+    }); };
+    const page = await open({ options: { locale: "ja-JP" }, script });
+    assert.deepEqual(await page.evaluate(() => [document.documentElement.lang, document.title]), ["ja", "LingBot-World ライブ"]);
+    assert.match(await page.innerText(".hold"), /^W\s*を押し続けて歩く/);
+    assert.equal(await page.getAttribute("textarea", "placeholder"), "画像に映っている内容");
+    const [painted, came] = await page.evaluate(async () => [await window.painted, performance.getEntriesByName(new URL("live/words.ja.json", location.href).href)[0].responseEnd]);
+    assert.ok(painted >= came, `painted after ${painted} ms, its texts came after ${came} ms`);
+    assert.deepEqual(page.faults, []);
+  });
+
   test("a maze's crate is announced, painted, shown on the map, and found once", LIMIT, async () => {
     const map = { room: 4.8, boxes: [[0, 0, 1.7, 0.12, 2], [0, 0, 0.12, 1.7, 2]], goal: [2.4, 2.4, 0.26, 0.26, 0.52], at: [2.4, -0.9, 0.6, 0], found: false };
     const page = await open({ settings: { extra: { map } } });

@@ -3,16 +3,23 @@
 const TRANSLATED = { ja: "ja", zh: "zh-CN" }; // languages with a file beside this one, and their names in HTML
 const LABELS = ["title", "aria-label", "placeholder"];
 const TEXT = 3; // nodeType of a text
+const LONGEST_MS = 5000; // that a page waits for its texts
 let translations = {}, name = "en";
 
 /** Loads the texts of a language such as "ja" or "zh-CN". Another language, and one whose file does not come, is
  * English. Returns the name of the language for HTML. */
 export async function speak(wanted) {
   const language = Object.keys(TRANSLATED).find((each) => wanted === each || wanted === TRANSLATED[each]);
-  const file = language && await fetch(new URL(`words.${language}.json`, import.meta.url)).catch(() => null);
-  translations = (file?.ok && await file.json().catch(() => null)) || {};
-  name = file?.ok ? TRANSLATED[language] : "en";
+  const loaded = language && await textsOf(language).catch(() => null);
+  translations = loaded || {};
+  name = loaded ? TRANSLATED[language] : "en";
   return name;
+}
+
+async function textsOf(language) {
+  const address = new URL(`words.${language}.json`, import.meta.url);
+  const file = await fetch(address, { signal: AbortSignal.timeout(LONGEST_MS) });
+  return file.ok ? file.json() : null;
 }
 
 /** A text in the reader's language, with values in place of its {names}. A text without a translation stays English.
