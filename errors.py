@@ -16,7 +16,7 @@ class CancelledError(Exception):
 
 
 class LingBotError(ValueError):
-    """The base class of the errors that a user can fix."""
+    """The base class of the errors whose cause a user can fix."""
 
 
 class CheckpointError(LingBotError):
@@ -28,7 +28,7 @@ class TextError(LingBotError):
 
 
 class CameraError(LingBotError):
-    """The error for poses, intrinsics or a camera script that cannot be used."""
+    """The error for poses, intrinsics or a script of held camera keys that cannot be used."""
 
 
 class InputError(LingBotError):
@@ -36,14 +36,15 @@ class InputError(LingBotError):
 
 
 class DependencyError(LingBotError):
-    """The error for a missing or broken package. The message names the interpreter and the package to install."""
+    """The error for a missing or broken Python package. The message names the Python interpreter and the package to
+    install."""
 
 
 def describe_os_error(error: OSError | ValueError) -> str:
     """Return the message of a file error, followed by a remedy if one is known.
 
-    The message is the operating system's, or the error's own text if there is none. NumPy's message for a partial write
-    is replaced by one about a full disk.
+    The message is the operating system's, or the error's own text if the system has none. NumPy's message for a partial
+    write is replaced by a message about a full disk.
     """
     said = str(getattr(error, "strerror", None) or error)
     if " requested and " in said:  # NumPy's message for a partial write has no error number
@@ -60,7 +61,8 @@ def describe_os_error(error: OSError | ValueError) -> str:
 
 
 def require(module: str, package: str = "") -> ModuleType:
-    """Import and return `module`. Raises DependencyError, with the interpreter and the `package` to install.
+    """Import and return `module`. Raises DependencyError if the import fails; its message names the Python interpreter
+    and the `package` to install.
 
     A broken installation may raise any exception at import (a missing shared library: OSError; a mismatched torch:
     RuntimeError or AttributeError). So every exception is converted.

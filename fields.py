@@ -1,7 +1,7 @@
-"""Descriptions of the fields in file formats.
+"""Descriptions of the fields in file formats, which state how a reader treats each field.
 
-They state which fields change the meaning of the rest of a file, and how a reader treats each field. Every reader has
-one list of fields, and docs/formats.md is generated from these lists. `text_of` reads small text files of any format.
+Every reader has one list of fields, and docs/formats.md is generated from these lists. `text_of` reads small text files
+of any format.
 """
 
 import errno
@@ -19,7 +19,7 @@ LARGEST_TEXT = 64 * 2**20
 
 
 class Field(NamedTuple):
-    """A description of one or more fields of a file format that a reader treats alike.
+    """A description of one or more fields of a file format that a reader treats in the same way.
 
     names: the fields' names in the file.
     effect: "applied", "refused" (an error), "reported" (not used, and a note informs the user), or "ignored" (cannot
@@ -37,10 +37,10 @@ class Reported(str):
 
 
 def unread(names: Iterable[str], fields: Sequence[Field]) -> list[str]:
-    """Return a list with one note for the user that names the unknown fields of a file.
+    """Return a list with one note for the user that names the unknown fields of a file. Without unknown fields the list
+    is empty.
 
-    `names` are the fields found in the file. A field is unknown if it is not in `fields`. Without unknown fields the
-    list is empty.
+    `names`: the fields found in the file. A field is unknown if no item of `fields` describes it.
     """
     known = {name for field in fields for name in field.names}
     strange = sorted({str(name) for name in names} - known)
@@ -51,7 +51,8 @@ def unread(names: Iterable[str], fields: Sequence[Field]) -> list[str]:
 
 
 def check_text(name: str, text: str) -> None:
-    """Raise InputError if `text` has lone surrogates, which cannot be encoded as UTF-8. `name` begins the message.
+    """Raise InputError if `text` has lone surrogates, which cannot be encoded as UTF-8. `name`: the beginning of the
+    message.
 
     Python represents bytes of the command line that are not UTF-8 by lone surrogates.
     """

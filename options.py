@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Progress = Callable[[int, int], None]
-"""The signature progress(done, total), a callback for long operations."""
+"""A callback progress(done, total) for long operations. `done` and `total` are numbers of the same unit."""
 ShowProgress = Callable[[str, str], AbstractContextManager[Progress]]
-"""The signature show(name, unit) of a context manager that yields the Progress callback of a stage."""
+"""A function show(name, unit) that displays the progress of a stage. It returns a context manager that yields the
+stage's Progress callback."""
 
 SolverName = Literal["unipc", "dpmpp"]
 CameraCacheMode = Literal["auto", "off", "gpu"]
@@ -26,16 +27,16 @@ ResidencyMode = Literal["auto", "one", "both", "stream"]
 KeyValueMode = Literal["auto", "gpu", "8bit", "host"]
 DtypeName = Literal["bf16", "fp16", "fp32"]
 Arithmetic = Literal["auto", "bf16", "fp8", "int8", "8bit"]
-"""The arithmetic of the blocks' linear layers. "bf16" means the compute dtype, even if it is fp16 or fp32. "auto" means
-bf16. "8bit" means fp8 or int8, whichever suits the GPU."""
+"""The number format of matrix products in the blocks' linear layers. "bf16" means the compute dtype, even if it is fp16
+or fp32. "auto" means bf16. "8bit" means fp8 or int8, whichever suits the GPU."""
 AttentionMode = Literal["auto", "exact", "8bit"]
-"""The arithmetic of the blocks' self-attention. "exact" is the compute dtype, "8bit" an approximation with 8-bit
-products. "auto" means "exact"."""
+"""The number format of products in the blocks' self-attention. "exact" is the compute dtype, "8bit" an approximation
+with 8-bit products. "auto" means "exact"."""
 QuantizeFormat = Literal["nf4", "comfy-fp8", "int8", "nvfp4"]
 """The formats that `quantize` writes: bitsandbytes' 4-bit nf4, and others that ComfyUI's own loaders read too."""
 NoiseDevice = Literal["cpu", "cuda"]
 VaeDtype = Literal["auto", "fp16", "bf16", "fp32"]
-"""The dtype in which the VAE decodes. "auto" lets the program choose."""
+"""The dtype in which the VAE decodes. "auto" means that the program chooses fp16 or fp32."""
 
 SOLVER_NAMES: tuple[SolverName, ...] = get_args(SolverName)
 CAMERA_CACHE_MODES: tuple[CameraCacheMode, ...] = get_args(CameraCacheMode)
@@ -52,7 +53,7 @@ STEPS, SHIFT, GUIDE_SCALE, FRAMES, FPS = 40, 5.0, 5.0, 81, 16
 SIZE = 480, 832
 """The height and width of the official videos in pixels. Their product is the default area."""
 CELL = 8
-"""The height and width of a latent cell in pixels."""
+"""The height and width, in pixels, of the square that one latent pixel (cell) covers."""
 CHUNK = 3
 """The default number of latent frames that a causal model generates at a time. A model or an option may choose another
 number in CHUNKS."""
@@ -82,12 +83,12 @@ class PerExpert(Generic[T]):
 
 @dataclass(frozen=True)
 class Precision:
-    """The numeric formats of a model's forward, and the number of processes.
+    """The number formats of a model's forward, and the number of processes.
 
     dtype: the compute dtype.
-    arithmetic: the arithmetic of the blocks' linear layers.
-    attention: the arithmetic of the blocks' self-attention.
-    processes: the number of processes that share the tokens of the video.
+    arithmetic: the number format of matrix products in the blocks' linear layers.
+    attention: the number format of products in the blocks' self-attention.
+    processes: the number of processes that split the tokens of the video.
     """
 
     dtype: torch.dtype
@@ -119,16 +120,17 @@ class Window:
     def changed(self, frames: int | None, sink: int | None, chunk: int) -> Window:
         """Return this window with other values of `frames` and `sink`; None keeps the current value.
 
-        Raises InputError if the result is too small for the sink and a chunk of `chunk` latent frames.
+        `chunk`: the number of latent frames per chunk. Raises InputError if the result is too small for the sink and a
+        chunk.
         """
         chosen = Window(self.frames if frames is None else frames, self.sink if sink is None else sink)
         chosen.check(chunk)
         return chosen
 
     def held(self, frames: int, chunk: int) -> Window:
-        """Return the window limited to a video of `frames` latent frames, for chunks of `chunk` latent frames.
+        """Return the window limited to a video of `frames` latent frames, generated in chunks of `chunk` latent frames.
 
-        In the result `frames` is the number of latent frames cached at once, never 0. `sink` is the number of latent
+        The result's `frames` is the number of latent frames cached at once, never 0. Its `sink` is the number of latent
         frames that the cache never evicts.
         """
         held = min(self.frames, frames) if self.frames else frames
@@ -137,7 +139,8 @@ class Window:
 
 @dataclass(frozen=True)
 class LoraFile:
-    """A LoRA's file and strength. `expert` is "high" or "low" if it is for only one expert, else None."""
+    """The file of a LoRA and the user's strength. `expert` is "high" or "low" if the LoRA is for only one expert, else
+    None."""
 
     path: Path
     strength: float = 1.0
@@ -168,14 +171,15 @@ RELEASES = {
     "v2-1.3b": Release("LingBot-World 2.0 1.3B", V2_INDICES, Window(18, 6), _LICENCE_V2, shift=5.0, chunk=4),
     "v2-pretrain": Release("LingBot-World 2.0 causal-pretrain", (), Window(), _LICENCE_V2, guided=True),
 }
-"""The releases of the causal model by short name. Chunk, window, sink and shift are those of the official commands."""
+"""The releases of the causal model by short name, such as "v1" or "v2". Chunk, window, sink and shift are those of the
+official commands."""
 SCHEDULES = {"v1": FAST_INDICES, "v2": V2_INDICES}
 """The denoising steps of the releases v1 and v2, as indices of a schedule of 1,000 steps."""
 
 
 def torch_dtype(name: DtypeName) -> torch.dtype:
-    """Return the torch.dtype with a short name such as "bf16". torch is imported in the function, so that --help does
-    not load it."""
+    """Return the torch.dtype with a short name such as "bf16". torch is imported inside the function, so that the
+    command's --help does not load it."""
     import torch
 
     return {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[name]

@@ -1,4 +1,5 @@
-"""A script that ComfyUI runs before it imports torch. With `--cpu`, it sets OpenMP's waiting threads to sleep.
+"""A script that ComfyUI runs before it imports torch. If ComfyUI runs with `--cpu`, the script makes OpenMP's waiting
+threads sleep.
 
 By default each waiting thread spins for milliseconds, which slows its core. The script changes nothing if
 OMP_WAIT_POLICY, GOMP_SPINCOUNT or KMP_BLOCKTIME is already set.

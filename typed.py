@@ -23,12 +23,13 @@ _WORDS = {
     type(None): "None",
 }
 _LIKE = {int: Integral, float: Real, Path: PathLike, Literal: str}
-"""A map from an annotation to the class of accepted values. int and float accept numpy's numbers, Path accepts any
-PathLike object, and a Literal accepts any text."""
+"""The class of accepted values for an annotation. int and float accept numpy's numbers, Path accepts any PathLike
+object, and a Literal accepts any text."""
 
 
 def check_types(values: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """Raise InputError if a value's type does not match its annotation in `wanted`; both dicts are by argument name.
+    """Raise InputError if a value's type does not match its annotation. `values`: the values by argument name.
+    `wanted`: the annotations by argument name.
 
     A Literal accepts any text, because the function that uses the value checks the choices. Classes, and unions and
     tuples of classes, are checked. Other annotations accept anything.
@@ -39,7 +40,7 @@ def check_types(values: dict[str, Any], wanted: dict[str, Any]) -> None:
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """Return the function with its arguments checked by `check_types`, so that a wrong type raises InputError."""
+    """A decorator that checks the arguments of each call with `check_types`, so that a wrong type raises InputError."""
     shape = signature(function)
 
     @wraps(function)
@@ -66,7 +67,7 @@ def _fits(value: Any, wanted: Any) -> bool:
 
 
 def _item(wanted: Any) -> Any:
-    """Return the union of the item types in a tuple's annotation, such as int | str for tuple[int, str]."""
+    """Return the union of the item types in the annotation of a tuple, such as int | str for tuple[int, str]."""
     return Union[tuple(each for each in get_args(wanted) if each is not ...)]  # noqa: UP007
 
 

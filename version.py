@@ -1,3 +1,3 @@
-"""The version of this package. pyproject.toml repeats it for ComfyUI's registry."""
+"""The version of this package. pyproject.toml repeats the version for ComfyUI's registry."""
 
 __version__ = "1.0.0"

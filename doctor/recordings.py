@@ -1,4 +1,4 @@
-"""A test of an attention function in a CUDA graph: a replay must give the right result for new inputs."""
+"""A test of attention functions in CUDA graphs: a replayed graph must give the right result for new inputs."""
 
 from collections.abc import Callable
 
@@ -12,8 +12,9 @@ TOKENS, WORST = Size(256, 512, 256), 1e-3
 
 
 def replays_rightly(attend: Callable[[Tensor, Tensor, Tensor, int], Tensor], device: torch.device) -> bool:
-    """Return whether a CUDA graph of `attend(q, k, v, heads)`, replayed with new input values, gives the result of a
-    direct call. The relative error may be at most 0.001. Raises any error of `attend`."""
+    """Return whether a CUDA graph of `attend(q, k, v, heads)` gives correct results when it is replayed with new input
+    values. The result is compared with a direct call; the relative error may be at most 0.001. Raises any error of
+    `attend`."""
     q, k, v, heads = random_attention(device, TOKENS)
     side = torch.cuda.Stream(device)
     side.wait_stream(torch.cuda.current_stream(device))

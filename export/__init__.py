@@ -1,5 +1,5 @@
-"""Export of a walk or a video as a scene for 3D programs. A scene has the sharpest frames, their exact camera poses and
-intrinsics, and sparse points. `points` is imported on first use, because it needs torch."""
+"""Export of a video, such as a saved walk, as a scene for 3D programs. A scene has the sharpest frames, their exact
+camera poses and intrinsics, and sparse points. The module `points` is imported on first use, because it needs torch."""
 
 from typing import TYPE_CHECKING
 

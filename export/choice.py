@@ -1,4 +1,5 @@
-"""Selection of the frames to export. The sharpest frame of each group is taken, unless it is blurred."""
+"""Selection of the frames to export: the sharpest frame of each group of successive frames, unless this frame is
+blurred."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -6,14 +7,14 @@ import numpy as np
 
 BLURRED = 0.6
 """The threshold for blur. A frame is blurred if its sharpness is less than this fraction of the median sharpness of its
-neighbours. `measure` has a separate threshold with the same value."""
+neighbours. The package `measure` has a separate threshold with the same value."""
 NEIGHBOURS = 4
 """The number of neighbours on each side of a frame with which `blurred` compares the frame's sharpness."""
 
 
 def sharpness(pixels: np.ndarray) -> float:
-    """Return the sharpness of a frame, uint8 [H, W, 3], a number without a unit; a higher one is sharper. It is the
-    variance of the Laplacian divided by the variance of the grey values plus 1, so a uniform frame has 0."""
+    """Return the sharpness of a frame, uint8 [H, W, 3], a number without a unit; sharper frames have higher numbers. It
+    is the variance of the Laplacian divided by the variance of the grey values plus 1, so a uniform frame has 0."""
     grey = pixels.astype(np.float32) @ np.array([0.299, 0.587, 0.114], np.float32)
     around = grey[:-2, 1:-1] + grey[2:, 1:-1] + grey[1:-1, :-2] + grey[1:-1, 2:]
     return float((around - 4 * grey[1:-1, 1:-1]).var() / (grey.var() + 1))
@@ -21,7 +22,7 @@ def sharpness(pixels: np.ndarray) -> float:
 
 def sharpest(frames: Iterable[np.ndarray], every: int) -> Iterator[tuple[int, np.ndarray, float]]:
     """Yield (index, pixels, sharpness) of the sharpest frame in each group of `every` successive frames. The last group
-    may be smaller. The index counts all frames from 0. `frames`: uint8 [H, W, 3] each."""
+    may be smaller. `frames`: uint8 [H, W, 3] each. The index counts `frames` from 0."""
     best: tuple[int, np.ndarray, float] | None = None
     for number, pixels in enumerate(frames):
         found = number, pixels, sharpness(pixels)

@@ -1,4 +1,5 @@
-"""Sparse coloured points of a scene: corners, tracked and triangulated by pycolmap with the camera poses held fixed."""
+"""Sparse coloured points of a scene. Corners are tracked through the frames and triangulated by pycolmap, with the
+camera poses held fixed."""
 
 import shutil
 import tempfile
@@ -22,10 +23,10 @@ LEAST_ANGLE_DEG = 0.5
 """The smallest triangulation angle of a point, in degrees. pycolmap's default of 1.5 suits photographs, but the frames
 of a video are closer together."""
 APART = (1, 2, 4, 8)
-"""An exported frame is matched with the 1st, 2nd, 4th and 8th exported frame after it."""
+"""The distances, in exported frames, between the two frames of each pair that is matched."""
 FEWEST_VIEWS = 3
 TOGETHER = 240
-"""The number of exported frames through which points are tracked at a time. This number limits the memory use."""
+"""The number of exported frames through which points are tracked at a time. A larger number needs more memory."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,8 @@ class Second:
 
     second: the index of the second, from 0.
     error: the mean reprojection error in pixels; NaN without triangulated points.
-    agreeing: the fraction of the keypoints with a 3D point triangulated from at least three frames; 0 without
-    keypoints.
+    agreeing: the fraction of the tracked points (keypoints of the frames) that belong to a 3D point triangulated from
+    at least three frames; 0 without keypoints.
     points: the number of triangulated points visible in this second.
     """
 
@@ -63,7 +64,8 @@ class Points:
     preview: Preview
 
     def words(self) -> list[str]:
-        """Return lines of text: the number and the mean error of all points, and a table with a row for each second."""
+        """Return lines of text about the points: their number, their mean error, and a table with a row for each
+        second."""
         rows = [f"{each.second:6} {each.error:9.2f} {each.agreeing:9.0%} {each.points:8}" for each in self.seconds]
         return [
             f"{self.count} points; mean reprojection error {self.error:.2f} pixels",
@@ -73,10 +75,11 @@ class Points:
 
 
 def check_points(left_out: bool = False) -> None:
-    """Raise an error if the points of a scene cannot be exported.
+    """Raise an error if the points of a scene cannot be exported. For the format "ply" call this function before the
+    export, because this format has no other content.
 
-    `left_out`: whether the user has chosen to export no points. The format "ply" has no other content. Raises
-    InputError if `left_out`. Raises DependencyError without pycolmap or OpenCV.
+    `left_out`: whether the user has chosen to export no points. Raises InputError if `left_out`. Raises DependencyError
+    without pycolmap or OpenCV.
     """
     if left_out:
         raise InputError("`no_points`: a point cloud has nothing else; leave this out, or choose another `format`")
@@ -84,7 +87,8 @@ def check_points(left_out: bool = False) -> None:
 
 
 def add_points(made: Exported, fps: float) -> Points:
-    """Triangulate a scene's points, write them in its format, and return them. `fps`: the frame rate of the video.
+    """Triangulate the points of an exported scene, write them in the scene's format, and return them. `fps`: the frame
+    rate of the video.
 
     For nerfstudio, `points.ply` is written in the coordinates of the poses and listed in transforms.json. For colmap,
     the points are written into the model in sparse/0. For ply, `Points.cloud` is written as `points.ply` and the frames
@@ -125,8 +129,8 @@ def _add_points(made: Exported, fps: float) -> Points:
 
 
 def _triangulate(made: Exported, folder: Path) -> tuple[Any, np.ndarray]:
-    """Return pycolmap's reconstruction of the scene, and the number of tracked points in each frame, int [n]. Temporary
-    files are written into `folder`."""
+    """Return pycolmap's reconstruction of the scene, and the number of tracked points in each frame, int [n]. `folder`:
+    a folder for temporary files."""
     colmap = pycolmap()
     write_colmap(made.path, folder, [Path(file).name for file in made.files], made.size)
     model = colmap.Reconstruction(folder)
@@ -144,7 +148,8 @@ def _triangulate(made: Exported, folder: Path) -> tuple[Any, np.ndarray]:
 
 
 def _write_scene(database: Any, model: Any) -> None:
-    """Write cameras and images of `model` into the database under the same ids. The first frame is image 1."""
+    """Write the cameras and images of pycolmap's `model` into its database, under the same ids. The first frame is
+    image 1."""
     for camera in model.cameras.values():
         database.write_camera(camera, use_camera_id=True)
     for rig in model.rigs.values():
@@ -156,9 +161,9 @@ def _write_scene(database: Any, model: Any) -> None:
 
 
 def _write_tracks(database: Any, made: Exported, begin: int) -> np.ndarray:
-    """Track points through up to TOGETHER exported frames, the first of which has the index `begin`. Write the points
-    as keypoints in pixels, and write the matches between pairs of frames. Return the number of points in each frame,
-    int [n]."""
+    """Track points through up to TOGETHER exported frames, beginning with the frame of index `begin`. Write the points
+    into the database as keypoints in pixels, and write the matches between pairs of frames. Return the number of points
+    in each frame, int [n]."""
     greys = (Image.open(made.folder / file).convert("L") for file in made.files[begin : begin + TOGETHER])
     tracks = follow([resize(np.array(grey)) for grey in greys], 1)
     seen = ~np.isnan(tracks.points[..., 0])
@@ -173,7 +178,8 @@ def _write_tracks(database: Any, made: Exported, begin: int) -> np.ndarray:
 
 
 def _write_pair(database: Any, images: tuple[int, int], seen: np.ndarray) -> None:
-    """Write the matches of two images, given by their ids. `seen`, bool [2, n]: the points visible in each image."""
+    """Write the matches of two images into the database. `images`: their ids. `seen`, bool [2, n]: which of the n
+    points are visible in each image."""
     colmap, both = pycolmap(), seen.all(0)
     numbers = np.cumsum(seen, 1) - 1  # the index of each point within its image
     matches = numbers[:, both].T.astype(np.uint32)

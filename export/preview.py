@@ -1,4 +1,5 @@
-"""The preview of a scene for a 3D viewer: one point cloud with its points and its cameras, which are drawn in red."""
+"""The preview of a scene for a 3D viewer: one point cloud of the scene's points and of its cameras, which are drawn in
+red."""
 
 from typing import NamedTuple
 
@@ -12,11 +13,11 @@ CAMERAS = 24
 """The largest number of cameras that are drawn in a preview."""
 DEPTH, BACK = 0.08, 0.75
 """Two lengths, as fractions of the median distance from the first camera to the points. DEPTH: the depth of a drawn
-camera. BACK: the distance from the first camera back to the viewpoint of the preview."""
+camera. BACK: the distance of the preview's viewpoint behind the first camera."""
 EDGES = ((0, 1), (0, 2), (0, 3), (0, 4), (1, 2), (2, 3), (3, 4), (4, 1))
 """The edges of a drawn camera as pairs of points: 0 is its centre, and 1 to 4 are the corners of its image."""
 ALONG = np.linspace(0, 1, 16)[:, None]
-"""The positions of the points that draw an edge, from 0 to 1 along the edge, [16, 1]."""
+"""The positions, from 0 to 1 along an edge of a drawn camera, of the points that draw the edge, [16, 1]."""
 RED = (255, 0, 0)
 
 
@@ -24,9 +25,10 @@ class Preview(NamedTuple):
     """The preview of an exported scene.
 
     cloud: a binary PLY file of points and cameras, with y up.
-    view: a single camera at some distance behind the first one, so that the points and the cameras are in view.
+    view: the viewpoint, a single camera at some distance behind the first one, so that the points and the cameras are
+    in view.
     centre: [3], the centre of a sphere around the cloud. ComfyUI's viewer moves it to the origin.
-    radius: the radius of this sphere, in the units of the path. ComfyUI's viewer scales it to 1.
+    radius: the radius of this sphere, in the units of the camera path. ComfyUI's viewer scales it to 1.
     """
 
     cloud: bytes
@@ -58,8 +60,8 @@ def draw_preview(points: np.ndarray, colours: np.ndarray, path: CameraPath) -> P
 
 
 def _draw_camera(pose: np.ndarray, lens: np.ndarray, depth: float) -> np.ndarray:
-    """Return points, [n, 3] with y up, on the edges of a drawn camera. `pose`: camera-to-world [4, 4]. `lens`: fx, fy,
-    cx, cy in pixels of an 832x480 image. `depth`: the distance from the camera's centre to its image."""
+    """Return points, [n, 3] with y up, along the edges of a drawn camera. `pose`: camera-to-world [4, 4]. `lens`: fx,
+    fy, cx, cy in pixels of an 832x480 image. `depth`: the distance from the camera's centre to its image."""
     sides = np.array([[0, 0], [LENS_WIDTH, 0], [LENS_WIDTH, LENS_HEIGHT], [0, LENS_HEIGHT]])
     corners = np.concatenate([(sides - lens[2:]) / lens[:2], np.ones((4, 1))], 1)
     spots = np.concatenate([np.zeros((1, 3)), depth * corners]) @ pose[:3, :3].T + pose[:3, 3]

@@ -1,4 +1,5 @@
-"""Export of a scene into a folder: PNG files of the frames, and camera poses and intrinsics for nerfstudio or COLMAP.
+"""Export of a scene into a folder: PNG files of the frames, and the camera poses and intrinsics for nerfstudio or
+COLMAP.
 
 For the format "ply" only the frames are written. `points.add_points` then replaces them by a point cloud.
 """
@@ -31,7 +32,7 @@ class Exported:
     frames: the indices of the exported frames in the video.
     left_out: the number of blurred frames that were not exported.
     read: the number of frames in the video.
-    length: the length of the camera's path between the exported frames, in the units of `path`.
+    length: the length of the camera path between the exported frames, in the units of `path`.
     folder: the folder of the scene.
     format: the scene's format, a name in FORMATS.
     path: the cameras of the exported frames.
@@ -73,9 +74,9 @@ def export_scene(
     format: "nerfstudio", "colmap" or "ply". For "ply" only the frames are written; `add_points` makes the point cloud.
     shorter: whether the video may have fewer than n frames.
 
-    Raises InputError for an unknown format, for `every` below 1, and for frames of another kind or of different sizes.
-    Also raises it for another number of frames or `lens` rows than n, for a video without frames, and if writing fails.
-    Raises CameraError for invalid poses or intrinsics.
+    Raises InputError for an unknown format, for `every` below 1, and for frames of another shape or dtype or of
+    different sizes. Also raises InputError if the number of frames or of `lens` rows is not n, for a video without
+    frames, and if writing fails. Raises CameraError for invalid poses or intrinsics.
     """
     if format not in FORMATS:
         raise InputError(f"`format` {format!r:.40}: expected {' or '.join(FORMATS)}")
@@ -107,8 +108,8 @@ def _write_frames(
     """Write the sharpest frame in each group of `every` frames as a PNG file, except blurred ones.
 
     Return the indices of the written frames in the video, the number of blurred frames, the number of frames read, and
-    (height, width). Raises InputError for no frames and for more frames than `poses`. Fewer frames are allowed only
-    with `shorter`.
+    (height, width). `poses`: the number of camera poses. Raises InputError for no frames and for more frames than
+    `poses`. Fewer frames than `poses` are allowed only with `shorter`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     chosen: list[tuple[int, float]] = []
@@ -160,7 +161,7 @@ def _write_frames(
 
 def _keep_sharp(folder: Path, chosen: list[tuple[int, float]]) -> list[int]:
     """Delete the files of blurred frames, rename the others to their final names, and return the indices of the kept
-    frames in the video. `chosen`: (index, sharpness) of each written frame."""
+    frames in the video. `chosen`: (index in the video, sharpness) of each written frame."""
     out = set(blurred([value for _, value in chosen]))
     for at in out:
         (folder / f"{chosen[at][0]}.part.png").unlink()

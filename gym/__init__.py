@@ -1,4 +1,4 @@
-"""A gymnasium environment in which an agent walks through a generated world.
+"""An environment for the library gymnasium, in which an agent walks through a generated world.
 
 Example: `gymnasium.make("LingBotWorld-v0", ckpt=..., image=..., chunk=1)`.
 """

@@ -1,4 +1,5 @@
-"""The action spaces of the gymnasium environment, and the conversion of an action to held keys or to a joystick."""
+"""The action spaces of the gymnasium environment, and the conversion of an action to held keys or to the position of a
+joystick."""
 
 from contextlib import suppress
 from typing import Any
@@ -11,8 +12,8 @@ from ..live import Session
 from ..live.controls import KEYS, RUN
 
 PRESSED = (*KEYS, RUN)
-"""The nine keys of the space "keys", in the order of an action's entries. In the space "discrete", 0 presses no key,
-and i from 1 to 8 presses KEYS[i - 1]."""
+"""The nine keys of the action space "keys", in the order of an action's entries. In the action space "discrete", 0
+presses no key, and i from 1 to 8 presses KEYS[i - 1]."""
 SPACES = ("discrete", "keys", "box")
 
 

@@ -1,4 +1,4 @@
-"""The gymnasium environment. Each step generates one chunk of video while the agent's action is held."""
+"""The gymnasium environment. Each step generates one chunk of video, during which the agent's action is held."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -21,20 +21,20 @@ from .actions import act, action_space
 RESET = ("image", "prompt", "state")
 LARGEST_SEED = 2**31
 Reward = Callable[[np.ndarray, dict[str, Any]], "float | tuple[float, bool]"]
-"""A function reward(observation, info) that returns the reward, or (reward, whether the episode has ended)."""
+"""A function reward(observation, info). It returns the reward, or (reward, whether the episode has ended)."""
 
 
 class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
     """A walk through a generated world, as a gymnasium environment.
 
-    The observation is the last frame of a chunk, uint8 [H, W, 3]. `info` has four items:
+    The observation is the last frame of a chunk of video, uint8 [H, W, 3]. `info` has four items:
     pose: the camera-to-world pose of this frame, float64 [4, 4].
     seconds: the length of the video so far.
     chunk: the index of the chunk.
     latent_frame: the index of the chunk's first latent frame.
 
     Successive environments with the same arguments share one model, unless an argument is unhashable, such as an image
-    in memory. Prompts and events are changed through `unwrapped.session`.
+    in memory. `unwrapped.session` has methods to change prompts and events.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": FPS}  # noqa: RUF012
@@ -52,7 +52,7 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
     ) -> None:
         """Open the model in the folder `ckpt`.
 
-        image, prompt: the default start of a walk; None uses the package's example.
+        image, prompt: the default start of a walk; None uses the example in the model's package.
         actions: the action space, "discrete", "keys" or "box".
         render_mode: "rgb_array" or None.
         reward: the reward function; None gives a reward of 0 for every chunk.
@@ -75,7 +75,7 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
 
     @property
     def session(self) -> Session:
-        """The session of the current walk, for changes of prompt and events. Raises InputError without a walk."""
+        """The session of the current walk, whose methods change prompt and events. Raises InputError without a walk."""
         if self._session is None:
             raise InputError("no walk has begun; call `reset` first")
         return self._session
@@ -83,9 +83,9 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin a new walk, make its first chunk, and return the observation and `info`.
+        """Begin a new walk, make its first chunk, and return (observation, `info`).
 
-        `seed`: the seed of the noise; None draws a random one. `options` may contain an `image`, a `prompt` and a
+        `seed`: the seed of the noise; None draws a random one. `options` may contain an `image`, a `prompt` and a saved
         `state` (a file, the folder of a walk, or a WorldState) for the start. Raises InputError for any other option.
         """
         super().reset(seed=seed)
@@ -97,8 +97,9 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
         return self._chunk()
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Make one chunk with `action` held, and return (observation, reward, terminated, truncated, info). `truncated`
-        is always false. Raises InputError for an action outside of the action space, and for a call before `reset`."""
+        """Generate one chunk with `action` held, and return (observation, reward, terminated, truncated, info).
+        `truncated` is always false. Raises InputError for an action outside of the action space, and for a call before
+        `reset`."""
         act(self.session, self.action_space, action)
         seen, info = self._chunk()
         reward = 0.0 if self._reward is None else self._reward(seen, info)

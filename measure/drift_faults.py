@@ -1,4 +1,5 @@
-"""Detection of drift, freezes, flicker, seams and repeats in the metrics of a video's frames."""
+"""Detection of faults in a video from the metrics of its frames: drift, freezes, flicker, seams between chunks, and
+repeats."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -8,7 +9,7 @@ import numpy as np
 from .drift_figures import STRIDE, Figures
 
 BLURRED, PALE, TINTED, DARKER = 0.6, 0.7, 12.0, 15.0
-"""The thresholds of drift, relative to the median of the first second.
+"""The thresholds of drift, relative to the median of the video's first second.
 
 BLURRED and PALE are the smallest accepted fractions of the initial sharpness and colourfulness. TINTED and DARKER are
 the largest accepted changes of red minus blue and of brightness, in grey levels from 0 to 255.
@@ -21,13 +22,14 @@ BLURRED_PLACES = 0.35
 """The threshold of drift in the sharpness of tracked scene content: a fraction of the initial sharpness. It is below
 BLURRED, because content loses some detail as the camera comes closer."""
 SURE_S = 5.0
-"""The time in seconds after which the threshold of tracked content has doubled.
+"""The time in seconds after which the threshold of tracked scene content has doubled.
 
-The accumulated changes of tracked content become less exact with time. So at t seconds the threshold is multiplied by
-1 + t / SURE_S. It is not multiplied in a frame where the full image exceeds the threshold of the full image.
+The accumulated changes of tracked content become less exact with time. So at t seconds the threshold is multiplied by 1
++ t / SURE_S. In a frame where the full image exceeds its own threshold, the threshold is not multiplied.
 """
 STILL = 0.02
-"""A frame is frozen below this fraction of the usual (third quartile) difference between consecutive frames."""
+"""The fraction of the usual difference between consecutive frames (the third quartile) below which a frame counts as
+frozen."""
 FROZEN_S = 0.4
 FLICKER = 1.0
 """The alternation of brightness from frame to frame that counts as flicker, in grey levels from 0 to 255."""
@@ -48,7 +50,7 @@ usual difference must exceed MOVES, in grey levels from 0 to 255. The frames mus
 
 
 class Fault(NamedTuple):
-    """A fault: its `name`, the second at which it begins, and a message (`words`)."""
+    """A fault of a video: its `name`, the second at which it begins, and a message for the user (`words`)."""
 
     name: str
     begins_s: float
@@ -79,6 +81,7 @@ def _drifts(figures: Figures) -> list[Fault]:
 def _courses(figures: Figures) -> Iterator[tuple[str, np.ndarray, np.ndarray, float, str]]:
     """Yield (name, change, beyond, threshold, words) for each kind of drift.
 
+    name: the name of the kind.
     change: [f], the change of tracked content in each frame since the first second.
     beyond: [f], a mask of the frames in which the full image exceeds the threshold of the full image.
     threshold: the largest accepted absolute value of `change`.
@@ -104,11 +107,11 @@ def _courses(figures: Figures) -> Iterator[tuple[str, np.ndarray, np.ndarray, fl
 
 
 def _begin(course: np.ndarray, passed: int) -> int:
-    """Return the frame at which a gradual change begins.
+    """Return the index of the frame at which a gradual change begins.
 
-    `course` [f] is the change in each frame, and `passed` is the frame at which it exceeds its threshold. The change is
-    followed back from `passed`. It begins after the last step that is smaller than a quarter of the largest recent
-    step. Recent steps are the last 2 * STRIDE steps before `passed`.
+    `course` [f]: the accumulated change in each frame. `passed`: the index of the frame at which it exceeds its
+    threshold. The steps of `course` are followed back from `passed`. The change begins after the last step that is
+    smaller than a quarter of the largest recent step. Recent steps are the last 2 * STRIDE steps before `passed`.
     """
     way = -np.sign(course[passed])
     steps = -way * np.diff(course[: passed + 1])

@@ -1,4 +1,5 @@
-"""Metrics of each frame of a video, and its changes in scene content that is tracked by optical flow."""
+"""Metrics of each frame of a video, and the changes of the scene content that optical flow tracks from frame to
+frame."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -10,11 +11,11 @@ from ..errors import InputError
 from .tracks import opencv
 
 LONGER_SIDE = 480
-"""The longer side, in pixels, to which a larger frame is downscaled."""
+"""The largest length, in pixels, of the longer side of a frame. Larger frames are downscaled to it."""
 THUMBNAIL = (32, 18)
-"""The width and height of the thumbnails in which repeats are searched for."""
+"""The width and height of the small copies of frames in which repeats are searched for."""
 STRIDE = 4
-"""The interval, in frames, over which changes of sharpness and colour are measured."""
+"""The interval, in frames, over which changes of sharpness and colour of tracked content are measured."""
 SEEN = 0.05
 """The smallest fraction of the image that two frames must share for a comparison."""
 
@@ -54,8 +55,8 @@ class Figures:
 
 
 class _Frame(NamedTuple):
-    """A frame: colours float32 [h, w, 3] and denoised grey values float32 [h, w]. Both also exist at half the size,
-    with grey values in uint8."""
+    """A frame: colours float32 [h, w, 3] and denoised grey values float32 [h, w]. Both are also stored at half the
+    size, there with grey values in uint8."""
 
     colours: np.ndarray
     grey: np.ndarray
@@ -138,7 +139,8 @@ def colourfulness(colours: np.ndarray) -> float:
 
 
 def _step(before: _Frame, frame: _Frame) -> tuple[float, float, float, float]:
-    """Return a frame's change of brightness, motion (columns, rows) in pixels, and motion-compensated residual."""
+    """Return the change of brightness, the motion (columns, rows) in pixels, and the motion-compensated residual of
+    `frame` compared with the frame `before`."""
     flow = _flow(frame.small_grey, before.small_grey)
     moved, inside = _warp(before.small_colours, flow)
     if inside.mean() < SEEN:
@@ -149,8 +151,8 @@ def _step(before: _Frame, frame: _Frame) -> tuple[float, float, float, float]:
 
 
 def _shared(one: _Frame, two: _Frame) -> np.ndarray:
-    """Return three changes [3] from `one` to `two` in their shared scene content: the log ratios of sharpness and of
-    colourfulness, and the difference of red minus blue.
+    """Return three changes [3] from `one` to `two` in the scene content that both show: the log ratios of sharpness and
+    of colourfulness, and the difference of red minus blue.
 
     Warping blurs an image. So each frame is warped onto the other, and the two results are averaged.
     """
@@ -159,7 +161,7 @@ def _shared(one: _Frame, two: _Frame) -> np.ndarray:
 
 
 def _gains(onto: _Frame, other: _Frame, there: np.ndarray, back: np.ndarray) -> np.ndarray:
-    """Return the changes [3] of `_shared` from `onto` to `other`, after `other` is warped onto `onto`.
+    """Return the three changes of `_shared`, [3], from `onto` to `other`, after `other` is warped onto `onto`.
 
     `there` [h, w, 2] is the flow from `onto` to `other`, and `back` [h, w, 2] is the flow from `other` to `onto`. A
     pixel is skipped if `there` and then `back` lead to a point more than half a pixel away from the pixel. The result
@@ -182,7 +184,7 @@ def _gains(onto: _Frame, other: _Frame, there: np.ndarray, back: np.ndarray) -> 
 
 
 def _flow(one: np.ndarray, two: np.ndarray) -> np.ndarray:
-    """Return the optical flow, float32 [h, w, 2] in columns and rows, from `one` to `two`, grey uint8 [h, w]."""
+    """Return the optical flow, float32 [h, w, 2] in columns and rows, from `one` to `two`, both grey uint8 [h, w]."""
     cv2 = opencv()
     if min(one.shape) < 16:
         return np.zeros((*one.shape, 2), np.float32)
@@ -190,9 +192,9 @@ def _flow(one: np.ndarray, two: np.ndarray) -> np.ndarray:
 
 
 def _warp(picture: np.ndarray, flow: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return an image, float32 [h, w, ...], warped by a flow [h, w, 2], and a mask.
+    """Return an image, float32 [h, w, ...], warped by a flow [h, w, 2], and a mask of valid pixels.
 
-    The mask, bool [h, w], is True for pixels that the flow takes from inside the image.
+    The mask, bool [h, w], is True for pixels whose source position lies inside the image.
     """
     cv2 = opencv()
     rows, columns = np.mgrid[: flow.shape[0], : flow.shape[1]].astype(np.float32)

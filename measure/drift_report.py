@@ -1,4 +1,4 @@
-"""Reports of drift: a chart, a table, messages, and values for JSON."""
+"""Reports on a video's drift: a chart, a table, messages, and values for JSON."""
 
 from typing import Any
 
@@ -14,13 +14,14 @@ HEADER = "  second   sharpness   colourfulness   brightness   red - blue   chang
 
 
 def words(figures: Figures, faults: list[Fault]) -> list[str]:
-    """Return a message for each fault. Without faults, return one message that no drift was found."""
+    """Return a message for each fault. Without faults, return one message, which says that no drift was found."""
     seconds = len(figures) / figures.fps
     return [fault.words for fault in faults] or [f"No drift found in {len(figures)} frames, {seconds:.1f} s."]
 
 
 def table(figures: Figures) -> list[str]:
-    """Return a table's lines: a header, and the means of each second. Sharpness is relative to the first second."""
+    """Return the lines of a table: a header, and the mean metrics of each second of the video. Sharpness is relative to
+    the first second."""
     values = np.stack([values for _, values in _series(figures)], 1)
     seconds = (np.arange(len(figures)) / figures.fps).astype(int)
     rows = [(int(second), values[seconds == second].mean(0)) for second in np.unique(seconds)]
@@ -43,8 +44,8 @@ def as_values(figures: Figures, faults: list[Fault]) -> dict[str, Any]:
 
 
 def render_drift(figures: Figures, faults: list[Fault], size: tuple[int, int] = (800, 500)) -> Image.Image:
-    """Return a chart, RGB, of each metric over time with the messages on faults. `size` is width and height in pixels,
-    400x250 to 4096x4096. Raises CameraError for another size."""
+    """Return a chart, RGB, that shows each metric over time and the messages about faults. `size` is width and height
+    in pixels, 400x250 to 4096x4096. Raises CameraError for another size."""
     sheet = Sheet(size)
     sheet.header(f"{len(figures)} frames, {len(figures) / figures.fps:.1f} s", "left to right: the video's time")
     columns = 120  # as many as are distinguishable

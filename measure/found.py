@@ -1,4 +1,5 @@
-"""Estimation of a video's camera: a direct fit if it only rotates, else the mapper of mapping.py."""
+"""Estimation of a video's camera. Rotations are fitted directly if the camera only rotates; otherwise the mapper of
+mapping.py is used."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -19,8 +20,8 @@ increased for one with more than MOST_KEYFRAMES."""
 MOST_FRAMES = 4000
 FEWEST_TRACKS = 20
 LEAST_AGREEING = 0.4
-"""The smallest accepted inlier ratio of a rotation between two adjacent keyframes. A tracked point is an inlier if its
-residual is below NEAR pixels."""
+"""The smallest accepted inlier ratio of a rotation fitted to two adjacent keyframes. A tracked point is an inlier if
+its residual is below NEAR pixels."""
 FAR_APART, LEAST_PARALLAX = 4, 0.75
 """The test of whether a camera moves. Rotations are fitted to pairs of keyframes that are FAR_APART keyframes apart.
 The camera counts as moving if the residual of the tracked points is above LEAST_PARALLAX pixels.
@@ -40,9 +41,9 @@ Translation alone does not determine the lens: on known clips the error is 0.3 t
 ON_A_PLANE = 0.9
 """The fraction of the tracked points on one plane above which the whole scene counts as flat."""
 LENS_PAIRS = 6
-"""The number of keyframe pairs from which the lens of a purely rotating camera is estimated."""
+"""The number of keyframe pairs that are used to estimate the lens of a purely rotating camera."""
 DRAWS = 200
-"""The number of random point pairs from which candidates for a rotation are computed."""
+"""The number of random pairs of tracked points. From each pair a candidate for a rotation is computed."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,8 @@ class VideoCamera:
 
     @property
     def turned_deg(self) -> float:
-        """The largest angle, in degrees, between the viewing direction of the first camera and any other."""
+        """The largest angle, in degrees, between the viewing direction of the first camera and the viewing direction of
+        any other."""
         views = self.c2w[self.registered, :3, 2]
         return float(np.rad2deg(np.arccos(np.clip((views @ views[0]).min(), -1, 1)))) if len(views) else 0.0
 
@@ -89,7 +91,8 @@ class VideoCamera:
         return self.left(first, last, turn, 0.75)
 
     def left(self, first: int, last: int, motion: np.ndarray, share: float = 0.5) -> float:
-        """Return the quantile `share` of the residuals of the tracked points under a camera motion, in pixels.
+        """Return the residual of the tracked points under a camera motion, in pixels: the quantile `share` over the
+        points.
 
         `motion` [4, 4] is the pose of the keyframe `last` relative to the keyframe `first`. For a pure rotation, the
         residual of a point is the distance from the position that the rotation predicts. For other motions it is the
@@ -104,7 +107,7 @@ class VideoCamera:
 
     @property
     def flat(self) -> bool:
-        """True if the camera moves and most tracked points lie on one plane. The motion is then ambiguous: a second
+        """Whether the camera moves and most tracked points lie on one plane. The motion is then ambiguous: a second
         motion, along the plane's normal, explains the points as well (Faugeras and Lustman, 1988)."""
         apart, shares = min(FAR_APART, len(self.c2w) - 1), []
         for first in range(0, len(self.c2w) - apart, 4):
@@ -116,9 +119,11 @@ class VideoCamera:
         return self.moves and bool(np.median(shares) > ON_A_PLANE)
 
     def off(self) -> float:
-        """Return the residual of the tracked points, in pixels, between keyframes FAR_APART apart.
+        """Return the residual of the tracked points, in pixels, under the estimated motion between keyframes that are
+        FAR_APART keyframes apart.
 
-        It is the third quartile over points and the median over pairs; infinity if no pair has enough points.
+        It is the third quartile over points and the median over pairs of keyframes; infinity if no pair has enough
+        points.
         """
         known = self.registered
         apart = min(FAR_APART, len(known) - 1)
@@ -163,8 +168,8 @@ def find_camera(
 
 
 def _fit_rotating(camera: VideoCamera, any_lens: bool) -> VideoCamera:
-    """Return a camera that only rotates, fitted to the tracked points. If `any_lens`, its lens is estimated as well. In
-    the result `moves` is True if rotations fit poorly."""
+    """Return a camera that only rotates, fitted to the tracked points. If `any_lens`, the lens is estimated as well.
+    The result's `moves` is True if rotations fit poorly, so that the fit must not be used."""
     c2w, moves = _chain_rotations(camera.tracks, camera.lens)
     turned = replace(camera, c2w=c2w, moves=moves)
     if not any_lens:
@@ -176,7 +181,8 @@ def _fit_rotating(camera: VideoCamera, any_lens: bool) -> VideoCamera:
 
 
 def _fit_lens(tracks: Tracks, lens: np.ndarray) -> np.ndarray:
-    """Return `lens` [4] with the focal length for which pure rotations have the smallest residual."""
+    """Return `lens` [4] with its focal length replaced by the one for which pure rotations have the smallest
+    residual."""
     from scipy.optimize import minimize_scalar  # slow to import
 
     apart = min(FAR_APART, len(tracks.frames) - 1)
@@ -194,7 +200,7 @@ def _fit_lens(tracks: Tracks, lens: np.ndarray) -> np.ndarray:
 
 
 def _resize_all(frames: Iterable[np.ndarray]) -> tuple[list[np.ndarray], tuple[int, int]]:
-    """Return the frames resized for tracking, and the video's height and width."""
+    """Return the frames resized for tracking, and the original height and width of the video."""
     pictures: list[np.ndarray] = []
     shape: tuple[int, int] | None = None
     for number, frame in enumerate(frames):
@@ -213,7 +219,7 @@ def _resize_all(frames: Iterable[np.ndarray]) -> tuple[list[np.ndarray], tuple[i
 
 def _chain_rotations(tracks: Tracks, lens: np.ndarray) -> tuple[np.ndarray, bool]:
     """Return camera-to-world matrices [k, 4, 4] of a camera that only rotates, and whether the tracked points show that
-    the camera moves. From the first keyframe for which no rotation is found, the matrices are NaN."""
+    the camera also moves. If no rotation fits a keyframe, its matrix and all later ones are NaN."""
     focal = float(np.sqrt(lens[0] * lens[1]))
     c2w = np.full((len(tracks.frames), 4, 4), np.nan)
     c2w[0] = np.eye(4)
@@ -231,8 +237,8 @@ def _chain_rotations(tracks: Tracks, lens: np.ndarray) -> tuple[np.ndarray, bool
 
 
 def _fit_rotation(tracks: Tracks, lens: np.ndarray, first: int, last: int) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the rotation [3, 3] from the keyframe `first` to `last` with the least median residual (LMedS), and each
-    tracked point's residual angle [n] in radians. Return None for fewer than FEWEST_TRACKS points."""
+    """Return the rotation [3, 3] from the keyframe `first` to `last`, and the residual angle [n] of each tracked point
+    in radians. The rotation has the least median residual (LMedS). Return None for fewer than FEWEST_TRACKS points."""
     one, two = _shared_rays(tracks, lens, first, last)
     if len(one) < FEWEST_TRACKS:
         return None
@@ -250,10 +256,10 @@ def _fit_rotation(tracks: Tracks, lens: np.ndarray, first: int, last: int) -> tu
 
 
 def _apart(before: np.ndarray, after: np.ndarray, rotation: np.ndarray) -> np.ndarray:
-    """Return the angles [n], in radians, between two sets of rays to the same points.
+    """Return the angles [n], in radians, between corresponding rays to the same points.
 
-    The rays `before` and `after` are [n, 3]. `rotation` [3, 3] first rotates `after` into the axes of `before`. The
-    result is accurate only for small angles.
+    The rays `before` and `after` are [n, 3], in the axes of two cameras. `rotation` [3, 3] first rotates `after` into
+    the axes of `before`. The result is accurate only for small angles.
     """
     return np.linalg.norm(before - after @ rotation.T, axis=1)
 

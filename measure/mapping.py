@@ -13,13 +13,13 @@ from ..errors import require
 from .tracks import Tracks
 
 REACHES = (1, 2, 3, 4, 6, 8, 12, 16)
-"""The distances, in keyframes, between the two keyframes of each pair that is matched."""
+"""The distances, in keyframes, between the two keyframes of each pair whose tracked points are passed to the mapper."""
 FEWEST_SHARED = 20
 LEAST_ANGLE_DEG = 0.2
 """The smallest accepted triangulation angle of a point, in degrees. pycolmap's default of 1 suits photographs, but the
 keyframes of a video are closer together."""
 NEAR = 1.0
-"""The inlier threshold of two-view RANSAC, in pixels: the largest residual of a match that counts as an inlier."""
+"""The inlier threshold of two-view RANSAC, in pixels. A match with a smaller residual counts as an inlier."""
 
 
 def pycolmap() -> ModuleType:

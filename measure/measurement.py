@@ -1,7 +1,7 @@
-"""Measurement of how well a video follows a camera path.
+"""Measurement of how well a generated video follows a camera path.
 
-The video's motion between pairs of keyframes is compared with the path's motion. The verdict states whether the video
-follows the path.
+The camera motion between pairs of keyframes is estimated from the video and compared with the path's motion. The
+verdict states whether the video follows the path.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,35 +17,38 @@ from ..errors import CameraError
 from .found import FEWEST_TRACKS, VideoCamera, find_camera
 
 EVERY = 8
-"""The default distance between the two keyframes of a pair, in frames."""
+"""The default distance, in frames, between the two keyframes of each pair that is compared."""
 MOVING = 0.25
-"""The smallest step at which a pair's direction of motion is judged, as a fraction of the path's longest step."""
+"""The smallest step of a pair of keyframes at which its direction of motion is judged, as a fraction of the path's
+longest step."""
 TURN_DEG, TURN_SHARE, DIRECTION_DEG = 1.0, 1 / 3, 30.0
-"""The largest accepted errors of a pair.
+"""The largest accepted errors of a pair of keyframes.
 
 The rotation error may be TURN_DEG degrees, or the fraction TURN_SHARE of the path's rotation if this is larger. The
 direction error may be DIRECTION_DEG degrees. A camera that does not rotate has the path's full rotation as rotation
 error. A camera that moves backwards has a direction error of 180 degrees.
 """
 UNASKED_PARALLAX, UNASKED_SHARE = 0.5, 0.25
-"""The largest accepted parallax of a pair for which the path only rotates.
+"""The largest accepted parallax of a pair of keyframes between which the path only rotates.
 
 It is UNASKED_PARALLAX pixels of the tracked frames, or the fraction UNASKED_SHARE of the rotation in pixels, whichever
-is larger. The fraction allows for a lens that differs from the path's, since that looks like a small parallax.
+is larger. The fraction allows for a lens that differs from the path's, because such a lens looks like a small parallax.
 """
 ALIKE = 3.0
-"""The largest ratio of two residuals at which a pair with a fault is ambiguous. Ambiguous pairs are not judged.
+"""The largest ratio of two residuals at which a pair of keyframes with a fault is ambiguous. Ambiguous pairs are not
+judged.
 
 The ratio is the residual of the tracked points under the path's motion, divided by the residual under the measured
 motion.
 """
 FOLLOWING = 0.75
-"""The fraction of pairs with a measured motion that must have no fault in a video that follows its path."""
+"""The smallest accepted fraction of keyframe pairs without a fault, among the pairs with a measured motion. A video
+with a smaller fraction does not follow its path."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A pair of keyframes, with the video's camera motion between them compared with the path's.
+    """A pair of keyframes: the camera's motion between them in the video, compared with the path's motion.
 
     first, last: the frame numbers of the keyframes.
     asked: [4, 4], the pose of `last` relative to `first` on the path.
@@ -55,8 +58,8 @@ class Pair:
     parallax: the measured parallax, in pixels of the tracked frames; 0 without `found`.
     focal: the focal length, in pixels of the tracked frames.
     left: the residual of the tracked points under the measured motion, in pixels; 0 without `found`.
-    asked_left: the residual under the path's motion, in pixels, without the path's translation if `goes` is False; 0
-    without `found`.
+    asked_left: the residual under the path's motion, in pixels; 0 without `found`. If `goes` is False, the path's
+    translation is left out.
     """
 
     first: int
@@ -97,7 +100,8 @@ class Pair:
 
     @property
     def fault(self) -> str:
-        """A message on how the measured motion differs from the path; empty without a fault or a motion."""
+        """A message on how the measured motion differs from the path's motion. It is empty if the motions agree or no
+        motion was found."""
         if self.found is None:
             return ""
         if self.turn_error_deg > max(TURN_DEG, TURN_SHARE * self.turn_asked_deg):
@@ -112,10 +116,10 @@ class Pair:
 
     @property
     def fits_both(self) -> bool:
-        """True if the pair is ambiguous: the measured motion has a fault, but the path's motion fits the tracked points
+        """Whether the pair is ambiguous: the measured motion has a fault, but the path's motion fits the tracked points
         almost as well (see ALIKE).
 
-        It is False if the directions of the two motions differ by more than 90 degrees. It is also False if the path
+        A pair is not ambiguous if the directions of the two motions differ by more than 90 degrees, or if the path
         moves but the measured camera stands still.
         """
         if not self.fault or self.found is None or (self.goes and not self.found[:3, 3].any()):
@@ -133,7 +137,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Measurement:
-    """The measurement of a video: its pairs of keyframes, compared with `path`, and its measured `camera`."""
+    """The measurement of a video: its `pairs` of keyframes, each compared with `path`, and the measured `camera`."""
 
     path: CameraPath
     pairs: tuple[Pair, ...]
@@ -151,7 +155,7 @@ class Measurement:
 
     @property
     def following(self) -> int:
-        """The number of judged pairs without a fault."""
+        """The number of judged pairs of keyframes without a fault."""
         return sum(not pair.fault for pair in self.judged)
 
     @property
@@ -159,7 +163,7 @@ class Measurement:
         """The verdict: True if the video follows the path, False if it does not, None if this is undecided.
 
         It is True if following >= FOLLOWING * len(found). It is None if a motion was found for fewer than half of the
-        pairs. It is also None if it depends on the ambiguous pairs, which are in `found` but not in `judged`.
+        pairs, or if the ambiguous pairs could change the verdict. These pairs are in `found` but not in `judged`.
         """
         if 2 * len(self.found) < len(self.pairs):
             return None
@@ -208,10 +212,10 @@ def median_errors_deg(pairs: Sequence[Pair]) -> tuple[float, float]:
 
 
 def measure_camera(frames: Iterable[np.ndarray], path: CameraPath, every: int | None = None) -> Measurement:
-    """Return the measurement of how well a video follows `path`. `frames` are grey, uint8 [H, W] each, and are read
-    once; frame i was generated with pose i of the path.
+    """Measure how well a video follows `path`, and return the measurement. `frames`: grey frames, uint8 [H, W] each,
+    which are read once. Frame i was generated with pose i of the path.
 
-    `every` is the distance in frames between the two keyframes of a pair (None: 8). The lens is the path's first one,
+    `every`: the distance in frames between the two keyframes of a pair (None: 8). The lens is the path's first one,
     scaled from an 832x480 image to the frames' size. Raises CameraError for a video of one frame, of more frames than
     poses or with frames of several sizes, and for `every` below 1. Raises DependencyError without OpenCV or pycolmap.
     """
@@ -231,8 +235,8 @@ def measure_camera(frames: Iterable[np.ndarray], path: CameraPath, every: int | 
 
 
 def compare(camera: VideoCamera, path: CameraPath, every: int = EVERY) -> Measurement:
-    """Return the comparison of an estimated camera with a path of at least as many frames. `every` is the distance in
-    frames between the two keyframes of a pair."""
+    """Compare an estimated camera with a camera path that has at least as many frames, and return the measurement.
+    `every`: the distance in frames between the two keyframes of a pair."""
     keys = camera.tracks.frames
     starts = range(0, keys[-1], every)
     chosen = np.unique([np.abs(keys - frame).argmin() for frame in (*starts, keys[-1])])
@@ -243,8 +247,8 @@ def compare(camera: VideoCamera, path: CameraPath, every: int = EVERY) -> Measur
 
 
 def _pair(camera: VideoCamera, path: CameraPath, first: int, last: int, least: float) -> Pair:
-    """Return the comparison of the keyframes `first` and `last`. The direction of motion is judged if the path's step
-    between them is longer than `least`, in world units."""
+    """Return the Pair that compares the video and the path between the keyframes `first` and `last`. The direction of
+    motion is judged if the path's step between them is longer than `least`, in world units."""
     frames = camera.tracks.frames
     asked = inverse(path.c2w[frames[first]]) @ path.c2w[frames[last]]
     goes = bool(np.linalg.norm(asked[:3, 3]) > least)

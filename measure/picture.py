@@ -1,4 +1,4 @@
-"""A chart of a measurement: the path, the measured camera, and the errors of each pair of keyframes."""
+"""A chart of a measurement: the path, the camera measured in the video, and the errors of each pair of keyframes."""
 
 import numpy as np
 from PIL import Image

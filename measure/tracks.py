@@ -1,4 +1,4 @@
-"""Tracking of a video's points from keyframe to keyframe with OpenCV."""
+"""Tracking of points through a video, from keyframe to keyframe, with OpenCV."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class Tracks:
     blown: float = 1.0
 
     def both(self, first: int, last: int) -> np.ndarray:
-        """Return a mask [n] of the points visible in both keyframes, `first` and `last`."""
+        """Return a mask [n] of the points that are visible in both keyframes, `first` and `last`."""
         return ~np.isnan(self.points[[first, last], :, 0]).any(0)
 
 
@@ -53,7 +53,8 @@ def resize(frame: np.ndarray) -> np.ndarray:
 
 
 def follow(frames: Sequence[np.ndarray], stride: int) -> Tracks:
-    """Return points tracked through `frames`, uint8 [H, W] of one size. Every `stride`-th and the last are keyframes.
+    """Return points tracked through `frames`, uint8 [H, W] of one size. The keyframes are every `stride`-th frame and
+    the last one.
 
     Points are tracked from frame to frame, and then refined between keyframes, forwards and back. Points with a
     forward-backward error above FARTHEST_BACK are dropped. At every keyframe new points are added, at least APART
@@ -76,7 +77,8 @@ def follow(frames: Sequence[np.ndarray], stride: int) -> Tracks:
 
 
 def _corners(picture: np.ndarray, taken: np.ndarray) -> np.ndarray:
-    """Return new corners of an image, float32 [n, 2], at least APART pixels from the existing points `taken` [m, 2]."""
+    """Return corners of an image, float32 [n, 2], at which new points can be tracked. They are at least APART pixels
+    from the existing points `taken` [m, 2]."""
     cv2 = opencv()
     free = np.full(picture.shape, 255, np.uint8)
     for column, row in taken.astype(int):

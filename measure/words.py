@@ -1,4 +1,4 @@
-"""Reports of a measurement: messages, a table, and values for JSON."""
+"""Reports on a measurement: messages, a table, and values for JSON."""
 
 from collections import Counter
 from typing import Any
@@ -23,7 +23,8 @@ VERDICTS = {
 
 
 def error_words(measured: Measurement) -> str:
-    """Return a message with the mean and the sum of RotErr and TransErr over all keyframes with a camera."""
+    """Return a message with the mean and the sum of the rotation errors (RotErr) and translation errors (TransErr) over
+    all keyframes with a camera."""
     known = measured.camera.registered
     coverage = f"The camera was found in {known.sum()} of {len(known)} keyframes"
     if not known.any():
@@ -34,9 +35,9 @@ def error_words(measured: Measurement) -> str:
 
 
 def found_words(camera: VideoCamera, path: CameraPath, lens_given: bool) -> list[str]:
-    """Return messages on the estimated camera as a path: its keyframes, its scale, its axes and its lens.
+    """Return messages on a camera estimated from a video: its keyframes, its scale, its axes and its lens.
 
-    `path` is the estimated path. `lens_given` is True if the user stated the lens.
+    `path`: the estimated camera as a path. `lens_given`: whether the user stated the lens.
     """
     known = camera.registered
     found = f"The camera was found in {known.sum()} of {len(known)} keyframes of {camera.frames} frames"
@@ -61,7 +62,7 @@ def found_words(camera: VideoCamera, path: CameraPath, lens_given: bool) -> list
 
 
 def table(measured: Measurement) -> list[str]:
-    """Return the lines of a table: a header and one row per pair of keyframes."""
+    """Return the lines of a table of the measurement: a header and one row per pair of keyframes."""
     return [HEADER, *(_line(pair) for pair in measured.pairs)]
 
 

@@ -18,21 +18,22 @@ PART, LOCK = ".part", ".lock"
 
 
 def part_of(file: Path) -> Path:
-    """Return the temporary name under which this process writes `file`. No other process uses this name. If `file` is a
-    symbolic link, the temporary file is next to the link's target."""
+    """Return the path of the temporary file that this process writes before it is renamed to `file`. No other process
+    uses this path. If `file` is a symbolic link, the temporary file is next to the link's target."""
     file = _followed(file)
     return file.with_name(f"{file.name}.{_own_name(os.getpid())}{PART}")
 
 
 def name_whole(file: Path) -> None:
-    """Rename the finished temporary file to `file`, replacing an existing one. Raises OSError if renaming fails."""
+    """Rename the finished temporary file (see `part_of`) to `file`, replacing an existing one. Raises OSError if
+    renaming fails."""
     os.replace(part_of(file), _followed(file))
 
 
 @contextmanager
 def written_whole(*files: Path) -> Iterator[list[Path]]:
-    """Yield temporary names under which to write the files. If the with block succeeds, the files get their final
-    names. Otherwise the temporary files are removed."""
+    """A context that yields the temporary paths under which to write `files`. If the context ends without an error, the
+    temporary files are renamed to `files`. Otherwise they are removed."""
     parts = [part_of(file) for file in files]
     try:
         yield parts
@@ -45,7 +46,7 @@ def written_whole(*files: Path) -> Iterator[list[Path]]:
 
 @contextmanager
 def taken(file: Path, parts: str = "") -> Iterator[None]:
-    """Lock an output file against other runs during the with block.
+    """A context that locks an output file against other runs.
 
     The lock is a file next to `file`. The operating system releases it if the process dies. Missing folders are
     created, and removed at the end if they are empty.
@@ -85,7 +86,7 @@ def _followed(file: Path) -> Path:
 
 @cache
 def _own_name(_process: int) -> str:
-    """Return a random name for the process with the id `_process`, the same one for every call.
+    """Return a random name for this process, the same for every call. `_process`: the id of the process.
 
     The id is only the key of the cache, so that a forked process gets a new name. A random name is unique even if
     machines or containers have equal process ids.
@@ -94,7 +95,8 @@ def _own_name(_process: int) -> str:
 
 
 def _make_folders(folder: Path) -> list[Path]:
-    """Create a folder and its parents; return the new ones, the deepest first. Raises InputError on failure."""
+    """Create a folder and its parents. Return the folders that did not exist before, the deepest first. Raises
+    InputError on failure."""
     folder = _followed(folder)
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
@@ -134,8 +136,8 @@ def _is_of(lock: "BaseFileLock", lock_file: Path) -> bool:
 
 
 def _release(lock: "BaseFileLock", lock_file: Path) -> None:
-    """Release a lock and remove its file. The file is removed first, so that no other process locks it in between.
-    Windows cannot remove an open file, so there it is removed afterwards."""
+    """Release a lock and remove its file. The file is removed first, so that no other process can lock it between the
+    two steps. Windows cannot remove an open file, so there it is removed afterwards."""
     try:
         lock_file.unlink()
         lock.release()

@@ -1,5 +1,6 @@
-"""Quantization of models, text encoders or whole packages to smaller files in the community package's layout, and
-verification of files by the checksums written with them."""
+"""Quantization of models, text encoders or whole packages (folders with all models for a video), and verification of
+files by the checksums written with them. The layout is that of the package cahlen/lingbot-world-base-cam-nf4 on Hugging
+Face."""
 
 from .model import QuantizeOptions, report
 from .package import plan_quantize, quantize

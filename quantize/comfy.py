@@ -1,4 +1,5 @@
-"""Writing of ComfyUI's quantized formats: the tensors of a weight, and the metadata that names its format."""
+"""Writing of weights in ComfyUI's quantized formats: the tensors of a weight, and the metadata that names its
+format."""
 
 import json
 from collections.abc import Collection, Iterator
@@ -18,15 +19,15 @@ FORMATS = {"fp8": E4M3, "int8": INT8, "nvfp4": NVFP4}
 _ROWS = 1024
 """The number of rows quantized to nvfp4 at a time, a multiple of 128 because block scales come in tiles of 128 rows."""
 _LARGEST = 448 * 6
-"""The largest absolute value in nvfp4 before multiplication by the scale of the matrix. It is the largest block scale
-(448) times the largest 4-bit value (6)."""
+"""The largest absolute value in nvfp4 before multiplication by the matrix's scale. It is the largest block scale (448)
+times the largest 4-bit value (6)."""
 
 
 class Encoded(NamedTuple):
     """A quantized matrix.
 
     values: the encoded values.
-    scales: the tensors of scales, by the suffix that follows the matrix's name.
+    scales: the tensors of scales, by the suffix that is appended to the matrix's name.
     squared_error: the sum of the squared differences between decoded and original values.
     """
 
@@ -44,8 +45,8 @@ def encode(weight: Tensor, quant_type: str) -> Encoded:
 
 
 def _nvfp4(weight: Tensor) -> Encoded:
-    """Return a matrix in nvfp4: two values per byte, a float8 scale for each 16 values, and one scale for the matrix.
-    Both sizes must be multiples of 16."""
+    """Return a matrix in nvfp4: two values per byte, a float8 scale for each 16 values of a row, and one scale for the
+    matrix. The numbers of rows and of columns must be multiples of 16."""
     layout = load_layouts().get_layout_class("TensorCoreNVFP4Layout")
     scale = (torch.stack(weight.aminmax()).abs().amax().float() / _LARGEST).clamp_min(1e-30)
     values, blocks, error = [], [], 0.0
@@ -64,7 +65,7 @@ def _nvfp4(weight: Tensor) -> Encoded:
 def stored_tensors(name: str, shape: tuple[int, ...], quant_type: str) -> Iterator[tuple[str, torch.dtype, list[int]]]:
     """Yield the key, dtype and shape of each tensor in which a quantized matrix is stored.
 
-    `name` and `shape` belong to the matrix. `quant_type` is a key of FORMATS.
+    `name`: the name of the matrix. `shape`: its shape before quantization. `quant_type`: a key of FORMATS.
     """
     rows, width = shape
     if quant_type == "nvfp4":

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class WrittenParameter(NamedTuple):
-    """The record of a written parameter.
+    """The journal's entry for a parameter that has been written.
 
     sha256: the SHA-256 of each stored tensor of the parameter, by key.
     states: the text of the quant_state by key; empty for a parameter that is not stored as nf4.
@@ -20,9 +20,10 @@ class WrittenParameter(NamedTuple):
 
 
 class Journal(AbstractContextManager["Journal"]):
-    """A file of written parameters: a first line that identifies the task, and one JSON line for each parameter.
+    """A file that records the parameters already written. Its first line identifies the quantization by its settings,
+    and each further line is the JSON entry of a parameter.
 
-    A last line that a killed process left incomplete is ignored. A journal of another task is overwritten.
+    A last line that a killed process left incomplete is ignored. A journal of another quantization is overwritten.
     """
 
     def __init__(self, path: Path, task: dict) -> None:

@@ -1,4 +1,4 @@
-"""Quantization of one model or text encoder into a file, tensor by tensor."""
+"""Quantization of one model or text encoder into a file, parameter by parameter."""
 
 import math
 from collections import deque
@@ -24,11 +24,11 @@ from .source import Source
 from .writer import QUANT, TensorFile, Values, linear_weights
 
 SETTINGS = UploadSettings(threads=8, buffers=2, chunk_bytes=8 << 20)
-"""The settings of uploads to a GPU; they take 128 MB of pinned memory."""
+"""The settings of the copies to a GPU; they take 128 MB of pinned memory."""
 WORST = 10
-"""The number of layers with the largest errors that the report lists."""
+"""The number of layers that the report lists. They are the layers with the largest errors."""
 WRITERS = 4
-"""The number of threads that hash and write. Each holds one encoded weight, of at most 80 MB."""
+"""The number of threads that compute checksums and write the file. Each holds one encoded weight, of at most 80 MB."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,9 @@ def quantize_source(
 ) -> dict:
     """Write the quantized `file` of a source and verify it by reading it back. An interrupted run is resumed.
 
-    Returns the content of quantization_meta.json. `progress` counts the bytes of the source. `checking` counts the
-    parameters that are read back, first from the file of an interrupted run, and finally from the complete file.
+    Returns the content of quantization_meta.json. `progress` counts the bytes of the source that are quantized.
+    `checking` counts the parameters that are read back, first from the file of an interrupted run, and finally from the
+    complete file.
 
     Raises CheckpointError for weights that are not finite, and for a file that reads back differently.
     """
@@ -107,7 +108,7 @@ def journal_of(file: Path) -> Path:
 def damaged(target: TensorFile, written: Mapping[str, WrittenParameter], progress: Progress) -> list[str]:
     """Return the names of the parameters in the file `target` that do not match the checksums in `written`.
 
-    All parameters in `written` are read back from the disk. `progress` counts the parameters.
+    All parameters in `written` are read back from the disk. `progress` counts these parameters.
     """
     wrong = []
     with ThreadPoolExecutor(WRITERS) as pool:
@@ -126,7 +127,8 @@ def damaged(target: TensorFile, written: Mapping[str, WrittenParameter], progres
 
 
 def _task(source: Source, options: QuantizeOptions) -> dict:
-    """Return all settings that determine the content of the file. A run with other settings cannot resume this one."""
+    """Return all settings that determine the content of the quantized file. A run with other settings must not resume
+    the file."""
     files = [*source.files, *(lora.path for lora in options.loras)]
     return {
         "files": [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files],
@@ -167,8 +169,8 @@ def _note(journal: Journal, target: TensorFile, name: str, error: float | None, 
 def _tensors(
     parameters: Mapping[str, list[TensorEntry]], device: torch.device
 ) -> Iterator[tuple[str, dict[str, Tensor]]]:
-    """Yield each parameter's name and its tensors on the device. On the CPU the tensors are views of the mapped file.
-    On a GPU the next parameter is uploaded in the background."""
+    """Yield each parameter's name and its tensors on `device`. On the CPU the tensors are views of the mapped file. On
+    a GPU the next parameter is copied in the background."""
     if device.type == "cpu":
         for name, entries in parameters.items():
             for entry in entries:
@@ -186,7 +188,8 @@ def _tensors(
 
 
 def _decode(source: Source, name: str, tensors: dict[str, Tensor], device: torch.device) -> Tensor:
-    """Return the decoded values of a parameter, in 16 bits or more."""
+    """Return the values of a parameter. Quantized values are decoded, and 8-bit floats are converted to float32. Other
+    values keep their dtype."""
     if name in source.packed:
         made = quantized_tensors({name: source.packed[name]}, tensors, None, device)
         return materialise(made[name], torch.empty(0, device=device))
@@ -195,7 +198,8 @@ def _decode(source: Source, name: str, tensors: dict[str, Tensor], device: torch
 
 
 def _encode(source: Source, name: str, tensor: Tensor, options: QuantizeOptions) -> tuple[Values, float | None]:
-    """Return the values of a parameter to write, after LoRAs are merged, and the relative error of quantization.
+    """Return (the values of a parameter to write, the relative error of quantization). `tensor`: the decoded values, to
+    which LoRAs are added first.
 
     The error is None for an unquantized parameter. By default a scale in nf4 is the largest absolute value of a block.
     With `options.search`, scales with a smaller error are searched for; the result is used if it reduces the error.
@@ -238,8 +242,8 @@ def _meta(source: Source, options: QuantizeOptions, written: Mapping[str, Writte
 
 
 def report(file: Path, meta: dict) -> str:
-    """Return a summary of a quantization for the user: the average error and the layers with the largest errors. `meta`
-    is the content of quantization_meta.json."""
+    """Return a summary of a quantization for the user: the average error and the layers with the largest errors.
+    `file`: the quantized file. `meta`: the content of quantization_meta.json."""
     errors = meta["relative_rms"]
     mean = sum(errors.values()) / max(1, len(errors))
     worst = (f"  {errors[name]:.4f}  {name}" for name in sorted(errors, key=errors.__getitem__, reverse=True)[:WORST])

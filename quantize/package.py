@@ -1,4 +1,5 @@
-"""Quantization of a model or package: a plan, a check of disk space, and a folder that gets its name when complete."""
+"""Quantization of a model or package: the plan, a check of disk space, and the writing of a folder that gets its name
+when it is complete."""
 
 import os
 import shutil
@@ -21,14 +22,14 @@ from .writer import file_bytes, write_json
 WEIGHTS, META = "model.safetensors", "quantization_meta.json"
 TEXT_ENCODER = "models_t5_umt5-xxl-enc-bnb_nf4.safetensors"
 _SUFFIXES = {"nf4": "bnb_nf4", "comfy-fp8": "fp8", "int8": "int8", "nvfp4": "nvfp4"}
-"""The suffix of the quantized experts' folder names, for each format."""
+"""The suffix in the folder names of quantized experts, for each format."""
 _SPARE = 64 << 20
 """The number of bytes to leave free on the disk for journals and small files."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """The quantization of one file.
+    """The quantization of one model into one file.
 
     name: the name of the model for progress messages.
     source: the parameters to quantize or copy.
@@ -44,7 +45,7 @@ class Job:
 
 @dataclass(frozen=True)
 class QuantizePlan:
-    """The plan of a call of `quantize`.
+    """The plan of a quantization: all files that `quantize` writes.
 
     destination: the folder to create.
     jobs: the files to quantize.
@@ -59,22 +60,24 @@ class QuantizePlan:
 
     @property
     def unfinished(self) -> Path:
-        """The temporary folder of a run, next to the destination. An interrupted run leaves it, and the next run
-        continues in it."""
+        """The temporary folder next to the destination in which the files are written. An interrupted run leaves the
+        folder, and the next run continues in it."""
         return self.destination.with_name(self.destination.name + ".part")
 
 
 def meta_of(file: Path) -> Path:
-    """Return the path of a file's checksums: quantization_meta.json for model.safetensors, else NAME_meta.json."""
+    """Return the path of the JSON file with the checksums of `file`: quantization_meta.json for model.safetensors, else
+    NAME_meta.json."""
     return file.with_name(META if file.name == WEIGHTS else f"{file.stem}_meta.json")
 
 
 def plan_quantize(source: str | Path, destination: str | Path, options: QuantizeOptions) -> QuantizePlan:
-    """Return the plan of a quantization, after checking everything that file headers show.
+    """Check everything about a quantization that file headers show, and return its plan.
 
-    `source` is a model (folder, index, safetensors or torch.save file), a text encoder's file, or a package.
-    `destination` is a folder that must not exist yet. Raises InputError for options that do not apply to the source,
-    and for a destination that exists. Raises CheckpointError for weights that cannot be used.
+    `source` is a model (folder, index, safetensors or torch.save file), a text encoder's file, or a package (a folder
+    with all models for a video). `destination` is a folder that must not exist yet. Raises InputError for options that
+    do not apply to the source, and for a destination that exists. Raises CheckpointError for weights that cannot be
+    used.
     """
     source, destination = Path(source).expanduser(), Path(destination).expanduser().absolute()
     if not source.exists():
@@ -149,10 +152,11 @@ def _unchanged_parts(root: Path, package: Package) -> tuple[dict[Path, Path], li
 
 
 def quantize(plan: QuantizePlan, show: ShowProgress) -> dict[Path, dict]:
-    """Run a plan, and return the content of each quantization_meta.json by its path relative to the destination.
+    """Quantize all files of a plan. Return the content of each quantization_meta.json by its path relative to the
+    destination.
 
-    `show` displays the progress; an exception that it raises ends the run. An interrupted run is resumed by running the
-    same plan again. The destination appears when all files are written and verified.
+    `show(name, unit)` returns the progress display of a file; an exception that it raises ends the run. An interrupted
+    run is resumed by running the same plan again. The destination appears when all files are written and verified.
 
     Raises InputError if the destination exists, if another run is writing it, or if the disk is full or not writable.
     Raises CheckpointError for weights that are not finite, and for a file that reads back differently.

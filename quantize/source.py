@@ -1,4 +1,4 @@
-"""The input of a quantization: the tensors of a model or text encoder, and which of them to quantize."""
+"""The input of a quantization: the tensors of a model or text encoder, and the choice of tensors to quantize."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,20 +17,20 @@ from .writer import config_json, linear_weights
 
 CONFIG = "config.json"
 _PART_FOLDERS = ("transformer", "transformer_2", "transformers", "text_encoder")
-"""The generic names of model folders in the packages of diffusers and of LingBot-World 2.0. They do not identify the
-model."""
+"""The names of folders that contain models in the packages of diffusers and of LingBot-World 2.0. These names are too
+generic to identify a model."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """The parameters to quantize or copy.
+    """The parameters of a model or text encoder, with the choice of parameters to quantize.
 
     path: the file or folder of the model or text encoder.
     parameters: the tensors in which each parameter is stored, by official name and in file order.
     shapes: the shape of each parameter.
     quantized: the names of the parameters to quantize.
     config: the content of config.json; None for a text encoder.
-    packed: the parameters that are already quantized. They are decoded first.
+    packed: the parameters that are already quantized in the file. They are decoded first.
     changes: the LoRAs' changes to parameters.
     """
 
@@ -98,7 +98,8 @@ def _refuse_four_bits(path: Path, quantized: Mapping[str, QuantizedWeight]) -> N
 
 
 def _in_file_order(parameters: Mapping[str, list[TensorEntry]]) -> dict[str, list[TensorEntry]]:
-    """Return the parameters sorted by the position of each one's first tensor in the files."""
+    """Return the parameters in the order of the files. The position of a parameter is the position of its first
+    tensor."""
     first = {entries[0].name: name for name, entries in parameters.items()}
     ordered = in_file_order(entries[0] for entries in parameters.values())
     return {first[entry.name]: parameters[first[entry.name]] for entry in ordered}

@@ -1,4 +1,4 @@
-"""Verification of a package's files: checksums, finite scales, tensor shapes, and the kind of each model."""
+"""Verification of the files of a package: checksums, finite scales, tensor shapes, and the kind of each model."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -22,7 +22,7 @@ _THREADS = 4
 
 @dataclass(frozen=True)
 class Verified:
-    """The result for one file.
+    """The result of the verification of one file.
 
     path: the file.
     kind: a description of the model and the format.
@@ -37,11 +37,11 @@ class Verified:
 
 
 def verify(path: str | Path, show: ShowProgress, fast: bool = False) -> list[Verified]:
-    """Return the result for each file of a package, or for one model or text encoder.
+    """Verify all files of a package, or one model or text encoder. Return the result for each file.
 
-    `show` displays the progress. If `fast`, only headers, shapes and scales are read, and checksums are not compared.
-    Raises CheckpointError or TextError for the first faulty file. For damaged tensors, the message states the number
-    and up to five names.
+    `show(name, unit)` returns the progress display of a file. If `fast`, only headers, shapes and scales are read, and
+    checksums are not compared. Raises CheckpointError or TextError for the first faulty file. For damaged tensors, the
+    message states their number and up to five of their names.
     """
     path = Path(path).expanduser()
     alone = path / TEXT_ENCODER

@@ -1,4 +1,5 @@
-"""A writer of safetensors files in the community package's format. It holds only one tensor in memory at a time."""
+"""A writer of quantized safetensors files, in the format of the package cahlen/lingbot-world-base-cam-nf4 on Hugging
+Face. It holds only one tensor in memory at a time."""
 
 import hashlib
 import json
@@ -36,7 +37,8 @@ Layout = dict[str, tuple[torch.dtype, list[int], int]]
 
 
 class TensorFile(AbstractContextManager["TensorFile"]):
-    """A safetensors file of known shapes. Its parameters can be written in any order and from any thread.
+    """A safetensors file whose tensor shapes are known in advance. Its parameters can be written in any order and from
+    any thread.
 
     path: the file.
     shapes: the shape of each parameter by name.
@@ -44,7 +46,7 @@ class TensorFile(AbstractContextManager["TensorFile"]):
     quant_type: "nf4" or "fp4" with double quantization, or a key of `comfy.FORMATS`.
     blocksize: for "nf4" and "fp4", the number of values that share a scale.
     dtype: the dtype of all other parameters.
-    resume: whether to keep an existing file. The parameters in it need not be written again.
+    resume: whether to keep an existing file, so that the parameters in it need not be written again.
 
     The header is written by `finish`, so no reader mistakes an unfinished file for a complete one.
     """
@@ -63,7 +65,8 @@ class TensorFile(AbstractContextManager["TensorFile"]):
         self._shapes, self._quantized, self._dtype = shapes, frozenset(quantized), dtype
         self._quant_type, self._blocksize, self._lock = quant_type, blocksize, threading.Lock()
         self.states: dict[str, bytes] = {}
-        """The quant_states by key. Their lengths depend on the data, so `finish` writes them."""
+        """The content of the quant_states (JSON texts of bitsandbytes) by key. Their lengths depend on the data, so
+        `finish` writes them."""
         self._layout = _layout(_tensors(shapes, self._quantized, quant_type, blocksize, dtype))
         self._metadata = comfy.metadata(self._quantized, quant_type)
         self._header_bytes = len(_header(self._layout, self._metadata))
@@ -139,7 +142,7 @@ class TensorFile(AbstractContextManager["TensorFile"]):
 
 
 def file_bytes(shapes: Shapes, quantized: Collection[str], blocksize: int = 64, quant_type: str = "nf4") -> int:
-    """Return a file's size in bytes with these parameters: `quantized` as `quant_type`, the others in bf16.
+    """Return the size in bytes of a file with these parameters: `quantized` as `quant_type`, the others in bf16.
 
     The result may be a few KB too large, because the length of a quant_state depends on the data.
     """
@@ -149,7 +152,7 @@ def file_bytes(shapes: Shapes, quantized: Collection[str], blocksize: int = 64, 
 
 
 def linear_weights(shapes: Shapes) -> list[str]:
-    """Return the names of the parameters that can be quantized: all parameters with two dimensions."""
+    """Return the names of the parameters that can be quantized, which are all parameters with two dimensions."""
     return [name for name, shape in shapes.items() if len(shape) == 2]
 
 
@@ -178,7 +181,7 @@ def _layout(tensors: Iterable[tuple[str, torch.dtype, list[int]]]) -> Layout:
     """Return the dtype, shape and byte offset of each tensor by key.
 
     Tensors are sorted by dtype, the widest first, so that all are aligned, as in the safetensors library. The
-    quant_states are last, because `finish` corrects their lengths and offsets.
+    quant_states are placed last, because `finish` corrects their lengths and offsets.
     """
     ordered = sorted(tensors, key=lambda item: (_is_state(item[0]), _DTYPE_ORDER.index(item[1]), item[0]))
     layout, end = {}, 0

@@ -1,4 +1,4 @@
-"""Schedules, solvers, noise, and the choice between the two experts. The code needs neither a model nor a user
+"""Schedules, solvers, noise, and the choice between the two experts. This package needs neither a model nor a user
 interface."""
 
 from .causal import FewStepSchedule, GuidedSchedule, chosen_shift, few_step_schedule, step_indices

@@ -16,10 +16,11 @@ from .schedule import flow_sigmas, flow_timesteps
 from .solvers import solve
 
 TABLE_STEPS = 1000
-"""The number of steps in the full UniPC schedule from which the few steps are selected."""
+"""The number of steps in the full UniPC schedule from which the few steps of LingBot-World Fast and 2.0 are
+selected."""
 
 Predict = Callable[[Tensor, int], Tensor]
-"""The signature predict(x, timestep), which returns the velocity."""
+"""A function predict(x, timestep) that calls the model and returns the velocity."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,8 @@ class FewStepSchedule:
 
     timesteps: the model's integer timestep of each step.
     sigmas: the noise level of each step. x0 = x - sigma * velocity is computed in float64.
-    renoise_sigmas: the noise level up to which noise is added to x0 before each step, except before the first.
+    renoise_sigmas: for each step except the first, the noise level to which x0 is brought by adding noise before the
+    step.
     """
 
     timesteps: tuple[int, ...]
@@ -119,7 +121,7 @@ def few_step_schedule(indices: Sequence[int], shift: float) -> FewStepSchedule:
 
 
 def step_indices(schedule: str | tuple[int, ...] | None, release: Release) -> tuple[int, ...]:
-    """Return the step indices of a `schedule`.
+    """Return the indices of the denoising steps for the option `schedule`.
 
     `schedule` is a name ("v1" or "v2"), a tuple of indices, or indices as text such as "0,250,500,750". None means the
     indices of `release`. Raises InputError for any other text.
@@ -137,7 +139,8 @@ def step_indices(schedule: str | tuple[int, ...] | None, release: Release) -> tu
 
 
 def chosen_shift(shift: float | None, release: Release) -> tuple[float, tuple[str, ...]]:
-    """Return the `shift` to use (None: the release's own), and a note for the user if it differs from the release's."""
+    """Return the shift of the noise levels to use, and notes for the user. If `shift` is None, it is the shift of
+    `release`. A note reports a shift that differs from the release's."""
     if shift is None or shift == release.shift:
         return release.shift, ()
     return shift, (f"The shift is {shift:g}; {release.name} was made for {release.shift:g}.",)

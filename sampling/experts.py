@@ -1,4 +1,4 @@
-"""The choice of the expert for each step, and classifier-free guidance."""
+"""The choice of the expert that predicts each step, and classifier-free guidance."""
 
 from torch import Tensor
 
@@ -8,14 +8,14 @@ from .schedule import TRAIN_TIMESTEPS
 
 
 def is_high_noise(timestep: float, boundary: float = BOUNDARY) -> bool:
-    """Return True if the high-noise expert predicts the step with this `timestep` (0 to 1000), False if the low-noise
+    """Return whether the high-noise expert predicts the step with this `timestep` (0 to 1000); otherwise the low-noise
     expert does. The high-noise expert predicts the timesteps of at least 1000 * `boundary`."""
     return bool(timestep >= boundary * TRAIN_TIMESTEPS)
 
 
 def first_low_step(timesteps: Tensor, boundary: float = BOUNDARY) -> int:
-    """Return the index of the first of the `timesteps` [steps] that the low-noise expert predicts (see
-    `is_high_noise`). The result is the number of steps if the high-noise expert predicts all of them."""
+    """Return the index of the first of the falling `timesteps` [steps] that the low-noise expert predicts (see
+    `is_high_noise`). Return the number of steps if the high-noise expert predicts all of them."""
     return sum(is_high_noise(timestep, boundary) for timestep in timesteps.tolist())
 
 

@@ -1,5 +1,5 @@
-"""The noise for the chunks of a causal model's video, by two rules: for live sessions (StepNoise) and for known camera
-paths (PathNoise)."""
+"""The noise for the chunks of a causal model's video, by two rules: StepNoise for live sessions, and PathNoise for
+camera paths of known length."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ class StepNoise:
     order = "chunk and step"
 
     def __init__(self, seed: int, chunk: int, cells: tuple[int, int]) -> None:
-        """Create a source of noise for a latent with the height and width `cells`. `chunk` is the number of latent
+        """Create a source of noise for a latent. `cells`: the latent's height and width. `chunk`: the number of latent
         frames per chunk. Equal values of `seed` give equal noise."""
         self._seed, self._shape = seed, (1, 16, chunk, *cells)
         self._chunk = self._step = 0
 
     def begin(self, chunk: int) -> Tensor:
-        """Return the initial noise of the video's chunk with the index `chunk`, float32 [1, 16, n, h, w] for n latent
+        """Begin the chunk with the index `chunk`, and return its initial noise, float32 [1, 16, n, h, w] for n latent
         frames. After that `draw` returns the noise of this chunk's further steps."""
         self._chunk, self._step = chunk, -1
         return self.draw(self._shape)
 
     def draw(self, shape: tuple[int, ...]) -> Tensor:
-        """Return the noise of the current chunk's next step in this shape, float32 on the CPU."""
+        """Return the noise for the current chunk's next step, float32 of this `shape` on the CPU."""
         self._step += 1
         name = f"{self._seed} {self._chunk} {self._step}".encode()
         number = int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "big")
@@ -39,7 +39,7 @@ class StepNoise:
 
 
 class PathNoise:
-    """A source of noise for a video of known length, which has `latent_frames` latent frames.
+    """A source of noise for a video of known length, `latent_frames` latent frames.
 
     The noise of all latent frames is drawn first, then the noise of the steps in order. ComfyUI's node
     LingBotWorldRollout draws the same noise for the same seed. The other arguments are as in `StepNoise`.

@@ -1,8 +1,8 @@
 """Skipping of model calls: the velocity of some steps is extrapolated from earlier steps.
 
 During flow-matching sampling the velocity changes slowly and almost linearly with sigma. `StepReuse` extrapolates a
-straight line through the model's last two predictions. Each prediction of the model is compared with the line. The
-error determines how many of the next steps may use the line.
+straight line through the model's last two predictions. Each new prediction of the model is compared with this line. The
+difference determines how many of the next steps may be extrapolated.
 
 The method was developed for this project. A related method is EasyCache (Zhou et al. 2025, arXiv 2507.02860). It
 repeats the last difference of output and input, and estimates the error from the change of the input.
@@ -15,8 +15,8 @@ from torch import Tensor
 from ..errors import InputError
 
 FIRST = 3
-"""The number of steps that the model predicts at the start of a run and after a change of expert. Two define the
-straight line for extrapolation, and the third measures the line's error."""
+"""The number of steps that the model predicts at the start of a run and after a change of expert. The first two
+predictions define the straight line for extrapolation, and the third measures the line's error."""
 LAST = 2
 """The number of steps at the end of a run that the model predicts, because sigma and velocity change most there."""
 MOST = 4
@@ -24,14 +24,15 @@ MOST = 4
 
 
 class StepReuse:
-    """A rule that decides at each step of a run whether to call the model or to extrapolate the velocity.
+    """A rule that decides at each step of a run whether to call the model or to extrapolate the velocity from earlier
+    steps.
 
     threshold: the largest estimated error of an extrapolated velocity, 0 to 1, as a fraction of the velocity's norm. At
     0 the model predicts every step.
     calls: the number of steps that the model has predicted.
 
-    The error is estimated from the last prediction that was compared with the line. The real error may be larger where
-    the velocity changes direction. Raises InputError for a threshold outside of 0 to 1.
+    The error is estimated from the last prediction that was compared with the extrapolation. The real error may be
+    larger where the velocity changes direction. Raises InputError for a threshold outside of 0 to 1.
     """
 
     def __init__(self, threshold: float = 0.0) -> None:

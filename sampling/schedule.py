@@ -16,7 +16,7 @@ TRAIN_TIMESTEPS = 1000
 
 
 def flow_sigmas(steps: int, shift: float, solver: str = "unipc") -> torch.Tensor:
-    """Return the noise levels float32 [steps + 1], falling, with 0 as the last one.
+    """Return the noise levels float32 [steps + 1] in falling order; the last one is 0.
 
     Each is `shift * b / (1 + (shift - 1) * b)`, where b falls linearly from the largest noise level of the `solver`.
     Raises InputError for invalid steps, shift or solver.

@@ -85,9 +85,11 @@ def _levels(sigmas: Tensor) -> list[float]:
 
 
 def _predict(x: Tensor, before: Tensor, current: Tensor, levels: list[float], order: int) -> Tensor:
-    """Return x after the step from the next-to-last to the last of the noise `levels`.
+    """Return x after the solver's step from the next-to-last to the last of the noise `levels`. `x`: the value before
+    the step.
 
-    `current` is x0 at the start of the step, and `before` is x0 one level earlier. `order` is 1 or 2.
+    `current` is x0 at the start of the step, and `before` is x0 one level earlier. `order`, 1 or 2, is the order of the
+    step.
     """
     if order == 2:
         current = current + 0.5 * (before - current) / _ratio(levels)
@@ -115,7 +117,7 @@ def _correct(
 
 
 def _move(x: Tensor, data: Tensor, sigma: float, target: float) -> Tensor:
-    """Return x at the noise level `target`, from `x` at the level `sigma`, for a constant x0 of `data` in between.
+    """Return x moved from the noise level `sigma` to the level `target`, if x0 were constantly `data` in between.
 
     For a constant x0 the result is exact. If `target` is 0, the result is a copy of `data`.
     """
@@ -126,7 +128,8 @@ def _move(x: Tensor, data: Tensor, sigma: float, target: float) -> Tensor:
 
 
 def _ratio(levels: list[float]) -> float:
-    """Return (lambda[-3] - lambda[-2]) / (lambda[-1] - lambda[-2]) for the noise `levels`. The result is negative."""
+    """Return (lambda[-3] - lambda[-2]) / (lambda[-1] - lambda[-2]) for the last three noise `levels`; lambda = log((1 -
+    sigma) / sigma). The result is negative."""
     earlier, here, there = (_log_snr(sigma) for sigma in levels[-3:])
     return (earlier - here) / (there - here)
 

@@ -1,6 +1,6 @@
-"""The events of a world. An event is a named sentence that extends the prompt while the event is active.
+"""The events of a world, such as rain. An event is a named sentence that extends the prompt while the event is active.
 
-Events are switched by time or by a key.
+Events become active and inactive at set times of the video, or by a key.
 """
 
 from __future__ import annotations
@@ -81,13 +81,14 @@ def read_events(given: str | Path | Mapping[str, str] | Iterable[Any] | None) ->
 
 
 class Events:
-    """The events of a walk, and the record of the active ones. Any thread may call the methods.
+    """The events of a walk, with a record of the active events. Any thread may call the methods.
 
     The full prompt is the base prompt followed by the sentences of active events.
     """
 
     def __init__(self, events: Iterable[WorldEvent] = (), prompt: str = "") -> None:
-        """Store `events`, and set the base prompt and the active events from `prompt`, a full prompt (see `stand`)."""
+        """Store `events`. `prompt`, a full prompt, is split into the base prompt and the active events (see
+        `stand`)."""
         self.all = tuple(events)
         self._lock, self._by_time = Lock(), frozenset[str]()
         self.stand(prompt)
@@ -99,7 +100,8 @@ class Events:
 
     @property
     def prompt(self) -> str:
-        """The full prompt: the base prompt, followed by the sentences of the active events in order."""
+        """The full prompt: the base prompt, followed by the sentences of the active events in the order in which the
+        events were passed."""
         text = self._base
         for event in self.all:
             if event.name in self._active:
@@ -111,7 +113,7 @@ class Events:
 
         This is needed after a return to an earlier chunk, and to continue an earlier video. If `later` is True, keep
         the record of the events that were started by their times, because `prompt` belongs to the current second of the
-        video. Otherwise this record is set to the active events with a start.
+        video. Otherwise the events of this record become the active events that have a start time.
         """
         with self._lock:
             active, base = set(), prompt
@@ -125,7 +127,7 @@ class Events:
                 self._by_time = frozenset(event.name for event in self.all if event.start is not None) & self._active
 
     def say(self, prompt: str) -> str:
-        """Set the base prompt, and return the full prompt."""
+        """Set the base prompt to `prompt`, and return the full prompt with the sentences of the active events."""
         with self._lock:
             self._base = prompt
             return self.prompt
@@ -149,7 +151,7 @@ class Events:
     def at(self, seconds: float) -> str | None:
         """Start and end the events that are due at `seconds` of the video.
 
-        Return the full prompt if any event was switched, else None.
+        Return the full prompt if any event was started or ended, else None.
         """
         with self._lock:
             due = frozenset(event.name for event in self.all if event.holds(seconds))
@@ -188,9 +190,10 @@ def check_times(events: Iterable[WorldEvent], chunks: int, seconds: float) -> No
 
 
 def prompts_by_second(events: Iterable[WorldEvent], prompt: str) -> list[tuple[float, str]]:
-    """Return the full prompts of a video with events that start and end at their own times.
+    """Return the full prompts of a video whose events start and end at their own times.
 
-    Each item is a pair (time in seconds, text), and the first is at second 0. `prompt` is the prompt at the start.
+    Each item is a pair (time in seconds, full prompt), and the first is at second 0. `prompt`: the prompt without
+    events.
     """
     world = Events(events, prompt)
     times = {time for event in world.all for time in (event.start, event.end) if time is not None}

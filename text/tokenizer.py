@@ -19,8 +19,8 @@ MAX_TOKENS = 512
 EOS = "</s>"
 
 _PANIC = "PanicException"
-"""The class name of the exception that a panic in tokenizers' Rust code raises. The class derives from BaseException
-and cannot be imported."""
+"""The class name of the exception that a panic in the tokenizers library's Rust code raises. The class derives from
+BaseException and cannot be imported."""
 
 _SUFFIXES = (".json", ".model", ".safetensors")
 _WHAT_BELONGS = (
@@ -46,8 +46,8 @@ class Tokenizer:
     vocab_size: int
 
     def encode(self, text: str, warn: Callable[[str], None] = log.warning) -> list[int]:
-        """Return at most 512 ids of `text`, which is cleaned first; the last id is the eos. `warn` receives a message
-        if the prompt is too long and is cut."""
+        """Clean `text` and return at most 512 token ids; the last one is the end-of-sequence token. `warn` receives a
+        message if the prompt is too long and is truncated."""
         ids = self.to_ids(clean_prompt(text))
         if len(ids) >= MAX_TOKENS:
             warn(cut_warning(len(ids) + 1, text))
@@ -55,7 +55,8 @@ class Tokenizer:
 
 
 def cut_warning(count: int, text: str) -> str:
-    """Return the warning for a too long prompt `text` of `count` tokens, including the eos."""
+    """Return the warning that `text` is too long and is truncated. `count`: the number of its tokens, including the
+    end-of-sequence token."""
     return (
         f"The prompt has {count} tokens, the text encoder takes {MAX_TOKENS}: the last {count - MAX_TOKENS} are cut "
         f"off. It begins {text[:60]!r}."

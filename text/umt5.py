@@ -1,7 +1,7 @@
 """The umt5 encoder block as functions over tensors (Xue et al., mT5, arXiv 2010.11934; Chung et al., UniMax, arXiv
 2304.09151).
 
-It has a gated GELU, RMS norm, a relative position bias in every block, and no scaling of the attention logits. The
+The block has a gated GELU, RMS norm, its own relative position bias, and no scaling of the attention logits. The
 residual stream, norms and attention are float32. The matrix products run in the caller's dtype.
 """
 
@@ -28,10 +28,11 @@ def _float(weight: Tensor) -> Tensor:
 
 
 def bucket_of(relative: Tensor, buckets: int) -> Tensor:
-    """Return the bucket, int64 in the same shape, of each relative position (key minus query) in `relative`.
+    """Return the bucket of T5's position bias for each relative position (key minus query) in `relative`: int64 in the
+    same shape. `buckets`: the number of buckets.
 
-    Each direction has half of the `buckets`. Half of the buckets of a direction are for single distances. The other
-    half are for ranges of distances up to 128, which grow logarithmically. Larger distances are in the last bucket.
+    Each direction has half of the buckets. Half of the buckets of a direction are for single distances. The other half
+    are for ranges of distances up to 128, which grow logarithmically. Larger distances are in the last bucket.
     """
     half, exact = buckets // 2, buckets // 4
     distance = relative.abs()
@@ -41,7 +42,8 @@ def bucket_of(relative: Tensor, buckets: int) -> Tensor:
 
 
 def project(prompts: Sequence[Tensor], block: Mapping[str, Tensor], name: str, dtype: torch.dtype) -> list[Tensor]:
-    """Return each prompt [len, in] multiplied in `dtype` by the weight `name` [out, in] of the block, as [len, out].
+    """Return each prompt's tensor [len, in] multiplied by the weight `name` [out, in] of the block, as [len, out]. The
+    products run in `dtype`.
 
     All prompts share one conversion of the weight to `dtype`, and only one converted weight is in memory.
     """
@@ -51,8 +53,8 @@ def project(prompts: Sequence[Tensor], block: Mapping[str, Tensor], name: str, d
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
-    """Return the attention of one prompt, float32 [len, heads*d]. q, k and v are [len, heads*d], and the position
-    `bias` is [heads, len, len]."""
+    """Return the self-attention output of one prompt, float32 [len, heads*d]. q, k and v are [len, heads*d], and the
+    position `bias` is [heads, len, len]."""
     heads = bias.shape[0]
     q, k, v = (t.float().unflatten(-1, (heads, -1)).transpose(0, 1) for t in (q, k, v))
     return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=1.0).transpose(0, 1).flatten(1)
@@ -63,7 +65,7 @@ def encoder_block(
 ) -> list[Tensor]:
     """Return the residual streams, float32 [len, dim] for each prompt, after one block.
 
-    `prompts` are the streams before the block; `block` holds the block's weights by name. `buckets` is the result of
+    `prompts`: the residual streams before the block. `block`: the block's weights by name. `buckets`: the result of
     `bucket_of` for each prompt, int64 [len, len]. The prompts are computed separately, so they do not affect each
     other's numbers.
     """

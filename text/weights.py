@@ -24,8 +24,7 @@ _HF_LAYERS = {
 }
 _HF_ROOTS = {"shared.": "token_embedding.", "embed_tokens.": "token_embedding.", "final_layer_norm.": "norm."}
 _PREFIXES = re.compile(r"^(?:(?:text_encoders?|umt5xxl|transformer|model|module)\.)+")
-"""A pattern for prefixes of key names. The prefixes come from checkpoints with several models and from wrapper
-classes."""
+"""A pattern for the prefixes of tensor names that checkpoints with several models and wrapper classes add."""
 _ROOTS = ("token_embedding.", "blocks.", "norm.")
 EMBEDDING = "token_embedding.weight"
 _NO_WEIGHTS = ("spiece_model", "scaled_fp8")
@@ -45,7 +44,7 @@ _GGUF_ROOTS = {"token_embd.": "token_embedding.", "enc.output_norm.": "norm."}
 
 @dataclass(frozen=True)
 class UMT5Config:
-    """The sizes of a umt5 encoder. `buckets` is the number of buckets for relative positions."""
+    """The sizes of a umt5 encoder. `buckets`: the number of buckets for relative positions (see `umt5.bucket_of`)."""
 
     vocab_size: int
     dim: int
@@ -57,7 +56,7 @@ class UMT5Config:
 
     @classmethod
     def from_shapes(cls, shapes: Mapping[str, tuple[int, ...]]) -> "UMT5Config":
-        """Return the sizes of an encoder, computed from the shapes of its weights by Wan's key name.
+        """Return the sizes of an encoder. `shapes`: the shapes of its weights by Wan's key names.
 
         Raises KeyError for a missing weight, and ValueError for a shape with another number of dimensions.
         """
@@ -102,13 +101,13 @@ class UMT5Config:
 
 @dataclass(frozen=True)
 class UMT5Weights:
-    """An encoder on disk. The tensors are not loaded into memory.
+    """A umt5 encoder on disk. The tensors are not loaded into memory.
 
     path: the file or folder.
     config: the sizes.
     tensors: the tensor entries by Wan's key name.
     quantized: the quantized weights by name. Each consists of several tensors.
-    unread: the names of tensors in the file that are not the encoder's.
+    unread: the names of tensors in the file that do not belong to the encoder.
     """
 
     path: Path
@@ -141,14 +140,14 @@ class UMT5Weights:
         return self.quantized[name].entries if name in self.quantized else [self.tensors[name]]
 
     def block(self, index: int) -> list[TensorEntry]:
-        """Return the tensors of the block number `index`, including scales and tables."""
+        """Return the tensor entries of the block with the index `index`, including scales and tables."""
         return [entry for key, entry in self.tensors.items() if key.startswith(f"blocks.{index}.")]
 
     def parameters(self, tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
-        """Return a block's weights by name as `umt5.encoder_block` needs them. `tensors` are the block's tensors on
-        `device`.
+        """Return a block's weights by name, without the prefix `blocks.N.`, as `umt5.encoder_block` needs them.
+        `tensors`: the block's tensors on `device`.
 
-        The names lack `blocks.N.`. Quantized weights become DecodedParameters, decoded at each use.
+        Quantized weights become DecodedParameters, which are decoded at each use.
         """
         quantized = {name: self.quantized[name] for name in tensors if name in self.quantized}
         parameters = {name: tensor for name, tensor in tensors.items() if owner_of(name) is None}
@@ -156,7 +155,8 @@ class UMT5Weights:
         return {name.split(".", 2)[2]: tensor for name, tensor in parameters.items()}
 
     def embed(self, ids: Tensor) -> Tensor:
-        """Return the embedding of token ids [len], float32 [len, dim]. Only these rows are read."""
+        """Return the embedding of token ids [len], float32 [len, dim]. Only the rows of these ids are read from the
+        file."""
         if EMBEDDING in self.quantized:
             return self.quantized[EMBEDDING].rows(ids)
         return self.tensors[EMBEDDING].view()[ids].float()
@@ -208,7 +208,8 @@ def huggingface_key(name: str) -> str:
 
 
 def _check_kind(path: str | Path, shapes: Mapping[str, tuple], named: Iterable[str]) -> None:
-    """Raise TextError if the tensors are not from a umt5 encoder. `named` are the names in the file, for the message.
+    """Raise TextError if the tensors do not belong to a umt5 encoder. `shapes`: their shapes by Wan's key name.
+    `named`: the names in the file, for the message.
 
     A token embedding or a position bias identifies an encoder. Keys with `blocks.` do not, because an expert has them
     too.

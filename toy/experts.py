@@ -1,6 +1,6 @@
-"""Functions that write tensors in memory to model files in the quantizer's formats, and read them back.
+"""Functions that write tensors to model files in the quantizer's formats, and read them back.
 
-Toy models, their training and the tests use them.
+The toy models, their training and the tests use these functions.
 """
 
 from collections.abc import Iterable
@@ -27,11 +27,11 @@ def write_expert(
     dtype: torch.dtype = torch.bfloat16,
     keep: tuple[str, ...] = (),
 ) -> None:
-    """Write a model's parameters under their official names into a safetensors file.
+    """Write a model's parameters under their official names into the safetensors file `path`.
 
     `tensors` holds (name, tensor) for every parameter of `config`. Linear weights are quantized to `quant_type` ("nf4",
-    "fp4" or "fp8"; None: not at all). `blocksize` values share a scale. Layers with names that match a pattern in
-    `keep`, and all other parameters, are stored in `dtype`.
+    "fp4" or "fp8"; None: not at all). `blocksize`: the number of values that share a scale. Layers with names that
+    match a pattern in `keep`, and all other parameters, are stored in `dtype`.
     """
     shapes = config.parameter_shapes()
     linear, kind = linear_weights(shapes) if quant_type else (), quant_type or "nf4"
@@ -56,8 +56,8 @@ def write_expert_folder(
     quant_type: str | None = "nf4",
     keep: tuple[str, ...] = (),
 ) -> None:
-    """Write a model's folder in the community package's layout: model.safetensors, config.json and, if quantized,
-    quantization_meta.json. The other arguments are those of `write_expert`."""
+    """Write a model's folder in the layout of the package cahlen/lingbot-world-base-cam-nf4: model.safetensors,
+    config.json and, if quantized, quantization_meta.json. The other arguments are those of `write_expert`."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     write_expert(folder / "model.safetensors", config, tensors, quant_type=quant_type, keep=keep)

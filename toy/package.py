@@ -18,13 +18,13 @@ EXAMPLE = "example"
 CAUSAL = "lingbot_world_fast"
 """The folder of the causal model, named as in the official package."""
 EXPERTS = ("high_noise_model_bnb_nf4", "low_noise_model")
-"""The folders of the two base experts in the trained toy."""
+"""The folders of the two base experts in the trained toy package."""
 PLACES = (CAUSAL, *EXPERTS, "low_noise_model_bnb_nf4")
-"""The model folders in the trained and in the random toy."""
+"""The folders of models in the trained and in the random toy package."""
 TOY = "toy"
-"""The name of the lock file in a toy's folder, without suffix."""
+"""The name, without suffix, of the lock file in the folder of a toy package."""
 LARGEST = 2**26
-"""A size limit in bytes. Every file of a toy is smaller, and every weight file of a real model is larger."""
+"""The largest size in bytes of a file of a toy package. Every weight file of a real model is larger."""
 
 
 def write_toy_package(folder: str | Path, seed: int = 0) -> Path:
@@ -47,8 +47,8 @@ def write_toy_package(folder: str | Path, seed: int = 0) -> Path:
 
 
 def refuse_other(folder: Path, own: Iterable[Path]) -> None:
-    """Raise InputError if a model folder (PLACES) in `folder` has a .safetensors file that is not in `own`, the
-    relative paths of the toy's files. Otherwise models of two packages would be mixed."""
+    """Raise InputError if a model folder (PLACES) in `folder` has a .safetensors file that does not belong to this toy
+    package. Otherwise models of two packages would be mixed. `own`: the relative paths of the toy package's files."""
     found = (file for place in PLACES for file in sorted((folder / place).glob("*.safetensors")))
     other = next((file for file in found if file.relative_to(folder) not in set(own)), None)
     if other is not None:
@@ -56,9 +56,10 @@ def refuse_other(folder: Path, own: Iterable[Path]) -> None:
 
 
 def refuse_real(folder: Path) -> None:
-    """Raise InputError if `folder` has a model, text encoder or VAE larger than LARGEST that the toy would replace.
+    """Raise InputError if the toy package would replace a model, text encoder or VAE in `folder` that is larger than
+    LARGEST.
 
-    Such a file has real weights.
+    Such a file has the weights of a real model.
     """
     models = [file for place in PLACES for file in sorted((folder / place).glob("*.safetensors"))]
     for file in (*models, folder / "models_t5_umt5-xxl-enc-bf16.pth", folder / "Wan2.1_VAE.pth"):

@@ -1,4 +1,4 @@
-"""The example of the random toy: a drawn landscape, and a camera path through it."""
+"""The example of the random toy package: a drawn landscape, and a camera path through it."""
 
 import numpy as np
 from PIL import Image, ImageDraw

@@ -1,4 +1,5 @@
-"""The toys' tokenizer: umt5's format and special tokens with a small vocabulary; other text becomes bytes."""
+"""The tokenizer of the toy packages: umt5's format and special tokens with a small vocabulary. Other text becomes
+bytes."""
 
 import json
 import string
@@ -18,7 +19,8 @@ EXTRA_IDS = 20
 
 
 def vocabulary(more: Sequence[str] = ()) -> list[tuple[str, float]]:
-    """Return (token, log probability) by id: special tokens, 256 bytes, characters, words, `more`, umt5's extra ids."""
+    """Return (token, log probability) of every token in the order of ids: special tokens, 256 bytes, characters, words,
+    the tokens in `more`, and umt5's extra ids."""
     bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
     characters = [SPACE, *string.ascii_letters, *string.digits, *string.punctuation]
     words = [*(SPACE + word for word in (*string.ascii_lowercase, *WORDS.split())), *more]
@@ -30,7 +32,8 @@ def vocabulary(more: Sequence[str] = ()) -> list[tuple[str, float]]:
 
 
 def write_tokenizer(folder: Path, more: Sequence[str] = ()) -> int:
-    """Write tokenizer.json, tokenizer_config.json and special_tokens_map.json, and return the number of token ids.
+    """Write tokenizer.json, tokenizer_config.json and special_tokens_map.json into `folder`, and return the number of
+    token ids.
 
     The tokens in `more` extend the vocabulary. A token at the beginning of a word must start with SPACE (U+2581).
     """

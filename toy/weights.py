@@ -16,7 +16,8 @@ VAE_WIDTH = 8
 
 
 def text_config(vocab_size: int) -> UMT5Config:
-    """Return the sizes of the toy's umt5 encoder with this vocabulary. Its width is the `text_dim` of EXPERT."""
+    """Return the sizes of the toy package's umt5 encoder for this number of token ids. Its width is the `text_dim` of
+    EXPERT."""
     return UMT5Config(vocab_size, dim=64, attention_dim=64, ffn_dim=128, num_heads=4, num_layers=2, buckets=32)
 
 
@@ -32,8 +33,8 @@ class Weights:
         return torch.from_numpy(values * np.float32(std * math.sqrt(3)) + np.float32(mean))
 
     def layer(self, name: str, shape: tuple[int, ...], gain: float = 1.0) -> Tensor:
-        """Return the parameter `name` in this shape: a weight that multiplies the variance of its input by `gain`
-        squared, a bias near 0, or a norm's weight near 1."""
+        """Return a random parameter with this `name` and `shape`: a weight that multiplies the variance of its input by
+        `gain` squared, a bias near 0, or a norm's weight near 1."""
         if name.endswith("gamma") or (len(shape) == 1 and name.endswith("weight")):
             return self.uniform(shape, 0.05, mean=1.0)
         if len(shape) == 1:

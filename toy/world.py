@@ -1,4 +1,5 @@
-"""The trained toy: models of a maze. One tiny model serves as the causal model and as both base experts."""
+"""The trained toy package, whose model generates views of a maze. One tiny model serves as the causal model and as both
+base experts."""
 
 import lzma
 import shutil
@@ -13,7 +14,7 @@ from .experts import expert_weights, write_expert_folder
 from .package import CAUSAL, EXAMPLE, EXPERTS, TOY, refuse_other, refuse_real
 
 MAZE = Path(__file__).with_name("maze")
-"""The folder with the maze package as it is shipped: models and examples, the large files compressed with xz.
+"""The folder with the trained toy package as it is shipped: models and examples, the large files compressed with xz.
 
 `tools/toy/` creates it. docs/quality.md has measurements of the models.
 """
@@ -21,15 +22,15 @@ PACKED = ".xz"
 """The suffix of compressed files in MAZE."""
 VAE = "Wan2.1_VAE.pth"
 KEPT = ("time_*", "head.head", "c2ws_*", "text_embedding*", "patch_embedding*")
-"""The layers that stay in bf16 in the 4-bit expert: mainly the embeddings of time, text and camera."""
+"""The names of the layers that stay in bf16 in the 4-bit expert: mainly the embeddings of time, text and camera."""
 
 
 def write_toy_world(folder: str | Path) -> Path:
-    """Write the package of the maze and return its folder.
+    """Write the trained toy package, which generates views of a maze, and return its folder.
 
     The package has a causal model in bf16, two base experts with the same weights (the high-noise one in 4 bits), a
-    text encoder, a tokenizer and a VAE. `example/` has a first frame, a prompt and a path through a door, and four more
-    first frames with their prompts.
+    text encoder, a tokenizer and a VAE. `example/` has a first frame, a prompt and a camera path through a door, and
+    four more first frames with their prompts.
 
     The model was trained at 256x144, on base videos of 33 frames. As a causal model it was trained with chunks of 1, 3
     and 4 latent frames, a window of 18 and a sink of 6. The package has about 55 MB. Existing files with these names
@@ -60,7 +61,8 @@ write_maze = write_toy_world
 
 
 def _write_models(folder: Path, shipped: list[Path]) -> None:
-    """Write the causal model and two experts of the same weights, one in 4 bits because equal experts are refused."""
+    """Write the causal model and two experts with the same weights. One expert is in 4 bits, because two equal experts
+    are refused. `shipped`: the causal model's files in MAZE."""
     with tempfile.TemporaryDirectory() as name:
         for file in shipped:
             _copy(MAZE / file, Path(name, file))
@@ -74,7 +76,7 @@ def _write_models(folder: Path, shipped: list[Path]) -> None:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Write a copy of a shipped file to `target`. A compressed file is decompressed, and its name loses the suffix."""
+    """Copy a shipped file to `target`. A compressed file is decompressed, and its name loses the suffix .xz."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if source.suffix != PACKED:
         shutil.copyfile(source, target)
