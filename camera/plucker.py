@@ -135,7 +135,8 @@ def scaled_intrinsics(intrinsics: np.ndarray, height: int, width: int) -> np.nda
 
 
 def pixel_rays(intrinsics: ArrayLike, height: int, width: int) -> np.ndarray:
-    """Return the unit ray through the centre of each pixel in camera axes, float64 [3, 64, cells].
+    """Return the unit ray through the centre of each pixel in camera axes, float64 [3, 64, cells]. `height` and
+    `width`: the video's size in pixels.
 
     The second axis holds the 8x8 pixels of a latent cell by row, the third the cells by row. `intrinsics`, [n, 4] or
     [4], is in pixels of an 832x480 image; the first row is used. The last result is cached, because all chunks of a

@@ -125,7 +125,8 @@ def _expected(device: torch.device, found: dict[Work, Rate], facts: dict[str, An
 
 
 def _with_rates(known: Rates, device: torch.device, found: dict[Work, Rate]) -> Rates:
-    """Return `known`, with the measured rates `found` in place of its own for each operation that was measured."""
+    """Return `known`, with the measured rates `found` in place of its own for each operation that was measured.
+    `device`: the GPU, which decides whether the 8-bit rate is that of fp8 or int8."""
 
     def of(default: float, *works: Work) -> float:
         return next((found[work].tflops or default for work in works if work in found and found[work].tflops), default)
@@ -171,7 +172,7 @@ def advice(
     facts: dict[str, Any], found: dict[Work, tuple[Trial, ...]], measured: dict[Work, Rate], device: torch.device
 ) -> list[str]:
     """Return recommendations for a machine as a list of sentences. `found`: the tests of kernels. `measured`: the rates
-    of the best kernels. Both are by operation, such as attention."""
+    of the best kernels. Both are by operation, such as attention. `facts`: the facts about the machine."""
     said = []
     held, total = facts.get("memory_held_elsewhere", 0), facts.get("memory_total", 1)
     if held > 0.15 * total:

@@ -30,7 +30,8 @@ COMFYUI_ARGUMENTS = (
 
 
 def describe_machine(device: torch.device, folder: Path | None = None) -> dict[str, Any]:
-    """Return a machine's facts as JSON values. `folder`: a folder on the disk to time; None: the cache folder."""
+    """Return a machine's facts as JSON values. `folder`: a folder on the disk to time; None: the cache folder.
+    `device`: the device to describe."""
     card = card_of(device)
     facts: dict[str, Any] = {
         "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",

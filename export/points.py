@@ -88,7 +88,7 @@ def check_points(left_out: bool = False) -> None:
 
 def add_points(made: Exported, fps: float) -> Points:
     """Triangulate the points of an exported scene, write them in the scene's format, and return them. `fps`: the frame
-    rate of the video.
+    rate of the video. `made`: the result of `export_scene`.
 
     For nerfstudio, `points.ply` is written in the coordinates of the poses and listed in transforms.json. For colmap,
     the points are written into the model in sparse/0. For ply, `Points.cloud` is written as `points.ply` and the frames

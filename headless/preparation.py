@@ -86,7 +86,8 @@ def _all_at_once(
     inputs of the chunks. If `image_too` is false, memory is too small for both encoders, so the prompts wait for the
     image.
 
-    After an error, the threads stop at their next progress update, within about 0.1 s.
+    After an error, the threads stop at their next progress update, within about 0.1 s. `memory`: where weights, keys
+    and values, and caches are stored. `run`: the recorder of stages and the processes.
     """
     gpu = torch.cuda.current_device() if plan.device.type == "cuda" else None
     with _Aside(run.stages, gpu) as aside:
@@ -156,7 +157,8 @@ def _with_room_for_all(
     time).
 
     The memory plan is None on a CPU, and if the weights are sharded across processes. It is also None if the whole
-    model does not fit next to one encoder, or next to the memory that the chunks need.
+    model does not fit next to one encoder, or next to the memory that the chunks need. `planner`: the planner of the
+    run's memory. `free`: the free bytes. `run`: the recorder of stages and the processes.
     """
     if plan.device.type != "cuda" or run.together.weights is not None:
         return None, False
@@ -174,7 +176,7 @@ def _with_room_for_all(
 
 def decoding_processes(memory: RolloutMemory, processes: Processes) -> Processes:
     """Return the processes that decode, each a stripe of every frame. Return ALONE if the VAE decodes in tiles, because
-    only the first process decodes then."""
+    only the first process decodes then. `memory`: the memory choices of the run."""
     return ALONE if memory.vae_tiling else processes
 
 

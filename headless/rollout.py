@@ -149,7 +149,10 @@ class _Frames:
     def _replay(self, latents: Iterator[Tensor]) -> None:
         """Restore the keys and values and the decoder's state when a run continues a saved state. The model runs one
         forward for each chunk of the saved state, and the decoder decodes its last chunks. Without a saved state this
-        method does nothing."""
+        method does nothing.
+
+        `latents`: the iterator over the latents of all chunks, which begins with the chunks of the saved state.
+        """
         state = self._plan.spec.state
         if state is None:
             return

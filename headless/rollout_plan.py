@@ -185,7 +185,8 @@ def _camera(options: GenerateOptions, checkpoint: Checkpoint, chunk: int) -> Pos
 
 def _frame(options: GenerateOptions, image: np.ndarray | None, chunk: int, state: WorldState | None) -> Tensor | None:
     """Return the image as the first frame, [3, H, W], in the requested size. Return None if the run continues `state`,
-    and raise InputError if the requested size is not the size of `state`."""
+    and raise InputError if the requested size is not the size of `state`. `chunk`: the number of latent frames per
+    chunk."""
     if state is None:
         return None if image is None else first_frame(image, checks.geometry_of(options, image, None, chunk))
     height, width = state.frame.shape[1:]
@@ -196,7 +197,8 @@ def _frame(options: GenerateOptions, image: np.ndarray | None, chunk: int, state
 
 def _spoken(options: GenerateOptions, spec: RolloutSpec) -> tuple[tuple[tuple[int, str], ...], tuple[str, ...]]:
     """Return the prompts of the run, each as (index of the first chunk that uses it, text). Also return notes on events
-    without a start time, because these events have no effect. Raises InputError for an invalid file of events."""
+    without a start time, because these events have no effect. Raises InputError for an invalid file of events. `spec`:
+    the engine's description of the video."""
     if options.events is None:
         return ((0, options.prompt),), ()
     events = read_events(Path(options.events))

@@ -82,7 +82,8 @@ def encode_prompts(prompts: list[str], plan: Plan, progress: Progress) -> list[T
 
 def encode_image(plan: Plan, progress: Progress, vae: VAE | None = None) -> Tensor:
     """Return the image conditioning, [1, 20, f, h, w]: a mask of 4 channels, and the latent of the plan's first frame.
-    `vae`: a loaded VAE, by default the plan's VAE is loaded."""
+    `vae`: a loaded VAE, by default the plan's VAE is loaded. `progress(done, total)` is called while the VAE
+    encodes."""
     vae, frames = vae or load_vae(plan.vae, device=plan.device), plan.geometry.frames
     return image_conditioning(
         _with_tiles_if_short(plan, vae, lambda: encode_first_frame(vae, plan.frame, frames, progress))
@@ -91,7 +92,7 @@ def encode_image(plan: Plan, progress: Progress, vae: VAE | None = None) -> Tens
 
 def decode(plan: Plan, latent: Tensor, progress: Progress, vae: VAE | None = None, exact: bool = False) -> Tensor:
     """Return the frames, uint8 [F, H, W, 3], of a latent [1, 16, f, h, w]. `vae`: a loaded VAE; None loads the plan's
-    VAE.
+    VAE. `progress(done, total)` is called after each latent frame.
 
     The VAE decodes in the dtype `plan.half`. It decodes in fp32 if `plan.half` is None or `exact` is true. If a value
     is too large for 16 bits, it decodes a second time, in fp32.
@@ -124,7 +125,7 @@ def _with_tiles_if_short(plan: Plan, vae: VAE, work: Callable[[], Tensor]) -> Te
 
 def draw_noise(geometry: Geometry, generator: torch.Generator) -> Tensor:
     """Return the noise for a latent, float32 [1, 16, f, h, w], on the generator's device. A CPU generator draws the
-    same noise on every machine. The official code uses a CUDA generator."""
+    same noise on every machine. The official code uses a CUDA generator. `geometry`: the size of the latent."""
     shape = 1, LATENT_CHANNELS, geometry.lat_f, geometry.lat_h, geometry.lat_w
     return torch.randn(shape, generator=generator, device=generator.device, dtype=torch.float32)
 

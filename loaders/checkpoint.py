@@ -240,7 +240,7 @@ def _check_meta(checkpoint: Checkpoint, meta: dict) -> None:
 
 def _refuse_other_kinds(name: str, entries: Mapping[str, TensorEntry]) -> None:
     """Raise CheckpointError if the tensors belong to another kind of model, or are quantized in an unsupported way. The
-    message states the detected kind."""
+    message states the detected kind. `name`: the model's name in the message."""
     all_keys = "\n".join(entries)
     for kind, marks in _KEYS_OF_OTHER_KINDS:
         mark = next((mark for mark in marks if mark in all_keys), None)

@@ -118,7 +118,7 @@ def _keep_decoded(block: Block, wide: bool) -> None:
 
 def _add_changes(model: LingBotWorldModel, changes: Changes, device: torch.device, dtype: torch.dtype) -> None:
     """Add the LoRAs' changes to a model. A linear layer adds the changes of its weight at each use. Other parameters
-    are changed now."""
+    are changed now. The changes are copied to `device` in `dtype`."""
     with torch.inference_mode(False), torch.no_grad():  # ordinary tensors, as the parameters are
         for name, each in changes.items():
             owner, _, leaf = name.rpartition(".")
@@ -202,7 +202,8 @@ def _uploaded(
     entries: list[TensorEntry], device: torch.device, buffer_key: Callable[[str], str], progress: Progress | None
 ) -> Iterator[dict[str, Tensor]]:
     """A context that copies the entries to `device`. It yields the tensors there by name at once. Their values are
-    complete only at the end of the context, which waits for the copies."""
+    complete only at the end of the context, which waits for the copies. Tensors with the same `buffer_key(name)` share
+    a buffer. `progress(bytes, total)` is called while the context waits."""
     with Uploader(device) as uploader:
         tensors, upload = uploader.upload(entries, buffer_key)
         yield tensors

@@ -50,7 +50,8 @@ def streamed_weights(checkpoint: Checkpoint, resident_blocks: int | None) -> dic
 
 
 def staying_weights(checkpoint: Checkpoint, streamed: dict[int, list[str]]) -> list[str]:
-    """Return the names of all parameters that are not in `streamed`."""
+    """Return the names of all parameters of the checkpoint that are not `streamed` (see `streamed_weights`), so that
+    they stay on the device."""
     names = {name for names in streamed.values() for name in names}
     return [name for name in checkpoint.shapes if name not in names]
 

@@ -220,7 +220,8 @@ def _missing_experts(root: Path | None, items: list[Path], parts: dict[str, Path
 
 def _expert(role: str, items: list[Path]) -> Path | None:
     """Return the file or folder of the expert `role`, "high" or "low", found by its name. In diffusers' packages of two
-    models, `transformer` is the high-noise expert and `transformer_2` the low-noise one."""
+    models, `transformer` is the high-noise expert and `transformer_2` the low-noise one. `items`: the files and folders
+    of the package."""
     models = [each for each in items if is_expert_folder(each) or (each.is_file() and each.suffix in WEIGHT_SUFFIXES)]
     named = [each for each in models if noise_role(each.name) == role]
     named = named or [each for each in models if role_of(each, models) == role]

@@ -182,7 +182,7 @@ def _fit_rotating(camera: VideoCamera, any_lens: bool) -> VideoCamera:
 
 def _fit_lens(tracks: Tracks, lens: np.ndarray) -> np.ndarray:
     """Return `lens` [4] with its focal length replaced by the one for which pure rotations have the smallest
-    residual."""
+    residual. `tracks`: the tracked points."""
     from scipy.optimize import minimize_scalar  # slow to import
 
     apart = min(FAR_APART, len(tracks.frames) - 1)

@@ -19,19 +19,22 @@ for the size of a window or sink."""
 
 
 def whole(name: str, bounds: tuple[int, int, int], tooltip: str, **more: Any) -> io.Int.Input:
-    """Return an integer input. `bounds` is (minimum, default, maximum); `more` are further options of the input."""
+    """Return an integer input. `bounds` is (minimum, default, maximum); `more` are further options of the input. `name`
+    and `tooltip`: the input's name and help text."""
     least, default, most = bounds
     return io.Int.Input(name, **_shown(name, tooltip) | more, default=default, min=least, max=most)
 
 
 def number(name: str, bounds: tuple[float, float, float], tooltip: str, **more: Any) -> io.Float.Input:
-    """Return a float input. `bounds` is (minimum, default, maximum); `more` are further options of the input."""
+    """Return a float input. `bounds` is (minimum, default, maximum); `more` are further options of the input. `name`
+    and `tooltip`: the input's name and help text."""
     least, default, most = bounds
     return io.Float.Input(name, **_shown(name, tooltip) | more, default=default, min=least, max=most)
 
 
 def choice(name: str, options: Sequence[str], tooltip: str, **more: Any) -> io.Combo.Input:
-    """Return a combo input. The default is the first option, unless `more` has another."""
+    """Return a combo input. The default is the first option, unless `more` has another. `name` and `tooltip`: the
+    input's name and help text."""
     options = options if isinstance(options, list) else list(options)  # keeps a NamesToCheck as it is
     given = {"default": next(iter(options), None)} | _shown(name, tooltip) | more
     return io.Combo.Input(name, options=options, **given)

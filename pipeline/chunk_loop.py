@@ -199,7 +199,8 @@ def rollout_guided(
 
 
 def _loop(noise: Tensor, y: Tensor, camera: Tensor | None, schedule: Schedule, window: Window, chunk: int) -> ChunkLoop:
-    """Return the loop for these tensors. Raises InputError if their sizes do not match."""
+    """Return the ChunkLoop for tensors of these sizes (see `rollout`), with this `schedule`, attention `window` and
+    number of latent frames per `chunk`. Raises InputError if the sizes of `noise`, `y` and `camera` do not match."""
     frames, height, width = noise.shape[2:]
     if chunk < 1 or not frames or frames % chunk:
         raise InputError(f"the noise has {frames} latent frames, expected a multiple of {chunk}, at least 1")

@@ -92,7 +92,7 @@ def in_srgb(colour: Image.Image, source: Image.Image, coding: Coding | None) -> 
 
 def described(source: Image.Image, coding: Coding | None) -> bytes | None:
     """Return an ICC profile made from the colour description of an image file: `coding`, a PNG's gAMA and cHRM chunks,
-    or EXIF. Return None for sRGB and for a file without a colour description."""
+    or EXIF. Return None for sRGB and for a file without a colour description. `source`: the image as it was opened."""
     info = source.info
     if coding is not None and coding.transfer not in HDR:
         linear = coding.transfer == 8

@@ -58,7 +58,7 @@ class StageEstimate:
 
 def estimate_text(config: UMT5Config, dtype: torch.dtype) -> StageEstimate:
     """Return the memory estimate for encoding two prompts of 512 tokens, while two bf16 blocks of the text encoder are
-    on the device. `dtype`: the dtype of the matrix products."""
+    on the device. `dtype`: the dtype of the matrix products. `config`: the sizes of the text encoder."""
     block = sum(math.prod(shape) for shape in config.block_shapes().values()) * 2
     scores = 2 * config.num_heads * TEXT_TOKENS**2 * 4
     streams = 6 * TEXT_TOKENS * config.dim * 4 + 3 * TEXT_TOKENS * config.ffn_dim * dtype.itemsize
@@ -76,7 +76,7 @@ def estimate_sampling(
     holders: int = 1,
 ) -> StageEstimate:
     """Return the memory estimate of the denoising steps, for one process and with all `checkpoints` on the device at
-    once.
+    once. `geometry`: the size of the video.
 
     `precision`: the dtypes and number of processes. `camera`: whether the model has a camera input. `guided`: whether
     prompt and negative prompt run as a batch of two. `resident_blocks`: the number of blocks of each model that stay on
@@ -103,6 +103,7 @@ def estimate_vae(
     width: int, geometry: Geometry, *, tiling: bool = False, processes: int = 1, half: bool = False
 ) -> tuple[StageEstimate, StageEstimate]:
     """Return two memory estimates of the VAE: for encoding in fp32, and for decoding in fp32 or, if `half`, in fp16.
+    `geometry`: the size of the video.
 
     `width`: the VAE's width, 96 for the official one. `tiling`: whether frames are decoded in tiles. If several
     `processes` each decode one stripe of the frame, the bytes are those of one process. A stripe includes the
@@ -212,7 +213,8 @@ class SamplingWork:
 
 def choose_residency(work: SamplingWork, wishes: MemoryWishes, device: torch.device, free: int) -> Residency:
     """Choose the experts, blocks and camera cache that stay on the GPU. `free`: the bytes that are free on the device
-    before the denoising steps. `wishes`: the user's options, which take precedence.
+    before the denoising steps. `wishes`: the user's options, which take precedence. `work`: the properties of the steps
+    that determine their memory.
 
     The mode "auto" gives memory to the camera cache first. The cache saves time in every step, while a second resident
     expert only saves one switch. If one expert does not fit, as many of its blocks stay as fit. On the CPU the choice

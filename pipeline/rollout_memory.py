@@ -111,7 +111,8 @@ class RolloutWork:
 
 
 def choose_world(work: RolloutWork, mode: KeyValueMode, device: torch.device, free: Free, weights: int) -> WorldMemory:
-    """Return where keys, values and caches are stored when ComfyUI manages `weights` bytes of weights.
+    """Return where keys, values and caches are stored when ComfyUI manages `weights` bytes of weights. `work`: the
+    properties of the run that determine its memory.
 
     `mode`: the user's choice. `free`: the bytes that can be freed on the device and pinned on the host. Of the storage
     places that `mode` allows, the result is the first one that leaves room for all weights on the GPU. Otherwise it is
@@ -317,7 +318,8 @@ class RolloutPlanner:
 
 def decodes(checkpoint: Checkpoint, precision: Precision) -> bool:
     """Return whether each forward converts weights: it decodes quantized weights, or quantizes weights to 8 bits for
-    8-bit matrix products. Only then can decoded weights that stay on the GPU save time."""
+    8-bit matrix products. Only then can decoded weights that stay on the GPU save time. `precision`: the number formats
+    of the forward."""
     return bool(checkpoint.quantized) or precision.arithmetic in DTYPES
 
 
@@ -329,7 +331,8 @@ def estimate_rollout(
     The estimate covers `weights` bytes of weights (see `offload.weight_bytes`), keys and values, the VAE and the
     activations of a forward, but not the camera cache. Several processes split the tokens, the heads and, unless the
     VAE is tiled, the frame. `decoder`: the settings of the VAE decoder. Only a single process may decode in fp16 or on
-    another GPU.
+    another GPU. `work`: the properties of the run that determine its memory. `memory`: where weights, keys and values
+    are stored.
     """
     place, processes = memory.place, work.precision.processes
     held, forward = work.key_values(place), work.forward(place)

@@ -193,7 +193,8 @@ def plan_rollout(
     frame: Tensor | None = None,
     state: WorldState | None = None,
 ) -> RolloutSpec:
-    """Check a request against the model of this `config` and return the plan.
+    """Check a request against the model of this `config` and return the plan. `release`: the defaults of the model's
+    release.
 
     A video begins with `frame` float32 [3, H, W], about -1 to 1, or continues `state`. Without a `path` the camera
     stands still. Raises InputError for invalid options, for a `state` that this model cannot continue, and without both
@@ -249,7 +250,7 @@ def chunk_of(requested: int | None, release: Release, state: WorldState | None) 
 
 def _track(config: ModelConfig, frames: int, chunk: int, path: AnyPath | None, state: WorldState | None) -> CameraTrack:
     """Return the camera for the `frames` video frames of a new video, or of a run that continues `state`. Raises
-    InputError if the model needs W, A, S, D flags that `path` lacks."""
+    InputError if the model needs W, A, S, D flags that `path` lacks. `chunk`: the number of latent frames per chunk."""
     c2w, lens, actions = (None, None, None) if path is None else (path.c2w, path.intrinsics[0], path.actions)
     actions = actions if config.control == 7 else None
     if config.control == 7 and path is not None and actions is None:

@@ -308,7 +308,8 @@ def _check_camera(state: WorldState) -> None:
 
 
 def _check_prompt(name: str, context: Tensor, config: ModelConfig) -> None:
-    """Raise InputError unless `context` is an embedding [1, L, D] that the model accepts."""
+    """Raise InputError unless `context` is an embedding [1, L, D] that the model accepts. `name`: the tensor's name in
+    the message."""
     tokens = context.shape[1] if context.ndim == 3 else 0
     if tuple(context.shape) != (1, tokens, config.text_dim) or not 0 < tokens <= config.text_len:
         raise InputError(

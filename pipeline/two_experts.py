@@ -236,7 +236,9 @@ def predict(
 
     With a guidance `scale` of 1 only the prompt is used. With another scale, prompt and negative prompt are a batch of
     two in one forward, or one forward in each of two processes. The camera is the same for both prompts. Raises
-    InputError if the negative prompt is needed but missing.
+    InputError if the negative prompt is needed but missing. `conditioning`: the image conditioning, the prompts and the
+    camera. `camera_cache`: the cache of the camera layers' outputs. `together`: the process groups that share a
+    forward.
     """
     prompts = [conditioning.context]
     if scale != 1:

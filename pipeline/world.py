@@ -137,7 +137,8 @@ class World:
         memory: WorldMemory = ALL_ON_DEVICE,
         sequence_parallel: SequenceParallel | None = None,
     ) -> None:
-        """Allocate the caches for a video.
+        """Allocate the caches for a video. `device`: the device of the caches. `memory`: where keys and values are
+        stored, and the limit of the camera cache.
 
         `size`: the height and width of the latent. `window`: the latent frames that a chunk attends to; its `frames`
         must not be 0. `chunk`: the number of latent frames generated at a time. `guided`: whether there is a negative
@@ -284,7 +285,8 @@ class World:
                     self._each_kind(lane, chunk, latent)
 
     def _each_kind(self, lane: _Lane, chunk: _Chunk, clean: Tensor) -> None:
-        """Run the three kinds of forward: one that fills the camera cache, one that reads it, and the clean pass."""
+        """Run the three kinds of forward for one prompt: a forward that fills the camera cache, one that reads it, and
+        the clean pass. `lane`: the caches of the prompt. `clean`: a finished latent."""
         if lane.cache is not None:
             lane.cache.clear_source()
         for _ in range(2):
@@ -293,7 +295,7 @@ class World:
 
     def _begin(self, y: Tensor, camera: Tensor | None, cached: bool) -> _Chunk:
         """Begin the next chunk and return its inputs. `y` and the camera are copied, because the caller may overwrite
-        both before the chunk's clean pass."""
+        both before the chunk's clean pass. `cached`: whether the forwards use the camera cache."""
         for lane in self._lanes:
             lane.history.begin(again=self._begun)
         self._begun = True
@@ -354,7 +356,7 @@ class World:
 
     def _remember(self, lane: _Lane, chunk: _Chunk, clean: Tensor) -> None:
         """Run the clean pass for one prompt: compute the keys and values of the finished latent `clean` and store them
-        for later chunks."""
+        for later chunks. `lane`: the caches of this prompt."""
         lane.history.keep = True
         try:
             self._predict(lane, chunk, clean, 0)

@@ -189,7 +189,7 @@ def _tensors(
 
 def _decode(source: Source, name: str, tensors: dict[str, Tensor], device: torch.device) -> Tensor:
     """Return the values of a parameter. Quantized values are decoded, and 8-bit floats are converted to float32. Other
-    values keep their dtype."""
+    values keep their dtype. `tensors`: the tensors of the parameter `name` in the file, by key."""
     if name in source.packed:
         made = quantized_tensors({name: source.packed[name]}, tensors, None, device)
         return materialise(made[name], torch.empty(0, device=device))

@@ -143,6 +143,7 @@ class TensorFile(AbstractContextManager["TensorFile"]):
 
 def file_bytes(shapes: Shapes, quantized: Collection[str], blocksize: int = 64, quant_type: str = "nf4") -> int:
     """Return the size in bytes of a file with these parameters: `quantized` as `quant_type`, the others in bf16.
+    `shapes`: the shape of each parameter. `blocksize`: the number of values that share a scale.
 
     The result may be a few KB too large, because the length of a quant_state depends on the data.
     """
@@ -159,7 +160,8 @@ def linear_weights(shapes: Shapes) -> list[str]:
 def _tensors(
     shapes: Shapes, quantized: Collection[str], quant_type: str, blocksize: int, dtype: torch.dtype
 ) -> Iterator[tuple[str, torch.dtype, list[int]]]:
-    """Yield the key, dtype and shape of every tensor in which the parameters are stored."""
+    """Yield the key, dtype and shape of every tensor in which the parameters are stored. The arguments are the fields
+    of a TensorFile."""
     for name, shape in shapes.items():
         if name not in quantized:
             yield name, dtype, list(shape)

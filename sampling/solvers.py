@@ -99,9 +99,12 @@ def _predict(x: Tensor, before: Tensor, current: Tensor, levels: list[float], or
 def _correct(
     start: Tensor, before: Tensor, current: Tensor, denoised: Tensor, levels: list[float], order: int
 ) -> Tensor:
-    """Return x at the end of the step that `_predict` computed, corrected with x0 at the end of the step.
+    """Return x at the end of the step that `_predict` computed, corrected with x0 at the end of the step (UniPC's
+    corrector).
 
-    `start` is x at the start of the step, and `denoised` is x0 at the end. The other arguments are as in `_predict`.
+    `start` is x at the start of the step. `before`, `current` and `denoised` are x0 one level earlier, at the start and
+    at the end of the step. `levels` are the noise levels; the step goes from the next-to-last to the last one. `order`,
+    1 or 2, is the order of the step.
     """
     if order == 1:
         return _move(start, current + 0.5 * (denoised - current), levels[-2], levels[-1])

@@ -98,7 +98,8 @@ def encode_ids(
 
 
 def uploaded_blocks(weights: UMT5Weights, device: torch.device) -> Generator[dict[str, Tensor], None, None]:
-    """Yield each encoder block's tensors on `device`, by name, while the next block is copied to the device."""
+    """Yield each encoder block's tensors on `device`, by name, while the next block is copied to the device. `weights`:
+    the encoder on disk."""
     with Uploader(device, SETTINGS) as uploader:
         ahead = uploader.upload(weights.block(0))
         for index in range(1, weights.config.num_layers + 1):

@@ -67,7 +67,7 @@ def encoder_block(
 
     `prompts`: the residual streams before the block. `block`: the block's weights by name. `buckets`: the result of
     `bucket_of` for each prompt, int64 [len, len]. The prompts are computed separately, so they do not affect each
-    other's numbers.
+    other's numbers. `dtype`: the dtype of the matrix products.
     """
     h = [rms_norm(x, block["norm1.weight"]) for x in prompts]
     qkv = [project(h, block, f"attn.{name}", dtype) for name in "qkv"]

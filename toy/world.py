@@ -19,7 +19,7 @@ MAZE = Path(__file__).with_name("maze")
 `tools/toy/` creates it. docs/quality.md has measurements of the models.
 """
 PACKED = ".xz"
-"""The suffix of compressed files in MAZE."""
+"""The suffix of the compressed files among the shipped files of the toy package."""
 VAE = "Wan2.1_VAE.pth"
 KEPT = ("time_*", "head.head", "c2ws_*", "text_embedding*", "patch_embedding*")
 """The names of the layers that stay in bf16 in the 4-bit expert: mainly the embeddings of time, text and camera."""
@@ -61,8 +61,8 @@ write_maze = write_toy_world
 
 
 def _write_models(folder: Path, shipped: list[Path]) -> None:
-    """Write the causal model and two experts with the same weights. One expert is in 4 bits, because two equal experts
-    are refused. `shipped`: the causal model's files in MAZE."""
+    """Write the causal model and two experts with the same weights into `folder`. One expert is in 4 bits, because two
+    equal experts are refused. `shipped`: the causal model's files in the folder MAZE."""
     with tempfile.TemporaryDirectory() as name:
         for file in shipped:
             _copy(MAZE / file, Path(name, file))

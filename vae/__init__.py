@@ -43,7 +43,8 @@ def load_vae(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> VAE:
-    """Return the VAE of a `.pth` or `.safetensors` file, or of tensors with the official names.
+    """Return the VAE of a `.pth` or `.safetensors` file, or of tensors with the official names. The weights are copied
+    to `device` and converted to `dtype`.
 
     A `.pth` file must be a plain state dict. The VAE's width is read from the weights. Raises CheckpointError for
     weights that are not a Wan 2.1 VAE's, or not finite.

@@ -119,7 +119,7 @@ def by_cuda(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 @attempt("convolution", TRITON)
 def _by_triton(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Return the convolution of three frames by the Triton kernel. As in a decoder, the newest frame is first copied to
-    its slot in the pool."""
+    its slot in the pool. The arguments and the result are those of `by_cuda`."""
     from ..model.kernels import convolution
 
     rows, slots, size = _pooled(frames)

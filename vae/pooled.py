@@ -162,7 +162,8 @@ class PooledDecoder(Decoder):
 
         `x`: the pool's rows. `slots`: the numbers of the frames' slots. `size`: (H, W). `side`: the height and width of
         the convolution's kernel in pixels. Large frames are convolved by the CUDA kernel for Hopper GPUs if it works,
-        others by the Triton kernel (see `kernels.convolution.convolve`).
+        others by the Triton kernel (see `kernels.convolution.convolve`). `weight`: a matrix from `convolutions.matrix`.
+        `bias`: [out].
         """
         ours = _convolution_hopper(x.device)
         if ours is not None and ours.suits(x, weight, size, side):

@@ -102,7 +102,7 @@ class Recording:
 
     def _record(self, decode: Decode, latent: Tensor) -> torch.cuda.CUDAGraph:
         """Return a CUDA graph of the decoding of a latent frame. Recording does not compute the frames. Raises
-        RuntimeError if it fails."""
+        RuntimeError if it fails. `decode(latent)` decodes a latent frame."""
         with ONE_AT_A_TIME:
             torch.cuda.empty_cache()  # a recording cannot use the memory that torch has cached
             graph, failure = torch.cuda.CUDAGraph(), ""

@@ -73,7 +73,7 @@ def layers_in_order(weights: Mapping[str, Tensor], first: bool) -> list[str]:
     """Return the names of the temporal layers, in the order in which they get frames while a latent frame is decoded.
 
     A layer that gets several frames is listed several times. `first` is True for a video's first latent frame, which
-    becomes one frame; other latent frames become four.
+    becomes one frame; other latent frames become four. `weights`: the VAE's tensors by name.
     """
     recorder = _LayerRecorder(weights, first)
     for _frame in recorder.decode(torch.empty(0)):

@@ -47,7 +47,8 @@ Only the name shows the difference, because the tensors have the names and shape
 def load_tiny_decoder(
     path: str | Path, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
 ) -> TinyDecoder:
-    """Return a decoder with the weights in a `.pth` or `.safetensors` file of taew2_1 or lighttaew2_1.
+    """Return a decoder with the weights in a `.pth` or `.safetensors` file of taew2_1 or lighttaew2_1. The decoder
+    computes on `device` in `dtype`.
 
     Weights of the encoder in the file are ignored. Raises CheckpointError if the file has other tensors.
     """

@@ -158,7 +158,7 @@ def _in_rows(
     values: TensorEntry, parts: Mapping[str, TensorEntry], named: str | None, description: Mapping[str, Any]
 ) -> ScaledWeight | LayoutWeight | str:
     """Return a weight with one scale for all values or one scale per row. If it cannot be read, return the reason.
-    `named`: the stated format. `description`: the file's description of it."""
+    `named`: the stated format. `description`: the file's description of it. `parts`: the scales by suffix."""
     scale = parts.get("weight_scale")
     if "weight_scale_2" in parts or (values.dtype not in FLOAT8 and (scale is None or not named)):
         lacking = "its weight_scale" if named and scale is None else "the format that ComfyUI writes next to it"
@@ -194,7 +194,7 @@ def _is_one_or_a_row(scale: TensorEntry, shape: tuple[int, ...]) -> bool:
 
 def _in_blocks(format_: str, values: TensorEntry, parts: Mapping[str, TensorEntry]) -> LayoutWeight | str:
     """Return a weight with block scales, in the format `format_` (nvfp4 or mxfp8). If it cannot be read, return the
-    reason."""
+    reason. `parts`: the scales by suffix."""
     scale, scale_2 = parts.get("weight_scale"), parts.get("weight_scale_2")
     if scale is None or (scale_2 is None) == (format_ == NVFP4):
         wanted = "weight_scale and weight_scale_2" if format_ == NVFP4 else "weight_scale alone"

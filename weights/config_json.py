@@ -60,7 +60,7 @@ def stated_numbers(name: str, stated: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_config(name: str, config: ModelConfig, stated: Mapping[str, Any]) -> None:
     """Raise CheckpointError if `stated`, the content of a config.json with official keys, contradicts `config`, which
-    was inferred from the tensors."""
+    was inferred from the tensors. `name`: the model's name in the message."""
     found = asdict(config)
     shared = sorted(found.keys() & stated.keys() - {"control", "causal"})
     differing = [

@@ -49,8 +49,8 @@ def shared_prefix(keys: Iterable[str], marks: Iterable[str]) -> str:
 
 
 def weight_files(path: Path, hint: str) -> list[Path]:
-    """Return the files that `read_tensors` reads for the same `path`, which must be absolute, and `hint`. Raises
-    CheckpointError for a missing path, for a missing shard, and for a folder with no weight file or with several."""
+    """Return the files that `read_tensors(path, hint)` reads; here `path` must be absolute. Raises CheckpointError for
+    a missing path, for a missing shard, and for a folder with no weight file or with several."""
     if not path.exists():
         lost = f"a link to {path.readlink()}, which is not there" if path.is_symlink() else "no such file or folder"
         raise CheckpointError(f"{path}: {lost}")

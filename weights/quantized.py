@@ -125,7 +125,7 @@ def find_quantized(
 
     `name_of` returns the new name of a tensor, or None to drop it. `file`: the beginning of error messages. Raises
     CheckpointError for weights that cannot be read, for two different tensors with one new name, and for an integer
-    tensor that belongs to no weight.
+    tensor that belongs to no weight. `entries`: the tensors by the names in the file.
     """
     named: dict[str, TensorEntry] = {}
     for key, entry in entries.items():

@@ -279,7 +279,8 @@ def _read_header(path: Path) -> tuple[dict, int]:
 
 
 def _byte_ranges(path: Path, header: dict) -> Iterator[tuple[str, int, int, torch.dtype, tuple[int, ...]]]:
-    """Yield for each tensor: the name, the first byte, the byte after the last, the dtype, and the shape."""
+    """Yield for each tensor: the name, the first byte, the byte after the last, the dtype, and the shape. `header`: the
+    header of the safetensors file `path`."""
     for name, item in header.items():
         try:
             dtype, shape, (begin, stop) = item["dtype"], tuple(item["shape"]), item["data_offsets"]

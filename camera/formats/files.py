@@ -173,7 +173,8 @@ def read_camera(
 def _read_as_it_looks(
     path: Path, convention: str | None, image_size: tuple[int, int] | None, fov_deg: float | None
 ) -> tuple[CameraPath, list[str]]:
-    """Read a camera path in the format that the file's name and content suggest. Error messages name this format."""
+    """Read a camera path in the format that the file's name and content suggest. Error messages name this format. The
+    arguments are those of `read_camera`."""
     format = format_of(path)
     if not path.exists():
         raise CameraError(f"{path}: no such file or folder")

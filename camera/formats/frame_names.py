@@ -83,7 +83,8 @@ def _even_order(columns: np.ndarray) -> np.ndarray | None:
 
 
 def _columns(names: Sequence[str], pattern: re.Pattern[str]) -> np.ndarray | None:
-    """Return the numbers [n, k] in n names that are otherwise equal. Return None if the names differ in their text."""
+    """Return the numbers [n, k] in n names that are otherwise equal. Return None if the names differ in their text.
+    `pattern`: a regular expression with one group that matches a number."""
     parts = [pattern.split(name) for name in names]
     if len({tuple(each[::2]) for each in parts}) > 1:
         return None

@@ -62,8 +62,8 @@ LENS_SIDES = np.array([LENS_WIDTH, LENS_HEIGHT, LENS_WIDTH, LENS_HEIGHT])
 
 
 def read_transforms(path: Path, convention: Convention) -> CameraFile:
-    """Read transforms.json of nerfstudio or instant-ngp. `path`: the file or its folder. `convention`: the convention
-    of the matrices, usually camera-to-world in OpenGL axes.
+    """Read transforms.json of nerfstudio or instant-ngp. `path`: the file or its folder. Matrices are camera-to-world
+    in OpenGL axes by default. `convention`: the format's convention, or another one that the user chose.
 
     Frames are ordered by file name, or by time if they have no file names. The lens is the same for all frames or
     differs by frame. Raises CameraError for a missing or invalid file.
@@ -178,7 +178,8 @@ def _image_size(frame: Mapping, where: str) -> tuple[float, float]:
 
 def read_camera_path(path: Path, convention: Convention) -> CameraFile:
     """Read nerfstudio's camera_path.json: camera-to-world matrices by row, in OpenGL axes, and the vertical field of
-    view in degrees. `convention` may replace that convention. Raises CameraError for a missing or invalid file."""
+    view in degrees. `convention`: the format's convention, or another one that the user chose. Raises CameraError for a
+    missing or invalid file."""
     data = read_object(path)
     entries = entries_of(data, "camera_path", path)
     matrices = [field_of(entry, "camera_to_world", f"{path}: pose {i}") for i, entry in enumerate(entries)]

@@ -81,6 +81,7 @@ def write_lingbot(path: CameraPath, folder: str | Path) -> None:
 
 def read_vipe(path: Path, convention: Convention, image_size: tuple[int, int] | None) -> CameraFile:
     """Read ViPE's .npz: `data` [n, 4, 4], camera-to-world in OpenCV axes, and the frame numbers `inds` [n].
+    `convention`: the format's convention, or another one that the user chose.
 
     The lens is read from ../intrinsics/<same name>. It is in pixels of a video of `image_size` (width, height). Without
     `image_size` the result has a `lens_fault` instead of a lens. Raises CameraError for a missing or invalid pose file.
@@ -123,9 +124,9 @@ def _vipe_arrays(path: Path) -> tuple[np.ndarray, np.ndarray]:
 def read_predictions(path: Path, convention: Convention) -> CameraFile:
     """Read the .npz of MegaSaM, VGGT or Depth Anything 3.
 
-    The poses, such as `cam_c2w` [n, 4, 4] or `extrinsic` [n, 3, 4], are in OpenCV axes; `convention` states the
-    direction of the array to read. `intrinsic`, [3, 3] or [n, 3, 3], is in pixels of the images in the file. Raises
-    CameraError for a missing or invalid file.
+    The poses, such as `cam_c2w` [n, 4, 4] or `extrinsic` [n, 3, 4], are in OpenCV axes. `convention` selects the array
+    to read: the camera-to-world or the world-to-camera one. `intrinsic`, [3, 3] or [n, 3, 3], is in pixels of the
+    images in the file. Raises CameraError for a missing or invalid file.
     """
     direction = "c2w" if convention.camera_to_world else "w2c"
     arrays, shapes = _archive(

@@ -75,7 +75,8 @@ SPLAT_FIELDS = (
 
 def read_splat_cameras(path: Path, convention: Convention) -> CameraFile:
     """Read cameras.json of 3D Gaussian splatting. `path` is the file or the model's folder. Each camera has a position,
-    a rotation and a lens. Raises CameraError for a missing or invalid file."""
+    a rotation and a lens. Raises CameraError for a missing or invalid file. `convention`: the format's convention, or
+    another one that the user chose."""
     path = path / "cameras.json" if path.is_dir() else path
     cameras = entries_of({"cameras": read_json(path)}, "cameras", path)
     if all("img_name" in camera for camera in cameras):
@@ -87,7 +88,8 @@ def read_splat_cameras(path: Path, convention: Convention) -> CameraFile:
 
 
 def read_arkit(path: Path, convention: Convention) -> CameraFile:
-    """Read an ARKit camera path, as phone scanners export it.
+    """Read an ARKit camera path, as phone scanners export it. `convention`: the format's convention, or another one
+    that the user chose.
 
     The file is a JSON list of frames or Record3D's metadata; a folder has a JSON file for each frame (Polycam, 3D
     Scanner App). Raises CameraError for a missing or invalid file.
@@ -168,7 +170,8 @@ def check_quaternions(quaternions: np.ndarray, where: str) -> None:
 
 
 def _matrix(frame: Mapping, where: str) -> np.ndarray:
-    """Return the pose [4, 4] of a frame. Its numbers are in the order of the file, by row or by column."""
+    """Return the pose [4, 4] of a frame. Its numbers are in the order of the file, by row or by column. `where`: the
+    beginning of error messages."""
     if PARTS[0] in frame:
         values = [number_of(field_of(frame, part, where), f"{where} {part}") for part in PARTS]
         return np.array([*values, 0, 0, 0, 1]).reshape(4, 4)

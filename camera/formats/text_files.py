@@ -59,7 +59,7 @@ def read_realestate10k(path: Path, convention: Convention) -> CameraFile:
 
     A line holds the time; fx, fy, cx, cy as fractions of the image size; two distortion terms; and the world-to-camera
     matrix 3x4 by row, in OpenCV axes. The first line may be the video's address. Raises CameraError for a missing or
-    invalid file.
+    invalid file. `convention`: the format's convention, or another one that the user chose.
     """
     rows = _rows(path, 19)
     refuse_gaps(rows[:, 0], f"{path} (time stamps)")
@@ -76,6 +76,7 @@ def _lens_from_fractions(columns: np.ndarray, path: Path) -> Lens:
 
 def read_kitti(path: Path, convention: Convention) -> CameraFile:
     """Read a text file with one line per frame: a camera-to-world matrix, 3x4 or 4x4 by row, in OpenCV axes.
+    `convention`: the format's convention, or another one that the user chose.
 
     Examples are KITTI odometry's poses/00.txt and Replica's traj.txt. A line may begin with a frame number. A 4x4
     matrix may also be written on four lines. `path` may be a folder with a file for each frame, as in ScanNet. The
@@ -101,6 +102,7 @@ def pose_files(folder: Path) -> list[Path]:
 
 def read_tum(path: Path, convention: Convention) -> CameraFile:
     """Read a TUM trajectory, a text file with one line per frame: time, position, and quaternion x, y, z, w.
+    `convention`: the format's convention, or another one that the user chose.
 
     A header may state another order of the columns. Poses are camera-to-world in OpenCV axes. The result has no lens. A
     path with irregular time steps, such as a SLAM system's keyframes, is resampled at constant steps. Raises

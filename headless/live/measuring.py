@@ -36,7 +36,7 @@ filling. If nothing arrives later, the measurements cover the whole walk."""
 
 def measure(opened: Opened, folder: Path, seconds: float) -> dict[str, Any]:
     """Run two walks of `seconds` seconds each, one at 16 frames per second and one as fast as possible. Return the
-    settings and the measurements of both as JSON values.
+    settings and the measurements of both as JSON values. `opened`: the loaded model.
 
     `folder`: the folder in which walks are saved. After Ctrl-C the current walk is saved, and KeyboardInterrupt is
     raised.

@@ -234,7 +234,7 @@ class Opened:
 
     def _decoder(self, geometry: Geometry, exact: bool) -> VideoDecoder:
         """Return a new decoder with the loaded VAE. With `exact` the VAE is loaded again in fp32, and on a GPU it
-        decodes in tiles."""
+        decodes in tiles. `geometry`: the size of the video."""
         size = geometry.lat_h, geometry.lat_w
         if not exact:
             assert self._made.decoder is not None  # a single process always has a decoder

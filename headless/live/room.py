@@ -82,7 +82,8 @@ class Room:
 
     async def _wait_for_turn(self, client: Client, inbox: Connection) -> None:
         """Wait until the model is free. Raises InputError if too many clients wait. Also raises InputError for a client
-        of SGLang's protocol, because that protocol has no message for waiting."""
+        of SGLang's protocol, because that protocol has no message for waiting. `inbox`: the client's connection, whose
+        messages show whether the client disconnects."""
         if not self._taken:
             self._taken = True
             return

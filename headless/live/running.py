@@ -25,7 +25,7 @@ async def serve(
     opened: Opened, folder: Path, *, port: int, token: str, origins: tuple[str, ...], show_page: bool, host: str
 ) -> None:
     """Serve the live page and its walks until the process receives a signal. The address of the page is printed.
-    `folder`: the folder in which walks are saved. `port`: the TCP port.
+    `folder`: the folder in which walks are saved. `port`: the TCP port. `opened`: the loaded model.
 
     `token`: a secret with which other machines may connect. `origins`: the addresses of other web pages that may
     connect. `show_page`: whether to open the live page in a browser. `host`: the address to listen on. An empty `host`

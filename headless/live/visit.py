@@ -83,7 +83,7 @@ class Visit:
 
 def _replay(opened: Opened, init: Init, folder: Path) -> tuple[Engine, Session]:
     """Return an engine and a session that repeat the saved walk named `init.replay` in `folder`. Raises InputError if
-    `folder` has no such walk, or if the walk needs more memory than the server planned."""
+    `folder` has no such walk, or if the walk needs more memory than the server planned. `opened`: the loaded model."""
     found = {walk.name: walk for walk in kept_walks(folder)}
     if init.replay not in found:
         raise InputError(f"there is no walk {init.replay!r} to replay; {len(found)} are kept")
@@ -93,7 +93,8 @@ def _replay(opened: Opened, init: Init, folder: Path) -> tuple[Engine, Session]:
 
 def _start(opened: Opened, init: Init, size: tuple[int, int]) -> Start:
     """Return the Start of a client's walk. Fields that `init`, the client's first message, leaves out have the server's
-    values. `size`: height and width of the start image in pixels. Raises InputError for an unreadable image."""
+    values. `size`: height and width of the start image in pixels. Raises InputError for an unreadable image. `opened`:
+    the loaded model and the server's settings."""
     begin = opened.start
     frame, prompt = begin.frame, init.prompt or begin.prompt
     seed = begin.seed if init.seed is None else init.seed

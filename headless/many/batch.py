@@ -117,7 +117,7 @@ def _note_unfinished(waiting: Sequence[Job], manifest: Manifest) -> Iterator[Non
 def check_batch(jobs: Sequence[Job], folder: Path, tell: Callable[[str], None]) -> Counts:
     """Check every job of a batch without writing anything. Return the numbers of jobs that `run_batch` is expected to
     return. `tell(message)` is called once for each group of jobs and each job that would fail. Raises InputError in the
-    same cases as `run_batch`."""
+    same cases as `run_batch`. `folder`: the batch's folder."""
     _check_folder(folder)
     waiting = _waiting(jobs, Manifest(folder), tell)
     with TemporaryDirectory() as cameras:
@@ -158,7 +158,7 @@ def _plan(
     waiting: Sequence[Job], folder: Path, tell: Callable[[str], None]
 ) -> tuple[list[tuple[AnyPlan, list[Seeded]]], list[Outcome]]:
     """Group jobs that can be made in one run. Return (plan of one of its jobs, jobs) for each group, and the outcomes
-    of jobs that cannot start.
+    of jobs that cannot start. `waiting`: the jobs whose videos must be made.
 
     The jobs of a group differ only in image, prompts, seed, camera path and fps. A group has at most VIDEOS_AT_ONCE
     jobs. `tell(message)` is called with the notes of all plans. Camera paths are written as pose folders within
@@ -209,7 +209,8 @@ def _with_camera(job: Job, folder: Path) -> GenerateOptions:
 
 def run_group(group: list[Seeded], folder: Path, cache: ModelCache, show: ShowProgress = silent) -> Iterator[Outcome]:
     """Make the videos of a group of jobs, and yield the outcome of each job. `folder`: the batch's folder. `cache`: the
-    models and open files of earlier groups. After an error, each remaining job of the group runs alone."""
+    models and open files of earlier groups. After an error, each remaining job of the group runs alone. `show(name,
+    unit)` returns the progress display of a stage."""
     left, begun = list(group), time.perf_counter()
     try:
         for seeded in _videos(group, folder, cache, show):
@@ -228,7 +229,7 @@ def run_group(group: list[Seeded], folder: Path, cache: ModelCache, show: ShowPr
 
 def _videos(group: list[Seeded], folder: Path, cache: ModelCache, show: ShowProgress) -> Iterator[Seeded]:
     """Make the videos of a group, and yield each job as soon as its video is written. Videos of causal models are made
-    one after the other."""
+    one after the other. The arguments are those of `run_group`."""
     given = (replace(_with_camera(seeded.job, folder), seed=seeded.seed) for seeded in group)
     plans = [make_plan(options, cache.files) for options in given]
     base = [plan for plan in plans if isinstance(plan, SamplingPlan)]
@@ -249,7 +250,8 @@ def _videos(group: list[Seeded], folder: Path, cache: ModelCache, show: ShowProg
 
 
 def _latents(plans: list[SamplingPlan], stages: StageRecorder, cache: ModelCache) -> list[Tensor]:
-    """Return the sampled latent of each plan, [1, 16, f, h, w] on the CPU."""
+    """Return the sampled latent of each plan, [1, 16, f, h, w] on the CPU. `stages`: the recorder of stages. `cache`:
+    the models of earlier groups."""
     first = plans[0]
     prompts = _prompts(plans, stages)
     encoded = [encode_image(plan, stages.begin("VAE encode", "chunk"), cache.vae(plan)).cpu() for plan in plans]

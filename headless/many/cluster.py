@@ -96,7 +96,7 @@ class Worker:
         return True
 
     def run(self, group: list[Seeded], folder: Path) -> Iterator[Outcome]:
-        """Make the videos of a group of jobs, and yield the outcome of each job."""
+        """Make the videos of a group of jobs, and yield the outcome of each job. `folder`: the batch's folder."""
         yield from run_group(group, folder, self._cache)
 
 
@@ -136,7 +136,7 @@ def _serve(
     new_worker: Callable[[], Any], waiting: queue.Queue, outcomes: queue.Queue, folder: Path, done: threading.Event
 ) -> None:
     """Run groups of jobs from the queue `waiting` on one Ray actor until `done` is set. Each outcome is put into
-    `outcomes`.
+    `outcomes`. `folder`: the batch's folder.
 
     If the actor is lost, `new_worker()` starts a new one. The unfinished jobs of the lost actor are queued again, each
     alone, up to MOST_TRIES attempts. A group is taken from the queue only after the actor has started. Until then,

@@ -109,7 +109,7 @@ class Explorer:
     def prompt(self, text: str, at_once: bool) -> str:
         """Set the prompt of all later chunks, and return a message with the full prompt, including active events.
         `at_once`: also recompute the cached keys and values of past frames with this prompt, so that the image changes
-        sooner."""
+        sooner. `text`: the new prompt, without the sentences of events."""
         with self._lock:
             session = self._walk()
             session.prompt(text, refresh=at_once)
@@ -117,7 +117,7 @@ class Explorer:
 
     def event(self, name: str, on: bool | None) -> str:
         """Begin (`on` true), end (false) or toggle (None) an event, such as rain, that adds a sentence to the prompt.
-        Return a message with the active events."""
+        Return a message with the active events. `name`: the event's name."""
         with self._lock:
             session = self._walk()
             session.event(name, on)

@@ -164,7 +164,8 @@ class _Value(NamedTuple):
 
 def _values(stated: Mapping[str, Any], where: str) -> list[_Value]:
     """Return the values in a header or a JSON file that concern a LoRA's kind or scale. Values in nested objects, such
-    as adapter_config, are included. Raises CheckpointError for an object under a key of PACKED that is not JSON."""
+    as adapter_config, are included. Raises CheckpointError for an object under a key of PACKED that is not JSON.
+    `stated`: the content of the header or file. `where`: its name in errors."""
     objects = {key: _parse(value) for key, value in stated.items() if _OBJECT.match(key)}
     if broken := next((key for key in PACKED if isinstance(objects.get(key), str) and objects[key]), None):
         raise CheckpointError(f"{where}: {broken} is not JSON: {objects[broken]!r:.40}")
