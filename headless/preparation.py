@@ -17,7 +17,8 @@ from ..errors import InputError
 from ..model.dit import LingBotWorldModel
 from ..options import Progress
 from ..pipeline.memory import MARGIN, estimate_text, estimate_vae, free_memory
-from ..pipeline.rollout_memory import Free, RolloutMemory, RolloutPlanner, available_host_memory
+from ..pipeline.rollout_memory import Free, RolloutMemory, available_host_memory
+from ..pipeline.rollout_planner import RolloutPlanner
 from ..vae import VideoDecoder, encode_first_frame, load_vae, vae_width
 from ..vae.encoding import SETTLED
 from .decoding import divided_decoder

@@ -15,7 +15,8 @@ from ..model.attention.choose_8bit import check_8_bits
 from ..model.config import ModelConfig
 from ..options import Release
 from ..pipeline.geometry import Geometry, first_frame
-from ..pipeline.rollout_memory import DecoderSettings, RolloutPlanner, RolloutWork
+from ..pipeline.rollout_memory import DecoderSettings, RolloutWork
+from ..pipeline.rollout_planner import RolloutPlanner
 from ..pipeline.spec import RolloutRequest, RolloutSpec, chunk_of, plan_rollout
 from ..pipeline.state import WorldState, last_prompt, load_state
 from ..sampling import guide_scales, step_indices

@@ -1,14 +1,11 @@
 """The memory of a causal run: where keys and values are stored, which blocks stay on the GPU, and how the VAE decodes.
 
-The command and ComfyUI's nodes use the same estimates (`RolloutWork`). For the command, `RolloutPlanner` makes all
+The command and ComfyUI's nodes use the same estimates (`RolloutWork`). For the command, `rollout_planner` makes all
 choices. ComfyUI manages the weights itself, so for its nodes `choose_world` chooses only the storage of keys and values
 and the caches.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
-from operator import attrgetter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,25 +13,16 @@ import torch
 
 from ..errors import InputError
 from ..loaders import Checkpoint
-from ..loaders.offload import streamed_weights, weight_bytes
 from ..model.attention.choose_8bit import takes_operands
 from ..model.attention.exact import FRAMES_BYTES, frames_bytes
 from ..model.config import ModelConfig
-from ..model.kv.place import HOST_SHARE, KeyValueBytes, KeyValuePlace, key_value_bytes, key_value_places
-from ..model.memory import activation_bytes, camera_cache_bytes, decoded_bytes
+from ..model.kv.place import KeyValueBytes, KeyValuePlace, key_value_bytes, key_value_places
+from ..model.memory import activation_bytes, camera_cache_bytes
 from ..model.ops.linear_8bit import DTYPES
 from ..options import CameraCacheMode, KeyValueMode, Precision
 from .geometry import Geometry
-from .memory import MARGIN, VAE_DECODE, VAE_STATE, MemoryWishes, StageEstimate, estimate_vae
+from .memory import MARGIN, VAE_DECODE, VAE_STATE, StageEstimate, estimate_vae
 from .world import WorldMemory
-
-PAGES_SHARE = 0.85
-"""The largest share of the free host memory that may be taken by pinned keys and values together with the part of the
-weight file that every forward reads.
-
-Above this share the operating system would evict pages of the weight file, and every forward would read the disk. The
-planner then prefers a choice below this share, such as 8-bit keys and values.
-"""
 
 
 class Free(NamedTuple):
@@ -179,141 +167,6 @@ class DecoderSettings(NamedTuple):
     half: bool = False
     elsewhere: bool = False
     recorded: bool = False
-
-
-@dataclass(frozen=True)
-class RolloutPlanner:
-    """A planner of where a causal run stores weights, keys and values, and caches. `choose` returns the choices for the
-    free memory."""
-
-    work: RolloutWork
-    checkpoint: Checkpoint
-    decoder: DecoderSettings
-    wishes: MemoryWishes
-    device: torch.device
-
-    def choose(self, free: Free, whole_video: bool = False) -> RolloutMemory:
-        """Return the most preferred storage choices that fit into the `free` bytes of the GPU and of host memory. The
-        order of preference:
-
-        1. All blocks stay on the GPU, and the VAE decodes without tiles, because tiles leave seams. To make room, the
-        VAE's state may move to host memory between chunks. As far as `kv_cache` allows it, keys and values may be in 8
-        bits or in host memory.
-        2. All blocks stay on the GPU, and the VAE decodes in tiles.
-        3. As many blocks as fit stay on the GPU, and the rest are streamed.
-
-        If the user chose streaming, all blocks are streamed. With sharded weights, 1 and 2 apply to the shards. The
-        camera cache gets the remaining memory.
-
-        Keys and values go to host memory only if all blocks stay on the GPU or none does, or if the user chose host
-        memory. Unless the user chose it, the GPU still holds the keys and values of as many blocks as fit. They have
-        precedence over weights, because in host memory they are pinned. The system may drop the file pages of streamed
-        weights.
-
-        A choice that reads the disk in every forward is returned only if no other one fits. All processes share
-        `free.host` equally. `whole_video`: the run has no window, so the error suggests one. Raises InputError if
-        nothing fits. On a CPU, the user's options are returned without a check.
-        """
-        wishes, processes = self.wishes, self.work.precision.processes
-        weights = cache(lambda resident: weight_bytes(self.checkpoint, resident, processes if wishes.shard else 1))
-        pages = cache(self._pages)
-        fp8 = takes_operands(self.work.precision.attention, self.device, self.checkpoint.config)
-        places = key_value_places(wishes.kv_cache, fp8)
-        if self.device.type != "cuda":
-            place = KeyValuePlace(wishes.kv_cache == "8bit" and not fp8, wishes.kv_cache == "host", fp8)
-            resident = 0 if wishes.shard else None
-            return RolloutMemory(WorldMemory(place, 0), resident_blocks=resident, vae_tiling=wishes.vae_tiling)
-        free_host = free.host // processes
-        best: RolloutMemory | None = None  # the best of the choices that read the disk in every forward
-        for memory in self._choices(places):
-            stage = estimate_rollout(self.work, memory, weights(memory.resident_blocks), self.decoder)[0]
-            room = free.device - MARGIN - stage.total
-            if room < 0 or (wishes.vae_tiling and not memory.vae_tiling):
-                continue
-            kept = self._use_remaining(memory, room)
-            pinned = self.work.key_values(kept.place).host
-            if pinned > HOST_SHARE * free_host:
-                continue
-            if pinned + pages(kept.resident_blocks) // processes <= PAGES_SHARE * free_host:
-                return kept
-            best = best or kept
-        if best is not None:
-            return best
-        window = "a smaller `window`"
-        if whole_video:
-            window = "`window` 18 and `sink` 6, since without a window all frames are held"
-        elsewhere = "" if wishes.kv_cache == "auto" else ", or `kv_cache` auto"
-        raise InputError(
-            f"the GPU has {free.device / 1e9:.1f} GB free and the host {free_host / 1e9:.1f}: too little for keys and "
-            f"values of {self.work.held} latent frames with `kv_cache` {wishes.kv_cache}; use {window}, a smaller video"
-            f"{elsewhere}"
-        )
-
-    def _choices(self, places: Sequence[KeyValuePlace]) -> Iterator[RolloutMemory]:
-        """Yield the storage choices in the order of preference (see `choose`). `places`: the locations and formats of
-        keys and values to try, the preferred one first.
-
-        When blocks are streamed, a 16-bit VAE is tried without tiles and then with tiles, and an fp32 VAE only with
-        tiles. Streamed blocks cost about as much time as a tiled VAE. But without tiles, an fp32 VAE takes the memory
-        of twice as many blocks as an fp16 one.
-        """
-        wishes = self.wishes
-        places, exact_first = list(places), sorted(places, key=attrgetter("eight_bit"))
-        if wishes.shard or wishes.residency != "stream":
-            whole = 0 if wishes.shard else None
-            for place, park in ((place, park) for place in places for park in (False, True)):
-                yield RolloutMemory(WorldMemory(place, 0), whole, park_decoder=park)
-            for place in places:
-                yield RolloutMemory(WorldMemory(place, 0), whole, vae_tiling=True, park_decoder=True)
-        counts = {"auto": range(self.checkpoint.config.num_layers - 1, -1, -1), "stream": range(1)}
-        for tiles in (False, True) if self.decoder.half else (True,):
-            for place in exact_first:
-                for resident in () if wishes.shard else counts.get(wishes.residency, ()):
-                    if not resident or not place.on_host or wishes.kv_cache == "host":
-                        yield RolloutMemory(WorldMemory(place, 0), resident, tiles, True)
-
-    def _pages(self, resident: int | None) -> int:
-        """Return the bytes that every forward reads from the weight file if `resident` blocks stay on the GPU (None:
-        all)."""
-        if resident is None or self.wishes.shard:
-            return 0
-        streamed = streamed_weights(self.checkpoint, resident).values()
-        return sum(entry.file_bytes for names in streamed for entry in self.checkpoint.entries(names))
-
-    def _use_remaining(self, memory: RolloutMemory, room: int) -> RolloutMemory:
-        """Return `memory` with further uses of the remaining `room` bytes of the GPU, as far as they fit: a camera
-        cache, CUDA graphs, and decoded (dequantized) weights. Graphs and decoded weights require that all weights, keys
-        and values are on the GPU. Decoded weights must leave another MARGIN bytes free."""
-        if memory.place.on_host and self.wishes.kv_cache != "host":
-            return self._keep_keys_and_values(memory, room)
-        work = self.work
-        cache = work.camera_cache(self.wishes.camera_cache, room)
-        whole = memory.resident_blocks is None and memory.place.in_place
-        graphs = whole and work.recorded <= room - cache
-        room -= cache + graphs * work.recorded + MARGIN
-        decoded = 0
-        if whole and decodes(self.checkpoint, work.precision):
-            # decoded weights save a fortieth of a chunk's time, a tenth where four processes share it
-            config, precision = self.checkpoint.config, work.precision
-            block = decoded_bytes(config, precision.dtype, precision.arithmetic)
-            decoded = min(config.num_layers, max(0, room) // block)
-        world = WorldMemory(memory.place, cache, graphs)
-        return replace(memory, world=world, decoded_blocks=decoded)
-
-    def _keep_keys_and_values(self, memory: RolloutMemory, room: int) -> RolloutMemory:
-        """Return `memory` with the keys and values of as many blocks on the GPU as fit into `room` bytes, and with a
-        camera cache.
-
-        The camera cache gets memory first if all weights stay on the GPU, or if the user requested it. Otherwise keys
-        and values do, and the camera cache gets the rest.
-        """
-        work, mode, place = self.work, self.wishes.camera_cache, memory.place
-        none, one = (work.key_values(place._replace(device_blocks=count)).device for count in (0, 1))
-        first = memory.resident_blocks is None or mode == "gpu"
-        cache = work.camera_cache(mode, room) if first else 0
-        blocks = min(work.config.num_layers, max(0, room - cache) // (one - none))
-        cache = cache or work.camera_cache(mode, room - blocks * (one - none))
-        return replace(memory, world=WorldMemory(place._replace(device_blocks=blocks), cache))
 
 
 def decodes(checkpoint: Checkpoint, precision: Precision) -> bool:

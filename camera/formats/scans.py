@@ -101,7 +101,7 @@ def read_arkit(path: Path, convention: Convention) -> CameraFile:
         return _read_record3d(data, path, convention)
     if isinstance(data, Mapping) and "frames" in data:
         common = {key: value for key, value in data.items() if key != "frames"}
-        frames = [{**common, **frame} for frame in entries_of(data, "frames", path)]
+        frames: list[Mapping] = [{**common, **frame} for frame in entries_of(data, "frames", path)]
         return _read_frames(frames, path, convention)
     if isinstance(data, Mapping) and {PARTS[0], *POSES} & data.keys():  # one frame of a folder
         return _read_frames(_frame_files(path.parent), path.parent, convention)
@@ -240,8 +240,9 @@ def refuse_two_lenses(fields: Mapping, where: str) -> None:
     or image sizes."""
     lenses = {name: matrix_lens({name: fields[name]}, where) for name in LENSES if fields.get(name) is not None}
     for at, (quantity, names) in enumerate(NAMES.items()):
-        values = {name: number_of(fields[name], f"{where} {name}") for name in names if fields.get(name) is not None}
-        values |= {name: each[at] for name, each in lenses.items() if at < 4 and each[at] is not None}
+        stated = [name for name in names if fields.get(name) is not None]
+        values = {name: number_of(fields[name], f"{where} {name}") for name in stated}
+        values |= {name: value for name, each in lenses.items() if at < 4 and (value := each[at]) is not None}
         _refuse_different(values, quantity, where)
 
 

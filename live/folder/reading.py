@@ -76,7 +76,7 @@ def _state(folder: Path, head: dict[str, Any], state: WorldState | None) -> Worl
     lens, frame = np.array(head["lens"]), load_tensors(folder / START)["frame"]
     steps = pose_rows(folder / "steps.f64", made)
     world = pose_rows(folder / "poses.f64", video_frames(made, state))[3 if before is not None else 0 :: FRAMES_OF_ONE]
-    parts = {
+    parts: dict[str, Any] = {
         "latent": latent_rows(folder / "latent.f32", tuple(head["cells"]), 0, made),
         "poses": torch.from_numpy(steps),
         "lens": torch.from_numpy(np.tile(lens, (made, 1))),

@@ -20,18 +20,18 @@ from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.kv.place import ON_DEVICE, KeyValuePlace
 from lingbot_world.model.memory import decoded_bytes
 from lingbot_world.options import Precision
-from lingbot_world.pipeline import rollout_memory
+from lingbot_world.pipeline import rollout_memory, rollout_planner
 from lingbot_world.pipeline.geometry import Geometry
 from lingbot_world.pipeline.memory import MARGIN, MemoryWishes
 from lingbot_world.pipeline.rollout_memory import (
     DecoderSettings,
     Free,
     RolloutMemory,
-    RolloutPlanner,
     RolloutWork,
     choose_world,
     estimate_rollout,
 )
+from lingbot_world.pipeline.rollout_planner import RolloutPlanner
 from lingbot_world.pipeline.two_experts import ONE_PROCESS, ParallelGroups
 from lingbot_world.text.weights import UMT5Config
 from lingbot_world.weights.tensors import TensorEntry
@@ -273,7 +273,8 @@ def test_both_fronts_count_what_attention_in_8_bits_without_cudnn_needs(fp8, mon
     assert work.forward(place) - exact.forward(place) == difference + copies
     if fp8:
         return
-    monkeypatch.setattr(rollout_memory, "takes_operands", lambda *_: False)  # as where cuDNN's kernel is missing
+    for module in (rollout_memory, rollout_planner):
+        monkeypatch.setattr(module, "takes_operands", lambda *_: False)  # as where cuDNN's kernel is missing
     room, weights = work.key_values(place).device + work.forward(place), int(10e9)
     for missing in (0, copies):
         chosen = choose_world(work, "auto", CUDA, Free(room + weights - missing, 10**12), weights)
