@@ -51,6 +51,7 @@ restarted: a new walk has begun; its `folder`.
 still: the session begins or stops waiting for an input; `still` is true or false.
 drift: the video degrades; `reason`.
 stuck: the frames no longer change although the camera walks; `reason`.
+ended: the recorded path or the replayed walk is over; no details.
 found: the camera has reached the crate of a map; `seconds`, the length of the video so far.
 back: the session has returned to an earlier chunk; the number of remaining chunks, `chunk`.
 kept: a file could not be saved; `reason`.
@@ -152,6 +153,8 @@ class ChunkMaker(Steered):
                     self._next_chunk(deliver)
                 if self._decoding is not None:
                     self._decoding.wait()
+            if not self._closing:
+                self._tell("ended", {})
         except Exception as error:
             self.failure = str(error).split("\n", 1)[0] or type(error).__name__
             log.log(

@@ -188,11 +188,10 @@ class Room:
             return
         if kind in ("back", "restarted"):
             client.forget()
-        if kind == "failed" and facts["ended"]:
-            client.tell({"type": "error", "content": facts["reason"]})
+        failed = kind == "failed" and facts["ended"]
+        client.tell({"type": "error", "content": facts["reason"]} if failed else status)
+        if failed or kind == "ended":
             client.finish()
-        else:
-            client.tell(status)
 
     async def _do(self, visit: Visit, client: Client, event: Event) -> None:
         if event.kind == "output":

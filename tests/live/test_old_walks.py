@@ -99,7 +99,7 @@ def test_the_page_replays_a_walk_by_its_name(toy_package, tmp_path):
         assert [row["name"] for row in json.loads(body)] == ["walk-1"]
         client = server.client(lingbot_world=True, lingbot_replay="walk-1")
         client.chunk(2)
-        client.close()
+        client.status("ended")
         assert "no walk '../walk-1'" in server.client(lingbot_world=True, lingbot_replay="../walk-1").error()
 
 
