@@ -160,10 +160,12 @@ def check_new(target: Target, first: int, frames: int, image: str | Path | None,
     `target`.
 
     Replacing the start `image` is always an error, and replacing any other file is one unless `overwrite` is True. The
-    copy of an unfinished video that a killed run has left counts as an existing file.
+    copy of an unfinished video that a killed run has left counts as an existing file, and so do the files of a longer
+    video that `overwrite` removes.
     """
     video = target.pattern is None and target.kept is None and not target.is_pipe
-    for file in (*target.files(first, frames), *([target.growing] if video else [])):
+    removed = target.files_after(first + frames) if overwrite else ()
+    for file in (*target.files(first, frames), *([target.growing] if video else []), *removed):
         refuse_existing(file, overwrite, image)
 
 

@@ -90,8 +90,11 @@ def first_prompt(positive: list | None, clip: Any, prompt: str, state: WorldStat
     """Return the CONDITIONING and the text of a walk's first prompt.
 
     They come from the first argument that is present: `positive` (with an empty text), `prompt` encoded by `clip`, then
-    the last prompt of `state`. Raises InputError if all are missing.
+    the last prompt of `state`. Shows a warning for a `prompt` that is not used. Raises InputError if all are missing.
     """
+    if prompt.strip() and (positive is not None or clip is None):
+        instead = "positive is connected" if positive is not None else "connect a clip, which encodes it"
+        show_warning(f"The node's prompt has no effect: {instead}.")
     if positive is not None:
         return positive, ""
     if clip is not None and prompt.strip():

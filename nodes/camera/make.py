@@ -7,7 +7,9 @@ from ...camera import frame_count
 from ...camera.moves import PRESETS, path_from_editor, path_from_keys, path_from_load3d, preset_path
 from ...camera.moves.keys import STEP, TURN_DEG
 from ...camera.moves.presets import DEFAULT_RADIUS, STEADY_NOTE
+from ...camera.poses import lens_change
 from ...host.files.camera import chain, show_warnings
+from ...host.prompt.notice import show_warning
 from ..inputs import CATEGORY, Camera, camera_outputs, choice, easing_input, fov_input, frames_input, number, seed_input
 from ..refusal import refusal
 
@@ -192,6 +194,8 @@ class LingBotWorldCameraChain(io.ComfyNode):
         path = path.reversed() if reverse else path
         path = path.looped() if loop else path
         path = path.for_video(frames or len(path)).smoothed(smooth).eased(easing)
+        for words in ("", *lens_change(path.intrinsics)):
+            show_warning(words)
         return io.NodeOutput(path, len(path))
 
 

@@ -63,6 +63,11 @@ def test_a_state_takes_the_place_of_no_other_file_but_of_the_one_it_goes_on_from
     with pytest.raises(InputError, match=f"{state} exists already; write elsewhere, or give `overwrite`"):
         make_plan(causal(save_state=state, output=tmp_path / "a.mp4"))
     make_plan(causal(save_state=state, output=tmp_path / "a.mp4", overwrite=True))
+    (frames := tmp_path / "frames").mkdir()
+    for number in range(12):
+        shutil.copy(image, frames / f"frame_{number:05}.png")
+    with pytest.raises(InputError, match="frame_00011.png is the `image`, which would be replaced"):
+        make_plan(causal(image=frames / "frame_00011.png", output=frames, frame_num=9, overwrite=True))
     (empty := tmp_path / "empty").touch()
     make_plan(causal(save_state=empty, output=tmp_path / "a.mp4", overwrite=True))
     os.mkfifo(pipe := tmp_path / "pipe")

@@ -173,6 +173,8 @@ def test_a_chain_goes_on_where_the_last_path_ended(server):
     prompt = graph(chained({"camera0": ["one", 0], "camera1": ["two", 0]}, loop=True, frames=17), **parts)
     joined = preset_path("pan_right", frames=9) + preset_path("dolly_in", frames=9)
     torch.testing.assert_close(given(server, prompt), expected(joined.looped().for_video(17)), atol=1e-6, rtol=1e-6)
+    said = server.queue(prompt | {"two": preset("dolly_in", 9, fov_deg=40)}).texts
+    assert ("camera", "The lens varies by 126.5%; the model uses the first frame's only.") in said
 
 
 def test_keyframes_come_from_comfyui_3d_cameras(server):

@@ -405,14 +405,15 @@ def test_an_interrupt_ends_the_walk_and_leaves_it_on_disk(comfy_server, steered)
 
 
 def test_where_nobody_comes_the_recorded_path_is_walked(comfy_server, walk):
-    """The seed's walk is the same whoever might have steered."""
+    """The seed's walk is the same whoever might have steered, and whatever prompt stands beside a connected one."""
     runs = [
-        comfy_server.queue(walk.set(LIVE, walked_by=who, wait=1))
+        comfy_server.queue(walk.set(LIVE, walked_by=who, wait=1, prompt="a lake"))
         for who in ("me, or else the recorded path", "the recorded path")
     ]
     first, second = (latent(comfy_server, run, "latent") for run in runs)
     assert first.shape[2] == 5
     assert torch.equal(first, second)
+    assert "The node's prompt has no effect: positive is connected." in said(runs[0])
 
 
 def test_where_nobody_comes_and_there_is_no_path_the_run_ends_with_a_sentence(comfy_server, steered):
