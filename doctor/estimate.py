@@ -16,8 +16,8 @@ VAE_PIXEL = 8.42e6
 """The number of floating-point operations of the VAE for each pixel of a frame. 16 frames of 464x832 take 52 TFLOP."""
 VAE_WIDTH = 96
 ROW_PASSES = 58
-"""The number of times that a block reads or writes an activation [tokens, dim] in 16 bits, apart from matrix products
-and attention. It was measured on an RTX 5090, where these passes take 0.09 s for each chunk."""
+"""The number of times that a transformer block reads or writes an activation [tokens, dim] in 16 bits, apart from
+matrix products and attention. It was measured on an RTX 5090, where these passes take 0.09 s for each chunk."""
 LAUNCHES, LAUNCHES_8_BITS = 16, 33
 """The number of kernels and memory fills in a transformer block: LAUNCHES with 16-bit matrix products, LAUNCHES_8_BITS
 with comfy-kitchen's 8-bit products and attention. Both were counted by tools/cards/try_kernels.py on an H100 that

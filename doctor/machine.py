@@ -96,7 +96,8 @@ def _gpu_memory(device: torch.device) -> dict[str, Any]:
 
 
 def _host_memory() -> dict[str, Any]:
-    """Return host memory's total and free bytes and the page file's size; only the free bytes without psutil."""
+    """Return the total and free bytes of host memory and the size of the page file, by name. Without psutil, return
+    only the free bytes."""
     with suppress(ImportError):
         psutil = import_module("psutil")
         memory, swap = psutil.virtual_memory(), psutil.swap_memory()

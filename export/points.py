@@ -54,7 +54,7 @@ class Points:
     error: the mean reprojection error in pixels.
     seconds: the agreement of points and poses in each second of the video.
     cloud: the bytes of a PLY file in OpenGL axes, as in 3D viewers: x right, y up, z backward.
-    preview: a point cloud of the points and the cameras.
+    preview: a point cloud for a viewer that shows the points and the cameras.
     """
 
     count: int

@@ -46,7 +46,8 @@ AN_ADDRESS = "an address; expected a path on this machine: download the files fi
 LORA = "[high=|low=]FILE[:STRENGTH]"
 """The syntax of a LoRA on the command line. `lora_of` reads it."""
 POSE_FILES = ("poses.npy", "intrinsics.npy", "action.npy")
-"""The names of the files in a pose folder."""
+"""The names of the files in a pose folder, which stores a camera path: poses, intrinsics, and optional W, A, S, D
+flags."""
 PARTS = ("high", "low", "text_encoder", "tokenizer", "vae")
 """The options that name a file to use in place of a part of the model package."""
 BASE_ONLY = ("negative", "sampling_steps", "boundary", "guide_scale", "solver", "reuse_threshold", "high", "low")
@@ -65,7 +66,7 @@ CAUSAL_ONLY = (
 
 @dataclass(frozen=True, kw_only=True)
 class GenerateOptions:
-    """The options of one run, named as in the official script and its community forks.
+    """The options for making one video, named as in the official script and its community forks.
 
     Input and output: `image` is a file, a Pillow image, or an array uint8 [H, W, 3]. If `output` is None, no file is
     written and the result contains the frames. An existing `output` or `save_state` raises an error unless `overwrite`
@@ -76,9 +77,10 @@ class GenerateOptions:
     from held `keys`, such as "w-10,iw-15". Without a path, the base model moves the camera freely, and the camera of a
     causal model does not move.
 
-    Files: `assets_dir` is a folder with text encoder, tokenizer and VAE. `high`, `low`, `text_encoder`, `tokenizer` and
-    `vae` replace parts of the package. `lora` files are added to the weights at run time, and weight files do not
-    change. `release` is the model's release, one of RELEASES, if the files do not show it.
+    Files: `ckpt_dir` is the package, the folder with the models. `assets_dir` is a folder with text encoder, tokenizer
+    and VAE. `high`, `low`, `text_encoder`, `tokenizer` and `vae` replace parts of the package. `lora` files are added
+    to the weights at run time, and weight files do not change. `release` is the model's release, one of RELEASES, if
+    the files do not show it.
 
     Defaults for None: `seed` is random. `negative` is the standard negative prompt. `device` is the GPU if there is
     one. `dtype` is bf16 on a GPU and fp32 on the CPU. `shift` is 5 for the base model, and the release's own for a

@@ -68,7 +68,7 @@ class SamplingPlan(Plan):
 
     @property
     def schedule(self) -> TwoExpertSchedule:
-        """The schedule of steps for both experts."""
+        """The denoising schedule, which assigns each step to one of the two experts."""
         options = self.options
         return TwoExpertSchedule(
             options.sampling_steps, self.shift, options.boundary, options.guide_scale, options.solver

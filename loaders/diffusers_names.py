@@ -70,7 +70,7 @@ def _translate(name: str, *, from_diffusers: bool) -> str:
 
 
 def official_config(stated: dict[str, Any]) -> dict[str, Any]:
-    """Return the content of a config.json with official keys added for diffusers' ones. All other fields are
+    """Return `stated`, the content of a config.json, with official keys added for diffusers' ones. All other fields are
     unchanged."""
     heads, width = stated.get("num_attention_heads"), stated.get("attention_head_dim")
     sizes = {"dim": heads * width} if isinstance(heads, int) and isinstance(width, int) else {}

@@ -57,9 +57,9 @@ def find_package(
 ) -> Package:
     """Return the paths of a package's parts, found by the names of the files and folders directly in `folder`.
 
-    folder: the package, in the layout of the community NF4 package, of the official one or of diffusers. It may also be
-    the folder or the file of a causal model (LingBot-World Fast, 2.0), or contain its folder and no experts. It may be
-    None if both experts are in `overrides`.
+    folder: the package, in the layout of cahlen/lingbot-world-base-cam-nf4 on Hugging Face, of the official package or
+    of diffusers. It may also be the folder or the file of a causal model (LingBot-World Fast, 2.0), or contain its
+    folder and no experts. It may be None if both experts are in `overrides`.
     assets: a folder with text encoder, tokenizer and VAE.
     release: a key of RELEASES. It states that the only model in `folder` is that causal release.
     overrides: paths of parts outside of `folder`, with the keys `high`, `low`, `text_encoder`, `tokenizer` and `vae`.

@@ -164,7 +164,7 @@ def release_called(name: str) -> Release:
 
 
 def base_release(names: Iterable[str]) -> tuple[str, str, str | None]:
-    """Return the name and the licence of a base model of two experts, and a message for the user or None.
+    """Return (name, licence, message for the user or None) of a base model of two experts.
 
     `names` is the result of `names_of`. Only LingBot-World 2.0 bidirectional has a message: its settings are assumed to
     be the base model's, because none are published.

@@ -50,7 +50,7 @@ class Chunk(NamedTuple):
 class ChunkLoop:
     """The settings shared by all chunks of a video.
 
-    `size` is the height and width of the latent. `held` is the number of latent frames with cached keys and values (see
+    `size` is the height and width of the latent. `held` is the Window of latent frames with cached keys and values (see
     `Window.held`). `chunk` is the number of latent frames per chunk. `schedule` determines the denoising steps.
     """
 
@@ -179,8 +179,8 @@ def rollout_guided(
     callback: ChunkCallback | None = None,
     sequence_parallel: SequenceParallel | None = None,
 ) -> Iterator[Tensor]:
-    """Yield the latent chunk by chunk as `rollout` does, from a causal-pretrain model with `steps` guided steps per
-    chunk.
+    """Yield the latent chunk by chunk, float32 [1, 16, chunk, h, w] each, from a causal-pretrain model with `steps`
+    guided steps per chunk.
 
     `negative` [1, L, D] is the embedding of the negative prompt. It has its own keys and values, which doubles their
     memory. With a `guide_scale` of 1 it is not used. The solver restarts for each chunk, and no noise is added between

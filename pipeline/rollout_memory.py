@@ -160,7 +160,7 @@ class DecoderSettings(NamedTuple):
     half: whether it decodes in 16 bits.
     elsewhere: whether it decodes on another GPU than the model's.
     recorded: whether its kernels are recorded as a CUDA graph. The memory of the graph stays allocated between chunks,
-    unless the VAE's state is parked.
+    unless the VAE's state is moved to host memory between chunks (parked).
     """
 
     width: int

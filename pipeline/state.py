@@ -70,7 +70,7 @@ class WorldState:
     last_pose: float64 [4, 4], the camera-to-world pose of the last latent frame, in the coordinates of the path.
     scale: the length by which translations were divided, in the path's unit; 0 until the camera has moved.
     prompts: the prompts in the order of their use.
-    window: the latent frames with cached keys and values.
+    window: the attention window of the causal model.
     config: the sizes of the model.
     release: the release that made the last frames; empty in files without it.
     chunk: the latent frames per chunk.

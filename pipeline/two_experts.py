@@ -188,7 +188,8 @@ def sample_videos(
 
 
 class _Run:
-    """The denoising of one video, which can pause between the two experts."""
+    """The denoising of one video. It pauses between the two experts, so that each expert is loaded once for several
+    videos."""
 
     def __init__(self, video: Video, steps: Steps, timesteps: list[int], callback: Callback | None) -> None:
         self._video, self._steps, self._timesteps, self._callback = video, steps, timesteps, callback

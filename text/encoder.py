@@ -33,12 +33,13 @@ def encode(
     progress: Progress | None = None,
     warn: Callable[[str], None] = log.warning,
 ) -> list[Tensor]:
-    """Return each prompt's embedding, float32 [tokens, dim] on `device`: at most 512 tokens with the eos, no padding.
+    """Return each prompt's embedding, float32 [tokens, dim] on `device`: at most 512 tokens including the
+    end-of-sequence token, without padding.
 
     encoder, tokenizer: the results of `open_weights` and `load_tokenizer`, or paths for these functions.
     dtype: the dtype of the matrix products.
     progress: a function progress(done, total) that counts blocks. An exception raised in it stops the encoding.
-    warn: a function that receives a message for each prompt that is too long and is cut.
+    warn: a function that receives a message for each prompt that is too long and is truncated.
 
     Each block of the encoder processes all prompts, and at most two blocks are in memory. Raises CheckpointError or
     TextError if encoder or tokenizer cannot be used or do not match.

@@ -31,7 +31,7 @@ class WorldEvent:
 
     name: the event's name.
     text: the sentence.
-    key: the key that switches the event, "1" to "9", or None.
+    key: the keyboard key that switches the event on and off, "1" to "9", or None.
     start, end: the seconds of the video at which the event starts and ends, or None.
     """
 

@@ -1,4 +1,4 @@
-"""A package of tiny random models in the official layout, for demos and tests on a CPU."""
+"""The random toy package: tiny random models in the official layout, for demos and tests on a CPU."""
 
 from collections.abc import Iterable
 from dataclasses import replace

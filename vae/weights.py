@@ -114,7 +114,7 @@ def read_vae(path: str | Path) -> dict[str, Tensor]:
 
 
 def is_vae(keys: Iterable[str]) -> bool:
-    """Return whether these tensor names are those of a VAE, official or diffusers'."""
+    """Return whether `keys` are the tensor names of a VAE, in official or in diffusers' form."""
     return any(key.endswith((WIDTH_KEY, diffusers_names.MARK)) for key in keys)
 
 

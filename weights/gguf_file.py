@@ -55,7 +55,8 @@ class BlockWeight:
         self, tensors: Mapping[str, Tensor], _offset: Tensor | None, dtype: torch.dtype | None
     ) -> torch.nn.Parameter:
         """Return a frozen parameter over `tensors`, the file's tensors by entry name. It is a BlockParameter, or with
-        `dtype` a QuantizedTensor declared as `dtype`. `_offset` is not used; 4-bit weights of bitsandbytes need it."""
+        `dtype` a comfy_kitchen QuantizedTensor that acts as a tensor of this dtype. `_offset` is not used; 4-bit
+        weights of bitsandbytes need it."""
         packed = tensors[self.packed.name]
         if dtype is None:
             return BlockParameter.of(packed, self.kind, self.shape)

@@ -39,7 +39,7 @@ class FourBitWeight:
     quant_type: "nf4" or "fp4".
     shape: the shape after decoding.
     blocksize, nested_blocksize: the number of values, or of scales, that share a scale.
-    offset: the offset of the nested scales, or None without nested scales.
+    offset: the number that is added to the scales after their decoding, or None if the scales are floats.
     state_dtype: the dtype of the weight before quantization.
     packed: the file entry of the 4-bit values, two in a byte.
     absmax, code: the file entries of the scales and of the table of 16 values.
@@ -93,7 +93,7 @@ class FourBitWeight:
         self, tensors: Mapping[str, Tensor], offset: Tensor | None, dtype: torch.dtype | None
     ) -> torch.nn.Parameter:
         """Return a frozen parameter over `tensors`, the file's tensors by entry name. It is a FourBitParameter, or with
-        `dtype` a QuantizedTensor declared as `dtype`.
+        `dtype` a comfy_kitchen QuantizedTensor that acts as a tensor of this dtype.
 
         `offset` is the offset of the nested scales, a float32 scalar on the tensors' device, or None.
         """

@@ -52,8 +52,9 @@ class ScaledWeight:
     ) -> torch.nn.Parameter:
         """Return a frozen parameter over `tensors`, the file's tensors by entry name.
 
-        Without `dtype` it is a ScaledParameter. With `dtype` it is a comfy_kitchen QuantizedTensor declared as `dtype`,
-        in the layout that ComfyUI's own loader uses. `_offset` is ignored; only 4-bit weights of bitsandbytes use it.
+        Without `dtype` it is a ScaledParameter. With `dtype` it is a comfy_kitchen QuantizedTensor that acts as a
+        tensor of this dtype, in the layout that ComfyUI's own loader uses. `_offset` is ignored; only 4-bit weights of
+        bitsandbytes use it.
         """
         values = tensors[self.values.name]
         scale = None if self.scale is None else tensors[self.scale.name]
@@ -122,7 +123,8 @@ class LayoutWeight:
         self, tensors: Mapping[str, Tensor], _offset: Tensor | None, dtype: torch.dtype | None
     ) -> torch.nn.Parameter:
         """Return a frozen parameter over `tensors`, the file's tensors by entry name. It is a LayoutParameter, or with
-        `dtype` a QuantizedTensor declared as `dtype`. `_offset` is not used; 4-bit weights of bitsandbytes need it."""
+        `dtype` a comfy_kitchen QuantizedTensor that acts as a tensor of this dtype. `_offset` is not used; 4-bit
+        weights of bitsandbytes need it."""
         layout, parts = self._layout(tensors)
         values = tensors[self.values.name]
         if dtype is None:

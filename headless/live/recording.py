@@ -52,8 +52,8 @@ class Recording:
         self._thread.start()
 
     def add(self, frames: Frames, *, wait: bool = False) -> None:
-        """Queue frames for encoding. If the queue is full, the frames are dropped, or with `wait` this method blocks
-        until there is room."""
+        """Queue frames for encoding. If the queue is full, the frames are dropped. With `wait` this method instead
+        blocks until the queue has room."""
         while wait and self._queue.qsize() >= MOST_WAITING and not self.failure:
             time.sleep(0.01)
         self._ends = frames.first + len(frames.pixels)

@@ -69,8 +69,8 @@ class Site:
 
 
 def make_app(site: Site) -> web.Application:
-    """Return the aiohttp application that serves a `site` (a room with its access rules). When the application shuts
-    down, it ends the current walk."""
+    """Return the aiohttp application of the live server. `site`: the server's Room and access rules. When the
+    application shuts down, it ends the current walk."""
     app = web.Application(client_max_size=1 << 16, middlewares=[_guard(site)])
     opened = site.room.opened
     model = {

@@ -62,7 +62,8 @@ class Counts:
 
 
 RunGroups = Callable[[list[list[Seeded]], Path], Iterator[Outcome]]
-"""A function that makes the videos of groups of jobs in a folder, and yields each job's outcome as it ends."""
+"""A function run_groups(groups, folder) that makes the videos of groups of jobs in the batch's folder. It yields the
+outcome of each job when the job ends."""
 
 
 def run_batch(

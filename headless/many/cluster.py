@@ -22,13 +22,13 @@ from .kept import ModelCache
 from .manifest import Outcome
 
 LOCAL = "local"
-"""The value of `address` for which Ray starts a new cluster on this machine. Ray defines this name."""
+"""The value of the argument `address` for which Ray starts a new cluster on this machine. Ray defines this name."""
 ANSWER_SECONDS = 5
 """The seconds that a cluster has to respond, in addition to the 10 s that Ray takes to connect."""
 LEAVE_SECONDS = 60
 """The seconds that the batch waits for each of its threads at its end."""
 MOST_TRIES = 3
-"""The number of attempts to make a video. If an actor is lost in each of them, the job fails."""
+"""The largest number of attempts to make a video. If a Ray actor is lost in each of them, the job fails."""
 
 
 def on_ray(address: str, workers: int | None, on_gpus: bool) -> RunGroups:

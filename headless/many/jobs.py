@@ -199,7 +199,7 @@ def _number(given: Any, kind: type) -> Any:
 
 
 def _text(given: Any) -> str:
-    """Return `given`, a text or a number, as text. Raises TypeError for any other value."""
+    """Return `given`, a string or a number, as a string. Raises TypeError for any other value."""
     if isinstance(given, bool) or not isinstance(given, str | int | float):
         raise TypeError
     return str(given)

@@ -136,7 +136,7 @@ class Explorer:
             )
 
     def close(self) -> None:
-        """End the walk. Its folder remains."""
+        """End the walk. The walk's folder is not deleted."""
         with self._lock:
             self._end()
 

@@ -14,7 +14,8 @@ from ...options import Progress, ShowProgress
 
 @dataclass(frozen=True)
 class Stage:
-    """A finished stage of a run. `gpu_peak`: the highest allocated GPU memory in bytes, or None on a CPU."""
+    """A finished stage of a run. `name`: the name of the stage. `seconds`: its duration. `gpu_peak`: the highest
+    allocated GPU memory in bytes, or None on a CPU."""
 
     name: str
     seconds: float
@@ -89,7 +90,7 @@ class StageRecorder(AbstractContextManager["StageRecorder"]):
         return progress
 
     def end(self, keep: bool = False) -> None:
-        """End the current stage, if any. Unless `keep`, collect garbage."""
+        """End the current stage, if any. Unless `keep`, also collect garbage."""
         if self._end is not None:
             self._end()
             if not keep:
