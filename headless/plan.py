@@ -55,7 +55,7 @@ class SamplingPlan(Plan):
         return self.experts.high.config
 
     @property
-    def work(self) -> str:
+    def amount(self) -> str:
         """The number of steps as text, such as "40 steps"."""
         return checks.many(self.options.sampling_steps, "step")
 

@@ -116,9 +116,9 @@ class _Aside(AbstractContextManager["_Aside"]):
         self._ended.set()
         self._threads.shutdown()
 
-    def begin(self, stage: str, unit: str, work: Callable[[Progress], T]) -> Callable[[], T]:
-        """Start `work(progress)` in a thread, and return a function that waits for its result. That function returns
-        the result of `work`, or raises its error. Its first call begins the stage named `stage`, whose progress is
+    def begin(self, stage: str, unit: str, task: Callable[[Progress], T]) -> Callable[[], T]:
+        """Start `task(progress)` in a thread, and return a function that waits for its result. That function returns
+        the result of `task`, or raises its error. Its first call begins the stage named `stage`, whose progress is
         counted in `unit`."""
         shown: list[Progress] = []
 
@@ -130,7 +130,7 @@ class _Aside(AbstractContextManager["_Aside"]):
 
         def on_gpu() -> T:
             with nullcontext() if self._gpu is None else torch.cuda.device(self._gpu):  # set per thread
-                return work(progress)
+                return task(progress)
 
         future = self._threads.submit(on_gpu)
 

@@ -57,7 +57,8 @@ class RolloutPlan(Plan):
         return devices.find_decoding_device(self.options.decoder_device, self.device)
 
     @property
-    def work(self) -> str:
+    def amount(self) -> str:
+        """The number of chunks as text, such as "7 chunks"."""
         return checks.many(self.spec.geometry.lat_f // self.spec.chunk, "chunk")
 
     @property

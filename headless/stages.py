@@ -107,20 +107,20 @@ def decode(plan: Plan, latent: Tensor, progress: Progress, vae: VAE | None = Non
     return decode(plan, latent, progress, vae, exact=True)
 
 
-def _with_tiles_if_short(plan: Plan, vae: VAE, work: Callable[[], Tensor]) -> Tensor:
-    """Return `work()`, a call that uses the VAE. If the GPU runs out of memory, set the VAE to work in tiles and call
-    `work` again."""
+def _with_tiles_if_short(plan: Plan, vae: VAE, task: Callable[[], Tensor]) -> Tensor:
+    """Return `task()`, a call that uses the VAE. If the GPU runs out of memory, set the VAE to work in tiles and call
+    `task` again."""
     if plan.options.vae_tiling:
         vae.enable_tiling()
     try:
-        return work()
+        return task()
     except torch.OutOfMemoryError:
         if vae.use_tiling:
             raise
     log.warning("The VAE did not fit into the GPU's memory: again, tile by tile.")
     release(plan.device)
     vae.enable_tiling()
-    return work()
+    return task()
 
 
 def draw_noise(geometry: Geometry, generator: torch.Generator) -> Tensor:

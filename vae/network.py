@@ -210,7 +210,7 @@ class Encoder(Network):
         self._seen[name] = x, times + 1 if x is last else 1
         return self._seen[name][1]
 
-    def _unless_settled(self, name: str, settled: bool, work: Callable[..., Tensor], *arguments: object) -> Tensor:
+    def _unless_settled(self, name: str, settled: bool, step: Callable[..., Tensor], *arguments: object) -> Tensor:
         if not settled:
-            self._given[name] = work(*arguments)
+            self._given[name] = step(*arguments)
         return self._given[name]

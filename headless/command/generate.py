@@ -83,7 +83,7 @@ def _generate(show: ShowProgress, arguments: argparse.Namespace) -> None:
             grown = [] if plan.target.pattern else [plan.target.growing]
             arguments.interrupted = Written([*plan.target.files(plan.frames_before, 1), *grown, *state])
         size, steps = plan.geometry, arguments.sampling_steps
-        took = "; ".join([f"{plan.work} on {plan.device}", *filter(None, [expected(plan)])])
+        took = "; ".join([f"{plan.amount} on {plan.device}", *filter(None, [expected(plan)])])
         _tell(arguments, f"{size.width}x{size.height}, {size.frames} frames, {took}")
         _tell(
             arguments, *map(with_flags, plan.notes), *fewer, *files_left(plan.target, plan.frames_before + size.frames)

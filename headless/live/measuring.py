@@ -47,10 +47,10 @@ def measure(opened: Opened, folder: Path, seconds: float) -> dict[str, Any]:
         raise KeyboardInterrupt from None
 
 
-async def _unless_interrupted(work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of `work`. The first Ctrl-C cancels `work`. Later ones are ignored, so that the walk can be
+async def _unless_interrupted(client: Coroutine[Any, Any, T]) -> T:
+    """Return the result of `client`. The first Ctrl-C cancels `client`. Later ones are ignored, so that the walk can be
     saved."""
-    loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
+    loop, task = asyncio.get_running_loop(), asyncio.ensure_future(client)
     interrupts = count()
 
     def interrupt() -> None:

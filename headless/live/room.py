@@ -265,5 +265,5 @@ class Room:
             await asyncio.sleep(0.05)
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _thread(self, work: Callable[[], T]) -> Awaitable[T]:
-        return asyncio.get_running_loop().run_in_executor(self._threads, work)
+    def _thread(self, task: Callable[[], T]) -> Awaitable[T]:
+        return asyncio.get_running_loop().run_in_executor(self._threads, task)

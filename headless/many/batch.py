@@ -127,7 +127,7 @@ def check_batch(jobs: Sequence[Job], folder: Path, tell: Callable[[str], None]) 
         tell(f"{outcome.job.name} would fail: {outcome.error}")
     for plan, group in groups:
         size, names = plan.geometry, ", ".join(seeded.job.name for seeded in group)
-        tell(f"{size.width}x{size.height}, {size.frames} frames, {plan.work} on {plan.device}: {names}")
+        tell(f"{size.width}x{size.height}, {size.frames} frames, {plan.amount} on {plan.device}: {names}")
     return Counts(len(waiting) - len(failed), len(jobs) - len(waiting), len(failed))
 
 

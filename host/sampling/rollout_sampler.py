@@ -33,19 +33,19 @@ def run_prepared(
     patcher,
     prompt: list,
     loop: ChunkLoop,
-    work: Callable[[CausalModel, torch.device], None],
+    task: Callable[[CausalModel, torch.device], None],
     *,
     seed: int,
     held: int = 0,
 ) -> None:
-    """Let ComfyUI prepare and load the MODEL `patcher`, then call `work(model, device)`.
+    """Let ComfyUI prepare and load the MODEL `patcher`, then call `task(model, device)`.
 
-    The model stays loaded until `work` returns.
+    The model stays loaded until `task` returns.
 
     prompt: a CONDITIONING.
     loop: the loop over chunks. ComfyUI prepares the run for its latent size and sigmas.
-    seed: the seed that ComfyUI passes to the model; `work` draws its own noise.
-    held: the bytes that `work` keeps on the device besides the weights.
+    seed: the seed that ComfyUI passes to the model; `task` draws its own noise.
+    held: the bytes that `task` keeps on the device besides the weights.
     """
     guider = comfy.samplers.CFGGuider(patcher)
     guider.inner_set_conds({"positive": prompt})
@@ -53,8 +53,8 @@ def run_prepared(
     sigmas = torch.tensor([*loop.schedule.sigmas, 0.0], dtype=torch.float32)
     patcher.model.key_value_bytes = held
     try:
-        sampler = WhenPrepared(lambda *given: work(_PreparedModel(*given, loop.schedule), patcher.load_device))
-        guider.sample(chunk, chunk, sampler, sigmas, disable_pbar=True, seed=seed)  # `work` delivers the real chunks
+        sampler = WhenPrepared(lambda *given: task(_PreparedModel(*given, loop.schedule), patcher.load_device))
+        guider.sample(chunk, chunk, sampler, sigmas, disable_pbar=True, seed=seed)  # `task` delivers the real chunks
     finally:
         patcher.model.key_value_bytes = 0
 

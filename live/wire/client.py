@@ -38,7 +38,7 @@ class Client:
 
     def __init__(self, socket: Socket, init: Init, threads: Executor, codec: Codec) -> None:
         self.id, self.ours, self.moving = uuid4().hex, init.ours, init.moving
-        self.dropped = self.sent_bytes = 0
+        self.dropped = 0
         self._socket, self._threads, self._init, self._codec = socket, threads, init, codec
         self._encoder = Encoder(init.output, init.fps)
         self._waiting: deque[Frames | dict[str, Any]] = deque()
@@ -127,7 +127,6 @@ class Client:
         if self.ours and frames.poses is not None:
             header["camera"] = whole_numbers(frames.poses)
         await self._codec.send_frames(self._socket, header, payload)
-        self.sent_bytes += len(payload)
         self._count(frames, len(payload), encoded - began, time.perf_counter() - encoded)
         if frames.last:
             await self._codec.send(self._socket, self._stats(frames, described["content_type"]))
