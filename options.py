@@ -36,7 +36,7 @@ QuantizeFormat = Literal["nf4", "comfy-fp8", "int8", "nvfp4"]
 """The formats that `quantize` writes: bitsandbytes' 4-bit nf4, and others that ComfyUI's own loaders read too."""
 NoiseDevice = Literal["cpu", "cuda"]
 VaeDtype = Literal["auto", "fp16", "bf16", "fp32"]
-"""The dtype in which the VAE decodes. "auto" means that the program chooses fp16 or fp32."""
+"""The dtype in which the VAE decodes. "auto" lets the program choose a dtype that suits the device."""
 
 SOLVER_NAMES: tuple[SolverName, ...] = get_args(SolverName)
 CAMERA_CACHE_MODES: tuple[CameraCacheMode, ...] = get_args(CameraCacheMode)

@@ -86,8 +86,8 @@ class Explorer:
         """Hold keys for `seconds` seconds of video, and turn the camera `yaw` degrees right and `pitch` degrees up.
         Return the description of the walk and the last frame.
 
-        `keys`: see `serving.act`. `seconds`, more than 0 and at most LONGEST, is rounded to complete chunks, at least
-        one.
+        `keys`: any of w a s d (move), i j k l (look up, left, down, right) and shift (run). `seconds`, more than 0 and
+        at most LONGEST, is rounded to complete chunks, at least one.
         """
         with self._lock:
             session = self._walk()
@@ -124,8 +124,8 @@ class Explorer:
             return f"Events from the next action on: {', '.join(sorted(session.events.active)) or 'none'}"
 
     def save(self) -> str:
-        """Write the saved state and the camera path into the walk's folder, and return a message with the folder's
-        name."""
+        """Write the state of the walk and its camera path into the walk's folder, and return a message with the
+        folder's name."""
         from ...live.folder.reading import save_whole
 
         with self._lock:
