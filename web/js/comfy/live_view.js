@@ -122,6 +122,7 @@ export function addLiveView(html, node) {
   const timer = setInterval(() => showStart(node, view), LOOK_MS);
   const widget = addElement(node, "view", TYPE, host, { hideOnZoom: false, getMinHeight: () => HEIGHT });
   const { onRemove } = widget;
+  widget.label = words("view");
   widget.onRemove = function () {
     unlisten("executing", walk);
     unlisten(WALKS, waits);

@@ -64,7 +64,7 @@ function addLine(node) {
   const looks = { fontSize: "12px", lineHeight: "18px", color: "var(--input-text, #ddd)", overflow: "hidden" };
   Object.assign(element.style, looks);
   const options = { getMinHeight: () => 56, getMaxHeight: () => 56, hideOnZoom: false };
-  addElement(node, "will be", "LINGBOT_STORY", element, options);
+  addElement(node, "will be", "LINGBOT_STORY", element, options).label = words("will be");
   return element;
 }
 

@@ -27,6 +27,7 @@ function addFace(node) {
   picture.alt = words("the camera path");
   const options = { getMinHeight: () => LEAST_HEIGHT, hideOnZoom: false };
   const widget = addElement(node, "drawing", "LINGBOT_DRAWING", element, options);
+  widget.label = words("drawing");
   return {
     widget,
     /** @param {string} url */

@@ -7,6 +7,7 @@ import { forwardToCanvas } from "./canvas_events.js";
 import { watchFirstFrame } from "./first_frame.js";
 import { presetStore } from "./preset_store.js";
 import { showWarnings } from "./warnings.js";
+import { words } from "../../live/words.mjs";
 
 export const WIDGET_TYPE = "LINGBOT_CAMERA_EDITOR";
 const HEIGHT = 480; // of the widget at least; editor.css holds the same for Nodes 2.0
@@ -109,6 +110,7 @@ function addPromoted(html, node, field) {
   const commit = () => { field.value = editor.text; captureGraph(); };
   const editor = makeEditor(html, field.value, commit), options = { hideOnZoom: false, getMinHeight: () => HEIGHT };
   const widget = addElement(node, PROMOTED, `${WIDGET_TYPE}_PROMOTED`, editor.element, options);
+  widget.label = words("camera editor");
   let before = field.value;
   const timer = setInterval(() => {
     if (!promotedField(node)) removeWidget(node, widget);
