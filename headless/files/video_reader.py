@@ -47,6 +47,9 @@ UNEVEN = 1.6
 Beyond it the frame rate counts as variable.
 """
 
+MOST_REPEATS = 100_000
+"""The largest number of times that a frame is repeated at a constant rate. A larger one is a broken time stamp."""
+
 
 class Layout(NamedTuple):
     """The conversion of a stored frame to the frame that a player shows. Its steps are applied in this order.
@@ -196,6 +199,8 @@ def _at_even_times(frames: Iterator[Any], step: float | None) -> Iterator[tuple[
             start = time or 0.0
         elif time is not None:
             until = int(np.floor((time - start) / step + 0.5))  # the first time that is closer to this frame
+            if until - shown > MOST_REPEATS:
+                raise InputError(f"its time stamps jump from {before.time:.6g} to {time:.6g} s; write the video again")
             if until > shown:
                 yield before, until - shown
                 shown = until

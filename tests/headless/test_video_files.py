@@ -183,6 +183,12 @@ def test_colours_are_a_players_with_tags_and_without(tmp_path, size):
         assert np.abs(next(iter(colour_frames(tmp_path / name)))[8, 8].astype(int) - [255, 0, 0]).max() <= 5, name
 
 
+def test_a_broken_time_stamp_is_no_endless_video(tmp_path):
+    write(tmp_path / "a.mkv", [picture(number) for number in range(4)], times=[0, 0.04, 0.08, 9000])
+    with pytest.raises(InputError, match="time stamps jump from 0.08 to 9000 s"):
+        list(colour_frames(tmp_path / "a.mkv"))
+
+
 def test_a_title_in_another_encoding_is_no_fault(tmp_path):
     file = tmp_path / "a.mkv"
     write(file, [picture(number) for number in range(3)], tags={"title": "Ferien in Koeln"})
