@@ -41,11 +41,11 @@ def to_opencv(values: ArrayLike, convention: Convention, name: str, written: np.
     Raises CameraError, which begins with `name`, for another shape and for matrices that are not rigid transforms.
     """
     matrices, dtype = as_float64(values, name), getattr(values, "dtype", None)
-    if matrices.ndim == 2 and matrices.shape[1] == 16:
-        matrices = matrices.reshape(-1, 4, 4)
+    if matrices.ndim == 2 and matrices.shape[1] in (12, 16) and not (convention.by_column and matrices.shape[1] == 12):
+        matrices = matrices.reshape(len(matrices), -1, 4)
     elif convention.by_column:
         raise CameraError(f"{name}: shape {list(matrices.shape)}, expected 16 numbers by column for each frame")
-    if convention.by_column:
+    if convention.by_column or _are_by_column(matrices):
         matrices = matrices.swapaxes(1, 2)
     matrices = with_last_row(matrices)
     square = matrices.ndim == 3 and matrices.shape[1:] == (4, 4)
@@ -54,6 +54,15 @@ def to_opencv(values: ArrayLike, convention: Convention, name: str, written: np.
     poses = inverse(poses) if inverted else poses
     poses = remove_rounding(poses, matrices if written is None else written, inverted=inverted, dtype=dtype)
     return poses @ OPENGL_TO_OPENCV if convention.opengl_axes else poses
+
+
+def _are_by_column(matrices: np.ndarray) -> bool:
+    """Return whether matrices [n, 4, 4] are surely by column: their last columns are 0, 0, 0, 1, and their last rows
+    are not."""
+    last = [0, 0, 0, 1]
+    if matrices.ndim != 3 or matrices.shape[1:] != (4, 4):
+        return False
+    return bool((matrices[:, :, 3] == last).all() and (matrices[:, 3] != last).any())
 
 
 def reinterpret(c2w: np.ndarray, read: Convention, other: Convention) -> np.ndarray:

@@ -36,6 +36,12 @@ def direction_of(name: str) -> str:
     return next((direction for direction, pattern in DIRECTIONS.items() if re.search(pattern, plain)), "")
 
 
+def array_direction(name: str) -> str:
+    """Return the direction of an array in an .npz file by its name: `direction_of`, or "c2w" for camera_poses of Pi3
+    and MapAnything."""
+    return direction_of(name) or ("c2w" if name in ("camera_poses", "camera_pose") else "")
+
+
 FRAME_NAMES = "file_path", "img_name", "image", "file_name"
 SIDES = *RESOLUTIONS, *(name for pair in SIZES for name in pair)
 BLENDER_KINDS = ("type", "camera_type")
@@ -84,6 +90,7 @@ def named_matrices(data: Any, path: Path) -> Named | None:
     listed = [data, *whole.values()] if isinstance(data, Mapping | list) else []
     frames = next((each for each in listed if isinstance(each, list) and _are_frames(each)), None)
     if frames is None and isinstance(data, Mapping) and _are_frames([*data.values()]):
+        whole = {}
         frames = [data[name] for name in in_name_order([*data], str, str(path))]
     if frames is None:
         return None

@@ -15,7 +15,7 @@ from ..pose_folder import check_file, read_pose_folder
 from ..poses import as_float64
 from .frame_names import refuse_gaps
 from .lens import refuse_model
-from .matrices import direction_of
+from .matrices import array_direction
 from .reading import CameraFile, Lens, lens_notes, lens_rows, read_text
 from .sniff import header_shape
 
@@ -44,7 +44,7 @@ _LENS_FIELD = Field(
 )
 _BOTH = "any name that states it. If both directions are in the file, they must agree."
 MEGASAM_FIELDS = (
-    Field(("cam_c2w", "c2w", "cam2world", "T_wc"), "applied", f"Camera to world, OpenCV axes; {_BOTH}"),
+    Field(("cam_c2w", "c2w", "cam2world", "T_wc", "camera_poses"), "applied", f"Camera to world, OpenCV axes; {_BOTH}"),
     _LENS_FIELD,
 )
 VGGT_FIELDS = (
@@ -130,11 +130,11 @@ def read_predictions(path: Path, convention: Convention) -> CameraFile:
     """
     direction = "c2w" if convention.camera_to_world else "w2c"
     arrays, shapes = _archive(
-        path, ".npz of a reconstruction", lambda name: bool(direction_of(name) or name in INTRINSICS)
+        path, ".npz of a reconstruction", lambda name: bool(array_direction(name) or name in INTRINSICS)
     )
-    named = [name for name in arrays if direction_of(name)]
+    named = [name for name in arrays if array_direction(name)]
     fitting = [name for name in named if arrays[name].shape[-2:] in ((3, 4), (4, 4))] or named
-    keys = {direction_of(name): name for name in reversed(fitting)}
+    keys = {array_direction(name): name for name in reversed(fitting)}
     if direction not in keys:
         raise CameraError(f"{path}: no {'cam_c2w' if direction == 'c2w' else 'extrinsic'} in this .npz")
     both = {each: _poses(arrays[key], each, f"{path}: {key}") for each, key in keys.items()}

@@ -33,7 +33,7 @@ ARKITS_OWN = {
     "motionQuality",
 }
 UNSTATED = "{} states no axes: ARKit's are taken, x right, y up, z back. If these are not, name them with `convention`."
-LENSES = ("intrinsics", "cameraIntrinsics", "camera_intrinsics", "K")
+LENSES = ("intrinsics", "intrinsic", "cameraIntrinsics", "camera_intrinsics", "K")
 RESOLUTIONS = ("imageResolution", "image_resolution", "resolution", "camera_resolution")
 TIMES = ("timestamp", "time", "frame_index")
 NAMES = {
@@ -103,6 +103,8 @@ def read_arkit(path: Path, convention: Convention) -> CameraFile:
         common = {key: value for key, value in data.items() if key != "frames"}
         frames: list[Mapping] = [{**common, **frame} for frame in entries_of(data, "frames", path)]
         return _read_frames(frames, path, convention)
+    if isinstance(data, Mapping) and data and all(isinstance(each, Mapping) for each in data.values()):  # ScanNet++
+        return _read_frames([data[name] for name in in_name_order([*data], str, str(path))], path, convention)
     if isinstance(data, Mapping) and {PARTS[0], *POSES} & data.keys():  # one frame of a folder
         return _read_frames(_frame_files(path.parent), path.parent, convention)
     return _read_frames(entries_of({"frames": data}, "frames", path), path, convention)
@@ -269,6 +271,8 @@ def matrix_lens(frame: Mapping, where: str) -> tuple[float, float, float | None,
     """
     name = next((name for name in LENSES if name in frame), None)
     values = frame if name is None else frame[name]
+    if isinstance(values, Mapping) and "intrinsic_matrix" in values:  # Open3D's
+        values = values["intrinsic_matrix"]
     if isinstance(values, Mapping):
         fx = number_of(field_of(values, "fx", where), f"{where} fx")
         fy = number_of(values.get("fy", fx), f"{where} fy")
@@ -286,11 +290,11 @@ def matrix_lens(frame: Mapping, where: str) -> tuple[float, float, float | None,
 
 
 def _size(frame: Mapping, where: str) -> tuple[float, float] | None:
-    for name in RESOLUTIONS:
+    for name in (*RESOLUTIONS, *LENSES):
         value = frame.get(name)
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and (name in RESOLUTIONS or _size(value, where)):
             return _size(value, f"{where} {name}")
-        if value is not None:
+        if value is not None and name in RESOLUTIONS:
             sides = as_float64(value, f"{where} {name}")
             if sides.shape != (2,):
                 raise CameraError(f"{where} {name}: {list(sides.shape)}, expected width and height")

@@ -11,7 +11,7 @@ from zipfile import ZipFile
 import numpy as np
 
 from .colmap import COLMAP_FILES, model_folder
-from .matrices import direction_of
+from .matrices import array_direction, direction_of
 from .scans import PARTS, POSES, scan_folder
 from .text_files import is_number, pose_files, split_columns, tum_columns
 
@@ -21,7 +21,7 @@ KEYS = {
     "camera_path": "camera_path",
     "render_width": "camera_path",
     "matrices": "matrices",
-    "img_name": "gaussian_splatting",
+    "rotation": "gaussian_splatting",
     **dict.fromkeys((*POSES, PARTS[0], "poses", "perFrameIntrinsicCoeffs"), "arkit"),
 }
 """JSON keys, each with the name of the format that it identifies."""
@@ -95,7 +95,7 @@ def header_shape(file: IO[bytes]) -> tuple[int, ...]:
 def _archive(path: Path) -> str | None:
     with suppress(Exception), ZipFile(path) as archive:  # zipfile raises errors of many types
         names = {Path(name).stem for name in archive.namelist()}
-        directions = set(map(direction_of, names))
+        directions = set(map(array_direction, names))
         if "inds" not in names:
             return next((format for direction, format in ARRAYS.items() if direction in directions), None)
         with archive.open("data.npy") as data:

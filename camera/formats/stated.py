@@ -22,22 +22,27 @@ AXES = {"opencv": r"open_?cv|colmap|\brdf\b", "opengl": r"open_?gl|blender|nerf|
 OTHER_AXES = re.compile(r"unity|unreal|left[ _-]?hand|directx|\b(ros|flu|frd|ned|lhs)\b", re.IGNORECASE)
 """A pattern for texts that state camera axes other than the ones in CONVENTIONS, such as left-handed axes."""
 OTHER_LENS = re.compile(r"fish_?eye|equirect|panoram|spherical|omni|ortho", re.IGNORECASE)
+TABLES, HEADER = (".txt", ".csv", ".tum"), 4096
+"""The suffixes of tables of numbers, and the number of first characters in which a header may state a direction."""
+NO_HEADER = re.compile(r"^\s*[-\d.]|://")
+"""A pattern for a table's lines of numbers, and for the address of a video."""
 FIELDS = (
     Field(
         ("camera_convention", "coordinate_system", "extrinsic_type"),
         "refused",
         "Where a text states other axes or another direction than the format's: `--convention` names the right one.",
     ),
+    Field(("c2w or w2c in a table's header",), "refused", "The same."),
     Field(("model", "camera_model", "projection"), "refused", "A fisheye or panorama; `--fov_deg` replaces the lens."),
 )
 
 
 def stated_texts(path: Path, names: bool = False) -> dict[str, str]:
-    """Return the texts in a JSON or .npz file by key; {} for other formats.
+    """Return the texts in a JSON, .npz or text file by key; {} for other formats.
 
     The texts of a JSON file are from its header and first frame. `path` is the file, or a folder with transforms.json
-    or cameras.json. Of an .npz file only the texts about the convention are returned. If `names` is true, the name of a
-    JSON file's pose matrices is added under the key MATRIX_NAME.
+    or cameras.json. Of an .npz file only the texts about the convention are returned, of a text file the direction that
+    its header states. If `names` is true, the name of a JSON file's pose matrices is added under the key MATRIX_NAME.
     """
     file = next((path / name for name in ("transforms.json", "cameras.json") if (path / name).is_file()), path)
     found: dict[str, Any] = {}
@@ -48,6 +53,10 @@ def stated_texts(path: Path, names: bool = False) -> dict[str, str]:
             found |= each if isinstance(each, Mapping) else {}
         if names and (named := named_matrices(data, file)) is not None:
             found[MATRIX_NAME] = named.key
+    elif file.suffix.lower() in TABLES and file.is_file():
+        with file.open(encoding="utf-8", errors="replace") as opened:
+            header = [line for line in opened.read(HEADER).splitlines() if not NO_HEADER.search(line)]
+        found["convention in the header"] = next(filter(None, map(direction_of, header)), None)
     elif file.suffix.lower() == ".npz" and file.is_file():
         with suppress(Exception), np.load(file, allow_pickle=False) as archive:  # the format's reader reports damage
             found = {name: archive[name].item() for name in archive.files if CONVENTION_KEYS.search(name)}

@@ -146,6 +146,22 @@ NAMED = {
     "frames in an object": {"frames": [{"image": f"{i}.png", "extrinsics": {"T_cw": W2C[i]}} for i in (1, 0)], **K},
     "frames by name": {f"frame_{i + 9}": {"extrinsic": W2C[i], **K} for i in (1, 0)},
     "a lens for each": {"viewmats": W2C, "K": [INTRINSIC, INTRINSIC], "width": 1664, "height": 960},
+    "twelve numbers": {"w2c": [np.ravel(each[:3]).tolist() for each in W2C], **K},
+    "a name for each image": [{"img_name": f"{i}", "w2c": W2C[i], **K} for i in (1, 0)],
+    "Open3D, by column": {
+        "class_name": "PinholeCameraTrajectory",
+        "parameters": [
+            {
+                "extrinsic": np.transpose(each).ravel().tolist(),
+                "intrinsic": {
+                    "width": 1664,
+                    "height": 960,
+                    "intrinsic_matrix": np.transpose(INTRINSIC).ravel().tolist(),
+                },
+            }
+            for each in W2C
+        ],
+    },
     "axes": {"w2c": W2C, "coordinate_system": "OpenCV (RDF)", **K},
 }
 
@@ -159,6 +175,33 @@ def test_names_in_json_state_the_direction(tmp_path, name):
     if name != "axes":
         with pytest.raises(CameraError, match="states no axes: .*expected one of opencv_w2c, opengl_w2c "):
             read_camera(file)
+
+
+@pytest.mark.parametrize("header", ["# T fx fy cx cy k1 k2 c2w", "cam_to_world 3x4 by row"])
+def test_a_header_that_states_another_direction_is_refused(tmp_path, header):
+    rows = [
+        f"{i} 0.6 1 0.5 0.5 0 0 {' '.join(map(str, np.ravel(each[:3])))}\n" for i, each in enumerate((START, THERE))
+    ]
+    file = write(tmp_path / "a.txt", f"{header}\n{''.join(rows)}")
+    with pytest.raises(CameraError, match="header is 'c2w', and this format is read as opencv_w2c.*`convention`"):
+        read_camera(file)
+    np.testing.assert_allclose(read_camera(file, convention="opencv_c2w")[0].c2w, [START, THERE], atol=1e-6)
+    write(file, f"https://youtube.com/c2w\n{''.join(rows)}")
+    assert read_camera(file)[0].origin.convention == "opencv_w2c"
+
+
+def test_frames_by_name_without_axes(tmp_path):
+    frames = {
+        f"frame_{i:06}": {"pose": pose, "intrinsic": INTRINSIC} for i, pose in enumerate((BLENDER_START, BLENDER))
+    }
+    path, notes = read_camera(write(tmp_path / "pose_intrinsic_imu.json", json.dumps(frames)))
+    np.testing.assert_allclose(path.c2w, [START, THERE], atol=1e-9)
+    assert "pose states no axes" in notes[0]
+
+
+def test_camera_poses_of_an_archive(tmp_path):
+    np.savez(tmp_path / "a.npz", camera_poses=np.array([START, THERE], np.float32))
+    np.testing.assert_allclose(read_camera(tmp_path / "a.npz")[0].c2w, [START, THERE], atol=1e-6)
 
 
 def test_a_pose_without_axes_is_reported(tmp_path):
