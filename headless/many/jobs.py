@@ -127,7 +127,7 @@ def _job(given: Mapping[str, Any], number: str, base: Path, defaults: GenerateOp
     known = {field.name for field in fields(GenerateOptions)} - {*FOR_ALL, "max_area"} | {*CAMERAS, "name", "size"}
     unknown = [str(name) for name in given if name not in known]
     if unknown:
-        raise InputError(f"unknown: {', '.join(unknown)}; a job takes {', '.join(sorted(known))}")
+        raise InputError(f"unknown: {', '.join(unknown):.300}; a job takes {', '.join(sorted(known))}")
     name = str(given.get("name", number))
     if not _NAME.fullmatch(name) or name.endswith((".", " ")) or _RESERVED.match(name):
         raise InputError(f"the name {name!r} cannot be a file's; use letters, digits, - and _")
@@ -186,7 +186,7 @@ def _value(name: str, given: Any) -> Any:
     except ArgumentTypeError as error:
         raise InputError(f"{name} {error}") from None
     except (TypeError, ValueError, OverflowError):
-        raise InputError(f"{name} {given!r}: expected {expected}") from None
+        raise InputError(f"{name} {given!r:.200}: expected {expected}") from None
 
 
 def _number(given: Any, kind: type) -> Any:

@@ -132,7 +132,8 @@ def _row(line: str) -> dict[str, Any] | None:
     try:
         row = json.loads(line)
         name = row["name"]
-        if row["status"] == DONE and isinstance(row["settings"], dict) and all(row[key] for key in ("file", "sha256")):
+        texts = all(isinstance(row[key], str) and row[key] for key in ("name", "file", "sha256"))
+        if row["status"] == DONE and isinstance(row["settings"], dict) and texts:
             return row
     except (ValueError, RecursionError, TypeError, KeyError):
         found = _CUT_SHORT.match(line)

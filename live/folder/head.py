@@ -44,6 +44,6 @@ def naming_walk(folder: Path) -> Iterator[None]:
         yield
     except LingBotError:
         raise
-    except (OSError, LookupError, TypeError, AttributeError, ValueError) as error:
+    except (OSError, LookupError, TypeError, AttributeError, ValueError, ArithmeticError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"{folder}: not a walk that was kept ({reason}); expected a folder with {HEAD}") from error

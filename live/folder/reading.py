@@ -61,6 +61,9 @@ def _load(folder: Path) -> tuple[WorldState, np.ndarray]:
 
 def _state(folder: Path, head: dict[str, Any], state: WorldState | None) -> WorldState:
     before = None if state is None else state.last_pose.numpy()
+    sides = *head["cells"], head["chunk"]
+    if not all(type(side) is int and side > 0 for side in sides):
+        raise ValueError(f"its cells and chunk are {sides!r:.60}, expected whole numbers")
     size = 4 * CHANNELS * head["cells"][0] * head["cells"][1]
     counts = {"latent.f32": size, "steps.f64": 128, "poses.f64": 128 * FRAMES_OF_ONE}
     made = (

@@ -272,7 +272,12 @@ def test_a_preset_lasts_as_long_as_in_generate(jobs, run, toy_package, tmp_path)
     assert shown(tmp_path / "out/one.mp4") == shown(tmp_path / "alone.mp4")
 
 
-@pytest.mark.parametrize("rest", [b'"done", "settings": {"prompt": "\xc3', b'"done"}\n', b'"done", "\xff\n5\n[]\n{}\n'])
+ROWS = b'"done", "file": 5, "sha256": "x", "settings": {}}\n{"name": [], "status": "done", "file": "x"}\n'
+
+
+@pytest.mark.parametrize(
+    "rest", [b'"done", "settings": {"prompt": "\xc3', b'"done"}\n', b'"done", "\xff\n5\n[]\n{}\n', ROWS]
+)
 def test_a_manifest_is_read_whatever_has_become_of_it(jobs, run, tmp_path, rest):
     """Cut short within a letter, with less in it than a row has, with lines that are no rows."""
     video = tmp_path / "out/one.mp4"

@@ -107,6 +107,10 @@ def test_what_cannot_be_replayed_is_named(toy_package, tmp_path):
     (folder / "walk.json").write_text(json.dumps(head))
     with pytest.raises(InputError, match="an earlier version made it"):
         Session.replay(opened(toy_package).engine(), folder)
+    for text in ("[" * 100_000, json.dumps({**head, "chunk": 0}), json.dumps({**head, "cells": [0, 12]})):
+        (folder / "walk.json").write_text(text)
+        with pytest.raises(InputError, match="not a walk that was kept"):
+            load_walk(folder)
 
 
 def test_a_key_changes_nothing_of_a_replay(toy_package, tmp_path):
