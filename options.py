@@ -28,7 +28,7 @@ KeyValueMode = Literal["auto", "gpu", "8bit", "host"]
 DtypeName = Literal["bf16", "fp16", "fp32"]
 Arithmetic = Literal["auto", "bf16", "fp8", "int8", "8bit"]
 """The number format of matrix products in the blocks' linear layers. "bf16" means the compute dtype, even if it is fp16
-or fp32. "auto" means bf16. "8bit" means fp8 or int8, whichever suits the GPU."""
+or fp32. "auto", the default, is the same as "bf16". "8bit" means fp8 or int8, whichever suits the GPU."""
 AttentionMode = Literal["auto", "exact", "8bit"]
 """The number format of products in the blocks' self-attention. "exact" is the compute dtype, "8bit" an approximation
 with 8-bit products. "auto" means "exact"."""

@@ -75,17 +75,18 @@ class Controls:
         self._pending: _Pending | None = None
 
     def press(self, key: str, event: int | None = None) -> None:
-        """Press a key, in addition to the held ones. `event` is the sender's number for this input, or None."""
+        """Press a key, in addition to the held ones. `event` is an optional number by which frames refer to this
+        input."""
         self.hold({*self._down, key}, event)
 
     def release(self, key: str, event: int | None = None) -> None:
-        """Release a key. `event` is the sender's number for this input, or None."""
+        """Release a key. `event` is an optional number by which frames refer to this input."""
         self.hold({*self._down} - {key}, event)
 
     def hold(self, keys: Iterable[str], event: int | None = None) -> None:
         """Hold exactly these keys from now on, and end running timed keys (see `script`).
 
-        `event` is the sender's number for this input, or None.
+        `event` is an optional number by which frames refer to this input.
         """
         wanted = _checked(keys)
         with self._receiving("hold", event) as now:
@@ -107,7 +108,7 @@ class Controls:
     def look(self, yaw: float, pitch: float, event: int | None = None) -> None:
         """Add a mouse movement in degrees: `yaw` to the right, `pitch` upwards.
 
-        `event` is the sender's number for this input, or None.
+        `event` is an optional number by which frames refer to this input.
         """
         turned = _finite("look", (yaw, pitch), FURTHEST_LOOK)
         with self._receiving("look", event):
@@ -119,8 +120,8 @@ class Controls:
     def stick(self, forward: float, right: float, yaw: float, pitch: float, event: int | None = None) -> None:
         """Set the positions of the gamepad's sticks, -1 to 1 each. They stay until the next call.
 
-        One stick walks `forward` and `right`; the other turns by `yaw` to the right and `pitch` upwards. `event` is the
-        sender's number for this input, or None.
+        One stick walks `forward` and `right`; the other turns by `yaw` to the right and `pitch` upwards. `event` is an
+        optional number by which frames refer to this input.
         """
         forward, right, yaw, pitch = _finite("stick", (forward, right, yaw, pitch), 1.0)
         with self._receiving("stick", event):
@@ -132,7 +133,7 @@ class Controls:
         """Set the keys that count as held in the next latent frames: `rows` has one collection of keys per latent
         frame.
 
-        No key is held after the last one. `event` is the sender's number for this input, or None.
+        No key is held after the last one. `event` is an optional number by which frames refer to this input.
         """
         if len(rows) > MOST_ROWS:
             raise InputError(f"a script of {len(rows)} latent frames; expected {MOST_ROWS} at most")
@@ -227,8 +228,8 @@ class Controls:
     def _receiving(self, kind: str, event: int | None) -> Iterator[float]:
         """Register an input of the given `kind`, and yield its time in seconds.
 
-        The lock is held inside this context. After it `self.changed()` is called. `event` is the sender's number for
-        this input, or None.
+        The lock is held inside this context. After it `self.changed()` is called. `event` is an optional number by
+        which frames refer to this input.
         """
         with self._lock:
             self._event = self._event if event is None else event
@@ -268,32 +269,33 @@ class Steered:
     controls: Controls
 
     def press(self, key: str, event: int | None = None) -> None:
-        """Press a key: w, a, s, d, i, j, k, l or shift. `event` is the sender's number for this input, or None."""
+        """Press a key: w, a, s, d, i, j, k, l or shift. `event` is an optional number by which frames refer to this
+        input."""
         self.controls.press(key, event)
 
     def release(self, key: str, event: int | None = None) -> None:
-        """Release a key. `event` is the sender's number for this input, or None."""
+        """Release a key. `event` is an optional number by which frames refer to this input."""
         self.controls.release(key, event)
 
     def hold(self, keys: Iterable[str], event: int | None = None) -> None:
-        """Hold exactly these keys from now on. `event` is the sender's number for this input, or None."""
+        """Hold exactly these keys from now on. `event` is an optional number by which frames refer to this input."""
         self.controls.hold(keys, event)
 
     def look(self, yaw: float, pitch: float, event: int | None = None) -> None:
-        """Turn the camera by degrees: `yaw` to the right, `pitch` upwards. `event` is the sender's number for this
-        input, or None."""
+        """Turn the camera by degrees: `yaw` to the right, `pitch` upwards. `event` is an optional number by which
+        frames refer to this input."""
         self.controls.look(yaw, pitch, event)
 
     def stick(self, forward: float, right: float, yaw: float, pitch: float, event: int | None = None) -> None:
-        """Set the positions of a gamepad's sticks, -1 to 1 each. `event` is the sender's number for this input, or
-        None."""
+        """Set the positions of a gamepad's sticks, -1 to 1 each. `event` is an optional number by which frames refer to
+        this input."""
         self.controls.stick(forward, right, yaw, pitch, event)
 
     def script(self, rows: Sequence[Iterable[str]], event: int | None = None) -> None:
         """Set the keys that count as held in the next latent frames: `rows` has one collection of keys per latent
         frame.
 
-        `event` is the sender's number for this input, or None.
+        `event` is an optional number by which frames refer to this input.
         """
         self.controls.script(rows, event)
 

@@ -22,7 +22,7 @@ TOKENIZER_FOLDERS = ("tokenizer", "google/umt5-xxl")
 ASSETS = ("text_encoder", "tokenizer", "vae")
 """The parts of a package besides the model; they are the same in all releases."""
 ASSETS_PAGES = "robbyant/lingbot-world-v2-14b-causal-fast and robbyant/lingbot-world-base-cam"
-"""The Hugging Face repositories that contain the parts in ASSETS."""
+"""The names of the Hugging Face repositories that contain the parts in ASSETS, as a text for error messages."""
 PART_FOLDERS = ("text_encoder", "vae")
 """The folders of the text encoder and the VAE in diffusers' layout."""
 _PARTS = {
@@ -97,7 +97,7 @@ def find_package(
 
 def _one_file(file: Path, given: Mapping[str, Path], release: str | None) -> Package:
     """Return the package of a causal model that is the single `file`. The other parts are searched for in the file's
-    folder, in the folder around that, and in the subfolders of both. `given`: the parts that the user named. `release`:
+    folder, in the parent folder, and in the subfolders of both. `given`: the parts that the user named. `release`:
     the release that the user named."""
     if release is not None:
         release_called(release)

@@ -198,7 +198,8 @@ class Measurement:
 
     @cached_property
     def translation_errors(self) -> np.ndarray:
-        """The TransErr [m] of each frame in `poses`: the distance from the path's position, in world units."""
+        """The TransErr of each of the m frames in `poses`, [m]: the distance in world units between the measured
+        position and the path's."""
         _, asked, found = self.poses
         return np.linalg.norm(asked[:, :3, 3] - found[:, :3, 3], axis=1)
 

@@ -99,7 +99,8 @@ class BlockCache:
         return freed
 
     def give_up(self) -> bool:
-        """Free all memory and stay empty for good. Return True if the cache had a source, else False."""
+        """Free all memory and stay empty for good. Return whether the cache was in use, that is, whether a camera or a
+        prompt had been set as the source of its tensors."""
         changed = self._source is not None
         self._forget()
         self._spare = {}
@@ -199,8 +200,8 @@ class CameraCache(BlockCache):
         return super().clear() + self.prompt.clear()
 
     def give_up(self) -> bool:
-        """Free all memory, including the prompt's, and stay empty for good. Return True if the cache had a source, else
-        False."""
+        """Free all memory, including the prompt's, and stay empty for good. Return whether this cache was in use (see
+        `BlockCache.give_up`)."""
         self.prompt.give_up()
         return super().give_up()
 

@@ -127,10 +127,11 @@ class Decoder(Network):
         return self._conv(name, F.interpolate(x, scale_factor=2.0, mode="nearest"))
 
     def _double_time(self, name: str, x: Tensor) -> Iterable[Tensor]:
-        """Return the two feature maps that the temporal convolution `name` computes from the feature map x.
+        """Return the two feature maps, one per frame, that the temporal convolution `name` computes from the feature
+        map x.
 
-        Return only x if the stage has no such convolution, or if x belongs to the video's first frame. The convolution
-        does not store the first frame, so later calls read zeros in its place.
+        If the stage has no such convolution, or if x belongs to the video's first frame, return only x. The first frame
+        does not enter the convolution's cache of past frames (`past`), so the next call reads zeros in its place.
         """
         if f"{name}.weight" not in self.weights:
             return (x,)

@@ -1,4 +1,5 @@
-"""The tensors of files written by torch.save, and the choice of the model in a training checkpoint."""
+"""Reading of the tensors in files written by torch.save. Of a training checkpoint's state dicts, such as EMA and raw
+weights, the module chooses the model's."""
 
 import re
 from collections.abc import Mapping

@@ -97,8 +97,9 @@ def _other_models(folder: Path) -> tuple[str, ...]:
 
 
 def _read_lens(cameras_file: Path, used: Sequence[str], images_file: Path) -> Lens:
-    """Return the lens fx, fy, cx, cy [n, 4] of each image in pixels of an 832x480 image, and notes for the user.
-    `used`: the camera id of each image. Raises CameraError for a missing or non-pinhole camera."""
+    """Return a pair: fx, fy, cx, cy of each image, [n, 4], scaled to an image of 832x480 pixels, and notes for the
+    user. `used`: the camera id of each image. `images_file`: the file that error messages name. Raises CameraError for
+    a missing or non-pinhole camera."""
     cameras = (_binary_cameras if cameras_file.suffix == ".bin" else _text_cameras)(cameras_file)
     if missing := next((camera for camera in used if camera not in cameras), None):
         raise CameraError(f"{images_file}: taken by camera {missing}, which {cameras_file.name} lacks")

@@ -1,4 +1,5 @@
-"""The events and the map in the example folder of a model's package. Packages of toy models have both."""
+"""Reading of the optional events and the optional map from the example folder of a model's package. A toy model's
+package has both."""
 
 from __future__ import annotations
 

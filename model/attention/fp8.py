@@ -52,7 +52,7 @@ class Scaling(NamedTuple):
 
     @property
     def shift_and_factor(self) -> Pair:
-        """The mean and the factor, in the order in which functions such as `to_fp8_` take them."""
+        """The arguments `shift` and `factor` of functions such as `to_fp8_`, which compute (x - mean) * factor."""
         return self.mean, self.factor
 
     def with_reach(self) -> "Scaling":

@@ -31,7 +31,8 @@ It is about twice the error of rounding the input to the format.
 
 
 class OwnFormatLayer:
-    """A linear layer as a function that quantizes its input [tokens, in] to the weight's format, NVFP4 or MXFP8."""
+    """A callable that computes a linear layer of x [tokens, in]. It quantizes x to the weight's format, NVFP4 or MXFP8,
+    and multiplies in this format."""
 
     input_dtype = None
 

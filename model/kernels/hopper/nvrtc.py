@@ -22,7 +22,8 @@ DYNAMIC_SHARED_BYTES = 8
 """The constant CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES of cuda.h."""
 _COMPILING = Lock()
 Argument = Tensor | int | ctypes.Array[Any] | None
-"""An argument of a kernel. A tensor is passed as its address, None as a null pointer, and an int or bytes by value."""
+"""An argument of a kernel. A tensor is passed as its address, None as a null pointer, and an int or a
+ctypes array (the bytes of a struct) by value."""
 
 
 class Launch(NamedTuple):
