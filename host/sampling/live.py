@@ -7,7 +7,7 @@ The user steers from ComfyUI's page, or the camera follows a recorded path.
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,16 +24,16 @@ from ...errors import InputError
 from ...live import Engine, Frames, Session, Start
 from ...live.planned import check_walkable, latent_frames, without_end
 from ...live.worlds.example import find_events
-from ...options import FPS, KeyValueMode
+from ...options import FPS
 from ...pipeline.spec import RolloutRequest
 from ...pipeline.state import WorldState
 from ...pipeline.world import CausalModel
 from ..checks.conditioning import without_events
 from ..prompt.notice import show_warning
 from .live_album import Album, cut_to_saved, decode_by_vae
-from .live_engine import Decoders, make_engine
+from .live_engine import Decoders, LiveRun, make_engine
 from .live_view import LiveView
-from .rollout import NodeRollout, encode_image, prepare_rollout
+from .rollout import encode_image, prepare_rollout
 from .rollout_sampler import plan_memory, run_prepared
 
 FOLDER = "walks"
@@ -56,34 +56,6 @@ class WalkOutputs(NamedTuple):
     latent: dict
     state: WorldState
     camera: CameraPath
-
-
-@dataclass(frozen=True, kw_only=True)
-class LiveRun:
-    """The checked inputs of a walk (a steered video).
-
-    rollout: the checked inputs for making the video chunk by chunk.
-    path: the camera path to follow if nobody steers, with one pose per frame, or None.
-    steered: whether a client may steer; the run then waits for one.
-    frames: the largest number of frames.
-    text: the prompt, or "" if only its embedding is known.
-    seed: the seed of the noise.
-    kv_cache: the location and number format of cached keys and values.
-    clip: the CLIP for new prompts from the client, or None.
-    moving: whether the video continues without input.
-    decoder: the file name in models/vae_approx of the preview's decoder, or None.
-    """
-
-    rollout: NodeRollout
-    path: CameraPath | None
-    steered: bool
-    frames: int
-    text: str
-    seed: int
-    kv_cache: KeyValueMode
-    clip: Any = None
-    moving: bool = False
-    decoder: str | None = None
 
 
 def first_prompt(positive: list | None, clip: Any, prompt: str, state: WorldState | None) -> tuple[list, str]:

@@ -1,19 +1,24 @@
-"""The engine of a walk (a steered video) inside ComfyUI: decoders and prompts from ComfyUI's VAE and CLIP."""
+"""The checked inputs of a walk (a steered video) inside ComfyUI, and its engine.
+
+Decoders and prompts come from ComfyUI's VAE and CLIP.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any
 
 import comfy.model_management as management
 import torch
 from torch import Tensor
 
+from ...camera.path import CameraPath
 from ...errors import InputError
 from ...live import Engine
 from ...live.worlds.example import find_map
+from ...options import KeyValueMode
 from ...pipeline.geometry import Geometry
 from ...pipeline.memory import estimate_vae
 from ...pipeline.world import World
@@ -22,13 +27,39 @@ from ..checks.conditioning import text_of_rollout
 from ..checks.text import embedding_words
 from ..files.folders import resolve_tiny_decoder
 from ..prompt.notice import show_warning
+from .rollout import NodeRollout
 from .rollout_sampler import room_on
-
-if TYPE_CHECKING:
-    from .live import LiveRun
 
 VAE_SHARE = 0.25
 """A share of the GPU memory that ComfyUI can free. A VAE decoder that needs more than this decodes in tiles."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiveRun:
+    """The checked inputs of a walk (a steered video).
+
+    rollout: the checked inputs for making the video chunk by chunk.
+    path: the camera path to follow if nobody steers, with one pose per frame, or None.
+    steered: whether a client may steer; the run then waits for one.
+    frames: the largest number of frames.
+    text: the prompt, or "" if only its embedding is known.
+    seed: the seed of the noise.
+    kv_cache: the location and number format of cached keys and values.
+    clip: the CLIP for new prompts from the client, or None.
+    moving: whether the video continues without input.
+    decoder: the file name in models/vae_approx of the preview's decoder, or None.
+    """
+
+    rollout: NodeRollout
+    path: CameraPath | None
+    steered: bool
+    frames: int
+    text: str
+    seed: int
+    kv_cache: KeyValueMode
+    clip: Any = None
+    moving: bool = False
+    decoder: str | None = None
 
 
 def make_engine(
