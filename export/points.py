@@ -1,6 +1,7 @@
 """Sparse coloured points of a scene. Corners are tracked through the frames and triangulated by pycolmap, with the
 camera poses held fixed."""
 
+import math
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from ..camera.rotation import OPENGL_TO_OPENCV
 from ..errors import InputError
 from ..measure.mapping import pycolmap
 from ..measure.tracks import follow, opencv, resize
+from ..typed import check_types
 from .preview import Preview, draw_preview
 from .scene import IMAGES, MODEL, PLY, Exported
 
@@ -94,6 +96,9 @@ def add_points(made: Exported, fps: float) -> Points:
     the points are written into the model in sparse/0. For ply, `Points.cloud` is written as `points.ply` and the frames
     are deleted. Raises InputError if no point can be triangulated, and DependencyError without pycolmap or OpenCV.
     """
+    check_types({"fps": fps}, {"fps": float})
+    if not 0 < fps < math.inf:
+        raise InputError(f"`fps` {fps}: expected frames per second, more than 0")
     check_points()
     try:
         return _add_points(made, fps)

@@ -11,9 +11,15 @@ from ..camera.rotation import OPENGL_TO_OPENCV
 
 CAMERAS = 24
 """The largest number of cameras that are drawn in a preview."""
-DEPTH, BACK = 0.08, 0.75
-"""Two lengths, as fractions of the median distance from the first camera to the points. DEPTH: the depth of a drawn
-camera. BACK: the distance of the preview's viewpoint behind the first camera."""
+FAR = 4.0
+"""A point is left out of the preview if its distance from the path exceeds this multiple of the median distance. A few
+wrong points far away would otherwise shrink the scene in a viewer that fits it into a sphere."""
+DEPTH, APART = 0.05, 0.06
+"""Two lengths, as fractions of the radius of the points and the path. DEPTH: the depth of a drawn camera. APART: the
+smallest distance between drawn cameras, so that they do not cover each other."""
+BACK, UP, DOWN_DEG = 0.35, 0.25, 25.0
+"""The viewpoint of the preview, from the first camera: BACK backward and UP upward, as fractions of the same radius,
+and turned down by DOWN_DEG degrees."""
 EDGES = ((0, 1), (0, 2), (0, 3), (0, 4), (1, 2), (2, 3), (3, 4), (4, 1))
 """The edges of a drawn camera as pairs of points: 0 is its centre, and 1 to 4 are the corners of its image."""
 ALONG = np.linspace(0, 1, 16)[:, None]
@@ -25,7 +31,7 @@ class Preview(NamedTuple):
     """The preview of an exported scene.
 
     cloud: a binary PLY file of points and cameras, with y up.
-    view: the viewpoint, a single camera at some distance behind the first one, so that the points and the cameras are
+    view: the viewpoint, a single camera above and behind the first one, so that the points and the cameras are
     in view.
     centre: [3], the centre of a sphere around the cloud. ComfyUI's viewer moves it to the origin.
     radius: the radius of this sphere, in the units of the camera path. ComfyUI's viewer scales it to 1.
@@ -39,9 +45,12 @@ class Preview(NamedTuple):
 
 def draw_preview(points: np.ndarray, colours: np.ndarray, path: CameraPath) -> Preview:
     """Return a scene's preview. `points`: [n, 3], with y up. `colours`: uint8 [n, 3]. `path`: the cameras to draw."""
-    away = np.linalg.norm(points - OPENGL_TO_OPENCV[:3, :3] @ path.c2w[0, :3, 3], axis=1)
-    unit, chosen = float(np.median(away)), np.unique(np.linspace(0, len(path) - 1, CAMERAS).astype(int))
-    drawn = [_draw_camera(path.c2w[at], path.intrinsics[at], DEPTH * unit) for at in chosen]
+    way = path.c2w[:, :3, 3] @ OPENGL_TO_OPENCV[:3, :3]
+    away = np.array([np.linalg.norm(way - point, axis=1).min() for point in points])
+    near = away <= FAR * np.median(away)
+    points, colours = points[near], colours[near]
+    unit = _sphere(np.concatenate([points, way]))[1]
+    drawn = [_draw_camera(path.c2w[at], path.intrinsics[at], DEPTH * unit) for at in _choose(way, APART * unit)]
     places = np.concatenate([points, *drawn]).astype(np.float32)
     rows = np.zeros(len(places), [("place", "<f4", 3), ("colour", "u1", 3)])
     rows["place"], rows["colour"] = places, RED
@@ -51,12 +60,27 @@ def draw_preview(points: np.ndarray, colours: np.ndarray, path: CameraPath) -> P
         *(f"property uchar {name}" for name in ("red", "green", "blue")),
     ]
     head = ["ply", "format binary_little_endian 1.0", f"element vertex {len(rows)}", *names, "end_header", ""]
+    above = path.c2w[:1].copy()
+    above[:, :3, 3] -= unit * (BACK * above[:, :3, 2] + UP * above[:, :3, 1])
+    down = np.deg2rad(-DOWN_DEG)
+    above[:, :3, :3] @= [[1, 0, 0], [0, np.cos(down), -np.sin(down)], [0, np.sin(down), np.cos(down)]]
+    return Preview("\n".join(head).encode() + rows.tobytes(), CameraPath(above, path.intrinsics[:1]), *_sphere(places))
+
+
+def _sphere(places: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return the centre of a box around `places`, [n, 3], and the largest distance from it, or 1 for a single place."""
     centre = (places.min(0) + places.max(0)) / 2
-    radius = float(np.linalg.norm(places - centre, axis=1).max()) or 1.0
-    behind = path.c2w[:1].copy()
-    behind[:, :3, 3] -= BACK * unit * behind[:, :3, 2]
-    view = CameraPath(behind, path.intrinsics[:1])
-    return Preview("\n".join(head).encode() + rows.tobytes(), view, centre, radius)
+    return centre, float(np.linalg.norm(places - centre, axis=1).max()) or 1.0
+
+
+def _choose(way: np.ndarray, apart: float) -> list[int]:
+    """Return the indices of at most CAMERAS cameras at the places `way`, [n, 3]: the first one, and each one that is at
+    least `apart` away from all chosen ones."""
+    chosen = [0]
+    for at in range(1, len(way)):
+        if np.linalg.norm(way[chosen] - way[at], axis=1).min() >= apart:
+            chosen.append(at)
+    return [chosen[at] for at in np.unique(np.linspace(0, len(chosen) - 1, CAMERAS).astype(int))]
 
 
 def _draw_camera(pose: np.ndarray, lens: np.ndarray, depth: float) -> np.ndarray:

@@ -4,6 +4,7 @@ COLMAP.
 For the format "ply" only the frames are written. `points.add_points` then replaces them by a point cloud.
 """
 
+import os
 import shutil
 import zlib
 from collections.abc import Iterable
@@ -19,6 +20,7 @@ from ..camera.formats.json_files import write_transforms
 from ..camera.path import CameraPath
 from ..camera.poses import check_intrinsics, check_poses
 from ..errors import InputError, describe_os_error
+from ..typed import check_types
 from .choice import blurred, sharpest
 
 FORMATS = ("nerfstudio", "colmap", "ply")
@@ -78,6 +80,8 @@ def export_scene(
     different sizes. Also raises InputError if the number of frames or of `lens` rows is not n, for a video without
     frames, and if writing fails. Raises CameraError for invalid poses or intrinsics.
     """
+    found = {"every": every, "folder": folder, "shorter": shorter, "frames": frames}
+    check_types(found, {"every": int, "folder": str | Path, "shorter": bool, "frames": Iterable})
     if format not in FORMATS:
         raise InputError(f"`format` {format!r:.40}: expected {' or '.join(FORMATS)}")
     if every < 1:
@@ -85,6 +89,8 @@ def export_scene(
     folder, c2w, lens = Path(folder), check_poses(c2w), check_intrinsics(lens)
     if len(lens) != len(c2w):
         raise InputError(f"`lens` has {len(lens)} rows, and `c2w` {len(c2w)} poses; expected a row for each pose")
+    if os.path.lexists(folder / IMAGES):
+        raise InputError(f"{folder / IMAGES} exists; name a folder without it")
     try:
         numbers, left_out, read, size = _write_frames(frames, folder / IMAGES, every, len(c2w), shorter)
     except BaseException:
@@ -111,14 +117,18 @@ def _write_frames(
     (height, width). `poses`: the number of camera poses. Raises InputError for no frames and for more frames than
     `poses`. Fewer frames than `poses` are allowed only with `shorter`.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise InputError(f"{folder}: the folder cannot be made: {describe_os_error(error)}") from error
     chosen: list[tuple[int, float]] = []
     count, size = 0, (0, 0)
 
     def counted() -> Iterable[np.ndarray]:
         nonlocal count, size
         for pixels in frames:
-            if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.shape[2:] != (3,):
+            fits = isinstance(pixels, np.ndarray) and pixels.dtype == np.uint8 and pixels.shape[2:] == (3,)
+            if not fits or not pixels.size:
                 found = getattr(pixels, "dtype", type(pixels).__name__), *getattr(pixels, "shape", ())
                 raise InputError(f"frame {count} is {found}; expected an array uint8 [H, W, 3]")
             if count and pixels.shape[:2] != size:

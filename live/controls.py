@@ -135,6 +135,8 @@ class Controls:
 
         No key is held after the last one. `event` is an optional number by which frames refer to this input.
         """
+        if not isinstance(rows, Sequence):
+            raise InputError(f"the script is {rows!r:.40}; expected a list with the keys of each latent frame")
         if len(rows) > MOST_ROWS:
             raise InputError(f"a script of {len(rows)} latent frames; expected {MOST_ROWS} at most")
         checked = [_checked(row) for row in rows]

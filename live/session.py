@@ -172,6 +172,7 @@ class Session(ChunkMaker):
 
         Raises InputError for an unknown event, and after `stop` or `close`.
         """
+        check_types({"on": on, "refresh": refresh}, {"on": bool | None, "refresh": bool})
         self._say(self.events.switch(name, on), refresh, Input("event", event, time.monotonic()))
 
     def _say(self, text: str, refresh: bool, cause: Input) -> None:
@@ -257,6 +258,7 @@ class Session(ChunkMaker):
         program then receives an InputError from its next request for frames. In a started session `tell` receives the
         reason.
         """
+        check_types({"chunk": chunk}, {"chunk": int})
         cause = Input("back", event, time.monotonic())
 
         def go() -> None:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...errors import DependencyError, InputError
+from ...errors import CameraError, DependencyError, InputError
 from ...outputs import taken
 from .flags import Help, count, some_path
 
@@ -41,7 +41,6 @@ def add_export_command(commands: Any) -> None:
 
 
 def _export(arguments: argparse.Namespace) -> None:
-    from ...camera.formats.files import read_camera
     from ...export import check_points, export_scene
     from ...live.folder.head import HEAD
     from ..files.pictures import colour_frames, frame_rate, naming_video
@@ -59,8 +58,7 @@ def _export(arguments: argparse.Namespace) -> None:
     elif arguments.action_path is None:
         raise InputError(f"{video}: a video without its camera path; give `action_path`, or name the folder of a walk")
     else:
-        path, _ = read_camera(arguments.action_path)
-        c2w, lens = path.c2w, path.intrinsics
+        c2w, lens = _camera(Path(arguments.action_path))
     options = {"every": arguments.every, "shorter": walks}
     with _alone_in(dest):
         with naming_video(video):
@@ -101,6 +99,25 @@ def _points(made: "Exported", fps: float) -> None:
         if made.format == "ply":
             raise
         print(f"no points: {reason}")
+
+
+def _camera(path: Path) -> tuple[Any, Any]:
+    """Return the poses, [n, 4, 4], and the intrinsics, [n, 4], of a file or folder in any known format, and print the
+    notes of its reader. Raises CameraError if it cannot be read without further options."""
+    from ...camera.formats.files import read_camera
+
+    try:
+        camera, notes = read_camera(path)
+    except CameraError as error:
+        if not any(f"`{name}`" in str(error) for name in ("format", "convention", "fov_deg", "image_size")):
+            raise
+        raise CameraError(
+            f"{path}: not a camera path that is read without further options; `lingbot-world camera convert` takes "
+            "them, and writes a folder that can be named here"
+        ) from error
+    for note in notes:
+        print(f"{path}: {note}")
+    return camera.c2w, camera.intrinsics
 
 
 def _walk(folder: Path) -> tuple[Path, Any, Any]:

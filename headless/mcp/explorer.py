@@ -93,6 +93,8 @@ class Explorer:
             session = self._walk()
             if not 0 < seconds <= LONGEST:
                 raise InputError(f"`seconds` is {seconds:g}; expected more than 0 and at most {LONGEST:g}")
+            if not max(abs(yaw), abs(pitch)) <= 360:
+                raise InputError(f"`yaw` is {yaw:g} and `pitch` {pitch:g}; expected -360 to 360 degrees")
             session.hold(keys)
             if yaw or pitch:
                 session.look(yaw, pitch)
@@ -162,14 +164,14 @@ class Explorer:
 
     def _describe(self, session: Session) -> Seen:
         assert self._seen is not None  # a walk begins with a chunk
-        x, y, z = self._pose[:3, 3]
+        x, up, z = (self._pose[:3, 3] * (1, -1, 1)).round(2) + 0.0  # the zero turns -0 into 0
         right, down, ahead = self._pose[:3, 2]
-        yaw, pitch = np.rad2deg([np.arctan2(right, ahead), -np.arcsin(np.clip(down, -1, 1))])
+        yaw, pitch = np.rad2deg([np.arctan2(right, ahead), np.arcsin(np.clip(-down, -1, 1))]).round() + 0.0
         active = sorted(session.events.active)
         known = ", ".join(event.name for event in session.events.all)
         lines = [
             f"{self._frames / FPS:.1f} s of the walk in {session.walk.kept.folder}",
-            f"camera at {x:.2f} right, {-y:.2f} up, {z:.2f} ahead of the start; facing {yaw:.0f} degrees right, "
+            f"camera at {x:.2f} right, {up:.2f} up, {z:.2f} ahead of the start; facing {yaw:.0f} degrees right, "
             f"{pitch:.0f} up",
             f"prompt: {session.walk.kept.last_prompt[0]}",
             *([f"events: {known}; active: {', '.join(active) or 'none'}"] if known else []),

@@ -40,7 +40,7 @@ def export_images(
     """Export a video and its camera path into a new numbered folder of the output folder.
 
     Return four items: the folder, a FILE_3D of points and cameras, a LOAD3D_CAMERA view, and the lines of a report. The
-    view is from some distance back of the first camera.
+    view is from above and behind the first camera.
 
     images: the video, an IMAGE [F, H, W, 3].
     format: the scene format, such as "ply".

@@ -91,6 +91,10 @@ class Made(NamedTuple):
     receipts: tuple[Receipt, ...]
 
 
+OF_PROMPT = "prompt", "event", "time", "back"
+"""The kinds of inputs that take effect with the first latent frame of a chunk."""
+
+
 def receipts_of(inputs: Iterable[Input], now: float, chunk: int, size: int, frames: int) -> tuple[Receipt, ...]:
     """Return a Receipt for each of `inputs`, in order of arrival.
 
@@ -99,9 +103,13 @@ def receipts_of(inputs: Iterable[Input], now: float, chunk: int, size: int, fram
     size: the number of latent frames in a chunk.
     frames: the number of video frames in this chunk, without the start image.
     """
-    before = chunk * size * FRAMES_OF_ONE + size * FRAMES_OF_ONE - frames
+    first, before = chunk * size, (chunk + 1) * size * FRAMES_OF_ONE - frames
+
+    def latent_frame(each: Input) -> int:  # the start image shows a prompt, but no movement of the camera
+        return first if each.kind in OF_PROMPT else (before + each.row) // FRAMES_OF_ONE
+
     return tuple(
-        Receipt(each.kind, each.event, each.arrived, now - each.arrived, (before + each.row) // FRAMES_OF_ONE)
+        Receipt(each.kind, each.event, each.arrived, now - each.arrived, latent_frame(each))
         for each in sorted(inputs, key=lambda each: each.arrived)
     )
 

@@ -82,14 +82,29 @@ def test_colmaps_model_is_read_back_by_pycolmap(video, tmp_path):
         ({"frames": [np.zeros((8, 8, 3))]}, "frame 0 is"),
         ({"frames": [np.zeros((8, 8), np.uint8)]}, "expected an array uint8"),
         ({"frames": [np.zeros((side, 8, 3), np.uint8) for side in (8, 9)]}, "frame 1 has the size"),
+        ({"frames": [np.zeros((0, 8, 3), np.uint8)]}, "expected an array uint8"),
+        ({"frames": None}, "`frames` None: expected Iterable"),
+        ({"every": "4"}, "`every` '4': expected a whole number"),
+        ({"folder": 5}, "`folder` 5: expected text or a path"),
+        ({"folder": "/dev/null"}, "/dev/null/images: the folder cannot be made"),
         ({"lens": np.ones((1, 4))}, "`lens` has 1 rows, and `c2w` 2 poses"),
         ({"c2w": np.full((2, 4, 4), np.nan)}, "is not finite"),
     ],
 )
 def test_arrays_of_another_kind_are_refused(changes, reason, tmp_path):
     given = {"frames": [np.zeros((8, 8, 3), np.uint8)] * 2, "c2w": np.stack([np.eye(4)] * 2), "lens": np.ones((2, 4))}
+    given |= {"folder": str(tmp_path / "out"), "format": "nerfstudio"}
     with pytest.raises(LingBotError, match=reason):
-        export_scene(**given | changes, folder=str(tmp_path / "out"), format="nerfstudio")
+        export_scene(**given | changes)
+
+
+def test_images_of_another_scene_stay(tmp_path):
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images/mine.png").write_bytes(b"mine")
+    frames = [np.zeros((8, 8, 3), np.uint8)] * 2
+    with pytest.raises(LingBotError, match="images exists; name a folder without it"):
+        export_scene(frames, np.stack([np.eye(4)] * 2), np.ones((2, 4)), tmp_path, "nerfstudio")
+    assert (tmp_path / "images/mine.png").read_bytes() == b"mine"
 
 
 def _apart(folder, number, exported):
@@ -147,6 +162,10 @@ def test_bad_input_is_refused_in_a_sentence(video, tmp_path, capsys):
     assert "exists and is not an empty folder" in told(folder, folder, "--action_path", camera)
     assert "no such file" in told(tmp_path / "none.mp4", tmp_path / "c", "--action_path", camera)
     assert "no such file" in told(tmp_path / "none.mp4", tmp_path / "c")
+    (tmp_path / "matrices.json").write_text(json.dumps({"c2w": path.c2w.tolist()}))
+    (tmp_path / "notes.txt").write_text("none")
+    for name in ("matrices.json", "notes.txt"):
+        assert "`lingbot-world camera convert` takes them" in told(folder, out, "--action_path", tmp_path / name)
     for name, target in (("loop", "loop"), ("dangling", "nowhere/x")):
         os.symlink(target, tmp_path / name)
     assert "leads back to itself" in told(folder, tmp_path / "loop", "--action_path", camera)

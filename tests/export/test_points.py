@@ -8,6 +8,7 @@ import pytest
 from lingbot_world.camera.formats import read_camera, write_camera
 from lingbot_world.camera.path import CameraPath, lens_from_fov
 from lingbot_world.export import add_points, export_scene, points
+from lingbot_world.export.preview import ALONG, CAMERAS, EDGES, draw_preview
 from lingbot_world.headless.command.cli import main
 from lingbot_world.headless.live.opening import open_live
 from lingbot_world.live import Session
@@ -19,6 +20,7 @@ pytest.importorskip("pycolmap")
 pytest.importorskip("cv2")
 SIZE = HEIGHT, WIDTH = 240, 416
 FRAMES = 33
+OF_CAMERA = len(EDGES) * len(ALONG)
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +58,10 @@ def test_colmap_has_points_on_the_walls_and_the_paths_poses(room, tmp_path):
     found = add_points(made, 16)
     _, rows = found.preview.cloud.split(b"end_header\n")
     rows = np.frombuffer(rows, [("place", "<f4", 3), ("colour", "u1", 3)])
-    red = rows[found.count :]
-    assert (red["colour"] == [255, 0, 0]).all()
-    assert len(red) % len(made.frames) == 0
+    red = rows[(rows["colour"] == [255, 0, 0]).all(1)]
+    assert 1 < len(red) / OF_CAMERA <= CAMERAS
+    assert len(red) % OF_CAMERA == 0
+    assert len(rows) - len(red) > 0.9 * found.count
     assert np.allclose(red["place"][0] * [1, -1, -1], path.c2w[made.frames[0], :3, 3], atol=1e-6)
     model = pycolmap.Reconstruction(tmp_path / "sparse/0")
     poses = [
@@ -96,6 +99,18 @@ def test_the_report_shows_from_which_second_on_the_world_disagrees(room, tmp_pat
     assert all(second.agreeing > 0.7 and second.error < 0.5 for second in exact[:2])
     assert drifts[1].error > 3 * exact[1].error or drifts[1].agreeing < 0.5 * exact[1].agreeing
     assert drifts[0].agreeing > 0.5
+
+
+def test_a_preview_leaves_out_far_points_and_cameras_that_cover_each_other():
+    poses = np.tile(np.eye(4), (41, 1, 1))
+    poses[:, 2, 3] = np.repeat(np.linspace(0, 4, 5), 9)[:41]
+    path = CameraPath(poses, lens_from_fov(79.0))
+    points = np.random.default_rng(0).uniform(-3, 3, (200, 3))
+    points[0] = 1e4
+    shown = draw_preview(points, np.zeros((200, 3), np.uint8), path)
+    count = len(shown.cloud.split(b"end_header\n")[1]) // 15
+    assert count == 199 + 5 * OF_CAMERA
+    assert shown.radius < 10
 
 
 def test_nerfstudio_names_the_points_and_ply_is_the_points_alone(video, tmp_path, capsys):

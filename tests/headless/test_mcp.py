@@ -56,7 +56,8 @@ def test_an_assistant_walks_looks_prompts_and_saves(explorer, tmp_path):
         failed, words, _ = await call("act", keys=["w"], seconds=1.0)
         assert not failed
         assert "1.1 s of the walk" in words
-        assert " 0.00 right" in words
+        assert " 0.00 right, 0.00 up" in words
+        assert "facing 0 degrees right, 0 up" in words
         assert " 0.00 ahead" not in words, "it has moved"
         _, looked, again = await call("look")
         assert looked == words
@@ -91,6 +92,7 @@ def test_bad_input_is_a_sentence_and_the_walk_stays(explorer, toy_package, tmp_p
         for tool, arguments, told in (
             ("act", {"keys": ["x"]}, "no such key: 'x'"),
             ("act", {"seconds": 60}, "expected more than 0 and at most 10"),
+            ("act", {"yaw": 1000.0}, "expected -360 to 360 degrees"),
             ("act", {"seconds": 0}, "expected more than 0 and at most 10"),
             ("prompt", {"text": " "}, "the prompt is empty"),
             ("event", {"name": "snow"}, "the events of this world: rain"),

@@ -24,8 +24,9 @@ def test_each_input_is_named_once_with_its_latent_frame(toy_package, tmp_path):
     with Session(loaded.engine(), loaded.start, folder=tmp_path, fps=0, moving=True, events=EVENTS) as session:
         before = time.monotonic()
         session.press("w", 1)
+        session.prompt("a hill", event=0)
         first = chunks(session, 1)
-        assert named(first) == [], "the first latent frame is the image alone"
+        assert named(first) == [("prompt", 0, 0)], "the camera moves after the first latent frame"
         second = chunks(session, 1)
         assert named(second) == [("hold", 1, 1)]
         receipt = second[0].inputs[0]
