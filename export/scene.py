@@ -78,7 +78,8 @@ def export_scene(
 
     Raises InputError for an unknown format, for `every` below 1, and for frames of another shape or dtype or of
     different sizes. Also raises InputError if the number of frames or of `lens` rows is not n, for a video without
-    frames, and if writing fails. Raises CameraError for invalid poses or intrinsics.
+    frames, for a folder that has `images` already, and if writing fails. Raises CameraError for invalid poses or
+    intrinsics.
     """
     found = {"every": every, "folder": folder, "shorter": shorter, "frames": frames}
     check_types(found, {"every": int, "folder": str | Path, "shorter": bool, "frames": Iterable})
