@@ -177,8 +177,8 @@ def chunks_of(entries: list[TensorEntry], targets: dict[str, BufferRange], size:
 
 
 def clipped(chunks: Iterable[FileChunk], first: int, stop: int, buffer: Tensor) -> Iterator[FileChunk]:
-    """Yield the parts of `chunks` that fill the bytes [first, stop) of their common buffer. They fill `buffer` from its
-    start instead. So a process can read only its own piece of a block."""
+    """Yield the parts of `chunks` that would fill the bytes [first, stop) of the chunks' buffer, with `buffer` as the
+    new target: byte `first` goes to its start. With this a process reads only its own piece of a block's weights."""
     for chunk in chunks:
         copies: list[tuple[int, BufferRange]] = []
         for begin, target in chunk.copies:

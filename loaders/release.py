@@ -35,7 +35,8 @@ FIELDS = (
     Field(("high", "low"), "applied", "A role only if the file with the other word is next to it."),
 )
 SMALL = 30, 1536
-"""The number of layers and the width of the 1.3B model of 2.0. No other release with camera layers has these sizes."""
+"""The number of layers and the width of the 1.3B model of LingBot-World 2.0. No other release with camera layers has
+these sizes."""
 
 _NAMED = {
     "v2-1.3b": r"1\.3b|1p3b",
@@ -102,8 +103,8 @@ def named_release(names: Iterable[str]) -> str | None:
 
 
 def named_causal(names: Iterable[str]) -> bool:
-    """Return True if the names state that the model is causal. The first name that states either a causal model or an
-    expert's role decides. Return False without such a name."""
+    """Return True if the names of a model's file and folders say that it is causal. The first name that contains either
+    a causal model's name or an expert's role (high or low noise) decides. Return False without such a name."""
     clear = (name for name in names if _CAUSAL.search(name.lower()) or noise_role(name))
     return noise_role(next(clear, "high_noise")) is None
 

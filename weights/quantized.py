@@ -191,8 +191,8 @@ def quantized_tensors(
     device: torch.device,
 ) -> dict[str, Tensor]:
     """Return the parameters of quantized weights by name (see `FourBitWeight.parameter`). `tensors`: the file's tensors
-    by entry name, on `device`. `dtype`: None for this project's parameters, else the dtype as which a comfy_kitchen
-    QuantizedTensor is declared."""
+    by entry name, on `device`. `dtype`: if None, the parameters are of this project's own classes; otherwise they are
+    comfy_kitchen QuantizedTensors that report this dtype."""
     nested = {name: weight.offset for name, weight in weights.items() if weight.offset is not None}
     # One small tensor holds all nested offsets, so that a single copy moves them to the device.
     offsets = dict(zip(nested, torch.tensor(list(nested.values()), dtype=torch.float32, device=device), strict=True))

@@ -48,7 +48,8 @@ NAMES = {
 nerfstudio's."""
 SIZES = tuple(zip(NAMES["width"], NAMES["height"], strict=True))
 ANGLES = {"x_fov": np.pi / 180, "camera_angle_x": 1.0, "fov_deg": np.pi / 180, "angle_x": 1.0}
-"""The names in JSON files of a horizontal field of view, each with the factor that converts it to radians."""
+"""The keys under which JSON files store the horizontal field of view, each with the factor that converts its value to
+radians."""
 SAME_LENS = 1.02
 """The largest ratio between two statements of the same lens value. A larger ratio is a contradiction."""
 PARTS = tuple(f"t_{row}{column}" for row in range(3) for column in range(4))

@@ -39,8 +39,8 @@ _SYNTAX = re.compile(r"\([^()]+:\s*\d*\.?\d+\s*\)|(?<!\S)embedding:\S")
 _WORKSPACE = 512 << 20
 _CORE_BUCKETS = 32
 KEPT = 8
-"""The largest number of embeddings that are cached in host memory. An embedding has 16 KB per token, so at most 8
-MB."""
+"""The largest number of embeddings that are cached in host memory. An embedding has at most 512 tokens of 16 KB, 8 MB
+in all."""
 _kept: OrderedDict[tuple[str, str], Tensor] = OrderedDict()
 
 

@@ -138,8 +138,8 @@ def prepare_rollout(
 
 
 def _without_effect(asked: RolloutRequest, release) -> list[str]:
-    """Return a note about changed settings in `asked` that have no effect with the model's `release`, or an empty
-    list."""
+    """Return a list with one note for the user. The note names the settings in `asked` that differ from their defaults
+    and have no effect with the model's `release`. Without such settings the list is empty."""
     if release.guided:
         names = ["steps"] if asked.indices is not None else []
     else:

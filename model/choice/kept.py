@@ -78,7 +78,7 @@ def read(card: Card, name: str) -> Any:
 
 
 def all_of(card: Card) -> dict[str, Any]:
-    """Return all stored values of a GPU, by name."""
+    """Return all values that `keep` has written to the user's cache for a GPU, such as test results, by name."""
     return _file().get(key_of(card), {})
 
 

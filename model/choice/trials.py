@@ -98,9 +98,10 @@ def attempt(work: Work, name: str) -> Callable[[F], F]:
 
 
 def chosen(work: Work, device: torch.device, size: Size) -> str | None:
-    """Return the name of the kernel that a device uses for an operation at a size; None if no kernel passes the tests.
+    """Return the name of the fastest kernel with correct results for an operation on a device, at a size; None if no
+    kernel is correct.
 
-    Kernels are tested on the first call. The result does not change while the process runs.
+    Kernels are tested and timed on the first call. The result does not change while the process runs.
     """
     return _chosen(work, card_of(device), device, size)
 

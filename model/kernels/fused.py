@@ -115,7 +115,8 @@ def _add_norm(
     SECOND: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Compute `add_norm_` for one token after the other, and load the next token's data in the meantime."""
+    """The Triton kernel of `add_norm_`. A program computes every n-th token, where n is the number of programs, and
+    loads the next token's data in the meantime. FIRST and SECOND: the sizes of the two parts of a token's channels."""
     left, right = _channels(0, FIRST, WIDTH), _channels(FIRST, SECOND, WIDTH)
     whole, inside = left < dim, right < dim
     gate_a, gate_b = _given(gate_ptr, left, whole, 1.0), _given(gate_ptr, right, inside, 1.0)

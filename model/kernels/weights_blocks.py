@@ -37,11 +37,10 @@ def _half(start, at):
 
 @triton.jit
 def _bits(start, at, value, BITS: tl.constexpr, GROUP: tl.constexpr):
-    """Return unsigned numbers from a packed array of BITS-bit numbers as int32. `value` holds the numbers' indices.
+    """Return the numbers with the indices `value` from a packed array of unsigned BITS-bit numbers, as int32.
 
-    `start` is the block's address. `at` is the offset in bytes of the array in the block. The numbers are in groups,
-    each packed in GROUP bytes. The first GROUP numbers are in the lowest BITS bits of these bytes, one in each byte.
-    The next GROUP numbers are in the next BITS bits, and so on.
+    `start` is the address of the block, and `at` the array's offset in the block in bytes. Each GROUP bytes hold
+    GROUP * 8 / BITS numbers: number i of them is in byte i % GROUP, in the bits from BITS * (i // GROUP) on.
     """
     packed = _byte(start, at + value // (GROUP * 8 // BITS) * GROUP + value % GROUP)
     return (packed >> (value // GROUP % (8 // BITS) * BITS)) & ((1 << BITS) - 1)
