@@ -1,10 +1,10 @@
 """LingBot-World for ComfyUI: the entry point for ComfyUI, and the public names for Python programs."""
 
 from importlib import import_module
-from typing import TYPE_CHECKING
 
 from .version import __version__
 
+TYPE_CHECKING = False  # as typing's, whose import takes most of the time in which Ctrl-C prints a traceback
 if TYPE_CHECKING:
     from .camera import camera_embedding
     from .errors import CancelledError

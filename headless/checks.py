@@ -204,8 +204,8 @@ def text_dtype(options: GenerateOptions) -> torch.dtype:
 def text_notes(options: GenerateOptions, guided: bool) -> tuple[str, ...]:
     """Return warnings about the prompts.
 
-    They report that the prompt is empty, looks like a file's name or equals the negative prompt, or that the negative
-    prompt has no effect. `guided` is True if the model uses the negative prompt.
+    They report that the prompt is empty, looks like a file's name or equals the negative prompt, or that one of the two
+    has no effect. `guided` is True if the model uses the negative prompt.
     """
     notes = [] if options.prompt.strip() else ["The prompt is empty."]
     if re.fullmatch(r"@?\S+\.(txt|md)|@\S+", options.prompt.strip()):
@@ -214,6 +214,8 @@ def text_notes(options: GenerateOptions, guided: bool) -> tuple[str, ...]:
         notes.append("Guidance is 1: the negative prompt has no effect.")
     elif options.negative == options.prompt:
         notes.append("The prompt and the negative prompt are the same text: guidance changes nothing.")
+    if guided and not any(guide_scales(options.guide_scale)):
+        notes.append("Guidance is 0: only the negative prompt has an effect, and the prompt has none.")
     return tuple(notes)
 
 

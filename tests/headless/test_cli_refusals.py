@@ -303,6 +303,7 @@ def test_what_is_likely_a_mistake_is_said(toy_package, tmp_path, capsys):
     assert "--residency stream has no effect on a CPU" in words
     assert "the same text" in said("a yard", "--negative", "a yard")
     assert "the negative prompt has no effect" in said("a yard", "--negative", "fog", "--guide_scale", "1")
+    assert "Guidance is 0: only the negative prompt has an effect" in said("a yard", "--guide_scale", "0")
     assert "by its name" not in said("a yard", "--lora", f"high={file}")
     assert said("a yard", "--lora", f"low={file}:0.5", "--lora", f"high={file}").count(", strength ") == 2
 

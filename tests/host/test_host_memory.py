@@ -51,7 +51,7 @@ def ended(runtime, count, before):
     """Waits until so many tensors were freed, whoever does it of the threads that were not there `before`."""
     for thread in set(threading.enumerate()).difference(before):
         if thread.daemon is False:
-            thread.join(5)
+            thread.join(60)
     return len(runtime.freed) == count
 
 
@@ -85,9 +85,9 @@ def test_after_a_refusal_nothing_more_is_touched(cuda):
 
 def test_an_owner_that_goes_early_stops_the_thread(cuda):
     gone, at_work = threading.Event(), threading.Event()
-    runtime, owner = cuda(None, lambda: (at_work.set(), gone.wait(5))), Owner()
+    runtime, owner = cuda(None, lambda: (at_work.set(), gone.wait(60))), Owner()
     Pinning(owner, groups(50), GPU)
-    at_work.wait(5)
+    assert at_work.wait(60)
     threading.Timer(0.1, gone.set).start()
     del owner  # waits for the tensors that are being pinned
     assert len(runtime.registered) == len(runtime.freed) <= 4
@@ -95,14 +95,14 @@ def test_an_owner_that_goes_early_stops_the_thread(cuda):
 
 def test_an_owner_that_is_collected_in_the_thread_itself(cuda):
     gone, before = threading.Event(), threading.enumerate()
-    runtime, owner = cuda(None, lambda: gone.wait(5) and gc.collect()), Owner()
+    runtime, owner = cuda(None, lambda: gone.wait(60) and gc.collect()), Owner()
     owner.own = owner  # as an error's traceback holds what it passed
     pinning = Pinning(owner, groups(2), GPU)
     gc.disable()
     try:
         del owner
         gone.set()
-        pinning._thread.join(5)
+        pinning._thread.join(60)
     finally:
         gc.enable()
     assert ended(runtime, len(runtime.registered), before)
