@@ -170,11 +170,11 @@ def picture_of(path: Path) -> Picture:
     return Picture(pixels, (*first, *notes))
 
 
-def pixels_of(image: Image.Image) -> Picture:
+def pixels_of(image: Image.Image, head: bytes = b"") -> Picture:
     """Return the pixels and notes of an image that Pillow has opened or made. If the image comes from a file, the notes
     name the file, and its colour coding is read from the file's first bytes. Raises the errors of `read_pixels`."""
     file = str(getattr(image, "filename", ""))
-    pixels, notes = read_pixels(image, _head(file) if Path(file).is_file() else b"")
+    pixels, notes = read_pixels(image, _head(file) if Path(file).is_file() else head)
     return Picture(pixels, tuple(Reported(f"{file or 'The image'} {note}.") for note in notes))
 
 

@@ -3,11 +3,11 @@
 from io import BytesIO
 
 import numpy as np
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from ...errors import InputError
 from ...pipeline.colours import HEAD
-from ...pipeline.image_files import read_pixels
+from ...pipeline.image_files import pixels_of, read_pixels
 from ..files.pictures import BROKEN, reason
 
 MOST_PIXELS = 50_000_000
@@ -26,7 +26,8 @@ def read_picture(data: bytes, size: tuple[int, int], *, crop: bool) -> np.ndarra
     except (*BROKEN, Image.DecompressionBombError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"not an image that can be read ({reason(error)}); PNG, JPEG and WebP are") from error
+        why = "" if isinstance(error, UnidentifiedImageError) else f" ({reason(error)})"
+        raise InputError(f"not an image that can be read{why}; PNG, JPEG and WebP are") from error
     if crop:
         height, width = size
         share = min(picture.width / width, picture.height / height)
@@ -34,3 +35,9 @@ def read_picture(data: bytes, size: tuple[int, int], *, crop: bool) -> np.ndarra
         left, top = (picture.width - across) // 2, (picture.height - down) // 2
         picture = picture.crop((left, top, left + across, top + down))
     return np.array(picture)
+
+
+def upload_notes(data: bytes) -> tuple[str, ...]:
+    """Return notes on applied or ignored metadata, such as transparency, of an image that `read_picture` can read."""
+    with Image.open(BytesIO(data), formats=READ) as image:
+        return pixels_of(image, data[:HEAD]).notes

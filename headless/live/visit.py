@@ -19,7 +19,7 @@ from ...live.wire.protocol import Event, Init
 from ...live.wire.steering import facts, steer
 from ...pipeline.geometry import Geometry, first_frame
 from .opening import Opened, WalkSettings
-from .pictures import read_picture
+from .pictures import read_picture, upload_notes
 
 
 class Visit:
@@ -35,6 +35,7 @@ class Visit:
         self.chunks, self.idle = 0, False
         self.stopped = False  # paused by the room for lack of activity
         self.goes_on = False  # resume on reconnection, because the client had not paused it
+        self.notes: tuple[str, ...] = ()  # on the client's start image
         self.missed: list[dict[str, Any]] = []  # messages that the client must receive after reconnecting
         if init.replay:
             self._engine, self.session = _replay(opened, init, folder)
@@ -42,7 +43,7 @@ class Visit:
             height, width = opened.start.frame.shape[1:]
             settings = WalkSettings(init.size or (height, width), init.window, init.sink, init.chunk)
             self._engine = opened.engine(settings)
-            start = _start(opened, init, self._engine.size)
+            start = self._start(init)
             speed = server.speed if init.speed is None else init.speed
             # SGLang's clients, and clients that request a number of chunks, send no input until frames arrive.
             moving = server.moving or not init.ours or init.most_chunks is not None
@@ -71,14 +72,20 @@ class Visit:
         """Apply an event from the client, such as a key, to the session. Raises a LingBotError for an invalid event."""
         if event.kind == "restart":
             again = replace(event.payload, ours=self.init.ours)
-            self.session.restart(_start(self.opened, again, self._engine.size))
+            self.session.restart(self._start(again))
         self.idle, self.stopped = self.idle and event.kind == "pause", False
         steer(self.session, event)
 
     def facts(self) -> dict[str, Any]:
         """Return the first status message of the walk, with the reconnection token under the key `resume`. Raises
         InputError during a restart, while no walk exists."""
-        return facts(self.session, self.init.fps) | {"resume": self.token}
+        first = facts(self.session, self.init.fps)
+        return first | {"notes": [*first["notes"], *self.notes], "resume": self.token}
+
+    def _start(self, init: Init) -> Start:
+        start = _start(self.opened, init, self._engine.size)
+        self.notes = () if init.image is None else upload_notes(init.image)
+        return start
 
 
 def _replay(opened: Opened, init: Init, folder: Path) -> tuple[Engine, Session]:

@@ -10,7 +10,7 @@ import pytest
 from lingbot_world.errors import InputError
 from lingbot_world.fields import Reported
 from lingbot_world.headless.files.pictures import colour_frames, frame_notes, grey_frames, image_notes, read_image
-from lingbot_world.headless.live.pictures import read_picture
+from lingbot_world.headless.live.pictures import read_picture, upload_notes
 from lingbot_world.host.files import image as host_image
 from lingbot_world.pipeline.colours import ADOBE_GAMMA, ADOBE_RGB, PRIMARIES, SRGB, _packed, matrix_profile
 from PIL import Image, ImageCms, PngImagePlugin
@@ -130,6 +130,7 @@ def test_pillows_door_and_folders_report_as_files_do(tmp_path):
     png_with(tmp_path / "a.png", {b"cICP": bytes([9, 16, 0, 1])}, Image.fromarray(SCENE))
     for notes in (image_notes(Image.open(tmp_path / "a.png")), frame_notes(tmp_path)):
         assert "a.png is HDR (PQ)" in notes[0]
+    assert "The image is HDR (PQ)" in upload_notes((tmp_path / "a.png").read_bytes())[0]
     (tmp_path / "a.png").write_bytes(b"no picture")
     assert frame_notes(tmp_path) == []
     assert "The image is transparent in places" in image_notes(Image.new("RGBA", (4, 4)))[0]
