@@ -13,10 +13,10 @@ from ..conventions import Convention, to_opencv
 from ..path import CameraPath
 from ..poses import LENS_HEIGHT, LENS_WIDTH
 from ..rotation import OPENGL_TO_OPENCV
+from .frame_lens import LENSES, NAMES, matrix_lens, refuse_two_lenses
 from .frame_names import in_name_order, in_time_order
 from .lens import FLAG_FIELDS, MODEL_FIELD, focal_of, refuse_flags, refuse_model
 from .reading import CameraFile, Lens, entries_of, field_of, lens_notes, lens_rows, number_of, read_object
-from .scans import LENSES, NAMES, matrix_lens, refuse_two_lenses
 
 DISTORTION = ("k1", "k2", "k3", "k4", "k5", "k6", "p1", "p2")
 ANGLES = {"x_fov": np.pi / 180, "camera_angle_x": 1.0, "y_fov": np.pi / 180, "camera_angle_y": 1.0}

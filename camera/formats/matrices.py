@@ -11,10 +11,11 @@ from ...errors import CameraError
 from ...fields import Field, unread
 from ..conventions import Convention, to_opencv
 from ..poses import LENS_HEIGHT, LENS_WIDTH, as_float64
+from .frame_lens import LENSES, RESOLUTIONS, SIZES, pixel_lens, refuse_other_angle
 from .frame_names import in_name_order, in_time_order
 from .lens import PINHOLES, focal_of, refuse_model
 from .reading import CameraFile, Lens, field_of, lens_notes, lens_rows, number_of, read_json
-from .scans import LENSES, RESOLUTIONS, SIZES, TIMES, pixel_lens, refuse_other_angle
+from .scans import TIMES
 
 _CAMS = r"cam(era)?s?"
 DIRECTIONS = {

@@ -1,7 +1,7 @@
 """Readers of camera paths from phone scanners (ARKit) and from 3D Gaussian splatting's cameras.json."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,9 @@ from ...fields import Field, Reported, unread
 from ..conventions import Convention, to_opencv
 from ..poses import as_float64
 from ..rotation import from_quaternions, rigid
+from .frame_lens import LENSES, RESOLUTIONS, SIZES, pixel_lens
 from .frame_names import in_name_order, in_time_order, refuse_gaps
-from .lens import focal_of
-from .reading import CameraFile, Lens, entries_of, field_of, lens_notes, lens_rows, number_of, read_json
+from .reading import CameraFile, entries_of, field_of, number_of, read_json
 
 POSES = (
     *("cameraTransform", "camera_transform", "cameraPoseARFrame", "cameraPose", "camera_pose"),
@@ -33,25 +33,7 @@ ARKITS_OWN = {
     "motionQuality",
 }
 UNSTATED = "{} states no axes: ARKit's are taken, x right, y up, z back. If these are not, name them with `convention`."
-LENSES = ("intrinsics", "intrinsic", "cameraIntrinsics", "camera_intrinsics", "K")
-RESOLUTIONS = ("imageResolution", "image_resolution", "resolution", "camera_resolution")
 TIMES = ("timestamp", "time", "frame_index")
-NAMES = {
-    "fx": ("fl_x", "fx", "focal_x"),
-    "fy": ("fl_y", "fy", "focal_y"),
-    "cx": ("cx",),
-    "cy": ("cy",),
-    "width": ("w", "width", "image_width", "imageWidth"),
-    "height": ("h", "height", "image_height", "imageHeight"),
-}
-"""The names in JSON files of the fields of a lens and of its image size, in pixels. The first name of each field is
-nerfstudio's."""
-SIZES = tuple(zip(NAMES["width"], NAMES["height"], strict=True))
-ANGLES = {"x_fov": np.pi / 180, "camera_angle_x": 1.0, "fov_deg": np.pi / 180, "angle_x": 1.0}
-"""The keys under which JSON files store the horizontal field of view, each with the factor that converts its value to
-radians."""
-SAME_LENS = 1.02
-"""The largest ratio between two statements of the same lens value. A larger ratio is a contradiction."""
 PARTS = tuple(f"t_{row}{column}" for row in range(3) for column in range(4))
 """The keys of the 12 numbers of Polycam's matrix, row by row: t_00, t_01 and so on."""
 ARKIT_FIELDS = (
@@ -216,95 +198,6 @@ def _by_row(matrices: np.ndarray, order: str) -> tuple[np.ndarray, list[str]]:
         "All poses are at the origin, so the file does not show whether its matrices are by row or by column: they "
         "are taken by column, as ARKit stores them."
     ]
-
-
-def pixel_lens(frames: Sequence[Mapping], where: str) -> Lens:
-    """Return the lens [n, 4] in pixels of an 832x480 image, and notes for the user. The lens comes from each frame's
-    fx, fy, cx, cy or 3x3 matrix. `where`: the beginning of error messages."""
-    rows, sizes, notes = [], [], []
-    for index, frame in enumerate(frames):
-        refuse_two_lenses(frame, f"{where}: frame {index}")
-        fx, fy, cx, cy = matrix_lens(frame, f"{where}: frame {index}")
-        size = _size(frame, f"{where}: frame {index}")
-        if size is None:
-            if cx is None or cy is None:
-                raise CameraError(f"{where}: no size of the images that the focal length refers to")
-            size = 2 * cx, 2 * cy
-            notes.append("No image size in the file: taken for twice cx, cy.")
-        refuse_other_angle(frame, fx, size[0], f"{where}: frame {index}")
-        rows.append([fx, fy, size[0] / 2 if cx is None else cx, size[1] / 2 if cy is None else cy])
-        sizes.append(size)
-    lens = np.concatenate([lens_rows([row], *size, where) for row, size in zip(rows, sizes, strict=True)])
-    return lens, (*dict.fromkeys(notes), *lens_notes(lens, *sizes[0]))
-
-
-def refuse_two_lenses(fields: Mapping, where: str) -> None:
-    """Raise CameraError, which begins with `where`, if two of a frame's fields (NAMES, LENSES) state different lenses
-    or image sizes."""
-    lenses = {name: matrix_lens({name: fields[name]}, where) for name in LENSES if fields.get(name) is not None}
-    for at, (quantity, names) in enumerate(NAMES.items()):
-        stated = [name for name in names if fields.get(name) is not None]
-        values = {name: number_of(fields[name], f"{where} {name}") for name in stated}
-        values |= {name: value for name, each in lenses.items() if at < 4 and (value := each[at]) is not None}
-        _refuse_different(values, quantity, where)
-
-
-def refuse_other_angle(fields: Mapping, fx: float, width: float, where: str) -> None:
-    """Raise CameraError, which begins with `where`, if a field of view in `fields` (ANGLES) contradicts the focal
-    length `fx` in pixels of images of this `width`."""
-    for name, factor in ANGLES.items():
-        if isinstance(fields.get(name), int | float):
-            angle = focal_of(fields[name] * factor, width, f"{where} {name}")
-            _refuse_different({"the lens in pixels": fx, name: angle}, "focal length", where)
-
-
-def _refuse_different(values: Mapping[str, float], quantity: str, where: str) -> None:
-    if len(values) > 1 and max(values.values()) > SAME_LENS * min(values.values()):
-        found = " and ".join(f"{name} ({value:.6g})" for name, value in values.items())
-        raise CameraError(f"{where}: {found} state a different {quantity}; remove the wrong one")
-
-
-def matrix_lens(frame: Mapping, where: str) -> tuple[float, float, float | None, float | None]:
-    """Return fx, fy, cx, cy in pixels from a frame.
-
-    They are the frame's fields of these names, or a 3x3 matrix, four numbers or an object under one of LENSES. cx or cy
-    is None if it is missing. Raises CameraError for a missing fx and for other shapes.
-    """
-    name = next((name for name in LENSES if name in frame), None)
-    values = frame if name is None else frame[name]
-    if isinstance(values, Mapping) and "intrinsic_matrix" in values:  # Open3D's
-        values = values["intrinsic_matrix"]
-    if isinstance(values, Mapping):
-        fx = number_of(field_of(values, "fx", where), f"{where} fx")
-        fy = number_of(values.get("fy", fx), f"{where} fy")
-        cx, cy = (number_of(values[key], f"{where} {key}") if key in values else None for key in ("cx", "cy"))
-        return fx, fy, cx, cy
-    matrix = as_float64(values, f"{where} {name}")
-    if matrix.size == 4:
-        fx, fy, cx, cy = map(float, matrix.ravel())
-        return fx, fy, cx, cy
-    if matrix.size != 9:
-        raise CameraError(f"{where} {name}: {list(matrix.shape)}, expected 9 numbers, or fx, fy, cx, cy")
-    matrix = matrix.reshape(3, 3)
-    matrix = matrix.T if not matrix[:2, 2].any() else matrix
-    return float(matrix[0, 0]), float(matrix[1, 1]), float(matrix[0, 2]), float(matrix[1, 2])
-
-
-def _size(frame: Mapping, where: str) -> tuple[float, float] | None:
-    for name in (*RESOLUTIONS, *LENSES):
-        value = frame.get(name)
-        if isinstance(value, Mapping) and (name in RESOLUTIONS or _size(value, where)):
-            return _size(value, f"{where} {name}")
-        if value is not None and name in RESOLUTIONS:
-            sides = as_float64(value, f"{where} {name}")
-            if sides.shape != (2,):
-                raise CameraError(f"{where} {name}: {list(sides.shape)}, expected width and height")
-            return float(sides[0]), float(sides[1])
-    for pair in SIZES:
-        if {*pair} <= frame.keys():
-            width, height = (number_of(frame[key], f"{where} {key}") for key in pair)
-            return width, height
-    return None
 
 
 def _stack(frames: list[Mapping], key: str, shape: tuple[int, ...], path: Path) -> np.ndarray:
