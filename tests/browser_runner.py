@@ -18,8 +18,8 @@ from filelock import FileLock
 
 FOLDER = Path(__file__).parent / "browser"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-SECONDS = 900  # a script that takes longer hangs
-AGAIN = "passes at a second try only, or not at all: "  # of tests/browser/editor.mjs
+SECONDS = 1800  # a script that takes longer hangs
+AGAIN = "passes at a second try only, or not at all: "  # of tests/browser/canvas.mjs
 
 
 def missing_program() -> str | None:
@@ -56,11 +56,7 @@ def run_tests(names: list[str], url: str) -> dict[str, tuple[bool, str]]:
     """Runs tests of tests/browser in one browser on the ComfyUI at a URL. For each file, whether all its tests passed
     and what was said of them; what they measured is printed."""
     wish = {"COMFY_URL": url, "TESTS": json.dumps(names)}
-    output = _run(["--test", "--test-reporter=tap", str(FOLDER / "all.mjs")], wish).stdout
-    print("\n".join(line for line in output.splitlines() if line.startswith("# \\#")))
-    for line in output.splitlines():
-        if AGAIN in line:
-            warnings.warn(line.strip(), stacklevel=1)
+    output = _test("all.mjs", wish)
     _, *parts = re.split(r"^# Subtest: (.+)$", output, flags=re.MULTILINE)
     told = dict(zip(parts[::2], parts[1::2], strict=True))
     return {name: (_passed(name, told.get(name, "")), told.get(name, output)) for name in names}
@@ -68,10 +64,19 @@ def run_tests(names: list[str], url: str) -> dict[str, tuple[bool, str]]:
 
 def run_live(address: str, name: str = "live.test.mjs") -> tuple[bool, str]:
     """Runs the tests of the page of a live walk that is served at an address: whether all passed, and what was said."""
-    output = _run(["--test", "--test-reporter=tap", str(FOLDER / name)], {"LIVE_URL": address}).stdout
-    print("\n".join(line for line in output.splitlines() if line.startswith("# \\#")))
+    output = _test(name, {"LIVE_URL": address})
     passed = all(re.search(end, output, re.MULTILINE) for end in (r"^# fail 0$", r"^# pass [1-9]"))
     return passed, output
+
+
+def _test(name: str, environment: dict[str, str]) -> str:
+    """Output of the tests of tests/browser/<name>; what they measured is printed, and second tries are warned of."""
+    output = _run(["--test", "--test-reporter=tap", str(FOLDER / name)], environment).stdout
+    print("\n".join(line for line in output.splitlines() if line.startswith("# \\#")))
+    for line in output.splitlines():
+        if AGAIN in line:
+            warnings.warn(line.strip(), stacklevel=1)
+    return output
 
 
 def _passed(name: str, told: str) -> bool:

@@ -33,8 +33,12 @@ SCRIPTS = (
     "test_host_cache.py",
     "test_host_lora.py",
     "test_host_arithmetic.py",
+    "test_host_combinations.py",
+    "test_host_node_rules.py",
 )
 """Files whose checks run in one interpreter with ComfyUI in it (host_runner.py)."""
+APART = ("test_host_server_start.py", "test_host_text.py", "test_host_model.py", "test_host_files.py")
+"""Files of tests/host that start what they need; all others that are not in BROWSER or SCRIPTS share a server."""
 COMPILER = ["test_model_compile.py", "test_model_accuracy.py", "test_model_eight_bit.py", "test_vae_memory.py"]
 COMPILER += ["test_model_eight_bit_attention.py", "test_loader_experts.py", "test_loader_checkpoint.py", "test_nf4.py"]
 COMPILER += ["test_comfy_formats.py", "test_own_format.py", "test_vae_convolution.py", "test_choice.py", "test_fuzz.py"]
@@ -99,8 +103,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object | 
 
     class Together(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            file = super()._split_scope(nodeid)
-            return next((names[0] for names in (BROWSER, SCRIPTS, COMPILER) if Path(file).name in names), file)
+            file = Path(super()._split_scope(nodeid))
+            own = str(file) if file.name in APART or "host" not in file.parts else "host"
+            return next((names[0] for names in (BROWSER, SCRIPTS, COMPILER) if file.name in names), own)
 
     return Together(config, log)
 

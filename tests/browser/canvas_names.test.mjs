@@ -73,9 +73,13 @@ inBothRenderers((it, vue) => {
   });
 
   it.both("the experts' labels are words on the screen", async (page) => {
-    const texts = vue ? await seenTexts(page) : await drawnTexts(page);
-    for (const level of LEVELS) assert.ok(texts.includes(`${level} expert`), JSON.stringify(texts));
-    assert.deepEqual(texts.filter((text) => /^[a-z]+_[a-z_]+$/.test(text)), []);
+    await addLoader(page, false);
+    await settle(page);
+    await eventually(async () => {
+      const texts = vue ? await seenTexts(page) : await drawnTexts(page);
+      for (const level of LEVELS) assert.ok(texts.includes(`${level} expert`), JSON.stringify(texts));
+      assert.deepEqual(texts.filter((text) => /^[a-z]+_[a-z_]+$/.test(text)), []);
+    });
   });
 
   it.both("no field or socket of any of the nodes is labelled by its id", async (page) => {

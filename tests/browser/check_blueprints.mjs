@@ -1,8 +1,9 @@
-// node check_blueprints.mjs URL '{"vue": false, "blueprints": {"title": {"widget": value}}, "path": "..."}' -> a JSON line each
-import { apiPrompt, openCanvas, run, settle, videos } from './canvas.mjs'
+// node check_blueprints.mjs URL '[{"vue": false, "blueprints": {"title": {"widget": value}}, "path": "..."}, ...]' -> a JSON line
+// for each blueprint, of one renderer after the other
+import { apiPrompt, drawIn, openCanvas, run, settle, videos } from './canvas.mjs'
 
 const [url, request] = process.argv.slice(2)
-const { vue, blueprints, path } = JSON.parse(request)
+const wishes = JSON.parse(request)
 
 /** Choose a blueprint in the node library, as people do, and put it on the empty canvas of a new workflow: on one that was
  * cleared, nodes of the same number have the values of those before. */
@@ -50,17 +51,23 @@ const complete = (page, values, flight) => page.evaluate(([wished, editor]) => {
   whole.connect(0, add('SaveVideo', [1000, 100]), 0)
 }, [values, flight])
 
-const { page, errors, close } = await openCanvas(url, { vue, viewport: { width: 1440, height: 900 } })
+const { page, errors, close } = await openCanvas(url, { vue: wishes[0].vue, viewport: { width: 1440, height: 900 } })
 page.on('console', (message) => { if (/proxyWidgetMigration/.test(message.text())) errors.push(message.text()) })
-try {
+
+async function check({ vue, blueprints, path }) {
+  await drawIn(page, vue)
   for (const [title, values] of Object.entries(blueprints)) {
     errors.length = 0
     await addFromLibrary(page, title)
     const fresh = await apiPrompt(page)
     await complete(page, values, path)
-    const report = { title, fresh, prompt: await apiPrompt(page), end: await run(page), videos: await videos(page) }
+    const report = { title, vue, fresh, prompt: await apiPrompt(page), end: await run(page), videos: await videos(page) }
     console.log(JSON.stringify({ ...report, errors }))
   }
+}
+
+try {
+  for (const wish of wishes) await check(wish)
 } finally {
   await close()
 }

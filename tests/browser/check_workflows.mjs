@@ -1,14 +1,16 @@
-// node check_workflows.mjs URL '{"vue": false, "files": [...], "templates": [...], "run": [...]}' -> one JSON line per file on
-// stdout; files among `templates` are opened as ComfyUI's template browser opens them
+// node check_workflows.mjs URL '[{"vue": false, "files": [...], "templates": [...], "run": [...]}, ...]' -> one JSON line per file
+// on stdout, of one renderer after the other; files among `templates` are opened as ComfyUI's template browser opens them
 import { readFileSync } from 'node:fs'
 import {
-  loadWorkflow, missingNodes, nodeBoxes, noteHeights, openCanvas, openTemplate, promptWithViews, run, settledBoxes, videos,
+  drawIn, loadWorkflow, missingNodes, nodeBoxes, noteHeights, openCanvas, openTemplate, promptWithViews, run, settledBoxes, videos,
 } from './canvas.mjs'
 
 const [url, request] = process.argv.slice(2)
-const { vue, files, templates = [], run: toRun = [] } = JSON.parse(request)
-const canvas = await openCanvas(url, { vue, viewport: { width: 1440, height: 900 } })
-try {
+const wishes = JSON.parse(request)
+const canvas = await openCanvas(url, { vue: wishes[0].vue, viewport: { width: 1440, height: 900 } })
+
+async function check({ vue, files, templates = [], run: toRun = [] }) {
+  await drawIn(canvas.page, vue)
   for (const file of files) {
     canvas.errors.length = 0
     const saved = JSON.parse(readFileSync(file))
@@ -28,6 +30,10 @@ try {
     }
     console.log(JSON.stringify({ ...report, errors: [...canvas.errors] }))
   }
+}
+
+try {
+  for (const wish of wishes) await check(wish)
 } finally {
   await canvas.close()
 }

@@ -3,12 +3,11 @@
 
 import assert from "node:assert/strict";
 import { after, describe, test } from "node:test";
-import { choose, launch, PATIENCE, ready, settle } from "./canvas.mjs";
+import { choose, launch, PATIENCE, ready, settle, withSecondTry } from "./canvas.mjs";
 
 export const NODE = "LingBotWorldCameraEditor", WIDGET = "LINGBOT_CAMERA_EDITOR";
 export const EDITOR = ".lbw-editor:visible"; // ComfyUI keeps the hidden widgets of graphs that are not shown
 export const LIMIT = { timeout: 2 * PATIENCE }; // of a case, its second try included
-const AGAIN = "passes at a second try only, or not at all: "; // of tests/browser_runner.py
 
 /** A page on an empty graph; errors thrown in it are collected in its `faults`. */
 async function openPage(vue, settings) {
@@ -40,8 +39,8 @@ async function pageOf(vue, settings) {
 
 /**
  * Runs `cases(it, vue)`: `it(name, async (page) => ...)` in one of the two renderers, by turns, with LINGBOT_TESTS=all in both;
- * `it.both(...)`, for what the renderers do differently, always in both. Whatever is thrown in the page fails the case. A case
- * that fails has one more try on a new page, as a loaded machine loses an event once in some thousand; pytest warns of it.
+ * `it.both(...)`, for what the renderers do differently, always in both. Whatever is thrown in the page fails the case. A second
+ * try has a new page.
  */
 export function inBothRenderers(cases, settings) {
   for (const vue of [false, true]) {
@@ -52,16 +51,15 @@ export function inBothRenderers(cases, settings) {
         await body(page);
         assert.deepEqual(page.faults, []);
       };
-      const both = (name, body) => test(name, LIMIT, (context) => once(body).catch(async (error) => {
-        context.diagnostic(`${AGAIN}${name}: ${error.message}`);
+      const tidy = async () => {
         await page?.context().close();
         pages.delete(vue);
         page = undefined;
-        for (const [address, words] of [["queue", { clear: true }], ["interrupt", {}]]) {
+        for (const [address, words] of [["queue", { clear: true }], ["interrupt", {}], ["lingbot_fault", {}]]) {
           await fetch(`${process.env.COMFY_URL}/${address}`, { method: "POST", body: JSON.stringify(words) });
         }
-        await once(body);
-      }));
+      };
+      const both = (name, body) => test(name, LIMIT, withSecondTry(() => once(body), tidy));
       after(() => settings && page?.context().close());
       const it = (...given) => {
         turns += 1;

@@ -2,7 +2,8 @@
 
 import assert from "node:assert/strict";
 import { settle } from "./canvas.mjs";
-import { drag, editorInBothRenderers, middle, moveEnd, near, playhead, pointIn, pointOnTime, savedState, shown } from "./editor.mjs";
+import { drag, editorInBothRenderers, middle, moveEnd, near, playhead, pointIn, pointOnTime, savedState, setText,
+  shown } from "./editor.mjs";
 
 const places = async (page) => (await savedState(page)).keyframes.map(({ frame, position }) => [frame, Number(position[2].toFixed(2))]);
 const status = (editor) => editor.locator(".lbw-status").textContent();
@@ -67,8 +68,9 @@ editorInBothRenderers((it) => {
   });
 
   it("a handle that is dragged while the path plays turns one keyframe", async (page, editor) => {
+    await setText(page, JSON.stringify({ ...await savedState(page), fps: 4 })); // or it may end while a busy machine drags
     await editor.getByRole("button", { name: "Play", exact: true }).click();
-    await page.waitForFunction((output) => Number.parseInt(output.textContent, 10) > 20, await editor.locator("output").elementHandle());
+    await page.waitForFunction((output) => Number.parseInt(output.textContent, 10) > 4, await editor.locator("output").elementHandle());
     await editor.locator("[data-view=top]").evaluate((canvas) => new Promise((resolve) => {
       const pointer = (type, x, y) => canvas.dispatchEvent(new PointerEvent(type, { clientX: x, clientY: y, buttons: 1, pointerId: 1, bubbles: true }));
       const box = canvas.getBoundingClientRect(), scale = box.height / canvas.clientHeight;
@@ -98,7 +100,7 @@ editorInBothRenderers((it) => {
     const frame = await playhead(editor);
     await page.waitForTimeout(300);
     await page.keyboard.press("Enter");
-    assert.deepEqual((await savedState(page)).keyframes.map((key) => key.frame), [0, ...(frame > 0 ? [frame] : []), 80]);
+    assert.deepEqual((await savedState(page)).keyframes.map((key) => key.frame), [0, ...(frame % 80 ? [frame] : []), 80]);
     await page.keyboard.press("Control+z");
     await play.click();
     await editor.locator("[data-view=top]").focus();

@@ -3,8 +3,8 @@
 import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";
 import net from "node:net";
-import { after, afterEach, before, describe, test } from "node:test";
-import { launch, PATIENCE } from "./canvas.mjs";
+import { after, afterEach, before, describe, test as node } from "node:test";
+import { launch, PATIENCE, withSecondTry } from "./canvas.mjs";
 
 const LIMIT = { timeout: 2 * PATIENCE };
 const HELD_BATCHES = Number(process.env.HELD_BATCHES ?? 5); // of frames that come while a key is held
@@ -13,12 +13,15 @@ const HELD_FRAMES = 96; // and so long at 16 a second, however slow the machine 
 let browser;
 before(async () => { browser = await launch("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"); });
 after(() => browser?.close());
-afterEach(() => Promise.all(browser.contexts().map((context) => context.close()))); // one walks at a time
+const tidy = () => Promise.all(browser.contexts().map((context) => context.close())); // one walks at a time
+afterEach(tidy);
+const test = (name, limit, body) => node(name, limit, withSecondTry(body, tidy));
 
 /** A page at the beginning; errors thrown in it, and requests to other hosts, are collected. */
-async function open(size = { width: 1440, height: 900 }, { query = "", script = null, address = process.env.LIVE_URL, ...options } = {}) {
+async function open(size = { width: 960, height: 600 }, { query = "", script = null, address = process.env.LIVE_URL, ...options } = {}) {
   const context = await browser.newContext({ viewport: size, ...options });
   if (script) await context.addInitScript(script);
+  await context.addInitScript(keepNotices);
   context.setDefaultTimeout(PATIENCE);
   const page = Object.assign(await context.newPage(), { faults: [], batches: 0, sent: "" });
   page.on("websocket", (socket) => {
@@ -34,6 +37,22 @@ async function open(size = { width: 1440, height: 900 }, { query = "", script = 
   await page.locator(".pictures button[aria-pressed=true]").waitFor();
   return page;
 }
+
+/** Keeps in the page what is said over the picture, some of it for two seconds only. */
+function keepNotices() {
+  window.notices = [];
+  addEventListener("DOMContentLoaded", () => {
+    const notice = document.querySelector(".notice");
+    new MutationObserver(() => window.notices.push(notice.textContent)).observe(notice, { childList: true });
+  });
+}
+
+/** Waits until words are said over the picture that were not waited for before. */
+const told = (page, words) => page.waitForFunction((wanted) => {
+  const at = window.notices.findIndex((notice) => notice.includes(wanted));
+  window.notices.splice(0, at + 1);
+  return at >= 0;
+}, words);
 
 /** Goes on with Tab until an element has the focus. */
 async function tabTo(page, selector) {
@@ -118,7 +137,7 @@ async function leave(page) {
 
 describe("live", () => {
   test("W is held and the walk goes forward", LIMIT, async () => {
-    const page = await open();
+    const page = await open({ width: 1440, height: 900 });
     await walk(page);
     const before = await seen(page);
     await page.keyboard.down("w");
@@ -148,7 +167,7 @@ describe("live", () => {
     await answered(page);
     way.silence();
     const silent = Date.now();
-    await page.waitForFunction(() => document.querySelector(".notice").textContent.includes("connection is lost"));
+    await told(page, "connection is lost");
     const begun = page.batches, [x, , z] = await place(page);
     while (page.batches < begun + HELD_BATCHES) await page.waitForTimeout(50);
     console.log(`# taken up after ${Math.round((Date.now() - silent) / 100) / 10} s`);
@@ -156,7 +175,7 @@ describe("live", () => {
       const [right, , ahead] = await place(page);
       moved = Math.hypot(right - x, ahead - z) > 0.05;
     }
-    assert.ok(await page.locator(".notice", { hasText: "connection is lost" }).isHidden());
+    await page.locator(".notice", { hasText: "connection is lost" }).waitFor({ state: "hidden" });
     await page.keyboard.up("j");
     await leave(page);
   });
@@ -182,7 +201,7 @@ describe("live", () => {
     await page.locator(".bar .refresh").tap();
     await page.locator(".bar [name=prompt]").fill("a maze at night");
     await page.locator(".bar [type=submit]").tap();
-    await page.locator(".notice", { hasText: "Now: a maze at night" }).waitFor();
+    await told(page, "Now: a maze at night");
     assert.match(page.sent, /refresh\xc3/, "at once was not asked for");
     assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= 390));
     await leave(page);
@@ -213,8 +232,12 @@ describe("live", () => {
     await page.keyboard.down("j");
     for (const begun = page.batches; page.batches < begun + HELD_BATCHES;) await page.waitForTimeout(50);
     while (`${await seen(page)}` === `${before}`) await page.waitForTimeout(50); // decoded frames come later
-    const { format, frames_a_second: rate } = await measures(page);
-    assert.ok(format === "h264" && rate > 0, `${format} ${rate}`);
+    let measured = await measures(page);
+    while (!(measured.frames_a_second > 0)) { // a busy machine has half a second without a frame
+      await page.waitForTimeout(200);
+      measured = await measures(page);
+    }
+    assert.equal(measured.format, "h264");
     await leave(page);
   });
 
@@ -292,7 +315,7 @@ describe("live", () => {
     await page.keyboard.press("Enter");
     await page.locator(".stage[data-seen]").waitFor();
     await page.keyboard.press("Space");
-    await page.locator(".notice", { hasText: "Paused" }).waitFor();
+    await told(page, "Paused");
     await page.keyboard.press("Space");
     await page.locator(".notice", { hasText: "Paused" }).waitFor({ state: "hidden" });
     await page.keyboard.press("Backspace");
@@ -300,7 +323,7 @@ describe("live", () => {
     await page.keyboard.press("Control+A");
     await page.keyboard.type("a blue room");
     await page.keyboard.press("Enter");
-    await page.locator(".notice", { hasText: "Now: a blue room" }).waitFor();
+    await told(page, "Now: a blue room");
     await page.keyboard.down("w");
     await page.keyboard.press("o");
     await page.keyboard.up("w");
@@ -332,12 +355,12 @@ describe("live", () => {
       await page.click(part);
       assert.equal(await page.evaluate(() => document.activeElement.tagName), "CANVAS", part);
     }
-    await page.locator(".notice", { hasText: "has no full screen" }).waitFor();
+    await told(page, "has no full screen");
     const refused = (route) => route.fulfill({ status: 409, body: "no space is left" });
     await page.route("**/walk/state?*", refused);
     await page.click(".menu summary");
     await page.click("[data-save=state]");
-    await page.locator(".notice", { hasText: "This cannot be saved: no space is left" }).waitFor();
+    await told(page, "This cannot be saved: no space is left");
     await page.keyboard.down("w");
     for (const begun = page.batches; page.batches < begun + 24;) await page.waitForTimeout(50);
     await page.keyboard.up("w");
@@ -403,10 +426,10 @@ describe("live", () => {
       return document.querySelector(".notice").textContent;
     });
     assert.match(said, /^The prompt is not sent/);
-    await page.locator(".notice", { hasText: "was not sent. Send it again" }).waitFor();
+    await told(page, "was not sent. Send it again");
     assert.equal(await page.inputValue(".bar [name=prompt]"), "a maze at night");
     await page.click(".bar [type=submit]");
-    await page.locator(".notice", { hasText: "Now: a maze at night" }).waitFor();
+    await told(page, "Now: a maze at night");
     await page.evaluate(async () => {
       const { pack } = await import("./live/msgpack.mjs");
       window.socket.onmessage({ data: pack({ type: "error", content: "the walk is over: nobody came back" }).buffer });
@@ -422,20 +445,21 @@ describe("live", () => {
     const [late, soon] = (await Promise.all([4, 2].map(picture))).map((bytes) => bytes.toString("latin1"));
     const gives = [];
     await page.route(/example.[34]$/, async (route) => { await new Promise((give) => { gives.push(give); }); await route.continue(); });
+    const give = async () => { while (!gives.length) await page.waitForTimeout(20); gives.pop()(); };
     const button = (number) => page.locator(".pictures button").nth(number);
     const second = page.locator(".pictures button:nth-child(3)[aria-pressed=true]");
     await button(3).click();
     await button(2).click();
     await second.waitFor();
     const came = page.waitForEvent("requestfinished");
-    gives.pop()();
+    await give();
     await came;
     await page.waitForTimeout(200); // in which it would be chosen
     assert.ok(await second.isVisible());
     await button(4).click();
     await page.click("[data-command=go]");
     assert.ok(await page.isVisible(".begin"));
-    gives.pop()();
+    await give();
     while (!page.sent.includes("init")) await page.waitForTimeout(50);
     assert.ok(page.sent.includes(late) && !page.sent.includes(soon));
     await page.locator(".begin").waitFor({ state: "hidden" });

@@ -10,7 +10,6 @@ import time
 
 import pytest
 import torch
-from comfy_server import ComfyServer, Host
 from lingbot_world.headless.command.cli import main
 from lingbot_world.headless.process.starting import let_waiting_threads_sleep
 from lingbot_world.pipeline import threads
@@ -41,17 +40,6 @@ def test_what_the_user_has_chosen_stays(choice, monkeypatch):
     monkeypatch.setenv(choice, "1000")
     let_waiting_threads_sleep()
     assert {os.environ[name] for name in CHOICES if name in os.environ} == {"1000"}
-
-
-@pytest.mark.host
-def test_comfyui_on_a_cpu_lets_them_sleep(comfy_host: Host, tmp_path, monkeypatch):
-    for name in CHOICES:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("OMP_DISPLAY_ENV", "VERBOSE")
-    with ComfyServer(comfy_host, tmp_path) as server:
-        log = server.log()
-    assert SLEEPING in log
-    assert "PRESTARTUP FAILED" not in log
 
 
 class Busy:

@@ -1,5 +1,7 @@
 """LingBot-World Rollout on a real ComfyUI: equal to the official runs and to the command, and well-behaved."""
 
+import os
+
 import pytest
 from host_runner import Report, run_checks
 from lingbot_world.headless.options import GenerateOptions
@@ -26,7 +28,8 @@ def found(comfy_host, toy_package, tmp_path_factory) -> Report:
 
 
 def test_the_latents_are_the_official_ones(found):
-    assert len(found["golden"]) == 12
+    assert len(found["golden"]) == (12 if os.environ.get("LINGBOT_TESTS") == "all" else 6)
+    assert {name.split()[-1] for name in found["golden"]} == {"True", "False"}
     assert max(found["golden"].values()) < 1
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from comfy_server import ComfyServer, FailedPromptError, RejectedPromptError
-from comfy_tree import PACK, Host
+from comfy_tree import PACK
 from lingbot_world.camera import action_embedding, actions_from_keys, camera_embedding
 from lingbot_world.camera.formats import write_camera
 from lingbot_world.camera.moves import path_from_editor, path_from_keys, path_from_load3d, preset_path
@@ -302,21 +301,6 @@ def measured(camera: dict, images: list, **more) -> dict:
     options = {"every": 0, "width": 800, "height": 500}
     asked = node("LingBotWorldMeasureCamera", images=images, camera=["camera", 0], **options)
     return {"camera": camera, "measure": asked, "report": node("PreviewAny", source=["measure", 1]), **more}
-
-
-def test_a_missing_opencv_is_said_on_the_node_before_anything_runs(comfy_host, tmp_path):
-    if has_opencv(comfy_host):
-        pytest.skip("ComfyUI's Python has OpenCV: nothing is missing")
-    black = node("EmptyImage", width=64, height=48, batch_size=9, color=0)
-    with (
-        ComfyServer(comfy_host, tmp_path) as bare,
-        pytest.raises(RejectedPromptError, match="-m pip install --upgrade opencv-python-headless"),
-    ):
-        bare.queue(measured(preset("pan_left", 9), ["black", 0], black=black))
-
-
-def has_opencv(host: Host) -> bool:
-    return subprocess.run([str(host.python), "-c", "import cv2"], capture_output=True).returncode == 0
 
 
 def test_a_video_is_measured_and_drawn(server):

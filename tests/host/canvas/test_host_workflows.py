@@ -212,22 +212,30 @@ def runs_in(renderer: str) -> list[str]:
     return NAMES if os.environ.get("LINGBOT_TESTS") == "all" else NAMES[renderer == "vue" :: 2]
 
 
-@pytest.fixture(scope="module", params=["classic", "vue"])
-def canvas_reports(request, server, tmp_path_factory) -> dict[str, dict]:
+@pytest.fixture(scope="module")
+def seen_on_the_canvas(server, tmp_path_factory) -> dict[str, dict[str, dict]]:
     """What a browser sees of each workflow, in the classic renderer and in Nodes 2.0; `<name>-toy` is run, `<name>-api`
     is the API file, which the front-end reads the same way for both, and so only once."""
-    files, run = [CANVAS_FILES[name] for name in NAMES], runs_in(request.param)
-    toys = [tmp_path_factory.mktemp(request.param) / f"{name}-toy.json" for name in run]
-    for name, toy in zip(run, toys, strict=True):
-        toy.write_text(json.dumps(as_toy_canvas(name)), encoding="utf-8")
-    toys.append(toys[0].with_name("earlier.json"))
-    toys[-1].write_text(json.dumps(saved_earlier()), encoding="utf-8")
-    api = [API / f"{name}.json" for name in NAMES] if request.param == "classic" else []
-    wish = {"vue": request.param == "vue", "files": [*map(str, files + api + toys)]}
-    wish |= {"templates": [*map(str, files)], "run": [*map(str, toys)]}
-    reports = run_script("check_workflows.mjs", server.url, json.dumps(wish))
+    files, api = [CANVAS_FILES[name] for name in NAMES], [API / f"{name}.json" for name in NAMES]
     names = {str(path): name for name, path in CANVAS_FILES.items()} | {str(path): f"{path.stem}-api" for path in api}
-    return {names.get(report["file"], Path(report["file"]).stem): report for report in reports}
+    wishes, kinds = [], ("classic", "vue")
+    for renderer in kinds:
+        folder, run = tmp_path_factory.mktemp(renderer), runs_in(renderer)
+        toys = [folder / f"{name}-toy.json" for name in run] + [folder / "earlier.json"]
+        for toy, made in zip(toys, [*map(as_toy_canvas, run), saved_earlier()], strict=True):
+            toy.write_text(json.dumps(made), encoding="utf-8")
+        opened = files + (api if renderer == "classic" else []) + toys
+        wish = {"files": opened, "templates": files, "run": toys}
+        wishes.append({"vue": renderer == "vue"} | {key: [*map(str, paths)] for key, paths in wish.items()})
+    reports = run_script("check_workflows.mjs", server.url, json.dumps(wishes))
+    by_name = [(report["vue"], names.get(report["file"], Path(report["file"]).stem), report) for report in reports]
+    return {kind: {name: report for vue, name, report in by_name if vue is (kind == "vue")} for kind in kinds}
+
+
+@pytest.fixture(scope="module", params=["classic", "vue"])
+def canvas_reports(request, seen_on_the_canvas) -> dict[str, dict]:
+    """Those of one renderer."""
+    return seen_on_the_canvas[request.param]
 
 
 def saved_earlier() -> dict:

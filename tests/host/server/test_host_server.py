@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import av
 import numpy as np
 import pytest
 from comfy_server import ComfyServer, Run
-from comfy_tree import Host
 from PIL import Image
 from safetensors.torch import load_file
 from toy_prompt import TOY_FRAMES, TOY_HEIGHT, TOY_WIDTH, ToyPrompt, toy_prompt
@@ -126,25 +124,3 @@ def test_interrupt_ends_within_a_step_and_the_next_prompt_runs(comfy_server, toy
     assert run.interrupted
     assert run.progress(sampler)[-1][0] <= 20
     assert comfy_server.queue(toy).files(comfy_server.base / "output")
-
-
-@pytest.fixture
-def exact_server(comfy_host: Host, comfy_base: Path, monkeypatch) -> Iterator[ComfyServer]:
-    """A server whose C library returns large blocks at once; by itself it keeps tens of MB, or not, by chance."""
-    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "131072")
-    with ComfyServer(comfy_host, comfy_base) as server:
-        yield server
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
-def test_prompts_do_not_grow_the_server(exact_server, toy):
-    def after(count: int) -> int:
-        for _ in range(count):
-            exact_server.queue(toy.set(SAMPLER, seed=random.randrange(2**32)))
-        return exact_server.anonymous_bytes()
-
-    # Frames large enough to be seen, if they stayed.
-    toy = toy.set("LingBotWorldPrepareImage", width=96, height=64).set(SAMPLER, steps=2)
-    settled = after(3)
-    assert after(6) < settled * 1.01  # 6 MB: a video has 6 MB a prompt

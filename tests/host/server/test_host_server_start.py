@@ -9,12 +9,13 @@ import random
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from comfy_server import PACK_NAME, ComfyServer
+from comfy_server import PACK_NAME, ComfyServer, RejectedPromptError
 from comfy_tree import PACK, Host
 from lingbot_world import __version__
 from lingbot_world.toy import write_toy_package as write_random_toy
@@ -55,6 +56,7 @@ def find_on_another_core(name, location=None, **options):
 
 importlib.util.spec_from_file_location = find_on_another_core
 """
+CHOICES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 LACKING = {
     "camera/make": "comfy_api.latest.io.Load3DCamera",
     "camera/export": "comfy_api.latest.io.Load3DCamera",
@@ -79,7 +81,9 @@ def without_all_rights(host: Host, folder: Path) -> Host:
 @pytest.fixture(scope="module")
 def untidy(comfy_host: Host, tmp_path_factory) -> Iterator[ComfyServer]:
     """A server with two copies of the pack, a file in its input folder, and folders that nobody may look into: a drive
-    that is mounted as models/lingbot_world has a `lost+found` of root's."""
+    that is mounted as models/lingbot_world has a `lost+found` of root's. It has no OpenCV of the tests. Its libgomp
+    prints its settings, and its C library returns large blocks at once; by itself it keeps tens of MB, or not, by
+    chance."""
     base = tmp_path_factory.mktemp("untidy")
     for name in ("input", "custom_nodes"):
         (base / name).mkdir()
@@ -91,12 +95,17 @@ def untidy(comfy_host: Host, tmp_path_factory) -> Iterator[ComfyServer]:
     for folder in closed:
         folder.mkdir(parents=True)
         folder.chmod(0)
-    try:
-        with ComfyServer(without_all_rights(comfy_host, base), base) as server:
-            yield server
-    finally:
-        for folder in closed:
-            folder.chmod(0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in CHOICES:
+            patch.delenv(name, raising=False)
+        patch.setenv("OMP_DISPLAY_ENV", "VERBOSE")
+        patch.setenv("MALLOC_MMAP_THRESHOLD_", "131072")
+        try:
+            with ComfyServer(without_all_rights(comfy_host, base), base) as server:
+                yield server
+        finally:
+            for folder in closed:
+                folder.chmod(0o755)
 
 
 def test_of_two_copies_one_works_and_the_log_names_both(untidy):
@@ -118,6 +127,45 @@ def test_a_folder_that_nobody_may_look_into_costs_no_other(untidy):
     assert info["LingBotWorldLoadExperts"]["input"]["required"]["package"][1]["options"][0] == "toy"
     closed = untidy.base / "models" / "lingbot_world" / "lost+found"
     assert f"{closed}: Permission denied; files there are not listed" in untidy.log()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="libgomp is the OpenMP of Linux")
+def test_openmps_waiting_threads_sleep_on_a_cpu(untidy):
+    assert "GOMP_SPINCOUNT = '0'" in untidy.log()
+    assert "PRESTARTUP FAILED" not in untidy.log()
+
+
+def test_a_missing_opencv_is_said_on_the_node_before_anything_runs(comfy_host: Host, untidy):
+    if subprocess.run([str(comfy_host.python), "-c", "import cv2"], capture_output=True).returncode == 0:
+        pytest.skip("ComfyUI's Python has OpenCV: nothing is missing")
+    move = {"preset": "pan_left", "frames": 9, "amount": 0, "easing": "linear", "radius": 4, "shake": 0, "seed": 0}
+    asked = {"images": ["black", 0], "camera": ["path", 0], "every": 0, "width": 800, "height": 500}
+    nodes = {
+        "path": ("LingBotWorldCameraPreset", move | {"fov_deg": 79}),
+        "black": ("EmptyImage", {"width": 64, "height": 48, "batch_size": 9, "color": 0}),
+        "measure": ("LingBotWorldMeasureCamera", asked),
+        "report": ("PreviewAny", {"source": ["measure", 1]}),
+    }
+    with pytest.raises(RejectedPromptError, match="-m pip install --upgrade opencv-python-headless"):
+        untidy.queue({key: {"class_type": kind, "inputs": inputs} for key, (kind, inputs) in nodes.items()})
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+def test_prompts_do_not_grow_the_server(untidy):
+    package = untidy.base / "models/lingbot_world/toy"
+    (package / "loras").chmod(0o755)
+    shutil.copy(package / "example/image.png", untidy.base / "input/example.png")
+
+    def after(count: int) -> int:
+        for _ in range(count):
+            untidy.queue(toy.set("LingBotWorldSampler", seed=random.randrange(2**32)))
+        return untidy.anonymous_bytes()
+
+    # Frames large enough to be seen, if they stayed.
+    toy = toy_prompt().set("LingBotWorldPrepareImage", width=96, height=64).set("LingBotWorldSampler", steps=2)
+    settled = after(3)
+    assert after(6) < settled * 1.01  # 6 MB: a video has 6 MB a prompt
 
 
 def test_the_start_imports_no_other_package_and_no_model(comfy_host: Host):
