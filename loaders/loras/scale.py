@@ -58,7 +58,8 @@ FIELDS = (
     Field(
         (*PACKED, "config", "metadata"),
         "applied",
-        "Objects with the fields above, in the header as JSON; diffusers writes the first key.",
+        "Objects with the fields above, in the header as JSON; diffusers writes the first key. In other objects only "
+        "names such as lora_alpha and network_dim count.",
     ),
     Field(
         ("NAME.json", "NAME_config.json", *OTHER_SIDES),
@@ -70,6 +71,7 @@ FIELDS = (
 _MODEL = r"(?:(?:transformer|unet|diffusion_model|dit|model)\.)?"
 _OWNER = r"(?:(?:ss|lora|network|adapter|peft|use)_)"
 _PART = re.compile(rf"{_MODEL}(?:({_OWNER}*)(alpha|rank|r|scale|scaling|rs_?lora|rank_stabilized)|({_OWNER}+)(dim))$")
+_OWN = re.compile(r"(?:lora|network)_(?:alpha|rank|dim|scale|scaling)$")
 _OBJECT = re.compile(r"(?:config|metadata)$|.*(?:lora|adapter|network|peft)")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _KNOWN = {ALPHA, RANK, SCALE, BY_ROOT, *PATTERNS, *REFUSED, "init_lora_weights", "peft_type"}
@@ -163,14 +165,21 @@ class _Value(NamedTuple):
 
 
 def _values(stated: Mapping[str, Any], where: str) -> list[_Value]:
-    """Return the values in a header or a JSON file that concern a LoRA's kind or scale. Values in nested objects, such
-    as adapter_config, are included. Raises CheckpointError for an object under a key of PACKED that is not JSON.
-    `stated`: the content of the header or file. `where`: its name in errors."""
+    """Return the values in a header or a JSON file that concern a LoRA's kind or scale.
+
+    Values in nested objects, such as adapter_config, are included. In an object whose key names no LoRA, only values
+    such as lora_alpha are. Raises CheckpointError for an object under a key of PACKED that is not JSON. `stated`: the
+    content of the header or file. `where`: its name in errors.
+    """
     objects = {key: _parse(value) for key, value in stated.items() if _OBJECT.match(key)}
     if broken := next((key for key in PACKED if isinstance(objects.get(key), str) and objects[key]), None):
         raise CheckpointError(f"{where}: {broken} is not JSON: {objects[broken]!r:.40}")
     pairs = [(key, value, False) for key, value in stated.items()]
     pairs += [(*pair, True) for each in objects.values() if isinstance(each, Mapping) for pair in each.items()]
+    others = [_parse(value) for key, value in stated.items() if key not in objects]
+    pairs += [
+        pair + (True,) for each in others if isinstance(each, Mapping) for pair in each.items() if _OWN.match(pair[0])
+    ]
     found = []
     for key, value, packed in pairs:
         match = _PART.match(_HUMP.sub("_", key).lower())

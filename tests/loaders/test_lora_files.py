@@ -124,6 +124,7 @@ HEADERS = {
     "kohya": {"ss_network_alpha": "16", "ss_network_dim": "4"},
     "diffusers": {"lora_adapter_metadata": json.dumps({"transformer.r": 4, "transformer.lora_alpha": 16})},
     "packed": {"adapter_config": json.dumps({"r": 4, "lora_alpha": 16})},
+    "another object": {"training": json.dumps({"lora_alpha": 16, "rank": 8, "steps": 10})},
     "config": {"config": json.dumps({"rank": 4, "alpha": 16})},
     "scale": {"transformer.lora_scale": "4.0"},
     "scale and alpha": {"scaling": "4", "network_alpha": "16", "network_dim": "4"},
