@@ -27,11 +27,12 @@ Reward = Callable[[np.ndarray, dict[str, Any]], "float | tuple[float, bool]"]
 class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
     """A walk through a generated world, as a gymnasium environment.
 
-    The observation is the last frame of a chunk of video, uint8 [H, W, 3]. `info` has four items:
+    The observation is the last frame of a chunk of video, uint8 [H, W, 3]. `info` has these items:
     pose: the camera-to-world pose of this frame, float64 [4, 4].
     seconds: the length of the video so far.
     chunk: the index of the chunk.
     latent_frame: the index of the chunk's first latent frame.
+    action: the action that was held from this latent frame to the end of the chunk; absent after `reset`.
 
     Successive environments with the same arguments share one model, unless an argument is unhashable, such as an image
     in memory. `unwrapped.session` has methods to change prompts and events.
@@ -102,6 +103,7 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
         `reset`."""
         act(self.session, self.action_space, action)
         seen, info = self._chunk()
+        info["action"] = action
         reward = 0.0 if self._reward is None else self._reward(seen, info)
         return seen, *_value_and_end(reward), False, info
 

@@ -65,6 +65,7 @@ def test_what_an_action_does_is_in_info(toy_package):
     _, reward, ended, cut, info = env.step(np.array([1, 0, 0], np.float32))
     assert (reward, ended, cut) == (0.0, False, False)
     assert (info["chunk"], info["latent_frame"], info["seconds"]) == (1, 1, 5 / 16)
+    assert info["action"].tolist() == [1, 0, 0]
     assert info["pose"][2, 3] > 0
     env.unwrapped.session.event("rain")
     _, _, _, _, turned = env.step(np.array([0, 1, 0], np.float32))
