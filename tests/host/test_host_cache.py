@@ -46,6 +46,10 @@ def test_whoever_needs_the_memory_gets_it(found):
     assert given == {"load": 0, "hooks": 0, "cleanup": 0, "everything": 0}
 
 
+def test_comfyui_has_its_own_number_of_threads_after_a_run(found):
+    assert found["threads_of_a_run"] == [1, 2]
+
+
 def test_nothing_is_held_after_an_error_or_an_interrupt(found):
     ends = found["early_ends"]
     assert (ends["error"], ends["interrupt"]) == ("ZeroDivisionError", "InterruptProcessingException")

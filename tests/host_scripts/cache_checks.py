@@ -1,5 +1,7 @@
 """The camera cache inside ComfyUI: it changes nothing, and whoever asks gets its memory back."""
 
+import os
+
 from embed import embed
 
 embed()
@@ -13,6 +15,7 @@ from lingbot_world.model.cache import CameraCache  # noqa: E402
 from lingbot_world.model.memory import camera_cache_bytes  # noqa: E402
 from lingbot_world.nodes.sampling import LingBotWorldGuider, LingBotWorldSampler  # noqa: E402
 from lingbot_world.options import CAMERA_CACHE_MODES  # noqa: E402
+from lingbot_world.pipeline import threads  # noqa: E402
 
 CPU = torch.device("cpu")
 
@@ -141,6 +144,21 @@ def _hooks():
     import comfy.hooks
 
     return comfy.hooks.HookGroup()
+
+
+@check
+def threads_of_a_run():
+    """On a CPU a run takes the threads that it chooses, and ComfyUI has its own number afterwards."""
+    (high, _), own, quota = experts(NF4), torch.get_num_threads(), threads._quota
+    named, threads._quota = os.environ.pop("OMP_NUM_THREADS", "1"), lambda: 1
+    torch.set_num_threads(2)
+    high.pre_run()
+    during = torch.get_num_threads()
+    high.cleanup()
+    found = during, torch.get_num_threads()
+    os.environ["OMP_NUM_THREADS"], threads._quota = named, quota
+    torch.set_num_threads(own)
+    return found
 
 
 @check
