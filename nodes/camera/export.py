@@ -57,7 +57,7 @@ class LingBotWorldExport3D(io.ComfyNode):
                 io.Load3DCamera.Output(
                     "camera_info",
                     display_name="first camera",
-                    tooltip="A view from behind the first exported frame's camera, for the preview's camera_info.",
+                    tooltip="A view from above and behind the first exported camera, for the preview's camera_info.",
                 ),
                 io.String.Output("report", tooltip="The counts, and a line for each second of the video."),
             ],
