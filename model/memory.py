@@ -32,22 +32,25 @@ def activation_bytes(
     camera: bool = True,
     keys: int | None = None,
 ) -> int:
-    """Return the peak memory of a forward in bytes, without the stored weights.
+    """Return the peak GPU memory of a forward in bytes, without the stored weights.
 
-    `frames`, `height` and `width` are the size of the latent. `keys` is the number of tokens to which the latent's
-    tokens attend; None means the latent's own number. `batch` is the number of prompts. If `camera` is True, the
-    prompts share one camera.
+    frames, height, width: the size of the latent.
+    precision: the dtypes, the number formats and the number of processes.
+    batch: the number of prompts.
+    camera: True if the model gets a camera, which all prompts share.
+    keys: the number of tokens to which the latent's tokens attend; None means the latent's own number.
 
     The result includes the residual stream, the camera's tokens, RoPE tables, prompts and modulation. It also includes
-    decoded weights and the part of a block that needs the most memory. Stored weights in the compute dtype need no
-    decoding, so for them the result is up to 0.3 GB too high. Inputs, output, camera cache and GEMM workspaces are not
-    included.
+    decoded weights and the part of a block that needs the most memory. Inputs, output, camera cache and GEMM workspaces
+    are not included.
 
-    If `precision` has several processes, they share the tokens, and the result is for one process. With matrix products
-    in 8 bits, decoded weights have one byte a value.
+    Decoded weights are counted even if the stored weights already have the compute dtype and need no decoding. The
+    result is then up to 0.3 GB too high. With matrix products in 8 bits, decoded weights have one byte a value.
 
-    For 8-bit attention the result assumes kernels that take q, k and v in 16 bits. Other kernels need less memory. With
-    them the additions of all batch elements are deferred, and the result includes this memory.
+    Several processes share the tokens, and the result is for one process.
+
+    For 8-bit attention the result is an upper limit for all kernels. It includes q, k and v in 16 bits, which only some
+    kernels take. It also includes deferred additions of all batch elements, which only occur with the other kernels.
     """
     dtype, arithmetic, processes = precision.dtype, precision.arithmetic, precision.processes
     whole, size = token_count(frames, height, width), dtype.itemsize
@@ -104,12 +107,14 @@ def decoded_bytes(config: ModelConfig, dtype: torch.dtype, arithmetic: Arithmeti
 def _self_attention(config: ModelConfig, tokens: int, keys: int, precision: Precision) -> int:
     """Return the peak memory of a self-attention in bytes: four weights, and the larger of two phases.
 
-    The first phase computes q, k and v of the `tokens` tokens. The second phase holds q, k and v, the result, and the
-    softmax's fp32 sums. If the keys are split (attention/exact.py), each part has a result. `precision` has the dtypes
-    and the number of processes.
+    `tokens` is the number of this process's tokens, and `keys` the number of tokens to which they attend. `precision`
+    has the dtypes and the number of processes.
 
-    In 8 bits the second phase also holds quantized copies of q, k and v. The result is in 8 bits until it overwrites q
-    at the end.
+    The first phase computes q, k and v. The second phase holds q, k and v, the result, and the softmax's fp32 sums. If
+    attention/exact.py processes the keys in parts, the second phase holds one result for each part.
+
+    With 8-bit attention the second phase also holds quantized copies of q, k and v. The result is in 8 bits until it
+    overwrites q at the end.
     """
     arithmetic, size, dim = precision.arithmetic, precision.dtype.itemsize, config.dim
     eight_bit, row = precision.attention == "8bit", tokens * dim * size
@@ -126,10 +131,10 @@ def _self_attention(config: ModelConfig, tokens: int, keys: int, precision: Prec
 
 
 def _feed_forward(config: ModelConfig, tokens: int, size: int, arithmetic: Arithmetic) -> int:
-    """Return the peak memory of a feed-forward in bytes: two weights, and the input and output of one of its layers.
+    """Return the peak memory of a feed-forward in bytes: two weights, and one layer's input and output.
 
-    `size` is the size in bytes of a number in the compute dtype, and `arithmetic` the number format of the products. In
-    8 bits the second layer's input exists in 16 bits and in 8 bits.
+    `size` is the size in bytes of a number in the compute dtype, and `arithmetic` the number format of the products.
+    With an 8-bit format, the second layer's input exists in 16 bits and in 8 bits at the same time.
     """
     dim, ffn_dim, tokens = config.dim, config.ffn_dim, min(tokens, FFN_TOKENS)
     weights = _weight(dim, ffn_dim, size, arithmetic) + _weight(ffn_dim, dim, size, arithmetic)
@@ -151,10 +156,11 @@ def _camera_stage(config: ModelConfig, tokens: int, size: int, arithmetic: Arith
 
 
 def _product(dim: int, tokens: int, out_dim: int, arithmetic: Arithmetic) -> int:
-    """Return the memory in bytes that a matrix product in 8 bits needs besides its result; 0 for other formats.
+    """Return the extra memory in bytes that a matrix product in 8 bits needs besides its result.
 
-    The product multiplies [tokens, dim] by a weight [out_dim, dim]. It holds the quantized input with a scale for each
-    token. An int8 product also holds int32 sums of up to PRODUCT_TOKENS tokens.
+    The product multiplies an input [tokens, dim] by a weight [out_dim, dim]. The extra memory is the quantized input
+    with a scale for each token. An int8 product also holds int32 sums of up to PRODUCT_TOKENS tokens. For an
+    `arithmetic` that is not in 8 bits, the result is 0.
     """
     if arithmetic not in DTYPES:
         return 0

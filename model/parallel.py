@@ -20,9 +20,10 @@ from ..errors import InputError
 from .config import ModelConfig
 
 Between = Callable[..., None]
-"""The type of a function that takes functions without parameters.
+"""The type of a function that runs the actions passed to it: functions without parameters.
 
-It calls them at once, or, while CUDA graphs are recorded, adds them to the replay between two graphs.
+It normally calls the actions at once. While CUDA graphs are recorded, it only adds the actions to the replay, which
+calls them between two graphs.
 """
 
 # torch before 2.13 has the second name only
@@ -120,11 +121,10 @@ WHOLE_VIDEO = WholeVideo()
 class TokenShare(WholeVideo):
     """One process's share of the tokens of a forward.
 
-    `tokens` is the number of all tokens, and `length` the number of tokens in a share. `length` includes padding with
-    zeros, and is the same for all processes.
-
-    `frames` is the slice of the latent's frames that contain this share. `within` is the slice of these frames' tokens
-    that forms the share.
+    tokens: the number of all tokens.
+    frames: the slice of the latent's frames that contain tokens of this share.
+    within: the slice of this share among the tokens of `frames`.
+    length: the number of tokens in a share. It is the same for all processes, and includes padding with zeros.
     """
 
     parallel: SequenceParallel
@@ -158,7 +158,7 @@ class TokenShare(WholeVideo):
     def to_heads(self, q_k_v: Iterator[Tensor]) -> list[Tensor]:
         """Return q, k and v [tokens, dim / processes]: all tokens, but only this process's heads.
 
-        The arguments are q, k and v [length, dim] of this process's tokens with all heads. Each is exchanged with the
+        `q_k_v` yields q, k and v [length, dim]: this process's tokens with all heads. Each tensor is exchanged with the
         other processes while the next one is computed.
         """
         exchanges: list[Exchange] = []
@@ -184,8 +184,9 @@ class TokenShare(WholeVideo):
     def recorded_by(self, between: Between) -> AbstractContextManager[None]:
         """Return a context for recording a forward as CUDA graphs, in which the exchanges of data are not recorded.
 
-        Functions that start an exchange or wait for it are passed to `between`. It ends the current graph, adds them to
-        the replay, and starts the next graph. The exchange buffers stay allocated for replays.
+        Functions that start an exchange or wait for it are passed to `between`. This function ends the current graph,
+        adds the passed functions to the replay, and starts the next graph. The exchange buffers stay allocated for
+        replays.
         """
         return self.parallel.exchanges.recorded_by(between)
 
@@ -231,7 +232,7 @@ class Exchanges:
         self._turn: Iterator[int] | None = None
 
     def of(self, parts: Tensor) -> Exchange:
-        """Return an exchange that sends the tensor `parts` [processes, ...]."""
+        """Return an exchange, not yet started, that will send the tensor `parts` [processes, ...]."""
         if self._turn is None:
             sent = parts.contiguous()
             return Exchange(sent, torch.empty_like(sent), self._group)

@@ -36,10 +36,10 @@ BY_SAMPLERS = (BY_ROLLOUT - {EVENTS}) | {
     "clip_start_percent",
     "clip_end_percent",
 }
-"""The keys of a prompt's dict in a CONDITIONING that have an effect.
+"""The keys of a prompt's dict in a CONDITIONING that have an effect on sampling.
 
-BY_ROLLOUT is for a rollout (a causal model's video, made chunk by chunk). BY_SAMPLERS is for the samplers of an expert:
-this package's samplers and ComfyUI's own.
+BY_ROLLOUT has the keys that a rollout uses (a causal model's video, made chunk by chunk). BY_SAMPLERS has the keys that
+the samplers of an expert use: this package's samplers and ComfyUI's own.
 """
 OF_COMFYUI = frozenset({"model_conds", "uuid", "prompt_type"})
 """The keys that ComfyUI itself adds to a prompt's dict when it samples."""
@@ -77,9 +77,11 @@ NOT_READ = {
     "noise_concat": "the latent that a node appends to the noise",
     "pooled_output": "the pooled output of a text encoder that is not umt5-xxl",
 }
-"""The keys that only other models read, each with a description for warnings.
+"""The keys of a prompt's dict that this package's experts do not use, each with a description for warnings.
 
-LingBot-World has no layers for these inputs. Warnings report any other unused key under its own name.
+Most of them are for inputs of other models, for which LingBot-World has no layers. A text node's events are read by a
+Rollout node only. These keys are removed from the prompts before sampling. Warnings report any other unused key under
+its own name.
 """
 _PARTS = {
     "area": "an area",
@@ -90,17 +92,19 @@ _PARTS = {
     "default": "a default",
     "strength": "a strength",
 }
-"""The keys that limit a prompt to a region or to some timesteps, each with a description for error messages.
+"""The keys that make a prompt apply only in part, each with a description for error messages.
 
-A rollout (the video of a causal model) rejects a prompt that has one of these keys.
+They limit the prompt to a region or to some timesteps, change its strength, or make it the default for the rest. A
+rollout (the video of a causal model) rejects a prompt that has one of these keys.
 """
 SIDES = {"positive": "the prompt", "negative": "the negative prompt"}
 
 
 def not_read(entries: Iterable[dict], used: Collection[str]) -> list[str]:
-    """Return descriptions of the prompts' keys that have no effect, without duplicates.
+    """Return descriptions of the keys in the prompts' dicts `entries` that have no effect, without duplicates.
 
-    `entries` are the prompts' dicts. A key has an effect if it is in `used`. Keys that ComfyUI adds do not count.
+    A key has an effect if it is in `used`. Keys that ComfyUI itself adds, and a `pooled_output` of None, are not
+    listed.
     """
     keys = (
         key
@@ -131,11 +135,11 @@ def check_text(text: Tensor | None, config: ModelConfig) -> None:
 def text_of_rollout(name: str, prompt: list, config: ModelConfig) -> tuple[list, list[str]]:
     """Return a CONDITIONING reduced to the keys that a rollout (a causal model's video) uses, and a list of warnings.
 
-    The list has a warning about unused keys, or is empty if all keys of `prompt` are used. `name` is the input's name
-    in error messages.
+    The list contains a single warning if `prompt`, the CONDITIONING, has unused keys; otherwise it is empty. The events
+    of `prompt` are removed without a warning. `name` is the input's name in error messages.
 
-    Raises InputError if `prompt` has several prompts, or an embedding of another text encoder. Also raises it if the
-    prompt has a start image or a camera, or applies only to a region or to some timesteps.
+    Raises InputError if the CONDITIONING has several prompts, or an embedding of another text encoder. Also raises it
+    for a prompt with a start image or a camera, and for a prompt with one of the keys in `_PARTS`.
     """
     if len(prompt) != 1 or prompt[0][0].shape[0] != 1:
         raise InputError(f"{name} holds several prompts; a rollout takes one: connect one text node's output")
@@ -160,9 +164,11 @@ def text_of_rollout(name: str, prompt: list, config: ModelConfig) -> tuple[list,
 def events_by_chunk(prompt: list, config: ModelConfig, chunks: int, seconds: float) -> dict[int, Tensor]:
     """Return the prompt embeddings [1, L, D] of a video's events, each by the number of the first chunk that uses it.
 
-    An event is a new prompt from a given second on. The events come from the CONDITIONING `prompt`; without events the
-    dict is empty. A chunk without an entry uses the embedding of the chunk before it. The video has `chunks` chunks of
-    `seconds` seconds each. Raises InputError for an event that no chunk shows.
+    An event replaces the prompt from a given second of the video on. The events come from the CONDITIONING `prompt`;
+    the dict is empty if there are none. A chunk without an entry uses the embedding of the chunk before it. The video
+    has `chunks` chunks of `seconds` seconds each.
+
+    Raises InputError for an event that no chunk shows, and if no event has a start.
     """
     from ...text.events import by_chunk, check_times  # not at the start of ComfyUI: it imports the model
 
@@ -220,14 +226,15 @@ def _video(latent: Tensor) -> str:
 
 
 def check_parts(side: str, entries: list[dict], latent: Tensor, sigmas: Tensor, sampling) -> None:
-    """Raise InputError if, in some step, no prompt of one side (positive or negative) applies to any part of the
-    latent.
+    """Raise InputError if one side has no effect in some step: none of its prompts applies to any part of the latent.
 
-    Also raises it for an area outside of the latent. If the prompts leave only a part of the latent without a prompt,
-    the running node shows a warning.
+    A side is the positive or the negative prompts. If the prompts cover only a part of the latent in some step, the
+    running node shows a warning. Also raises InputError for an area outside of the latent, or in percent of an image.
 
-    `side` is "the prompt" or "the negative prompt". `entries` are the dicts of this side's prompts, with their areas,
-    masks and timestep ranges. `sampling` is the MODEL's model_sampling.
+    side: "the prompt" or "the negative prompt".
+    entries: the dicts of this side's prompts, with their areas, masks and timestep ranges.
+    sigmas: the noise levels of the sampling run, one more than its steps.
+    sampling: the MODEL's model_sampling.
     """
     shares = list(_shares(entries, latent, sigmas[:-1].tolist(), sampling))
     if 0.0 in shares:
@@ -243,9 +250,11 @@ def check_parts(side: str, entries: list[dict], latent: Tensor, sigmas: Tensor, 
 
 
 def _shares(entries: list[dict], latent: Tensor, sigmas: list[float], sampling) -> Iterator[float]:
-    """Yield, for each sigma, the fraction of the latent (0 to 1) that the prompts `entries` cover.
+    """Yield for each sigma the fraction of the latent, from 0 to 1, to which at least one of the prompts `entries`
+    applies.
 
-    `sampling` is the MODEL's model_sampling, which converts timestep ranges to sigmas.
+    `sampling` is the MODEL's model_sampling, which converts timestep ranges to sigmas. Raises InputError for an area
+    outside of the latent, or in percent of an image.
     """
     resolved, size = list(entries), latent.shape[2:]
     areas = [entry["area"] for entry in entries if "area" in entry]

@@ -1,8 +1,8 @@
 """Checks of the graph while ComfyUI validates a prompt, before any node runs.
 
-They find samplers with the wrong kind of model, and Rollout nodes with contradicting inputs. A MODEL link is followed
-back to its loader node, whose class shows the kind of model. `plan_rollout` checks the other inputs of a Rollout node
-when the node runs.
+The checks find samplers with the wrong kind of model, and Rollout nodes with inputs that exclude each other. They
+follow a MODEL link back to its loader node, because the loader's class shows the kind of model. `plan_rollout` checks
+the other inputs of a Rollout node when the node runs.
 """
 
 import re
@@ -30,9 +30,9 @@ OTHER_MODELS = "FLUX", "Chroma"
 def check_rollout() -> None:
     """Raise InputError or CameraError if the Rollout node that ComfyUI is validating cannot run.
 
-    The reasons are: an expert of the base model as its model, no start or contradicting starts of the video, a window
-    too small for its sink and a chunk, and a video or camera path shorter than a chunk. Nothing is checked if no node
-    is being validated.
+    An InputError reports that the model is an expert of the base model, or that the inputs define no start of the video
+    or two different ones. It also reports a window too small for its sink and a chunk. A CameraError reports a video or
+    camera path shorter than a chunk. Nothing is checked if ComfyUI is validating no node.
     """
     try:
         prompt, node = node_in_question()
@@ -56,9 +56,10 @@ def check_rollout() -> None:
 
 
 def check_start(image: bool, latent: bool, state: bool) -> None:
-    """Raise InputError unless the inputs of a Rollout node define how the video starts.
+    """Raise InputError unless the connected inputs of a Rollout node give its video exactly one start.
 
-    `image`, `latent` and `state` are True if the input of this name is connected. A latent excludes the other two.
+    `image`, `latent` and `state` are True if the inputs start_image, start_latent and state are connected. At least one
+    of them must be connected. A latent excludes the other two.
     """
     if latent and (image or state):
         other = "start_image" if image else "state"
@@ -79,10 +80,10 @@ def _is_set(latent_frames: Any) -> bool:
 
 
 def _frames_from_elsewhere(prompt: Prompt, inputs: Mapping[str, Any]) -> int | None:
-    """Return the number of poses of the camera input or the value of a linked `frames` input, whichever is lower.
+    """Return the smaller of two numbers: the poses of the camera input, and the value of a linked `frames` input.
 
-    Return None if both inputs are missing, and if one of them is not known before the run. A number in the `frames`
-    widget is not counted, because ComfyUI itself checks it.
+    If only one of the inputs exists, return its number. Return None if both are missing, or if one of them is not known
+    before the run. A number typed into the `frames` widget is not used, because ComfyUI itself checks it.
     """
     values, lengths = PromptValues(prompt), []
     try:
@@ -137,7 +138,7 @@ def check_steps() -> None:
 
 
 def loader_of(prompt: Prompt, link: Any) -> str | None:
-    """Return the class of the loader node from which the MODEL at a link comes: LOAD_EXPERTS or LOAD_CAUSAL.
+    """Return the class name of the loader node that a MODEL `link` leads back to: LOAD_EXPERTS or LOAD_CAUSAL.
 
     Return None for any other loader. The search passes through nodes with one MODEL input, such as LoRA loaders.
     """

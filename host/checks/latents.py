@@ -15,9 +15,9 @@ from .graph import type_of
 SMALL = 0.01
 """The largest difference between two noise levels that count as equal. A level of at most SMALL counts as no noise."""
 NEARLY_FULL = 0.95
-"""The lowest first sigma at which sampling from an empty latent shows no warning.
+"""The limit of a sampling run's first sigma, below which an empty latent leads to a warning.
 
-It is below 1 because some of ComfyUI's schedules begin a little below 1.
+The limit is below 1 because some of ComfyUI's schedules begin a little below 1.
 """
 _MOST, _SAMPLES = 64, 4096
 _left: dict[bytes, float] = {}
@@ -32,7 +32,7 @@ def remember(latent: Tensor, level: float) -> None:
 
 
 def _fingerprint(latent: Tensor) -> bytes:
-    """Return up to a few thousand values of the latent in fp16 as bytes.
+    """Return bytes that identify a latent: up to a few thousand of its values in fp16.
 
     The precision is fp16 because ComfyUI may convert latents to fp16 between nodes.
     """
@@ -106,7 +106,8 @@ def _going_on(left: float | None, first: float, adds: bool) -> str:
 def ending_words(sigmas: Tensor, whole: bool) -> Iterator[str]:
     """Yield a warning if a sampling run leaves noise in its latent and no later sampler removes it.
 
-    `whole` answers this if the graph is unknown: it is True if no other run is expected to continue this one.
+    The graph shows whether a later sampler exists. If the graph is unknown, `whole` decides: it is True if no other run
+    is expected to continue this one.
     """
     level = float(sigmas[-1])
     if level <= SMALL or bool((sigmas.diff() > 0).any()):

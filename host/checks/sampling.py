@@ -1,7 +1,7 @@
 """Checks of a sampling run before any weight is loaded, for this pack's samplers and ComfyUI's own.
 
-The checks are a wrapper of ComfyUI's `outer_sample`, which the MODEL of every expert carries. The wrapper raises errors
-for inputs that cannot be sampled. It shows warnings on the running node about inputs that are unused, missing or
+The MODEL of every expert carries the checks as a wrapper around ComfyUI's function `outer_sample`. The wrapper raises
+errors for inputs that cannot be sampled. It shows warnings on the running node about inputs that are unused, missing or
 misplaced.
 """
 
@@ -36,9 +36,10 @@ from .text import unseen_words
 from .unused import idle_ranges, two_caches, without_negative
 
 FULL_NOISE = 0.9985
-"""The lowest first sigma of a sampling run that starts from pure noise.
+"""The lowest first sigma at which a sampling run counts as starting from full noise.
 
-As in the official code, such a run discards its input latent.
+Such a run keeps nothing of a video in its latent, and a warning reports this. With an empty latent, this package's
+samplers start from the noise alone, as in the official code.
 """
 CONNECT = (
     "Connect Text Encode to WanImageToVideo, its outputs to Apply LingBot-World Camera (if there is a camera), and "
@@ -95,10 +96,10 @@ def _checked(executor, noise, latent_image, sampler, sigmas, denoise_mask=None, 
 
 
 def _odd_beginning(sigmas: Tensor, noise: Tensor, latent: Tensor, guider) -> Iterator[str]:
-    """Yield warnings about unsuitable sigmas and noise levels of a sampling run.
+    """Yield warnings about unsuitable sigmas and noise levels of a sampling run. A yielded string may be empty.
 
-    Sigmas are unsuitable if they contain no step, rise, or come from another schedule. A noise level is unsuitable if
-    it does not fit the latent at the start or the end of the run.
+    Sigmas are unsuitable if they contain no step, if they rise, or if they come from another schedule. Otherwise the
+    noise level of the latent is compared with the start and the end of the run.
     """
     if len(sigmas) < 2:
         yield "There is no step: a run needs two sigmas or more."
@@ -119,9 +120,10 @@ def _inner(sampler):
 
 
 def _of_another_solver(sampler, sigmas: Tensor) -> str:
-    """Return a warning if the sigmas were made for the official solver that `sampler` is not, else an empty string.
+    """Return a warning if the sigmas were made for another official solver than `sampler`, else an empty string.
 
-    The first sigma shows the solver: it is 1 for DPM++, and a little less for UniPC.
+    The official solvers are DPM++ and UniPC. The first sigma shows the solver: it is 1 for DPM++, and a little less for
+    UniPC.
     """
     solver, first = getattr(sampler, "solver", None), float(sigmas[0]) if len(sigmas) else 0.0
     if solver is None or sampler.timesteps is not None or not FULL_NOISE <= first <= 1:
@@ -172,11 +174,12 @@ def _sides_without(used: dict[str, list[dict]], key: str) -> list[str]:
 
 
 def _one_sided(what: str, used: dict, without: list[str], node: str) -> str:
-    """Return a warning if only one of the positive and negative prompts has a start image or a camera, else an empty
-    string.
+    """Return a warning if some prompts have an input and others lack it, else an empty string.
 
-    `what` names the input, and `used` holds the prompts that have an effect, by their name. `without` lists the names
-    of the prompts that lack the input, and `node` is the node that adds it.
+    what: the name of the input, "start image" or "camera".
+    used: the prompts that have an effect, under the names "positive" and "negative".
+    without: the names in `used` of the prompts that lack the input.
+    node: the node that adds the input.
     """
     if not 0 < len(without) < len(used):
         return ""

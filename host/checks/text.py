@@ -17,9 +17,10 @@ _EMBEDDING = re.compile(r"embedding:[^\s,()]+")
 
 
 def unseen_words() -> list[str]:
-    """Return warnings about the texts and prompts that reach the running node.
+    """Return warnings about the text nodes upstream of the running node.
 
-    They report nodes that silently change a prompt, and a `positive` output at a `negative` input or the reverse.
+    One kind of warning reports a node that silently changes a prompt. The other kind reports a `positive` output at a
+    `negative` input, or the reverse.
     """
     try:
         prompt, node = running_prompt()
@@ -30,7 +31,11 @@ def unseen_words() -> list[str]:
 
 
 def embedding_words(place: str, text: str) -> list[str]:
-    """Return a warning for each `embedding:name` in `text`. `place` names the node in the warning."""
+    """Return a warning for each different `embedding:name` in `text`.
+
+    The warning says that ComfyUI silently leaves out an embedding that is not in models/embeddings for umt5-xxl.
+    `place` names the node in the warning.
+    """
     return [
         f"{place}: {name} counts only if models/embeddings has it for umt5-xxl; else ComfyUI leaves it out of the "
         "prompt, and only its log reports it."
@@ -58,8 +63,7 @@ def _words(node: str, made: dict) -> Iterator[str]:
 
 
 def _crossed(prompt: Prompt, node: str) -> Iterator[str]:
-    """Yield a warning if a node gets a negative output at its `positive` input, or a positive one at its `negative`
-    input."""
+    """Yield a warning if a node's `positive` input is linked to a `negative` output, or the reverse."""
     known = import_module("nodes").NODE_CLASS_MAPPINGS  # ComfyUI's `nodes`
     for name, other in (("positive", "negative"), ("negative", "positive")):
         link = prompt[node]["inputs"].get(name)

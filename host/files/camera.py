@@ -100,7 +100,8 @@ def pose_files(poses: str, lens: str) -> tuple[Path, Path | None, Path]:
     """Return the paths of the pose file, the lens file and the action file for the choices `poses` and `lens`.
 
     The lens file is None for DEFAULT_LENS. The action file may not exist. Raises InputError for a name that leads out
-    of ComfyUI's input folder and `models/lingbot_world`. Raises CameraError for a missing pose or lens file.
+    of ComfyUI's input folder and `models/lingbot_world`. Raises CameraError for a missing pose or lens file, and for a
+    symbolic link that leads out of these folders.
     """
     path = resolve(poses)
     path = path / "poses.npy" if path.is_dir() else path
@@ -123,9 +124,10 @@ def _inside(path: Path) -> bool:
 
 
 def check_poses(poses: str, lens: str = DEFAULT_LENS, start: int = 0) -> None:
-    """Raise CameraError if a pose or lens file is missing or damaged, or has too few poses after frame `start`.
+    """Raise CameraError if a pose or lens file is missing or damaged, or has too few poses from frame `start` on.
 
-    A `lens` that is not in the list of choices is ignored, because ComfyUI itself rejects it.
+    A `lens` that is not in the list of choices is ignored, because ComfyUI itself rejects it. Raises InputError for a
+    name that leads out of ComfyUI's input folder and `models/lingbot_world`.
     """
     pose_file, lens_file, _ = pose_files(poses, lens if lens in lens_choices() else DEFAULT_LENS)
     folder = read_pose_folder(pose_file, lens=lens_from_fov() if lens_file is None else lens_file)
@@ -171,8 +173,9 @@ def chain(paths: list[CameraPath]) -> CameraPath:
 def embedding_for(path: CameraPath, latent: dict, control: str) -> torch.Tensor:
     """Return the model's camera input for a path and a LATENT [B, 16, f, h, w].
 
-    `control` is the kind of input. For CAMERA_CONTROL it is a Pluecker map [1, 384, f, h, w], and for ACTION_CONTROL it
-    is [1, 448, f, h, w], including the actions.
+    `control` is the kind of camera input that the model takes. CAMERA_CONTROL gives a Pluecker map [1, 384, f, h, w].
+    ACTION_CONTROL gives [1, 448, f, h, w], which includes the actions. The running node shows a warning if the path's
+    last poses are not used.
 
     Raises CameraError if the LATENT is not a video, or its number of frames does not match the path. Also raises it if
     ACTION_CONTROL finds no actions in the path.
@@ -195,10 +198,10 @@ def embedding_for(path: CameraPath, latent: dict, control: str) -> torch.Tensor:
 
 
 def check_fit(path: CameraPath, latent_frames: int, control: str) -> np.ndarray | None:
-    """Return the path's actions if `control` is ACTION_CONTROL, else None.
+    """Check that a path fits a video. Return the path's actions if `control` is ACTION_CONTROL, else None.
 
-    Raises CameraError if the path and a latent of `latent_frames` latent frames have different numbers of frames. Also
-    raises it if ACTION_CONTROL finds no actions in the path.
+    The video has `latent_frames` latent frames. Raises CameraError if the number of poses, rounded down to 4n+1,
+    differs from the video's number of frames. Also raises it if ACTION_CONTROL finds no actions in the path.
     """
     frames, video = frame_count(len(path), len(path)), latent_frames * 4 - 3
     if frames != video:
@@ -214,10 +217,10 @@ def check_fit(path: CameraPath, latent_frames: int, control: str) -> np.ndarray 
 
 
 def show_origin(path: CameraPath) -> list[str]:
-    """Show on the running node how the path's file was interpreted, with warnings if the assumed convention seems
+    """Show on the running node how the path's file was interpreted, and a warning if the assumed convention seems
     wrong.
 
-    Return all shown texts, the warnings first.
+    The convention is the file's definition of camera axes and matrices. Return all shown texts, the warnings first.
     """
     notes, doubted = explained(path), doubts(path)
     for text in doubted:

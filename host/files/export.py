@@ -40,16 +40,15 @@ def export_images(
     """Export a video and its camera path into a new numbered folder of the output folder.
 
     Return four items: the folder, a FILE_3D of points and cameras, a LOAD3D_CAMERA view, and the lines of a report. The
-    view is from above and behind the first camera.
+    view is from above and behind the first camera. ComfyUI's viewer moves and scales a point cloud; the view is in the
+    coordinates after this change. If no points are requested or found, the FILE_3D is an ExecutionBlocker, and the view
+    is the first camera.
 
     images: the video, an IMAGE [F, H, W, 3].
     format: the scene format, such as "ply".
     every: the interval between exported frames, in frames.
-    points: whether to find 3D points in the frames.
+    points: True to compute 3D points from the frames.
     prefix: the beginning of the folder's name.
-
-    ComfyUI's viewer moves and scales a point cloud, and the view is in the resulting coordinates. If no points are
-    requested or found, the FILE_3D is an ExecutionBlocker, and the view is the first camera.
 
     Raises InputError if the video has no frames or another number of frames than the path, and if the frames cannot be
     written. Also raises it for the format "ply" if no points are found. Raises the errors of `check_export` too.

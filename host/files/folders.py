@@ -41,10 +41,10 @@ _WITH_GGUF = ("diffusion_models", "text_encoders")
 _TEXT_ENCODER, _VAE = PART_FOLDERS
 _SHARD = re.compile(r"-(\d{5})-of-\d{5}\.[a-z]+$")
 _ONE_FILE, SHARDS = "model.safetensors", "*.safetensors"
-"""The end of a causal model's name in a node's list, after the name of the model's folder.
+"""The last part of a causal model's name in a node's list, after the name of the model's folder.
 
-_ONE_FILE is for a model with one file, and SHARDS for several. The name ends like a weight file because ComfyUI's page
-marks only such names as a missing model.
+A model in one file has _ONE_FILE, and a model in several files has SHARDS. Both look like the name of a weight file,
+because ComfyUI's page reports only such names as a missing model.
 """
 
 
@@ -73,7 +73,11 @@ def toy_folder() -> Path:
 
 
 def lay_out_example() -> None:
-    """Write `example.png`, the start image of the example workflows, into ComfyUI's input folder if it has no files."""
+    """Write `example.png`, the start image of the example workflows, into ComfyUI's input folder if the folder has no
+    files.
+
+    Errors are ignored, for instance for a read-only folder.
+    """
     folder = Path(folder_paths.get_input_directory())
     with suppress(OSError):  # a read-only folder: Load Image reports the missing file
         folder.mkdir(parents=True, exist_ok=True)
@@ -271,7 +275,10 @@ def _folders() -> Iterator[Path]:
 
 
 def _is_open(path: Path) -> bool:
-    """Return whether a path is a readable folder. Raises OSError for a folder without read permission."""
+    """Return True for a readable folder and False for a path that is no folder.
+
+    Raises OSError for a folder without read permission, so that `_tells` can log the reason.
+    """
     if not path.is_dir():
         return False
     with os.scandir(path):
@@ -280,9 +287,9 @@ def _is_open(path: Path) -> bool:
 
 
 def _tells(look: Callable[[Path], object], path: Path) -> bool:
-    """Return `bool(look(path))`.
+    """Return `bool(look(path))`, or False if `look` raises OSError.
 
-    If it raises OSError, for instance because of a missing permission, log the error and return False.
+    The error, for instance a missing permission, is logged once.
     """
     try:
         return bool(look(path))
@@ -335,9 +342,10 @@ def _listed(model_folder: str) -> Iterator[str]:
 
 
 def _shards_merged(names: Iterable[str]) -> Iterator[str]:
-    """Yield the names, but only one for all shards of a model: their folder, or the first shard if there is no folder.
+    """Yield the names, with a model's shards replaced by their folder.
 
-    A folder may be yielded several times.
+    The folder is yielded once for each shard. Of shards without a folder, only the first is yielded. Names of other
+    files are yielded unchanged.
     """
     for name in names:
         folder, _, file = name.rpartition("/")

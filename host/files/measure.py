@@ -22,7 +22,7 @@ def measure_image(
 ) -> tuple[Tensor, list[str], list[str]]:
     """Measure how well a video, an IMAGE [F, H, W, 3], follows the camera `path`.
 
-    Return a drawing as an IMAGE, the lines of a summary, and the lines of a table.
+    Return a drawing as an IMAGE, the lines of a summary, and lines with the errors: their means and sums, then a table.
 
     every: the number of frames between the compared keyframes; 0 means 8.
     size: the (width, height) of the drawing in pixels.

@@ -11,9 +11,9 @@ from ...errors import InputError
 _FORBIDDEN = re.compile(r'[<>"|?*\x00-\x1f]')
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?$", re.IGNORECASE)
 _MOST_BYTES, _MOST_CHARACTERS = 255, 1000
-"""_MOST_BYTES is the largest size in bytes of one part of a path, the limit of common file systems.
+"""The largest lengths of a name: of one part of a path in bytes, and of the whole name in characters.
 
-_MOST_CHARACTERS is the largest number of characters in a whole name.
+_MOST_BYTES is the limit of common file systems.
 """
 _MOST_BYTES_OF_NEW = 240
 """The limit of a new folder's name in bytes. It is below _MOST_BYTES because an unfinished folder has the suffix

@@ -66,8 +66,8 @@ def device() -> str:
 def show_stage(_name: str, _unit: str) -> Iterator[Progress]:
     """Yield a callback `progress(done, total)` that updates the running node's progress bar.
 
-    The callback raises ComfyUI's interrupt exception if the user has cancelled the run. The arguments, a label and a
-    unit for other progress bars, are ignored.
+    The callback raises ComfyUI's interrupt exception if the user has cancelled the run. The arguments are a label and a
+    unit, which other kinds of progress bar show. This function ignores them.
     """
     bar = comfy.utils.ProgressBar(1)
 

@@ -16,9 +16,11 @@ from .storage import HostStorage, Shapes
 class KeyValuePlace(NamedTuple):
     """The location and format of a KeyValueCache's tensors.
 
-    With `eight_bit` the tensors are int8. With `fp8` they are float8_e4m3fn, which 8-bit attention reads directly.
-    Otherwise they have the model's dtype. With `on_host` they are in pinned host memory, except for the tensors of
-    `device_blocks` blocks, which are on the device.
+    The format is int8 if `eight_bit` is True. It is float8_e4m3fn, which 8-bit attention reads directly, if `fp8` is
+    True. Otherwise it is the model's dtype.
+
+    The tensors are in pinned host memory if `on_host` is True, else on the device. With `on_host`, `device_blocks` is
+    the number of blocks that keep their tensors on the device.
     """
 
     eight_bit: bool = False
@@ -28,14 +30,15 @@ class KeyValuePlace(NamedTuple):
 
     @property
     def in_place(self) -> bool:
-        """True if attention reads the stored tensors directly. They must be on the device and not in int8."""
+        """True if the tensors are on the device and not in int8, so that attention reads the stored tensors
+        directly."""
         return not self.eight_bit and not self.on_host
 
     def on_device(self, layers: int) -> list[int]:
-        """Return the indices of the blocks with keys and values on the device. `layers` is the number of all
-        blocks.
+        """Return the indices of the blocks that keep their keys and values on the device.
 
-        The blocks are evenly spaced. While they compute, the tensors of other blocks are copied from host memory.
+        `layers` is the number of all blocks of the model. The returned blocks are evenly spaced, so that the other
+        blocks' tensors can be copied from host memory while the returned blocks compute.
         """
         there = min(self.device_blocks, layers) if self.on_host else layers
         return [block for block in range(layers) if block * there // layers < (block + 1) * there // layers]
@@ -47,11 +50,13 @@ ON_DEVICE = KeyValuePlace()
 def stored_shapes(
     config: ModelConfig, frames: tuple[int, int], frame_tokens: int, dtype: torch.dtype, place: KeyValuePlace
 ) -> list[tuple[tuple[int, int], torch.dtype]]:
-    """Return the shape and dtype of each tensor that a storage's `fetch` returns for one block: keys, then values.
+    """Return the shape and dtype of each tensor of one block, in the format `place`: keys, then values.
 
-    Each shape is (tokens, columns). `frames` holds two numbers of latent frames: of the window and of a chunk. A latent
-    frame has `frame_tokens` tokens. `place` is the format. In fp8, tokens of zeros at the end are padding. In int8, a
-    tensor of fp32 scales follows each tensor of values, and the shapes do not include the current chunk's tokens.
+    These are the tensors that a storage's `fetch` returns. A shape is (tokens, columns). `frames` is (latent frames of
+    the window, latent frames of a chunk). A latent frame has `frame_tokens` tokens.
+
+    In fp8, the number of tokens includes padding at the end. In int8, a tensor of fp32 scales follows the keys, and
+    another follows the values. The int8 shapes leave out the current chunk's tokens.
     """
     tokens = frames[0] * frame_tokens
     if place.fp8:
@@ -65,9 +70,10 @@ def stored_shapes(
 class KeyValueBytes(NamedTuple):
     """The size of a KeyValueCache in bytes.
 
-    `device` and `host` count stored tensors and copy buffers, on the device and in pinned host memory. `working` counts
-    one block's decoded keys and values, which exist on the device during a forward. It is 0 unless the cache is in
+    device: stored tensors and copy buffers on the device.
+    working: one block's decoded keys and values, which exist on the device during a forward; 0 unless the cache is in
     int8.
+    host: stored tensors in pinned host memory.
     """
 
     device: int
@@ -110,9 +116,10 @@ _PLACES: dict[KeyValueMode, tuple[KeyValuePlace, ...]] = {
 
 
 def key_value_places(mode: KeyValueMode, fp8: bool) -> list[KeyValuePlace]:
-    """Return the possible locations and formats for the user's setting `mode`, the preferred one first.
+    """Return the locations and formats that the user's setting `mode` allows, the preferred one first.
 
-    If `fp8` is True, fp8 replaces int8 and the model's dtype.
+    `fp8` is True if attention reads keys and values in fp8. Every returned place then has the format fp8 instead of
+    int8 or the model's dtype.
     """
     return [place._replace(fp8=fp8, eight_bit=place.eight_bit and not fp8) for place in _PLACES[mode]]
 

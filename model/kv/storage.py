@@ -15,9 +15,10 @@ Shapes = Sequence[tuple[tuple[int, int], torch.dtype]]
 
 
 class Past(NamedTuple):
-    """A range of consecutive tokens of earlier frames, with its rows in two tensors.
+    """A range of consecutive tokens of earlier frames.
 
-    `stored` is the rows in storage, and `seen` is the rows in the tensor that attention reads.
+    `stored` is the slice of rows that holds these tokens in storage. `seen` is their slice of rows in the tensor that
+    attention reads.
     """
 
     stored: slice
@@ -68,20 +69,20 @@ class _Copy(NamedTuple):
 
 
 class HostStorage:
-    """The storage of all blocks' tensors in host memory, pinned for CUDA, with buffers for two blocks on the device.
+    """The storage of all blocks' tensors in host memory, with copy buffers for two blocks on the device.
 
-    A thread pins the memory while the first chunk computes. While a block computes, a separate CUDA stream copies the
-    next block's tokens of earlier frames to the device. The copy starts after everything that is already queued on the
-    compute stream, because an earlier block may still read the buffers.
+    For a CUDA device, a thread pins the memory while the first chunk computes. While a block computes, a separate CUDA
+    stream copies the next block's tokens of earlier frames to the device. Each copy waits for all work that is already
+    queued on the compute stream, because an earlier block may still read the buffers.
     """
 
     BUFFERS = 2
 
     def __init__(self, shapes: Shapes, stored: int, blocks: int, device: torch.device) -> None:
-        """Allocate memory for `blocks` blocks.
+        """Allocate host memory for `blocks` blocks, and copy buffers on the device.
 
         `shapes` holds the shape and dtype of each tensor that `fetch` returns for a block. `stored` is the number of
-        tokens of each tensor that host memory holds.
+        tokens to hold in host memory for each of these tensors.
         """
         self._device = device
         self._past: Sequence[Past] = ()
@@ -119,8 +120,10 @@ class HostStorage:
                     row.record_stream(self._stream)
 
     def _start_copy(self, block: int) -> _Copy:
-        """Start to copy a block's tokens of earlier frames to the device, into the buffers that have not been used for
-        longest."""
+        """Start to copy a block's tokens of earlier frames from host memory to the device.
+
+        The destination is the least recently used set of buffers.
+        """
         self._turn = (self._turn + 1) % self.BUFFERS
         buffers = self._buffers[self._turn]
         with self._behind_current_work():

@@ -53,14 +53,14 @@ class SelfAttention(_Attention):
     ) -> None:
         """Add gate * attention(norm(x) * scale + shift) to the residual stream x of each batch element in `rows`.
 
-        modulation: shift, scale (already plus 1) and gate, [B, 3, dim].
+        modulation: shift, 1 + scale, and gate, [B, 3, dim]; the formula's scale already includes the 1.
         rope: cosines and sines of the tokens' RoPE angles.
         reference: a tensor with the dtype for GEMMs and attention.
         extend: a causal model's function (queries, keys, values) -> (queries, keys, values), for a single batch
         element. It adds the keys and values of earlier frames.
 
-        If several processes compute a forward together, x holds only this process's tokens, while attention and
-        `extend` get all tokens of this process's heads.
+        If several processes compute a forward together, x holds only this process's tokens. Attention and `extend` then
+        get all tokens, but only this process's heads.
         """
         norms = self._norms(rows[0].stream)
         with prepared_layers(reference, self.q, self.k, self.v, self.o) as (*layers, to_out):
@@ -90,12 +90,16 @@ class SelfAttention(_Attention):
     def _project(
         self, y: Rows, layers: Sequence[Layer], norms: Pair, rope: Rope, options: ForwardOptions
     ) -> Iterator[Any]:
-        """Yield q, k and v, the results of `layers` for the normed input y [tokens, dim], each computed when it is
-        requested.
+        """Yield q, k and v, computed one by one from the normed input y [tokens, dim].
 
-        For a causal model in a single process, q and k are Unrotated (before norm and RoPE), because the KV cache
-        applies both. For attention in 8 bits without a KV cache, they are Operands (fp8 values with their scale), and
-        each 16-bit tensor is freed before the next is computed.
+        `layers` are the linear layers of q, k and v. `norms` are the weights of the norms of q and k.
+
+        For a causal model in a single process, keys are Unrotated (before norm and RoPE), because the KV cache applies
+        both. Queries are Unrotated too, unless an fp8 cache is combined with attention that needs 16-bit inputs. In all
+        other cases, norm and RoPE are already applied to q and k.
+
+        For attention in 8 bits without a KV cache, the results are Operands (fp8 values with their scale). Each 16-bit
+        tensor is then freed before the next is computed.
         """
         history = None if "token_share" in options or torch.compiler.is_compiling() else options.get("kv_cache")
         made = projections(y, *layers, at_once=history is not None)
@@ -129,10 +133,11 @@ class SelfAttention(_Attention):
     def _attend(
         self, projected: Iterator[Any], extend: Extend | None, options: ForwardOptions, dtype: torch.dtype
     ) -> Rows:
-        """Return the result of attention for this process's tokens. Processes that share the tokens exchange heads.
+        """Return the result of attention for this process's tokens.
 
-        `projected` yields q, k and v. `extend` (None without a KV cache) adds the keys and values of earlier frames.
-        `dtype` is the input dtype of the next layer, for kernels that can write 8 bits.
+        `projected` yields q, k and v. If several processes share the tokens, they exchange heads before and after
+        attention. `extend` adds the keys and values of earlier frames; it is None without a KV cache. `dtype` is the
+        input dtype of the next layer. Kernels that can write 8 bits use `dtype` for the result.
         """
         share = options.get("token_share")
         given = projected if share is None else share.to_heads(projected)
@@ -156,7 +161,8 @@ class CrossAttention(_Attention):
     """A cross-attention layer from the video's tokens to the prompt.
 
     As in training, the video's tokens attend to all text_len tokens of the prompt, including padding. If a prompt has
-    fewer tokens, its last token, which is padding, is weighted as if it were repeated up to text_len.
+    fewer tokens, its last token is padding. The softmax then counts this token once for each position from its own to
+    text_len.
     """
 
     def __init__(self, config: ModelConfig, operations: Operations, attention: Attention, **factory: Any) -> None:

@@ -27,7 +27,8 @@ from .residual import Residual, in_turn, residuals
 FFN_TOKENS = 32768
 """The maximum number of tokens that the feed-forward processes at once: all tokens of 81 frames of 832x480 pixels.
 
-Two halves would take 1 % more time per step and save nothing, because self-attention needs more memory.
+A limit of half this number would take 1 % more time per step. It would not lower the peak memory, because
+self-attention needs more memory than the feed-forward.
 """
 
 CAMERA_TOKENS = 32768
@@ -85,12 +86,14 @@ class Block(nn.Module):
     ) -> Tensor:
         """Return the residual stream x [B, tokens, dim] after this block. With `inplace`, x is overwritten.
 
-        `e0` is the time modulation [B, 6, dim] in the dtype of x. `context` is the embedded prompts [B, text_len, dim],
-        in the dtype for GEMMs and attention. `camera` is the embedded camera, or None. `rope` is the cosines and sines
-        of the RoPE angles. `options` are passed to the attention function.
+        e0: the time modulation [B, 6, dim] in the dtype of x.
+        context: the embedded prompts [B, text_len, dim], in the dtype for GEMMs and attention.
+        camera: the embedded camera, or None.
+        rope: the cosines and sines of the RoPE angles.
+        options: values that are also passed to the attention function.
 
-        For a causal model options["kv_cache"] is a KeyValueCache. If its `keep` is set, and one process computes the
-        forward alone, the last block only computes keys and values.
+        For a causal model options["kv_cache"] is a KeyValueCache. If the cache's `keep` is set and a single process
+        computes the forward, the last block computes only keys and values.
 
         options["residuals"] may hold the Residual of each batch element of x. Then x is overwritten, and this block's
         last addition may be deferred to the next block.
@@ -205,9 +208,10 @@ def _scale_and_shift(tokens: Tensor, layers: tuple[Layer, ...]) -> Pair:
 
 
 def _rows_by_camera(rows: Sequence[Residual], cameras: Tensor) -> list[Sequence[Residual]]:
-    """Return, for each camera, the batch elements in `rows` that use the camera, as residual streams.
+    """Return the batch elements in `rows`, grouped by camera: one group of residual streams for each camera.
 
-    `cameras` has one entry for all batch elements, or one for each.
+    The first dimension of `cameras` counts the cameras. One camera belongs to all batch elements. Several cameras
+    belong to one batch element each.
     """
     return [rows] if len(cameras) == 1 else [[row] for row in rows]
 

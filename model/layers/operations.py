@@ -4,7 +4,8 @@ A host is an application such as ComfyUI. It may provide its own layer classes, 
 host's layers may keep weights on another device, in another dtype or quantized, and may apply LoRAs. So the model never
 reads `layer.weight`.
 
-The model calls `prepared` for a linear layer and `norm_parameters` for a norm. It uses each result several times.
+The model calls `prepared` for a linear layer and `norm_parameters` for a norm. The result of one call serves all batch
+elements.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -46,14 +47,14 @@ def _cast(tensor: Tensor | None, reference: Tensor) -> Tensor | None:
 class Linear(torch.nn.Linear):
     """A linear layer with a plain or quantized weight (see `materialise`).
 
-    The function from `prepared` multiplies in the number format `arithmetic`, which may be 8 bits. `forward`, which
-    hooks and other extensions call, computes in its input's dtype.
+    `arithmetic` is the number format in which the function from `prepared` multiplies; it may be 8 bits. Hooks and
+    other extensions call `forward` instead, which computes in its input's dtype.
 
-    `changes` are added to the weight at each use, for instance LoRAs. Each is a matrix, or a pair of matrices to
-    multiply. With changes, the layer always computes in its input's dtype.
+    `changes`, for instance LoRAs, are added to the weight at each use. Each change is a matrix, or a pair of matrices
+    to multiply. With changes, the layer always computes in its input's dtype.
 
-    With `own_format`, a weight in NVFP4 or MXFP8 is multiplied in this format if the GPU supports it. This takes
-    precedence over an 8-bit `arithmetic`.
+    `own_format` has an effect only if `arithmetic` is an 8-bit format. A weight in NVFP4 or MXFP8 is then multiplied in
+    its own format instead, if the GPU supports that format.
     """
 
     arithmetic: Arithmetic = "bf16"
@@ -101,7 +102,7 @@ class RMSNorm(torch.nn.RMSNorm):
 
 
 class TorchOperations:
-    """The namespace of this module's layer classes. Their constructors are those of torch's classes."""
+    """The namespace of this module's layer classes, which have the same constructors as torch's classes."""
 
     Linear = Linear
     Conv3d = Conv3d
@@ -116,8 +117,8 @@ def prepared(layer: torch.nn.Module, reference: Tensor) -> Iterator[Layer]:
     The function takes inputs with the device and dtype of `reference`. The layer's weight is cast, decoded or quantized
     to 8 bits once, and freed when the context ends. A host's layer does this in its own method `prepared(reference)`.
 
-    A layer of an unknown class, or one with hooks or a replaced `forward`, is yielded unchanged. Its hooks then run,
-    and it prepares its weight in every call.
+    Other layers are yielded unchanged, as their own function: layers of an unknown class, and layers with hooks or a
+    replaced `forward`. Such a layer runs its hooks, and prepares its weight in every call.
     """
     own = getattr(layer, "prepared", None)
     if "forward" in vars(layer) or layer._forward_hooks or layer._forward_pre_hooks:
@@ -148,8 +149,10 @@ def prepared_layers(reference: Tensor, *layers: torch.nn.Module) -> Iterator[tup
 
 
 class ExactLayer:
-    """A linear layer as a function, with a decoded weight [out, in] and bias [out]. Inputs must have the weight's
-    dtype."""
+    """A linear layer as a function that multiplies without quantization to 8 bits.
+
+    The weight [out, in] is decoded, and the bias is [out] or None. Inputs must have the weight's dtype.
+    """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.parts = weight, bias
@@ -185,10 +188,10 @@ _product_with_gelu = or_else(_in_one_kernel, _product_then_gelu, "GELU of a prod
 
 
 def gelu_layer(layer: Layer, following: Layer) -> Layer | None:
-    """Return a function that applies `layer` and then GELU (tanh form), or None.
+    """Return a function that applies `layer` and then GELU (tanh form), or None if GELU must be a separate step.
 
-    The result is None if `layer` is not an ExactLayer. It is also None if the next layer, `following`, takes 8-bit
-    inputs: `activated` then applies GELU and quantizes in one step.
+    GELU is a separate step if `layer` is not an ExactLayer. It is also separate if the next layer, `following`, takes
+    8-bit inputs, because `activated` applies GELU and quantizes at once.
     """
     return layer.gelu if isinstance(layer, ExactLayer) and input_dtype(following) is None else None
 
@@ -223,8 +226,8 @@ def _one_of(tensors: Sequence[Tensor | None]) -> Tensor | None:
 def norm_parameters(layer: torch.nn.Module, reference: Tensor) -> tuple[Tensor, Tensor | None]:
     """Return a norm's weight [dim], and its bias [dim] or None, on the device of `reference`.
 
-    Both keep the layer's dtype. A host's layer returns them from its own method `norm_parameters(reference)`, and may
-    use the dtype of `reference`. The kernels accept both dtypes.
+    The results keep the layer's dtype. A host's layer has its own method `norm_parameters(reference)`, and may return
+    the results in the dtype of `reference`. The kernels accept both dtypes.
     """
     own = getattr(layer, "norm_parameters", None)
     if own is not None:

@@ -15,17 +15,19 @@ from ..ops.pointwise import Rows, affine_, gated_add_, slices
 Waits = Literal["never", "last", "always"]
 """The rule that decides which additions are deferred to the next norm.
 
-"last" defers an addition only for the batch element that a layer processes last.
+"always" defers every addition, and "never" defers none. "last" defers an addition only for the batch element that a
+layer processes last.
 """
 
 
 class Residual:
     """The residual stream x [tokens, dim] of one batch element, updated in place.
 
-    Additions, and the camera's scale and shift, may be deferred to the next norm, even to one in the next block. One
-    kernel then performs all of them and reads x once. `waits` selects which additions are deferred.
+    An addition may be deferred to the next norm, even to a norm in the next block. The camera's scale and shift may be
+    deferred too. One kernel then performs all deferred operations and reads x once. `waits` selects which additions are
+    deferred.
 
-    A deferred addend stays in memory until then. Call `settle` before you read x.
+    A deferred addend stays in memory until it is added. Call `settle` before you read x.
     """
 
     def __init__(self, x: Tensor, waits: Waits) -> None:
@@ -107,10 +109,11 @@ def residuals(x: Tensor, defer_all: bool = False) -> list[Residual]:
 
 
 def in_turn(rows: Sequence[Residual], *given: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
-    """Yield (residual stream, one item of each of `given`) for each batch element, in the order of processing.
+    """Yield the batch elements in the best order of processing: (residual stream, one item of each of `given`).
 
-    An element with a deferred addition comes first, because its norm frees the addend's memory. The attribute `last` is
-    set to True for the element that comes last, else to False. The next addition may be deferred only if it is True.
+    An element with a deferred addition comes first, because its norm frees the addend's memory. Before the first
+    element is yielded, each element's attribute `last` is set: True for the final element, False for the others. If a
+    Residual's `waits` is "last", its next addition is deferred only with `last` True.
     """
     turns = list(zip(rows, *given, strict=True))
     if any(row.waiting for row in rows):

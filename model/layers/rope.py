@@ -26,10 +26,11 @@ AS_TRAINED = RopeScale()
 def rope_table(
     grid: tuple[int, int, int], head_dim: int, device: torch.device, first_frame: int = 0, scale: RopeScale = AS_TRAINED
 ) -> tuple[Tensor, Tensor]:
-    """Return the cosines and sines of every token's angles, each fp32 [frames*rows*columns, head_dim/2].
+    """Return the cosines and sines of every token's RoPE angles, each fp32 [frames*rows*columns, head_dim/2].
 
-    `grid` is the number of frames, rows and columns of tokens. `first_frame` is the latent frame number of the grid's
-    first frame in the video. `scale` changes the positions.
+    grid: the number of frames, rows and columns of tokens.
+    first_frame: the position, in latent frames from the start of the video, of the grid's first frame.
+    scale: a linear change of the positions.
 
     Of a head's d channels, 2*(d//6) are for the row, 2*(d//6) for the column, and the others for the frame. Angles are
     computed in fp64, which is precise for any number of frames. The results of the last four different calls are

@@ -29,7 +29,7 @@ _FIRST_CARDS = {
     "int8": "an NVIDIA GPU of compute capability 7.5 or later, or an AMD GPU",
 }
 TRIED_ROWS = 4096
-"""The number of tokens with which 8-bit products are timed."""
+"""The number of tokens in the trial products by which the 8-bit kernels' speeds are compared."""
 _INT8_BY: dict[torch.device, str] = {}
 """The name of the kernel that is chosen for int8 products, by GPU."""
 
@@ -55,9 +55,10 @@ def choose_arithmetic(wanted: Arithmetic, device: torch.device, config: ModelCon
 
 
 def suited_arithmetic(wanted: Arithmetic, device: torch.device) -> Arithmetic:
-    """Return "fp8" or "int8", the one that suits the device (see `suited_8_bits`), if `wanted` is "8bit".
+    """Return the number format that `wanted` means on this device.
 
-    Other values are returned unchanged.
+    For "8bit" the result is "fp8" or "int8", as `suited_8_bits` decides for the device. Other values are returned
+    unchanged.
     """
     return suited_8_bits(card_of(device)) if wanted == "8bit" else wanted
 
@@ -65,11 +66,12 @@ def suited_arithmetic(wanted: Arithmetic, device: torch.device) -> Arithmetic:
 def _choose_products(
     arithmetic: Literal["fp8", "int8"], wanted: str, device: torch.device, config: ModelConfig
 ) -> None:
-    """Choose the function for 8-bit products on a device, and record it for later products.
+    """Choose the kernel for 8-bit matrix products on a device, and record the choice for `product` and EightBitLayer.
 
-    `arithmetic` is the format of the products, and `wanted` the user's setting, for messages. The int8 choice is
-    recorded in `_INT8_BY`. A GPU without fp8 products that scale each row is recorded in WITHOUT_ROW_SCALES. Raises
-    InputError if no kernel supports the device or none passes the accuracy test.
+    `arithmetic` is the format of the products. `wanted` is the user's setting, for error messages. The kernel for int8
+    is recorded in `_INT8_BY`. A GPU without an fp8 kernel that scales each row is recorded in WITHOUT_ROW_SCALES.
+
+    Raises InputError if no kernel supports the device, or none passes the accuracy test.
     """
     card, size = card_of(device), tried_size(config)
     leave = "leave it out or take int8" if arithmetic == "fp8" and candidates("int8", card) else "leave it out"
@@ -90,16 +92,16 @@ def _choose_products(
 
 
 def tried_size(config: ModelConfig) -> Size:
-    """Return the size at which a model's products are timed: TRIED_ROWS tokens in its first feed-forward layer."""
+    """Return the size of the trial products for a model: TRIED_ROWS tokens in the first layer of its feed-forward."""
     return Size(TRIED_ROWS, 0, config.dim, config.ffn_dim, config.head_dim)
 
 
 class EightBitLayer:
-    """A linear layer as a function, with a weight [out, in] in 8 bits. Its input is quantized unless it is in 8 bits
-    already.
+    """A linear layer as a function, with a weight [out, in] in 8 bits. An input that is not in 8 bits is quantized
+    first.
 
-    The result and `bias` [out] are in `dtype`. `input_dtype` is the 8-bit dtype of the input, or None if the kernel of
-    the product quantizes the input itself.
+    The result and `bias` [out] are in `dtype`. `input_dtype` is the 8-bit dtype of the input. It is None if the
+    product's kernel quantizes the input itself.
     """
 
     def __init__(self, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> None:
@@ -113,8 +115,10 @@ class EightBitLayer:
         return *self._weight, self._bias
 
     def of(self, values: Tensor, scales: Tensor, bias: Tensor | None) -> "EightBitLayer":
-        """Return another EightBitLayer with this weight, as `values` [out, in] and `scales`, and this `bias` [out] (or
-        None)."""
+        """Return another EightBitLayer for the weight `values` [out, in] with `scales`, and for `bias` [out] or None.
+
+        The result's dtype is the same.
+        """
         return EightBitLayer(EightBit(values, scales), bias, self.dtype)
 
     def __call__(self, x: Rows) -> Tensor:
@@ -178,11 +182,14 @@ def sum_normed(
     dtype: torch.dtype,
     *layers: Any,
 ) -> Rows:
-    """Update x [tokens, dim] in place, and return its layer norm as input for `layers`.
+    """Apply additions to x [tokens, dim] in place, and return the layer norm of x as input for `layers`, in one
+    operation.
 
-    The update is x = x + y * gate; x = x * (1 + scale) + shift, with (y, gate) = `added` and (scale, shift) = `affine`.
-    weight [dim], bias [dim] and `eps` belong to the norm. The result is in the 8-bit input dtype that all `layers`
-    share, or in `dtype` if they share none.
+    The additions are x = x + y * gate; x = x * (1 + scale) + shift. `added` is (y, gate), and `affine` is (scale,
+    shift). A step is left out if its tensors are None. weight [dim], bias [dim] and the epsilon `eps` belong to the
+    norm.
+
+    The result is in the 8-bit input dtype that all `layers` share, or in `dtype` if they share none.
     """
     return add_norm(x, added, affine, weight, bias, eps, input_dtype(*layers) or dtype)
 
@@ -216,8 +223,10 @@ def shared_sum(x: Tensor, added: Tensor, *layers: Any) -> Rows:
 def arithmetic_note(wanted: Arithmetic, device: torch.device, config: ModelConfig) -> str | None:
     """Return a note for the user about 8-bit matrix products on a device, or None if the products are in 16 bits.
 
-    The note names the kernel, or warns that the format is hardly faster. Raises InputError if the device or the model's
-    sizes do not allow the format `wanted`.
+    On a GPU the note names the kernel, or warns that int8 is hardly faster than bf16 and fp8 is. On the CPU the note
+    warns that 8 bits take longer than 16 bits.
+
+    Raises InputError if the device or the model's sizes do not allow the format `wanted`.
     """
     arithmetic = choose_arithmetic(wanted, device, config)
     if arithmetic == "bf16":

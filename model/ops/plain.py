@@ -10,10 +10,11 @@ from ..cache import Pair
 from .matrix_8bit import encode_8bit_, from_fp8_, layer_norm_8bit_, to_fp8_
 
 QUERY_LENGTH, KEY_LENGTH = 128.0, 440.0
-"""The largest Euclidean lengths of a head's query and key vectors after scaling to 8 bits, if a norm bounds them.
+"""The largest Euclidean lengths of a head's query and key vectors after scaling to 8 bits.
 
-A score is at most QUERY_LENGTH * KEY_LENGTH. Our kernel for Hopper GPUs stores scores in fp16, whose limit is 65504.
-Rounding to 8 bits may lengthen each vector by 1/16. The limits leave room for this.
+They apply to vectors that a root-mean-square norm bounds; attention/fp8.py has limits for other vectors. A score is at
+most QUERY_LENGTH * KEY_LENGTH. Our kernel for Hopper GPUs stores scores in fp16, which can hold at most 65504. Rounding
+to 8 bits may lengthen each vector by 1/16. The product of the two lengths leaves room for this.
 """
 
 

@@ -180,14 +180,14 @@ def merge_fp8_(
     log_sums: Tensor | None = None,
     rest: tuple[Tensor, Tensor] | tuple[()] = (),
 ) -> R:
-    """Write merged * factor + shift to `out` [tokens, dim], and return `out`. `merged` is attention over all keys.
+    """Write attention over all keys, decoded from fp8, to `out` [tokens, dim], and return `out`.
 
-    As in `merge_`, it is computed from attention over parts of the keys, `parts` [n, tokens, heads, head_dim], and from
-    `log_sums`. `rest` is one more part and its logarithms, or an empty tuple. If `log_sums` is None, there is a single
-    part, and `merged` is this part.
+    `parts` [n, tokens, heads, head_dim] is the attention over each of n parts of the keys. The parts are merged as in
+    `merge_`, by the logarithms `log_sums`. The values to write are merged * factor + shift, with shift [dim] and factor
+    [1] in fp32.
 
-    shift [dim] and factor [1] are fp32. If `out` is an EightBit (values with scales), the result has one scale for each
-    token.
+    `rest` is one more part and its logarithms, or an empty tuple. Without `log_sums` there is a single part, which
+    needs no merging. If `out` is an EightBit (values with scales), the result has one scale for each token.
     """
     run("merge_fp8_", *_values_and_scales(out), parts, log_sums, *(rest or (None, None)), shift, factor)
     return out
@@ -198,10 +198,14 @@ def merge_(
 ) -> Tensor:
     """Write attention over all keys to `out` [tokens, heads, head_dim], merged from attention over parts of the keys.
 
-    The computation is w = softmax(log_sums over the parts); out = sum(w * parts). `parts` is
-    [n, tokens, heads, head_dim], contiguous. `log_sums` (fp32 [n, heads, tokens]) are the logarithms of the parts'
-    softmax denominators. `rest` [1, tokens, heads, head_dim] with `rest_log_sums` is one more part, or None. `out` may
-    be the memory of the first part.
+    The computation is w = softmax(log_sums over the parts); out = sum(w * parts).
+
+    parts: the attention over each of n parts of the keys, [n, tokens, heads, head_dim], contiguous.
+    log_sums: the logarithms of the parts' softmax denominators, fp32 [n, heads, tokens].
+    rest: one more part, [1, tokens, heads, head_dim], or None.
+    rest_log_sums: the logarithms for `rest`, or None.
+
+    `out` may be the memory of the first part.
     """
     return run("merge_", out, parts, log_sums, rest, rest_log_sums)
 
@@ -221,10 +225,10 @@ def gelu_(x: Tensor) -> Tensor:
 
 
 def slices(length: int, limit: int) -> Iterator[slice]:
-    """Return nearly equal slices, of at most `limit` items each, that cover `length` items.
+    """Return slices that cover `length` items, of nearly equal size and usually at most `limit` items each.
 
-    The length of every slice except the last is a multiple of 128. So slices may exceed a `limit` that is not a
-    multiple of 128.
+    The size of every slice except the last is rounded up to a multiple of 128. So slices may exceed `limit` if `limit`
+    is not a multiple of 128.
     """
     count = -(-length // limit)
     size = -(-length // count // 128) * 128
@@ -291,8 +295,9 @@ def _eager_whole(plain: Callable[..., Tensor], x: Tensor, *arguments: Any) -> Te
 def _eager_rows(outputs: int, plain: Callable[..., Tensor], *arguments: Any) -> Tensor:
     """Run `plain` on a part of the tokens at a time, and return the first of the output tensors.
 
-    The first `outputs` arguments are tensors to write to. The next argument holds the row numbers to write to, int64
-    [tokens]. The others are matrices with one row for each token, or tuples with such matrices.
+    The first `outputs` arguments are the output tensors. The next argument, int64 [tokens], holds each token's row
+    number in the output tensors. The other arguments are matrices with one row for each token, or tuples with such
+    matrices.
     """
     out, (rows, *others) = arguments[:outputs], arguments[outputs:]
     for part in slices(len(rows), EAGER_TOKENS):
@@ -323,10 +328,10 @@ def _tokens_of(argument: Any, part: slice) -> Any:
 
 
 def or_else(fast: Callable[..., T], plain: Callable[..., T], name: str) -> Callable[..., T]:
-    """Return a function that calls `fast` until `fast` fails once, and `plain` then and in all later calls.
+    """Return a function that calls `fast`, or `plain` after the first failure of `fast`.
 
-    A failure, such as a missing compiler, is logged once with `name`. Running out of memory does not count as a
-    failure.
+    The failing call itself also returns the result of `plain`. A failure, such as a missing compiler, is logged once
+    with `name`. Running out of GPU memory does not count as a failure: torch.OutOfMemoryError is raised.
     """
     broken = False
 

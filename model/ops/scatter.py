@@ -85,16 +85,16 @@ def scatter_qkv_(
     given: tuple[Unrotated, Unrotated, Tensor],
     scalings: tuple[Pair, Pair] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor] | Tensor:
-    """Write keys and values to rows of two tensors, and return the queries, in one kernel.
+    """Write keys and values to rows of two tensors, and return the queries, in one operation.
 
     out: the tensors for keys and for values. If the second is None, no values are written.
     rows: the numbers of the rows to write to, int64 [tokens].
-    given: the queries and keys, to which norm and RoPE are applied, and the values. They may be overwritten.
+    given: the queries, keys and values. Norm and RoPE are applied to queries and keys. All three may be overwritten.
     scalings: a pair (shift, factor) for keys and one for values, or None.
 
     With `scalings`, keys and values are written as (x - shift) * factor in float8_e4m3fn. The result is then the
-    queries in float8_e4m3fn [tokens, dim], their scale, and 1 / scale (fp32 [1] each). Without `scalings`, it is the
-    queries [tokens, dim], rotated in place.
+    queries in float8_e4m3fn [tokens, dim], their scale, and 1 / scale (fp32 [1] each). Without `scalings`, the result
+    is the queries [tokens, dim], after norm and RoPE in place.
     """
     (q, *_), (k, *_), v = given
     made = None

@@ -22,8 +22,8 @@ BLOCKS = "LingBotGGML"
 class BlockParams(BaseLayoutParams):
     """The format `kind` and the shape of a weight in GGML's blocks.
 
-    `scale` is always 1, because the blocks contain their scales. If `transposed`, `orig_shape` is the reversed shape,
-    while the bytes keep their order.
+    `scale` is always 1, because the blocks contain their own scales. `orig_shape` is the shape of the weight, or of its
+    transpose if `transposed` is True. Transposing reverses `orig_shape` and leaves the bytes in their order.
     """
 
     kind: str = "Q4_0"

@@ -47,12 +47,11 @@ _SUMS = 1 / 16
 
 
 class Scales(NamedTuple):
-    """The tables and scales of a 4-bit weight. All tensors are float32, except `absmax` with double quantization, a
-    uint8.
+    """The tables and scales of a 4-bit weight.
 
-    `code` is the table of 16 values, and `absmax` has one scale for each `blocksize` values. With double quantization
-    `nested_code`, `nested_absmax`, `offset` and `nested_blocksize` decode `absmax`; otherwise the three tensors are
-    None.
+    `code` is the table of 16 values, and `absmax` has one scale for each `blocksize` values. With double quantization,
+    `absmax` is uint8, and is decoded with the four other fields. Without it, `nested_code`, `nested_absmax` and
+    `offset` are None, and `nested_blocksize` is unused. All tensors except a uint8 `absmax` are float32.
     """
 
     absmax: Tensor
@@ -150,9 +149,9 @@ def _encoded_at_a_time(weight: Tensor) -> int:
 
 
 def _pairs(code: Tensor) -> Tensor:
-    """Return the two float32 values that each byte encodes, stored together as one int64, [256].
+    """Return a table of the two float32 values that each byte encodes, [256]. The two values are stored as one int64.
 
-    One look-up in this table replaces two, which is faster on a CPU.
+    A single look-up then decodes a byte, which is faster on a CPU than a look-up for each value.
     """
     return torch.stack((code.repeat_interleave(16), code.repeat(16)), 1).view(torch.int64).view(-1)
 
@@ -200,16 +199,19 @@ def encode(
     search: bool = False,
     sums: float = _SUMS,
 ) -> tuple[Tensor, Scales]:
-    """Return a weight of any shape as uint8 [ceil(N / 2), 1] for its N values, and its scales, on the weight's device.
+    """Return a weight of any shape in 4 bits, and its scales, on the weight's device.
 
-    Each value is divided by the largest magnitude in its block of `blocksize` values, and rounded to the nearest value
-    in the table of `quant_type` ("nf4" or "fp4"). With `nested` the scales, minus their mean, are quantized to bytes in
-    the same way. Without `search`, the bytes are equal to the result of `bitsandbytes.functional.quantize_4bit`.
+    The N values of the weight are returned as uint8 [ceil(N / 2), 1]. Each value is divided by the largest magnitude in
+    its block of `blocksize` values. The quotient is rounded to the nearest value in the table of `quant_type` ("nf4" or
+    "fp4"). If `nested` is True, the mean of the scales is subtracted, and the differences are quantized to bytes in the
+    same way.
 
-    With `search`, several scales are tried for each block, also negative ones, and the one with the least error is
-    used. This error is the sum of the squared errors of a block's values, plus `sums` times the square of the sum of
-    the errors. Values are then rounded with the scale after its quantization. The format is the same, with 9 % less
-    error.
+    Without `search`, the bytes equal the result of `bitsandbytes.functional.quantize_4bit`.
+
+    With `search`, several scales are tried for each block, including negative ones, and the scale with the least error
+    is used. This error is the sum of the squared errors of a block's values, plus `sums` times the square of the sum of
+    the errors. Values are then rounded with the scale after its quantization. The format is the same, and the error is
+    9 % lower than without `search`.
     """
     code = torch.tensor(CODES[quant_type], device=weight.device)
     flat = weight.detach().reshape(-1)
@@ -250,10 +252,10 @@ def _largest(blocks: Tensor) -> Tensor:
 
 
 def _nearest(flat: Tensor, scales: Tensor, code: Tensor, blocksize: int, steps: int | None = None) -> Tensor:
-    """Return, for each of the 1-D values `flat` divided by its block's scale, the uint8 index of the nearest value in
-    `code`.
+    """Return the uint8 index of the nearest value in `code` for each of the 1-D values `flat`, after scaling.
 
-    With `steps`, the quotient is first rounded to that many equal steps from -1 to 1, as bitsandbytes does on a CPU.
+    Each value is divided by the scale of its block of `blocksize` values. With `steps`, the quotient is first rounded
+    to that many equal steps from -1 to 1, as bitsandbytes does on a CPU.
     """
     scaled = (_blocks(flat, blocksize) * _inverse(scales)).clamp_(-1, 1).view(-1)[: flat.numel()]
     if steps is not None:
@@ -268,10 +270,10 @@ def _inverse(scales: Tensor) -> Tensor:
 
 
 def _least_error(table: Tensor, sums: float, blocks: Tensor) -> Tensor:
-    """Return the scale of each block [blocks, blocksize] with the least error, in which `sums` is a weight (see
-    `encode`).
+    """Return for each block [blocks, blocksize] the tried scale with the least rounding error.
 
-    `table` is the result of `_nearest_table`. A block of zeros has the scale 0.
+    `encode` defines the error, with the weight `sums`. `table` is the result of `_nearest_table`. A block of zeros has
+    the scale 0.
     """
     largest, wanted = _largest(blocks), blocks + sums * blocks.sum(1, keepdim=True)
     best, found = torch.zeros_like(largest), largest
@@ -313,10 +315,10 @@ def _dynamic_map() -> Tensor:
 
 
 def components(scales: Scales, shape: tuple[int, ...], quant_type: str, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Return the tensors that bitsandbytes saves next to a packed weight, by the suffix of their names.
+    """Return the tensors that bitsandbytes saves next to a packed weight, by the suffixes of their names.
 
-    They hold the `scales`, and as JSON the `shape`, the `quant_type` ("nf4" or "fp4") and the weight's `dtype` before
-    quantization.
+    They hold `scales`, and a JSON text as bytes. The text has the weight's `shape`, its `quant_type` ("nf4" or "fp4")
+    and its `dtype` before quantization.
     """
     state = {
         "quant_type": quant_type,

@@ -69,8 +69,8 @@ def bitsandbytes_functional() -> Any:
 class FourBitParams(BaseLayoutParams):
     """The scales, format and shape of a 4-bit weight. `scale` is the tensor that bitsandbytes calls absmax.
 
-    `orig_shape` is the logical shape. If `transposed`, it is reversed, while the bytes keep their order. `state_dtype`
-    is the weight's dtype before quantization.
+    `orig_shape` is the shape of the weight, or of its transpose if `transposed` is True. Transposing reverses
+    `orig_shape` and leaves the bytes in their order. `state_dtype` is the weight's dtype before quantization.
     """
 
     code: Tensor

@@ -27,9 +27,9 @@ class DecodedParameter(torch.nn.Parameter):
     _place: "SharedPart | None" = None
 
     def keep(self, place: "SharedPart | None" = None) -> None:
-        """Cache the results of `decode` and `recode` from now on, one for each dtype.
+        """Make `decode` and `recode` cache their results from now on, one result for each dtype.
 
-        If `place` is given, the cached results are stored in its part of a larger tensor.
+        If `place` is given, the results are stored in this part of a larger tensor.
         """
         self._kept, self._place = {}, place
 
@@ -96,9 +96,9 @@ def keep_together(*weights: DecodedParameter) -> None:
 
 
 class WideParameter(DecodedParameter):
-    """A weight in a dtype of 16 or more bits that is multiplied in 8 bits.
+    """A weight that is stored in 16 or more bits, and quantized to 8 bits by `recode` for products in 8 bits.
 
-    `recode` quantizes it to 8 bits. The result of `decode` is not cached.
+    The result of `decode` is not cached.
     """
 
     @classmethod
@@ -214,7 +214,8 @@ class LayoutParameter(DecodedParameter):
 
 
 def load_layouts() -> ModuleType:
-    """Return the module `layouts`, imported on the first call, because its import takes a second.
+    """Import and return the module `layouts`. The first call takes a second, so this module does not import it at its
+    start.
 
     Raises DependencyError if comfy-kitchen cannot be imported.
     """
@@ -225,7 +226,7 @@ def load_layouts() -> ModuleType:
 
 
 def load_block_layout() -> ModuleType:
-    """Return the module `block_layout`, imported on the first call.
+    """Import and return the module `block_layout`, which needs comfy_kitchen.
 
     Raises DependencyError if comfy-kitchen cannot be imported.
     """
@@ -238,8 +239,8 @@ def load_block_layout() -> ModuleType:
 def frozen_parameter(tensor: Any) -> torch.nn.Parameter:
     """Return `tensor` as a Parameter without gradient over the same memory.
 
-    A quantized tensor is returned itself, and only marked as a Parameter. `Parameter(tensor)` would detach it, and
-    comfy_kitchen's detach copies scales that are mapped from a file into memory.
+    A quantized tensor is marked as a Parameter and returned. It is not passed to `Parameter(tensor)`, which would
+    detach it: comfy_kitchen's detach copies the scales, which may be mapped from a file, into memory.
     """
     if not hasattr(tensor, "_qdata"):
         return torch.nn.Parameter(tensor, requires_grad=False)
