@@ -1,4 +1,7 @@
-"""Caches of tensors that depend only on the camera or the prompt, and would otherwise be recomputed in every step."""
+"""Caches of tensors that depend only on the camera or the prompt.
+
+Without these caches the model would compute the tensors again in every step.
+"""
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -99,8 +102,10 @@ class BlockCache:
         return freed
 
     def give_up(self) -> bool:
-        """Free all memory and stay empty for good. Return whether the cache was in use, that is, whether a camera or a
-        prompt had been set as the source of its tensors."""
+        """Free all memory, and stay empty for good.
+
+        Return whether the cache was in use, that is, whether a camera or a prompt had been set as the source.
+        """
         changed = self._source is not None
         self._forget()
         self._spare = {}
@@ -121,9 +126,10 @@ class BlockCache:
         self._was_read = True
 
     def take(self, blocks: Mapping[int, Pair]) -> None:
-        """Add tensors, by block index, for all blocks that are not cached yet, without a copy.
+        """Add the two tensors of each block in `blocks` (by block index) that is not cached yet.
 
-        Call this after the replay of a CUDA graph, with the tensors that the graph has computed in its own memory.
+        Call this method after the replay of a CUDA graph, with the tensors that the replay has computed. The tensors
+        stay in the graph's memory, and are not copied.
         """
         for block in blocks.keys() - self._blocks.keys():
             self._spare.pop(block, None)
@@ -143,7 +149,11 @@ class BlockCache:
             vars(self).update(fields)
 
     def put(self, block: int, pair: Pair) -> None:
-        """Cache a block's two tensors; copy them into the block's spare tensors if shapes, dtypes and devices match."""
+        """Cache the two tensors of a block.
+
+        If the block has spare tensors of the same shapes, dtypes and devices, the new tensors are copied into the spare
+        ones. Otherwise the new tensors themselves are cached.
+        """
         spare = self._spare.pop(block, None)
         if spare is not None and all(map(_alike, spare, pair)):
             pair = spare[0].copy_(pair[0]), spare[1].copy_(pair[1])
@@ -162,8 +172,10 @@ class PromptCache(BlockCache):
     cross-attention."""
 
     embedded: Tensor | None
-    """The embedded prompt [B, text_len, dim] of the current step. The cache serves only calls with this very tensor
-    object."""
+    """The embedded prompt [B, tokens, dim] of the current step.
+
+    Blocks use the cached keys and values only if this very tensor object is passed as the prompt.
+    """
     lengths: Tensor | None
     """The number of tokens of each prompt without padding, int32 [B]."""
 
@@ -200,8 +212,10 @@ class CameraCache(BlockCache):
         return super().clear() + self.prompt.clear()
 
     def give_up(self) -> bool:
-        """Free all memory, including the prompt's, and stay empty for good. Return whether this cache was in use (see
-        `BlockCache.give_up`)."""
+        """Free all memory, including the prompt's, and stay empty for good.
+
+        Return whether a camera had been set as the source of this cache (see `BlockCache.give_up`).
+        """
         self.prompt.give_up()
         return super().give_up()
 

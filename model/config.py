@@ -84,9 +84,9 @@ class ModelConfig:
         return self.dim // self.num_heads
 
     def shared_by(self, processes: int) -> "ModelConfig":
-        """Return the config of one process, if `processes` processes share the heads equally.
+        """Return the config of one process, if the attention heads are divided equally among several processes.
 
-        `dim` and `num_heads` are the share of one process. All other sizes are unchanged.
+        `dim` and `num_heads` are divided by `processes`. All other sizes are unchanged.
         """
         return replace(self, dim=self.dim // processes, num_heads=self.num_heads // processes)
 

@@ -38,13 +38,13 @@ MOST_TIMES = 128
 class LingBotWorldModel(nn.Module):
     """A LingBot-World transformer: one of the base model's two experts (high or low noise), or a causal model.
 
-    A host, such as ComfyUI, may derive a class that overrides some methods. `operations` is a namespace of the layer
-    classes (see layers/operations.py). `attention` is the self-attention, a function of (q, k, v, heads, options).
-    `cross_attention` is the function for the prompt, by default the same. `dtype` is the dtype of the parameters and of
-    GEMMs and attention.
+    A host application, such as ComfyUI, may derive a class that overrides some methods. `operations` is a namespace of
+    the layer classes (see layers/operations.py). `attention` is the self-attention, a function of (q, k, v, heads,
+    options). `cross_attention` is the function for attention to the prompt, by default the same function. `dtype` is
+    the dtype of the parameters, matrix products and attention.
 
-    Set `in_step` to True if other processes run the same forward and wait for each other in it. A forward that runs out
-    of memory is then not repeated.
+    By default, a forward that runs out of memory is repeated without the camera cache. Set the attribute `in_step` to
+    True to prevent this, if several processes run the same forward and wait for each other.
     """
 
     attention_8bit: Attention = staticmethod(attend_8bit)
@@ -205,10 +205,11 @@ class LingBotWorldModel(nn.Module):
         return self.head(x, e)
 
     def _defers_all(self, x: Tensor, options: ForwardOptions) -> bool:
-        """Return whether the residual additions of all batch elements may be deferred and fused into the next norm.
+        """Return whether blocks may defer the residual additions of all batch elements, and fuse each with the next
+        norm.
 
-        A deferred addition takes memory. The result is True only if q, k and v are quantized to 8 bits one by one,
-        which saves more memory than the additions take.
+        A deferred addition takes memory. The result is True only if q, k and v are converted to 8 bits one after the
+        other, which saves more memory than the additions take.
         """
         return all(cast(Block, block).self_attn.in_operands(x.device, options) for block in self.blocks)
 
@@ -260,10 +261,9 @@ class LingBotWorldModel(nn.Module):
         return AS_TRAINED
 
     def blocks_alone(self, options: ForwardOptions) -> bool:  # noqa: ARG002
-        """Return whether only this model accesses the residual stream between blocks, and no other code such as a
-        ComfyUI patch.
+        """Return whether no code besides this model reads or changes the residual stream between blocks.
 
-        A host such as ComfyUI may override this method.
+        A host such as ComfyUI, which may patch the residual stream, may override this method.
         """
         return True
 
@@ -278,11 +278,13 @@ class LingBotWorldModel(nn.Module):
         rope: Rope,
         options: ForwardOptions,
     ) -> Tensor:
-        """Return the residual stream [B, tokens, dim] after the block with this `index`.
+        """Run the block with this `index`, and return the residual stream [B, tokens, dim] after the block.
 
         `x` is the residual stream before the block, and may be overwritten. The other arguments are passed to
-        `Block.forward`. A host such as ComfyUI may override this method. If x must stay unchanged, the override calls
-        the block without `inplace`.
+        `Block.forward`.
+
+        A host such as ComfyUI may override this method. An override that needs `x` unchanged must call the block
+        without `inplace`.
         """
         return block(x, e0, context, camera, rope, options, inplace=True)
 
@@ -302,10 +304,10 @@ class LingBotWorldModel(nn.Module):
         return self.text_embedding(F.pad(context.to(self.compute_dtype), (0, 0, 0, missing)))
 
     def embed_camera(self, camera: Tensor, cache: CameraCache | None = None, share: WholeVideo = WHOLE_VIDEO) -> Camera:
-        """Return the embedded tokens [1 or B, tokens, dim] of a camera [B, 384 or 448, F, H, W].
+        """Return the Camera with the embedded tokens [1 or B, tokens, dim] of `camera` [B, 384 or 448, F, H, W].
 
-        If all batch elements have the same camera, the result has one batch element. If the camera is the same as the
-        last time, the tokens come from `cache`. `share` selects the tokens that this process computes.
+        If all batch elements have the same camera, the result has one batch element. If the camera is the same as in
+        the last call, the tokens are read from `cache`. `share` selects the tokens that this process computes.
         """
         if len(camera) > 1 and torch.equal(camera, camera[:1].expand_as(camera)):
             camera = camera[:1]

@@ -1,4 +1,4 @@
-"""Types of the inputs and options that a forward passes to the transformer blocks."""
+"""Types of the inputs and options of the model's forward, which the transformer blocks receive."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class ForwardInputs(NamedTuple):
     """The tensors that a forward's kernels read, besides weights and caches.
 
     `x` is the latent [B, 36, F, H, W] of this process's frames. `times` are the time embedding [B, dim] and the blocks'
-    modulation [B, 6, dim]. `context` is the embedded prompts [B, text_len, dim]. `rope` is the cosines and sines of the
-    tokens' angles. `lengths` (int32 [B]) are the prompts' lengths without padding, or None if attention does not skip
-    padding.
+    modulation [B, 6, dim]. `context` is the embedded prompts [B, tokens, dim]. `camera` is the embedded camera, or None
+    without a camera. `rope` is the cosines and sines of the tokens' angles, [tokens, head_dim / 2] each. `lengths`
+    (int32 [B]) are the prompts' lengths without padding, or None if attention does not skip padding.
     """
 
     x: Tensor
@@ -111,10 +111,15 @@ class ForwardOptions(TypedDict, total=False):
     """The current timestep of a causal model. With the batch size and `weights` it is the key of an entry in
     `times`."""
     times: dict[Hashable, Times]
-    """The cached time embeddings of a causal model's few timesteps. Computing one takes as long as two blocks."""
+    """The cached time embeddings of a causal model, which has few timesteps.
+
+    Without the cache, each time embedding would take as long as two blocks.
+    """
     weights: Hashable
-    """An identifier of the weights and their memory addresses. A new one means that ComfyUI has moved or patched
-    weights."""
+    """An identifier of the current weights and their memory addresses, set by a host such as ComfyUI.
+
+    A new identifier means that the host has moved or patched weights.
+    """
 
 
 NO_OPTIONS = cast(ForwardOptions, MappingProxyType({}))

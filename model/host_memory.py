@@ -1,4 +1,7 @@
-"""Transfers between host memory and a GPU: pinned memory, so that copies run while the GPU computes."""
+"""Functions for host memory, and for copies from host memory to a GPU.
+
+Pinned memory lets a copy run while the GPU computes.
+"""
 
 import ctypes
 import threading
@@ -14,9 +17,9 @@ from ..errors import InputError
 
 
 def give_back_memory() -> None:
-    """Release free memory that glibc's allocator still holds to the operating system (`malloc_trim`).
+    """Return free memory, which glibc's allocator still holds, to the operating system (`malloc_trim`).
 
-    Such memory builds up when several threads allocate tensors of many sizes. Without glibc the function does nothing.
+    Such memory builds up when several threads allocate tensors of many sizes. Without glibc, nothing happens.
     """
     with suppress(OSError, AttributeError):
         ctypes.CDLL("libc.so.6").malloc_trim(0)
@@ -32,17 +35,18 @@ def upload(tensor: Tensor, device: torch.device, dtype: torch.dtype | None = Non
 
 
 def pinned(tensor: Tensor, device: torch.device) -> Tensor:
-    """Return `tensor` in pinned memory if the device is a CUDA device, for a later `upload`; else return it unchanged.
+    """Return a copy of `tensor` in pinned memory, for a later `upload` to a CUDA device.
 
-    A copy from memory that is not pinned would block Python until the GPU has finished everything that is queued.
+    If the device is not a CUDA device, or the tensor is not in host memory, the tensor itself is returned. A copy from
+    memory that is not pinned would block Python until the GPU has finished all queued work.
     """
     return tensor.contiguous().pin_memory() if device.type == "cuda" and tensor.device.type == "cpu" else tensor
 
 
 def queued_on(*devices: torch.device) -> Callable[[], None]:
-    """Return a function that waits until a GPU has done everything that is queued at the time of this call.
+    """Return a function that waits for all work that is queued on the `devices` at the time of this call.
 
-    Only the current stream of each of the `devices` counts. Devices other than CUDA devices are ignored.
+    Only the current stream of each device counts. Devices other than CUDA devices are ignored.
     """
     queues = [torch.cuda.current_stream(device) for device in dict.fromkeys(devices) if device.type == "cuda"]
     events = [queue.record_event() for queue in queues]
@@ -55,10 +59,11 @@ def queued_on(*devices: torch.device) -> Callable[[], None]:
 
 
 def pin(owner: object, tensors: list[Tensor], device: torch.device) -> None:
-    """Pin the memory of `tensors` for CUDA, until `owner` is garbage-collected. The tensors are set to zero.
+    """Pin the memory of `tensors` for copies to a CUDA device, and set all tensors to zero.
 
-    torch's own pinned memory would take up to twice as much, because its allocator rounds every size up to a power of
-    two. Raises InputError if the system refuses to pin that much memory.
+    The memory stays pinned until `owner` is garbage-collected. torch's own pinned memory would take up to twice as
+    much, because the allocator rounds every size up to a power of two. Raises InputError if the system refuses to pin
+    that much memory.
     """
     pinned: list[Tensor] = []
     weakref.finalize(owner, _unpin, pinned, device)

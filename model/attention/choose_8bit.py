@@ -1,8 +1,10 @@
-"""The choice of a kernel for self-attention in 8 bits. Depending on the GPU, it is this project's own kernel or one of
-cuDNN, SageAttention or comfy-kitchen.
+"""The choice of a kernel for self-attention in 8 bits.
 
-Exact attention needs none of these packages. On the CPU, and if a kernel fails, plain torch computes attention from the
-same 8-bit queries, keys and values with an exact softmax.
+The candidates are this project's own kernel and the kernels of cuDNN, SageAttention and comfy-kitchen; the GPU decides
+between the candidates. Exact attention needs none of these packages.
+
+On the CPU, or if the chosen kernel fails, plain torch computes attention. The queries, keys and values are then also
+rounded to 8 bits, and the softmax is exact.
 """
 
 import logging
@@ -31,11 +33,15 @@ from .streams import NOT_RECORDED, Function, follows_stream, on_default_stream
 
 UNTRIED = "Apple's GPUs run the plain path, which was never tried there: please send what you see."
 WORST_PROBE = 0.2
-"""The largest accepted relative RMS error of an 8-bit attention kernel, compared with exact attention."""
-TRIED_HEADS, TRIED = 8, Size(rows=2048, keys=16384)
-"""The sizes with which kernels are timed: the number of attention heads, and the numbers of queries and keys.
+"""The limit of the relative RMS error of an 8-bit attention kernel, compared with exact attention.
 
-There are fewer queries than in a causal model's chunk. The keys fill about half of an attention window.
+A kernel passes the test if the error is below this limit.
+"""
+TRIED_HEADS, TRIED = 8, Size(rows=2048, keys=16384)
+"""The sizes with which 8-bit attention kernels are timed.
+
+`TRIED_HEADS` is the number of attention heads. `TRIED` has the numbers of queries (rows) and keys. A causal model has
+more queries in a chunk, and about twice as many keys in a full attention window.
 """
 
 STREAM_TOKENS = 256
@@ -61,11 +67,13 @@ def attend_8bit(
     heads: int,
     options: Mapping,  # noqa: ARG001
 ) -> Tensor:
-    """Return attention [B, L, heads*head_dim] of q over k and v [B, S, heads*head_dim] by the device's 8-bit kernel.
+    """Return attention [B, L, heads*head_dim] of q over k and v [B, S, heads*head_dim], computed in 8 bits.
 
-    The result has q's shape and dtype, and may overwrite q. With B = 1, k and v may be Operands (fp8 values with their
-    scale) if `takes_operands` returns True. `options` are ignored. Raises InputError if no kernel supports the device;
-    `choose_attention` checks this in advance.
+    The kernel is the result of `find_kernel` on a GPU, else plain torch. The result has q's shape and dtype, and may be
+    written to q's memory. With B = 1, k and v may be Operands (fp8 values with their scale) if `takes_operands` returns
+    True. `options` are ignored.
+
+    Raises InputError if no kernel supports the GPU; `choose_attention` checks this in advance.
     """
     if isinstance(k, Operand) and isinstance(v, Operand):
         if torch.compiler.is_compiling():
@@ -81,12 +89,16 @@ def attend_8bit(
 def attend_operands(
     q: Operand, k: Operand, v: Operand, heads: int, dtype: torch.dtype, shares: Tensor | None = None
 ) -> Rows:
-    """Return attention [L, heads*head_dim] of q over k and v: Operands (fp8 values with their scale) of one batch
-    element.
+    """Return attention [L, heads*head_dim] of q over k and v, which are already in 8 bits.
 
-    The result is in `dtype`; if that is int8 or float8_e4m3fn, each token has one scale. `shares` (fp32 [frames]) is 0
-    for each latent frame to attend to, and -inf for frames to ignore, which must be the last ones. None means all
-    frames. If `shares` is given, errors of the kernel are raised; otherwise plain torch replaces a failing kernel.
+    q, k and v are Operands (fp8 values with their scale) of one batch element. Only call this function if
+    `attends_to_operands` returns True. The result is in `dtype`; if `dtype` is int8 or float8_e4m3fn, each token has
+    one scale.
+
+    `shares` (fp32 [frames]) is 0 for each latent frame to attend to, and -inf for each frame to ignore. The ignored
+    frames must be the last ones. None means all frames. Without CUDA, `shares` is ignored.
+
+    If a kernel fails, plain torch computes the result. With `shares`, the kernel's error is raised instead.
     """
     if q.values.device.type != "cuda":
         return plain_attention_of(q, k, v, heads, dtype)
@@ -135,10 +147,10 @@ def _unless_broken(attend: Callable[..., T], plain: Callable[..., T], package: s
 
 
 def _sage(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
-    """Return SageAttention's result for q, v, and k minus an estimate of the keys' mean.
+    """Return SageAttention's result for queries q, values v, and keys k minus the keys' mean.
 
-    The mean is computed from a sample of the tokens. SageAttention can subtract the mean itself, but only in place, and
-    k may be a view into the KV cache.
+    The mean is estimated from a sample of the tokens. SageAttention can subtract the mean too, but only in place, and k
+    may be a view into the KV cache.
     """
     k = k - sample(k.flatten(0, 1)).mean(0)
     split = (t.unflatten(-1, (heads, -1)) for t in (q, k, v))
@@ -170,10 +182,10 @@ _TO_OPERANDS: dict[Function, tuple[Callable[..., Tensor], Callable[..., Rows]]] 
     hopper_attention: (hopper_attention_to, hopper_attention_of),
     cudnn_attention: (cudnn_attention_to, cudnn_attention_of),
 }
-"""Two more functions for each kernel that can read a KV cache's 8-bit keys and values without a conversion.
+"""Two more functions of each kernel that can read 8-bit keys and values of a KV cache without a conversion.
 
-A key is the kernel's usual function (q, k, v in 16 bits). The first function of a value takes queries in 16 bits, and
-the second takes queries in 8 bits.
+The dictionary is indexed by the kernel's usual function, which takes q, k and v in 16 bits. Of the two functions, the
+first takes queries in 16 bits, and the second takes queries in 8 bits.
 """
 
 
@@ -190,10 +202,11 @@ def choose_attention(wanted: AttentionMode, device: torch.device, config: ModelC
 
 
 def takes_operands(mode: AttentionMode, device: torch.device, config: ModelConfig) -> bool:
-    """Return whether a causal model's KV cache may hold keys and values in 8 bits in this attention mode.
+    """Return whether a causal model's KV cache may hold keys and values as Operands (fp8 values with their scale).
 
-    They are then stored as Operands (fp8 values with their scale), which our own kernel, cuDNN's and the CPU's plain
-    torch accept. Call `choose_attention` first, because it rejects modes that the device does not support.
+    The result is True if `mode` is "8bit" and the attention of the device reads Operands: our own kernel, cuDNN's
+    kernel, or plain torch on the CPU. Call `choose_attention` first, because `choose_attention` rejects modes that the
+    device does not support.
     """
     return mode == "8bit" and attends_to_operands(device, config.head_dim)
 
@@ -218,9 +231,11 @@ def takes_transposed_values(device: torch.device, head_dim: int) -> bool:
 
 @lru_cache
 def find_kernel(device: torch.device, head_dim: int) -> AttentionKernel:
-    """Return the 8-bit attention kernel for a GPU and a head size.
+    """Return the 8-bit attention kernel to use on a GPU for a head size.
 
-    Raises InputError if no kernel works; its message gives the reason for each kernel that was tried.
+    On Hopper GPUs the choice is the first accurate kernel in the table (choice/table.py), on other GPUs the fastest
+    accurate one. The choice is made once. Raises InputError if no kernel works; the message gives the reason for each
+    kernel that was tried.
     """
     card, size = card_of(device), TRIED._replace(dim=TRIED_HEADS * head_dim, head_dim=head_dim)
     if not candidates("attention-8bit", card):
@@ -241,7 +256,11 @@ def find_kernel(device: torch.device, head_dim: int) -> AttentionKernel:
 
 
 def _on_its_stream(kernel: AttentionKernel, device: torch.device, head_dim: int) -> AttentionKernel:
-    """Return the kernel, wrapped in stream synchronization if it always runs on CUDA's default stream."""
+    """Return the kernel, with stream synchronization added if the kernel always runs on CUDA's default stream.
+
+    Such a kernel is found by a test, and the result is then not `recordable`. Our own kernel and cuDNN's run on the
+    current stream, and are returned without a test.
+    """
     if kernel.attend in _TO_OPERANDS:  # our kernel and cuDNN's run on the current stream
         return kernel
     generator = torch.Generator(device).manual_seed(1)
@@ -276,9 +295,12 @@ def attention_note(mode: AttentionMode, device: torch.device, config: ModelConfi
 def check_8_bits(
     arithmetic: Arithmetic, attention: AttentionMode, device: torch.device, config: ModelConfig
 ) -> tuple[str, ...]:
-    """Return notes for the user about the requested 8-bit matrix products (`arithmetic`) and 8-bit `attention`.
+    """Check whether 8-bit matrix products (`arithmetic`) and 8-bit `attention` can be used, and return notes for the
+    user.
 
-    Raises InputError if the device or the model's sizes do not allow them.
+    Each method in 8 bits has a note, which usually names the kernel. On Apple's GPUs, another note says that the device
+    is untested. Without notes, the tuple is empty. Raises InputError if the device or the model's sizes do not allow a
+    requested method.
     """
     choose_arithmetic(arithmetic, device, config)
     choose_attention(attention, device, config)

@@ -21,7 +21,8 @@ from ..ops.pointwise import merge_, slices
 Attention = Callable[[Tensor, Tensor, Tensor, int, Mapping], Tensor]
 """The type of an attention function: (q, k, v, heads, options) -> result.
 
-q and the result are [B, L, heads*head_dim]; k and v are [B, S, heads*head_dim].
+q and the result are [B, L, heads*head_dim]; k and v are [B, S, heads*head_dim]. `options` are the ForwardOptions of the
+model's forward, or a mapping like ForwardOptions.
 """
 
 TILE = 128
@@ -31,32 +32,37 @@ If the number of keys is not a multiple of it, the kernel is 8 % slower (38.6 in
 """
 
 MIN_KEYS_TO_SPLIT = 64 * TILE
-"""The smallest number of keys for which a separate call for the incomplete last tile of keys is faster."""
+"""The smallest number of keys for which the incomplete last tile of keys gets a separate call.
+
+With fewer keys, a single call for all keys is faster.
+"""
 
 PART_KEYS, MOST_PARTS, PART_COST = 1024, 8, 0.015
-"""The constants of key splitting, with which a few queries still occupy the whole GPU.
+"""The constants for splitting keys into parts, so that attention of few queries occupies the whole GPU.
 
-Each part of the keys is processed in parallel with the others, and the results are merged. `PART_KEYS` is the smallest
-number of keys of a part, and `MOST_PARTS` is the largest number of parts. `PART_COST` is the overhead of each
-additional part, as a share of the time without splitting.
+The parts are processed in parallel, and the results are merged. `PART_KEYS` is the smallest number of keys in a part,
+and `MOST_PARTS` is the largest number of parts. `PART_COST` is the overhead of each additional part, as a share of the
+time without splitting.
 
 On an H100, attention of 1,508 queries over 27,144 keys in 12 heads takes 663 us without splitting, and 406 us in 8
 parts.
 """
 
 FRAMES_BYTES = 2**28
-"""The largest result of `frames_bytes` with which attention may run on one latent frame of keys after the other.
+"""The largest result of `frames_bytes` with which a causal model may use `attend_to_frames`.
 
-Attention does so until a causal model's attention window is full. All chunks then run the same kernels, so a CUDA graph
-can replay them. Larger chunks have many tokens and gain less from a graph, because their kernels take longer than the
-launches.
+The model uses the function until the attention window is full, so that all chunks run the same kernels. A CUDA graph
+can then replay the kernels. Larger chunks gain less from a graph, because their kernels take longer than the launches.
 """
 
 HOPPER = 132
 """The number of multiprocessors (SMs) of an H100 and an H200."""
 
 SCORES_BYTES = 2**20
-"""The bytes of attention scores that the CPU computes at once, so that the scores fit into a core's cache."""
+"""The number of bytes of attention scores that the CPU computes at once.
+
+The scores fit into the cache of a core.
+"""
 
 OURS_HEAD = 128
 """The head size that our own kernel supports."""
@@ -65,17 +71,18 @@ _refused: dict[tuple, set[SDPBackend]] = {}
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tensor:
-    """Return scaled dot-product attention [B, L, heads*head_dim] of q over k and v.
+    """Return exact scaled dot-product attention [B, L, heads*head_dim] of q over k and v.
 
     q is [B, L, heads*head_dim]; k and v are [B, S, heads*head_dim]. On Hopper GPUs our own kernel runs if the dtype is
-    bf16 and the head size is 128. Otherwise torch's kernels are tried: flash, then the memory-efficient kernel. On
-    Hopper and later GPUs cuDNN's kernel is tried before them (36.8 instead of 59.9 ms at 32,760 tokens on an H200). A
-    kernel that refused a combination of device, dtype and head size is not tried again.
+    bf16 and the head size is 128 (see `attends_by_ours`). Otherwise torch's kernels are tried in order: cuDNN's kernel
+    (only on Hopper and later GPUs), flash, then the memory-efficient kernel. On an H200, cuDNN's kernel takes 36.8
+    instead of 59.9 ms at 32,760 tokens. A kernel that refused a combination of device, dtype and head size is not tried
+    again.
 
-    `options` are a forward's options (ForwardOptions). If the last keys are all equal, and so are their values, as with
-    padding, a caller with B = 1 may set options["unlike"]. It is the number of keys before them, int32 [1]. Our own
-    kernel then processes only the first of the equal keys, and weights it by their number. Other kernels ignore the
-    option.
+    `options` are a forward's options (ForwardOptions). Only `options["unlike"]` is read, and only by our own kernel:
+    int32 [1], the number of keys before the first of several equal keys at the end, such as padding. The values of the
+    equal keys must be equal too, and B must be 1. The kernel then processes one of the equal keys, weighted by the
+    number of equal keys.
     """
     if attends_by_ours(q, heads):
         made = [_by_ours(*row, heads, unlike=options.get("unlike")) for row in zip(q, k, v, strict=True)]
@@ -88,7 +95,8 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tenso
 def attends_by_ours(q: Tensor, heads: int) -> bool:
     """Return whether our own kernel computes attention for queries q [..., heads*head_dim].
 
-    The result is True for bf16 on a Hopper GPU with a head size of 128.
+    The result is True for bf16 with a head size of 128 on a Hopper GPU, if `ours_works` returns True. Under
+    torch.compile the result is False.
     """
     suits = q.device.type == "cuda" and q.dtype == torch.bfloat16 and q.shape[-1] == OURS_HEAD * heads
     return suits and not torch.compiler.is_compiling() and ours_works(q.device)
@@ -136,9 +144,10 @@ def _compile() -> None:
 
 @lru_cache
 def ours_works(device: torch.device) -> bool:
-    """Return whether this project's own kernel for exact attention compiles and gives correct results on this GPU.
+    """Return whether our own kernel for exact attention compiles and gives correct results on this GPU.
 
-    A failure is logged. The result is False for any GPU that is not of compute capability 9.
+    A failure is logged. The result is False without a test if the GPU is not of compute capability 9, or if
+    LINGBOT_WORLD_KERNELS selects another kernel.
     """
     if not _serves_ours(device):
         return False
@@ -174,9 +183,9 @@ def multiplies_bf16() -> bool:
 def _attend_on_cpu(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Return attention of q over k and v [B, heads, tokens, head_dim] on the CPU.
 
-    If the CPU has bf16 instructions, each head of bf16 tensors is computed by matrix products in bf16. For 144 queries
-    and 2,592 keys in 4 heads, one core takes 1.5 ms. torch's kernel multiplies in fp32 and takes 4.9 ms. The scores are
-    rounded to bf16, so the error doubles.
+    bf16 tensors are multiplied in bf16, head by head, if the CPU has bf16 instructions. For 144 queries and 2,592 keys
+    in 4 heads, one core then takes 1.5 ms. torch's kernel, which multiplies in fp32, takes 4.9 ms. The scores are
+    rounded to bf16, so the error is twice the error of torch's kernel.
     """
     if q.dtype != torch.bfloat16 or torch.compiler.is_compiling() or not multiplies_bf16():
         return F.scaled_dot_product_attention(q, k, v)
@@ -223,9 +232,9 @@ def key_parts(queries: int, keys: int, heads: int, processors: int = HOPPER) -> 
 
 
 def part_length(keys: int, parts: int) -> int:
-    """Return the number of keys of each of `parts` parts, a multiple of TILE.
+    """Return the number of keys in one part, if `keys` keys are split into `parts` equal parts.
 
-    The caller attends separately to the keys that remain.
+    The result is rounded down to a multiple of TILE. The caller attends separately to the remaining keys.
     """
     return keys // parts // TILE * TILE
 
@@ -266,9 +275,10 @@ def attend_to_frames(q: Tensor, k: Tensor, v: Tensor, heads: int, shares: Tensor
 
 
 def frames_bytes(dim: int, frames: int, tokens: int, dtype: torch.dtype) -> int:
-    """Return the bytes of the intermediate results of `attend_to_frames`: [tokens, dim] in `dtype` for each frame.
+    """Return the number of bytes of the intermediate results of `attend_to_frames`.
 
-    `tokens` is the number of queries, and `dim` is their width over all heads.
+    Each of the `frames` latent frames has a result [tokens, dim] in `dtype`. `tokens` is the number of queries, and
+    `dim` is the width of a query over all heads.
     """
     return frames * tokens * dim * dtype.itemsize
 
@@ -326,10 +336,10 @@ def _preference(device: torch.device, dtype: torch.dtype) -> tuple[SDPBackend, .
 
 
 def random_attention(device: torch.device, size: Size) -> tuple[Tensor, Tensor, Tensor, int]:
-    """Return random q [1, rows, dim], k and v [1, keys, dim] in bf16, and the number of heads, for a kernel's test.
+    """Return random arguments (q, k, v, heads) for the test of an attention kernel.
 
-    `size` gives rows, keys, dim and head size. In k the first channel of each head is four times as large as the
-    others, because real keys have such channels.
+    q is [1, rows, dim]; k and v are [1, keys, dim]; all are bf16. `size` gives rows, keys, dim and head size. In k the
+    first channel of each head is four times as large as the others, because real keys have such channels.
     """
     generator = torch.Generator(device).manual_seed(0)
     shapes = (1, size.rows, size.dim), (1, size.keys, size.dim), (1, size.keys, size.dim)

@@ -1,4 +1,4 @@
-"""Queries, keys and values in float8_e4m3fn for attention, and the same attention in plain torch.
+"""Conversion of queries, keys and values to float8_e4m3fn, and attention over the converted tensors in plain torch.
 
 Each tensor has a single scale, because cuDNN supports nothing finer. The means over the tokens are subtracted from keys
 and values before the conversion, so a channel that is large in all tokens costs no precision. The keys' mean changes
@@ -22,13 +22,14 @@ from .exact import sdpa
 
 FP8 = torch.float8_e4m3fn
 MOST_QUERY, MOST_KEY = 11.0, 36.0
-"""The largest magnitudes of queries and of keys after scaling to 8 bits, if no norm bounds the vectors.
+"""The largest magnitudes of queries and of keys after scaling to 8 bits, if no norm bounds queries and keys.
 
-They limit the length of a head's vectors to `plain.QUERY_LENGTH` and `plain.KEY_LENGTH` for a head size of 128. A
-smaller magnitude costs no precision, because a float has the same relative precision at any magnitude.
+With a head size of 128, a query's vector in a head is then at most `plain.QUERY_LENGTH` long, and a key's vector at
+most `plain.KEY_LENGTH`. A smaller magnitude costs no precision, because a float has the same relative precision at any
+magnitude.
 """
 SAMPLE = 512
-"""The number of evenly spaced tokens, at least, from which a tensor's maximum and the keys' mean are estimated."""
+"""The smallest number of evenly spaced tokens from which a tensor's maximum and the keys' mean are estimated."""
 HEADROOM = 4.0
 """The factor by which a value may exceed the maximum of the sampled tokens without being clamped.
 
@@ -40,9 +41,11 @@ values below 1/3584 of the maximum lose precision.
 class Scaling(NamedTuple):
     """The mapping of numbers x to 8 bits: (x - mean) * factor.
 
-    `scale` is 1 / factor. scale and factor are fp32 [1], and mean is fp32 [dim]. The scale is a power of two, so a
-    separate scale for each head would only help with subnormal results. `reach` (fp32 [1]) is an upper bound of the
-    decoded numbers' magnitudes, or None if unknown.
+    `scale` is 1 / factor. scale and factor are fp32 [1]. mean is fp32 [dim]; for queries after a norm, mean is a zero
+    [1]. The scale is a power of two. `reach` (fp32 [1]) is an upper bound of the decoded numbers' magnitudes, or None
+    if unknown.
+
+    A separate power of two for each head would not be more precise, except for subnormal numbers.
     """
 
     scale: Tensor
@@ -61,7 +64,7 @@ class Scaling(NamedTuple):
 
 
 class Operand(NamedTuple):
-    """A tensor of tokens in float8_e4m3fn, with its scaling.
+    """A tensor of tokens in float8_e4m3fn, for 8-bit attention, with the Scaling that decodes the tensor.
 
     `values` is [tokens, dim]; tokens of zeros may follow as padding. If `transposed` is not None, `values` is
     [dim, columns] instead, and `transposed` is the number of tokens without padding. `transposed_columns` gives the
@@ -127,11 +130,13 @@ def scaling_of_keys(norm_rope: NormRope, mean_of: Tensor) -> Scaling:
 def scalings_for_all(
     keys: Tensor | Unrotated, values: Tensor, headroom: float
 ) -> tuple[Tensor, tuple[Scaling, Scaling]]:
-    """Return keys [tokens, dim], and the Scalings of keys and of values to 8 bits for the whole video.
+    """Return the first chunk's keys [tokens, dim], and the Scalings of keys and of values for the whole video.
 
-    The arguments `keys` and `values` belong to the first chunk. Keys that are Unrotated, i.e. before norm and RoPE, are
-    returned after both; other keys are unchanged. Later values may be `headroom` times as large as the first chunk's
-    without being clamped. The same applies to later keys, unless a norm bounds them.
+    `keys` and `values` are the first chunk's. Unrotated keys are returned after norm and RoPE; other keys are returned
+    unchanged.
+
+    Values of later chunks may be `headroom` times as large as the first chunk's without being clamped. The same applies
+    to keys, unless a norm bounds the keys.
     """
     of_values = scaling(values, values, headroom).with_reach()
     if isinstance(keys, Unrotated):
@@ -157,9 +162,10 @@ def plain_scale(x: Tensor, mean: Tensor, headroom: float) -> tuple[Tensor, Tenso
 
 @lru_cache
 def _fastest_scale(device_type: str) -> Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]]:
-    """Return the function that computes a scale fastest on a type of device, such as "cuda".
+    """Return the fastest function for computing a scale on a type of device, such as "cuda".
 
-    The function is `plain_scale`, or on a GPU with Triton one that launches two kernels instead of ten.
+    The function takes the arguments of `plain_scale`. On a GPU with Triton, the function is a kernel pair instead of
+    the ten kernels of `plain_scale`. Elsewhere the function is `plain_scale`.
     """
     if device_type != "cuda" or find_spec("triton") is None:
         return plain_scale
@@ -177,9 +183,9 @@ def operand(x: Tensor, made: Scaling, zeros: int = 0) -> Operand:
 
 
 def empty_values(x: Tensor, zeros: int = 0) -> Tensor:
-    """Return memory for float8_e4m3fn values of x's shape [tokens, dim], followed by `zeros` more tokens.
+    """Return a float8_e4m3fn tensor [tokens + zeros, dim] for the values of x [tokens, dim].
 
-    The additional tokens are zero; the others are uninitialized.
+    The last `zeros` rows are zero, and the other rows are uninitialized.
     """
     values = torch.empty(len(x) + zeros, x.shape[1], dtype=FP8, device=x.device)
     values[len(x) :].view(torch.uint8).zero_()
@@ -196,9 +202,10 @@ def queries_in_8_bits(q: Tensor) -> Operand:
 
 
 def by_norm(values: Tensor, scale: Tensor, factor: Tensor) -> Operand:
-    """Return queries as an Operand (fp8 values with their scale), made from the three results of `scatter.rotated_fp8`.
+    """Return queries as an Operand (fp8 values with their scale), from the three results of `scatter.rotated_fp8`.
 
-    `values` is float8_e4m3fn [tokens, dim], `scale` is fp32 [1], and `factor` (fp32 [1]) is 1 / scale.
+    `values` is float8_e4m3fn [tokens, dim], `scale` is fp32 [1], and `factor` (fp32 [1]) is 1 / scale. The Operand has
+    a mean of zero.
     """
     return Operand(values, Scaling(scale, factor, _no_mean(scale.device)))
 

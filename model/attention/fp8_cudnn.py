@@ -17,17 +17,20 @@ from .exact import TILE, key_parts, part_length, processors
 from .fp8 import FP8, Operand, operands, queries_in_8_bits
 
 PADDED_KEYS = 256
-"""The number of keys for each key of zeros that may be added as padding (see `padding`)."""
+"""The smallest number of keys for each key of zeros that is added as padding.
+
+If there are fewer keys, no padding is added (see `padding`).
+"""
 NUMERATORS = 256.0
 """The factor by which the softmax's numerators, at most 1, are multiplied before the kernel rounds them to 8 bits."""
 
 
 def padding(keys: int) -> int:
-    """Return the number of keys and values of zeros to add to `keys` keys, so that the keys fill cuDNN's tiles.
+    """Return the number of zero keys (and zero values) to add to `keys` keys, so that the keys fill cuDNN's tiles.
 
-    Full tiles are faster. The result is 0 if there would be more than one added key for every PADDED_KEYS keys, because
-    added keys pull the result slightly towards the values' mean. An added key has a score of 0. True keys have a score
-    of 0 on average, because their mean was subtracted. So an added key has at most the weight of an average true key.
+    Full tiles are faster. The result is 0 if padding needs more than one key for every PADDED_KEYS keys, because zero
+    keys pull the attention slightly towards the values' mean. A zero key has a score of 0. Real keys have a score of 0
+    on average, because their mean was subtracted. So a zero key has at most the weight of an average real key.
     """
     added = -keys % TILE
     return added if added * PADDED_KEYS <= keys else 0
@@ -60,9 +63,11 @@ def cudnn_attention_of(
 ) -> Rows:
     """Return attention [L, heads*head_dim] of q over k and v, computed by cuDNN.
 
-    q, k and v are Operands (float8_e4m3fn values with their scale). The result is in `dtype`; if that is int8 or
-    float8_e4m3fn, each token has one scale. `shares` (fp32 [frames]) is 0 for each latent frame to attend to, and -inf
-    for frames to ignore, which must be the last ones. None means all frames. Raises cuDNN's errors.
+    q, k and v are Operands (float8_e4m3fn values with their scale). The result is in `dtype`; if `dtype` is int8 or
+    float8_e4m3fn, each token has one scale.
+
+    `shares` (fp32 [frames]) is 0 for each latent frame to attend to, and -inf for each frame to ignore. The ignored
+    frames must be the last ones. None means all frames. Raises cuDNN's errors if cuDNN has no kernel for these sizes.
     """
     out = empty_rows(q.values, dtype)
     with torch.cuda.device_of(q.values):
@@ -75,11 +80,11 @@ def cudnn_attention_of(
 
 
 def _by_cudnn(out: R, q: Operand, k: Operand, v: Operand, heads: int, rows: int = 1) -> R:
-    """Compute attention into `out`, and return `out`. `rows` is the number of batch elements.
+    """Write attention of q over k and v, computed by cuDNN, to `out`, and return `out`.
 
-    With a single batch element, the keys are split into parts if that is faster. If an odd number of full key tiles is
-    split in two, the parts are equal, and each gets half of the middle tile. A separate call for the last tile takes
-    longer: 486 us instead of 453 us for 960 queries, 17,280 keys and 40 heads.
+    `rows` is the number of batch elements. With a single batch element, the keys are split into parts if that is
+    faster. Keys that fill an odd number of tiles are split into two equal parts, in the middle of a tile. A separate
+    call for the last tile takes longer: 486 us instead of 453 us for 960 queries, 17,280 keys and 40 heads.
     """
     device, head_dim = q.values.device, q.values.shape[1] // heads
     queries, keys = (len(each.values) // rows for each in (q, k))
@@ -149,9 +154,10 @@ class _Graph:
         )
 
         def layout(tokens: int, shared: bool = False) -> dict[str, tuple[int, ...]]:
-            """Return the size and strides of a tensor [rows, heads, tokens, head_dim].
+            """Return the arguments `dim` and `stride` of cuDNN for a tensor [rows, heads, tokens, head_dim].
 
-            The memory has the order [rows, tokens, heads, head_dim]. If `shared`, all rows have the same memory.
+            The tensor's memory has the order [rows, tokens, heads, head_dim]. If `shared`, all rows use the same
+            memory.
             """
             dim = heads * head_dim
             stride = 0 if shared else tokens * dim
@@ -185,11 +191,11 @@ class _Graph:
         self._unused = {each: torch.empty_like(numerators) for each in largest}
 
     def __call__(self, q: Operand, k: Operand, v: Operand) -> tuple[Tensor, Tensor]:
-        """Return the attention [rows, queries, heads, head_dim] in 8 bits, and the logarithms of the softmax's
-        denominators.
+        """Return the attention in 8 bits, and the logarithms of the softmax's denominators.
 
-        The caller must multiply the attention by v's scale. The logarithms are fp32 [rows, heads, queries]; they are
-        empty unless the shape has `in_parts`.
+        The attention is float8_e4m3fn [rows, queries, heads, head_dim]. The caller must multiply the attention by v's
+        scale and add v's mean. The logarithms are fp32 [rows, heads, queries]; the tensor is empty unless the shape has
+        `in_parts`.
         """
         handle, (rows, queries, _, heads, head_dim, in_parts) = _handle(self._device), self._shape
         _cudnn().set_stream(handle, torch.cuda.current_stream(self._device).cuda_stream)

@@ -65,9 +65,10 @@ def hopper_attention_of(
 
 @lru_cache
 def transposes_exactly(device: torch.device) -> bool:
-    """Return whether the kernel `scatter_transposed_` gives the same bits on this GPU as its equivalent in plain torch.
+    """Return whether the kernel `scatter_transposed_` and the equivalent in plain torch write the same bits on this
+    GPU.
 
-    The test writes random values to the columns of 100 adjacent tokens and of 100 tokens in random order.
+    The test writes random numbers to 100 adjacent columns, and to 100 columns in random order.
     """
     generator = torch.Generator(device).manual_seed(0)
     x = torch.randn(200, 256, device=device, generator=generator).bfloat16()[:, :128]
@@ -86,9 +87,10 @@ def _row(x: Operand, row: int, rows: int) -> Operand:
 
 
 def _attend_to_8_bits(q: Operand, k: Operand, v: Operand, heads: int, shares: Tensor | None) -> EightBit:
-    """Return attention [tokens, heads*128] in 8 bits; all tokens have the same scale. `shares` selects latent frames.
+    """Return attention [tokens, heads*128] in float8_e4m3fn, as an EightBit.
 
-    A scale for each token would gain nothing, because a floating-point number is equally precise at any magnitude.
+    All tokens have the same scale. A separate scale for each token would gain nothing, because a floating-point number
+    is equally precise at any magnitude. `shares` selects latent frames (see `hopper_attention_of`).
     """
     from ..kernels.hopper.attention import attend
 

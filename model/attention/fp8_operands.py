@@ -1,7 +1,7 @@
-"""Conversion of q, k and v to 8 bits right after their linear layers, for attention without a KV cache.
+"""Conversion of queries, keys and values to 8 bits for attention without a KV cache.
 
-A single kernel applies norm, RoPE and conversion, so each tensor is read once. For attention with a KV cache,
-kv/cache.py converts them in the same way.
+The conversion follows the linear layers directly. A single kernel applies norm, RoPE and conversion, so each tensor is
+read once. For attention with a KV cache, kv/cache.py does the same.
 """
 
 from collections.abc import Callable
@@ -44,9 +44,10 @@ def own_queries(given: Unrotated) -> Operand:
 def own_keys(given: Unrotated, head_dim: int) -> Operand:
     """Return keys, after norm and RoPE and minus the keys' mean, as an Operand (fp8 values with their scale).
 
-    `given` holds the keys and the arguments of norm and RoPE. The norm bounds the length of a key, and so sets the
-    scale. The mean is estimated from a sample of tokens. `head_dim` selects the attention kernel, which may need tokens
-    of zeros at the end.
+    `given` holds the keys and the arguments of norm and RoPE. The norm bounds the length of a key, so the scale follows
+    from the norm's weights. The mean is estimated from a sample of the tokens.
+
+    `head_dim` is needed to find the attention kernel. For cuDNN's kernel, tokens of zeros may be appended.
     """
     some = _sampled(given).rotated()
     made, count, device = scaling_of_keys(given.norm_rope, some), len(given.x), given.x.device
@@ -79,7 +80,10 @@ def _sampled(given: Unrotated) -> Unrotated:
 
 
 def _zeros(x: Tensor) -> int:
-    """Return the number of tokens of zeros to add after keys and values for cuDNN's kernel."""
+    """Return the number of tokens of zeros to append to keys or values x [tokens, dim] for cuDNN's kernel.
+
+    The result is 0 without CUDA (see `padding`).
+    """
     return padding(len(x)) if x.device.type == "cuda" else 0
 
 
@@ -89,11 +93,11 @@ def _places(count: int, device: torch.device) -> Tensor:
 
 
 def _alone(attend: Callable[..., Rows]) -> Callable[[Tensor, Tensor, Tensor, int], Callable[[], Rows]]:
-    """Return a function with which `attend` can be timed without the conversion to 8 bits.
+    """Return a function for ALONE (choice/trials.py), with which `attend` is timed without the conversion to 8 bits.
 
-    The function converts a test's q, k and v to Operands (fp8 values with their scale), and returns a function that
-    calls `attend` with them. Only this call is timed, because a cache or other layers usually provide the Operands in
-    the model.
+    The function takes a test's q, k, v and heads, and converts q, k and v to Operands (fp8 values with their scale).
+    The result is a function without arguments that calls `attend` on the Operands. Only the second function is timed,
+    because a cache or other layers usually provide the Operands in the model.
     """
 
     def make(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Callable[[], Rows]:

@@ -26,9 +26,9 @@ DELAY = 20_000_000
 def follows_stream(attend: Function, q: Tensor, k: Tensor, v: Tensor, heads: int) -> bool:
     """Return whether `attend` runs on the current CUDA stream, and not always on the default stream.
 
-    The test calls `attend` on a new stream, on which q, k and v are copied to new tensors after a delay. The result is
-    right only if `attend` waits for these copies. q is [B, L, heads*head_dim], k and v are [B, S, heads*head_dim], and
-    all are on a GPU.
+    q is [B, L, heads*head_dim], k and v are [B, S, heads*head_dim], and all are on a GPU. The test copies q, k and v on
+    a new stream after a delay, and calls `attend` on the copies. The result of `attend` is right only if `attend` waits
+    for the copies.
     """
     want, stream = attend(q.clone(), k, v, heads), torch.cuda.Stream(q.device)
     late = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
@@ -47,8 +47,8 @@ def follows_stream(attend: Function, q: Tensor, k: Tensor, v: Tensor, heads: int
 def on_default_stream(attend: Function) -> Function:
     """Return `attend`, wrapped so that the current stream and CUDA's default stream wait for each other.
 
-    Use it for kernels that always run on the default stream. While a CUDA graph is recorded, the streams do not wait.
-    The graph then lacks the kernel, which the test of the recorded graph detects (model/graphs).
+    Use this function for a kernel that always runs on the default stream. While a CUDA graph is recorded, the streams
+    do not wait. The recorded graph then lacks the kernel; the graph's test (model/graphs) detects the wrong result.
     """
 
     def run(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:

@@ -1,7 +1,7 @@
 """A JSON file in the user's cache folder with the results of kernel tests, so that each kernel is tested once.
 
-Results are stored by GPU, driver and package versions. The environment variable LINGBOT_WORLD_CARDS names another file;
-if the variable is empty, nothing is stored.
+The results are stored separately for each combination of GPU, driver and package versions. The environment variable
+LINGBOT_WORLD_CARDS names another file; if the variable is empty, nothing is stored.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ MOST_CARDS = 20
 
 
 def in_user_cache(variable: str, name: str) -> Path | None:
-    """Return the path in the environment variable `variable`; None if the variable is empty.
+    """Return the path for a file or folder of this project in the user's cache folder.
 
-    If the variable is unset, return lingbot-world/`name` in the folder of LOCALAPPDATA, XDG_CACHE_HOME or ~/.cache.
+    If the environment variable `variable` is set, the result is the path in the variable, or None if the variable is
+    empty. Otherwise the result is lingbot-world/`name` in the folder that LOCALAPPDATA or XDG_CACHE_HOME names, or in
+    ~/.cache.
     """
     named = os.environ.get(variable)
     if named is not None:
@@ -38,9 +40,10 @@ def in_user_cache(variable: str, name: str) -> Path | None:
 
 
 def key_of(card: Card) -> str:
-    """Return the line under which a GPU's results are stored: its name, the platform, the driver and package versions.
+    """Return the key under which a GPU's results are stored: a string with the parts separated by " | ".
 
-    The packages are torch, this project and all installed packages with kernels.
+    The parts are the GPU's name, the platform, the driver and package versions. The packages are torch, this project
+    and all installed packages with kernels.
     """
     return " | ".join([card.known_as, sys.platform, f"driver {driver()}", *(f"{k} {v}" for k, v in versions().items())])
 
@@ -57,9 +60,10 @@ def versions() -> dict[str, str]:
 
 @lru_cache
 def driver() -> str:
-    """Return the version of CUDA or HIP that the driver supports, such as "13.0".
+    """Return the newest version of CUDA that the driver supports, such as "13.0".
 
-    Return "none" without a GPU, and "not known" if torch does not state it.
+    On AMD's GPUs the result is the version of HIP with which torch was built. The result is "none" without a GPU, and
+    "not known" if torch does not tell the version.
     """
     if not torch.cuda.is_available():
         return "none"
@@ -83,7 +87,11 @@ def all_of(card: Card) -> dict[str, Any]:
 
 
 def keep(card: Card, name: str, value: Any) -> None:
-    """Store a JSON value for a GPU under a name. If the file cannot be written, do nothing."""
+    """Store a JSON value for a GPU under `name`, in the file in the user's cache.
+
+    The file keeps at most MOST_CARDS entries, and drops the oldest one first. If the file cannot be written, nothing
+    happens.
+    """
     cards = _file()
     own = cards.pop(key_of(card), {})
     cards[key_of(card)] = own | {name: value}
@@ -104,8 +112,10 @@ def read_json(file: Path | None) -> dict[str, Any]:
 
 
 def write_json(file: Path | None, values: dict[str, Any]) -> None:
-    """Write `values` as a JSON object to a file, replacing the old file at once. Do nothing if that fails or `file` is
-    None."""
+    """Write `values` as a JSON object to a file, and replace an old file atomically.
+
+    If writing fails, or `file` is None, nothing happens.
+    """
     with suppress(OSError):
         if file is not None:
             file.parent.mkdir(parents=True, exist_ok=True)

@@ -50,15 +50,18 @@ class Rate(NamedTuple):
 
 
 def rates(device: torch.device, sizes: dict[Work, Size] = SIZES) -> dict[Work, Rate]:
-    """Return the speed of a GPU for each operation in `sizes` for which the table has a kernel that supports the
-    GPU."""
+    """Return the Rate (kernel and speed) of each operation in `sizes` on a GPU.
+
+    Operations for which no kernel in the table supports the GPU are left out.
+    """
     return {work: rate(work, device, size) for work, size in sizes.items() if candidates(work, card_of(device))}
 
 
 def rate(work: Work, device: torch.device, size: Size) -> Rate:
-    """Return the kernel that is chosen for an operation on a GPU, and the kernel's speed at a size.
+    """Return the Rate of an operation on a GPU: the chosen kernel, and the kernel's speed at a size.
 
-    If other layers or a cache usually provide a kernel's 8-bit operands, the conversion to 8 bits is not timed.
+    The conversion to 8 bits is not timed for kernels with an entry in ALONE, because other layers or a cache usually
+    provide the 8-bit operands of such kernels.
     """
     name = chosen(work, device, size)
     if name is None:
@@ -82,8 +85,10 @@ def rate_of_processor() -> Rate:
 
 
 def operations(work: Work, size: Size) -> float:
-    """Return the number of floating-point operations of a kind of `work` (see `Work`) at a size. A multiply-add counts
-    as two."""
+    """Return the number of floating-point operations of one call of the operation `work` at a size.
+
+    A multiply-add counts as two operations.
+    """
     if work.startswith("attention"):
         return 4.0 * size.rows * size.keys * size.dim
     if work == "convolution":

@@ -45,8 +45,8 @@ _HALF, _FLOATS = (torch.bfloat16, torch.float16), (torch.bfloat16, torch.float16
 class Candidate(NamedTuple):
     """A kernel that may be chosen for the operation `work`.
 
-    `name` is the package's name on PyPI if the kernel is from another package. `cards` is a function that returns
-    whether a GPU supports the kernel. `dtypes` are the dtypes of the kernel's inputs.
+    `name` is the name of the kernel's package on PyPI, or a short name for our own kernels and torch's. `cards` is a
+    function that returns whether a GPU supports the kernel. `dtypes` are the dtypes of the kernel's inputs.
     """
 
     work: Work
@@ -66,8 +66,8 @@ def _since(major: int, minor: int) -> Callable[[Card], bool]:
 def _tensor_cores(card: Card) -> bool:
     """Return whether a GPU may have matrix instructions for int8.
 
-    The result is True for AMD's GPUs, and for NVIDIA's since compute capability 7.5. On AMD's GPUs comfy-kitchen's own
-    check decides later.
+    The result is True for AMD's GPUs, and for NVIDIA's since compute capability 7.5. For AMD's GPUs this is a guess,
+    and comfy-kitchen's own check decides later (see `missing`).
     """
     return card.maker == "amd" or _since(7, 5)(card)
 
@@ -82,7 +82,7 @@ def _off_hopper(card: Card) -> bool:
 
 
 def _fast_triton(card: Card) -> bool:
-    """Return whether Triton compiles matrix products to matrix instructions.
+    """Return whether Triton compiles matrix products to matrix instructions on a GPU.
 
     The result is True for AMD's GPUs, and for NVIDIA's since compute capability 8.0.
     """
@@ -145,8 +145,8 @@ BY_ORDER: dict[Work, Callable[[Card], bool]] = {
 }
 """The GPUs on which the first accurate kernel in the table is chosen without timing, by operation.
 
-A value is a function that returns whether a GPU is one of them. On these GPUs the table's order was measured, or timing
-takes longer than the best choice saves. In all other cases the fastest accurate kernel is chosen.
+A value is a function that returns True for such a GPU. Either the table's order was measured on these GPUs, or timing
+would take longer than the best choice saves. In all other cases the fastest accurate kernel is chosen.
 """
 
 
@@ -161,7 +161,11 @@ def candidates(work: Work, card: Card) -> tuple[Candidate, ...]:
 
 
 def serves(work: Work, name: str, card: Card) -> bool:
-    """Return whether the kernel `name` supports the GPU, and LINGBOT_WORLD_KERNELS does not select another one."""
+    """Return whether the kernel `name` may be chosen for the operation `work` on a GPU.
+
+    The result is True if the table says that the kernel supports the GPU, and LINGBOT_WORLD_KERNELS does not select
+    another kernel.
+    """
     return any(each.name == name for each in candidates(work, card))
 
 

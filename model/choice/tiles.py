@@ -9,7 +9,7 @@ from .card import LDS, Card
 WIDE = 200_000
 """The smallest shared memory, in bytes, with which the large tiles are used.
 
-H100, H200 and B200 have it. TMA loads the large tiles.
+H100, H200 and B200 have enough. The large tiles are loaded by TMA.
 """
 
 
@@ -35,8 +35,11 @@ class Tile(NamedTuple):
 def tile_of(card: Card, channels: int, out: int) -> Tile:
     """Return the tile for a convolution from `channels` to `out` channels on a GPU.
 
-    The large tiles were the fastest on an H100 (docs/benchmarks.md). The small ones were chosen without timing, from
-    the output of Triton's compiler: they fit into 99 KB of shared memory, or AMD's 64 KB, and spill no registers.
+    GPUs with a shared memory of at least WIDE bytes get large tiles. Of all tiles tried on an H100, the large ones were
+    the fastest (docs/benchmarks.md).
+
+    Other GPUs get small tiles, which were chosen without timing, from the output of Triton's compiler. The small tiles
+    fit into 99 KB of shared memory, or AMD's 64 KB, and spill no registers.
     """
     outs = next((parts for parts in ((128, 64), (64, 32), (64, 0), (32, 0)) if out % sum(parts) == 0), (16, 0))
     deep = 32 if channels % 32 == 0 else 16

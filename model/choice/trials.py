@@ -23,10 +23,10 @@ from .table import BY_ORDER, Candidate, Work, candidates, missing
 F = TypeVar("F", bound=Callable[..., Any])
 REPEATS = 5
 LEAST_SECONDS, MOST_RUNS = 0.01, 50
-"""The smallest duration of a timing on a GPU, in seconds, and the largest number of a kernel's runs in a timing.
+"""The smallest duration of one timing on a GPU, in seconds, and the largest number of runs in one timing.
 
-A timing runs the kernel repeatedly for about LEAST_SECONDS, but at most MOST_RUNS times. A single run of a small matrix
-product would spend half of its time on the launch and the synchronization.
+A timing runs a kernel again and again for about LEAST_SECONDS, but at most MOST_RUNS times. With a single run of a
+small matrix product, half of the time would be the launch and the synchronization.
 """
 
 
@@ -48,10 +48,10 @@ class Size(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """The test of an operation.
+    """The test of all kernels for one operation.
 
-    `make` is a function that returns random arguments, and `exact` computes the exact result from them. A kernel passes
-    if its relative RMS error is below `worst`.
+    `make` is a function of a device and a Size that returns random arguments. `exact` is a function that computes the
+    exact result from these arguments. A kernel passes the test if the relative RMS error is below `worst`.
     """
 
     make: Callable[[torch.device, Size], tuple[Any, ...]]
@@ -60,10 +60,11 @@ class Kind(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """The test result of a kernel on a GPU.
+    """The result of one kernel's test on a GPU.
 
-    `error` is the relative RMS error, and `seconds` the time at the size of the test. `reason` is the reason for a
-    rejection, or None if the kernel passed. Unknown values are None.
+    `error` is the relative RMS error, or None if the kernel did not run. `seconds` is the time of one run at the size
+    of the test, or None if the kernel was not timed. `reason` is the reason for a rejection, or None if the kernel
+    passed.
     """
 
     name: str
@@ -75,12 +76,11 @@ class Trial(NamedTuple):
 KINDS: dict[Work, Kind] = {}
 ATTEMPTS: dict[tuple[Work, str], Callable[..., Any]] = {}
 ALONE: dict[tuple[Work, str], Callable[..., Callable[[], Any]]] = {}
-"""Functions with which a kernel is timed without the conversion of its operands to 8 bits, by operation and kernel
-name.
+"""The functions for timing a kernel without the conversion of the operands to 8 bits, by operation and kernel name.
 
-A function takes a test's arguments, converts these, and returns a function without arguments that runs the kernel. Only
-`rates` uses them, because other layers or a cache usually provide 8-bit operands. A kernel without an entry is timed
-with its function in ATTEMPTS.
+A function takes the arguments of a test, converts the operands, and returns a second function without arguments. The
+second function, which runs the kernel, is timed. Only `rates` uses ALONE, because other layers or a cache usually
+provide 8-bit operands. A kernel without an entry is timed with the kernel's function in ATTEMPTS.
 """
 
 
@@ -98,16 +98,17 @@ def attempt(work: Work, name: str) -> Callable[[F], F]:
 
 
 def chosen(work: Work, device: torch.device, size: Size) -> str | None:
-    """Return the name of the fastest kernel with correct results for an operation on a device, at a size; None if no
-    kernel is correct.
+    """Return the name of the kernel to use for an operation on a device, at a size.
 
-    Kernels are tested and timed on the first call. The result does not change while the process runs.
+    The choice is the first kernel in the table that passes the accuracy test if `by_order` returns True for the GPU.
+    Otherwise the choice is the fastest kernel that passes. The result is None if no kernel passes. The first call tests
+    the kernels or reads stored results; later calls return the same name until `forget` is called.
     """
     return _chosen(work, card_of(device), device, size)
 
 
 def trials(work: Work, device: torch.device, size: Size) -> tuple[Trial, ...]:
-    """Return the test results of all kernels for an operation on a device, at a size.
+    """Return the test results of all kernels that the table allows for an operation on a device, at a size.
 
     Stored results are used if there are any; otherwise the kernels are tested now.
     """
@@ -124,8 +125,11 @@ def _chosen(work: Work, card: Card, device: torch.device, size: Size) -> str | N
 
 @lru_cache
 def _trials(work: Work, card: Card, device: torch.device, size: Size) -> tuple[Trial, ...]:
-    """Return the stored test results, or run the tests. A stored result is ignored if the kernel's package is now
-    missing."""
+    """Return the stored test results of all kernels for an operation; if one is missing, test all kernels again.
+
+    A kernel without an installed package is not tested, and stored results of the kernel are ignored. The reason is
+    then in the kernel's Trial.
+    """
     name, found = f"{work} {'x'.join(map(str, size))}", candidates(work, card)
     known = {trial.name: trial for trial in _read(card, name)}
     absent = {each.name: why for each in found if (why := missing(each.name, card)) is not None}
@@ -142,8 +146,10 @@ def works(work: Work, name: str, device: torch.device, size: Size) -> bool:
 
 
 def taken(work: Work, card: Card) -> str | None:
-    """Return the kernel that the last stored test of an operation on a GPU chose, at any size; None without such a
-    test."""
+    """Return the name of the kernel that the most recent stored test of an operation on a GPU selects, at any size.
+
+    The result is None if no test is stored, or no kernel passed.
+    """
     for name, found in reversed(list(kept.all_of(card).items())):
         if name.split()[0] == work:
             return _best([Trial(*each) for each in found])
@@ -181,9 +187,10 @@ def try_all(found: list[Candidate], device: torch.device, size: Size, *, timed: 
 
 
 def _try(candidate: Candidate, device: torch.device, size: Size) -> Trial:
-    """Return a Trial with the relative error of a kernel, or with a reason if the kernel fails.
+    """Return the Trial of a kernel's accuracy test: with the relative error, or with the reason of a failure.
 
-    The test has few rows and at most four attention heads. Raises torch.OutOfMemoryError if memory runs out.
+    Of `size`, only the head size and the width are used, and the width is limited to four heads. The test has few rows.
+    Raises torch.OutOfMemoryError if memory runs out.
     """
     kind, run = KINDS[candidate.work], ATTEMPTS[candidate.work, candidate.name]
     small = Size(dim=min(size.dim, 4 * size.head_dim), head_dim=size.head_dim)
@@ -205,9 +212,10 @@ def _seconds(candidate: Candidate, arguments: tuple[Any, ...], device: torch.dev
 
 
 def seconds_of(run: Callable[[], Any], device: torch.device, repeats: int = REPEATS) -> float | None:
-    """Return the median time in seconds of `run` on a device; None if `run` raises an exception.
+    """Return the time in seconds of one call of `run` on a device, or None if `run` raises an exception.
 
-    The first run is not timed. The median is over `repeats` timings. Raises torch.OutOfMemoryError if memory runs out.
+    The result is the median of `repeats` timings, and on a GPU each timing has several calls. The first call is not
+    timed. Raises torch.OutOfMemoryError if memory runs out.
     """
     try:
         run()

@@ -1,8 +1,8 @@
-"""CUDA graphs of a causal model's forward: the GPU repeats recorded kernels, without Python between them.
+"""CUDA graphs of a causal model's forward: the GPU repeats recorded kernels, without Python between the kernels.
 
-A chunk's forwards run the same kernels on the same memory; only their inputs differ. If the chunk is small, the CPU
-slow, or several GPUs share a chunk, a GPU finishes a kernel before Python has launched the next one. A replay is faster
-then.
+The forwards of a chunk run the same kernels on the same memory, and only the inputs differ. A replay is faster if the
+GPU would otherwise wait for Python to launch the next kernel. This happens if the chunk is small, if the CPU is slow,
+or if several GPUs share a chunk.
 """
 
 from __future__ import annotations
@@ -107,8 +107,10 @@ class ForwardGraphs:
         return freed
 
     def run(self, compute: Compute, given: ForwardInputs, options: ForwardOptions) -> Tensor:
-        """Return the result of `compute(given, options)`, computed by the function itself or by a replay of recorded
-        graphs."""
+        """Return the result of `compute(given, options)`, by a replay if this kind of forward is recorded.
+
+        Otherwise `compute` is called. The second forward of a kind is also recorded and tested.
+        """
         history = options["kv_cache"]
         if self._failed or history.form is None:
             return compute(given, options)
@@ -145,10 +147,11 @@ class ForwardGraphs:
     def _record_and_try(
         self, kind: Hashable, compute: Compute, given: ForwardInputs, options: ForwardOptions
     ) -> Tensor:
-        """Return `compute(given, options)`, and keep recorded graphs of it if a replay gives the same result.
+        """Record `compute(given, options)` as CUDA graphs, test a replay, and return the result of the usual
+        computation.
 
-        The graphs are stored under the key `kind`. The usual computation runs after the replay, so its keys, values and
-        camera tensors stay in the caches.
+        The graphs are stored under the key `kind` if the replay gives the same result. The usual computation runs after
+        the replay, so the caches keep the usual keys, values and camera tensors.
         """
         cache, share = _cache_of(given), options.get("token_share")
         if not self._recordings:
@@ -184,7 +187,7 @@ class ForwardGraphs:
         self.clear()
 
     def _record(self, recording: _Recording, compute: Compute, given: ForwardInputs, options: ForwardOptions) -> str:
-        """Record the kernels of `compute(given, options)` into `recording`, without running them.
+        """Record the kernels of `compute(given, options)` into `recording`; the kernels do not run.
 
         Return the reason of a failure, or an empty string.
         """
@@ -237,8 +240,11 @@ def _kind(given: ForwardInputs, history: KeyValueCache) -> Hashable:
 
 @contextmanager
 def _prompt_of(cache: CameraCache | None, context: Tensor) -> Iterator[None]:
-    """Make `context` the embedded prompt of the cache inside a `with` block, so that blocks use the cached keys and
-    values."""
+    """Replace the embedded prompt of the cache by `context` inside a `with` block.
+
+    Blocks use the cached keys and values of the prompt only for the embedded prompt of the cache. If the cache is None
+    or has no embedded prompt, nothing happens.
+    """
     if cache is None or cache.prompt.embedded is None:
         yield
         return

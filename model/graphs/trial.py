@@ -25,10 +25,10 @@ def relative_error(got: Iterable[Tensor], wanted: Iterable[Tensor]) -> float:
 
 
 def refusal(work: str, error: float) -> str:
-    """Return the message with which a recorded graph is rejected, or an empty string.
+    """Return the message for the user if the test rejects a recorded graph, or an empty string if the graph passes.
 
-    `work` names the recorded computation, such as "A forward". The result is empty if the relative `error` of the
-    replay is at most WORST. NaN is rejected.
+    A graph passes if the relative `error` of the first replay is at most WORST. NaN is rejected. `work` is the
+    beginning of the message and names the recorded computation, such as "A forward".
     """
     if error <= WORST:  # false for NaN
         return ""

@@ -1,12 +1,12 @@
-"""Triton kernels for the VAE decoder's convolutions, which read each frame where it is stored.
+"""Triton kernels for the VAE decoder's convolutions, without copies of the frames.
 
-A feature map is stored as [rows, channels]: one row for each pixel, line after line. Each line ends with a row of
-zeros, and the map with a line of zeros. So a pixel's neighbour is a fixed number of rows away, and neighbours outside
-the map read as zeros. A convolution is a matrix product with shifted rows of the left operand. Results for the rows of
-zeros are discarded.
+A feature map is stored as [rows, channels], with one row for each pixel, line after line. After each line comes a row
+of zeros, and after the last line a full line of zeros. So a pixel's neighbour is a fixed number of rows away, and
+neighbours outside the map read as zeros. A convolution is a matrix product of shifted rows and the weight. Results for
+the rows of zeros are discarded.
 
-A pool stores feature maps of one size one after the other, each in a numbered slot. A kernel reads its slot numbers
-from the GPU's memory, so a recorded CUDA graph works with other slots too.
+A pool is a tensor with several feature maps of the same size, one after the other, each in a numbered slot. A kernel
+reads slot numbers from the GPU's memory, so a recorded CUDA graph can be replayed with other slots.
 """
 
 from functools import lru_cache, partial
@@ -51,12 +51,15 @@ def _convolve(
     STAGES: tl.constexpr,
     DESCRIBED: tl.constexpr,
 ):
-    """Compute a tile of `convolve`: PIXELS rows of the result, times NA + NB of its OUT channels.
+    """The kernel of `convolve`. A program computes a tile: PIXELS rows of the result, times NA + NB of the OUT
+    channels.
 
-    The sum over CHANNELS input channels runs in steps of KA + KB. The last input channels of a step are loaded by
-    `x_rest`, and `w_below`, `w_rest` and `w_both` load the matching parts of the weight. Loads are by descriptor (TMA)
-    if DESCRIBED, else by pointer. `rows` is the number of rows of x. `stride` is the distance of two rows of x in
-    values, because x may be some channels of a wider matrix.
+    The sum over CHANNELS input channels runs in steps of KA + KB: `x` loads KA channels of a step, and `x_rest` loads
+    KB. `w`, `w_below`, `w_rest` and `w_both` load the matching four parts of the weight: NA or NB rows times KA or KB
+    columns.
+
+    Loads are by descriptor (TMA) if DESCRIBED, else by pointer. `rows` is the number of rows of x. `stride` is the
+    distance of two rows of x in values; x may be some channels of a wider matrix.
     """
     columns: tl.constexpr = FRAMES * SIDE * SIDE * CHANNELS
     of_weight: tl.constexpr = SIDE * SIDE * OUT if SIDE == 2 else OUT
@@ -131,10 +134,10 @@ def _block(
     COLUMNS: tl.constexpr,
     DESCRIBED: tl.constexpr,
 ):
-    """Return the block [ROWS, COLUMNS] of the matrix `source` that begins at `row` and `column`.
+    """Return the block [ROWS, COLUMNS] of the matrix `source`, with the first number at `row` and `column`.
 
-    `rows` is the number of rows of the matrix; the block is zero beyond them. `stride` is the distance of two rows in
-    values.
+    `rows` is the number of rows of the matrix; rows of the block outside the matrix are zero. `stride` is the distance
+    of two rows of the matrix, as a number of values. `source` is a descriptor (TMA) if DESCRIBED, else a pointer.
     """
     if DESCRIBED:
         block = source.load([row, column])
@@ -210,13 +213,15 @@ def convolve(
 
     The window of the convolution has `side` x `side` pixels. `weight` is [out, side * side * frames * channels], with
     the window's pixels from the upper left to the lower right. bias is [out]. `added`, if given, has the shape of the
-    result and is added to it.
+    result and is added to the result.
 
-    If `slots` is None, x is a single frame. Otherwise x is a pool (see the top of the module), and three of its frames
-    are convolved. `slots` are the frames' slot numbers, the oldest first, int32 on the GPU, aligned to 16 bytes.
+    If `slots` is None, x is a single frame. Otherwise x is a pool (see the top of the module), and the window covers
+    three frames of the pool. `slots` are the slot numbers of these frames, the oldest first, int32 on the GPU, aligned
+    to 16 bytes.
 
-    If `side` is 2, the result is twice as high and wide, and `weight` is [4 * out, ...]. Each pixel becomes four
-    pixels, each with its own quarter of `weight` and its own window.
+    If `side` is 2, the convolution also doubles height and width: each pixel becomes 2 x 2 pixels. `weight` is then
+    [4 * out, ...]: one quarter for each of the four pixels. Each of the four pixels has another window, 2 x 2 pixels of
+    x.
     """
     (height, width), channels, quarters = size, x.shape[1], 4 if side == 2 else 1
     out_channels = len(weight) // quarters
@@ -261,8 +266,9 @@ def _tile(device: torch.device, channels: int, out: int) -> Tile:
 def _operands(x: Tensor, weight: Tensor, tile: Tile) -> list[Tensor | TensorDescriptor]:
     """Return the first six arguments of `_convolve`: x twice, and the weight four times.
 
-    The input channels are processed in two parts, and the output channels too. Each argument serves one part of x, or
-    one pair of parts of the weight. For tiles that TMA loads, it is a descriptor with the size of the part.
+    A program splits input channels and output channels into two parts each. So x has an argument for each part of the
+    input channels, and the weight for each pair of parts. For tiles that TMA loads, an argument is a descriptor with
+    the size of the part; otherwise an argument is the tensor itself.
     """
     if not tile.described:
         return [x, x, weight, weight, weight, weight]
@@ -277,8 +283,8 @@ def _operands(x: Tensor, weight: Tensor, tile: Tile) -> list[Tensor | TensorDesc
 def put(x: Tensor, weight: Tensor | None, eps: float, pool: Tensor, slots: Tensor, size: tuple[int, int]) -> None:
     """Write a feature map x [rows, channels] of `size` (height, width) to a slot of a `pool` [rows, channels].
 
-    The slot is the third number in `slots` (int32 on the GPU). If `weight` [channels] is given, SiLU(norm(x) * weight)
-    is written instead of x, where norm is the root-mean-square norm with epsilon `eps`.
+    The slot number is the third number in `slots` (int32 on the GPU). If `weight` [channels] is given,
+    SiLU(norm(x) * weight) is written instead of x. norm is the root-mean-square norm with the epsilon `eps`.
     """
     block = triton.next_power_of_2(x.shape[1])
     rows = max(1, 4096 // block)

@@ -1,7 +1,7 @@
 """Triton kernels that each run several operations of ops/pointwise.py at once.
 
-With few tokens, a GPU is idle between separate kernels, and each kernel reads the previous kernel's result again. All
-numbers are computed in fp32.
+With separate kernels, a GPU is idle between two kernels if there are few tokens, and each kernel reads the previous
+kernel's result from memory. All numbers are computed in fp32.
 """
 
 import torch
@@ -19,18 +19,19 @@ from .pointwise import _store_as
 from .sizes import in_two, programs, token_by_token
 
 ALONE = 2048
-"""The number of channels above which a norm that is not fused with an addition is faster if a token is read in parts.
+"""The largest number of channels with which `layer_norm_8bit_` processes full tokens.
 
-On an H100, the norm of 2,880 tokens of 5,120 channels takes 32 us in parts, and 35 us with full tokens. A norm after an
-addition in the same kernel is always faster with full tokens.
+Tokens with more channels are processed in parts, which is then faster. On an H100, the norm of 2,880 tokens of 5,120
+channels takes 32 us in parts, and 35 us with full tokens. `add_norm_`, a norm after an addition, is always faster with
+full tokens.
 """
 
 
 @triton.jit
 def _channels(START: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr):
-    """Return the indices of SIZE channels, the first of which is START, as a matrix [SIZE / WIDTH, WIDTH].
+    """Return the indices of SIZE adjacent channels, from START on, as a matrix [SIZE / WIDTH, WIDTH].
 
-    A thread processes four adjacent channels in each row of this matrix, for every dtype. So threads do not need to
+    A thread processes four adjacent channels in each row of the matrix, for every dtype. So threads do not need to
     exchange data between reading and writing.
     """
     columns = tl.max_contiguous(tl.arange(0, WIDTH), 4)
@@ -62,9 +63,10 @@ def _largest(a, b):
 
 @triton.jit
 def _loaded(x_ptr, y_ptr, scale_ptr, shift_ptr, at, inside):
-    """Return a token's x, addend y, scale and shift, each in the dtype in which memory holds the tensor.
+    """Load a part of a token, and return x, the addend y, scale and shift, each in the dtype of the tensor in memory.
 
-    If `y_ptr` or `scale_ptr` is None, x is returned as a placeholder for the missing data.
+    `at` are the offsets of the part's channels, and `inside` is the mask. Without `y_ptr`, x takes the place of y;
+    without `scale_ptr`, x takes the place of scale and shift.
     """
     x = tl.load(x_ptr + at, mask=inside, other=0.0)
     y, scale, shift = x, x, x
@@ -78,11 +80,11 @@ def _loaded(x_ptr, y_ptr, scale_ptr, shift_ptr, at, inside):
 
 @triton.jit
 def _summed(x_at, y_ptr, gate_ptr, scale_ptr, loaded, gate, inside):
-    """Return (x + y * gate) * (1 + scale) + shift in fp32, and store the result at `x_at`.
+    """Return (x + y * gate) * (1 + scale) + shift in fp32, and write the result to x in memory, at `x_at`.
 
     `loaded` is the result of `_loaded`: x, y, scale and shift. Without `y_ptr`, nothing is added; without `gate_ptr`, y
-    is added without a gate. Without `scale_ptr`, scale and shift are not applied. If x does not change, nothing is
-    stored.
+    is added without a gate. Without `scale_ptr`, scale and shift are not applied. Nothing is written if neither `y_ptr`
+    nor `scale_ptr` is given.
     """
     x, y, scale, shift = loaded
     if y_ptr is not None:
@@ -115,8 +117,12 @@ def _add_norm(
     SECOND: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """The Triton kernel of `add_norm_`. A program computes every n-th token, where n is the number of programs, and
-    loads the next token's data in the meantime. FIRST and SECOND: the sizes of the two parts of a token's channels."""
+    """The kernel of `add_norm_`. Of n programs, each computes every n-th token, and loads the next token in the
+    meantime.
+
+    The channels of a token are processed in two parts of FIRST and SECOND channels. WIDTH is the width of the matrix of
+    `_channels`.
+    """
     left, right = _channels(0, FIRST, WIDTH), _channels(FIRST, SECOND, WIDTH)
     whole, inside = left < dim, right < dim
     gate_a, gate_b = _given(gate_ptr, left, whole, 1.0), _given(gate_ptr, right, inside, 1.0)
@@ -156,9 +162,9 @@ def _power_of_two_over(x):
 
 @triton.jit
 def _rotated(x, cos_ptr, sin_ptr, START: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr, HALF: tl.constexpr):
-    """Return x, SIZE channels of a token, after RoPE. START is the index of the first of these channels.
+    """Return SIZE channels x of a token after RoPE. START is the index of the first channel in the token.
 
-    `cos_ptr` and `sin_ptr` point to the HALF cosines and HALF sines of the token's angles.
+    `cos_ptr` and `sin_ptr` point to the HALF cosines and HALF sines of the token's angles, which all heads share.
     """
     pair = tl.arange(0, WIDTH // 2)[None, :]
     if WIDTH % (2 * HALF) != 0:  # otherwise every WIDTH channels have the same angles
@@ -170,10 +176,10 @@ def _rotated(x, cos_ptr, sin_ptr, START: tl.constexpr, SIZE: tl.constexpr, WIDTH
 
 @triton.jit
 def _scale_of_queries(weight_a, weight_b, root):
-    """Return the scale for 8-bit queries after a norm with these weights, and 1 / scale.
+    """Return the scale for 8-bit queries after a norm with the given weights, and 1 / scale.
 
-    `weight_a` and `weight_b` are the norm's weights in two parts. The scale is the smallest power of two with which no
-    query overflows. `root` is the result of `_root`.
+    The scale is the smallest power of two with which no query overflows. `weight_a` and `weight_b` are the norm's
+    weights for the two parts of the channels. `root` is the result of `_root`.
     """
     return _power_of_two_over(tl.maximum(_largest(weight_a, weight_b), 1e-30) * root)
 
@@ -221,11 +227,12 @@ def _put_own(
     WIDTH: tl.constexpr,
     HALF: tl.constexpr,
 ):
-    """Compute `scatter_qkv_` for one token after the other, and load the next token's data in the meantime.
+    """The kernel of `scatter_qkv_`. A program computes one token after the other, and loads the next one in the
+    meantime.
 
-    There are three kinds of programs: for queries, for keys and for values. In 8 bits the queries' scale is the
-    smallest with which no token overflows, and the first program for queries stores it. Keys and values use the factors
-    at `k_factor_ptr` and `v_factor_ptr`.
+    There are three kinds of programs: for queries, for keys and for values. In 8 bits, the scale of the queries is the
+    smallest power of two with which no query overflows, and the first program for queries stores this scale. Keys and
+    values use the factors at `k_factor_ptr` and `v_factor_ptr`.
     """
     first, step, kind = tl.program_id(0).to(tl.int64), tl.num_programs(0), tl.program_id(1)
     left, right = _channels(0, FIRST, WIDTH), _channels(FIRST, SECOND, WIDTH)
@@ -334,7 +341,7 @@ def scatter_qkv_(
     made: tuple[Tensor, Tensor, Tensor] | None,
     scalings: tuple[Pair, Pair] | None,
 ) -> Tensor:
-    """Apply norm and RoPE to queries and keys, write keys to `out` and values to `values_out`, and return `out`.
+    """Write keys after norm and RoPE to `out`, values to `values_out`, and queries after norm and RoPE to `made`.
 
     given: queries, keys and values, [tokens, dim] each.
     norm_ropes: the arguments of norm and RoPE for queries and for keys.
@@ -342,9 +349,10 @@ def scatter_qkv_(
     rows: the row of `out` and `values_out` to which each token is written, int64 [tokens].
     scalings: (shift [dim], factor [1]) of keys and of values. (x - shift) * factor is then written, and `out` and
     `values_out` are float8_e4m3fn.
-    made: the tensors to which the queries are written: float8_e4m3fn [tokens, dim], their scale [1] and 1 / scale [1].
+    made: three tensors for the queries: float8_e4m3fn [tokens, dim], the scale [1] and 1 / scale [1].
 
-    `made` and `scalings` are both given or both None. If they are None, queries are changed in place.
+    `made` and `scalings` are both given or both None. If `made` is None, the queries are replaced in place. Return
+    `out`.
     """
     (q, k, v), dim, kinds = given, out.shape[1], 2 if values_out is None else 3
     (q_out, *scale), pairs = made or (q, None, None), scalings or ((None, None), (None, None))
@@ -375,11 +383,12 @@ def scatter_qkv_(
 
 
 def rotated_fp8_(out: Tensor, scale: Tensor, factor: Tensor, x: Tensor, norm_rope: NormRope) -> Tensor:
-    """Write x [tokens, dim], after norm and RoPE, to `out` (float8_e4m3fn [tokens, dim]), and return `out`.
+    """Write x [tokens, dim], after norm and RoPE and in 8 bits, to `out` (float8_e4m3fn [tokens, dim]), and return
+    `out`.
 
-    The kernel also computes `scale` and `factor` = 1 / scale (fp32 [1] each), and writes them to these tensors. The
-    numbers in `out` are multiplied by the factor. The norm in `norm_rope` bounds each token, and the scale is the
-    smallest power of two with which no token overflows.
+    Also write the scale to `scale`, and 1 / scale to `factor` (fp32 [1] each). The numbers in `out` are multiplied by
+    the factor. The norm in `norm_rope` bounds each token, and the scale is the smallest power of two with which no
+    token overflows.
     """
     dim = x.shape[1]
     with torch.cuda.device_of(x):
@@ -388,7 +397,10 @@ def rotated_fp8_(out: Tensor, scale: Tensor, factor: Tensor, x: Tensor, norm_rop
 
 
 def _root(dim: int) -> float:
-    """Return the factor from a norm's largest weight to the scale of 8-bit queries, for a norm over `dim` channels."""
+    """Return the ratio of the smallest safe scale of 8-bit queries to the norm's largest weight.
+
+    `dim` is the number of channels of the norm. With such a scale, no query is longer than QUERY_LENGTH after scaling.
+    """
     return dim**0.5 / QUERY_LENGTH
 
 
@@ -404,12 +416,14 @@ def merge_fp8_(
 ) -> Tensor:
     """Write merged * factor + shift to `out` [tokens, dim], and return `out`.
 
-    `merged` is attention over all keys. It is computed from `parts` [n, tokens, heads, head_dim], `log_sums`, `rest`
-    and `rest_log_sums` as in `pointwise.merge_`. If `log_sums` is None, n is 1 and `merged` is `parts[0]`. shift is
-    fp32 [dim], and factor fp32 [1].
+    `merged` is attention over all keys, merged from attention over parts of the keys. `parts`
+    [n, tokens, heads, head_dim], `log_sums`, `rest` and `rest_log_sums` are the arguments of `pointwise.merge_`. If
+    `log_sums` is None, n is 1 and `merged` is `parts[0]`. shift is fp32 [dim], and factor is fp32 [1].
 
-    If `scales` (fp32 [tokens, 1]) is given, `out` is int8 or float8_e4m3fn with one scale for each token. Merging takes
-    separate kernels, because a single kernel for all steps took twice as long.
+    If `scales` (fp32 [tokens, 1]) is given, `out` is int8 or float8_e4m3fn, and each token's scale is written to
+    `scales`.
+
+    Merging, scaling and the conversion to 8 bits are separate kernels, because a single kernel took twice as long.
     """
     _, tokens, heads, width = parts.shape
     if log_sums is None:

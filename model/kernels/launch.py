@@ -17,11 +17,11 @@ CUDAS_OWN = "cudaMallocAsync"
 
 
 class Kernel:
-    """A Triton kernel, launched as usual: `kernel[grid](*arguments)`.
+    """A Triton kernel that can also be launched while a CUDA graph is recorded: `kernel[grid](*arguments)`.
 
-    Triton checks through CUDA whether the address of each tensor is valid. While a graph is recorded, CUDA's own
-    allocator (ComfyUI's choice) returns addresses that are only valid during replays. Therefore this class then passes
-    addresses as integers, which Triton does not check.
+    Triton checks with CUDA whether the address of each tensor is valid. During a recording, CUDA's own allocator
+    (ComfyUI's choice) returns addresses that are only valid in replays. Therefore, during such a recording, the class
+    passes addresses as integers, which Triton does not check.
     """
 
     def __init__(self, function: Callable[..., None], unspecialized: Sequence[str] = ()) -> None:

@@ -1,7 +1,7 @@
-"""Triton kernels that convert to and from 8 bits, for ops/pointwise.py.
+"""Triton kernels that convert numbers to 8 bits and back, for ops/pointwise.py.
 
-All numbers are computed in fp32. Values that share a scale are divided by the scale, so that the largest magnitude
-becomes the dtype's largest number.
+All numbers are computed in fp32. With a scale for each token or head, the largest magnitude becomes the largest number
+of the 8-bit dtype. The scale of a full fp8 tensor is a power of two.
 """
 
 import os
@@ -24,7 +24,10 @@ _INT8 = tl.constexpr(LARGEST[torch.int8])
 
 @triton.jit
 def _scale_8bit(largest, out_ptr):
-    """Return the scale that maps a largest magnitude to the largest number of out_ptr's dtype."""
+    """Return the scale for numbers with the magnitude `largest` at most, for the 8-bit dtype at `out_ptr`.
+
+    Divided by the scale, `largest` becomes the largest number of the dtype.
+    """
     if out_ptr.dtype.element_ty == tl.int8:
         scale = tl.maximum(largest, 1e-30) / _INT8
     else:
@@ -42,9 +45,10 @@ def _store_8bit(at, x, scale, inside):
 
 @triton.jit
 def _store_token_8bit(out_ptr, scales_ptr, row, left, right, a, b, dim):
-    """Store a token's values `a` (at the channels `left`) and `b` (at the channels `right`) in 8 bits with one scale.
+    """Convert a token's numbers to 8 bits with one scale, and store numbers and scale.
 
-    `row` is the index of the token, and `dim` the number of its channels.
+    `a` are the numbers of the channels `left`, and `b` are the numbers of the channels `right`. `row` is the index of
+    the token, and `dim` is the number of channels.
     """
     scale = _scale_8bit(tl.maximum(tl.max(tl.abs(a), axis=0), tl.max(tl.abs(b), axis=0)), out_ptr)
     tl.store(scales_ptr + row, scale)
@@ -63,9 +67,9 @@ def _activated(x, ACTIVATION: tl.constexpr):
 
 @triton.jit
 def _quotient(x, y):
-    """Return x / y by two instructions instead of an exact division.
+    """Return x / y by a fast division of two instructions.
 
-    If |y| is above 2**126, so that 1 / y would be subnormal, the result is 0.
+    The result is 0 if |y| is above 2**126, because 1 / y would be subnormal.
     """
     return x / y if _INTERPRETED else libdevice.fast_dividef(x, y)  # the interpreter has no such function
 
@@ -114,10 +118,10 @@ def _decode_8bit(out_ptr, values_ptr, scales_ptr, rows, dim, ROWS: tl.constexpr,
 def _layer_norm_8bit(
     values_ptr, scales_ptr, x_ptr, weight_ptr, bias_ptr, dim, eps, BLOCK: tl.constexpr, BLOCKS: tl.constexpr
 ):
-    """Compute `layer_norm_8bit_` of one token, a part of its channels at a time.
+    """The kernel of `layer_norm_8bit_`. A program computes one token, a part of the channels at a time.
 
-    The program makes four passes over the token. After the first pass, all reads come from the GPU's cache, so the
-    program need not keep the token in registers. With few registers, many programs run at the same time.
+    The program reads the token in four passes. After the first pass, all reads come from the GPU's cache, so the token
+    does not occupy registers. With few registers for each program, many programs run at the same time.
     """
     row = tl.program_id(0).to(tl.int64)
     total = tl.zeros((BLOCK,), tl.float32)
@@ -170,8 +174,11 @@ def _rescale(
 
 @Kernel
 def _largest(largest_ptr, x_ptr, mean_ptr, stride, dim, BLOCK: tl.constexpr):
-    """Update the number at `largest_ptr` to max|x - mean| by an atomic maximum. The caller must set it to 0 before the
-    launch."""
+    """The kernel of `fp8_scale` that computes max|x - mean|, and stores the result by an atomic maximum at
+    `largest_ptr`.
+
+    The caller must set the number at `largest_ptr` to 0 before the launch.
+    """
     parts = tl.cdiv(dim, BLOCK)
     cols = tl.program_id(0) % parts * BLOCK + tl.arange(0, BLOCK)
     inside = cols < dim
@@ -182,8 +189,10 @@ def _largest(largest_ptr, x_ptr, mean_ptr, stride, dim, BLOCK: tl.constexpr):
 
 @Kernel
 def _power_of_two(scale_ptr, factor_ptr, largest_ptr, share):
-    """Store the smallest power of two that is at least `share` times the number at `largest_ptr`, and the power's
-    inverse."""
+    """The kernel of `fp8_scale` that stores a power of two at `scale_ptr`, and 1 / power at `factor_ptr`.
+
+    The power is the smallest one that is at least `share` times the number at `largest_ptr`.
+    """
     x = tl.maximum(tl.load(largest_ptr), 1e-30) * share
     exponent = (x.to(tl.int32, bitcast=True) + 0x7FFFFF) >> 23
     tl.store(scale_ptr, (exponent << 23).to(tl.float32, bitcast=True))
@@ -218,10 +227,10 @@ def _from_fp8(out_ptr, values_ptr, shift_ptr, factor_ptr, dim, BLOCK: tl.constex
 def encode_8bit_(
     values: Tensor, scales: Tensor, x: Tensor, activation: Activation = "none", added: Tensor | None = None
 ) -> Tensor:
-    """Write y / scale, with y = activation(x) + added, to `values` (int8 or float8_e4m3fn), and return `values`.
+    """Convert y = activation(x) + added to 8 bits: write y / scale to `values`, and the scales to `scales`.
 
-    `values` is [tokens, heads*head_dim]. Each token and head has the scale max|y| / (largest number of the dtype),
-    which is written to `scales` (fp32 [tokens, heads]). x and `added` have the shape of `values`; `added` may be None.
+    x, `added` and `values` are [tokens, heads*head_dim]; `added` may be None. `values` is int8 or float8_e4m3fn.
+    `scales` (fp32 [tokens, heads]) is max|y| / (largest number of the dtype) for each token and head. Return `values`.
     """
     dim, x, added = values.numel() // scales.numel(), x.contiguous(), None if added is None else added.contiguous()
     if dim > PART or added is not None:
@@ -330,9 +339,10 @@ def from_fp8_(out: Tensor, values: Tensor, shift: Tensor, factor: Tensor) -> Ten
 
 
 def _run_by_head(kernel: Any, scales: Tensor, first: Tensor, *others: Tensor, **settings: Any) -> None:
-    """Run a kernel on a matrix with one row for each head of each token. One program computes several rows.
+    """Launch a kernel on a matrix in which each row is one head of one token. A program computes several rows.
 
-    `scales` is only used for the number of rows; the kernel gets `first` and `others` as pointers.
+    The number of rows is the number of `scales`. The kernel gets `first` and `others` as pointers, the number of rows,
+    the length of a row, and `settings` as keyword arguments.
     """
     rows, dim = scales.numel(), first.numel() // scales.numel()
     block = triton.next_power_of_2(dim)

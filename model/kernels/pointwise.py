@@ -1,8 +1,8 @@
 """Triton kernels for the operations of ops/pointwise.py.
 
-A kernel reads and writes each token once. One program computes one token, or a part of a token if no statistics are
-needed. All numbers are computed in fp32. Kernels for 8-bit numbers are in matrix_8bit.py, and kernels for 4-bit weights
-in weights_4bit.py.
+Each token is read from memory once and written once. A program computes one or a few tokens, or a part of a token if no
+statistics over the channels are needed. All numbers are computed in fp32. Kernels for 8-bit numbers are in
+matrix_8bit.py, and kernels for 4-bit weights in weights_4bit.py.
 """
 
 import torch
@@ -64,11 +64,11 @@ def _rms(
     HALF: tl.constexpr,
     ROPE: tl.constexpr,
 ):
-    """Compute the root-mean-square norm of one token, then RoPE if ROPE, and store the result.
+    """The kernel of `_normalise`: root-mean-square norm of one token, followed by RoPE if ROPE.
 
-    If `shift_ptr` is given, the shift is subtracted. For fp8, the result is multiplied by the factor at `factor_ptr`.
-    The number at `rows_ptr` for this token is the row to which the result is written; without `rows_ptr`, the token's
-    own row is used. `out_ptr` may be `x_ptr`.
+    If `shift_ptr` is given, the shift is subtracted from the result. For fp8, the difference is multiplied by the
+    factor at `factor_ptr`. `rows_ptr` points to the row of the output for each token; without `rows_ptr`, token i is
+    written to row i. `out_ptr` may be `x_ptr`.
     """
     row = tl.program_id(0).to(tl.int64)
     to_row, factor = row, 1.0
@@ -237,9 +237,11 @@ def scatter_rotated_(
 ) -> Tensor:
     """Write x [tokens, dim], after root-mean-square norm and RoPE, to rows of `out` [rows, dim], and return `out`.
 
-    `norm_rope` holds the arguments of norm and RoPE. `rows` (int64 [tokens]) are the numbers of the rows; if `rows` is
-    None, token i is written to row i. If `factor` (fp32 [1]) is given, `out` is float8_e4m3fn, and (result - shift) *
-    factor is written; a `shift` (fp32 [dim]) of None means 0.
+    `norm_rope` holds the arguments of norm and RoPE. `rows` (int64 [tokens]) is the row of `out` for each token; if
+    `rows` is None, token i is written to row i.
+
+    If `factor` (fp32 [1]) is given, `out` is float8_e4m3fn, and (y - shift) * factor is written, where y is x after
+    norm and RoPE. A `shift` (fp32 [dim]) of None means 0.
     """
     weight, *angles, eps = norm_rope
     return _normalise(out, x, weight, (angles[0], angles[1]), eps, (rows, shift, factor))
@@ -255,8 +257,8 @@ def _normalise(
 ) -> Tensor:
     """Write the root-mean-square norm of x [tokens, dim] to `out`, followed by RoPE if `angles` (cos, sin) are given.
 
-    `placed` are three optional tensors. The first holds the numbers of the rows of `out` to write to (int64 [tokens]).
-    The others are the shift and the factor of an fp8 result.
+    Return `out`. `placed` has three optional tensors: rows, shift and factor. rows (int64 [tokens]) is the row of `out`
+    for each token. shift (fp32 [dim]) and factor (fp32 [1]) are for an fp8 `out`, as in `scatter_rotated_`.
     """
     (cos, sin), dim, (rows, *scaling) = angles or (weight, weight), x.shape[1], placed
     sizes = {"BLOCK": PART, "BLOCKS": triton.cdiv(dim, PART), "HALF": cos.shape[-1], "ROPE": angles is not None}
@@ -322,8 +324,10 @@ def modulated(times: Tensor, weights: Tensor) -> Tensor:
 
 
 def scatter_(out: Tensor, rows: Tensor, x: Tensor) -> Tensor:
-    """Write x [tokens, dim] to the rows of `out` [n, dim] with the numbers `rows` (int64 [tokens]), and return
-    `out`."""
+    """Write each token of x [tokens, dim] to a row of `out` [n, dim], and return `out`.
+
+    `rows` (int64 [tokens]) is the row of `out` for each token.
+    """
     with torch.cuda.device_of(out):
         _put[parts_of(x)](out, rows, x, x.stride(0), x.shape[1], BLOCK=PART)
     return out
@@ -332,9 +336,10 @@ def scatter_(out: Tensor, rows: Tensor, x: Tensor) -> Tensor:
 def merge_(out: Tensor, parts: Tensor, log_sums: Tensor, rest: Tensor | None, rest_log_sums: Tensor | None) -> Tensor:
     """Write attention over all keys to `out` [tokens, heads, head_dim], merged from attention over parts of the keys.
 
-    The computation is w = softmax(log_sums over the parts); out = sum(w * parts). `parts` is
-    [n, tokens, heads, head_dim], contiguous. `log_sums` (fp32 [n, heads, tokens]) are the logarithms of the parts'
-    softmax denominators. `rest` [1, tokens, heads, head_dim] with `rest_log_sums` is one more part, or None.
+    `parts` [n, tokens, heads, head_dim], contiguous, is the attention over each of n parts. `log_sums` (fp32
+    [n, heads, tokens]) are the logarithms of the softmax denominators of the parts. `rest` [1, tokens, heads, head_dim]
+    with `rest_log_sums` is one more part, or None. The result is sum(w * parts) with w = softmax(log_sums) over the
+    parts. Return `out`.
     """
     count, tokens, heads, dim = parts.shape
     rows, block = tokens * heads, triton.next_power_of_2(dim)

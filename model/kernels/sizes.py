@@ -13,13 +13,14 @@ WARP = 32
 
 
 def in_two(dim: int, of_a_warp: int) -> dict[str, int]:
-    """Return the launch sizes of a program that processes a full token of `dim` channels.
+    """Return the launch sizes FIRST, SECOND and num_warps of a program that processes a full token of `dim` channels.
 
-    The channels are split into FIRST and SECOND, two powers of two with a sum of little more than dim. A single power
-    of two could leave half of the threads idle on padding. `of_a_warp` is the intended number of channels of a warp.
+    The channels are split into FIRST and SECOND, two powers of two with a sum of little more than dim. With a single
+    power of two, half of the threads could be idle on padding. `of_a_warp` is the wanted number of channels for each
+    warp.
 
     The number of warps is limited, so that no channel belongs to two warps. Otherwise one warp could read and change a
-    result that another one has already stored.
+    result that another warp has already stored.
     """
     first = triton.next_power_of_2(dim) // 2
     second = max(triton.next_power_of_2(dim - first), min(first, 4 * WARP))
@@ -38,10 +39,11 @@ def token_by_token(dim: int) -> dict[str, int]:
 
 
 def programs(x: Tensor, sizes: dict[str, int], at_once: int) -> int:
-    """Return the number of programs for the tokens of x [tokens, dim]: as many as the GPU can run at the same time.
+    """Return the number of programs to launch for x [tokens, dim], if each program processes several tokens.
 
-    `sizes` is the result of `token_by_token`. A multiprocessor (SM) runs one program if WIDTH is MOST_WIDTH, because
-    the program fills the registers. Otherwise it runs `at_once` programs.
+    The result is the number of programs that the GPU can run at the same time, or the number of tokens if smaller.
+    `sizes` is the result of `token_by_token`. If WIDTH is MOST_WIDTH, a multiprocessor (SM) runs one program, because
+    the program fills the registers. Otherwise an SM runs `at_once` programs.
     """
     if x.device.type != "cuda":
         return min(len(x), 2)

@@ -1,8 +1,8 @@
 """Triton kernels that decode 4-bit weights, for quantized/decoding.py.
 
-A program decodes full blocks and reads each block's scale once. A packed byte holds two values. Both are written
-together as one integer of twice their width, so that each thread reads and writes adjacent bytes. All numbers are
-computed in fp32; each product and each sum is rounded, as in plain torch.
+A program decodes full blocks and reads each block's scale once. A packed byte holds two 4-bit values. The two decoded
+numbers are written together, as one integer of twice the width, so that each thread reads and writes adjacent bytes.
+All numbers are computed in fp32. Each product and each sum is rounded, so the results are the same as in plain torch.
 """
 
 import math
@@ -116,7 +116,10 @@ def _decode(
     NESTED: tl.constexpr,
     NESTED_BLOCKSIZE: tl.constexpr,
 ):
-    """Decode BLOCKS blocks of a 4-bit weight in each program. A block has HALF bytes, which hold two values each."""
+    """The kernel of `decode_4bit`. A program decodes BLOCKS blocks of a 4-bit weight.
+
+    A block has HALF bytes, and each byte holds two values.
+    """
     block = tl.program_id(0).to(tl.int64) * BLOCKS + tl.arange(0, BLOCKS)
     scales = _scales(
         absmax_ptr,
@@ -151,10 +154,10 @@ def _recode(
     NESTED: tl.constexpr,
     NESTED_BLOCKSIZE: tl.constexpr,
 ):
-    """Convert a row of a 4-bit weight to 8 bits with one scale. A program does one row.
+    """The kernel of `recode_4bit`. A program converts one row of a 4-bit weight to 8 bits with one scale.
 
-    The row has `row_blocks` blocks, of which BLOCKS are converted at a time. ROW_BLOCKS is `row_blocks` rounded up to a
-    power of two.
+    The row has `row_blocks` blocks, and the program converts BLOCKS blocks at a time. ROW_BLOCKS is `row_blocks`
+    rounded up to a power of two.
     """
     first = tl.program_id(0).to(tl.int64) * row_blocks
     block = tl.arange(0, ROW_BLOCKS)

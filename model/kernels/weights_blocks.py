@@ -1,7 +1,7 @@
 """A Triton kernel that decodes the block formats of GGUF files.
 
-A thread computes one value. Neighbouring threads read the same bytes, which are therefore in the multiprocessor's
-cache. All numbers are computed in fp32; each product and each sum is rounded, as in plain torch.
+A thread computes one value. Neighbouring threads read the same bytes, which stay in the multiprocessor's cache. All
+numbers are computed in fp32. Each product and each sum is rounded, so the results are the same as in plain torch.
 """
 
 import math
@@ -37,10 +37,11 @@ def _half(start, at):
 
 @triton.jit
 def _bits(start, at, value, BITS: tl.constexpr, GROUP: tl.constexpr):
-    """Return the numbers with the indices `value` from a packed array of unsigned BITS-bit numbers, as int32.
+    """Return the numbers with the indices `value` in a packed array of unsigned BITS-bit numbers, as int32.
 
-    `start` is the address of the block, and `at` the array's offset in the block in bytes. Each GROUP bytes hold
-    GROUP * 8 / BITS numbers: number i of them is in byte i % GROUP, in the bits from BITS * (i // GROUP) on.
+    `start` is the address of the block, and `at` is the array's offset in the block in bytes. The array consists of
+    groups of GROUP bytes with GROUP * 8 / BITS numbers each. Number i of a group is in byte i % GROUP, from bit
+    BITS * (i // GROUP) on.
     """
     packed = _byte(start, at + value // (GROUP * 8 // BITS) * GROUP + value % GROUP)
     return (packed >> (value // GROUP % (8 // BITS) * BITS)) & ((1 << BITS) - 1)
@@ -70,11 +71,12 @@ def _of_32(start, i, KIND: tl.constexpr, LEAST: tl.constexpr):
 
 @triton.jit
 def _six_bits(start, group, first, second, SHIFT: tl.constexpr):
-    """Return the number with index `group` of eight packed 6-bit numbers.
+    """Return number `group` of the eight 6-bit numbers in a block's scales.
 
-    Numbers 0 to 3 are the low six bits of four bytes, the first of which is `first`. For numbers 4 to 7, four bytes
-    from `second` on hold the low four bits, shifted by SHIFT bits. The high two bits are the top two bits of the bytes
-    from `first` on.
+    `first` and `second` are the offsets of four bytes each in the block, and `start` is the block's address. Numbers 0
+    to 3 are the low six bits of the bytes from `first` on. The low four bits of numbers 4 to 7 are in the bytes from
+    `second` on, after a shift to the right by SHIFT bits. The high two bits of numbers 4 to 7 are the top two bits of
+    the bytes from `first` on.
     """
     low = _byte(start, first + group % 4)
     rest = (_byte(start, second + group % 4) >> SHIFT) & 15
@@ -121,10 +123,10 @@ def _decode(
     NBYTES: tl.constexpr,
     AT_ONCE: tl.constexpr,
 ):
-    """Decode AT_ONCE values of a GGUF weight in each program. AT_ONCE is a multiple of VALUES.
+    """The kernel of `decode_blocks`. A program decodes AT_ONCE values of a GGUF weight.
 
-    KIND is the format, such as "Q4_K". A block holds VALUES values in NBYTES bytes. LEAST is True if a block of 32
-    values also stores an offset, which is added to each value.
+    AT_ONCE is a multiple of VALUES. KIND is the format, such as "Q4_K". A block holds VALUES values in NBYTES bytes.
+    LEAST is True if a block of 32 values also stores an offset, which is added to each value.
     """
     first = tl.program_id(0).to(tl.int64) * AT_ONCE
     at = tl.arange(0, AT_ONCE)

@@ -5,16 +5,14 @@ for each latent frame. The first `sink` slots hold the video's first frames for 
 which a new frame overwrites the oldest one. Keys are stored after RoPE with absolute positions, and attention has no
 mask. So the order of the slots does not matter, and stored frames never move.
 
-Attention reads keys and values directly if they are on the model's device, in full precision or fp8. If they are in
-int8 or in pinned host memory (`on_host`), attention reads a copy. From host memory, a block's tensors are copied to the
-device while the previous block computes.
+Keys and values are stored in one of three formats: the model's dtype, int8 (`eight_bit`) with a scale for each token
+and head, or `fp8`, the operands of 8-bit attention. The first chunk sets the fp8 scales and means of each block for the
+whole video. If the keys have a norm, the norm's weights set the scale of the keys instead.
 
-Storage in int8 or in host memory does not receive the current chunk until the chunk is denoised. Then the chunk
+On the model's device, attention reads the stored tensors directly, except in int8. In int8 or in pinned host memory
+(`on_host`), attention reads a copy. From host memory, the tensors of a block are copied to the device while the
+previous block computes. Such storage does not receive the current chunk until the chunk is denoised. Then the chunk
 overwrites frames that no later chunk attends to.
-
-`eight_bit` stores int8 with a scale for each token and head. `fp8` stores the operands of 8-bit attention. The first
-chunk sets each block's fp8 scales and means for the whole video. If the keys have a norm, the norm's weights set the
-scale of the keys instead.
 """
 
 from __future__ import annotations
@@ -56,9 +54,10 @@ It also applies to keys, unless a norm bounds them.
 
 
 class Kept(NamedTuple):
-    """A range of adjacent tokens of the current chunk that must be copied to storage.
+    """A range of adjacent tokens of the current chunk, to be copied to storage.
 
-    `seen` is their rows in the tensors that attention reads (the source), and `stored` is their rows in storage.
+    `seen` are the rows of the tokens in the tensors that attention reads, the source of the copy. `stored` are the rows
+    in storage.
     """
 
     seen: slice
@@ -136,26 +135,24 @@ class KeyValueCache:
     def in_place(self) -> bool:
         """True if attention reads the stored tensors themselves, so that `extend` returns no copies.
 
-        Once the window is full, all chunks then run the same kernels, which read the positions of the chunk's tokens
-        from device memory.
+        Then all chunks run the same kernels as soon as the window is full. The kernels read the positions of the
+        chunk's tokens from device memory.
         """
         return self._place.in_place
 
     def see_all_frames(self) -> None:
-        """Let attention process all slots of the window from the first chunk on, including slots that hold no frame
-        yet.
+        """Let attention process all slots of the window from the first chunk on, even slots that hold no frame yet.
 
-        `frame_shares` then excludes the slots without a frame, and every forward runs the same kernels, as CUDA graphs
-        require. The cache must be `in_place`, and the device must support `attends_to_frames`.
+        `frame_shares` then excludes the slots without a frame. So every forward runs the same kernels, as CUDA graphs
+        require. The cache must be `in_place`, and `attends_to_frames` must return True for the device.
         """
         self._by_frames = True
 
     @property
     def frame_shares(self) -> Tensor | None:
-        """The numbers to add to the logarithm of each slot's softmax denominator, fp32 [window].
+        """The argument `shares` of attention, fp32 [window]: 0 for each slot that holds a frame, else -inf.
 
-        The number of a slot is 0 if the slot holds a frame, else -inf. The value is None if attention processes no
-        empty slots.
+        The value is None if attention processes no empty slots.
         """
         return self._shares if self._by_frames and not self._full else None
 
@@ -171,7 +168,7 @@ class KeyValueCache:
 
     @contextmanager
     def as_if_full(self) -> Iterator[None]:
-        """Run the kernels of a full window in forwards inside the context, even if some slots hold no frame yet."""
+        """Let forwards inside a `with` block run the kernels of a full window, even if some slots hold no frame yet."""
         used, self._used = self._used, self.window * self._frame_tokens
         try:
             yield
@@ -191,8 +188,10 @@ class KeyValueCache:
         return self.keep and block == len(self._scalings) - 1
 
     def begin(self, again: bool = False) -> None:
-        """Start the next chunk of the video; if `again` is True, start the current chunk again, which was not
-        finished."""
+        """Start the next chunk of the video.
+
+        If `again` is True, start the current, unfinished chunk again.
+        """
         first = self.first_frame = self.first_frame if again else self._next
         after = self._next = first + self._chunk
         own, past = range(first, after), [frame for frame in range(first) if self._is_seen(frame, first)]
@@ -223,12 +222,15 @@ class KeyValueCache:
     def extend(
         self, block: int, queries: Tensor | Unrotated | None, keys: Tensor | Unrotated, values: Tensor
     ) -> tuple[Any, Any, Any]:
-        """Return queries, keys and values for attention in the block number `block`.
+        """Add the current chunk's keys and values to the window; return queries, keys and values for a block's
+        attention.
 
-        The arguments are the current chunk's queries, keys and values, [chunk tokens, dim] each. The returned keys and
-        values also contain the earlier frames in the window. If the cache is in fp8, they are Operands (fp8 values with
-        their scale), else tensors. They stay valid until the block after the next one calls this method. Queries that
-        are Unrotated (before norm and RoPE) are returned after both; other queries are unchanged.
+        The arguments are the current chunk's, [chunk tokens, dim] each. The returned keys and values also contain the
+        earlier frames in the window. If the cache is in fp8, keys and values are Operands (fp8 values with their
+        scale), else tensors. The result stays valid until this method is called for the block after the next one.
+
+        Unrotated queries (before norm and RoPE) are returned after norm and RoPE, in fp8 as an Operand. Other queries,
+        or None, are returned unchanged.
         """
         stored = self._storage.fetch(block)
         if self._place.fp8:
@@ -241,10 +243,9 @@ class KeyValueCache:
         return made, seen[0][:used], seen[1][:used]
 
     def _store(self, block: int, seen: Sequence[Tensor]) -> None:
-        """Copy the current chunk's keys and values of a block from `seen`, the tensors that attention reads, to
-        storage.
+        """Copy the current chunk's keys and values of a block to storage, but only frames to which later chunks attend.
 
-        Only frames to which later chunks attend are copied.
+        `seen` are the tensors that attention reads, from which the keys and values are copied.
         """
         for kept in self._kept:
             rows = [tokens[kept.seen] for tokens in seen]
@@ -332,10 +333,10 @@ class KeyValueCache:
         return frame if frame < self.sink else self.sink + (frame - self.sink) % (slots - self.sink)
 
     def _runs(self, places: Iterable[tuple[int, ...]]) -> list[tuple[slice, ...]]:
-        """Return the ranges of tokens that frames occupy in two or more tensors, as slices.
+        """Return ranges of tokens, as slices, for frames that are stored in two or more tensors at the same time.
 
-        `places` has one tuple for each frame: the frame's slot in each tensor. Each tuple of the result has one slice
-        for each tensor. Frames that are adjacent in all tensors share a slice.
+        `places` has one tuple for each frame: the slot of the frame in each tensor. Each tuple in the result has one
+        slice for each tensor. Frames that are adjacent in all tensors share a slice.
         """
         runs: list[tuple[list[int], int]] = []
         for each in places:

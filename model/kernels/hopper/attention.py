@@ -31,11 +31,12 @@ The overhead is a number of keys: splitting takes as long as attention to so man
 
 
 class Configuration(NamedTuple):
-    """The configuration of the attention kernel for one operand dtype.
+    """The configuration of the attention kernel for one dtype of q, k and v.
 
-    `name` is the dtype's name in PTX, and `bytes` its size. `tile` is the number of keys loaded at once, and `stages`
-    the number of such tiles in shared memory. `scores` is the number of bits of a score. `cluster` is the number of
-    thread blocks that share the loaded keys and values.
+    `name` is the dtype's name in PTX, and `bytes` is the size of one number. `tile` is the number of keys that are
+    loaded at once, and `stages` is the number of such tiles in shared memory. `scores` is the number of bits in which
+    the kernel computes attention scores. `cluster` is the number of thread blocks that share the loaded keys and
+    values.
     """
 
     name: str
@@ -74,13 +75,15 @@ def attend(
     token's channels must be adjacent, and the stride between tokens a multiple of 16 bytes. `out` is bf16 and may be q.
     For float8_e4m3fn operands `out` may also be an EightBit (8-bit values with a scale for each token).
 
-    `scales` are only for float8_e4m3fn operands. The first three are the scales of q, k and v, fp32 [1] each. The
-    fourth is the values' mean, fp32 [heads*128], which is added to the result. The last is an upper bound of the
-    results, fp32 [1], for an EightBit `out`.
+    `scales` are five tensors for float8_e4m3fn operands. The first three are the scales of q, k and v, fp32 [1] each.
+    The fourth is the values' mean, fp32 [heads*128], which is added to the result. The last is an upper bound of the
+    results, fp32 [1], which is only needed for an EightBit `out`.
 
-    `shares` (fp32 [frames]) is 0 for each latent frame to attend to, and -inf for frames to ignore, which must be the
-    last ones. None means all frames. If the last keys are all equal, `unlike` (int32 [1]) is the index of the first of
-    them. Raises RuntimeError if the driver reports an error.
+    `shares` (fp32 [frames]) is 0 for each latent frame to attend to, and -inf for each frame to ignore. The ignored
+    frames must be the last ones. None means all frames.
+
+    If the last keys are all equal, and so are their values, `unlike` (int32 [1]) may be the index of the first equal
+    key. The kernel then reads only one of the equal keys. Raises RuntimeError if the driver reports an error.
     """
     queries, keys, kind, blocks = len(q), len(k), KINDS[q.dtype], _blocks(q)
     shared, parts = divided(queries, 0 if unlike is not None else keys, heads, blocks, kind)
@@ -104,9 +107,10 @@ def attend(
 def divided(queries: int, keys: int, heads: int, blocks: int, kind: Configuration) -> tuple[int, int]:
     """Return the number of query tiles in the incomplete last round, and the number of key parts for these tiles.
 
-    Each head has one tile for every QUERIES of its `queries`. In a round, each of the `blocks` thread blocks processes
-    one tile. The last round often has few tiles, so their keys are split into parts to give all clusters work. `kind`
-    is the kernel's configuration.
+    Each of the `heads` heads has one tile for every QUERIES of the `queries`. In a round, each of the `blocks` thread
+    blocks processes one tile, over all `keys`. The last round often has few tiles, so the keys are split into the
+    number of parts that takes the least time. The first result is rounded up to full clusters. `kind` is the kernel's
+    configuration.
     """
     clusters, key_tiles = blocks // kind.cluster, max(1, -(-keys // kind.tile))
     groups = -(-(-(-queries // QUERIES) * heads) // kind.cluster) % clusters
@@ -118,17 +122,19 @@ def divided(queries: int, keys: int, heads: int, blocks: int, kind: Configuratio
 
 
 def _blocks(x: Tensor) -> int:
-    """Return the number of thread blocks: the number of multiprocessors (SMs), rounded down to an even number.
+    """Return the number of thread blocks to launch: the number of multiprocessors (SMs), rounded down to an even
+    number.
 
-    A cluster has two blocks.
+    The number is even because a cluster has two blocks if the operands are in 8 bits.
     """
     return torch.cuda.get_device_properties(x.device).multi_processor_count // 2 * 2
 
 
 def transpose(v: Tensor) -> Tensor:
-    """Return values v [tokens, dim] transposed to [dim, columns], padded with zeros to a multiple of TURNED columns.
+    """Return 8-bit values v [tokens, dim] transposed to [dim, columns], for `attend`.
 
-    Within every 16 tokens the columns have the order that values_across.cu describes.
+    The number of columns is a multiple of TURNED, and additional columns are zero. Within every 16 tokens the columns
+    have the order that values_across.cu describes.
     """
     tokens, dim = v.shape
     row = -(-tokens // TURNED) * TURNED
@@ -139,11 +145,10 @@ def transpose(v: Tensor) -> Tensor:
 
 
 def scatter_transposed_(out: Tensor, places: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Write (x - shift) * factor, for x [tokens, dim], to columns of `out` (float8_e4m3fn [dim, columns]). Return
-    `out`.
+    """Write (x - shift) * factor, for x [tokens, dim], to columns of `out` (float8_e4m3fn [dim, columns]).
 
-    shift [dim] and factor [1] are fp32. `places` (int64 [tokens]) are the tokens' columns in `out`. `dim` and the
-    number of columns must be multiples of 64.
+    Return `out`. shift [dim] and factor [1] are fp32. `places` (int64 [tokens]) are the columns of `out` to which the
+    tokens are written. `dim` and the number of columns must be multiples of 64.
     """
     x = x.bfloat16()
     if x.stride(0) % 8 or x.data_ptr() % 16:  # the kernel reads eight numbers at once

@@ -24,19 +24,20 @@ neighbour on each side, rounded up.
 THREADS, ROW = 512, 2 * CHANNELS
 SHARED = 1024 + STAGES * (ROW * (LINE + 3 * COLUMNS) + 16)
 LEAST_ROUNDS = 0.9
-"""The smallest number of tiles, divided by the number of the GPU's multiprocessors (SMs), with which this kernel is
-used.
+"""The smallest number of tiles for each multiprocessor (SM) of the GPU, with which this kernel is used.
 
-With fewer tiles many SMs would be idle.
+With fewer tiles, many SMs would be idle.
 """
 
 
 def suits(x: Tensor, weight: Tensor, size: tuple[int, int], side: int) -> bool:
-    """Return whether this kernel supports a convolution, and the frames are large enough to make it the fastest kernel.
+    """Return whether this kernel supports a convolution and is the fastest kernel for frames of this size.
 
-    It supports fp16 frames x [rows, channels] of `size` (height, width), and a window with a `side` of 3 pixels.
-    `channels` must be a multiple of CHANNELS, and the number of output channels a multiple of COLUMNS. Otherwise the
-    kernel in kernels/convolution.py is used.
+    x [rows, channels] are the frames, `size` is a frame's (height, width), and `side` is the side of the window in
+    pixels. `weight` has one row for each output channel. The kernel supports fp16 with a side of 3. The number of input
+    channels must be a multiple of CHANNELS, and the number of output channels a multiple of COLUMNS.
+
+    In all other cases the kernel in kernels/convolution.py is used.
     """
     if side != 3 or x.dtype != torch.float16 or x.shape[1] % CHANNELS or len(weight) % COLUMNS:
         return False

@@ -18,7 +18,7 @@ ARCHITECTURE = "sm_90a"
 UINT8, PROMOTE_256 = 0, 3
 """Constants of cuda.h: `UINT8` of the enum CUtensorMapDataType, `PROMOTE_256` of CUtensorMapL2promotion."""
 WORST_PROBE = 0.01
-"""The limit of a kernel's relative RMS error in its test: a kernel passes if its error is smaller."""
+"""The limit of a kernel's relative RMS error in `is_right`: a kernel passes if the error is smaller."""
 MOST_MAPS = 4096
 """The maximum number of cached tensor maps. Caching pays, because tensors often have the same addresses again."""
 SWIZZLE_32, SWIZZLE_64, SWIZZLE_128 = 1, 2, 3
@@ -26,11 +26,11 @@ SWIZZLE_32, SWIZZLE_64, SWIZZLE_128 = 1, 2, 3
 
 
 def is_right(what: str, made: Callable[[], Tensor], want: Tensor) -> bool:
-    """Return whether a kernel passes its test: the relative RMS error of `made()` must be below WORST_PROBE.
+    """Return whether a kernel passes the test: the relative RMS error of `made()` must be below WORST_PROBE.
 
-    `made` runs the kernel, and `want` is the exact result. If the test fails, a logged warning says that other, slower
-    kernels are used. `what` is the beginning of the warning, such as "attention is computed". Raises
-    torch.OutOfMemoryError.
+    `made` is a function that runs the kernel, and `want` is the exact result. If the error is too large, or `made`
+    raises an exception, the result is False. A logged warning then says that other, slower kernels are used. `what` is
+    the beginning of the warning, such as "attention is computed". Raises torch.OutOfMemoryError if memory runs out.
     """
     try:
         error = ((made() - want).norm() / want.norm()).item()
@@ -61,11 +61,14 @@ def text(name: str) -> str:
 
 
 def product(name: str, columns: int, dtype: tuple[str, int], given: str = "+f", adds: bool = True) -> str:
-    """Return the source of a CUDA function `name` that multiplies 64 rows by `columns` columns of 32 bytes each.
+    """Return the source of a CUDA function `name`(d, a, b) for a matrix product of a and b, both in shared memory.
 
-    The function adds the product to its argument d, or overwrites d if `adds` is False. Rows and columns are in shared
-    memory. `dtype` is the operands' name in PTX and their size in bytes. `given` is the inline assembly constraint of
-    d: "+" (or "=" to overwrite), then "f" for fp32, or "r" for two fp16 numbers in a register.
+    The function multiplies 64 rows (a) by `columns` columns (b). Each row and each column is 32 bytes long. The product
+    is added to d, or overwrites d if `adds` is False. `dtype` is the operands' name in PTX and the size of a number in
+    bytes.
+
+    `given` is the constraint of d in inline assembly: first "+", or "=" to overwrite; then "f" for fp32, or "r" for two
+    fp16 numbers in a register.
     """
     half, across = given[1] == "r", ", 0, 0" if dtype[1] == 2 else ""
     count, kind = (columns // 4, "u32") if half else (columns // 2, "float")
@@ -78,11 +81,11 @@ def product(name: str, columns: int, dtype: tuple[str, int], given: str = "+f", 
 
 
 def product_of_registers(name: str, columns: int, dtype: tuple[str, int]) -> str:
-    """Return the source of a CUDA function `name`(d, a, b) that adds a matrix product to the accumulators d, in fp32.
+    """Return the source of a CUDA function `name`(d, a, b) that adds a matrix product to d in fp32.
 
-    The function multiplies 64 rows (a, in registers) by `columns` columns (b, in shared memory). Rows and columns are
-    32 bytes long. `dtype` is the operands' name in PTX and their size in bytes. The wgmma instruction also transposes b
-    if the size is 2.
+    The function multiplies 64 rows (a, in registers) by `columns` columns (b, in shared memory). Each row and each
+    column is 32 bytes long. `dtype` is the operands' name in PTX and the size of a number in bytes. If the size is 2,
+    the wgmma instruction also transposes b.
     """
     count, across = columns // 2, ", 1" if dtype[1] == 2 else ""
     a = ", ".join(f"%{count + i}" for i in range(4))
@@ -108,10 +111,10 @@ def _each(given: str, count: int) -> str:
 def tensor_map(
     x: Tensor, box: Sequence[int], swizzle: int, shape: Sequence[int] = (), strides: Sequence[int] = ()
 ) -> ctypes.Array[ctypes.c_char]:
-    """Return the tensor map with which TMA loads boxes (small blocks) of a matrix x [rows, numbers].
+    """Return a tensor map, with which TMA loads boxes (small blocks) of a matrix x [rows, numbers].
 
-    `box` is the size of a box: the bytes of a row, then the number of rows. `swizzle` is one of the SWIZZLE constants.
-    Elements outside x read as 0.
+    A tensor map is a struct of 128 bytes. `box` is the size of a box: the bytes of a row, then the number of rows.
+    `swizzle` is one of the SWIZZLE constants. Elements outside x read as 0.
 
     For more than two dimensions, pass `shape` and `strides`, with the innermost dimension first. `shape` starts with
     the bytes of a row. `strides` are in bytes, and omit the innermost dimension.

@@ -72,7 +72,10 @@ def _value(argument: Argument) -> Any:
 
 
 def check(result: int, what: str) -> None:
-    """Raise RuntimeError with `what` and the error number if the `result` of the driver or NVRTC is not 0."""
+    """Raise RuntimeError if `result`, a status code of the driver or NVRTC, is not 0.
+
+    The message is `what`, the name of the function that was called, with the status code.
+    """
     if result:
         raise RuntimeError(f"{what}: error {result}")
 
@@ -83,10 +86,11 @@ def driver() -> ctypes.CDLL:
 
 
 def load(source: str, architecture: str) -> ctypes.c_void_p:
-    """Return the CUDA module that is compiled from `source` and loaded on the current device. It is never unloaded.
+    """Compile CUDA source code, load the code on the current device, and return the loaded module.
 
-    `architecture` is the target, such as "sm_90a". Raises RuntimeError with the compiler's log, or OSError if NVRTC is
-    missing.
+    The module is never unloaded. `architecture` is the target, such as "sm_90a". Raises OSError if NVRTC is missing.
+    Raises RuntimeError with the compiler's log if the source does not compile, or with an error number if the driver
+    reports an error.
     """
     torch.cuda.current_stream().synchronize()  # torch creates the device's context
     module = ctypes.c_void_p()
@@ -95,10 +99,11 @@ def load(source: str, architecture: str) -> ctypes.c_void_p:
 
 
 def compiled(source: str, architecture: str) -> bytes:
-    """Return the machine code of a CUDA source for an architecture such as "sm_90a". This needs no GPU.
+    """Return the machine code of a CUDA source for an architecture such as "sm_90a". No GPU is needed.
 
-    The first compilation takes half a second, and other threads wait for it. Raises RuntimeError with the compiler's
-    log, or OSError if NVRTC is missing.
+    The result is cached. The first compilation of a source takes half a second, and other threads wait for the end of
+    the compilation. Raises RuntimeError with the compiler's log if the source does not compile, or OSError if NVRTC is
+    missing.
     """
     with _COMPILING:
         return _compiled(source, architecture)
@@ -122,7 +127,7 @@ def _compiled(source: str, architecture: str) -> bytes:
 
 
 def _text(library: ctypes.CDLL, program: ctypes.c_void_p) -> str:
-    """Return the compiler's log for a program."""
+    """Return the compiler's log for an NVRTC `program`. `library` is the loaded NVRTC library."""
     size = ctypes.c_size_t()
     library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
     text = ctypes.create_string_buffer(size.value)
