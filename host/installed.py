@@ -1,4 +1,4 @@
-"""Registration of this node pack in ComfyUI: a check for a second copy, the order of templates, the scripts' address.
+"""Registration of this node pack in ComfyUI: a check for a second copy, sorted templates, and addresses of scripts.
 
 If two copies are installed, only the copy that loads first registers anything. Otherwise ComfyUI would mix nodes of one
 copy with routes and scripts of the other.
@@ -23,8 +23,8 @@ EXTENSIONS = ("/extensions", "/api/extensions")
 def gives_way() -> bool:
     """Return whether another copy of the pack is already loaded, so that this copy must not register anything.
 
-    In that case, also log the folders of both copies with a remedy, and remove this copy's scripts from ComfyUI's list,
-    so that no page loads them.
+    If so, log the folders of both copies with a remedy, and remove this copy's scripts from ComfyUI's list. No page
+    then loads these scripts.
     """
     from nodes import EXTENSION_WEB_DIRS, NODE_CLASS_MAPPINGS
 

@@ -38,13 +38,14 @@ def load_experts(
 ) -> PerExpert[ExactPatches]:
     """Return the high-noise and the low-noise expert as MODELs.
 
-    paths: their files or folders.
+    paths: the file or folder of each expert.
     weight_dtype: "default" or one of DTYPE_NAMES.
     progress: a callback progress(done, 2), called after each expert.
-    arithmetic, attention: the number formats of matrix products and of attention, 8 or 16 bits.
+    arithmetic: the number format of matrix products, see options.Arithmetic.
+    attention: the number format of self-attention, see options.AttentionMode.
 
-    Raises CheckpointError for unreadable files and for experts that are not a pair. Raises InputError for a format that
-    the device does not support.
+    Raises CheckpointError for unreadable files and for experts that are not a pair. Raises InputError for an 8-bit
+    format that the device or the model's sizes do not allow.
     """
     checkpoints = open_experts(paths)
     high = load_patcher(checkpoints.high, weight_dtype, "high", arithmetic, attention)
@@ -57,9 +58,10 @@ def load_experts(
 def load_causal(
     folder: Path, weight_dtype: str, arithmetic: Arithmetic = "auto", attention: AttentionMode = "auto"
 ) -> ExactPatches:
-    """Return the causal model in a file or folder as a MODEL, and log its release (such as Fast or 2.0) and licence.
+    """Return the causal model in the file or folder `folder` as a MODEL. Log its release, such as LingBot-World 2.0,
+    and licence.
 
-    The arguments are described in `load_experts`. Raises CheckpointError for unreadable files, and InputError for a
+    The other arguments are as in `load_experts`. Raises CheckpointError for unreadable files, and InputError for a
     number format that the device does not support.
     """
     patcher = load_patcher(folder, weight_dtype, arithmetic=arithmetic, attention=attention)
@@ -111,9 +113,9 @@ def load_patcher(
 
 
 def check_8_bits(checkpoint: Checkpoint, arithmetic: Arithmetic, attention: AttentionMode) -> tuple[str, ...]:
-    """Return notes for the user about matrix products (`arithmetic`) and attention in 8 bits on ComfyUI's device.
+    """Check the requested 8-bit formats for a model on ComfyUI's device, and return notes for the user.
 
-    Raises InputError for an 8-bit format that the device does not support.
+    Raises InputError for a format that the device or the sizes of the model in `checkpoint` do not allow.
     """
     device = comfy.model_management.get_torch_device()
     return attention_8bit.check_8_bits(arithmetic, attention, device, checkpoint.config)
@@ -159,11 +161,11 @@ def _log_memory(checkpoint: Checkpoint, dtype: torch.dtype, arithmetic: Arithmet
 
 
 def mark_file_slices(model: torch.nn.Module, checkpoint: Checkpoint) -> int:
-    """Attach to each weight of `model` its file, offset and size in the checkpoint. Return the number of such weights.
+    """Mark the weights of `model` that are views into the checkpoint's files. Return the number of marked weights.
 
-    The attribute is the one that ComfyUI's own safetensors loader sets. ComfyUI's dynamic VRAM reads weights with this
-    attribute directly from the file to the GPU. Other weights are copied out of the memory map in one thread, which is
-    slow.
+    The mark holds file, offset and size, in the attribute that ComfyUI's own safetensors loader sets. ComfyUI's dynamic
+    VRAM reads marked weights directly from the file to the GPU. One thread copies other weights out of the memory map,
+    which is slow.
     """
     mapped = {
         entry.view().data_ptr(): entry
@@ -173,10 +175,10 @@ def mark_file_slices(model: torch.nn.Module, checkpoint: Checkpoint) -> int:
 
     @cache
     def opened(file: MappedFile):
-        """Open a mapped file, and return (file object, lock).
+        """Return (file object, lock) for a mapped file.
 
         The result is cached, so all weights of a file share one file object and one lock. Raises CheckpointError if the
-        file has changed.
+        file has changed since its header was read.
         """
         return file.open(), threading.Lock()
 

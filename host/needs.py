@@ -1,7 +1,7 @@
-"""The parts of ComfyUI's internals that the nodes use, by name.
+"""The names of ComfyUI's internals that the nodes use.
 
-ComfyUI changes its internals without notice. So these names are looked up before the nodes load. If one is missing,
-only the nodes that need it are left out, and the log names them. A test compares the names with the code.
+ComfyUI changes its internals without notice. So the names are looked up before the nodes load. If a name is missing,
+only the nodes that need it are left out, and the log shows the name. A test compares the names with the code.
 """
 
 import logging
@@ -16,7 +16,7 @@ Manager."""
 
 
 def _names(text: str) -> tuple[str, ...]:
-    """Return ("module:name", ...) for a text such as "module: name name other_module: name"."""
+    """Return the names in a text, each with its module: "a: x y b: z" gives ("a:x", "a:y", "b:z")."""
     found, module = [], ""
     for word in text.split():
         if word.endswith(":"):
@@ -139,9 +139,9 @@ NEEDS: dict[str, tuple[str, ...]] = {
     ),
     "machine": _names("comfy.model_management: get_torch_device soft_empty_cache"),
 }
-"""The names, as `module:name`, that each module of nodes/ needs from ComfyUI, by the module's name.
+"""The names, as `module:name`, that each module of nodes/ needs from ComfyUI. The key is the module of nodes/.
 
-They include the needs of the modules in host/ that it imports.
+Names that a module of host/ needs are listed for each module of nodes/ that imports it.
 """
 
 

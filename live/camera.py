@@ -16,8 +16,8 @@ from .worlds.walls import Standing
 WALKING_UNIT = FRAMES_OF_ONE * STEP
 """The unit of length for a walk that starts from an image: the distance at full speed in one latent frame.
 
-The translations of the model's camera input are divided by this unit. Full speed thus becomes 1, the largest
-translation that the model was trained with.
+The model's camera input has translations in this unit. Full speed is thus 1, the largest translation that the model was
+trained with.
 """
 FRAMES_TO_SPEED = 3
 """The number of video frames in which the camera accelerates to full speed, or brakes.
@@ -118,8 +118,8 @@ class WalkingCamera:
 class RecordedCamera:
     """A camera that follows a given path and ignores inputs.
 
-    `left` is the number of remaining video frames. `unit` is the length by which translations are divided for the
-    model: the continued video's, or else the path's longest step.
+    left: the number of remaining video frames.
+    unit: the length by which translations are divided for the model.
     """
 
     def __init__(self, path: np.ndarray, pose: np.ndarray | None, unit: float) -> None:
@@ -128,7 +128,8 @@ class RecordedCamera:
         path: camera-to-world poses [n, 4, 4].
         pose: the last pose [4, 4] of the video that the walk continues, or None. The path is moved to begin at this
         pose.
-        unit: the unit of length of the continued video, or 0 without one. For 0 the unit is the path's longest step.
+        unit: the unit of length of the continued video, or 0 for the path's longest step (without motion:
+        WALKING_UNIT).
         """
         self._path = path if pose is None else pose @ inverse(path[0]) @ path
         self._at = 0

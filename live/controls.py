@@ -1,8 +1,8 @@
 """The user's inputs for a walk (a steered video): keys, mouse and gamepad. Any thread may send inputs at any time.
 
 The generating thread reads the inputs of a chunk as late as possible. A key that is held at that time applies to all
-video frames of the chunk, so that its effect comes soon. A key that was pressed and released since the last chunk (a
-tap) applies to the matching frames only.
+video frames of the chunk, so that its effect comes soon. A tap is a key that was pressed and released since the last
+chunk. It applies only to the video frames that correspond to the time of the tap.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ RUN, RUNNING = "shift", 2.0
 FRAMES_OF_ONE = 4
 """The number of video frames in a latent frame."""
 MOST_TAPS, MOST_ROWS = 256, 4096
-"""MOST_TAPS is the largest number of taps (short key presses) that wait for the next chunk.
+"""MOST_TAPS is the largest number of taps (short key presses), and of records of inputs, that wait for the next chunk.
 
 MOST_ROWS is the largest number of latent frames in a list of timed keys (see `Controls.script`).
 """
 FURTHEST_LOOK = 720.0
-"""The limit, in degrees, of mouse rotation that has not been applied to the camera yet."""
+"""The limit in degrees, for yaw and for pitch, of mouse rotation that has not been applied to the camera yet."""
 _AXES = {"w": (0, 1), "s": (0, -1), "d": (1, 1), "a": (1, -1), "l": (2, 1), "j": (2, -1), "i": (3, 1), "k": (3, -1)}
 
 
@@ -130,10 +130,10 @@ class Controls:
             self._stick = stick
 
     def script(self, rows: Sequence[Iterable[str]], event: int | None = None) -> None:
-        """Set the keys that count as held in the next latent frames: `rows` has one collection of keys per latent
-        frame.
+        """Release all keys, and set the keys that count as held in the next latent frames.
 
-        No key is held after the last one. `event` is an optional number by which frames refer to this input.
+        `rows` has one collection of keys per latent frame. No key is held after the last row. `event` is an optional
+        number by which frames refer to this input.
         """
         if not isinstance(rows, Sequence):
             raise InputError(f"the script is {rows!r:.40}; expected a list with the keys of each latent frame")
@@ -153,7 +153,7 @@ class Controls:
             self.last_input = self._clock()
 
     def let_go(self) -> None:
-        """Release all keys and sticks and end timed keys (see `script`), for a user who has left."""
+        """Release all keys and sticks, drop taps and mouse movements, and end timed keys, because the user has left."""
         with self._lock:
             self._down.clear()
             self._taps.clear()
@@ -177,10 +177,10 @@ class Controls:
             return self._arrived is not None or bool(self._script)
 
     def take(self, frames: int) -> Wishes:
-        """Return the user's inputs for the next `frames` video frames.
+        """Return the user's inputs for the next `frames` video frames, and remove taps and mouse movements.
 
-        Taps and mouse movements are then removed; if `frames` is 0, taps stay for the next call. Held keys, sticks and
-        the rest of the timed keys (see `script`) stay.
+        If `frames` is 0, taps stay for the next call. Held keys, sticks and the other timed keys (see `script`) always
+        stay.
         """
         with self._lock:
             now, since = self._clock(), self._taken
@@ -230,8 +230,8 @@ class Controls:
     def _receiving(self, kind: str, event: int | None) -> Iterator[float]:
         """Register an input of the given `kind`, and yield its time in seconds.
 
-        The lock is held inside this context. After it `self.changed()` is called. `event` is an optional number by
-        which frames refer to this input.
+        The lock is held inside this context. `self.changed()` is called after the context. `event` is an optional
+        number by which frames refer to this input.
         """
         with self._lock:
             self._event = self._event if event is None else event
@@ -255,7 +255,7 @@ class Controls:
 
 
 def _row(at: float, frames: int, since: float, now: float) -> int:
-    """Return the index of the video frame in a chunk for an input at the time `at`.
+    """Return the index of the chunk's video frame to which an input at the time `at` belongs.
 
     The `frames` frames of the chunk divide the time from `since` to `now` evenly. All times are in seconds.
     """

@@ -57,10 +57,10 @@ class DriftWatch:
 
     @property
     def ratios(self) -> Row | None:
-        """Four figures of the last chunk compared with the first two seconds, or None during these seconds.
+        """Four figures that compare the last chunk with the first two seconds, or None before the first comparison.
 
         `spread` (the latent's standard deviation), `sharpness` and `colour` are fractions of their values in the first
-        two seconds. `mean` is the shift of the latent's mean in standard deviations.
+        two seconds. `mean` is the change of the latent's mean, in standard deviations of the first two seconds.
         """
         if self._last is None:
             return None

@@ -1,6 +1,6 @@
 """The Engine: the parts of a model that a walk (a steered video) uses.
 
-The command lingbot-world opens an engine, and so can another program.
+The command lingbot-world and ComfyUI's Live node make engines. Other programs can make them too.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from .worlds.walls import WorldMap
 class WalkVideo(Protocol):
     """The video file of one walk (a steered video).
 
-    `add` appends frames, and `cut` removes frames after the user has gone back. Both return at once, but `add` with
-    `wait` waits for a free entry in the queue. `close` waits for the encoder.
+    `add` appends frames. `cut` removes frame `number` and all later frames after the user has gone back. Both return at
+    once, except that `add` with `wait` waits for a free entry in the queue. `close` waits for the encoder.
 
     left_out: the number of frames that were dropped because the encoder was too slow.
     failure: the reason why the video has ended early, or an empty string.
@@ -56,7 +56,7 @@ class Engine:
 
     config: the model's sizes.
     schedule: the timesteps and sigmas of a chunk.
-    release: the name of the model's release, such as Fast or 2.0.
+    release: the name of the model's release, such as LingBot-World 2.0.
     window: the attention window, in latent frames. It is always limited, because a walk has no end.
     chunk: the number of latent frames in a chunk.
     size: (height, width) of the video in pixels.

@@ -26,8 +26,9 @@ Row = dict[str, Any]
 class Input(NamedTuple):
     """One input of the user.
 
-    kind: hold, look, stick, script (timed keys), prompt, event, back, or time (a world event switched by its time).
-    event: the number that the sender gave to the input, or None.
+    kind: hold, look, stick, script (timed keys), prompt, back, event (the user switches a world event), or time (a
+    world event begins or ends at its time).
+    event: the number that the sender gave to the input, or None. It has nothing to do with world events.
     arrived: the time of its arrival, in seconds of time.monotonic.
     row: the index, in its chunk, of the first video frame that the input affects.
     """
@@ -102,8 +103,8 @@ class InputLog:
 def read_inputs(folder: Path, head: dict[str, Any]) -> dict[int, list[Row]]:
     """Return the rows of a saved walk's inputs, grouped by the latent frame at which their chunk begins.
 
-    They are read from `head`, the contents of walk.json, or from FILE if the process was killed. Raises OSError if FILE
-    cannot be read, and KeyError or ValueError for an invalid row.
+    `head` is the contents of walk.json. If it has no inputs because the process was killed, the rows come from FILE in
+    `folder`. Raises OSError if FILE cannot be read, and KeyError or ValueError for an invalid row.
     """
     found: dict[int, list[Row]] = {}
     for row in head["inputs"] if "inputs" in head else _rows(folder / FILE):

@@ -43,7 +43,7 @@ from .inputs import InputLog
 class Kept:
     """The folder of a walk (a steered video) in progress.
 
-    If the disk is full, the saved data stays, the walk continues without being saved, and `failure` is the reason.
+    If the disk is full or a write fails, the saved data stays, the walk continues unsaved, and `failure` is the reason.
     """
 
     def __init__(

@@ -34,9 +34,9 @@ log = logging.getLogger(__name__)
 WATCH = 0.2
 """The interval in seconds between calls of `watch` (see Session.run) while the session waits for the next chunk."""
 GIVE_BACK = 64
-"""The number of chunks on a CPU after which the memory that the C allocator has cached is released.
+"""The number of chunks on a CPU between two releases of the memory that the C allocator has cached.
 
-Without this, a walk of one hour would hold 2.6 GB.
+Without these releases, a walk of one hour would hold 2.6 GB.
 """
 QUIET = 10.0
 """The time in seconds without input after which a session with `moving` makes chunks half as often."""
@@ -63,7 +63,7 @@ class ChunkMaker(Steered):
     """The base class of a session, which makes the chunks of a walk (a steered video) in the caller's thread or in its
     own.
 
-    Commands from other threads run between two chunks. A subclass must set `_walks`.
+    Commands from other threads run between two chunks. A subclass must set `_walks`, the walks of the session.
 
     moving: whether chunks are made also without input.
     failure: the error that has ended the walk, or an empty string.
@@ -171,7 +171,7 @@ class ChunkMaker(Steered):
     def _wait_for_turn(self) -> bool:
         """Wait until the next chunk should begin, and run commands while waiting.
 
-        Return True then, or False if the walk has ended instead.
+        Return True then, or False if the walk has ended or the session has been stopped.
         """
         while True:
             if self._watch is not None:
@@ -189,8 +189,8 @@ class ChunkMaker(Steered):
             self._run_commands()
 
     def _stands(self) -> bool:
-        """Return whether the session waits for an input (see `still`). If that has changed, report it to the session's
-        callback."""
+        """Return whether the session waits for an input (see `still`), and report a change to the session's callback.
+        Also set whether chunks are made half as often (see QUIET)."""
         still = self.still
         if still != self._still:
             self._still = still

@@ -19,9 +19,9 @@ due.
 It covers inaccurate clocks and delayed threads.
 """
 RECENT = 32
-"""The number of recent frames from which the delay of the next chunk is predicted.
+"""The number of recent video frames from which the delay of the next chunk is predicted.
 
-The prediction is the longest delay of the chunks with these frames, at least two chunks.
+The prediction is the longest delay among the chunks of these frames. At least two chunks are considered.
 """
 SPAN = 4.0
 """The length in seconds of the period over which the frame rate is measured."""
@@ -68,7 +68,7 @@ class Pace:
         self._on_the_way = frames
 
     def worked(self, seconds: float, frames: int) -> None:
-        """Record that the making of a chunk of `frames` frames took `seconds` seconds, for `busy`."""
+        """Record the time in seconds in which a chunk of `frames` frames was made. `busy` uses this record."""
         self._worked.append((seconds, frames))
 
     def busy(self) -> float:
@@ -88,8 +88,8 @@ class Pace:
     def answered(self, seconds: float) -> None:
         """Record the delay in seconds from the start of a chunk to its first frames.
 
-        The delay is ignored for the first chunk of a walk or after a pause. After this call, report the same frames to
-        `handed`.
+        The delay is ignored for the first chunk of a walk or after a pause. The caller must then pass the number of
+        these frames to `handed`.
         """
         if self._played is not None:
             self._answers.append(seconds)
@@ -113,7 +113,7 @@ class Pace:
         self._handed.clear()
 
     def rate(self) -> float:
-        """Return the frames per second delivered in the last SPAN seconds, or 0.0 if none were delivered."""
+        """Return the frames per second delivered in the last SPAN seconds; 0.0 for fewer than two deliveries."""
         if len(self._handed) < 2 or self._clock() - self._handed[-1][0] > SPAN:
             return 0.0
         return sum(frames for _, frames in list(self._handed)[1:]) / max(self._handed[-1][0] - self._handed[0][0], 1e-6)

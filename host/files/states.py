@@ -1,7 +1,7 @@
-"""Files with a causal model's state, from which a video can be continued.
+"""Files with the state of a causal model. A later run continues the video from such a state.
 
-They are written to ComfyUI's output folder, and read from the output folder and the input folder. A name may come from
-a stranger's workflow, so only these folders are searched.
+New files go to ComfyUI's output folder. Files are read from ComfyUI's output and input folders only, because a file
+name may come from a stranger's workflow.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def choices() -> list[str]:
 def load(name: str) -> WorldState:
     """Return the state in the file `name`.
 
-    Raises InputError for a missing file and for a name that leads out of ComfyUI's input and output folders, and
-    CheckpointError for an incomplete file.
+    Raises InputError for a missing file, for a file that holds no state, and for a name that leads out of ComfyUI's
+    input and output folders. Raises CheckpointError for a damaged file.
     """
     from ...pipeline.state import load_state  # not at the start of ComfyUI: it imports the model
 

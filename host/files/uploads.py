@@ -1,6 +1,7 @@
-"""The HTTP route to which a browser uploads camera files, which are stored in a new folder of ComfyUI's input folder.
+"""The HTTP route by which a browser uploads camera files.
 
-The folder's name contains a hash of the files, so no upload overwrites other files.
+Each upload is stored in a new folder of ComfyUI's input folder. The folder's name contains a hash of the files, so no
+upload overwrites other files.
 """
 
 import asyncio
@@ -52,14 +53,14 @@ def register(server) -> None:
 def keep_files(kind: str, files: Files) -> tuple[str, list[str]]:
     """Store uploaded camera files in a new folder of ComfyUI's input folder, and unpack zip archives.
 
-    Return the name of the first uploaded camera path, and all names in the list `kind`. If the same files are uploaded
-    again, the existing folder is used.
+    Return the name of the first uploaded camera path, and all file names that the list `kind` now offers. If the same
+    files are uploaded again, the existing folder is used.
 
-    kind: the list of a node's input that gets the file: "poses" or "cameras", a key of LISTS.
+    kind: the node's list of files, "poses" or "cameras", a key of LISTS.
     files: (name, content) of each file.
 
-    Raises CameraError, and stores nothing, if the files contain no camera path. Raises OSError if a file cannot be
-    written.
+    Raises CameraError, and stores nothing, for an unknown `kind`, and for files that are unusable or contain no camera
+    path. Raises OSError if a file cannot be written.
     """
     if kind not in LISTS:
         raise CameraError(f"kind is {kind!r}, expected one of {', '.join(LISTS)}")
@@ -132,8 +133,8 @@ def _folder_name(sent: Files, files: Files) -> str:
 
 
 def _write(folder: Path, files: Files) -> None:
-    """Write the files to a temporary folder, then rename it to `folder`, so that readers never see only some of the
-    files."""
+    """Write the files to a temporary folder, then rename it to `folder`. Readers thus never see an incomplete
+    folder."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
         whole = Path(temporary) / "files"

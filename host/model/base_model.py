@@ -43,9 +43,9 @@ gpu: ComfyUI unloads other models to make room for the cache.
 off: the camera is not cached.
 """
 BATCH_HEADROOM = 1.5
-"""The factor by which the free memory must exceed a step's memory for a batch of prompt and negative prompt.
+"""The multiple of a step's memory that must be free, so that ComfyUI runs prompt and negative prompt as one batch.
 
-With less free memory, ComfyUI runs them one after the other.
+With less free memory, ComfyUI runs the two prompts one after the other.
 """
 _FREEING = threading.Lock()
 """A lock for ComfyUI's list of loaded models.
@@ -111,7 +111,7 @@ class ExpertConfig(comfy.supported_models.WAN21_T2V):
 
 
 class CameraCond(comfy.conds.CONDNoiseShape):
-    """A camera condition with one batch element, which is shared by a batch of prompt and negative prompt."""
+    """A camera condition. A camera with one batch element is not repeated for a batch of prompt and negative prompt."""
 
     def process_cond(self, batch_size, area, **kwargs):
         rows = 1 if len(self.cond) == 1 else batch_size
@@ -173,10 +173,10 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
             return super()._apply_model(x, t, c_concat, c_crossattn, control, options, **kwargs)
 
     def _camera_cache(self, options: dict, shape, has_camera: bool) -> CameraCache | None:
-        """Return the camera cache for a step without CUDA graphs, or None if the step runs without a cache.
+        """Return the camera cache for a step without CUDA graphs, or None if the step has to run without a cache.
 
-        The result is None without a camera, and if `camera_cache_for_step` rejects the cache. It is also None outside
-        of a sampling run, because only the end of a sampling run frees the cache.
+        `shape` is the latent's shape [B, 16, f, h, w]. Return None without a camera, or if `camera_cache_for_step`
+        rejects the cache. Also return None outside of a sampling run, because only the end of a run frees the cache.
         """
         if self.current_patcher is None or not has_camera:
             return None
@@ -184,9 +184,9 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         return self.camera_cache_for_step(mode, shape[2:], self._step_bytes(shape))
 
     def watch_options(self) -> None:
-        """Forget the first step's transformer_options, at the beginning of a run.
+        """Restart the check of transformer_options at the beginning of a run.
 
-        If a later step has an unknown key that the first step did not have, the node shows a warning.
+        The check compares each step's keys with the first step's keys. The node shows a warning about unknown new keys.
         """
         self.usual_options, self.warned = None, ""
 
@@ -198,10 +198,10 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
             show_warning(text)
 
     def process_timestep(self, timestep, **kwargs):
-        """Return the integer timesteps of the official code, in the shape and dtype of `timestep` (sigma * 1000).
+        """Return the official code's integer timesteps, in the shape and dtype of `timestep`, which is 1000 * sigma.
 
-        This pack's solvers pass their own timestep in transformer_options. With other solvers the fraction of
-        `timestep` is dropped.
+        This pack's solvers pass the integer in transformer_options. With other solvers, return `timestep` without its
+        fraction.
         """
         if self.solver_timestep is None:
             return timestep.trunc()
@@ -236,10 +236,10 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         )
 
     def memory_required(self, input_shape, cond_shapes=None, **later_versions_options):
-        """Return the bytes, without the weights, that a step with a camera needs for a latent of `input_shape`
-        [B, 16, f, h, w].
+        """Return the number of bytes that a step with a camera needs besides the weights.
 
-        A causal model's cached keys and values are included.
+        `input_shape` is the latent's shape [B, 16, f, h, w]; other arguments are ignored. A causal model's cached keys
+        and values are included.
         """
         self.last_memory_required = self._step_bytes(input_shape) + self.key_value_bytes
         return self.last_memory_required

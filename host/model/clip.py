@@ -39,8 +39,7 @@ _SYNTAX = re.compile(r"\([^()]+:\s*\d*\.?\d+\s*\)|(?<!\S)embedding:\S")
 _WORKSPACE = 512 << 20
 _CORE_BUCKETS = 32
 KEPT = 8
-"""The largest number of embeddings that are cached in host memory. An embedding has at most 512 tokens of 16 KB, 8 MB
-in all."""
+"""The largest number of embeddings in the cache in host memory. Each has at most 8 MB: 512 tokens of 16 KB."""
 _kept: OrderedDict[tuple[str, str], Tensor] = OrderedDict()
 
 
@@ -102,11 +101,10 @@ def encode_with_events(encoder: Path, tokenizer: Path, prompt: str, negative: st
 def _embeddings(
     files: Iterable[Path], prompts: Iterable[str], encode: Callable[[list[str]], list[Tensor]]
 ) -> list[Tensor]:
-    """Return the embedding [L, D] of each prompt. Prompts that are not in the cache are encoded by one call of
-    `encode`.
+    """Return the embedding [L, D] of each prompt. One call of `encode` encodes all prompts that are not in the cache.
 
-    The cache's keys include the fingerprint of `files`, the paths of text encoder and tokenizer. A prompt of 512 tokens
-    is not cached, because only its encoding shows the warning that the prompt was cut.
+    `files` are the paths of text encoder and tokenizer; their fingerprint is part of the cache's keys. A prompt of 512
+    tokens may have been cut, and is not cached. So each use encodes it again, and `encode` shows the warning again.
     """
     prompts, version = list(prompts), fingerprint(files)
     missing = [prompt for prompt in dict.fromkeys(prompts) if (version, prompt) not in _kept]
@@ -170,9 +168,9 @@ def load_clip(
 
 
 def _warn_of_layers(encoder: type) -> type:
-    """Return a subclass of ComfyUI's text encoder class that shows a warning for another layer than the last one.
+    """Return a subclass of `encoder`, a text encoder class of ComfyUI, that warns about the node CLIP Set Last Layer.
 
-    The node CLIP Set Last Layer selects another layer.
+    This node selects another layer than the last one. LingBot-World was trained with the last one.
     """
 
     class PromptEncoder(encoder):

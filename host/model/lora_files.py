@@ -1,7 +1,7 @@
 """Support for LoRA tensors that ComfyUI's own loader ignores.
 
-They are added to the patches that ComfyUI makes from a LoRA file. If this is not possible, the running node shows how
-many are missing.
+The changes in these tensors are added to the patches that ComfyUI makes from a LoRA file. If the file cannot be read
+completely, the running node shows the number of ignored tensors.
 """
 
 from collections.abc import Collection, Mapping
@@ -25,16 +25,16 @@ NAMED = 3
 
 
 def completed(patches: dict[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-    """Return ComfyUI's `patches` of the running node's LoRA, with additions for tensors that ComfyUI's loader ignores.
+    """Return ComfyUI's `patches` of a LoRA, with additions for tensors that ComfyUI's loader ignores.
 
-    The additions are modulations, biases of the up matrices, and weights under other key names. A patch is replaced if
-    the file's header or adapter_config.json states another scale than ComfyUI uses.
+    The LoRA is the one that the running node loads. The additions are modulations, biases of the up matrices, and
+    weights under other key names. A patch is replaced if the file's header or adapter_config.json states another scale
+    than ComfyUI uses.
 
-    If `read_loras` cannot read the file, `patches` is returned unchanged. The node then shows that the stated scale is
-    invalid, or the number of ignored tensors. If the node has no LoRA or several LoRAs, `patches` is returned
-    unchanged.
+    `patches` is returned unchanged if the node does not load exactly one LoRA. It is also returned unchanged if
+    `read_loras` cannot read the file. The node then shows the invalid scale, or the number of ignored tensors.
 
-    patches: ComfyUI's patches, by PREFIX and the official name of the parameter.
+    patches: ComfyUI's patches; each key is PREFIX and the parameter's official name.
     shapes: the shape of each model parameter, by official name.
     """
     paths = [path for name in loras_of(running_node()) if (path := folder_paths.get_full_path("loras", name))]
@@ -84,8 +84,8 @@ def _patch(change: Change) -> Any:
 def _scaled_otherwise(patch: Any, changes: Collection[Change]) -> bool:
     """Return whether ComfyUI's patch of a weight has another scale than the LoRA file.
 
-    `changes` are the changes of this weight that `read_loras` has found in the file. The result is False unless there
-    is exactly one, and it is a pair of low-rank matrices.
+    `changes` are the weight's changes that `read_loras` has found in the file. Only a single pair of low-rank matrices
+    is compared. In all other cases the result is False.
     """
     if not isinstance(patch, LoRAAdapter) or len(changes) != 1:
         return False
@@ -95,10 +95,9 @@ def _scaled_otherwise(patch: Any, changes: Collection[Change]) -> bool:
 
 
 def _name_left_out(file: Path, patches: Mapping[str, Any], error: CheckpointError) -> None:
-    """Show on the running node how many of a LoRA file's tensors ComfyUI's loader ignores.
+    """Show on the running node the number, and some names, of a LoRA file's tensors that ComfyUI's loader ignores.
 
-    The number follows from ComfyUI's `patches` for the file. `error` is the engine's reason why it cannot read the
-    file.
+    `patches` are ComfyUI's patches for the file. `error` is the engine's reason why it cannot read the file.
     """
     try:
         keys = read_tensors(file).keys()

@@ -37,9 +37,9 @@ def weight_and_bias(
 ) -> Iterator[tuple[Any, Tensor | None]]:
     """Yield (weight, bias) of a layer with LoRAs applied, on the device and in the dtype of `reference`.
 
-    The yielded weight is `decode(weight, reference)`, by default a tensor [out, in] that is not quantized. ComfyUI has
-    only a few transfer buffers. A weight or bias in such a buffer is copied and the buffer is released at once, so that
-    several of these contexts can be open together.
+    The weight is `decode(weight, reference)`, by default a tensor [out, in] that is not quantized. ComfyUI has only a
+    few transfer buffers. A weight or bias in a buffer is copied and the buffer is released at once, so that several
+    layers can be open together.
     """
     comfy.ops.run_every_op()
     weight, bias, offload = comfy.ops.cast_bias_weight(layer, reference, offloadable=True)
@@ -145,10 +145,10 @@ class Linear(comfy.ops.manual_cast.Linear):
         return self
 
     def _moved(self, name: str, parameter: torch.nn.Parameter, fn) -> torch.nn.Parameter:
-        """Return `fn(parameter)`, where `fn` moves or converts a tensor.
+        """Return `fn(parameter)`, where `fn` moves or converts a tensor. `name` is "weight" or "bias".
 
-        If the result would have the file's device and dtype, return the view into the file, without a copy. If a
-        PendingUpload collects the parameter, return it unchanged; the upload moves it later.
+        If the view into the file has the device and dtype of the result, return this view, without a copy. If a
+        PendingUpload accepts the parameter, return the view too; the upload moves it later.
         """
         in_file = self.as_loaded.get(name)
         target = fn(torch.empty(0, device=parameter.device, dtype=parameter.dtype))
@@ -161,7 +161,7 @@ class Linear(comfy.ops.manual_cast.Linear):
 
 
 class PendingUpload:
-    """A collection of an expert's parameters that are copied to `device` together, at the full speed of the bus.
+    """A collection of a model's parameters that are copied to `device` together, at the full speed of the bus.
 
     With `--disable-dynamic-vram` ComfyUI calls `.to(device)` on one layer after another. Each call would read the
     memory-mapped file page by page. While a PendingUpload is open, the layers only register their parameters.
@@ -173,12 +173,12 @@ class PendingUpload:
         self.waiting: dict[str, tuple[Linear, str]] = {}
 
     def takes(self, layer: Linear, parameter: str, target: Tensor) -> bool:
-        """Register the layer's `parameter` ("weight" or "bias") for the copy to the device. Return whether it was
-        accepted.
+        """Register the layer's `parameter` ("weight" or "bias") for the copy to the device. Return False if it is
+        rejected.
 
-        `target` is a tensor of any shape with the device and dtype that ComfyUI requests; they must be the upload's. A
-        weight that the file stores in another dtype is not accepted, because its conversion would need memory for two
-        copies on the device.
+        `target` is a tensor of any shape with the device and dtype that ComfyUI requests. A parameter is rejected if
+        they are not the upload's. A weight of another dtype in the file is rejected, because its conversion would need
+        memory for two copies on the device.
         """
         name = f"{self.layer_names[layer]}.{parameter}"
         stored = self.checkpoint.plain.get(name) if parameter == "weight" else None
@@ -229,7 +229,7 @@ def uploading(checkpoint: Checkpoint, network: torch.nn.Module, dtype: torch.dty
 class _NormParameters(torch.nn.Module):
     """A mixin for norm layers with ComfyUI's weight casting.
 
-    Its method returns copies of weight and bias, which the engine's fused kernels use.
+    The method `norm_parameters` returns copies of weight and bias for the engine's fused kernels.
     """
 
     def norm_parameters(self, reference: Tensor) -> tuple[Tensor, Tensor | None]:

@@ -51,12 +51,12 @@ class ExactPatches(_AnyPatcher):
     made_by: str | None = None
     """The id of the node that made this clone of the MODEL, or None."""
     _hooked_sigma = math.inf
-    """The sigma of the previous forward in which hooks had keyframes, or infinity before the first such forward.
+    """The sigma of the last forward with hook keyframes in this run, or infinity before the first such forward.
 
     A forward with a higher sigma begins a new chunk.
     """
     _threads = 0
-    """The number of torch's threads before the sampling run, or 0 before the first run."""
+    """The number of torch's threads before the latest sampling run, or 0 before the first run."""
 
     def add_patches(self, patches, strength_patch=1.0, strength_model=1.0):
         patches = completed(patches, self._shapes()) if strength_patch else patches
@@ -71,9 +71,8 @@ class ExactPatches(_AnyPatcher):
     def _fitting(self, patches: dict, strength: float) -> dict:
         """Return the patches of a LoRA that have the shape of their weight.
 
-        The other patches are logged here once, because ComfyUI would log an error at every use. Raises InputError for a
-        LoRA without patches, or if more than half have a wrong shape. If the `strength` is 0, a LoRA without patches is
-        allowed.
+        Other patches are left out and logged once. Otherwise ComfyUI would log an error at every use. Raises InputError
+        if more than half have a wrong shape, and for a LoRA without patches unless `strength` is 0.
         """
         if not patches and strength:
             raise InputError(f"none of this LoRA's keys is one of a LingBot-World expert; {_WHICH_LORA}")
@@ -103,9 +102,9 @@ class ExactPatches(_AnyPatcher):
         return None
 
     def get_free_memory(self, device):
-        """Return the free bytes of a device, from which ComfyUI chooses how many prompts run as one batch.
+        """Return the number of free bytes of a device. ComfyUI derives from it how many prompts run as one batch.
 
-        For a causal model return a constant: its forwards have one prompt, and CUDA's memory query is slow.
+        For a causal model return _ENOUGH, because its forwards have one prompt, and CUDA's memory query is slow.
         """
         if self.model.diffusion_model.config.causal:
             return _ENOUGH
@@ -114,7 +113,7 @@ class ExactPatches(_AnyPatcher):
     def pre_run(self):
         """Prepare a sampling run. ComfyUI calls this method once per run.
 
-        On a CPU, the number of torch's threads is fitted to the idle cores, until `cleanup` restores ComfyUI's number.
+        On a CPU, torch gets a thread for each idle core, within limits. `cleanup` restores ComfyUI's number of threads.
         """
         self._threads = torch.get_num_threads()
         if fewer := use_idle_cores(self.load_device):
@@ -187,8 +186,8 @@ class ExactPatches(_AnyPatcher):
     def unpatch_hooks(self, whitelist_keys_set=None):
         """Remove the patches of conditioning hooks from the layers.
 
-        ComfyUI calls this method for a new hook group or keyframe, for a load or unload, and at the end of a run.
-        `current_hooks` may already be None then.
+        ComfyUI calls this method for a new hook group or keyframe, for a load or unload, and at the end of a run. The
+        patches are found by their class, because ComfyUI may have set `current_hooks` to None already.
         """
         super().unpatch_hooks(whitelist_keys_set)
         if any(isinstance(patch, _HookPatch) for patch in self._attached_patches()):
@@ -196,10 +195,9 @@ class ExactPatches(_AnyPatcher):
             self._set_patches(_HookPatch, {})
 
     def prepare_hook_patches_current_keyframe(self, t, hook_group, model_options):
-        """Restart the hooks' keyframes at the beginning of each chunk of a causal model's video, where the sigma `t`
-        rises.
+        """Restart the hooks' keyframes at the beginning of each chunk of a causal model's video.
 
-        Without this, ComfyUI's keyframes would never go back within a run.
+        A chunk begins where the sigma `t` rises. ComfyUI itself never goes back to an earlier keyframe within a run.
         """
         frames = [hook.hook_keyframe for hook in hook_group.hooks if not hook.hook_keyframe.is_empty()]
         if frames and self.model.diffusion_model.config.causal:
@@ -212,10 +210,9 @@ class ExactPatches(_AnyPatcher):
 
     @contextmanager
     def weights_held(self) -> Iterator[Hashable]:
-        """Keep all weights at their memory addresses while the context is open, and yield a key that changes with the
-        addresses.
+        """Keep all weights at their memory addresses while the context is open.
 
-        Yield None if some weights are not on the GPU or have patches.
+        Yield a key that changes with the addresses, or None if some weights are not on the GPU or have patches.
         """
         yield None if self._is_patched or self.model.model_lowvram else "static"
 
@@ -306,8 +303,9 @@ class ExactPatches(_AnyPatcher):
 class _HookPatch(LowVramPatch):
     """A LowVramPatch for the LoRAs of the active conditioning hooks.
 
-    Hook patches have a class of their own so that they can be replaced while the model's own patches stay. A patch of
-    the node Create Hook Model as LoRA subtracts the original weight, so it gets the layer's weight.
+    Hook patches have a class of their own, so that they can be replaced while the model's own patches stay. A patch of
+    the node Create Hook Model as LoRA subtracts the original weight, so such a patch gets the weight before all
+    patches.
     """
 
     def __call__(self, weight):

@@ -1,8 +1,8 @@
-"""Checks of the changes that other nodes make to a MODEL: options, patches, wrappers and replaced objects.
+"""Checks of the additions that other nodes make to a MODEL: options, patches, wrappers and replaced objects.
 
-ComfyUI calls most of these additions around an expert, as around any model. The running node shows a warning about
-additions that are never called, that only other models read, or that this pack does not know. A rollout removes
-additions that concern the denoising steps of a whole video.
+Most additions work with LingBot-World's experts as with any model. The running node shows a warning about additions
+that are never called, that only other models read, or that this pack does not know. A rollout removes additions that
+concern the denoising steps of a whole video.
 """
 
 import traceback
@@ -81,7 +81,7 @@ WRAPPERS = {
 }
 """The names of wrappers that cause no warning.
 
-"None" is one of them, because a wrapper without a name cannot be identified.
+"None" stands for all wrappers without a name, which cannot be identified.
 """
 _OF_STEPS = (WrappersMP.OUTER_SAMPLE, WrappersMP.SAMPLER_SAMPLE, WrappersMP.PREDICT_NOISE, WrappersMP.CALC_COND_BATCH)
 _REPLACED = {"model_sampling": "the shift of a Model Sampling node", "manual_cast_dtype": "a compute dtype"}
@@ -208,9 +208,10 @@ def on_one_only(high, low) -> str:
 
 
 def features(patcher, every: bool = False) -> set[str]:
-    """Return the names of all additions that nodes have made to a MODEL.
+    """Return the names of the additions by nodes on a MODEL, for a comparison of the two experts.
 
-    LazyCache is included only if `every` is True, because it may differ between experts.
+    Shift and compute dtype are left out, because they may differ between experts. LazyCache may differ too, and is
+    included only if `every` is True.
     """
     options = patcher.model_options
     transformer = options.get("transformer_options", {})
@@ -289,7 +290,7 @@ def _same(before, after) -> bool:
 def for_rollout(patcher) -> tuple[Any, list[str]]:
     """Return the MODEL without additions that concern the denoising steps of a whole video, and notes that name them.
 
-    Such additions are wrappers, options and patches.
+    Such additions are wrappers, options and replaced objects.
     """
     options, notes = patcher.model_options, []
     found = dict.fromkeys(words for name, words in _ABOUT_STEPS.items() if name in options)

@@ -57,10 +57,11 @@ def _by_switch() -> bool:
 
 @lru_cache
 def attention_may_be_recorded(device: torch.device, heads: int, head_dim: int, dtype: torch.dtype) -> bool:
-    """Return whether a CUDA graph may record the attention that ComfyUI's switches select.
+    """Return whether a CUDA graph may record the attention that ComfyUI's command line switches select.
 
-    The attention is tried on a CUDA stream of its own. Kernels that always run on the default stream, such as those of
-    SageAttention 2.x, fail this test.
+    Without such a switch, or without a CUDA device, the result is True. Otherwise the attention is tried on a CUDA
+    stream of its own. Kernels that always run on the default stream, such as SageAttention 2.x, fail this test, which
+    is logged.
     """
     if device.type != "cuda" or not _by_switch():
         return True
@@ -178,12 +179,11 @@ class HostModel(LingBotWorldModel):
         return not options.get("patches") and not options.get("patches_replace")
 
     def run_block(self, index, block, x, e0, context, camera, rope, options):
-        """Return the hidden states [B, L, D] after the block with this `index`, with the patches of other nodes
-        applied.
+        """Return the hidden states [B, L, D] after the block number `index`, with the patches of other nodes applied.
 
-        The other arguments are as in `LingBotWorldModel.run_block`. The interrupt check is a graph break for
-        torch.compile. The code compiled for the first block then serves all blocks, as long as no value in this method
-        depends on `index`.
+        The other arguments are as in `LingBotWorldModel.run_block`. ComfyUI's interrupt check splits the graph of
+        torch.compile at each block. The code compiled for the first block then serves all blocks, as long as no value
+        in this method depends on `index`.
         """
         comfy.model_management.throw_exception_if_processing_interrupted()
         options["block_index"] = index
@@ -238,9 +238,9 @@ def _run_with_attn2_patches(block, x, e0, context, camera, rope, options, inplac
 
 
 def _original(run, camera, given):
-    """Return {"img": x}, where x are the hidden states [B, L, D] after the original block.
+    """Run the original block for a block replacement of another node pack.
 
-    A block replacement of another node pack calls this function to run the block that it replaces.
+    Return {"img": x}, where x are the hidden states [B, L, D] after the block.
 
     run: the block.
     camera: the camera input of the block.

@@ -45,24 +45,23 @@ class RememberingVAE(comfy.sd.VAE):
     def decode_tiled(self, samples: Tensor, *tiles, tile_t: int | None = None, **options) -> Tensor:
         """Return the frames [1, F, H, W, 3], values 0 to 1, of a latent [1, 16, f, h, w], decoded in spatial tiles.
 
-        Tiles always span all frames; see `_whole_time`.
+        The arguments are ComfyUI's, but tiles always span all frames; see `_whole_time`.
         """
         return super().decode_tiled(samples, *tiles, tile_t=_whole_time(tile_t, samples.shape[2]), **options)
 
     def encode_tiled(self, pixel_samples: Tensor, *tiles, tile_t: int | None = None, **options) -> Tensor:
         """Return the latent [1, 16, f, h, w] of a video [F, H, W, C], values 0 to 1, encoded in spatial tiles.
 
-        Tiles always span all frames; see `_whole_time`.
+        The arguments are ComfyUI's, but tiles always span all frames; see `_whole_time`.
         """
         return super().encode_tiled(pixel_samples, *tiles, tile_t=_whole_time(tile_t, len(pixel_samples)), **options)
 
 
 def _whole_time(tile: int | None, frames: int) -> int | None:
-    """Return the length of a tile in time: `tile` (None without tiles), or `frames` if `tile` is shorter.
+    """Return the length of a tile in time: None if `tile` is None, otherwise `tile` or `frames`, whichever is larger.
 
-    This VAE would treat a shorter tile as a new video, so its first latent frame would decode to one frame instead of
-    four. That causes jumps in brightness of up to 80 %. The VAE works frame by frame, so shorter tiles would save no
-    memory.
+    A shorter tile would be a new video for this VAE, and its first latent frame would decode to one frame instead of
+    four. The brightness would jump by up to 80 %. The VAE works frame by frame, so shorter tiles would save no memory.
     """
     if tile is None or tile >= frames:
         return tile

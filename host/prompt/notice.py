@@ -10,8 +10,7 @@ from comfy_execution.utils import get_executing_context
 TEXT_EVENT = "lingbot_world.text"
 _quiet: ContextVar[bool] = ContextVar("lingbot_world_quiet", default=False)
 _shown: dict[str, tuple[str, tuple[str, ...]]] = {}
-"""The texts shown on each node, by node id: a pair of the id of the prompt in which the node last ran, and the
-texts."""
+"""The texts that nodes show, by node id. Each value is a pair: the id of the node's latest prompt, and the texts."""
 
 
 @contextmanager
@@ -28,9 +27,9 @@ def quiet() -> Iterator[None]:
 
 
 def show_warning(text: str) -> None:
-    """Log a warning and add it to the texts on the running node.
+    """Log a warning and add it to the texts on the running node. Without a running node, only log it.
 
-    The first call in a run removes the texts of the previous run. An empty text adds no text, but also removes them.
+    A node's first call in a run also removes the texts of the previous run. An empty `text` adds nothing.
     """
     _show(text, logging.WARNING)
 

@@ -1,7 +1,7 @@
 """Access to the prompt (ComfyUI's graph of nodes) that ComfyUI is validating or running.
 
-Checks use the prompt to read the inputs of other nodes, even before the run. Before the run, only numbers are known,
-and camera paths that depend only on numbers and files.
+Checks use the prompt to read the inputs of other nodes, even before the run. Before the run, the only known values are
+numbers, and camera paths that depend only on numbers and files.
 
 During validation ComfyUI passes a node only its own inputs, not the prompt. A handler therefore stores the prompt in a
 context variable. ComfyUI's server calls the handler with each prompt that a client queues. The server then validates
@@ -136,7 +136,7 @@ def node_in_question() -> tuple[Prompt, str]:
 
 
 class UnknownError(Exception):
-    """An error for a value that is not known before the prompt runs."""
+    """An error for a value that is not known before the run, or for a missing prompt."""
 
 
 class PromptValues:
@@ -150,10 +150,10 @@ class PromptValues:
         self._made: dict[str, tuple | None] = {}
 
     def of(self, value: Any) -> Any:
-        """Return the value of an input. If it is a link, the node at its other end is evaluated.
+        """Return the value of an input. For a link, evaluate the linked node and return its output.
 
-        The class of that node must be in NUMBERS or CAMERA_MAKERS. Raises UnknownError for a link to any other node,
-        and the errors of an evaluated node.
+        Raises UnknownError for a linked node of a class outside of NUMBERS and CAMERA_MAKERS, and for a loop of links.
+        Raises the errors of an evaluated node.
         """
         if not is_link(value):
             return value

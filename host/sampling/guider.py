@@ -29,7 +29,7 @@ from ..model.transformer import TIMESTEP, truncated_timesteps
 from ..prompt.notice import show_warning
 
 READ_AHEAD_STEPS = 2
-"""The number of steps by which reading the low-noise expert's file starts before the expert's first step.
+"""The number of steps between the start of reading the low-noise expert's file and the expert's first step.
 
 A thread reads the file into the page cache. If the solver may skip the model in some steps, the reading starts earlier
 by the largest number of skipped steps in a row.
@@ -271,8 +271,8 @@ class _Switch:
     def _options_for_low(self, high_options: dict) -> dict:
         """Return the model options for the low-noise expert.
 
-        They are its own options, and the sampler's additions to the high-noise expert's `high_options` (CFG++
-        functions, the timestep).
+        The result contains the expert's own options and the sampler's additions to `high_options`, the high-noise
+        expert's options. Such additions are CFG++ functions and the timestep.
         """
         options, inner = _copies(high_options)
         options_at_start, inner_at_start = self.high_options_at_start

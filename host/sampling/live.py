@@ -37,9 +37,9 @@ from .rollout import encode_image, prepare_rollout
 from .rollout_sampler import plan_memory, run_prepared
 
 FOLDER = "walks"
-"""The name of the folder for saved walks (steered videos) in ComfyUI's output folder.
+"""The name of the folder in ComfyUI's output folder in which walks (steered videos) are saved.
 
-It keeps each walk's state, camera path and latents, even if the run fails.
+Each walk's state, camera path and latents stay there, even if the run fails.
 """
 
 
@@ -61,8 +61,8 @@ class WalkOutputs(NamedTuple):
 def first_prompt(positive: list | None, clip: Any, prompt: str, state: WorldState | None) -> tuple[list, str]:
     """Return the CONDITIONING and the text of a walk's first prompt.
 
-    They come from the first argument that is present: `positive` (with an empty text), `prompt` encoded by `clip`, then
-    the last prompt of `state`. Shows a warning for a `prompt` that is not used. Raises InputError if all are missing.
+    The source is `positive` (with an empty text), else `prompt` encoded by `clip`, else the last prompt of `state`.
+    Shows a warning for a `prompt` that is not used. Raises InputError if there is no source.
     """
     if prompt.strip() and (positive is not None or clip is None):
         instead = "positive is connected" if positive is not None else "connect a clip, which encodes it"
@@ -129,8 +129,8 @@ def run_live(run: LiveRun, vae, view: LiveView) -> WalkOutputs:
     view: the connection to the client.
 
     The walk ends when the client stops it, when the path ends, or after `run.frames` frames. If ComfyUI interrupts the
-    run, the walk ends at the next forward, and the video so far stays in its folder. Raises InputError if no client
-    connects, and if no frame was made or written.
+    run, the walk ends at the next forward, and the video so far stays in its folder. Raises InputError if there is
+    neither a client nor a path, and if no frame was made or written.
     """
     spec, patcher = run.rollout.spec, run.rollout.patcher
     frames = Decoders(vae, spec.geometry, patcher.load_device)

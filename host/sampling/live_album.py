@@ -40,10 +40,9 @@ class Album:
 
 
 def decode_by_vae(session: Session) -> Album:
-    """Return the frames of the session's walk, decoded again by the VAE, because the shown frames came from a tiny
-    decoder.
+    """Decode the frames of the session's walk again, by the VAE. The shown frames came from a tiny decoder.
 
-    If values are too large for fp16, fp32 is used. Raises ComfyUI's interrupt exception.
+    If values are too large for fp16, decode all frames in fp32. Raises ComfyUI's interrupt exception.
     """
     for exact in (False, True):
         album = Album()
@@ -59,7 +58,7 @@ def decode_by_vae(session: Session) -> Album:
 
 
 def cut_to_saved(album: Album, kept: Kept) -> None:
-    """Remove the frames that could not be saved from the album, and show a warning on the node.
+    """Remove from the album the frames that could not be saved, and show a warning on the node.
 
     The album then has as many frames as the saved state and path in the folder `kept`. Raises InputError if no frame
     was saved.

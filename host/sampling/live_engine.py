@@ -31,7 +31,7 @@ from .rollout import NodeRollout
 from .rollout_sampler import room_on
 
 VAE_SHARE = 0.25
-"""A share of the GPU memory that ComfyUI can free. A VAE decoder that needs more than this decodes in tiles."""
+"""A fraction of the GPU memory that ComfyUI can free. A VAE decoder that needs more memory decodes in tiles."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ class LiveRun:
 def make_engine(
     run: LiveRun, image: Tensor, new_world: Callable[[], World], frames: Callable[[bool], VideoDecoder]
 ) -> Engine:
-    """Return the engine of a walk. `image`: the latent of the start image. `frames`: a factory, see Decoders."""
+    """Return the engine of a walk. `image` is the start image's latent; `frames` is a factory, such as Decoders."""
     spec = run.rollout.spec
     return Engine(
         config=spec.config,
@@ -98,9 +98,9 @@ def _preview(name: str, device: torch.device) -> Callable[[], PreviewDecoder]:
 
 
 class Decoders:
-    """A factory of decoders that decode chunk by chunk with the weights of ComfyUI's VAE.
+    """A factory of decoders that decode chunk by chunk with the weights of ComfyUI's VAE. Call it with True for fp32.
 
-    `nbytes` is the number of bytes that one decoder needs on a GPU.
+    `nbytes` is the number of bytes that one decoder needs on a GPU, or 0 on other devices.
     """
 
     def __init__(self, vae, geometry: Geometry, device: torch.device):
@@ -127,9 +127,9 @@ class Decoders:
 
 
 class Prompts:
-    """A function object that returns the embedding [1, L, D] of a prompt, encoded or from its cache.
+    """A function object that returns the embedding [1, L, D] of a prompt's text, and caches every result.
 
-    The cache begins with the walk's first prompt and keeps every result.
+    The cache contains the walk's first prompt from the beginning.
     """
 
     def __init__(self, run: LiveRun):
@@ -141,9 +141,9 @@ class Prompts:
         return self._kept[text]
 
     def _encoded(self, text: str) -> Tensor:
-        """Return the embedding of `text` by the CLIP. Raises InputError without a CLIP.
+        """Return the embedding [1, L, D] of `text` by the CLIP. Raises InputError without a CLIP.
 
-        The model is then loaded again, because ComfyUI may have unloaded it to make room for the CLIP.
+        Afterwards the causal model is loaded again, because ComfyUI may have unloaded it to make room for the CLIP.
         """
         run, clip = self._run.rollout, self._run.clip
         if clip is None:

@@ -61,9 +61,9 @@ def _tell_pages(server) -> None:
 
 
 class LiveView:
-    """The view of one walk (a steered video) by at most one client, who steers it.
+    """The view of one walk (a steered video) by at most one client, who steers it or watches a recorded path.
 
-    `meet` runs on the server's event loop, and all other methods are called by the node's thread.
+    `meet` runs on the server's event loop. The node's thread calls all other public methods.
     """
 
     def __init__(self, server, wait: float):
@@ -87,10 +87,9 @@ class LiveView:
         )
 
     def somebody(self, alone: bool) -> bool:
-        """Wait for a client. Return whether one has connected in time, or has already stopped the walk.
+        """Wait for a client. Return whether a client has connected in time, or has already stopped the walk.
 
-        alone: whether the walk can run without a client. If it can, and the page that queued the prompt is closed,
-        return at once.
+        If the walk can run without a client (`alone`) and the page that queued the prompt is closed, return at once.
 
         Raises ComfyUI's interrupt exception.
         """
@@ -132,11 +131,11 @@ class LiveView:
         self._in_the_loop(self._tell, kind, message)
 
     def watch(self) -> None:
-        """Stop or pause a walk that may be steered if nobody steers it. Raises ComfyUI's interrupt exception.
+        """Stop or pause the walk if nobody steers it. A walk along a recorded path goes on.
 
         The session calls this method before each chunk and while it waits. The walk stops if its client has pressed
         Stop, or if it has had no client for more than `Rules.back` seconds. It also stops after `Rules.gone` seconds
-        without input, and pauses after `Rules.idle` seconds without input.
+        without input, and pauses after `Rules.idle` seconds without input. Raises ComfyUI's interrupt exception.
         """
         management.throw_exception_if_processing_interrupted()
         session, alone = self._session, time.monotonic() - self._alone_since
@@ -204,9 +203,9 @@ class LiveView:
                 task.cancel()
 
     async def _facts(self, client: Client, inbox) -> dict[str, Any] | None:
-        """Return the first status message about the current walk, or None if the client leaves first.
+        """Return a new client's first status message about the walk, or None if the client leaves first.
 
-        If the old walk has ended for a restart, wait for the new one. `inbox` is the client's connection.
+        Between two walks, wait until the new walk has begun. `inbox` is the reader of the client's messages.
         """
         while not (client.finished or inbox.ended.is_set()):
             with suppress(InputError):

@@ -151,8 +151,8 @@ def _without_effect(asked: RolloutRequest, release) -> list[str]:
 def _without_steps(patcher) -> tuple[Any, list[str]]:
     """Return the MODEL without other nodes' additions that a rollout (a causal model's video) does not use, and notes.
 
-    The notes for the user name removed additions, and additions without effect. The check of transformer_options
-    (`watch_options`) starts again.
+    The notes for the user name removed additions, and additions without effect. The check of transformer_options is
+    restarted; see `watch_options`.
     """
     notes = [*not_called_words(patcher), *unknown(patcher), *changed_nothing(patcher)]
     if copies_on_other_devices(patcher):  # MultiGPU CFG Split has made them
@@ -286,7 +286,7 @@ def _as_frame(image: Tensor) -> Tensor:
 def _video_latent(samples: Tensor) -> Tensor:
     """Return `samples` unchanged if they are a video's latent [1, 16, n, h, w]; otherwise raise InputError.
 
-    An empty latent is rejected, and one whose height or width in pixels is not a multiple of STEP.
+    Also raise InputError for a latent of zeros, and for a height or width in pixels that is not a multiple of STEP.
     """
     shape = list(samples.shape)
     if len(shape) != 5 or shape[:2] != [1, LATENT_CHANNELS] or 0 in shape:
@@ -320,8 +320,8 @@ def encode_image(run: NodeRollout, vae) -> Tensor:
 def _decode_last(vae, whole: Tensor, latent_frames: int) -> Tensor:
     """Decode the last `latent_frames` latent frames of `whole` [1, 16, f, h, w], and return an IMAGE [n, H, W, 3].
 
-    Up to REACH earlier latent frames are decoded too, so that the last frames are the same as if the whole latent were
-    decoded. The video frames of these earlier latent frames come first in the result.
+    Up to REACH earlier latent frames are decoded too, and the IMAGE begins with their video frames. Without them, the
+    other video frames would differ from a decoding of the whole latent.
     """
     images = vae.decode(whole[:, :, -(latent_frames + REACH) :])
     return images.reshape(-1, *images.shape[-3:])

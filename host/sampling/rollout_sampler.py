@@ -1,8 +1,8 @@
-"""The sampler of a rollout (a causal model's video): the engine makes chunk after chunk, and ComfyUI runs each forward.
+"""The sampler of a rollout (a causal model's video).
 
-So LoRAs, hooks, wrappers and memory management are ComfyUI's own. ComfyUI prepares a sampling run for the latent frames
-of one chunk. Each forward gets the inputs of its chunk in transformer_options: the cache of keys and values, and a
-`ChunkInputs`.
+The engine makes chunk after chunk, and ComfyUI runs each forward with its own LoRAs, hooks, wrappers and memory
+management. ComfyUI prepares one sampling run, for the latent frames of one chunk. Each forward gets the inputs of its
+chunk in transformer_options: the cache of keys and values, and a `ChunkInputs`.
 """
 
 from collections.abc import Callable
@@ -62,8 +62,8 @@ def run_prepared(
 class _PreparedModel:
     """An adapter that gives a model prepared by ComfyUI the interface of the engine's `CausalModel`.
 
-    A call returns the velocity. A forward may be recorded as a CUDA graph only if no node has added functions around
-    the model or between its blocks. `LingBotWorldExpert` checks that all weights are on the GPU and unpatched.
+    A call returns the velocity. A CUDA graph may record a forward only if no node has added functions around the model
+    or in its blocks. `LingBotWorldExpert` also requires that all weights are on the GPU and unpatched.
     """
 
     def __init__(self, model_wrap, extra_args: dict, schedule: Schedule):
@@ -101,10 +101,11 @@ class _PreparedModel:
         return (latent - denoised) / sigma if step else torch.zeros_like(latent)
 
     def _kept(self, key: object, given: Tensor, make: Callable[[], Tensor]) -> Tensor:
-        """Return the result of `make()` for the input `given`, computed again only if `given` is another tensor object.
+        """Return the result of `make()` for the input `given`. Another tensor object as `given` causes a new call of
+        `make`.
 
-        The camera cache needs this, because it recognizes its inputs by identity. `key` identifies the result, and is
-        held by a weak reference only.
+        The camera cache recognizes its inputs by identity, so the result must stay the same object. `key` identifies
+        the result; only a weak reference to `key` is held.
         """
         if key not in self._made or self._made[key][0] is not given:
             with torch.inference_mode(False):  # only then does torch count the writes to the tensor
@@ -123,16 +124,16 @@ def draws(seed: int, frames: int, size: tuple[int, int]) -> tuple[Tensor, Callab
 
 
 def plan_memory(patcher, spec: RolloutSpec, mode: KeyValueMode, reserved: int = 0) -> tuple[WorldMemory, int]:
-    """Return the memory plan of a causal model's video, such as where keys and values are stored, and its bytes on the
-    device.
+    """Return the pair (memory plan, bytes on the device) for a causal model's video.
+
+    The plan states, for instance, where keys and values are stored. The bytes include `reserved` but not the weights.
 
     patcher: the MODEL.
     spec: the engine's plan of the video.
     mode: the location and number format of cached keys and values.
-    reserved: bytes for other purposes, which the result includes.
+    reserved: the bytes on the device for other purposes.
 
-    The bytes do not include the weights. Raises InputError if the keys and values fit neither on the device nor into
-    host memory.
+    Raises InputError if the keys and values fit neither on the device nor into host memory.
     """
     model, device = patcher.model.diffusion_model, patcher.load_device
     precision = Precision(patcher.model.get_dtype_inference(), attention=model.attention_mode)

@@ -103,9 +103,9 @@ class _SomeSteps:
 def schedule_timesteps(sigmas: Tensor) -> Tensor:
     """Return the official integer timesteps, int64 [steps], for float32 `sigmas` [steps + 1].
 
-    The sigmas are a schedule's, or its last part. UniPC's timesteps are sigma * 1000 without the fraction. For DPM++
-    some of these products are one too high. So the number of steps and the shift of a DPM++ schedule are computed from
-    the sigmas. If this schedule has exactly these sigmas, its timesteps are returned, otherwise the products.
+    The sigmas are a schedule or its last part. UniPC's timesteps are sigma * 1000 without the fraction; some of DPM++
+    are one lower. So the steps and the shift of a DPM++ schedule are computed from the sigmas. If this schedule has
+    exactly these sigmas, return its timesteps; otherwise return UniPC's.
     """
     sigmas = sigmas.detach().float().cpu()
     products = truncated_timesteps(sigmas)[:-1]

@@ -16,8 +16,8 @@ HEAD, STATE, CAMERA = "walk.json", "walk.state", "camera"
 
 
 def kept_walks(folder: Path) -> list[Path]:
-    """Return the folders of saved walks (steered videos) in `folder`, the oldest first: `walk-1`, `walk-2` and so
-    on."""
+    """Return the folders `walk-1`, `walk-2` and so on of saved walks (steered videos) in `folder`. The folder with the
+    oldest `walk.json` comes first."""
     found = [walk for walk in folder.glob("walk-*") if (walk / HEAD).is_file()]
     return sorted(found, key=lambda walk: (walk / HEAD).stat().st_mtime)
 

@@ -33,10 +33,10 @@ def load_walk(folder: str | Path) -> WorldState:
 
 
 def save_whole(folder: str | Path) -> None:
-    """Write two things into a walk's folder, for other commands: the state and the camera path.
+    """Write the state and the camera path of a saved walk into its folder, for other commands.
 
-    They are `walk.state` and `camera/` (poses.npy and intrinsics.npy), and end with the last complete chunk. Raises
-    InputError for a folder without a complete chunk, and if a file cannot be written.
+    The files are `walk.state`, `camera/poses.npy` and `camera/intrinsics.npy`. They end with the last complete chunk.
+    Raises InputError for a folder without a complete chunk, and if a file cannot be written.
     """
     folder = Path(folder)
     state, poses = _load(folder)
