@@ -31,15 +31,15 @@ from .files.target import Target
 from .options import CHOICES, GenerateOptions
 
 MOST_FPS = 1000
-"""The highest frame rate, in frames per second, that any player supports."""
+"""The highest frame rate, in frames per second, that a run accepts. No player supports a higher rate."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunInputs:
-    """The options of a run and its open files, except the model's files.
+    """The options of a run and its open files, without the files of the transformer.
 
-    Weights are memory-mapped, so an open file needs little memory. If `known`, the cache of embeddings, has the
-    prompt's embedding, `tokenizer` is only a path. `target` is the output.
+    Weights are memory-mapped, so an open file needs little memory. `known` is the cache of prompt embeddings. If it has
+    the prompt's embedding, `tokenizer` is only a path. `target` is the output.
     """
 
     options: GenerateOptions
@@ -77,7 +77,7 @@ class Plan(RunInputs):
         return ((0, self.options.prompt),)
 
     def precision(self, processes: int = 1) -> Precision:
-        """Return the dtype, the number format of matrix products, and the attention mode of a forward.
+        """Return the Precision of a forward: the dtype, the number format of matrix products, and the attention mode.
 
         `processes` is the number of processes that compute the forward together.
         """
@@ -129,7 +129,8 @@ def refuse_options(options: GenerateOptions, names: Sequence[str], reason: str) 
 
 
 def check_settings(options: GenerateOptions) -> None:
-    """Raise InputError for the first option outside its choices or its range, and for a missing LoRA file."""
+    """Raise InputError for the first option outside its choices or range, a LoRA without a weight file, only one of
+    `width` and `height`, and noise on a missing GPU."""
     for name, choices in CHOICES.items():
         found = getattr(options, name)
         if found not in choices and not (found is None and name == "dtype"):
@@ -173,7 +174,7 @@ def geometry_of(options: GenerateOptions, image: np.ndarray, n_poses: int | None
 
 
 def lora_notes(options: GenerateOptions, two_experts: bool = False) -> tuple[str, ...]:
-    """Return a note with the strength of each LoRA. If the same LoRA is set several times, its note says how often.
+    """Return one note for each LoRA, with its strength. If a LoRA is set several times, its note says how often.
 
     `two_experts` is True if the model has a high-noise and a low-noise expert. A further note is then added for each
     LoRA whose file name names one expert, unless the LoRA applies to this expert only.
@@ -202,10 +203,10 @@ def text_dtype(options: GenerateOptions) -> torch.dtype:
 
 
 def text_notes(options: GenerateOptions, guided: bool) -> tuple[str, ...]:
-    """Return warnings about the prompts.
+    """Return warnings about the prompts. `guided` is True if the model uses the negative prompt.
 
-    They report that the prompt is empty, looks like a file's name or equals the negative prompt, or that one of the two
-    has no effect. `guided` is True if the model uses the negative prompt.
+    A warning is given if the prompt is empty, looks like a file's name, or equals the negative prompt. A warning is
+    also given if the prompt or the negative prompt has no effect.
     """
     notes = [] if options.prompt.strip() else ["The prompt is empty."]
     if re.fullmatch(r"@?\S+\.(txt|md)|@\S+", options.prompt.strip()):
@@ -220,9 +221,9 @@ def text_notes(options: GenerateOptions, guided: bool) -> tuple[str, ...]:
 
 
 def frame_notes(options: GenerateOptions, geometry: Geometry, camera: PoseFolder | None) -> tuple[str, ...]:
-    """Return the notes on the camera path.
+    """Return the notes of the camera path, and a note if the video has fewer frames than `frame_num`.
 
-    If the video has fewer frames than `frame_num`, another note gives the reason, such as too few poses.
+    This note gives the reason, such as too few poses.
     """
     notes = () if camera is None else camera.notes
     wanted, frames = options.frame_num, geometry.frames

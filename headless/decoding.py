@@ -17,7 +17,7 @@ from .stages import decode
 
 log = logging.getLogger(__name__)
 FRAMES_AT_ONCE = 48
-"""The number of frames in one message to the first process. The message has the sender's stripe of each of them."""
+"""The number of frames in one message to the first process. For each frame the message has the sender's stripe."""
 
 
 def decode_together(plan: SamplingPlan, latent: Tensor, progress: Progress, processes: Processes) -> Tensor | None:

@@ -1,6 +1,7 @@
 """A cache of recent prompts' embeddings on the disk. A run with a cached prompt needs no text encoder (11 GB).
 
-The environment variable LINGBOT_WORLD_PROMPTS names another folder than the user's cache; empty means no cache.
+The environment variable LINGBOT_WORLD_PROMPTS names the cache's folder, by default one in the user's cache folder. An
+empty value disables the cache.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ EMBEDDING = "embedding"
 class KnownPrompts:
     """The cached embeddings of one text encoder with one tokenizer, dtype and kind of device.
 
-    `folder` is the cache's folder, None for no cache. `maker` is a text that identifies text encoder, tokenizer, dtype
-    and device.
+    `folder` is the cache's folder; None disables the cache. `maker` is a text that identifies text encoder, tokenizer,
+    dtype and kind of device.
     """
 
     folder: Path | None

@@ -19,7 +19,7 @@ from .process.profile import Stage
 from .rollout_plan import RolloutPlan
 
 PER_FRAME, PER_FRAME_BEFORE = "chunks", "replay"
-"""The names of two steps of a causal model's run that take time in proportion to a number of frames.
+"""The names of the two steps of a causal model's run that take a constant time per frame.
 
 PER_FRAME is the step for the new frames, and PER_FRAME_BEFORE the step for the frames of the continued video.
 """

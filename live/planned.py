@@ -15,20 +15,20 @@ from ..pipeline.spec import STANDING_STILL, RolloutSpec
 LATENT_FRAMES = 72
 """The smallest length, in latent frames, of the video for which memory is planned.
 
-It is a multiple of every released model's chunk size, and longer than the window of any of them.
+It is a multiple of each released model's chunk size, and longer than each released model's window.
 """
 LIVE_WINDOW = Window(18, 6)
-"""The attention window for a model that attends to the whole video by default.
+"""The attention window (18 latent frames, 6 of them the sink) for a model that by default attends to the whole video.
 
 A walk (a steered video) has no end, so its window must be limited.
 """
 
 
 def latent_frames(window: int | None) -> int:
-    """Return the length, in latent frames, of the video for which memory is planned, because a walk itself has no end.
+    """Return the length, in latent frames, of the video for which memory is planned. A walk itself has no end.
 
-    It is the smallest multiple of LATENT_FRAMES that is at least `window`, the attention window in latent frames. A
-    `window` of None stands for the model's own window. Raises InputError for 0 (the whole video).
+    It is the smallest multiple of LATENT_FRAMES that is at least `window`, the attention window in latent frames. For a
+    `window` of None (the model's own window) it is LATENT_FRAMES. Raises InputError for 0 (the whole video).
     """
     if window == 0:
         raise InputError("`window` 0 is the whole video, and a walk has no end; name a window, such as 18")
@@ -54,9 +54,9 @@ def without_end(
 ) -> tuple[RolloutSpec, tuple[str, ...]]:
     """Return `spec` and `notes` (notes for the user) adapted to a walk, which has no end.
 
-    The note about a camera that stands still is removed. A limited window of `spec` is kept. Otherwise `spec` gets
-    LIVE_WINDOW, and a note is added. `window` and `sink`, in latent frames, then replace the numbers of LIVE_WINDOW;
-    None keeps them. Raises InputError if this window is too small for its sink and a chunk.
+    The note about a camera that stands still is removed. If the window of `spec` is limited, nothing else changes.
+    Otherwise `spec` gets LIVE_WINDOW, and a note is added. `window` and `sink`, in latent frames, replace the two
+    values of LIVE_WINDOW, unless they are None. Raises InputError if this window is too small for its sink and a chunk.
     """
     notes = tuple(note for note in notes if note != STANDING_STILL)
     if spec.window.frames:
@@ -67,11 +67,11 @@ def without_end(
 
 
 def off_release_notes(release: Release, spec: RolloutSpec) -> tuple[str, ...]:
-    """Return notes for the user about settings in `spec` that may reduce the quality.
+    """Return notes for the user about settings in `spec` that may reduce the quality. `release` is the model's release.
 
-    They are a chunk size that differs from the one of the model's release, a smaller window or sink, and fewer steps.
-    Each note states the effect that users saw or measured with the 1.3B model. The result is empty for a release that
-    attends to the whole video.
+    A chunk size other than the release's, a smaller window or sink, and fewer steps each get a note. The note states
+    the effect that users saw or measured with the 1.3B model. The result is empty for a release that attends to the
+    whole video.
     """
     if not release.window.frames:
         return ()

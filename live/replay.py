@@ -80,17 +80,17 @@ class Replay(Controls):
 
     @property
     def asks(self) -> bool:
-        """Whether an input would move the camera. This is always true, so a replay never waits for an input."""
+        """Whether an input would move the camera: always True, so that a replay never waits for an input."""
         return True
 
     changes = asks
 
     def prepare(self, walk: Walk) -> None:
-        """Prepare `walk` for its next chunk: repeat the changes that the saved walk received before this chunk.
+        """Prepare `walk`, the repeated walk, for its next chunk: repeat the saved walk's changes before this chunk.
 
-        A new prompt is set again. If the saved walk recomputed its cached keys and values here, `walk` recomputes them
-        too. The reason was a return to this chunk, or a prompt with `refresh`. If the saved walk ran on a CPU, torch's
-        number of threads is set to the recorded number.
+        If the prompt changed, set the new prompt. If the saved walk recomputed its cached keys and values, recompute
+        them in `walk` too. The reason was a return to this chunk, or a prompt with `refresh`. If the saved walk ran on
+        a CPU, set torch's number of threads to the recorded number.
         """
         if "threads" in self.head:
             torch.set_num_threads(self.head["threads"])

@@ -52,7 +52,7 @@ OPTIONS: dict[str, Any] = {
     "path": Any,
     "seed": int | None,
 }
-"""The types of a session's options by name, with those of its walks."""
+"""The types of a session's options by name, including the options of its walks (see WalkOptions)."""
 
 
 def check_options(**options: Any) -> None:
@@ -101,8 +101,8 @@ class Session(ChunkMaker):
 
         engine: the model's functions and settings.
         begin: the Start of the walk, or the state of an earlier video to continue.
-        folder: the folder in which each walk gets a folder of its own; None is a temporary one.
-        fps: the playback rate.
+        folder: the folder in which each walk gets a subfolder; None stands for a temporary folder.
+        fps: the playback rate in frames per second; with 0, chunks do not wait for playback.
         whole: whether to save a state and a camera path of each finished walk; None does so if `folder` is set.
         moving: whether `start` and `run` make chunks also without input, for scenes in which things move.
         controls: the object that receives the inputs, by default a new one.
@@ -212,7 +212,7 @@ class Session(ChunkMaker):
             self.walk.kept.note("events", self.events.facts())
 
     def update_events(self) -> None:
-        """Set the active events to the events in the walk's last prompt, and report them."""
+        """Set the active events to the events in the walk's last prompt, and report them to the callback `tell`."""
         self.events.stand(self.walk.kept.last_prompt[0])
         if self.events.all:
             self._tell("events", {"events": sorted(self.events.active)})
@@ -254,9 +254,9 @@ class Session(ChunkMaker):
     def back(self, chunk: int, event: int | None = None) -> None:
         """Queue a return to the state after the first `chunk` chunks of the walk. The later chunks are discarded.
 
-        `event` is a number that identifies this input; see Controls. An invalid `chunk` fails when the command runs. A
-        program then receives an InputError from its next request for frames. In a started session `tell` receives the
-        reason.
+        `event` is a number that identifies this input; see Controls. Whether `chunk` exists is checked when the command
+        runs. If not, a program receives an InputError from its next request for frames. A started session passes the
+        reason to `tell`.
         """
         check_types({"chunk": chunk}, {"chunk": int})
         cause = Input("back", event, time.monotonic())
@@ -276,11 +276,11 @@ class Session(ChunkMaker):
         return self
 
     def __next__(self) -> Frames:
-        """Return the next frames of the walk. If no frames of a chunk are left, the next chunk is made.
+        """Return the next frames of the walk. If all frames of the last chunk were returned, make the next chunk.
 
         The iteration ends after `stop` or `close`, and at the end of a path or a replayed walk. Raises InputError while
-        the thread of `start` runs, and any error of the walk or an earlier command. If an exception, such as
-        KeyboardInterrupt, ends a chunk early, the next call makes it again.
+        the thread of `start` runs. Raises any error of the walk or of a queued command. If an exception, such as
+        KeyboardInterrupt, ends a chunk early, the next call makes this chunk again.
         """
         if self.running:
             raise InputError("since `start` a thread makes the chunks of this session and passes them to `deliver`")

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 PREEMPT = 0.3
-"""A time in seconds. If a chunk's first frames take longer, a change of the pressed keys restarts the chunk."""
+"""The time to a chunk's first frames, in seconds, above which a change of keys restarts the next chunk (once)."""
 
 
 class WalkOptions(TypedDict, total=False):
@@ -128,15 +128,15 @@ class Walk(WalkWorld):
 
     @property
     def _first_of_all(self) -> bool:
-        """Whether the next chunk is the first one of a video, whose first latent frame is the start image alone."""
+        """Whether the next chunk is the first of a video. Its first latent frame is then the start image alone."""
         return self._state is None and self._made == 0
 
     @property
     def rests(self) -> bool:
-        """Whether the camera would not move in the next chunk.
+        """Whether the camera would stand still in the next chunk.
 
-        It does not move if nothing is pressed. It also does not if unchanged inputs did not move it in the last chunk,
-        because of a wall or the pitch limit.
+        It stands still if nothing is pressed and no earlier movement continues. It also stands still if a wall or the
+        pitch limit stopped it in the last chunk, and the inputs are unchanged.
         """
         if self._blocked:
             return not self.controls.changes
@@ -188,7 +188,8 @@ class Walk(WalkWorld):
     def chunk_ahead(self) -> Iterator[Frames]:
         """Make and save the next chunk, and return an iterator that decodes the chunk's frames on request.
 
-        Until the iterator ends, only this method and the cache update (`remember`) may be called.
+        Unlike `chunk`, this method does not update the cache. Until the iterator ends, only this method and the cache
+        update (`remember`) may be called.
         """
         made = self._next_chunk()
         frames = self._handed_out(made, decode_parts(made, self._decoder))
@@ -310,7 +311,7 @@ class Walk(WalkWorld):
 
     @property
     def frames_before(self) -> int:
-        """The number of frames in the video that the walk continues, 0 without one."""
+        """The number of frames in the video that the walk continues; 0 if it continues none."""
         return 0 if self._state is None else self._state.frames
 
     def decode_again(self, *, exact: bool) -> Iterator[Frames]:

@@ -26,7 +26,7 @@ Tell = Callable[[str], None]
 VIDEO, PREVIEW = "walk.mp4", "walk.preview.mp4"
 """The file names of a walk's videos.
 
-PREVIEW is made during the walk if a tiny decoder shows it. VIDEO is decoded by the VAE, and replaces PREVIEW.
+If a tiny decoder shows the walk, PREVIEW is made of its frames. VIDEO is decoded by the VAE, and replaces PREVIEW.
 """
 
 
@@ -73,7 +73,8 @@ class Walks:
         return self.now
 
     def _own_folder(self) -> Path:
-        """Return a new folder for a walk. Other processes may create folders of the same kind at the same time."""
+        """Create and return a new folder walk-N, even if other processes do the same at the same time. Raises
+        InputError if it cannot be created."""
         while True:
             self._number += 1
             folder = self._folder / f"walk-{self._number}"
@@ -110,7 +111,7 @@ class Walks:
 
 
 def _new_video(walk: Walk, fps: float, tell: Tell, *, preview: bool = True) -> WalkVideo | None:
-    """Return a new video file for a walk, or None if videos are off.
+    """Return a new video file for a walk, or None if the engine records no videos.
 
     If `preview` is True, the file is for the frames shown during the walk, else for frames that the VAE decodes
     afterwards. `tell(reason)` is called if the video becomes incomplete.

@@ -1,7 +1,7 @@
 """The command `lingbot-world queue`: run an API-format workflow on a ComfyUI server and save its video.
 
-The workflow's input files are uploaded, so the server may be another machine. Only this command opens network
-connections. They go to the server that `--server` names.
+The workflow's input files are uploaded, so the server may be another machine. The command
+connects only to the server that `--server` names.
 """
 
 import argparse
@@ -91,8 +91,7 @@ def load_workflow(path: Path) -> dict:
 
 
 def fill_in(workflow: dict, server: Server, options: argparse.Namespace) -> None:
-    """Write the values of the command's `options` into the workflow's nodes, and upload the files that it reads to
-    `server`.
+    """Write the command's `options` into the workflow's nodes, and upload the start image and the poses to `server`.
 
     Raises InputError for an option that no node accepts.
     """
@@ -120,9 +119,9 @@ def describe(workflow: dict) -> str:
 
 
 def saved_files(history: dict) -> list[dict]:
-    """Return the videos and images in a prompt's `history`, as ComfyUI's references to files.
+    """Return the videos and images that a workflow has saved, as ComfyUI's references to files.
 
-    Outputs come before previews, and videos before images.
+    `history` is ComfyUI's record of the finished workflow. Outputs come before previews, and videos before images.
     """
     groups = [group for output in history.get("outputs", {}).values() for group in output.values()]
     items = [item for group in groups if isinstance(group, list) for item in group]
@@ -167,9 +166,9 @@ def _with_value(workflow: dict, name: str, kinds: Collection[str] | None = None)
 
 
 def _put(workflow: dict, option: str, value: object, name: str, kinds: Collection[str] | None = None) -> None:
-    """Write a value into the input `name` of all nodes, or of the nodes of the classes `kinds`.
+    """Write a value into the input `name` of all nodes, or of the nodes of the classes `kinds`. A linked input stays.
 
-    Raises InputError, with `option`, if no node has the input.
+    Raises InputError if no node has the input. The message names `option`, the command's option for the value.
     """
     found = _with_value(workflow, name, kinds)
     if not found:
@@ -195,9 +194,9 @@ def _put_text(workflow: dict, option: str, text: str) -> None:
 
 
 def _put_setting(workflow: dict, setting: str) -> None:
-    """Apply a setting `NODE.INPUT=VALUE` to the workflow. NODE is a node's title, id or class.
+    """Apply a setting `NODE.INPUT=VALUE` to the first matching node. NODE is a node's title, id or class.
 
-    VALUE is JSON, or else plain text.
+    VALUE is JSON, or else plain text. Raises InputError for another form, and if no node matches.
     """
     place, equals, text = setting.partition("=")
     owner, dot, name = place.partition(".")

@@ -42,8 +42,7 @@ class Server:
             raise self._silent(error) from None
 
     def ask(self, path: str, data: bytes | None = None, kind: str = "application/json") -> dict:
-        """Return the JSON object in the response to a request, {} if empty. The arguments are described in
-        `request`."""
+        """Send a request as `request` does. Return the JSON object in the response, {} for an empty response."""
         answer = self.request(path, data, kind)
         with suppress(ValueError):
             found = json.loads(answer) if answer.strip() else {}
@@ -60,8 +59,7 @@ class Server:
     def queue(self, workflow: dict) -> str:
         """Queue a workflow in API format, and return its prompt_id.
 
-        Raises InputError if ComfyUI reports an invalid node. If ComfyUI has queued the workflow's other nodes, they are
-        cancelled.
+        Raises InputError if ComfyUI reports an invalid node. Nodes that ComfyUI has queued nevertheless are cancelled.
         """
         answer = self.post("/prompt", {"prompt": workflow, "client_id": self.client})
         if answer.get("node_errors"):
@@ -95,14 +93,14 @@ class Server:
                 yield kind, data
 
     def upload(self, path: Path) -> str:
-        """Upload a file into ComfyUI's input folder and return its name there, which contains a hash of the content."""
+        """Upload a file, named with a hash of its content, and return its path within ComfyUI's input folder."""
         stem = re.sub(r"[^\w.-]+", "_", path.stem, flags=re.ASCII)
         return self._send(path, UPLOADS, f"{stem}-{_digest([path])}{path.suffix}")
 
     def upload_folder(self, folder: Path, files: Sequence[Path]) -> str:
-        """Upload `files` into a new folder within ComfyUI's input folder, and return the new folder's name.
+        """Upload `files` into a new folder, and return the folder's path within ComfyUI's input folder.
 
-        The name consists of the name of `folder` and a hash of the files.
+        The new folder's name consists of the name of `folder` and a hash of the files.
         """
         name = re.sub(r"[^\w.-]+", "_", folder.resolve().name, flags=re.ASCII)
         target = f"{UPLOADS}/{name}-{_digest(files)}"

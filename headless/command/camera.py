@@ -203,10 +203,10 @@ def _from_video(arguments: argparse.Namespace) -> None:
 
 
 def _report(path: CameraPath, frames: int, notes: Sequence[str] = (), verbose: bool = False) -> None:
-    """Print the warnings and `notes` on a camera path for a video of `frames` frames, such as too few poses or fast
-    turns.
+    """Print `notes` and the warnings on a camera path for a video of `frames` frames.
 
-    Without any, print that nothing in the path is unusual. If `verbose` is True, also explain how the file was read.
+    Warnings are given, for instance, for too few poses or fast turns. If there are no notes and no warnings, print that
+    nothing in the path is unusual. If `verbose` is True, also explain how the file was read.
     """
     found = [warning for warning in (*doubts(path), *warnings(path, frames)) if warning not in notes]
     read = in_short(path)
@@ -231,9 +231,9 @@ def _path(arguments: argparse.Namespace) -> tuple[CameraPath, list[str]]:
 
 @contextmanager
 def _output(arguments: argparse.Namespace) -> Iterator[None]:
-    """Lock the output files while this context is open, because making the path may take minutes.
+    """Lock the output files within this context, so that no other run writes them. Making the path may take minutes.
 
-    Raises a LingBotError if the output cannot be written or another run is writing it.
+    Raises a LingBotError if the output cannot be written, exists without --overwrite, or is locked by another run.
     """
     target = Path(arguments.output)
     check_written(target)

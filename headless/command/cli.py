@@ -103,8 +103,7 @@ def _is_output_broken() -> bool:
 
 
 def _failed(arguments: argparse.Namespace, message: str) -> int:
-    """Print an error message that also names the files that an unfinished run has left. Return the exit code
-    BAD_INPUT."""
+    """Print an error message with the names of the files that the run has left. Return the exit code BAD_INPUT."""
     left = getattr(arguments, "interrupted", None)
     files = f"; {left}" if isinstance(left, Written) and left else ""
     print(f"lingbot-world: {message}{files}", file=sys.stderr)

@@ -102,8 +102,8 @@ def _points(made: "Exported", fps: float) -> None:
 
 
 def _camera(path: Path) -> tuple[Any, Any]:
-    """Return the poses, [n, 4, 4], and the intrinsics, [n, 4], of a file or folder in any known format, and print the
-    notes of its reader. Raises CameraError if it cannot be read without further options."""
+    """Return the poses, [n, 4, 4], and the intrinsics, [n, 4], of a camera file or folder in any known format. Print
+    the reader's notes. Raises CameraError if the path cannot be read without further options."""
     from ...camera.formats.files import read_camera
 
     try:

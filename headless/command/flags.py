@@ -70,8 +70,8 @@ def read_text(option: str, file: Path) -> str:
 
 
 def add_settings(parser: argparse.ArgumentParser) -> argparse._ActionsContainer:
-    """Add the options that `generate` and `batch` share to their parser. Return the argument group for causal
-    models."""
+    """Add the options that `generate` and `batch` share to `parser`, the parser of one of them. Return the argument
+    group for causal models."""
     add = adder(parser)
     add("ckpt_dir", "the package's folder, as `hf download` leaves it, or a causal model's file", metavar="FOLDER")
     add("negative", "what the video should not show; left out: a list of usual flaws, in Chinese", metavar="TEXT")
@@ -179,11 +179,10 @@ COMMANDS_OWN = {"like", "prompt_file"}
 
 
 def with_flags(message: str, options: Collection[str] = ()) -> str:
-    """Return a message in which the name of an option in backticks, such as `action_path`, is replaced by
-    --action_path.
+    """Return `message` with --NAME in place of each option's name in backticks, such as --seed in place of `seed`.
 
-    `options` are further names of options, besides the fields of GenerateOptions and COMMANDS_OWN. Other names in
-    backticks stay, such as the fields of an events file.
+    Names of options are the fields of GenerateOptions, COMMANDS_OWN and `options`. Other names in backticks stay, such
+    as the fields of an events file.
     """
     names = {field.name for field in fields(GenerateOptions)} | COMMANDS_OWN | set(options)
     flags = re.sub(r"`(\w+)`", lambda found: f"--{found[1]}" if found[1] in names else found[0], message)
@@ -263,7 +262,7 @@ def _scales(text: str) -> tuple[float, ...]:
 
 
 def settings_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the fields of GenerateOptions among the parsed `arguments`, as values by name."""
+    """Return the parsed `arguments` that are fields of GenerateOptions, by name. --size becomes `max_area`."""
     height, width = arguments.size
     names = {field.name for field in fields(GenerateOptions)}
     given = {name: value for name, value in vars(arguments).items() if name in names}

@@ -103,12 +103,12 @@ def _generate(show: ShowProgress, arguments: argparse.Namespace) -> None:
 
 
 def _set_threads(arguments: argparse.Namespace, plan: AnyPlan) -> list[str]:
-    """Set torch's number of threads for a run on a CPU. Return a list with a note if other programs leave few idle
-    cores.
+    """Set torch's number of threads for a run on a CPU. Return a list with a note for the user if other programs leave
+    few idle cores, else an empty list.
 
-    By default the number follows the idle cores and the size of the model's layers. With `--like` or `--continue_from`
-    it is the recorded number, because the order of additions, and so their rounding, depends on it. If a program has
-    called `main` with arguments, torch's number stays.
+    By default the number depends on the idle cores and the size of the model's layers. With `--like` or
+    `--continue_from` it is the recorded number, because another number would change the order and the rounding of
+    additions. If a program has called `main` with arguments, torch's number stays.
     """
     import torch
 

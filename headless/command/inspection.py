@@ -38,7 +38,7 @@ CONTROLS = {None: "none (plain Wan)", 6: "camera (6 values a pixel)", 7: "action
 
 @dataclass(frozen=True)
 class Report:
-    """A description of a model's file or folder as `lines` of text, and `stages`, the memory of the steps of a run."""
+    """A report on a model's file or folder: `lines` of text, and `stages`, the memory of each step of a run."""
 
     lines: list[str]
     stages: list[StageEstimate]
@@ -91,8 +91,8 @@ def describe(
 def _kernels() -> str:
     """Return a line with the kernel that this machine uses for each operation.
 
-    It is the kernel that the last test chose. Before any test it is the first kernel in the table that supports the
-    device.
+    It is the kernel that the last stored test of the operation chose. Without a stored test it is the first kernel in
+    the table that supports the device.
     """
     card = card_of(find_device(None))
     names = {work: taken(work, card) or candidates(work, card)[0].name for work in WORKS if candidates(work, card)}
@@ -119,7 +119,8 @@ def _report(path: Path, work: _Work, where: dict[str, str | None]) -> Report:
 
 
 def _kind(path: Path) -> str:
-    """Return "vae", "text encoder" or "expert" by the names of a file's tensors, or else by the file's name."""
+    """Return "vae", "text encoder" or "expert", the kind of a model file, by its tensors' names or else its own
+    name."""
     name = path.name.lower()
     keys = read_tensors(path, hint="t5" if "text_encoder" in name else "")
     if is_vae(keys) or any(wan_key(key) == EMBEDDING for key in keys):
@@ -169,8 +170,8 @@ def _expert(role: str, checkpoint: Checkpoint) -> Report:
 def _causal(checkpoint: Checkpoint, work: _Work, width: int = PACKAGE_VAE_WIDTH) -> Report:
     """Return a report on a causal model. `width` is the number of base channels of the VAE.
 
-    The memory of a run is listed for keys and values on the GPU, on the GPU in 8 bits, and in host memory. A fourth
-    line adds streaming of the blocks, and a VAE that works in tiles. The last line is the memory of optional caches.
+    It lists the memory of a run for keys and values on the GPU, on the GPU in 8 bits, and in host memory. A fourth line
+    is for host memory, streamed blocks and a VAE in tiles. The last line is the memory of optional caches.
     """
     release, config = checkpoint.release, checkpoint.config
     assert release is not None  # a causal model has a release
@@ -200,7 +201,7 @@ def _causal(checkpoint: Checkpoint, work: _Work, width: int = PACKAGE_VAE_WIDTH)
 
 
 def _steps(checkpoint: Checkpoint, work: _Work) -> Report:
-    """Return the memory of an expert's denoising steps, first with all blocks on the GPU, then with none.
+    """Return a report on the memory of an expert's denoising steps: with all blocks on the GPU, then with none.
 
     If the model has camera layers, the memory of the camera cache follows.
     """

@@ -1,4 +1,4 @@
-"""The option `generate --like VIDEO`, with which the options of the run that made the video become the defaults."""
+"""The option `generate --like VIDEO`, which makes the options of the video's run the defaults."""
 
 import argparse
 from collections.abc import Sequence

@@ -53,8 +53,8 @@ class WholeVideo:
 
 
 class VideoParts:
-    """An encoder that writes a video in parts to `pipe`, a pipe or a file. A part can be played as soon as it is
-    written.
+    """An encoder that writes a video in parts to `pipe`, a pipe or a file. A written part can be played at once, except
+    its last frame.
 
     fps: frames per second.
     preset: the preset of libx264.

@@ -1,4 +1,4 @@
-"""Reading of images, and of the frames of a video or of a folder of PNG files, one frame at a time."""
+"""Reading of images, and of the frames of a video or of a folder of image files, one frame at a time."""
 
 import struct
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from .video_reader import even_rate, video_frames, video_notes
 FRAME_SUFFIXES = ((".png",), (".jpg", ".jpeg"), (".webp",), (".tif", ".tiff"), (".bmp",), (".jp2",), (".avif",))
 """The suffixes of image files that can be frames, grouped by format.
 
-Only the files of the first group that a folder contains are read.
+In a folder, only the files of one group are read: the first group of which the folder has a file.
 """
 LARGEST_IMAGE = 200_000_000  # pixels
 BROKEN = (
@@ -73,7 +73,7 @@ def _read(path: Path | Image.Image) -> Picture:
 
 
 def reason(error: Exception) -> str:
-    """Return the first line of one of the exceptions BROKEN, at most 100 characters, for a message to the user."""
+    """Return the reason for an error in BROKEN as a text for the user: its first line, at most 100 characters."""
     if isinstance(error, UnidentifiedImageError):
         return "it begins like no format that is known here"
     return str(error).partition("\n")[0][:100] or type(error).__name__

@@ -23,7 +23,7 @@ from .video_reader import opened
 NOT_KEPT = ("output", "overwrite", "save_state", "seed", "device", "image")
 MOST_PROCESSES = 4096
 SAMPLED, SAMPLES = 2**16, 64
-"""The sampling of large files for hashes: SAMPLES pieces of SAMPLED bytes each, at equal distances, are read."""
+"""The sampling of a large file for its hash: SAMPLES pieces of SAMPLED bytes each, at equal distances, are read."""
 
 
 def make_recipe(plan: Plan, seed: int, processes: int = 1) -> str:
@@ -51,7 +51,7 @@ def make_recipe(plan: Plan, seed: int, processes: int = 1) -> str:
 
 
 def hash_files(options: GenerateOptions) -> dict[str, str]:
-    """Return a hash for each option that names files, and for each part of the model's folder, by name.
+    """Return hashes by name: one for each option with input files, and one for each part of the model's package.
 
     `named_files` and `part_files` list the files. A name is omitted if one of its files is missing.
     """
@@ -60,7 +60,7 @@ def hash_files(options: GenerateOptions) -> dict[str, str]:
 
 
 def _hash(paths: list[Path]) -> str:
-    """Return a hash of the sizes and contents of files. Of a file above 4 MB only SAMPLES pieces are read."""
+    """Return a hash of the sizes and contents of files. Of a file above 4 MiB only SAMPLES pieces are read."""
     digest = hashlib.sha256()
     for path in paths:
         size = path.stat().st_size

@@ -156,12 +156,11 @@ def check_target(target: Target, geometry: Geometry) -> None:
 
 
 def check_new(target: Target, first: int, frames: int, image: str | Path | None, overwrite: bool) -> None:
-    """Raise InputError if `frames` new frames, the first of which has the number `first`, would replace a file of
-    `target`.
+    """Raise InputError if `frames` new frames, numbered from `first` on, would replace an existing file of `target`.
 
-    Replacing the start `image` is always an error, and replacing any other file is one unless `overwrite` is True. The
-    copy of an unfinished video that a killed run has left counts as an existing file, and so do the files of a longer
-    video that `overwrite` removes.
+    If `overwrite` is True, only the start `image` and folders are refused. The copy of an unfinished video that a
+    killed run has left counts as an existing file. If `overwrite` is True, so do the later files of a longer video,
+    which are removed.
     """
     video = target.pattern is None and target.kept is None and not target.is_pipe
     removed = target.files_after(first + frames) if overwrite else ()
@@ -170,9 +169,9 @@ def check_new(target: Target, first: int, frames: int, image: str | Path | None,
 
 
 def check_name(option: str, file: Path) -> None:
-    """Raise InputError if a file's name is too long for the temporary name of an unfinished file, which has a suffix.
+    """Raise InputError if the name of `file` is too long with the suffix of its temporary, unfinished file.
 
-    The message names `option`.
+    The message names `option`, the option that sets `file`.
     """
     try:
         part_of(file).exists()
@@ -183,10 +182,10 @@ def check_name(option: str, file: Path) -> None:
 
 
 def check_folder(option: str, path: Path, folder: Path) -> Path:
-    """Return `folder`, or its nearest existing parent folder.
+    """Return `folder`, or its nearest existing parent folder, after a test that a file can be created in it.
 
-    Raises InputError if no file can be created in it, and for symbolic links that form a loop. The error message names
-    `option` and `path`.
+    Raises InputError if no file can be created, and for symbolic links that form a loop. The message names `option` and
+    `path`, the option's value.
     """
     folder = folder.absolute()
     while not folder.exists():
@@ -200,9 +199,9 @@ def check_folder(option: str, path: Path, folder: Path) -> Path:
 
 
 def files_left(target: Target, frames: int) -> list[str]:
-    """Return a list with a message if PNG files of a longer video follow the new ones, else an empty list.
+    """Return a list with one message if PNG files of a longer video follow the new files, else an empty list.
 
-    `frames` is the number after the last new file's number.
+    `frames` is the number in the name of the first such file: the last new file's number plus 1.
     """
     after = [file.name for file in target.files_after(frames)]
     if not after:

@@ -132,7 +132,7 @@ class FrameWriter(AbstractContextManager["FrameWriter"]):
 
 
 class _Unfiled:
-    """An output that is not a file: a list in memory, or a pipe. After a failure nothing has to be removed."""
+    """An output to a list in memory or to a pipe. After a failure no file has to be removed."""
 
     def __init__(self, write: Callable[[np.ndarray], object], close: Callable[[], None]) -> None:
         self.write, self.close = write, close

@@ -37,14 +37,14 @@ FIELDS = (
     Field(("cover picture", "further video streams"), "ignored", "The best video stream is read."),
 )
 PROJECTIONS = {"SPHERICAL": "a panorama or a fisheye", "STEREO3D": "in 3D, with a view for each eye"}
-"""The kinds of video with frames that are not one flat picture, by the type of FFmpeg's side data.
+"""The kinds of video with frames that are not one flat picture, each with a description for a note to the user.
 
-Each has a description for a note to the user.
+The names of the kinds are types of FFmpeg's side data.
 """
 UNEVEN = 1.6
-"""The largest factor between the time from one frame to the next and the median of these times.
+"""The largest ratio between the median time from frame to frame and one such time, in either direction.
 
-Beyond it the frame rate counts as variable.
+Above this ratio the frame rate counts as variable.
 """
 
 MOST_REPEATS = 100_000
@@ -165,10 +165,7 @@ def _stream(container: Any, path: Path) -> Any:
 
 
 def _even_step(path: Path) -> float | None:
-    """Return the time in seconds between the frames of a resampled video, if its frame rate is variable.
-
-    Return None for a constant rate, which needs no resampling. `av` is PyAV's module.
-    """
+    """Return the time in seconds between resampled frames, or None for a constant rate, which is not resampled."""
     with opened(path) as container:
         stream = _stream(container, path)
         if stream.time_base is None:
@@ -253,8 +250,8 @@ def _has_alpha(frame: Any) -> bool:
 
 
 def opened(video: str | Path) -> Any:
-    """Return a video as a PyAV container to read. Texts of its metadata that are not UTF-8, such as a title by an old
-    program, get replacement characters."""
+    """Return a video as a PyAV container for reading. In metadata that are not UTF-8, such as a title by an old
+    program, invalid bytes become replacement characters."""
     av = require("av", '"lingbot-world[cli]"')
     return av.open(on_disk(video), metadata_errors="replace")
 

@@ -25,13 +25,12 @@ WISHES, WISHED = "live.json", ("width", "height", "chunk", "schedule")
 
 
 def find_beginning(ckpt: str | Path, named: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a walk by name: `ckpt_dir`, `image`, `prompt`, `continue_from`, and recommended options
-    from the package's example/live.json.
+    """Return the options of a walk by name: `ckpt_dir`, `image`, `prompt`, `continue_from`, and recommended options.
 
-    `ckpt`: the folder of a causal model, or of a package with the folder lingbot_world_fast. `named`: the user's
-    options of GenerateOptions by name; None means unset. Options that the user set take precedence. Without a state to
-    continue, an unset image or prompt comes from the package's example. Raises a LingBotError if a file is missing or
-    invalid.
+    `ckpt` is the folder of a causal model, or of a package with the folder lingbot_world_fast. `named` has the user's
+    options of GenerateOptions by name; None means unset. The user's options take precedence over the recommended ones,
+    which are in the package's example/live.json. Without a state to continue, an unset image or prompt comes from the
+    package's example. Raises a LingBotError if a file is missing or invalid.
     """
     folder = Path(ckpt)
     causal = folder / CAUSAL_FOLDER
@@ -61,8 +60,8 @@ def find_beginning(ckpt: str | Path, named: Mapping[str, Any]) -> dict[str, Any]
 def state_of(path: str | Path | None) -> Path | None:
     """Return the path of a state file, or None if `path` is None. `path`: a state file, or the folder of a walk.
 
-    If the process of a walk was killed before it wrote the state or the camera path, both are written first. Raises
-    InputError for a folder without a complete chunk of a walk, and if a file cannot be written.
+    In the folder of a walk with a killed process, the state or the camera path may be missing. Missing files are then
+    written first. Raises InputError for a folder without a complete chunk of a walk, and if a file cannot be written.
     """
     if path is None or not Path(path).is_dir():
         return None if path is None else Path(path)

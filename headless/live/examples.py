@@ -32,8 +32,8 @@ class Example(NamedTuple):
 
 
 def examples(opened: Opened) -> list[Example]:
-    """Return the start images for the page. The first is the server's own image. Up to MOST PNG files follow, from the
-    example folder in the model's folder or next to it. Without such files a drawn landscape follows."""
+    """Return the start images for the page. The first is the server's own image. Up to MOST other PNG files follow,
+    from the example folder in the model's folder or next to it. Without PNG files a drawn landscape follows."""
     start = opened.start
     pixels = (start.frame.clamp(-1, 1) + 1).mul(127.5).round().to(torch.uint8).permute(1, 2, 0).numpy()
     own = Example("the server's own picture", start.prompt, True, _jpeg(Image.fromarray(pixels)), "image/jpeg")

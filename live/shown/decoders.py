@@ -16,11 +16,11 @@ from .frames import Frames, Made, Part
 def decoder_of_last(
     engine: Engine, kept: Kept, state: WorldState | None, *, exact: bool
 ) -> VideoDecoder | PreviewDecoder:
-    """Return a decoder that can continue after the last latent frame of a walk, which is saved in `kept`.
+    """Return a decoder that can continue after the last latent frame of the walk saved in `kept`.
 
-    If `exact` is True, the decoder works in fp32; a preview decoder ignores this. The decoder's state depends on the
-    last REACH latent frames. They are decoded first, and their frames are discarded. If the walk has fewer, the last
-    latent frames of the continued video, from `state`, precede them.
+    The decoder's state depends on the last REACH latent frames, so these are decoded first, and the result is
+    discarded. If the walk has fewer, the last latent frames of `state` (the continued video, or None) precede them. If
+    `exact` is True, the decoder works in fp32; a preview decoder ignores `exact`.
     """
     preview, made = engine.new_preview, kept.latent_frames
     decoder = engine.new_decoder(exact) if preview is None else preview()
@@ -34,7 +34,7 @@ def decoder_of_last(
 
 
 def decode_kept(engine: Engine, kept: Kept, state: WorldState | None, *, exact: bool) -> Iterator[Frames]:
-    """Yield the video frames of each latent frame of a walk, which is saved in `kept`, decoded by the VAE.
+    """Yield the video frames of the walk saved in `kept`, decoded by the VAE, as one Frames object per latent frame.
 
     `state` is the state of the video that the walk continues, or None. If `exact` is True, the VAE decodes in fp32.
     Otherwise OverflowError is raised for values that are too large for fp16.
@@ -49,11 +49,11 @@ def decode_kept(engine: Engine, kept: Kept, state: WorldState | None, *, exact: 
 
 
 def decode_parts(made: Made, decoder: VideoDecoder | PreviewDecoder) -> Iterable[Part]:
-    """Return the decoded frames of a chunk in two parts: the first latent frame's, and the other latent frames'.
+    """Return the decoded frames of a chunk as one Part for its first latent frame, and one for its other latent frames.
 
-    On a GPU both parts are queued at once; on a CPU each is decoded on request. If the decoder's GPU is not the
-    model's, the latent goes through host memory. A direct copy would wait for everything that is queued on the model's
-    GPU.
+    On a GPU both parts are queued at once; on a CPU each is decoded on request. If the decoder and the model are on
+    different GPUs, the latent goes through host memory. A direct copy would wait for everything that is queued on the
+    model's GPU. A chunk of one latent frame is one Part.
     """
     latent = made.latent
     if decoder.device != latent.device:

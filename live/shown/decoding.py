@@ -63,6 +63,6 @@ class DecodingThread:
             running.result()
 
     def close(self) -> None:
-        """Wait for the last frames, end the thread, and give its cores to the caller."""
+        """Wait for the last frames, end the thread, and restore torch's number of threads in the calling thread."""
         self._pool.shutdown()
         torch.set_num_threads(self._cores)

@@ -16,12 +16,13 @@ from ..controls import FRAMES_OF_ONE, Input, Wishes
 class Receipt(NamedTuple):
     """A report that an input has taken effect.
 
-    kind: hold (keys), look (mouse), stick (gamepad), script (timed keys), prompt, event, back, or time. An `event` was
-    switched by the user, and `time` is an event that started or ended at its set time.
+    kind: hold (keys), look (mouse), stick (gamepad), script (timed keys), prompt, event, time, or back (a return to an
+    earlier chunk). An `event` is a world event that the user switched, and `time` a world event that started or ended
+    at its set time.
     event: the number that the sender gave the input, or None.
     arrived: the time of its arrival in seconds (time.monotonic).
     waited: the seconds from its arrival until its chunk began.
-    latent_frame: the index of the walk's first latent frame that includes it.
+    latent_frame: the index in the walk of the first latent frame that includes the input.
     """
 
     kind: str
@@ -115,7 +116,7 @@ def receipts_of(inputs: Iterable[Input], now: float, chunk: int, size: int, fram
 
 
 class KeyChangedError(Exception):
-    """An exception that stops the making of a chunk because a key has changed. `camera` is the camera before the
+    """An exception that ends a chunk early because a key has changed. `camera` is the camera as it was before the
     chunk."""
 
     def __init__(self, camera: WalkingCamera | RecordedCamera) -> None:

@@ -23,9 +23,9 @@ MOST_WAITING = 64_000_000
 MOST_TOLD = 1000
 """The largest number of queued messages for a client."""
 LONGEST_WAIT = 1.5
-"""The limit of a client's queued frames, in seconds of playback.
+"""The limit of a client's queued frames, in seconds of playback. At least 16 frames are allowed.
 
-It applies to clients that play frames as they arrive.
+It applies to clients that play frames as they arrive, which do not limit the number of chunks (`most_chunks`).
 """
 
 

@@ -10,12 +10,12 @@ from ..controls import MOST_ROWS
 from .protocol import MOST_IMAGE_BYTES, MOST_PROMPT
 
 APART = 1 << 16
-"""The size in bytes from which MSGPACK sends raw frames in a separate message after their header. SGLang does the
-same."""
+"""The smallest size, in bytes, of raw frames that MSGPACK sends in a separate message after their header. SGLang has
+the same limit."""
 
 
 class Socket(Protocol):
-    """The interface of a websocket that a Codec uses, as aiohttp has it."""
+    """The methods of a websocket that a Codec calls. The websockets of aiohttp have these methods."""
 
     async def send_bytes(self, data: bytes) -> None: ...
 

@@ -18,12 +18,12 @@ from .protocol import Init, read_init
 FIRST_WORD = 30.0
 """The time in seconds within which a client must send its init message."""
 MESSAGES, BURST = 240, 480
-"""MESSAGES is the limit of messages read per second.
+"""MESSAGES is the limit of messages that are read from one connection per second.
 
 After a time without messages, BURST messages may be read without delay. Further messages wait in the network.
 """
 WAITING = 64
-"""The limit of messages that have been read but not yet processed."""
+"""The limit of messages of one connection that have been read but not yet processed."""
 HEARTBEAT = 10.0
 
 

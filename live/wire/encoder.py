@@ -35,10 +35,10 @@ class Encoder:
             require("av", '"lingbot-world[live]"')
 
     def encode(self, pixels: np.ndarray) -> tuple[dict[str, Any], bytes]:
-        """Return (header, data) for frames, uint8 [n, H, W, 3], reduced to the output's width.
+        """Return (header, data) for frames, uint8 [n, H, W, 3], reduced to the output's width if they are wider.
 
-        `data` is the encoded frames in sequence. The header is a dict with the format, the size and the number of
-        frames, and the frames' lengths in bytes.
+        `data` has the encoded frames, one after the other. The header is a dict with the format, the size of a frame in
+        pixels, the number of frames, and the length of each encoded frame in bytes.
         """
         pixels = self._scaled(pixels)
         count, height, width = pixels.shape[:3]

@@ -1,8 +1,7 @@
 """The messages of SGLang's realtime video protocol, with this server's additions, and their limits.
 
 Each message is a map (a dict), which a `codec` encodes. `read_init` parses a client's first message into an Init.
-`read_event` parses later messages into Events. In messages that SGLang's server sends too, numbers are integers, as
-SGLang sends them.
+`read_event` parses later messages into Events. All numbers are integers in the messages that SGLang's server sends too.
 """
 
 from __future__ import annotations
@@ -156,11 +155,10 @@ def _event(kind: Any, payload: Any, number: int | None) -> Event:
 
 
 def _actions(payload: Any) -> dict[str, Any]:
-    """Return the keys in the payload of a `camera_actions` message.
+    """Return the keys in the payload of a `camera_actions` message. A row is a list of keys.
 
-    For a list the result is {"script": rows}, with the keys of each latent frame. For a map of transitions it is
-    {"held": rows}, with the held keys after each transition. A row is a list of keys. Raises InputError for an invalid
-    payload.
+    For a list the result is {"script": rows}, with one row per latent frame. For a map of transitions the result is
+    {"held": rows}, with the held keys after each transition. Raises InputError for an invalid payload.
     """
     if not isinstance(payload, dict):
         return {"script": _script(payload)}
@@ -192,17 +190,17 @@ def _prompt(payload: Any) -> str:
 
 
 def _new_prompt(payload: Any) -> tuple[str, bool]:
-    """Return the prompt in a payload, and whether to recompute the cached keys and values with it."""
+    """Return (text, refresh) of a `prompt` message. `refresh` is whether to recompute the cached keys and values."""
     if isinstance(payload, dict):
         return _prompt(payload.get("text")), payload.get("refresh") is True
     return _prompt(payload), False
 
 
 def _world_event(payload: dict[str, Any]) -> tuple[str, bool | None, bool]:
-    """Return three values of an `event` message's payload.
+    """Return (name, on, refresh) of an `event` message, which switches a world event.
 
-    They are the name or key of a world event, its new state (None toggles it), and whether to recompute cached keys and
-    values.
+    `name` is the event's name or key. `on` is its new state; None toggles it. `refresh` is whether to recompute the
+    cached keys and values. Raises InputError for a value of a wrong type.
     """
     name = payload.get("name")
     if not isinstance(name, str):
@@ -250,9 +248,9 @@ def _output(message: dict[str, Any], otherwise: str) -> Output:
 
 
 def _shown(value: Any) -> str:
-    """Return the text by which an error message names a client's value.
+    """Return a short text that stands for a client's value in an error message.
 
-    It is the value's first 20 characters, or the name of its type for bytes, lists and maps.
+    It has the first 20 characters of a string, a number or None, and the type's name for any other value.
     """
     if isinstance(value, str):
         return repr(value[:20])

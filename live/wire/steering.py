@@ -18,9 +18,9 @@ from .connection import Connection
 from .protocol import Event, read_event
 
 BETWEEN_WALKS = 0.1
-"""The interval in seconds at which a client's connection checks whether a restart has created the new walk.
+"""The interval, in seconds, at which a client's connection checks during a restart whether the new walk exists.
 
-The client's status message needs this walk.
+The first status message to the client describes this walk.
 """
 
 
@@ -59,8 +59,8 @@ async def obey(inbox: Connection, client: Client, do: Callable[[Event], Awaitabl
 def steer(session: Session, event: Event) -> None:
     """Apply a client's event to the session. The caller handles the kinds `restart` and `output`.
 
-    Most events also resume a paused session. A pause, a mouse movement, and a message without newly pressed keys do
-    not. Raises a LingBotError for an event that cannot be applied.
+    Most events also resume a paused session. A pause, a mouse movement, sticks at rest, and a message of held keys
+    without a new one do not. Raises a LingBotError for an event that cannot be applied.
     """
     payload, number, goes_on = event.payload, event.number, event.kind != "pause"
     if event.kind == "camera_actions" and "script" in payload:
@@ -94,7 +94,7 @@ def steer(session: Session, event: Event) -> None:
 
 
 def quiet_since(session: Session) -> float:
-    """Return the seconds since the session's last input. While an input is held, each new chunk counts as an input."""
+    """Return the seconds since the session's last input. A held input counts as a new input at each chunk."""
     return time.monotonic() - session.controls.last_input
 
 

@@ -1,5 +1,5 @@
-"""Reading of the optional events and the optional map from the example folder of a model's package. A toy model's
-package has both."""
+"""Reading of two optional files, the world events and the map, from the example folder of a model's package. The
+packages of toy models have both files; other packages may have neither."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ EXAMPLE, EVENTS = "example", "events.json"
 
 
 def find_events(model: str | Path, named: str | Path | None = None) -> tuple[WorldEvent, ...]:
-    """Return the events in the file `named`, or else in the example/events.json of the package of `model`, a folder or
-    a file. The tuple is empty without such a file. Raises InputError for an invalid file."""
+    """Return the world events in the JSON file `named`, by default in events.json in the example folder (see
+    `example_file`). `model` is a model's folder or file. Return an empty tuple without such a file. Raises InputError
+    for an invalid file."""
     return read_events(named or example_file(model, EVENTS))
 
 
 def find_map(model: str | Path) -> WorldMap | None:
-    """Return the map in the example/map.json of the package of `model`, a folder or a file. Return None without such a
-    file. Raises InputError for an invalid file."""
+    """Return the map in map.json in the example folder (see `example_file`) of `model`, a model's folder or file.
+    Return None without such a file. Raises InputError for an invalid file."""
     file = example_file(model, MAP)
     return None if file is None else read_map(file)
 
 
 def example_file(model: str | Path, name: str) -> Path | None:
-    """Return the file `name` in the example folder in the model's folder or next to it, or None."""
+    """Return the path of the file `name` in an example folder, or None. It is in or next to `model`'s folder."""
     folder = Path(model).absolute()
     folder = folder.parent if folder.is_file() else folder
     files = (package / EXAMPLE / name for package in (folder, folder.parent))

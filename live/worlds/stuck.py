@@ -21,16 +21,14 @@ LEAST_STEP = 0.05
 The longest step is the largest translation per latent frame that the model was trained with.
 """
 KNOWN = 8
-"""The number of latent frames (two seconds) with a walking camera that are needed to determine the usual change of
-frames."""
+"""The number of latent frames (two seconds) with a walking camera after which the usual change of frames is known."""
 LASTS = 6
-"""The number of successive latent frames without change after which the camera counts as stuck: one and a half
-seconds."""
+"""The number of latent frames in a row (one and a half seconds) without change, after which the camera is stuck."""
 STILL = 0.15
-"""The limit below which a frame counts as unchanged, as a fraction of the usual change.
+"""The limit below which a chunk counts as unchanged, as a fraction of the usual change.
 
-The change is the mean difference from the frame before, divided by the distance that the camera has moved. The usual
-change is the median of earlier chunks.
+The change is the mean difference between the last frames of this chunk and of the chunk before, divided by the camera's
+translation per latent frame. The usual change is the median of earlier changes that reached the limit.
 """
 SIDE = 64
 """The largest side, in pixels, of the reduced frames that are compared."""

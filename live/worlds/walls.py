@@ -69,9 +69,9 @@ class WorldMap:
     places: tuple[Place, ...]
 
     def stand(self, frame: Tensor, seed: int) -> Standing | None:
-        """Return the position in the map of a walk with the first frame `frame` [3, H, W], values -1 to 1.
+        """Return the position in the map of a walk that begins with the image `frame` [3, H, W], values -1 to 1.
 
-        Return None for an image that the map does not know. `seed` selects the crate's room.
+        Return None if `frame` is not a start image of the map. `seed` selects the crate's room.
         """
         look = mean_colours((frame.clamp(-1, 1) + 1) * 127.5)
         for place in self.places:
@@ -149,10 +149,9 @@ class Standing:
 
 
 def mean_colours(frame: Tensor) -> np.ndarray:
-    """Return the mean colours of an image [3, H, W] with values 0 to 255 in each cell of a grid of LOOK (rows,
-    columns).
+    """Return the mean colours, float32 [3 * rows * columns], of an image [3, H, W] with values 0 to 255.
 
-    The result is float32 [3 * rows * columns].
+    A mean colour is computed for each cell of a grid of LOOK (rows, columns).
     """
     return F.adaptive_avg_pool2d(frame[None].float(), LOOK).flatten().numpy()
 

@@ -27,15 +27,14 @@ from ..shown.decoders import decoder_of_last
 
 log = logging.getLogger(__name__)
 MOST_REPLAYED = 256
-"""The longest walk, in latent frames, for which a return to an earlier chunk recomputes the keys and values of all
-chunks.
+"""The length of a walk, in latent frames, up to which a return to an earlier chunk recomputes all keys and values.
 
 For a longer walk only the chunks in the attention window are recomputed.
 """
 
 
 class WalkWorld:
-    """The base class of a walk, which owns the World and the decoder. Both continue after the last saved chunk."""
+    """The base class of Walk, with the World and the decoder. Both continue after the last saved chunk."""
 
     engine: Engine
     kept: Kept
@@ -68,9 +67,10 @@ class WalkWorld:
         self.kept.rebuilt(refresh=refresh)
 
     def _rebuild(self, chunks: Sequence[int], context: Tensor | None = None) -> None:
-        """Create a new World and decoder, and compute the keys and values of the chunks with the indices `chunks`.
+        """Create a new World and decoder. Compute the keys and values of the saved chunks with the indices `chunks`.
 
-        Each chunk uses its own prompt, or `context` (an embedding [1, L, D]) if it is given.
+        The chunks of a continued video are computed first, each with its own prompt. Each chunk of the walk uses its
+        own prompt, or `context` (an embedding [1, L, D]) if it is given.
         """
         self._drop()  # frees their memory before the new ones are built
         self._made = self.kept.chunks
