@@ -1,7 +1,7 @@
-"""Loading of weights from disk: models (NF4, FP4, other quantized formats or plain) with their LoRAs, and packages,
-which are folders with all models needed for a video.
+"""Loading of weights from disk. A model has quantized weights (NF4, FP4 or other formats) or plain ones, and may have
+LoRAs. A package is a folder with all models needed for a video.
 
-The names below are imported at their first use, so that importing this package takes little time.
+The names in `__all__` are imported at their first use, so that importing this package takes little time.
 """
 
 import importlib

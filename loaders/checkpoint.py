@@ -73,14 +73,14 @@ class Checkpoint:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names, such as folder names, from which the model's release or role is detected, the most reliable first
-        (see `names_of`)."""
+        """The names, such as folder names, that may state the model's release or role, the most reliable first (see
+        `names_of`)."""
         return names_of(self.path, self.source)
 
     @property
     def release_lines(self) -> tuple[str, ...]:
         """Messages for the user about a causal model: its release and licence, whether the release is a guess, and
-        whether scheduler/scheduler_config.json states a flow_shift that differs from the release's."""
+        whether scheduler/scheduler_config.json states another flow_shift than the release. Empty for an expert."""
         if self.release is None:
             return ()
         lines = [f"{self.release.name} ({self.release.licence}): {self.name}"]
@@ -95,14 +95,14 @@ class Checkpoint:
         return tuple(lines)
 
     def rounded(self, dtype: torch.dtype) -> "Checkpoint":
-        """Return the same model with a rule: plain parameters of more bits than `dtype` are rounded to `dtype` when
-        they are read. So no device buffer holds the unrounded values."""
+        """Return a copy of this checkpoint that rounds plain parameters of more bits than `dtype` to `dtype` when they
+        are read. So no device buffer holds the unrounded values."""
         tensors = {name: entry.rounded(dtype) if name in self.plain else entry for name, entry in self.tensors.items()}
         return dataclasses.replace(self, tensors=tensors)
 
     def taken_for(self, release: str) -> "Checkpoint":
-        """Return the same model, treated as a causal model of `release`, a key of RELEASES, whatever was detected.
-        Raises InputError for another name."""
+        """Return a copy of this checkpoint, treated as a causal model of `release`, a key of RELEASES, whatever was
+        detected. Raises InputError for a name that is no such key."""
         config = dataclasses.replace(self.config, causal=True)
         return dataclasses.replace(self, config=config, release=release_called(release), chosen=True)
 
@@ -130,7 +130,7 @@ class Checkpoint:
 
     @property
     def nbytes(self) -> int:
-        """The number of bytes of all tensors and LoRAs in memory."""
+        """The number of bytes that all tensors and LoRAs take in device memory (see `change_bytes`)."""
         return sum(entry.nbytes for entry in self.tensors.values()) + change_bytes(self.changes)
 
     @property

@@ -18,8 +18,8 @@ ALIGNMENT = 256
 SMALL = 1 << 16
 """The size in bytes below which a float32 tensor is aligned to 4 bytes instead of 256."""
 _JOINT = [f".self_attn.{layer}.{kind}" for kind in ("weight", "bias") for layer in "qkv"]
-"""The names of the weights and biases of q, k and v. They are adjacent in a buffer, so that the three layers can run as
-one product: see `operations.joined`."""
+"""The ends of the names of the weights and biases of q, k and v. The matching tensors of a block are adjacent in a
+buffer, so that the three layers can run as one product: see `operations.joined`."""
 _BLOCK = re.compile(r"blocks\.\d+\.")
 _AFTER_LAYER = re.compile(r"\.(weight|bias).*")
 # The most unwanted bytes between two tensors that are read along with them: cheaper than another read.
@@ -177,8 +177,8 @@ def chunks_of(entries: list[TensorEntry], targets: dict[str, BufferRange], size:
 
 
 def clipped(chunks: Iterable[FileChunk], first: int, stop: int, buffer: Tensor) -> Iterator[FileChunk]:
-    """Yield the parts of `chunks` that would fill the bytes [first, stop) of the chunks' buffer, with `buffer` as the
-    new target: byte `first` goes to its start. With this a process reads only its own piece of a block's weights."""
+    """Yield `chunks` reduced to the bytes [first, stop) of their target buffer, and redirected to the start of
+    `buffer`. With this, each of several processes reads only its own piece of a block's weights."""
     for chunk in chunks:
         copies: list[tuple[int, BufferRange]] = []
         for begin, target in chunk.copies:
@@ -193,8 +193,8 @@ def clipped(chunks: Iterable[FileChunk], first: int, stop: int, buffer: Tensor) 
 
 
 def _add(copies: list[tuple[int, BufferRange]], start: int, target: BufferRange) -> None:
-    """Append a copy of the file bytes at `start` to the range `target` to the list `copies`. If it continues the last
-    copy, both in the file and in the buffer, the two are merged."""
+    """Append the pair (`start`, `target`) to `copies`: file bytes from `start` on are copied into `target`. If the pair
+    continues the last copy, both in the file and in the buffer, the two are merged."""
     if copies:
         begin, last = copies[-1]
         adjacent = begin + last.file_bytes == start and last.start + last.nbytes == target.start

@@ -1,8 +1,8 @@
 """Diffusers' layout of a model: the mapping from its tensor names and its config.json to the official ones.
 
-The diffusers packages of robbyant, the model's publisher, have the official tensor names in `transformer/`. For
-lingbot-world-v2-14b-causal-fast-diffusers the source is the weight index with 1,421 names in vllm-omni's tests. For
-lingbot-world-fast-diffusers the source is FastVideo.
+The diffusers packages of robbyant, the model's publisher, have the official tensor names in `transformer/`. The names
+in lingbot-world-v2-14b-causal-fast-diffusers are known from its weight index (1,421 names) in vllm-omni's tests, and
+the names in lingbot-world-fast-diffusers from FastVideo.
 
 A model converted by diffusers' scripts/convert_wan_to_diffusers.py has the names of WanTransformer3DModel. The script
 has no rule for camera layers, so these keep their official names. Outside of the blocks they are
@@ -70,16 +70,16 @@ def _translate(name: str, *, from_diffusers: bool) -> str:
 
 
 def official_config(stated: dict[str, Any]) -> dict[str, Any]:
-    """Return `stated`, the content of a config.json, with official keys added for diffusers' ones. All other fields are
-    unchanged."""
+    """Return `stated`, the content of a config.json, with the official keys added to diffusers' keys. All other fields
+    are unchanged."""
     heads, width = stated.get("num_attention_heads"), stated.get("attention_head_dim")
     sizes = {"dim": heads * width} if isinstance(heads, int) and isinstance(width, int) else {}
     return stated | {ours: stated[theirs] for theirs, ours in _CONFIG.items() if theirs in stated} | sizes
 
 
 def stated_shift(model: Path) -> float | None:
-    """Return `flow_shift` from scheduler/scheduler_config.json in the folder that contains `model`; None without that
-    file or field.
+    """Return `flow_shift` from scheduler/scheduler_config.json in the folder that contains `model`. Return None without
+    this file, or if the field is missing or not a number.
 
     Raises CheckpointError for a file that is not JSON.
     """

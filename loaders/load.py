@@ -52,15 +52,15 @@ def load_expert(
 ) -> LingBotWorldModel:
     """Return the model at `path`, in eval mode and without gradients, computing in `dtype` on `device`.
 
-    On the CPU the weights are views of the mapped file, or copies if `copy` or if they are rounded. On another device
-    they are copied there, with calls of `progress(bytes, total)`. Weights of more bits than `dtype` are rounded when
-    they are read. No weight is allocated twice, because the model is built on the meta device.
+    On the CPU the weights are views of the mapped file. They are copies if `copy` is set or values are rounded. For
+    another device they are copied, with calls of `progress(bytes, total)`. Weights of more bits than `dtype` are
+    rounded when they are read. No weight is allocated twice, because the model is built on the meta device.
 
     operations, attention: the set of layer classes, and the self-attention function.
-    resident_blocks: the number of blocks that stay on the GPU (None: all). The linear weights of the others are read
-    from the file in every forward (see offload.py), which may then raise the errors of loading.
-    shared_by: a group of processes that each keep a piece of the other blocks, instead of reading the file. They gather
-    the blocks in every forward, so all processes must call the model together.
+    resident_blocks: the number of blocks that stay on the GPU (None: all). The linear weights of all later blocks are
+    read from the file in every forward (see offload.py). A forward may then raise the errors of loading.
+    shared_by: a group of processes that each keep a piece of the later blocks on the device, instead of reading the
+    file. They gather the blocks in every forward, so all processes must call the model together.
     decoded_blocks: the number of blocks, from the first one on, whose main layers keep their decoded (dequantized)
     weights after the first forward, in addition to the quantized ones. This saves the conversion in later forwards.
     With an 8-bit `arithmetic` the kept weights have 8 bits (see `memory.decoded_bytes`).
@@ -68,8 +68,8 @@ def load_expert(
     means `dtype`. "8bit" also multiplies NVFP4 and MXFP8 weights in their own format, on GPUs with instructions for it.
     attention_mode: "8bit" replaces `attention` by the 8-bit self-attention of model/attention/choose_8bit.py.
 
-    The LoRAs with which the Checkpoint `path` was opened are added to its weights at each use, in `dtype`; 4-bit
-    weights stay unchanged. LoRAs need the default `operations`.
+    If `path` is a Checkpoint with LoRAs, they are added to the weights at each use, in `dtype`; 4-bit weights stay
+    unchanged. LoRAs need the default `operations`.
 
     Raises CheckpointError for damaged or unsuitable files, and InputError if the device or the model's sizes do not
     allow the chosen modes. An error raised by `progress` ends the load. After an error no part of the model stays on
@@ -101,7 +101,7 @@ def load_expert(
 
 
 def _keep_decoded(block: Block, wide: bool) -> None:
-    """Set a block's main layers to keep their decoded (dequantized) weights after the first forward. If `wide`, layers
+    """Make a block's main layers keep their decoded (dequantized) weights after the first forward. If `wide`, layers
     with plain weights also keep an 8-bit copy."""
     for layer in block.main_layers:
         if wide and type(layer.weight) is torch.nn.Parameter:
@@ -201,9 +201,9 @@ def _mapped(
 def _uploaded(
     entries: list[TensorEntry], device: torch.device, buffer_key: Callable[[str], str], progress: Progress | None
 ) -> Iterator[dict[str, Tensor]]:
-    """A context that copies the entries to `device`. It yields the tensors there by name at once. Their values are
-    complete only at the end of the context, which waits for the copies. Tensors with the same `buffer_key(name)` share
-    a buffer. `progress(bytes, total)` is called while the context waits."""
+    """A context that copies the entries to `device`. It yields the tensors on the device by name, before they have
+    their values. The end of the context waits for the copies and calls `progress(bytes, total)` meanwhile. Tensors with
+    the same `buffer_key(name)` share a buffer."""
     with Uploader(device) as uploader:
         tensors, upload = uploader.upload(entries, buffer_key)
         yield tensors

@@ -81,8 +81,8 @@ def refuse_for_one_expert(loras: Iterable[LoraFile], path: Path) -> None:
 
 
 def change_bytes(changes: Changes) -> int:
-    """Return the bytes that the changes take on a GPU: the size of the LoRAs, plus the largest changed weight in 16
-    bits, because changed weights are computed at each use."""
+    """Return the bytes that the changes take on a GPU: the LoRAs' tensors, plus temporary memory for the largest
+    changed parameter in 16 bits, because changed weights are computed at each use."""
     every = [change for each in changes.values() for change in each]
     halves = sum(half.nbytes for change in every for half in (change.up, change.down) if half is not None)
     return halves + 2 * max((change.values for change in every), default=0)
@@ -129,8 +129,8 @@ def _read(lora: LoraFile, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[tup
 
 
 class _Layer(NamedTuple):
-    """A layer of the model that a LoRA changes: its official name, its name in the file (`raw`), and the LoRA's tensors
-    for it (`parts`) by role."""
+    """A layer of the model that a LoRA changes. `name`: the official name. `raw`: the name in the file. `parts`: the
+    LoRA's tensors for the layer, by role."""
 
     name: str
     raw: str

@@ -1,9 +1,9 @@
-"""Streaming of a model that is larger than the GPU. The weights of its last blocks are copied into a few device
-buffers, named slots, shortly before the blocks run.
+"""Streaming of a model that is larger than the GPU's memory. The weights of its last blocks are copied into a few
+device buffers, named slots, shortly before the blocks run.
 
-The weights are read from the file, or gathered from the GPUs of several processes, which each keep a piece of every
-block. The parameters of a block are permanent views of one slot, so the model needs no change. After a block has run,
-its slot is filled with the next block that uses this slot.
+The weights are read from the file, or gathered from several processes, each with a piece of every block on its GPU. The
+parameters of a block are permanent views of one slot, so the model needs no change. After a block has run, its slot is
+filled with the next block that uses this slot.
 
 After the last block the first ones follow, for the next step. Streaming costs no time if computing a block takes longer
 than copying one.
@@ -37,7 +37,7 @@ def streamed_weights(checkpoint: Checkpoint, resident_blocks: int | None) -> dic
     """Return the names of the linear weights that are streamed, by block index. All blocks after the first
     `resident_blocks` are streamed. If `resident_blocks` is None, no block is streamed.
 
-    The other parameters of a block (biases, norms, modulation: 0.3 MB of 235) always stay on the device.
+    The other parameters of a block (biases, norms, modulation) always stay on the device: 0.3 MB of a block's 235 MB.
     """
     layers = checkpoint.config.num_layers
     first = layers if resident_blocks is None else resident_blocks
@@ -57,8 +57,8 @@ def staying_weights(checkpoint: Checkpoint, streamed: dict[int, list[str]]) -> l
 
 
 def weight_bytes(checkpoint: Checkpoint, resident_blocks: int | None = None, processes: int = 1) -> int:
-    """Return the bytes of weights on one device if `resident_blocks` blocks stay there (None: all). With several
-    `processes`, each keeps a piece of each of the other blocks."""
+    """Return the bytes that weights, slots and LoRAs take on one device if `resident_blocks` blocks stay there (None:
+    all). With several `processes`, each also keeps a piece of every streamed block."""
     if resident_blocks is None:
         return checkpoint.nbytes
     names = streamed_weights(checkpoint, resident_blocks)
@@ -115,7 +115,7 @@ class SharedBlocks:
 
     def load(self, blocks: dict[int, tuple[list[FileChunk], Tensor, int]]) -> None:
         """Read this process's pieces of all blocks. `blocks` has, by block index: the chunks of the file that fill a
-        buffer, the buffer, and the bytes that the block takes in it. Raises the errors of reading a file."""
+        buffer, the buffer, and the block's size in bytes. Raises CheckpointError for an unreadable file."""
         rank, size = self._group.rank(), self._group.size()
         with Uploader(self._device) as uploader:
             for index, (chunks, buffer, nbytes) in blocks.items():
@@ -142,8 +142,8 @@ class SharedBlocks:
 class BlockStreamer:
     """The streamed blocks of a model. `parameters` are their weights by name, on `device`, as views of the slots.
 
-    A parameter holds its values whenever its block runs. The values come from the file. With a `group` they come from
-    its processes, each of which keeps a piece of every block; all must call the model together. Plain weights keep the
+    A parameter holds its values whenever its block runs. The values come from the file. With a `group`, each of its
+    processes keeps a piece of every block, and all processes must call the model together. Plain weights keep the
     file's dtype; the layers cast them. Raises CheckpointError for scales that are not finite.
     """
 

@@ -22,7 +22,7 @@ TOKENIZER_FOLDERS = ("tokenizer", "google/umt5-xxl")
 ASSETS = ("text_encoder", "tokenizer", "vae")
 """The parts of a package besides the model; they are the same in all releases."""
 ASSETS_PAGES = "robbyant/lingbot-world-v2-14b-causal-fast and robbyant/lingbot-world-base-cam"
-"""The names of the Hugging Face repositories that contain the parts in ASSETS, as a text for error messages."""
+"""The Hugging Face repositories that contain the parts in ASSETS, as one text for error messages."""
 PART_FOLDERS = ("text_encoder", "vae")
 """The folders of the text encoder and the VAE in diffusers' layout."""
 _PARTS = {
@@ -58,15 +58,15 @@ def find_package(
     """Return the paths of a package's parts, found by the names of the files and folders directly in `folder`.
 
     folder: the package, in the layout of cahlen/lingbot-world-base-cam-nf4 on Hugging Face, of the official package or
-    of diffusers. It may also be the folder or the file of a causal model (LingBot-World Fast, 2.0), or contain its
-    folder and no experts. It may be None if both experts are in `overrides`.
+    of diffusers. It may also be the file or the folder of a causal model (LingBot-World Fast or 2.0), or a folder that
+    contains the model's folder and no experts. It may be None if both experts are in `overrides`.
     assets: a folder with text encoder, tokenizer and VAE.
     release: a key of RELEASES. It states that the only model in `folder` is that causal release.
     overrides: paths of parts outside of `folder`, with the keys `high`, `low`, `text_encoder`, `tokenizer` and `vae`.
     They take precedence over `assets`, and `assets` over `folder`.
 
-    If a folder has an expert in NF4 and in another format, NF4 is used. A tokenizer may also be one folder deeper. With
-    a causal model, parts that `folder` lacks are searched for in the folder around the model and in its subfolders.
+    NF4 is preferred if a folder has an expert in several formats. A tokenizer may also be one folder deeper. For a
+    causal model, missing parts are also searched for next to the model's folder or file, and in the folders there.
 
     Raises CheckpointError for a missing expert, listing the parts found, for a file of another model, and for a path
     that does not exist. It is also raised for `assets` without any part. Raises InputError for an unknown `release` of
@@ -96,9 +96,9 @@ def find_package(
 
 
 def _one_file(file: Path, given: Mapping[str, Path], release: str | None) -> Package:
-    """Return the package of a causal model that is the single `file`. The other parts are searched for in the file's
-    folder, in the parent folder, and in the subfolders of both. `given`: the parts that the user named. `release`:
-    the release that the user named."""
+    """Return the package of a causal model in the single `file`. The other parts are searched for in the file's folder,
+    in the parent folder, and in the subfolders of both. `given`: the parts that the user named. `release`: the release
+    that the user named. Without it, raises CheckpointError for another kind of model."""
     if release is not None:
         release_called(release)
     elif not is_causal_file(file):
@@ -189,8 +189,8 @@ def tokenizer_in(folder: Path) -> Path | None:
 
 
 def is_expert_folder(path: str | Path) -> bool:
-    """Return whether a folder directly contains the weights of one model, judged by file names. The result is False for
-    a package of several models, and for a path that is not a folder."""
+    """Return whether a folder directly contains the weights of one model of any kind, judged by file names. The result
+    is False for a package of several models, and for a path that is not a folder."""
     folder = Path(path)
     names = ("model.safetensors", "model.pt", "*.safetensors.index.json", "diffusion_pytorch_model*")
     if not folder.is_dir():
@@ -232,8 +232,8 @@ def _expert(role: str, items: list[Path]) -> Path | None:
 
 
 def _weights_named(word: str, folder: str, items: list[Path]) -> Path | None:
-    """Return the first weight file in `items` with `word` in its name. Without one, return the folder in `items` named
-    `folder`, as in diffusers' layout. Return None without either."""
+    """Return the first weight file in `items` with `word` in its name. Without one, return the diffusers folder in
+    `items` that is named `folder` and passes `_is_part`. Return None without either."""
     files = (item for item in items if item.is_file() and item.suffix in WEIGHT_SUFFIXES)
     folders = (item for item in items if item.name == folder and _is_part(item))
     return next(chain((file for file in files if word in file.name.lower()), folders), None)

@@ -17,8 +17,8 @@ from ..options import RELEASES, Release
 from . import diffusers_names
 
 CAUSAL_CLASS, GUIDED_CLASS = "WanModelFast", "WanModelCausal"
-"""Values of the field `_class_name` in config.json. CAUSAL_CLASS is LingBot-World Fast and 2.0; GUIDED_CLASS is the
-causal-pretrain model of 2.0."""
+"""Values of the field `_class_name` in config.json. CAUSAL_CLASS stands for LingBot-World Fast and 2.0, GUIDED_CLASS
+for the causal-pretrain model of LingBot-World 2.0."""
 FIELDS = (
     Field(
         ("_class_name",),
@@ -44,8 +44,8 @@ _NAMED = {
     "v2": r"v2|causal[-_]fast",
     "v1": r"fast",
 }
-"""The patterns in a name that state a release, by the key in RELEASES. The first match counts, because a name of 2.0
-may match several patterns."""
+"""The patterns that show a release in a name, by the key in RELEASES. The first match counts, because a name from
+LingBot-World 2.0 may match several patterns."""
 Role = Literal["high", "low"]
 _CAUSAL = re.compile(r"1\.3b|1p3b|causal[-_]fast|causal[-_]pretrain|transformer_causal|lingbot[-_]world[-_]fast")
 _HUMPS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
@@ -67,8 +67,8 @@ def names_of(path: Path, source: str = "") -> tuple[str, ...]:
 
 
 def noise_role(name: str) -> Role | None:
-    """Return the expert's role that a name with "noise" in it states, such as high_noise, HighNoise or hinoise. Return
-    None for other names."""
+    """Return the expert's role that a name with "noise" states, such as high_noise, HighNoise or hinoise. Return None
+    for a name without a role or with both."""
     found = {(match[1] or match[2])[0] for match in _NOISE.finditer(_HUMPS.sub("_", name).lower())}
     return None if len(found) != 1 else "high" if "h" in found else "low"
 
@@ -93,8 +93,8 @@ def role_of(path: Path, others: Iterable[Path] = ()) -> Role | None:
 
 
 def named_release(names: Iterable[str]) -> str | None:
-    """Return the release, a key of RELEASES, that the first matching one of `names` states. Return None if no name
-    matches."""
+    """Return the release, a key of RELEASES, stated by the first of `names` that matches a pattern in _NAMED. Return
+    None if no name matches."""
     for name in map(str.lower, names):
         for release, pattern in _NAMED.items():
             if re.search(pattern, name):
@@ -103,8 +103,8 @@ def named_release(names: Iterable[str]) -> str | None:
 
 
 def named_causal(names: Iterable[str]) -> bool:
-    """Return True if the names of a model's file and folders say that it is causal. The first name that contains either
-    a causal model's name or an expert's role (high or low noise) decides. Return False without such a name."""
+    """Return whether the names of a model's file and folders show that it is causal. The first name that contains a
+    causal model's name or an expert's role (high or low noise) decides. Return False without such a name."""
     clear = (name for name in names if _CAUSAL.search(name.lower()) or noise_role(name))
     return noise_role(next(clear, "high_noise")) is None
 

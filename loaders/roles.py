@@ -43,8 +43,8 @@ def check_roles(experts: PerExpert[Checkpoint]) -> None:
 
 
 def named_role(path: Path, others: Iterable[Path] = ()) -> Role | None:
-    """Return the expert's role that the name of the file states, or else the name of its folder; None if neither does.
-    `others` are the other files of the package."""
+    """Return the expert's role that a file's name states, or else the name of the folder around it. Return None if
+    neither states a role. `others`: the other files of the package."""
     return role_of(path, others) or role_of(path.parent, [other.parent for other in others])
 
 

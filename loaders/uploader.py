@@ -33,9 +33,9 @@ class UploadSettings:
     """The settings of uploads, which are copies of file contents to a device.
 
     threads: the number of reader threads.
-    buffers: the number of staging buffers of each thread, for CUDA. Other devices use one buffer.
+    buffers: the number of staging buffers of each thread, for CUDA. Other devices use one buffer per thread.
     chunk_bytes: the size of a staging buffer, which is the largest size of a chunk.
-    sleep: whether a thread sleeps while it waits for the copies from a buffer. Otherwise it spins.
+    sleep: whether a thread sleeps while it waits for the copies from a buffer, instead of polling (spinning).
 
     For CUDA the buffers take threads * buffers * chunk_bytes of host memory, by default at most 320 MiB. Sleeping makes
     the load of a whole model 20 % slower. It is meant for copies that often wait for a model's forward, as in
@@ -91,7 +91,7 @@ class Uploader(AbstractContextManager["Uploader"]):
 
     def _carry(self, queue: "_ChunkQueue") -> torch.cuda.Event | None:
         """Read and copy chunks of the `queue` in one reader thread until the queue is empty. Return the CUDA event
-        after the thread's last copies. Return None for other devices, and if the thread got no chunk."""
+        after the thread's last copies, or None if the thread got no chunk or the device is not a CUDA device."""
         lane, sent = None, None
         try:
             while (chunk := queue.take()) is not None:
@@ -125,7 +125,7 @@ class Uploader(AbstractContextManager["Uploader"]):
 
 
 class Upload:
-    """A started copy of file contents to a device. `wait` waits for its end."""
+    """A started copy of file contents to a device. Call `wait` before the device uses the contents."""
 
     def __init__(self, queue: "_ChunkQueue", readers: list[Future], device: torch.device, total: int) -> None:
         self._queue, self._readers, self._device, self._total = queue, readers, device, total
@@ -153,7 +153,7 @@ class Upload:
 
 
 class _ChunkQueue:
-    """The queue of an upload's chunks, from which the reader threads take chunks."""
+    """The chunks of an upload that no reader thread has taken yet, and the upload's progress."""
 
     def __init__(self, chunks: Iterable[FileChunk], device: torch.device, closing: threading.Event) -> None:
         self._chunks, self._lock, self._closing = iter(chunks), threading.Lock(), closing

@@ -1,8 +1,8 @@
 """The choice of torch's number of CPU threads.
 
-Threads that share a core with other programs delay each other in every layer. So torch gets as many threads as there
-are cores that other programs leave idle. The CPU quota of the container and the size of a layer set an upper limit. The
-number is at least half of that limit, because fewer threads would get a smaller share of a busy machine.
+A thread that shares a core with another program makes all threads wait in every layer. So torch gets one thread for
+each core that other programs leave idle. The container's CPU quota and the size of a layer set an upper limit. The
+number is at least half of the limit: with fewer threads, torch would get too little of a busy CPU.
 """
 
 import os
@@ -15,9 +15,9 @@ from pathlib import Path
 import torch
 
 ELEMENTS = 2**14
-"""The number of elements of a layer's output that keep one thread busy. With fewer elements per thread, the threads
-would mostly wait for each other. A toy model at 64x64 pixels has 4,096 elements and gains nothing by a second thread;
-one at 256x144 gains 20 %."""
+"""The number of elements of a layer's output that keep one thread busy. Threads with fewer elements mostly wait for
+each other. A toy model at 64x64 pixels has 4,096 elements, and gains nothing from a second thread. At 256x144 pixels
+the gain is 20 %."""
 QUOTAS = Path("/sys/fs/cgroup/cpu.max"), Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
 """The files with a container's CPU quota, of Linux's cgroups in version 2 and version 1."""
 USERS_CHOICES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
@@ -30,16 +30,16 @@ it is installed."""
 
 
 def use_idle_cores(device: torch.device, elements: int | None = None, recorded: int = 0) -> str:
-    """Set torch's number of threads to the number of idle cores, within limits. Return a note for the user if other
-    programs are the reason for fewer threads, else an empty string.
+    """Set torch's number of threads to the number of idle cores, within limits. Return a note for the user if busy
+    cores keep the number below the upper limit, else an empty string.
 
-    The upper limit is the smallest of torch's present number, the CPU quota and `elements` / ELEMENTS; the lower limit
-    is half of it. The number stays unchanged if `device` is not a CPU, or if OMP_NUM_THREADS or MKL_NUM_THREADS is set.
+    The upper limit is the smallest of torch's present number, the CPU quota and `elements` / ELEMENTS, at least 1. The
+    lower limit is half of it, rounded up. The number stays unchanged if `device` is not a CPU, or if OMP_NUM_THREADS or
+    MKL_NUM_THREADS is set.
 
     elements: the number of elements of a layer's output (None: no limit).
-    recorded: the number of threads stored in the saved state that this run continues, or 0. This number is used instead
-    of the idle cores, because another number would change the last bits. It is ignored if it is larger than torch's
-    present number.
+    recorded: the number of threads in the saved state that this run continues, or 0. It replaces the number of idle
+    cores, so that the results keep the same last bits. A number above torch's present one is ignored.
     """
     if device.type != "cpu" or any(os.environ.get(name) for name in USERS_CHOICES):
         return ""
@@ -58,9 +58,9 @@ def use_idle_cores(device: torch.device, elements: int | None = None, recorded: 
 
 
 def idle_cores() -> int:
-    """Return the number of cores that other programs leave idle, from 1 to the CPU quota. The load is measured for
-    SAMPLE seconds. Without statistics of the cores, the system's load average is used. Without a load average, all
-    cores count as idle."""
+    """Return the number of cores that other programs leave idle: at least 1, at most the CPU quota. The load is
+    measured for SAMPLE seconds. If both /proc/stat and psutil are missing, the system's load average of one minute is
+    used. Without a load average, all cores count as idle."""
     cores = _cores()
     if not STATISTICS.is_file() and find_spec("psutil") is None:
         busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0  # the mean of a minute, on macOS
@@ -72,8 +72,7 @@ def idle_cores() -> int:
 
 
 def _quota() -> int:
-    """Return the number of cores that the container's CPU quota allows, at least 1. Without a quota, return a huge
-    number."""
+    """Return the number of cores that the container's CPU quota allows, at least 1; sys.maxsize without a quota."""
     for file in filter(Path.is_file, QUOTAS):
         quota, *period = file.read_text().split()  # microseconds, or "max" or -1 for no quota
         if quota.isdecimal():
@@ -83,7 +82,7 @@ def _quota() -> int:
 
 
 def _cores() -> set[int]:
-    """Return the numbers of the cores that this process may use."""
+    """Return the indices of the cores that this process may use."""
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
 
 
@@ -100,7 +99,7 @@ def _seconds_of_others(cores: set[int]) -> float:
 
 
 def _busy_ticks(fields: list[str]) -> int:
-    """Return the busy ticks of a core from the `fields` of its row in /proc/stat, without idle time and waits for
-    disks. The fields for virtual machines (guests) are left out, because Linux includes them in user time."""
+    """Return the busy ticks of a core, read from the `fields` of the core's row in /proc/stat. Idle time and waits for
+    disks do not count. The fields for guests (virtual machines) are left out, because user time includes them."""
     user, nice, system, _idle, _disk, *interrupts_and_stolen = map(int, fields[:8])
     return user + nice + system + sum(interrupts_and_stolen)

@@ -48,20 +48,20 @@ def sample(
     """Denoise `noise` float32 [1, 16, f, h, w] on its device, and return the latent in the same shape.
 
     high, low: the experts, or functions without arguments that return them. A function is called before the first step
-    of its expert. By then `sample` has released the other expert.
+    of its expert, after `sample` has released the other expert.
     y: [1, 20, f, h, w], the mask and the image latent.
     context, context_null: [1, L, D], the embeddings of the prompt and of the negative prompt; L may differ.
     camera: [1, 384, f, h, w], or None.
     steps, shift, solver: the schedule (see `flow_sigmas`).
-    boundary: the fraction of the noise range above which the high-noise expert predicts.
-    guide_scale: (low, high), or one number for both. An expert with the scale 1 uses no negative prompt, so
-    `context_null` may be None if both are 1.
+    boundary: the high-noise expert computes the steps with a timestep of at least 1000 * boundary.
+    guide_scale: (low, high), or one number for both experts. An expert with the scale 1 uses no negative prompt, so
+    `context_null` may be None if both scales are 1.
     callback: called as callback(step, x, denoised, sigma) after each step's prediction.
-    camera_cache_bytes: the limit of the cache that keeps the outputs of the camera layers from step to step.
-    step_reuse: the rule by which some steps are extrapolated from earlier ones. Each call needs a new object. None: the
+    camera_cache_bytes: the size limit of the cache that keeps the outputs of the camera layers from step to step.
+    step_reuse: the rule by which some steps are extrapolated from earlier ones; a new object for each call. None: the
     model predicts every step.
     sequence_parallel: the processes that split the tokens of each forward.
-    guidance_group: two processes, of which one computes the prompt and the other the negative prompt.
+    guidance_group: two processes; the first computes the prompt, and the second the negative prompt.
 
     All processes of these groups call this function with the same arguments and get the same latent. Raises InputError
     for a causal model, and if `context_null` is None but an expert needs it.
@@ -94,7 +94,7 @@ class ParallelGroups:
 
     @property
     def size(self) -> int:
-        """The number of processes that split the tokens."""
+        """The number of processes that split the tokens of each forward; 1 if `sequence` is None."""
         return 1 if self.sequence is None else self.sequence.size
 
 
@@ -119,8 +119,8 @@ class Conditioning:
 @dataclass(frozen=True)
 class Video:
     """The inputs of one video. `noise` is float32 [1, 16, f, h, w]. `conditioning` is a function that returns the
-    conditioning on the noise's device; it is called when an expert starts on the video. `reuse` chooses the steps that
-    are extrapolated without the model; by default none are."""
+    conditioning on the noise's device; it is called once for each expert. `reuse` decides which steps are extrapolated
+    instead of predicted by the model (default: no step)."""
 
     noise: Tensor
     conditioning: Callable[[], Conditioning]
@@ -157,8 +157,8 @@ def sample_videos(
     """Return the latents [1, 16, f, h, w] of several videos. Each expert is loaded once and computes its steps of all
     videos.
 
-    `schedule`: the steps of every video. `together`: the process groups. `callback`: called after each step of each
-    video. The other arguments are those of `sample`.
+    `schedule`: the steps of every video. `together`: the process groups. `callback`: called as in `sample`, for each
+    video in turn. The other arguments are those of `sample`.
     """
     timesteps, solver = schedule.timesteps.tolist(), SOLVERS[schedule.solver]
     sigmas = flow_sigmas(schedule.steps, schedule.shift, schedule.solver)
@@ -235,11 +235,10 @@ def predict(
     """Return the velocity with guidance, float32 [1, 16, f, h, w], for the noisy latent `x` in the same shape at an
     integer `timestep`.
 
-    With a guidance `scale` of 1 only the prompt is used. With another scale, prompt and negative prompt are a batch of
-    two in one forward, or one forward in each of two processes. The camera is the same for both prompts. Raises
-    InputError if the negative prompt is needed but missing. `conditioning`: the image conditioning, the prompts and the
-    camera. `camera_cache`: the cache of the camera layers' outputs. `together`: the process groups that share a
-    forward.
+    With a guidance `scale` of 1 only the prompt is used. Any other scale also needs the negative prompt; raises
+    InputError if it is missing. Both prompts are then a batch of two in one forward. With a guidance group, each of its
+    two processes computes one prompt. The camera is the same for both prompts. `conditioning`: the image conditioning,
+    prompts and camera. `camera_cache`: the cache of the camera layers' outputs. `together`: the process groups.
     """
     prompts = [conditioning.context]
     if scale != 1:

@@ -54,9 +54,9 @@ def chunk_conditioning(image: Tensor, chunk: int = CHUNK) -> Iterator[Tensor]:
     """Yield the conditioning `y` [1, 20, chunk, h, w] of each chunk, without end: 4 mask channels, then 16 latent
     channels.
 
-    The mask is 1 in the first latent frame of the video, and 0 in all others. `image` [1, 16, n, h, w] is the latent of
-    the start image followed by grey frames. Its last latent frame is repeated for the video's latent frames after the
-    n-th.
+    The mask is 1 in the first latent frame of the video, and 0 in all later ones. `image` [1, 16, n, h, w] is the
+    latent of the start image followed by grey frames. In a video of more than n latent frames, the last frame of
+    `image` is repeated.
     """
     mask = torch.zeros_like(image[:, :4, :1])
     for first in count(0, chunk):
@@ -70,10 +70,10 @@ class WorldMemory:
     """The memory settings of a World.
 
     place: the location and format of keys and values.
-    camera_cache_bytes: the limit in bytes of the caches of all prompts together (0: no cache; None: no limit). Within a
-    chunk, a cache keeps the outputs of the camera layers, and the keys and values of the prompt.
-    graphs: whether forwards are recorded as CUDA graphs and replayed (see ForwardGraphs). Keys and values must then
-    stay in place on a GPU, and the model's weights must not move.
+    camera_cache_bytes: the limit in bytes for the camera caches of all prompts together (0: no cache; None: no limit).
+    Within a chunk, a cache keeps the outputs of the camera layers, and the keys and values of the prompt.
+    graphs: whether forwards are recorded as CUDA graphs and replayed (see ForwardGraphs). The setting has no effect
+    unless keys and values stay in place on a GPU. The model's weights must then not move.
     """
 
     place: KeyValuePlace = ON_DEVICE
@@ -137,16 +137,16 @@ class World:
         memory: WorldMemory = ALL_ON_DEVICE,
         sequence_parallel: SequenceParallel | None = None,
     ) -> None:
-        """Allocate the caches for a video. `device`: the device of the caches. `memory`: where keys and values are
-        stored, and the limit of the camera cache.
+        """Allocate the caches for a video. `device`: the device of the caches. `memory`: the location of keys and
+        values, and the limit of the camera cache.
 
         `size`: the height and width of the latent. `window`: the latent frames that a chunk attends to; its `frames`
         must not be 0. `chunk`: the number of latent frames generated at a time. `guided`: whether there is a negative
         prompt. `sequence_parallel`: the processes that generate the video together; each holds the keys and values of
         its share of the heads.
 
-        Raises InputError for a model that is not causal, for a window that is too small, and if the heads cannot be
-        divided equally.
+        Raises InputError for a model that is not causal, for a window that is too small, and if the processes cannot
+        have equal numbers of heads.
         """
         check_causal(model.config)
         self._model, self._device, self.chunk_frames = model, torch.device(device), chunk
@@ -204,12 +204,12 @@ class World:
         y: [1, 20, chunk, h, w], the mask and the image latent.
         camera: [1, 384, chunk, h, w], or 448 channels for an action model, or None.
         schedule: the denoising steps.
-        renoise: called as renoise(shape) for every step of `schedule` except the first, and returns new noise.
-        callback: called as callback(forward) after each forward; a guided step counts as one.
+        renoise: returns new noise. A FewStepSchedule calls renoise(shape) before every step except the first.
+        callback: called as callback(index) after each forward of this call, from index 0; a guided step counts as one.
 
-        The first forward is the clean pass of the previous chunk, if this World generated that chunk. Inputs in pinned
-        memory must not be changed until the GPU has finished the chunk, because it reads them in place. Raises
-        InputError if an earlier forward was interrupted while it overwrote keys and values.
+        If the clean pass of the previous chunk has not run yet, it is the first forward. Inputs in pinned memory must
+        not be changed until the GPU has finished the chunk, because it reads them in place. Raises InputError if an
+        earlier forward was interrupted while it overwrote keys and values.
         """
         done = count()
 
@@ -235,8 +235,8 @@ class World:
 
     @property
     def replays(self) -> bool:
-        """Whether the forwards with every prompt are replayed as CUDA graphs. Python then launches a forward in little
-        time."""
+        """Whether the forwards with every prompt are replayed as CUDA graphs, so that Python needs little time per
+        forward."""
         graphs = [lane.options.get("graphs") for lane in self._lanes]
         return all(isinstance(each, ForwardGraphs) and each.recorded > 0 for each in graphs)
 
@@ -267,11 +267,11 @@ class World:
         self._begun = False
 
     def _rehearse(self, chunk: _Chunk, clean: Tensor) -> None:
-        """Run each kind of forward (see `_each_kind`) twice, with different inputs, so that it is recorded as a CUDA
-        graph and tested. `clean`: a finished latent.
+        """Record every kind of forward (see `_each_kind`) as a CUDA graph, and test it. Each kind runs with two
+        different inputs in the present state of the window, and again with the kernels of a full window.
 
-        The forwards use the current window, and then a window that counts as full. They write the keys and values of
-        the next chunk, which the real keys and values later overwrite.
+        `clean`: a finished latent. The forwards write keys and values in place of the next chunk's, which later
+        overwrite them.
         """
         self._rehearsed = True
         lanes = [lane for lane in self._lanes if "graphs" in lane.options]
@@ -311,14 +311,14 @@ class World:
         return self._model(x, timesteps, chunk.prompts[lane.number], chunk.camera, options).float()
 
     def _uploaded(self, camera: Tensor) -> Tensor:
-        """Return `camera` on the device. It is copied to the device only if it differs from the previous camera.
+        """Return a copy of `camera` on the device. From host memory, only a changed camera is copied.
 
         For an equal camera the earlier copy is returned, because the camera cache recognises that tensor. A new tensor
         would make the cache compare values on the GPU, and Python would wait for all queued kernels.
 
-        A second copy of the camera in host memory serves the comparison. It is pinned for a GPU: a copy from unpinned
-        memory waits for all earlier kernels and is seven times as slow. A new camera of the same shape overwrites this
-        memory, after the GPU has read it. This is faster than a new allocation.
+        The comparison uses another copy in host memory. It is pinned for a GPU, because a copy from unpinned memory
+        waits for all earlier kernels and is seven times as slow. A new camera of the same shape overwrites the pinned
+        copy after the GPU has read it, which is faster than a new allocation.
         """
         if camera.device.type == self._device.type:
             return camera.clone()
@@ -336,8 +336,8 @@ class World:
         return self._camera[1]
 
     def _remember_made(self) -> bool:
-        """Run the clean pass of the last chunk that `chunk` generated, unless it has already run. Return True if it ran
-        now.
+        """Run the clean pass of the chunk that the method `chunk` generated last, unless it has already run. Return
+        True if it ran in this call.
 
         Raises InputError if an earlier forward left the keys and values incomplete.
         """

@@ -1,5 +1,4 @@
-"""The choice of a kernel for the VAE decoder's convolutions over three frames: the available kernels and their accuracy
-test."""
+"""The kernels for the VAE decoder's convolutions over three frames, their accuracy test, and the choice of a kernel."""
 
 from __future__ import annotations
 
@@ -19,13 +18,13 @@ ALIGNED = 4
 """The number of int32 values for each layer in the table of slots (see pooled.py): three slot numbers and one unused
 value.
 
-The values of each layer thus begin at a multiple of 16 bytes, and the kernels are compiled for such addresses.
+The unused value aligns the values of each layer to 16 bytes, because the kernels are compiled for aligned addresses.
 """
 WORST = 2.8e-3
-"""The relative RMS error below which a convolution kernel passes its accuracy test: 0.0028, or -51 dB.
+"""The limit of a convolution kernel's relative RMS error in the accuracy test: 0.0028, or -51 dB.
 
-If all convolutions of a decoder with random weights have an error of this size, the video has a PSNR of 51.5 dB. The
-other rounding errors of fp16 alone give 58.9 dB on an H100. With both errors the PSNR stays above 50 dB.
+With random weights, an error of this size in all convolutions of the decoder gives a video with a PSNR of 51.5 dB. The
+decoder's other fp16 rounding alone gives 58.9 dB on an H100. Both together stay above 50 dB.
 """
 EXACTNESS, ON_CPU = Size(58, 0, 384, 384), Size(24, 0, 32, 96)
 """The tensor sizes in the accuracy test: `EXACTNESS` on a GPU, `ON_CPU` on the CPU.
@@ -48,10 +47,10 @@ def convolution_of(device: torch.device) -> str | None:
     """Return the name of the convolution kernel for the VAE's decoder on a GPU. Return None if no kernel passes the
     accuracy test.
 
-    On Hopper GPUs the result is the first supported kernel in choice/table.py, without a test, because the order of
-    that table was measured there. On other GPUs it is the fastest kernel that passes. If memory runs out during the
-    test, "torch" is returned, and the next call tests again. Raises InputError for an invalid environment variable
-    LINGBOT_WORLD_KERNELS.
+    On Hopper GPUs the result is the first supported kernel in choice/table.py, without a test, because the table lists
+    the kernels in the order measured on Hopper. On other GPUs it is the fastest kernel that passes. If memory runs out
+    during the test, "torch" is returned, and the next call tests again. Raises InputError for an invalid value of the
+    environment variable LINGBOT_WORLD_KERNELS.
     """
     card = card_of(device)
     if by_order("convolution", card):
@@ -81,9 +80,9 @@ def random_convolution(device: torch.device, size: Size) -> tuple[Tensor, Tensor
     """Return random fp16 frames [3, C, H, W], a weight [out, 3 * C, 3, 3] and a bias [out] for the accuracy test and
     speed measurements.
 
-    `size` states H (`rows`), C (`dim`) and `out`. If its `rows` have the default value, EXACTNESS is used instead, or
-    ON_CPU on a CPU. As in a decoder, the frames are a view of a pool (see model/kernels/convolution.py), and the weight
-    is channels last.
+    `size` states H (`rows`), C (`dim`) and `out`; W is about 5 / 4 * H. With the default value of `rows`, EXACTNESS
+    replaces `size`, or ON_CPU on a CPU. As in a decoder, the frames are a view of a pool (see
+    model/kernels/convolution.py), and the weight is channels last.
     """
     generator = torch.Generator(device).manual_seed(0)
     if size.rows == Size().rows:
@@ -105,7 +104,7 @@ def exact_convolution(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 @attempt("convolution", OURS)
 def by_cuda(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return the convolution [1, out, H, W] of three frames [3, C, H, W] by the CUDA kernel for Hopper GPUs.
+    """Compute a convolution with the CUDA kernel for Hopper GPUs. Return [1, out, H, W] for three frames [3, C, H, W].
 
     The frames must be a view of a pool, as made by `random_convolution`. `weight` is [out, 3 * C, 3, 3], channels last;
     `bias` is [out].
@@ -118,8 +117,8 @@ def by_cuda(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 @attempt("convolution", TRITON)
 def _by_triton(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return the convolution of three frames by the Triton kernel. As in a decoder, the newest frame is first copied to
-    its slot in the pool. The arguments and the result are those of `by_cuda`."""
+    """Compute a convolution with the Triton kernel. As in a decoder, the newest frame is first copied to its slot in
+    the pool. The arguments and the result are those of `by_cuda`."""
     from ..model.kernels import convolution
 
     rows, slots, size = _pooled(frames)
@@ -141,8 +140,8 @@ KINDS["convolution"] = Kind(random_convolution, exact_convolution, WORST)
 
 
 def _pooled(frames: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
-    """Return three views for a kernel: the memory of the pool that holds these frames, as rows [pixels, C], the numbers
-    of the frames' slots, and the frames' (height, width)."""
+    """Return the arguments of a kernel for `frames`, a view of a pool: the pool's memory as rows [pixels, C], the
+    frames' slot numbers, and the frames' (height, width)."""
     count, channels, height, width = frames.shape
     rows = frames.as_strided((count * (height + 1) * (width + 1), channels), (channels, 1))
     return rows, torch.arange(ALIGNED, dtype=torch.int32, device=frames.device), (height, width)
@@ -156,6 +155,6 @@ def matrix(weight: Tensor) -> Tensor:
 
 def picture(rows: Tensor, size: tuple[int, int]) -> Tensor:
     """Return a feature map, stored as rows [(H + 1) * (W + 1), C], as a view [1, C, H, W]. The view leaves out the
-    zeros that follow each line of the map and its last line. `size`: (H, W)."""
+    zeros: one pixel at the end of each line, and a line at the end of the map. `size`: (H, W)."""
     height, width = size
     return rows.view(height + 1, width + 1, -1)[:height, :width].permute(2, 0, 1)[None]

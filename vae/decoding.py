@@ -35,22 +35,22 @@ REACH = 42
 def decode_latent(vae: VAE, latent: Tensor, progress: Progress | None = None) -> Tensor:
     """Return the video uint8 [F, H, W, 3] on the CPU, decoded from a normalised latent [1, 16, f, h, w].
 
-    `progress(done, total)` is called after each latent frame. After `vae.enable_tiling()` overlapping tiles of 256
-    pixels are decoded one by one. This needs less memory, takes longer and leaves faint seams. Raises OverflowError if
-    a number overflows fp16, and InputError if the latent is not finite.
+    `progress(done, total)` is called after each latent frame. If tiling is enabled (`vae.enable_tiling()`), overlapping
+    tiles of 256 pixels are decoded one by one, which needs less memory, takes longer and leaves faint seams. If a frame
+    has NaN or infinity, raises OverflowError for a VAE in fp16, and InputError for other dtypes.
     """
     return VideoDecoder(vae, *latent.shape[-2:]).decode(latent, progress, last=True)
 
 
 class VideoDecoder:
-    """A decoder of one video in parts. The frames have the same bits as when the whole video is decoded in one call.
+    """A decoder of one video in parts. The frames have the same bits as if the whole video were decoded in one call.
 
     Between two parts the decoder keeps its state, two frames for each causal layer: 3.8 GB for 832x480 pixels in fp32.
     In fp16 its kernels may be recorded as a CUDA graph (see `pooled.records`); state and graph then take 2.7 GB.
 
     vae: the VAE. The latents passed to `decode` may be on another device.
     height, width: the size of the latent.
-    park: whether the state is moved to host memory between two parts. With several tiles it always is.
+    park: whether the state is moved to host memory between two parts. With several tiles the state is always moved.
     stripe: the only part of each frame to decode, without tiles; None for full frames.
     """
 
@@ -84,13 +84,13 @@ class VideoDecoder:
     ) -> Tensor:
         """Return frames uint8 [F, H, W, 3] on the CPU, decoded from the next normalised latent frames [1, 16, n, h, w].
 
-        A latent frame becomes four frames, but a video's first latent frame becomes one. With a stripe, H or W is the
-        stripe's size. `progress(done, total)` is called after each latent frame (of each tile). `last` frees the state
-        after the video's last part.
+        A latent frame becomes four frames, but a video's first latent frame becomes one. With a stripe, the frames are
+        of the stripe's size. `progress(done, total)` is called after each latent frame of each tile. `last`: whether
+        this is the video's last part, so that the state is freed.
 
         With `later` the call does not wait for the GPU: call `check`, and read the frames, only after the GPU has
-        finished the work queued so far. Without `later`, errors of `check` are raised here. After an exception the
-        decoder cannot continue.
+        finished the work queued so far. Without `later`, this method raises the errors of `check`. After an exception
+        the decoder cannot continue.
         """
         with self._on_its_gpu():
             video = self._decode(latent, progress, last, later)
@@ -133,7 +133,7 @@ class VideoDecoder:
     def check(self) -> None:
         """Raise an error if a frame decoded since the last check contains NaN or infinity.
 
-        The error is OverflowError if the VAE is in fp16, and InputError in higher precision.
+        The error is OverflowError for a VAE in fp16, and InputError for other dtypes.
         """
         finite, self._finite = all(self._finite), []
         if not finite and self._vae.dtype == torch.float16:

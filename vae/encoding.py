@@ -14,16 +14,16 @@ from .tiles import Blender, Tiling
 from .weights import VAE
 
 SETTLED = 30
-"""The number of latent frames after which the latent of an image and endless grey frames repeats bit for bit. By then
-the encoder's convolutions no longer reach back to the image."""
+"""The number of latent frames after which all further latent frames are equal bit for bit, for an image followed by
+endless grey frames. By then the encoder's convolutions no longer reach back to the image."""
 
 
 def encode_first_frame(vae: VAE, frame: Tensor, frames: int, progress: Progress | None = None) -> Tensor:
-    """Return the normalised latent of a video: the image `frame`, then `frames - 1` frames of zeros, which are grey.
+    """Return the normalised latent of a video: the image `frame`, then `frames - 1` grey frames (zeros).
 
     `frame` is float32 [3, H, W] from -1 to 1. The latent is float32 [1, 16, (frames - 1) // 4 + 1, H / 8, W / 8] on the
     VAE's device. After 117 frames the latent frames repeat, so longer videos take hardly more time. `progress(done,
-    total)` is called after each latent frame (of each tile).
+    total)` is called after each latent frame of each tile.
     """
     height, width = (size // CELL for size in frame.shape[1:])
     length, tiling = (frames - 1) // 4 + 1, Tiling.of(height, width, vae.use_tiling)

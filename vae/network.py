@@ -1,7 +1,7 @@
 """The network of Wan 2.1's VAE, which processes one frame at a time.
 
 Every convolution over time is causal: it reads a frame and the two frames before it, or zeros before the first frame.
-This module computes it as a 2D convolution over the channels of these three frames. Only the two previous frames are
+Here it is a 2D convolution whose input channels are the channels of the three frames. Only the two previous frames are
 stored between calls.
 
 So each frame passes through the full network before the next one, and a video may have any length. A video decoded in
@@ -88,7 +88,7 @@ class Decoder(Network):
         self._stripe = stripe
 
     def decode(self, latent: Tensor) -> Iterator[Tensor]:
-        """Return the frames [1, 3, 8h, 8w], about -1 to 1, of the next latent frame [1, 16, h, w].
+        """Return the frames [1, 3, 8h, 8w], of about -1 to 1, for the next latent frame [1, 16, h, w].
 
         The latent frame must be denormalised (see `VAE.denormalized`).
         """
@@ -96,11 +96,10 @@ class Decoder(Network):
         return self._stage(0, self._middle("decoder", x))
 
     def _stage(self, index: int, x: Tensor) -> Iterator[Tensor]:
-        """Yield the video frames [1, 3, 8h, 8w] that the rest of the decoder computes from the feature map x.
+        """Run a decoder stage and all later stages on the feature map x. Yield the video frames [1, 3, 8h, 8w].
 
-        The rest begins with the layer decoder.upsamples.<index>, the first layer of a stage. Each stage has three
-        residual blocks. All stages except the last then double height and width, and some double the frame rate. The
-        last stage outputs pixels.
+        The stage begins with the layer decoder.upsamples.<index>. Each stage has three residual blocks. All stages
+        except the last then double height and width, and some double the frame rate. The last stage outputs pixels.
         """
         for block in range(3):
             x = self._residual(f"decoder.upsamples.{index + block}", x)
@@ -144,8 +143,8 @@ class Decoder(Network):
 class Encoder(Network):
     """The encoder. A video's first frame becomes a latent frame, and so does each group of four later frames.
 
-    The grey frames after a start image are one tensor that is passed repeatedly. After some calls a layer's state holds
-    only this tensor. The layer then returns its previous result instead of computing it again.
+    All grey frames after a start image are the same tensor object. Once a layer's state holds only this tensor, the
+    layer returns its previous result instead of computing it again.
     """
 
     def __init__(self, weights: Mapping[str, Tensor]) -> None:
@@ -183,8 +182,7 @@ class Encoder(Network):
         return self._conv(f"encoder.downsamples.{3 * stage + 2}.resample.1", F.pad(x, (0, 1, 0, 1)), 2, 0)
 
     def _halve_time(self, stage: int, x: Tensor) -> Tensor | None:
-        """Return one feature map for each pair of successive feature maps: None for the first x of a pair, the result
-        for the second.
+        """Halve the frame rate: return None for the first x of each pair, and one feature map for the second x.
 
         A convolution over time reads the pair and the feature map before it. For a video's first frame, and in a stage
         without this convolution, x is returned unchanged.

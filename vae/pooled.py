@@ -1,9 +1,9 @@
-"""The VAE's decoder with Triton's convolution, which reads the stored frames in place instead of copying them.
+"""The VAE's decoder with convolution kernels, in Triton or CUDA, that read the stored frames in place.
 
 A feature map [1, C, H, W] is a view of the memory layout that model/kernels/convolution.py describes. Temporal layers
-with feature maps of one size store their frames in one pool. A pool has two slots for each layer, and one slot for the
-new frame. A layer writes the new frame to that slot, and its convolution reads three slots. Then the oldest frame's
-slot becomes free.
+with feature maps of one shape store their frames in one pool. A pool has two slots for each layer, and one free slot. A
+layer writes a new frame to the free slot, and its convolution reads three slots. Then the slot of the layer's oldest
+frame becomes free.
 
 So a layer's slots change with each frame. Python computes all slots for a latent frame in advance and copies them to
 the GPU, where kernels read them. Therefore a CUDA graph recorded for one latent frame can decode all later ones.
@@ -88,8 +88,8 @@ class PooledDecoder(Decoder):
         return self.recording.decode(self._computed, latent)
 
     def _upload_slots(self, slots: list[list[int]]) -> None:
-        """Copy `slots`, the slot numbers of each layer's frames in the order in which the layers run, to the table on
-        the GPU.
+        """Copy `slots` to the table on the GPU: the slot numbers of each layer's frames, in the order in which the
+        layers run.
 
         torch does not reuse the pinned memory before the copy is done.
         """
@@ -106,8 +106,8 @@ class PooledDecoder(Decoder):
         return super().decode(latent)
 
     def _compile(self) -> None:
-        """Compile the kernels for the shapes of these weights. Compilation takes some seconds, once, in a background
-        thread."""
+        """Compile the kernels for the shapes of the decoder's weights. A background thread runs this function once for
+        each GPU and VAE width. It takes some seconds."""
         layers = {self.weights[name].shape: name for name in self.weights if name in self._quarters or _over_time(name)}
         with suppress(Exception), torch.cuda.device(self._compiler[0]):  # decoding raises the error again
             _convolution_hopper(self._compiler[0])
@@ -160,10 +160,10 @@ class PooledDecoder(Decoder):
     ) -> Tensor:
         """Return the convolution of three frames of a pool as rows [(H + 1) * (W + 1), out], plus `added`.
 
-        `x`: the pool's rows. `slots`: the numbers of the frames' slots. `size`: (H, W). `side`: the height and width of
-        the convolution's kernel in pixels. Large frames are convolved by the CUDA kernel for Hopper GPUs if it works,
-        others by the Triton kernel (see `kernels.convolution.convolve`). `weight`: a matrix from `convolutions.matrix`.
-        `bias`: [out].
+        `x`: the pool's rows. `slots`: the numbers of the frames' slots. `weight`: a matrix from `convolutions.matrix`.
+        `bias`: [out]. `size`: (H, W). `side`: the height and width of the convolution's kernel in pixels. The CUDA
+        kernel for Hopper GPUs computes large frames if it works, and the Triton kernel all others (see
+        `kernels.convolution.convolve`).
         """
         ours = _convolution_hopper(x.device)
         if ours is not None and ours.suits(x, weight, size, side):
@@ -208,13 +208,12 @@ def new_decoder(vae: VAE, stripe: Stripe | None, *, recorded: bool) -> Decoder:
 
 
 def suits(vae: VAE) -> bool:
-    """Return whether a PooledDecoder supports this VAE on its device. This includes that its kernels compile there."""
+    """Return whether a PooledDecoder supports this VAE (see `records`) and its Triton kernel works on the device."""
     return records(vae.device, vae.dtype, vae.width) and _works(vae.device)
 
 
 def records(device: torch.device, dtype: torch.dtype | None, width: int) -> bool:
-    """Return whether a VAE of this base `width` is decoded by a PooledDecoder, so that a CUDA graph can record the
-    decoding.
+    """Return whether a PooledDecoder decodes a VAE of this base `width`, so that a CUDA graph can record the decoding.
 
     `width` is the number of channels at full resolution, and must be a multiple of 32. A PooledDecoder also requires
     the `dtype` fp16, Triton, and a CUDA device for which Triton's convolution or this project's CUDA kernel is chosen.
@@ -271,7 +270,7 @@ def _rows(x: Tensor) -> Tensor:
     """Return a feature map [1, C, H, W] as rows [(H + 1) * (W + 1), C], with zeros after each line and after the last
     line.
 
-    The result is a view if x, or a map of which x is some channels, was returned by `picture`. Otherwise x is copied.
+    The result is a view if x, or a map from which x takes some channels, comes from `picture`. Otherwise x is copied.
     """
     height, width = x.shape[2:]
     if x.stride(1) == 1 and x.stride(2) == (width + 1) * x.stride(3):

@@ -25,8 +25,8 @@ It may only launch kernels that use memory at constant addresses.
 
 
 class Recording:
-    """A recorder of the decoding of one video's latent frames. All have one size, and the video's first latent frame is
-    not among them.
+    """A recorder that decodes the latent frames of one video, except the first one, by a CUDA graph. They have one
+    size.
 
     The first call decodes as usual. The second call records a CUDA graph, replays it with the latent frame of this
     call, and compares the result with the usual decoding. Later calls replay the graph. If the recording or the
@@ -34,8 +34,8 @@ class Recording:
     """
 
     def __init__(self, state: Callable[[], Sequence[Tensor]] = tuple) -> None:
-        """Create a recorder. `state()` returns the tensors that decoding changes; they are restored after the graph was
-        tested."""
+        """Create a recorder. `state()` returns the tensors that decoding changes, so that the recorder can restore them
+        after the test of the graph."""
         self._state, self._frames, self._failed = state, list[Tensor](), False
         self._latent: Tensor | None = None
         self._graph: torch.cuda.CUDAGraph | None = None
@@ -67,8 +67,8 @@ class Recording:
             yield frame
 
     def _record_and_try(self, decode: Decode, latent: Tensor) -> Iterator[Tensor]:
-        """Yield the frames of `decode(latent)`, and keep a CUDA graph of it if the replayed graph gave the same
-        frames."""
+        """Yield the frames of `decode(latent)`. Record them as a CUDA graph too, and keep the graph if a replay gives
+        the same frames within a tolerance."""
         assert self._latent is not None
         try:
             graph = self._record(decode, self._latent)

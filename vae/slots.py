@@ -1,4 +1,4 @@
-"""The choice of slots for frames in the pools of pooled.py, computed before a latent frame is decoded."""
+"""The slots that frames get in the pools of pooled.py. They are chosen before a latent frame is decoded."""
 
 from __future__ import annotations
 

@@ -9,10 +9,10 @@ from torch import Tensor
 from ..options import CELL
 
 HALO = {2: 12, 4: 10, 8: 7}
-"""The margin around a stripe, in pixels, that the decoder needs at 2, 4 and 8 times the latent's resolution.
+"""The margin around a stripe that the decoder needs, in pixels, at 2, 4 and 8 times the latent's resolution.
 
-Each later 3x3 convolution reads one more pixel at each edge. There are six in the residual blocks of each resolution,
-one after each doubling, and one at the end. A margin of n pixels needs n / 2 pixels before the doubling, rounded up.
+Every later 3x3 convolution reads one more pixel at each edge. Six are in the residual blocks of each resolution, one
+follows each doubling, and one is at the end. A margin of n pixels after a doubling needs n / 2 before it, rounded up.
 """
 
 
@@ -31,9 +31,9 @@ class Stripe:
 
     @classmethod
     def of(cls, height: int, width: int, index: int, count: int) -> Stripe:
-        """Return stripe number `index` of `count` equal stripes of a frame with `height` x `width` latent pixels.
+        """Return stripe number `index` (from 0) of `count` stripes of a frame with `height` x `width` latent pixels.
 
-        The longer side is divided. If it has fewer pixels than `count`, some stripes are empty.
+        The longer side is divided as evenly as possible. If it has fewer pixels than `count`, some stripes are empty.
         """
         length, dim = (width, -1) if width >= height else (height, -2)
         return cls(length * index // count, length * (index + 1) // count, length, dim)
@@ -46,8 +46,8 @@ class Stripe:
     def enter(self, x: Tensor, scale: int) -> Tensor:
         """Return the part of x [..., h, w] that the decoder needs for this stripe and its margin, as a view.
 
-        x has `scale` times the latent's resolution: 2, 4 or 8. At scale 2, x covers the full frame. At scales 4 and 8,
-        x covers the part that was returned at half this scale, and has since been doubled in size.
+        `scale` is the resolution of x relative to the latent: 2, 4 or 8. At scale 2, x is the full frame. At scale 4 or
+        8, x is the result of this method for half the scale, after the decoder has doubled its size.
         """
         first, end = self._needed(scale)
         before = 0 if scale == min(HALO) else 2 * self._needed(scale // 2)[0]

@@ -48,10 +48,10 @@ class Tiling:
 
 @dataclass
 class Blender:
-    """A blender that joins overlapping tiles to images. Tiles must be added in the order of `tiling.corners`.
+    """A blender that joins the overlapping tiles of images. Tiles must be added in the order of `tiling.corners`.
 
-    Several images, each with a number, may be joined at a time. Overlaps are stored until the tiles to the right and
-    below are added.
+    Several images, each with a number, may be in progress at a time. Overlaps are stored until the tiles to the right
+    and below are added.
     """
 
     tiling: Tiling

@@ -36,19 +36,19 @@ STD = (
 )
 
 SHARES = torch.tensor([[[1.0, 0, 0], [0, 1, 1]], [[1, 1, 0], [0, 0, 1]]])
-"""The rows of a 3x3 kernel that are summed into each row of a 2x2 kernel, as zeros and ones [2, 2, 3]; same for
-columns.
+"""The rows of a 3x3 kernel that are summed into each row of a 2x2 kernel, as zeros and ones [2, 2, 3]. The same table
+serves columns.
 
-A 3x3 kernel on an image with doubled pixels reads some original pixels twice. A 2x2 kernel on the original image gives
-the same result if it holds the sums of such rows and columns. The dimensions are: first or second of the two output
-pixels, row of the 2x2 kernel, row of the 3x3 kernel.
+On an image with doubled pixels, a 3x3 kernel reads some original pixels twice. So a 2x2 kernel on the original image
+gives the same result if it holds sums of rows and columns. The dimensions: first or second of the two output pixels,
+row of the 2x2 kernel, row of the 3x3 kernel.
 """
 
 
 @dataclass
 class VAE:
-    """A Wan 2.1 VAE: its weights in the network's layout (see `prepare`), and `use_tiling`, whether it processes frames
-    in tiles."""
+    """A Wan 2.1 VAE. `weights`: by official name, in the network's layout (see `prepare`). `use_tiling`: whether large
+    frames are processed in tiles."""
 
     weights: dict[str, Tensor]
     use_tiling: bool = False
@@ -93,7 +93,7 @@ class VAE:
         return upload(torch.tensor([MEAN, STD]), self.device)[..., None, None]
 
     def enable_tiling(self) -> None:
-        """Process frames of more than 256 pixels in overlapping tiles of 256 pixels from now on."""
+        """From now on, process frames in overlapping tiles of 256 pixels if height or width exceeds 256 pixels."""
         self.use_tiling = True
 
 
@@ -131,8 +131,8 @@ def _values(name: str, tensors: Mapping[str, TensorEntry], quantized: Mapping[st
 def prepare(weights: Mapping[str, Tensor], device: torch.device | str, dtype: torch.dtype) -> dict[str, Tensor]:
     """Return the official weights on `device` in `dtype`, in the network's layout, by official name.
 
-    Convolution kernels become [out, 3 * in, h, w], with the oldest frame first, channels last in memory. Weights of
-    norms become [channels].
+    A convolution over time [out, in, t, h, w] becomes [out, t * in, h, w], with the oldest frame first (t is 3 or 1).
+    All convolution kernels are channels last in memory. Weights of norms become [channels].
     """
     return {name: _prepare(name, tensor.to(device, dtype)) for name, tensor in weights.items()}
 
@@ -174,8 +174,8 @@ def check_values(source: str, weights: Mapping[str, Tensor]) -> None:
 
 
 def check_shapes(source: str, found: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise CheckpointError, naming the file `source`, unless the shapes `found` are a Wan 2.1 VAE's. Any base width is
-    accepted."""
+    """Raise CheckpointError, naming the file `source`, unless `found` has exactly the names and shapes of a Wan 2.1
+    VAE's tensors. Any base width is accepted."""
     if WIDTH_KEY not in found:
         raise CheckpointError(f"{source}: no {WIDTH_KEY}, so not a Wan VAE; use Wan2.1_VAE.pth of the package")
     expected = vae_shapes(math.prod(found[WIDTH_KEY]))

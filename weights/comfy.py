@@ -32,7 +32,7 @@ FORMATS = {
 }
 """ComfyUI's names of the supported formats, and the dtype in which each stores a weight's values."""
 SCALES = ("weight_scale", "scale_weight", "weight_scale_2")
-"""The names of a layer's tensors by which its weight is multiplied."""
+"""The ends of the names of a weight's scales. scale_weight is the older name of weight_scale."""
 UNUSED = ("input_scale", "scale_input", "comfy_quant")
 """The names of a quantized layer's tensors that `find_scaled` drops, because decoding the weight does not need them.
 
@@ -53,8 +53,8 @@ def scale_owner(key: str) -> str | None:
 
 
 def stated_formats(entries: Mapping[str, TensorEntry]) -> dict[str, Any]:
-    """Return the format descriptions in a file, by layer. They are read from `_quantization_metadata` in headers and
-    from the tensors `X.comfy_quant`. Raises CheckpointError for content that is not JSON."""
+    """Return the format descriptions in a file, with key X for `X.weight`. The sources are `_quantization_metadata` in
+    headers and tensors `X.comfy_quant`. Raises CheckpointError for content that is no JSON object."""
     sources = {entry.source for entry in entries.values() if isinstance(entry.source, MappedFile)}
     stated: dict[str, Any] = {}
     for source in sources:
@@ -80,11 +80,11 @@ def _parse(path: object, key: str, text: object) -> dict:
 def find_scaled(
     file: str, entries: Mapping[str, TensorEntry], stated: Mapping[str, Any]
 ) -> tuple[dict[str, ScaledWeight | LayoutWeight], dict[str, TensorEntry]]:
-    """Return the weights in ComfyUI's formats by name, and the file's entries by name without the entries in UNUSED.
+    """Return the weights in ComfyUI's formats, and all entries except those in UNUSED and `scaled_fp8`, both by name.
 
-    Scales with older names are renamed to `X.weight_scale`. `stated` maps the names of weights to the descriptions from
-    `stated_formats`. Raises CheckpointError if weights cannot be read. The message begins with `file`, and explains the
-    first three such weights.
+    Scales with older names are renamed to `X.weight_scale`. `stated` maps weight names to the descriptions from
+    `stated_formats`. Raises CheckpointError if any quantized weight cannot be read. The message begins with `file`, and
+    explains the first three such weights.
     """
     parts: dict[str, dict[str, TensorEntry]] = {}
     left: dict[str, TensorEntry] = {}
@@ -118,16 +118,15 @@ def find_scaled(
 
 
 def _layer(name: str) -> str:
-    """Return a weight's name with N in place of the block's index, so that the same layer in all blocks has one
-    name."""
+    """Return a weight's name with N in place of the block's index. So a layer has the same name in all blocks."""
     return re.sub(r"\.\d+\.", ".N.", name, count=1)
 
 
 def _weight(
     values: TensorEntry | None, parts: Mapping[str, TensorEntry], stated: Any
 ) -> ScaledWeight | LayoutWeight | str:
-    """Return the weight with the stored `values` and the scales in `parts` (by suffix). If it cannot be read, return
-    the reason. `stated`: the file's description of the format."""
+    """Return the weight with the stored `values` and the scales in `parts` (by suffix), or the reason why it cannot be
+    read. `stated`: the file's description of the format, or None."""
     description = stated if isinstance(stated, dict) else {}
     named, inner = description.get("format"), description.get("params")
     description = (inner if isinstance(inner, dict) else {}) | description
@@ -143,7 +142,7 @@ def _weight(
 
 
 def _other_values(values: TensorEntry, named: str | None) -> str | None:
-    """Return None if a weight's stored values have the dtype of its format, else a message.
+    """Return None if a weight's stored values have its format's dtype and two or more dimensions, else a message.
 
     `named` is the format that the file states, a key of FORMATS. If it is None, every dtype in FORMATS is accepted.
     """
@@ -157,8 +156,8 @@ def _other_values(values: TensorEntry, named: str | None) -> str | None:
 def _in_rows(
     values: TensorEntry, parts: Mapping[str, TensorEntry], named: str | None, description: Mapping[str, Any]
 ) -> ScaledWeight | LayoutWeight | str:
-    """Return a weight with one scale for all values or one scale per row. If it cannot be read, return the reason.
-    `named`: the stated format. `description`: the file's description of it. `parts`: the scales by suffix."""
+    """Return a weight with one scale in total or one per row, or the reason why it cannot be read. `named`: the stated
+    format, or None. `description`: the file's description of the format. `parts`: the scales by suffix."""
     scale = parts.get("weight_scale")
     if "weight_scale_2" in parts or (values.dtype not in FLOAT8 and (scale is None or not named)):
         lacking = "its weight_scale" if named and scale is None else "the format that ComfyUI writes next to it"
@@ -178,8 +177,8 @@ def _in_rows(
 
 
 def _needs_scale(values: TensorEntry) -> bool:
-    """Return True if a float8 weight without a scale must have lost its scale: its first rows contain larger values
-    than any linear layer has. Return False for embeddings."""
+    """Return whether a float8 weight without a scale has lost its scale. This is assumed if its first rows contain
+    values above LARGEST_VALUE, which no linear layer has. The result for embeddings is always False."""
     if "embed" in values.name or not math.prod(values.shape):
         return False
     return bool(values.view()[:SAMPLED_ROWS].float().abs().amax() > LARGEST_VALUE)

@@ -1,5 +1,5 @@
-"""The fields of a model's config.json. Numbers that no tensor shows, such as num_heads, are used. Other fields are
-checked against the tensors."""
+"""The fields of a model's config.json. The model takes the numbers that no tensor shows, such as num_heads, from this
+file. Other fields are checked against the tensors."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -18,7 +18,7 @@ OWN = {
     "rope_theta": 10000,
     "rope_scaling": None,
 }
-"""The fields for which the model supports only one value."""
+"""The fields for which the model supports only one value, with this value."""
 DIFFUSERS = {"qk_norm": "rms_norm_across_heads"}
 CONTROL_TYPES = {6: "cam", 7: "act"}
 FIELDS = (
@@ -36,8 +36,8 @@ ADVICE = "put the right config.json next to it, or none"
 
 
 def own_fields(stated: dict[str, Any]) -> dict[str, Any]:
-    """Return `stated`, the fields of a config.json. Return {} if the file describes another model that shares the
-    folder."""
+    """Return `stated`, the fields of a config.json, if they describe a Wan or LingBot model. Return {} for other
+    models, such as a text encoder in the same folder."""
     kind = str(stated.get("_class_name") or "WanModel").lower()
     return stated if "architectures" not in stated and ("wan" in kind or "lingbot" in kind) else {}
 

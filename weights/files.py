@@ -37,10 +37,10 @@ def read_tensors(path: str | Path, hint: str = "") -> dict[str, TensorEntry]:
 
 
 def shared_prefix(keys: Iterable[str], marks: Iterable[str]) -> str:
-    """Return the prefix, such as `module.`, that precedes the model's own names in all dotted keys of a file.
+    """Return the prefix, such as `module.`, that all dotted keys of a file have before the model's own tensor names.
 
-    Return an empty string without such a prefix. `marks` are some names of the model's own tensors. The text that
-    precedes such a name in a key is the prefix.
+    `marks` are some of the model's own names. The text before one of them in a key is the prefix. Return an empty
+    string if there is no such text, or if a dotted key does not begin with it.
     """
     dotted = [key for key in keys if "." in key]
     found = [key.removesuffix(mark) for mark in marks for key in dotted if key.endswith(f".{mark}")]
@@ -67,8 +67,8 @@ def weight_files(path: Path, hint: str) -> list[Path]:
 
 
 def hub_snapshot(folder: Path) -> Path:
-    """If `folder` is a repository in Hugging Face's cache, return the snapshot inside it: the one in refs/main, or the
-    only one. Return other folders unchanged."""
+    """Return the snapshot in `folder`, a repository in Hugging Face's cache: the one that refs/main names, or the only
+    one. Return `folder` itself if it is no such repository, or if the choice is unclear."""
     snapshots, main = folder / "snapshots", folder / "refs" / "main"
     if not (folder.name.startswith("models--") and snapshots.is_dir()):
         return folder
@@ -108,8 +108,8 @@ def _folder_files(folder: Path, hint: str) -> list[Path]:
 
 
 def download_left(folder: Path) -> str:
-    """Return a message if `folder` or its parent contains files of an unfinished `hf download`; else an empty
-    string."""
+    """Return a message if files of an unfinished `hf download` are in `folder`, in its parent or in the Hugging Face
+    cache around it; else an empty string."""
     for place in (folder, folder.parent, *(parent / "blobs" for parent in folder.parents[1:2])):
         for part in (*place.glob("*.incomplete"), *place.glob(".cache/huggingface/download/**/*.incomplete")):
             return f"a download in {place} was not finished ({part.name}): the same `hf download` continues it"

@@ -38,12 +38,12 @@ class FourBitWeight:
 
     quant_type: "nf4" or "fp4".
     shape: the shape after decoding.
-    blocksize, nested_blocksize: the number of values, or of scales, that share a scale.
+    blocksize, nested_blocksize: the number of values per scale, and the number of scales per nested scale.
     offset: the number that is added to the scales after their decoding, or None if the scales are floats.
     state_dtype: the dtype of the weight before quantization.
     packed: the file entry of the 4-bit values, two in a byte.
     absmax, code: the file entries of the scales and of the table of 16 values.
-    nested_absmax, nested_code: the file entries of the scales' own scales and table, or None if the scales are floats.
+    nested_absmax, nested_code: the file entries of the nested scales and their table, or None if the scales are floats.
     """
 
     name: str
@@ -191,7 +191,7 @@ def quantized_tensors(
     device: torch.device,
 ) -> dict[str, Tensor]:
     """Return the parameters of quantized weights by name (see `FourBitWeight.parameter`). `tensors`: the file's tensors
-    by entry name, on `device`. `dtype`: if None, the parameters are of this project's own classes; otherwise they are
+    by entry name, on `device`. If `dtype` is None, the parameters have this project's own classes. Otherwise they are
     comfy_kitchen QuantizedTensors that report this dtype."""
     nested = {name: weight.offset for name, weight in weights.items() if weight.offset is not None}
     # One small tensor holds all nested offsets, so that a single copy moves them to the device.

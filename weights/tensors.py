@@ -102,8 +102,8 @@ class MappedFile:
 
 
 def read_into(path: Path, file: io.FileIO, buffer: memoryview) -> int:
-    """Fill the start of `buffer` with one read from the open `file`, and return the number of bytes read. Raises
-    CheckpointError for a disk error, and at the end of the file. `path`: the file's name in errors."""
+    """Read once from the open `file` into the start of `buffer`, and return the number of bytes read. Raises
+    CheckpointError for a disk error, and if the file has no more bytes. `path`: the file's name in errors."""
     try:
         got = file.readinto(buffer)
         size = os.fstat(file.fileno()).st_size if buffer and not got else 0
@@ -206,7 +206,7 @@ def check_finite(file: str, entries: Iterable[TensorEntry]) -> None:
 
 
 def _join_adjacent(entries: Iterable[TensorEntry]) -> list[list[TensorEntry]]:
-    """Group entries that are adjacent in their file, so that a check needs one call per group instead of thousands."""
+    """Group entries with adjacent bytes in a file, so that a check needs one call per group instead of thousands."""
     lists: list[list[TensorEntry]] = []
     for entry in in_file_order(entries):
         last = lists[-1][-1] if lists else None

@@ -1,5 +1,5 @@
-"""Reading of the tensors in files written by torch.save. Of a training checkpoint's state dicts, such as EMA and raw
-weights, the module chooses the model's."""
+"""Reading of the tensors in files written by torch.save. If a training checkpoint has several state dicts, such as an
+optimizer's and the model's, the module chooses the model's."""
 
 import re
 from collections.abc import Mapping
@@ -21,10 +21,10 @@ _DEPTH = 3
 
 
 def read_torch_file(path: Path) -> dict[str, TensorEntry]:
-    """Return the tensors of a torch.save file in zip format by name. The file is mapped.
+    """Return the tensors of a torch.save file in zip format by name. The file is memory-mapped.
 
-    Raises CheckpointError for a file that is truncated, contains anything except tensors, or contains code to run. Such
-    code is never run.
+    Raises CheckpointError for a file that is truncated, contains values other than tensors, or contains code to run.
+    Such code is never run.
     """
     state = _unwrapped(path, _load(path))
     if not isinstance(state, dict):
@@ -70,8 +70,8 @@ def _unwrapped(path: Path, state: object) -> object:
 
 
 def _refuse_scale(path: Path, around: Mapping, network: Mapping) -> None:
-    """Raise CheckpointError if a LoRA file states a scale in `around`, the dictionary that contains the dictionary of
-    tensors `network`. Only `network` is read, so the scale would be lost."""
+    """Raise CheckpointError if a LoRA's file states a scale in the dictionary `around` that contains `network`, the
+    dictionary of the LoRA's tensors. Only `network` is read, so the scale would be lost."""
     beside = {str(key): value for key, value in around.items() if value is not network}
     config = (each for value in beside.values() if isinstance(value, Mapping) for each in value.items())
     stated = [str(key) for key, value in (*beside.items(), *config) if isinstance(value, int | float)]
@@ -84,8 +84,8 @@ def _refuse_scale(path: Path, around: Mapping, network: Mapping) -> None:
 
 
 def _networks(state: dict) -> dict[str, dict]:
-    """Return the dictionaries of tensors in a checkpoint, without networks that only training uses. An optimizer's
-    state is left out, because its keys are numbers."""
+    """Return the dictionaries of tensors in `state`, a checkpoint, by key. Networks that only training uses are left
+    out, unless there are no others. An optimizer's state has numbers as keys, so it does not count as tensors."""
     found = {str(key): value for key, value in state.items() if isinstance(value, dict) and _count_tensors(value)}
     return {key: value for key, value in found.items() if not _TRAINING_ONLY.search(key)} or found
 

@@ -1,1 +1,1 @@
-"""The facts about a LoRA file that its tensor shapes do not show: the layer of each tensor, and the scale."""
+"""The facts about a LoRA file that its tensor shapes do not show: each tensor's layer and role, and the scale."""

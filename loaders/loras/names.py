@@ -17,8 +17,8 @@ DOWN = ("lora_A", "lora_down", "lora.down", "lora_linear_layer.down")
 UP = ("lora_B", "lora_up", "lora.up", "lora_linear_layer.up")
 SCALES = ("alpha", "scale", "scalar")
 WHOLE = {"diff": "diff", "w_norm": "diff", "diff_b": "diff_b", "b_norm": "diff_b", "diff_m": "diff_m"}
-"""The tensor names in LoRA files for tensors that are added to a parameter directly, not as a product of up and down.
-The value states the parameter: `diff` the weight, `diff_b` the bias, `diff_m` the modulation."""
+"""The names in LoRA files of tensors that are added to a parameter directly, not as a product of up and down. Each
+value is the role: `diff` for the weight, `diff_b` for the bias, `diff_m` for the modulation."""
 OTHER_KINDS: dict[str, tuple[str, ...]] = {
     "LoHa": ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b", "hada_t1", "hada_t2"),
     "LoKr": ("lokr_w1", "lokr_w1_a", "lokr_w1_b", "lokr_w2", "lokr_w2_a", "lokr_w2_b", "lokr_t2"),
@@ -54,7 +54,7 @@ class Part(NamedTuple):
     """The meaning of a key in a LoRA file.
 
     layer: the official name of the layer; None if the model has no such layer.
-    name: the role of the tensor: down, up, down_bias, up_bias, or a name of SCALES, WHOLE or OTHER_KINDS.
+    name: the role of the tensor: down, up, down_bias, up_bias, a name in SCALES or OTHER_KINDS, or a value of WHOLE.
     raw: the layer's name in the file without prefixes.
     """
 

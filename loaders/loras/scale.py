@@ -19,20 +19,20 @@ PACKED = "lora_adapter_metadata", "adapter_config", "lora_config", "peft_config"
 ALPHA, RANK, SCALE, BY_ROOT = "lora_alpha", "r", "scale", "use_rslora"
 TRAINER = "ss_network_module"
 UNKNOWN = ("None", "Dynamic")
-"""The values in kohya's file header that stand in place of a number. A resized LoRA has "Dynamic"."""
+"""The texts in kohya's file header that stand for an unknown number. A resized LoRA has "Dynamic"."""
 PATTERNS = ("alpha_pattern", "rank_pattern")
 REFUSED = (
     *("use_dora", "fan_in_fan_out", "use_qalora", "layer_replication", "trainable_token_indices", "use_bdlora"),
     *("alora_invocation_tokens", "arrow_config"),
 )
 CHANGED_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
-"""The initializations of a LoRA that also change the weights of the base model; such LoRAs are refused."""
+"""The beginnings of `init_lora_weights` in LoRAs that also change the base model's weights; these are refused."""
 _FORMS = {
     **{"alpha": ALPHA, "rank": RANK, "r": RANK, "dim": RANK, "scale": SCALE, "scaling": SCALE},
     **dict.fromkeys(("rslora", "rs_lora", "rank_stabilized"), BY_ROOT),
 }
-"""The field that a key of a header states, by the last words of the key. For example, the key ss_network_alpha states
-lora_alpha."""
+"""The meaning of a key in a header, by the last word or words of the key. For example, ss_network_alpha ends in alpha
+and means lora_alpha."""
 FIELDS = (
     Field(
         (ALPHA, "network_alpha", "ss_network_alpha", "alpha"),
@@ -83,8 +83,8 @@ class ScaleError(CheckpointError):
 
 
 class StatedScale(NamedTuple):
-    """The scale that a file states: `scale`, or `alpha` and `rank`, with exceptions by layer in `alphas` and `ranks`.
-    If `by_root`, alpha is divided by the square root of the rank. `where` names the file in errors."""
+    """The scale that a file states: `scale`, or `alpha` and `rank`. `alphas` and `ranks` are exceptions, by name
+    pattern. If `by_root`, alpha is divided by the square root of the rank. `where` names the file in errors."""
 
     where: str
     alpha: float | None = None
@@ -95,10 +95,9 @@ class StatedScale(NamedTuple):
     scale: float | None = None
 
     def of(self, layer: str, rank: int) -> float:
-        """Return the scale of a layer. `layer`: the layer's name in the file. `rank`: the rank of its tensors.
-
-        Raises ScaleError if the file states a different rank, or a scale that differs from alpha / rank.
-        """
+        """Return the scale of a layer: from alpha and `rank`, else the stated scale, else 1. `layer`: the layer's name
+        in the file. `rank`: the rank of its tensors. Raises ScaleError if the file states a different rank, or a scale
+        that contradicts alpha and rank."""
         alpha = _matching(self.alphas, layer, self.alpha)
         stated = _matching(self.ranks, layer, self.rank)
         if stated is not None and stated != rank:
@@ -121,14 +120,14 @@ def stated_scale(file: Path, header: Mapping[str, Any], keys: Collection[str] = 
     """Return the scale that a LoRA file states in its safetensors `header`, or else in a JSON file in the folder of
     `file`.
 
-    For FILE.safetensors the first suitable one of these JSON files is used: adapter_config.json, config.json,
-    lora_config.json, FILE.json, FILE_config.json. All except adapter_config.json must name a LoRA's alpha or scale, or
+    The JSON files are tried in this order: adapter_config.json, config.json, lora_config.json, FILE.json,
+    FILE_config.json (for FILE.safetensors). All except adapter_config.json must name a LoRA's alpha or scale, or
     contain alpha and rank. The first three are read only if FILE begins with adapter_model, or if `file` is the only
     weight file in its folder.
 
-    `keys`: the names of the LoRA's tensors. If no file states a scale, the result has no alpha, and the scale is 1. The
-    same holds for a LoRA that was converted from kohya's names to PEFT's, because its matrices include the scale.
-    Raises CheckpointError for values that are not numbers, and for adapters that are not plain LoRAs.
+    If no file states a scale, the result has neither alpha nor scale, which means scale 1. A LoRA that was converted
+    from kohya's names to PEFT's gets the same result, because its matrices include the scale. `keys`: the names of the
+    LoRA's tensors. Raises CheckpointError for values that are not numbers, and for adapters that are not plain LoRAs.
     """
     peft = any(".lora_A." in key for key in keys)
     if TRAINER in header and peft and not any(key.endswith(".alpha") for key in keys):
@@ -155,8 +154,8 @@ class _Value(NamedTuple):
     """A value in a header or a JSON file that concerns a LoRA's kind or scale.
 
     name: PEFT's name of the field, or `scale`.
-    of_lora: whether the value certainly belongs to a LoRA. That is so if its key shows it, as lora_scale does, or if
-    the value is in an object such as adapter_config.
+    of_lora: whether the value certainly belongs to a LoRA, because of its key, such as lora_scale, or because of the
+    object around it, such as adapter_config.
     """
 
     name: str
@@ -167,9 +166,9 @@ class _Value(NamedTuple):
 def _values(stated: Mapping[str, Any], where: str) -> list[_Value]:
     """Return the values in a header or a JSON file that concern a LoRA's kind or scale.
 
-    Values in nested objects, such as adapter_config, are included. In an object whose key names no LoRA, only values
-    such as lora_alpha are. Raises CheckpointError for an object under a key of PACKED that is not JSON. `stated`: the
-    content of the header or file. `where`: its name in errors.
+    Nested objects are searched too. In a nested object whose key does not point to a LoRA, only clear names such as
+    lora_alpha count. Raises CheckpointError if the text under a key of PACKED is not JSON. `stated`: the content of the
+    header or file. `where`: its name in errors.
     """
     objects = {key: _parse(value) for key, value in stated.items() if _OBJECT.match(key)}
     if broken := next((key for key in PACKED if isinstance(objects.get(key), str) and objects[key]), None):
@@ -190,8 +189,8 @@ def _values(stated: Mapping[str, Any], where: str) -> list[_Value]:
 
 
 def _config_of(values: Sequence[_Value], where: str) -> dict[str, Any]:
-    """Return the values by name. Raises CheckpointError if two values with one name differ. `where`: the file's name in
-    errors."""
+    """Return a dictionary of the values by PEFT's names. Raises ScaleError if a name has two different values. `where`:
+    the file's name in errors."""
     config: dict[str, Any] = {}
     for name, value, _ in values:
         if config.setdefault(name, value) != value:
@@ -200,14 +199,14 @@ def _config_of(values: Sequence[_Value], where: str) -> dict[str, Any]:
 
 
 def _is_of_a_lora(values: Sequence[_Value]) -> bool:
-    """Return True if the values in a JSON file certainly describe a LoRA: alpha and rank, or a key such as lora_scale.
-    Return False for a bare `scale`, because other files have this key too."""
+    """Return whether the values in a JSON file certainly describe a LoRA. A file needs alpha and rank, or a key such as
+    lora_scale. A bare `scale` is not enough, because other files have this key too."""
     names = {each.name for each in values}
     return {ALPHA, RANK} <= names or any(each.of_lora and each.name in (ALPHA, SCALE) for each in values)
 
 
 def _parse(value: Any) -> Any:
-    """Return the value that a string in a header stands for: a number, a bool, a JSON object, or the string itself."""
+    """Return the JSON value or bool that a text in a header stands for, None for UNKNOWN, else `value` itself."""
     try:
         return json.loads(value.lower() if value in ("True", "False") else value) if isinstance(value, str) else value
     except (ValueError, RecursionError):
