@@ -51,8 +51,8 @@ flags."""
 PARTS = ("high", "low", "text_encoder", "tokenizer", "vae")
 """The options that name a file to use in place of a part of the model package."""
 BASE_ONLY = ("negative", "sampling_steps", "boundary", "guide_scale", "solver", "reuse_threshold", "high", "low")
-"""The options that only the base model uses, apart from the options in GUIDED, which the causal model causal-pretrain
-uses too."""
+"""The options that causal models do not use. Only the causal model causal-pretrain uses some of them, the options in
+GUIDED."""
 GUIDED = ("negative", "sampling_steps", "guide_scale", "solver")
 """The options in BASE_ONLY that the causal model causal-pretrain uses too, because it has guidance."""
 FEW_STEPS_ONLY = ("schedule",)
@@ -94,19 +94,19 @@ class GenerateOptions:
 
     Memory: `residency` "one" or "both" is the number of experts in GPU memory, and "stream" copies blocks to the GPU in
     each step. `kv_cache` "gpu" or "host" is the location of keys and values, and "8bit" stores them in 8 bits, on the
-    GPU if they fit. `vae_tiling` decodes in tiles, with less memory but more time. With `shard` several processes split
-    the weights of an expert, and `residency` has no effect.
+    GPU if they fit. With `vae_tiling` the VAE works in tiles, with less memory but more time. With `shard` several
+    processes split the weights of an expert, and `residency` has no effect.
 
-    Causal models (LingBot-World Fast and 2.0) do not use BASE_ONLY, except that causal-pretrain uses GUIDED. The base
-    model does not use CAUSAL_ONLY. `chunk` is the number of latent frames made at a time, 1 to 4. `schedule` is "v1",
-    "v2" or the indices of the steps. `window` and `sink` count latent frames; a window of 0 is the whole video.
-    `decoder_device` is another CUDA GPU than `device`, such as "cuda:1". It decodes a chunk while `device` makes the
-    next one.
+    Causal models (LingBot-World Fast and 2.0) do not use the options in BASE_ONLY, but causal-pretrain uses the options
+    in GUIDED. The base model does not use the options in CAUSAL_ONLY. `chunk` is the number of latent frames made at a
+    time, 1 to 4. `schedule` is "v1", "v2" or the indices of the steps. `window` and `sink` count latent frames; a
+    window of 0 is the whole video. `decoder_device` is another CUDA GPU than `device`, such as "cuda:1". It decodes a
+    chunk while `device` makes the next one.
 
-    `continue_from` is a file that `save_state` wrote, or the folder of a walk. The new video contains only the new
-    frames. PNG files are numbered from the state's number of frames on. In this case `image` is not needed, and an
-    empty `prompt` means the state's last prompt. A new camera path begins at the last camera pose of the state. Its
-    translations must be in the unit of the first path that moved the camera, because the same scale is used.
+    `continue_from` is a file that `save_state` wrote, or the folder of a walk. Then `image` is not needed, and an empty
+    `prompt` means the state's last prompt. The new video contains only the new frames. PNG files are numbered from the
+    state's number of frames on. A new camera path begins at the last camera pose of the state. The translations of the
+    new path must be in the unit of the first path that moved the camera, because both are divided by the same scale.
 
     `events` is a file of sentences that are added to the prompt from a given second of this video on (see
     `text.events.read_events`).
@@ -211,7 +211,7 @@ def lora_of(text: str) -> LoraFile:
 
 
 def two_sides(text: str) -> tuple[int, int]:
-    """Return the two numbers in a text such as 480x832 or 480*832. Raises ArgumentTypeError for any other text."""
+    """Return (480, 832) for a text such as 480x832 or 480*832. Raises ArgumentTypeError for any other text."""
     sides = text.lower().replace("x", "*").split("*")
     if len(sides) != 2 or not all(side.strip().isdecimal() and int(side) > 0 for side in sides):
         raise ArgumentTypeError(f"{text!r} is not like 480x832")

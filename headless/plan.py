@@ -96,7 +96,7 @@ def make_plan(
     """Check the options, open all files, and return the plan. Small files are opened first, so that most errors come
     early. Raises a LingBotError for the first invalid option or file.
 
-    `open_file(opener, path, *loras)` returns `opener(path, *loras)`, the opened file, or the same object from a cache.
+    `open_file(opener, path, *loras)` returns `opener(path, *loras)`, or the cached result of an equal call.
     """
     options = with_state(options)
     checks.check_settings(options)
@@ -148,8 +148,8 @@ def make_plan(
 
 
 def with_state(options: GenerateOptions) -> GenerateOptions:
-    """Return the options with `continue_from` as the file of a saved state, even if it was the folder of a walk. An
-    empty prompt is replaced by the state's last prompt. Raises InputError for an invalid state."""
+    """Return the options with the file of a saved state as `continue_from`, also if the user named the folder of a
+    walk. An empty prompt is replaced by the state's last prompt. Raises InputError for an invalid state."""
     if options.continue_from is None:
         return options
     state = state_of(options.continue_from)

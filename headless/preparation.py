@@ -83,9 +83,9 @@ def prepare(plan: RolloutPlan, prompts: Callable[[], list[Tensor]], run: RunCont
 def _all_at_once(
     plan: RolloutPlan, memory: RolloutMemory, prompts: Callable[[], list[Tensor]], run: RunContext, image_too: bool
 ) -> Prepared:
-    """Encode the prompts in this thread while one thread loads the model and another encodes the image. Return the
-    inputs of the chunks. If `image_too` is false, memory is too small for both encoders, so the prompts wait for the
-    image.
+    """Return the inputs of the chunks. This thread encodes the prompts, while one thread loads the model and another
+    encodes the image. If `image_too` is false, memory is too small for both encoders at once, so the prompts are
+    encoded after the image.
 
     After an error, the threads stop at their next progress update, within about 0.1 s. `memory`: where weights, keys
     and values, and caches are stored. `run`: the recorder of stages and the processes.
@@ -117,8 +117,8 @@ class _Aside(AbstractContextManager["_Aside"]):
         self._threads.shutdown()
 
     def begin(self, stage: str, unit: str, task: Callable[[Progress], T]) -> Callable[[], T]:
-        """Start `task(progress)` in a thread, and return a function that waits for its result. That function returns
-        the result of `task`, or raises its error. Its first call begins the stage named `stage`, whose progress is
+        """Start `task(progress)` in a thread, and return a function that waits for the task. The returned function
+        returns the result of the task or raises its error. Its first call begins the stage `stage`, with progress
         counted in `unit`."""
         shown: list[Progress] = []
 
@@ -154,8 +154,8 @@ def _free(plan: RolloutPlan, processes: Processes) -> Free:
 def _with_room_for_all(
     plan: RolloutPlan, planner: RolloutPlanner, free: Free, run: RunContext
 ) -> tuple[RolloutMemory | None, bool]:
-    """Return (memory plan with the whole model on the GPU, whether both encoders fit next to the model at the same
-    time).
+    """Return (memory plan, whether both encoders fit next to the model at the same time). In the memory plan the whole
+    model stays on the GPU.
 
     The memory plan is None on a CPU, and if the weights are sharded across processes. It is also None if the whole
     model does not fit next to one encoder, or next to the memory that the chunks need. `planner`: the planner of the
@@ -176,8 +176,8 @@ def _with_room_for_all(
 
 
 def decoding_processes(memory: RolloutMemory, processes: Processes) -> Processes:
-    """Return the processes that decode, each a stripe of every frame. Return ALONE if the VAE decodes in tiles, because
-    only the first process decodes then. `memory`: the memory choices of the run."""
+    """Return the processes that decode. Usually all `processes` decode, each a stripe of every frame. If the VAE
+    decodes in tiles, only the first process decodes, so return ALONE. `memory`: the memory choices of the run."""
     return ALONE if memory.vae_tiling else processes
 
 

@@ -28,7 +28,7 @@ from .stages import AGAIN, RunContext
 
 log = logging.getLogger(__name__)
 SECONDS_BETWEEN_STATES = 50
-"""The seconds between two writes of the saved state. A killed run loses about a minute of video generation."""
+"""The shortest time in seconds between two writes of the saved state. A killed run loses about a minute of its work."""
 
 
 def run_rollout(
@@ -87,10 +87,11 @@ def run_rollout(
 
 def _write(made: "_Frames", latents: Iterator[Tensor], plan: RolloutPlan, save: Callable[[], None]) -> None:
     """Write the chunks into the video in the first process. `made`: the decoder of the chunks. `latents`: the latent of
-    each chunk. `save()` writes the saved state; it is called about once a minute.
+    each chunk. `save()` writes the saved state, at most once in SECONDS_BETWEEN_STATES.
 
-    After an interrupt the last chunk and the end of the file are still written. Later interrupts are delayed until
-    then. If the output is a pipe, they are not delayed, because the process that reads the pipe may have stopped.
+    After an interrupt the last chunk and the end of the file are still written, and further interrupts are delayed
+    until then. If the output is a pipe, no interrupt is delayed, because the process that reads the pipe may have
+    stopped.
     """
     saved = time.monotonic()
     further: AbstractContextManager = nullcontext() if plan.target.is_pipe else LaterInterruptsWait()
@@ -175,8 +176,8 @@ class _Frames:
             self._write(joined)
 
     def _checked(self, latent: Tensor, frames: Tensor | None) -> Tensor | None:
-        """Return the `frames` of a chunk with this `latent`. If a value in the VAE was too large for fp16, decode the
-        chunk again in fp32."""
+        """Return the decoded frames of a chunk, or None if this process does not decode. `latent`: the chunk's latent.
+        `frames`: its frames, which are decoded again in fp32 if a value in the VAE was too large for fp16."""
         if self._decoder is None:
             return None
         try:
@@ -206,8 +207,8 @@ class _Frames:
 
 
 def _finish_or_log(delivery: Delivery) -> None:
-    """Deliver the last chunk to the writer. If that fails, log the error, so that the run ends with its original
-    error."""
+    """Deliver the last chunk to the writer after an error in the run. If the delivery fails too, log its error, so that
+    the run ends with the original error."""
     try:
         delivery.finish()
     except Exception as reason:

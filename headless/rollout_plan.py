@@ -68,8 +68,8 @@ class RolloutPlan(Plan):
 
     @property
     def frames_before(self) -> int:
-        """The number of frames in the saved state that this run continues, 0 without one. The PNG files of the new
-        frames are numbered from this number on."""
+        """The number of frames in the saved state that this run continues, or 0 for a new video. The PNG files of the
+        new frames are numbered from this number on."""
         return 0 if self.spec.state is None else self.spec.state.frames
 
     def planner(self, processes: int = 1) -> RolloutPlanner:
@@ -127,9 +127,9 @@ def plan_causal(inputs: RunInputs, checkpoint: Checkpoint, image: np.ndarray | N
 
 
 def check_saved(saved: Path, options: GenerateOptions, target: Target) -> None:
-    """Check that the run's state can be saved to the file `saved`. Raises InputError if not. Raises InputError for an
-    existing file unless it is a saved state and `overwrite` is set. The state that the run continues may always be
-    replaced, because the new state contains it. `target`: the video's file."""
+    """Check that the run's state can be saved to the file `saved`. `target`: the video's file. Raises InputError if
+    `saved` cannot be written. Raises InputError for an existing file unless it is a saved state and `overwrite` is set.
+    The state that the run continues may always be replaced, because the new state contains it."""
     if saved.is_dir():
         raise InputError(f"`save_state` {saved} is a folder; name a file in it")
     if saved.absolute() in (target.path.absolute(), target.growing.absolute()):
@@ -186,9 +186,9 @@ def _camera(options: GenerateOptions, checkpoint: Checkpoint, chunk: int) -> Pos
 
 
 def _frame(options: GenerateOptions, image: np.ndarray | None, chunk: int, state: WorldState | None) -> Tensor | None:
-    """Return the image as the first frame, [3, H, W], in the requested size. Return None if the run continues `state`,
-    and raise InputError if the requested size is not the size of `state`. `chunk`: the number of latent frames per
-    chunk."""
+    """Return the image in the requested size as the first frame, [3, H, W], or None without an image. If the run
+    continues `state`, return None, and raise InputError if the requested size differs from the state's. `chunk`: the
+    number of latent frames per chunk."""
     if state is None:
         return None if image is None else first_frame(image, checks.geometry_of(options, image, None, chunk))
     height, width = state.frame.shape[1:]

@@ -1,4 +1,4 @@
-"""One run, from its plan to the written video. `generate` makes the plan too."""
+"""One run of a model, which makes a video: `run` begins with a plan, and `generate` with options."""
 
 import os
 import secrets
@@ -39,8 +39,8 @@ class Result:
     path: the video file or the folder of PNG files; None if `output` was None.
     seed: the seed of the noise.
     stages: the time and memory of each stage.
-    model_steps: the number of steps that the base model computed. With a `reuse_threshold` other steps may be
-    extrapolated. It is 0 for a causal model.
+    model_steps: the number of steps that the base model computed; 0 for a causal model. Steps extrapolated because of
+    `reuse_threshold` do not count.
     frames: the video, uint8 [F, H, W, 3], if `output` was None; else None.
     """
 
@@ -62,8 +62,8 @@ def generate(
     """Make a video and return its Result. Raises a LingBotError for invalid `options`, before weights are loaded.
 
     `show(name, unit)` returns a context manager for the progress display of each stage. `on_progress(done, total)` is
-    called after each step of the base model, or after each chunk of a causal model. It counts steps of the base model,
-    or frames of a causal model.
+    called after each step of the base model, with numbers of steps. For a causal model it is called after each chunk,
+    with numbers of frames.
 
     `cancel()` is called at each progress update of every stage. If `cancel()` returns true, the run ends with
     CancelledError. A causal run then keeps the video of the finished chunks and, with `save_state`, their state.
@@ -96,9 +96,9 @@ def run(plan: AnyPlan, show: ShowProgress = silent, processes: Processes = ALONE
 
 
 def with_recipe(plan: AnyPlan, seed: int, processes: int = 1) -> AnyPlan:
-    """Return the plan with a record of the run (version, seed, options and hashes of input files), which is stored in
-    the video's metadata. `processes`: the number of processes that make the video. The plan is unchanged if no file is
-    written, or if the environment variable LINGBOT_WORLD_RECORD is empty."""
+    """Return the plan with a record of the run (version, seed, options and hashes of input files) for the video's
+    metadata. `processes`: the number of processes that make the video. The plan is returned unchanged if no file is
+    written, or if the environment variable LINGBOT_WORLD_RECORD is set to an empty text."""
     if plan.target.kept is not None or os.environ.get("LINGBOT_WORLD_RECORD") == "":
         return plan
     return replace(plan, target=replace(plan.target, recipe=make_recipe(plan, seed, processes)))

@@ -28,7 +28,7 @@ from .process.profile import StageRecorder, release
 
 log = logging.getLogger(__name__)
 AGAIN = "The frames are decoded again, in fp32: %s. With `vae_dtype` fp32 they are decoded once."
-"""The warning if a value is too large for fp16. `%s` is the reason."""
+"""The warning if a value in the VAE is too large for fp16. `%s` is the reason."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,7 @@ def encode_prompts(prompts: list[str], plan: Plan, progress: Progress) -> list[T
 
 def encode_image(plan: Plan, progress: Progress, vae: VAE | None = None) -> Tensor:
     """Return the image conditioning, [1, 20, f, h, w]: a mask of 4 channels, and the latent of the plan's first frame.
-    `vae`: a loaded VAE, by default the plan's VAE is loaded. `progress(done, total)` is called while the VAE
-    encodes."""
+    `vae`: a loaded VAE; None loads the plan's VAE. `progress(done, total)` is called while the VAE encodes."""
     vae, frames = vae or load_vae(plan.vae, device=plan.device), plan.geometry.frames
     return image_conditioning(
         _with_tiles_if_short(plan, vae, lambda: encode_first_frame(vae, plan.frame, frames, progress))
@@ -94,8 +93,8 @@ def decode(plan: Plan, latent: Tensor, progress: Progress, vae: VAE | None = Non
     """Return the frames, uint8 [F, H, W, 3], of a latent [1, 16, f, h, w]. `vae`: a loaded VAE; None loads the plan's
     VAE. `progress(done, total)` is called after each latent frame.
 
-    The VAE decodes in the dtype `plan.half`. It decodes in fp32 if `plan.half` is None or `exact` is true. If a value
-    is too large for 16 bits, it decodes a second time, in fp32.
+    The VAE decodes in the 16-bit dtype `plan.half`, or in fp32 if `plan.half` is None or `exact` is true. If a value is
+    too large for 16 bits, all frames are decoded again in fp32.
     """
     made = vae or load_vae(plan.vae, device=plan.device)
     if plan.half is not None and not exact:
@@ -108,8 +107,8 @@ def decode(plan: Plan, latent: Tensor, progress: Progress, vae: VAE | None = Non
 
 
 def _with_tiles_if_short(plan: Plan, vae: VAE, task: Callable[[], Tensor]) -> Tensor:
-    """Return `task()`, a call that uses the VAE. If the GPU runs out of memory, set the VAE to work in tiles and call
-    `task` again."""
+    """Return the result of `task()`, a call that uses `vae`. With the option `vae_tiling` the VAE works in tiles. If
+    the GPU runs out of memory, switch to tiles and call `task` again."""
     if plan.options.vae_tiling:
         vae.enable_tiling()
     try:
@@ -174,8 +173,8 @@ def run_steps(
 
 
 class Experts:
-    """The loader of both experts. `sample_videos` calls `high` and `low` when the steps of an expert begin. Loading and
-    the steps of each expert are recorded as stages."""
+    """The loader of both experts. `sample_videos` calls `high` and `low` when the steps of an expert begin. The loading
+    of an expert and its steps are two stages of the recorder."""
 
     def __init__(
         self,

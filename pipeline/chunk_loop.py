@@ -50,8 +50,8 @@ class Chunk(NamedTuple):
 class ChunkLoop:
     """The settings shared by all chunks of a video.
 
-    `size` is the height and width of the latent. `held` is the Window of latent frames with cached keys and values (see
-    `Window.held`). `chunk` is the number of latent frames per chunk. `schedule` determines the denoising steps.
+    `size`: the height and width of the latent. `held`: the Window of latent frames with cached keys and values (see
+    `Window.held`). `chunk`: the number of latent frames per chunk. `schedule`: the denoising steps.
     """
 
     size: tuple[int, int]

@@ -19,8 +19,8 @@ PRIMARIES = {
 HDR = {16: "PQ", 18: "HLG"}
 """The transfer functions of high dynamic range, keyed by the number in ITU-T H.273."""
 BT709, UNSPECIFIED = 1, 2
-"""The numbers in ITU-T H.273 for BT.709 (BT709) and for an unspecified value (UNSPECIFIED). The numbers are the same
-for primaries, transfer functions and matrices."""
+"""The numbers in ITU-T H.273 for BT.709 (BT709) and for an unspecified value (UNSPECIFIED). Primaries, transfer
+functions and matrices have the same two numbers."""
 HD = 1280, 720
 D65, D50 = (0.3127, 0.329), np.array([0.9642, 1.0, 0.8249])
 BRADFORD = np.array([[0.8951, 0.2664, -0.1614], [-0.7502, 1.7135, 0.0367], [0.0389, -0.0685, 1.0296]])
@@ -63,8 +63,8 @@ def tag_bt709(stream: Any) -> None:
 
 
 def as_players_take(frame: Any) -> Any:
-    """Return the PyAV frame with the colour matrix that video players assume. A frame without a stated matrix is tagged
-    as BT.709 if it has at least 1280 columns or 720 rows. Other frames stay unchanged."""
+    """Tag a PyAV frame with the colour matrix that video players assume, and return the frame. The tag is BT.709 for a
+    frame without a stated matrix, if it has at least 1280 columns or 720 rows. Other frames stay unchanged."""
     if frame.colorspace == UNSPECIFIED and (frame.width >= HD[0] or frame.height >= HD[1]):
         frame.colorspace = BT709
     return frame
@@ -91,8 +91,8 @@ def in_srgb(colour: Image.Image, source: Image.Image, coding: Coding | None) -> 
 
 
 def described(source: Image.Image, coding: Coding | None) -> bytes | None:
-    """Return an ICC profile made from the colour description of an image file: `coding`, a PNG's gAMA and cHRM chunks,
-    or EXIF. Return None for sRGB and for a file without a colour description. `source`: the image as it was opened."""
+    """Return an ICC profile made from the first colour description in an image file: `coding`, a PNG's gAMA and cHRM
+    chunks, or EXIF. Return None for sRGB and for a file without a description. `source`: the image as it was opened."""
     info = source.info
     if coding is not None and coding.transfer not in HDR:
         linear = coding.transfer == 8
@@ -144,8 +144,8 @@ def _apply_profile(colour: Image.Image, data: bytes) -> Image.Image:
 
 
 def matrix_profile(primaries: _Primaries, gamma: float | None, white: tuple[float, float] = D65) -> bytes:
-    """Return an ICC 2.1 profile with the given x, y of red, green, blue and white. The curve is a power function with
-    the exponent `gamma`, or sRGB's curve if `gamma` is None."""
+    """Return the bytes of an ICC 2.1 profile for the x, y chromaticities `primaries` (red, green, blue) and `white`.
+    The curve is a power function with the exponent `gamma`, or sRGB's curve if `gamma` is None."""
     columns = _xyz(primaries, white).T
     values = np.linspace(0, 1, 1024)
     light = values**gamma if gamma else np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)

@@ -18,8 +18,8 @@ T = TypeVar("T")
 
 
 class HostCopy(NamedTuple):
-    """The copy of a chunk's latent in host memory. The GPU may still be writing `latent` until `wait()` has returned.
-    `queued`: whether the latent comes from a GPU."""
+    """The copy of a chunk's latent in host memory. `latent` is complete only after `wait()`, because the GPU may still
+    be writing it. `queued`: whether the latent comes from a GPU, so that the copy is a queued operation."""
 
     latent: Tensor
     wait: Callable[[], object]

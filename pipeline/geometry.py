@@ -53,8 +53,8 @@ def output_geometry(
     because of rounding errors. `frames` is rounded down to 4n+1, and limited to `n_poses`, the number of camera poses.
     For a causal model, the number of latent frames is rounded down to a multiple of `chunk`.
 
-    Raises InputError if a side is too small or too large. Raises CameraError for fewer than five poses, and for fewer
-    frames than one chunk has.
+    Raises InputError if a side is too small or too large. Raises CameraError for fewer than five poses, and if `frames`
+    or `n_poses` is too small for one chunk.
     """
     aspect = image_height / image_width
     height, width = (int(side // STEP) * STEP for side in (np.sqrt(max_area * aspect), np.sqrt(max_area / aspect)))
@@ -71,8 +71,8 @@ def explicit_geometry(width: int, height: int, frames: int, n_poses: int | None 
 
     `frames` is rounded down to 4n+1, and limited to `n_poses`, the number of camera poses. For a causal model, the
     number of latent frames is rounded down to a multiple of `chunk`. Raises InputError for a side that is too small,
-    too large or not a multiple of 16. Raises CameraError for fewer than five poses, and for fewer frames than one chunk
-    has.
+    too large or not a multiple of 16. Raises CameraError for fewer than five poses, and if `frames` or `n_poses` is too
+    small for one chunk.
     """
     for name, side in (("width", width), ("height", height)):
         if side % STEP or not STEP <= side <= LARGEST_SIDE:

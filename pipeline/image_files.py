@@ -19,7 +19,7 @@ SUBFILE, PHOTOMETRIC, DNG_VERSION = 254, 262, 50706
 """The numbers of three TIFF tags: NewSubfileType (SUBFILE), PhotometricInterpretation (PHOTOMETRIC) and DNGVersion
 (DNG_VERSION)."""
 BITS, LARGEST = 258, (341, 281)
-"""The numbers of three TIFF tags: BitsPerSample (BITS), and SMaxSampleValue and MaxSampleValue (LARGEST)."""
+"""The numbers of TIFF tags: BitsPerSample (BITS), and the pair SMaxSampleValue and MaxSampleValue (LARGEST)."""
 DARK = 17
 """A threshold for 8-bit values. A 16-bit image whose values, scaled to 8 bits, are all below DARK probably has only 12
 bits."""
@@ -57,9 +57,10 @@ class Picture(NamedTuple):
 
 
 def open_picture(source: str | Path | BytesIO) -> Image.Image:
-    """Return an image file opened by Pillow. HEIC files need pillow-heif, and so do AVIF files with an older Pillow.
+    """Open an image file with Pillow, and return the image. The package pillow-heif opens HEIC, and AVIF if Pillow is
+    too old.
 
-    Raises InputError if pillow-heif is needed and missing, and the errors of Pillow.
+    Raises InputError if pillow-heif is needed and missing. Other errors are Pillow's.
     """
     try:
         return Image.open(source)
@@ -126,8 +127,8 @@ def _tag(image: Image.Image, number: int) -> Any:
 
 
 def _white(image: Image.Image) -> int:
-    """Return the value that stands for white in a 16-bit image. It is 65535, or 2^n - 1 (n from 9 to 15) if a TIFF file
-    states n bits or this largest value."""
+    """Return the value of white in a 16-bit image. It is 65535 unless a TIFF file states a bit depth n from 9 to 15, or
+    2^n - 1 as the largest value. Then it is 2^n - 1."""
     bits = int(np.max(_tag(image, BITS) or 16))
     stated = [int(np.max(value)) for tag in LARGEST if (value := _tag(image, tag))]
     return next((white for white in (2**bits - 1, *stated) if 255 < white < 65535 and not white & (white + 1)), 65535)
@@ -138,9 +139,9 @@ def _has_16_bits(image: Image.Image, head: bytes) -> bool:
 
 
 def _grey_of_16_bits(image: Image.Image, white_is_0: bool, white: int) -> tuple[Image.Image, np.ndarray | None]:
-    """Return a 16-bit grey image converted to 8 bits, and its alpha, uint8 [H, W]. `white`: the value that stands for
-    white. `white_is_0`: whether 0 stands for white instead. The alpha is None if the file does not mark a grey value as
-    transparent."""
+    """Return a 16-bit grey image converted to 8 bits, and its alpha, uint8 [H, W]. `white`: the value of white.
+    `white_is_0`: whether the values are inverted: 0 is white, and `white` is black. The alpha is None if the file does
+    not mark a grey value as transparent."""
     values, key = np.array(image, np.float32), image.info.get("transparency")
     alpha = None if key is None else np.where(values == key, 0, 255).astype(np.uint8)
     values = white - values if white_is_0 else values

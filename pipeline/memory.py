@@ -23,19 +23,19 @@ MARGIN = 1_000_000_000
 """The bytes left free in addition to the estimate, for cuDNN and cuBLAS workspaces, fragmentation and the display."""
 
 VAE_DECODE, VAE_ENCODE, VAE_CONVOLUTION = 128.5, 85, 16
-"""The VAE's peak memory without its weights, in bytes per pixel of a frame and per unit of VAE width, in fp32. In fp16
-it is half.
+"""Factors of the VAE's peak memory without its weights, in bytes per pixel of a frame and per unit of VAE width, in
+fp32. In fp16 the memory is half.
 
 Decoding takes (VAE_DECODE + VAE_CONVOLUTION) * width * pixels bytes. Encoding takes (VAE_ENCODE + VAE_CONVOLUTION) *
 width * pixels bytes. VAE_DECODE and VAE_ENCODE are the peaks of allocated tensors, counted on meta tensors. They
 include the state between frames (98.5 and 58.4), so they do not depend on the number of frames. VAE_CONVOLUTION is
 cuDNN's copy of a convolution's operands, which are four frames.
 
-The decoder of vae/pooled.py makes no such copy, so its peak is one seventh below VAE_DECODE + VAE_CONVOLUTION. Recorded
-as a CUDA graph, it keeps 129 to 143 of the same unit allocated, including rounding by torch and cuBLAS.
+The decoder of vae/pooled.py makes no such copy, so its peak is one seventh below VAE_DECODE + VAE_CONVOLUTION. As a
+recorded CUDA graph, this decoder keeps 129 to 143 (in the same unit) allocated, including rounding by torch and cuBLAS.
 """
 VAE_STATE = 98.5
-"""The part of VAE_DECODE that stays allocated from one frame to the next, in the same unit."""
+"""The part of VAE_DECODE that stays allocated from one frame to the next, in the unit of VAE_DECODE."""
 VAE_WEIGHTS = 13_770
 """The number of the VAE's parameters divided by the square of its width. At width 96 there are 126.9 million."""
 TILE_PIXELS = 256 * 256
@@ -105,9 +105,9 @@ def estimate_vae(
     """Return two memory estimates of the VAE: for encoding in fp32, and for decoding in fp32 or, if `half`, in fp16.
     `geometry`: the size of the video.
 
-    `width`: the VAE's width, 96 for the official one. `tiling`: whether frames are decoded in tiles. If several
-    `processes` each decode one stripe of the frame, the bytes are those of one process. A stripe includes the
-    neighbouring rows that its convolutions read.
+    `width`: the VAE's width, 96 for the official one. `tiling`: whether frames are encoded and decoded in tiles. If
+    several `processes` each decode one stripe of the frame, the bytes are for one process. A stripe includes the
+    neighbouring rows or columns that its convolutions read.
     """
     weights = 4 * VAE_WEIGHTS * width**2
     frame = geometry.height * geometry.width
@@ -126,8 +126,8 @@ def estimate_vae(
 def free_memory(device: torch.device) -> int:
     """Return the bytes that torch can still allocate on `device`.
 
-    These are the free memory and torch's unused reserve, up to the process's limit (set_per_process_memory_fraction).
-    On the CPU, where weights are memory-mapped, return 2**62.
+    On a GPU they are the free memory and the unused part of torch's reserve. The process's limit
+    (set_per_process_memory_fraction) applies. On the CPU, where weights are memory-mapped, return 2**62.
     """
     if device.type != "cuda":
         return 2**62
@@ -159,7 +159,7 @@ class MemoryWishes:
     residency: whether one expert or both stay on the GPU, or blocks are streamed.
     camera_cache: whether the GPU keeps the results of the camera layers.
     kv_cache: the storage of keys and values.
-    vae_tiling: whether the VAE decodes in tiles.
+    vae_tiling: whether the VAE encodes and decodes in tiles.
     shard: whether several processes split the weights.
     """
 
@@ -186,8 +186,8 @@ class SamplingWork:
     together: ParallelGroups = ONE_PROCESS
 
     def needed(self, experts: int, resident_blocks: int | None = None) -> int:
-        """Return the bytes needed on the device, with `resident_blocks` blocks of each expert (None: all). `experts` is
-        the number of experts on the device at once. If it is 1, the result is for the larger expert."""
+        """Return the bytes needed on the device, including MARGIN. `experts`: how many experts are on the device at
+        once; 1 means the larger one. `resident_blocks`: the number of resident blocks of each expert (None: all)."""
         weights = self.together.weights
         larger_first = sorted(self.experts, key=lambda checkpoint: -checkpoint.nbytes)
         steps = estimate_sampling(
@@ -202,8 +202,8 @@ class SamplingWork:
         return steps.total + MARGIN
 
     def camera_cache(self, mode: CameraCacheMode, room: int) -> int:
-        """Return the limit of the camera cache in bytes. `mode`: the user's choice. `room`: the number of free
-        bytes."""
+        """Return the limit of one process's camera cache in bytes. The `mode` "gpu" caches everything, "auto" at most
+        the free bytes `room`, and "off" nothing."""
         if not self.camera or mode == "off":
             return 0
         whole = estimate_camera_cache(self.experts.high, self.geometry, self.precision.dtype)
@@ -217,8 +217,8 @@ def choose_residency(work: SamplingWork, wishes: MemoryWishes, device: torch.dev
     that determine their memory.
 
     The mode "auto" gives memory to the camera cache first. The cache saves time in every step, while a second resident
-    expert only saves one switch. If one expert does not fit, as many of its blocks stay as fit. On the CPU the choice
-    makes no difference, because weights are memory-mapped.
+    expert only saves one switch. If one expert does not fit, as many of its blocks stay as fit. Sharded weights leave
+    only the camera cache to choose. On the CPU the choice makes no difference, because weights are memory-mapped.
     """
     mode, on_gpu = wishes.residency, device.type == "cuda"
     if work.together.weights is not None:

@@ -89,8 +89,8 @@ class RolloutWork:
         return self.activations + self.key_values(place).working + copies
 
     def camera_cache(self, mode: CameraCacheMode, room: int) -> int:
-        """Return the limit of a chunk's camera cache in bytes. `mode`: the user's choice. `room`: the number of free
-        bytes."""
+        """Return the limit of a chunk's camera cache in bytes. The `mode` "gpu" caches everything, "auto" at most the
+        free bytes `room`, and "off" nothing."""
         if mode == "off":
             return 0
         lanes = 2 if self.guided else 1
@@ -100,15 +100,15 @@ class RolloutWork:
 
 def choose_world(work: RolloutWork, mode: KeyValueMode, device: torch.device, free: Free, weights: int) -> WorldMemory:
     """Return where keys, values and caches are stored when ComfyUI manages `weights` bytes of weights. `work`: the
-    properties of the run that determine its memory.
+    properties of the run that determine its memory. `mode`: the user's choice. `free`: the bytes that can be freed on
+    the device and pinned on the host.
 
-    `mode`: the user's choice. `free`: the bytes that can be freed on the device and pinned on the host. Of the storage
-    places that `mode` allows, the result is the first one that leaves room for all weights on the GPU. Otherwise it is
-    the first place in host memory, or else the place that needs the least GPU memory.
+    Only storage places that `mode` allows and that fit are considered. The result is the first place that leaves room
+    for all weights on the GPU. Otherwise it is the first place in host memory, or else the place that needs the least
+    GPU memory.
 
     If memory is left after all weights are on the GPU, forwards are recorded as CUDA graphs, with a camera cache. This
-    requires that attention reads the stored keys and values directly. Raises InputError if the keys and values do not
-    fit next to a forward.
+    requires that attention reads the stored keys and values directly. Raises InputError if no place fits.
     """
     places = key_value_places(mode, takes_operands(work.precision.attention, device, work.config))
     if device.type != "cuda":
@@ -138,7 +138,7 @@ class RolloutMemory:
     resident_blocks: the number of blocks with weights that stay on the GPU (None: all).
     vae_tiling: whether the VAE decodes in tiles.
     park_decoder: whether the VAE's state is moved to host memory between chunks.
-    decoded_blocks: the number of blocks whose main layers keep decoded (dequantized) weights from forward to forward.
+    decoded_blocks: the number of blocks that keep the decoded (dequantized) weights of `main_layers` between forwards.
     """
 
     world: WorldMemory = WorldMemory(camera_cache_bytes=0)
@@ -170,9 +170,8 @@ class DecoderSettings(NamedTuple):
 
 
 def decodes(checkpoint: Checkpoint, precision: Precision) -> bool:
-    """Return whether each forward converts weights: it decodes quantized weights, or quantizes weights to 8 bits for
-    8-bit matrix products. Only then can decoded weights that stay on the GPU save time. `precision`: the number formats
-    of the forward."""
+    """Return whether each forward converts weights: from a quantized format, or to 8 bits for 8-bit matrix products.
+    Only then does it save time to keep decoded weights on the GPU. `precision`: the number formats of the forward."""
     return bool(checkpoint.quantized) or precision.arithmetic in DTYPES
 
 

@@ -51,13 +51,13 @@ class RolloutPlanner:
         camera cache gets the remaining memory.
 
         Keys and values go to host memory only if all blocks stay on the GPU or none does, or if the user chose host
-        memory. Unless the user chose it, the GPU still holds the keys and values of as many blocks as fit. They have
-        precedence over weights, because in host memory they are pinned. The system may drop the file pages of streamed
-        weights.
+        memory. Unless the user chose host memory, the GPU still holds the keys and values of as many blocks as fit. On
+        the GPU, keys and values have precedence over weights, because keys and values in host memory are pinned. The
+        system may drop the file pages of streamed weights.
 
         A choice that reads the disk in every forward is returned only if no other one fits. All processes share
-        `free.host` equally. `whole_video`: the run has no window, so the error suggests one. Raises InputError if
-        nothing fits. On a CPU, the user's options are returned without a check.
+        `free.host` equally. `whole_video`: whether the run has no window, so that the error suggests one. Raises
+        InputError if nothing fits. On a CPU, the user's options are returned without a check.
         """
         wishes, processes = self.wishes, self.work.precision.processes
         weights = cache(lambda resident: weight_bytes(self.checkpoint, resident, processes if wishes.shard else 1))
@@ -99,8 +99,8 @@ class RolloutPlanner:
         keys and values to try, the preferred one first.
 
         When blocks are streamed, a 16-bit VAE is tried without tiles and then with tiles, and an fp32 VAE only with
-        tiles. Streamed blocks cost about as much time as a tiled VAE. But without tiles, an fp32 VAE takes the memory
-        of twice as many blocks as an fp16 one.
+        tiles. Without tiles, an fp32 VAE takes the memory of twice as many blocks as a 16-bit VAE. Streaming these
+        blocks costs about as much time as tiles.
         """
         wishes = self.wishes
         places, exact_first = list(places), sorted(places, key=attrgetter("eight_bit"))

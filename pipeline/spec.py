@@ -30,7 +30,8 @@ AnyPath: TypeAlias = CameraPath | PoseFolder
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutRequest:
-    """The user's options for a causal run. None selects the release's default, or the value of the state to continue.
+    """The user's options for a causal run. None selects the release's default, or for `chunk`, `window` and `sink` the
+    value of a state to continue.
 
     `indices`: the denoising steps of a few-step model, as indices of a schedule of 1,000 steps. `steps`, `guide_scale`
     and `solver` are for a guided model.
@@ -80,13 +81,13 @@ class RolloutSpec:
 
     @property
     def guided(self) -> bool:
-        """Return True if the schedule uses a negative prompt: its guidance scale is not 1."""
+        """Return whether the schedule uses a negative prompt. It does so if its guidance scale is not 1."""
         return self.schedule.guide_scale != 1
 
     @property
     def held(self) -> Window:
-        """The Window of latent frames with cached keys and values: its `frames` is the largest number of cached latent
-        frames, and its `sink` the number of these that are never evicted."""
+        """The Window of latent frames with cached keys and values. `frames`: the largest number of cached latent
+        frames. `sink`: the number of first latent frames that are never evicted."""
         return self.window.held(self.made + self.geometry.lat_f, self.chunk)
 
     @property
@@ -95,8 +96,7 @@ class RolloutSpec:
         return ChunkLoop(self.size, self.held, self.chunk, self.schedule)
 
     def frames_until(self, latent_frames: int) -> int:
-        """Return the number of video frames that the first `latent_frames` latent frames of this run become when
-        decoded."""
+        """Return the number of video frames in this run's first `latent_frames` latent frames."""
         return max(0, 4 * latent_frames - (0 if self.made else 3))
 
     def chunks(
@@ -108,7 +108,7 @@ class RolloutSpec:
         *,
         later: Mapping[int, Tensor] = NO_OTHERS,
     ) -> Iterator[Chunk]:
-        """Yield the inputs of all chunks one by one, first of the saved state's chunks, then of this run's.
+        """Yield the inputs of each chunk: first the chunks of the saved state, if any, then the chunks of this run.
 
         image: [1, 16, n, h, w], the latent of the start image followed by grey frames. If the video has more than n
         latent frames, the last one is repeated.
@@ -128,7 +128,7 @@ class RolloutSpec:
             yield Chunk(noise[:, :, part], next(conditioning), camera, context, negative)
 
     def state_after(self, latent: Tensor, *prompts: Prompt) -> WorldState:
-        """Return the state after the first f latent frames of this run, `latent` [1, 16, f, h, w].
+        """Return the state to save after this run's first f latent frames. `latent`: these frames, [1, 16, f, h, w].
 
         If the run continued a state, the result includes the frames of that state. `prompts` are this run's prompts in
         the order of their use; the last one was used for all remaining chunks.
@@ -197,8 +197,8 @@ def plan_rollout(
     release.
 
     A video begins with `frame` float32 [3, H, W], about -1 to 1, or continues `state`. Without a `path` the camera
-    stands still. Raises InputError for invalid options, for a `state` that this model cannot continue, and without both
-    `frame` and `state`. Raises CameraError for a path that is invalid or too short.
+    stands still. Raises InputError for invalid options, for a `state` that this model cannot continue, and if both
+    `frame` and `state` are None. Raises CameraError for a path that is invalid or too short.
     """
     check_causal(config)
     shift, shift_notes = chosen_shift(request.shift, release)

@@ -49,8 +49,8 @@ class Prompt:
 def prompts_of(starts: Sequence[tuple[int, str, Tensor]], negative: Tensor | None = None) -> list[Prompt]:
     """Return the prompts of a run in the order of their use.
 
-    `starts` has for each prompt: the index of the first chunk that uses it, its text, and its embedding [1, L, D].
-    `negative` [1, L, D] is the embedding of the negative prompt. The last prompt has 0 `chunks`, because the end of the
+    `starts`: a tuple for each prompt, (index of the first chunk that uses it, text, embedding [1, L, D]). `negative`:
+    the embedding of the negative prompt, [1, L, D]. The field `chunks` of the last prompt is 0, because the end of the
     run is not known.
     """
     ends = [first for first, _, _ in starts[1:]] + [starts[-1][0]]
@@ -104,8 +104,8 @@ class WorldState:
     def check(self, config: ModelConfig, chunk: int | None, guided: bool) -> None:
         """Raise InputError unless a model of this `config` can continue the video.
 
-        `config` must equal the state's. `chunk` must equal the state's number of latent frames per chunk (None: not
-        checked). `guided`, whether the model needs a negative prompt, must be the same as for the state's last prompt.
+        `config` must equal the state's. `chunk`, the number of latent frames per chunk, must be the state's or None.
+        `guided`, whether the model uses a negative prompt, must be true exactly if the state's last prompt has one.
         """
         made, given = dataclasses.asdict(self.config), dataclasses.asdict(config)
         sizes = ", ".join(f"{key} {made[key]}, not {given[key]}" for key in made if made[key] != given[key])
@@ -244,8 +244,8 @@ def load_state(path: str | Path) -> WorldState:
 
 
 def _read_entries(path: Path) -> dict[str, TensorEntry]:
-    """Return the entries of a state file's tensors by name. Raises InputError if the file does not exist, and
-    CheckpointError if it is damaged."""
+    """Return the entries of a state file's tensors by name. Raises InputError if there is no such file, and
+    CheckpointError if the file is damaged."""
     if not path.is_file():
         found = "is a folder; name the file, such as a walk's walk.state" if path.is_dir() else "does not exist"
         raise InputError(f"the state {path} {found}")
@@ -258,7 +258,7 @@ def _read_entries(path: Path) -> dict[str, TensorEntry]:
 
 def _metadata(path: Path) -> dict:
     """Return the metadata that `WorldState.save` wrote into the file at `path`. `read_safetensors` has already checked
-    the file's header."""
+    the header. Raises InputError if the file lacks this metadata."""
     with path.open("rb") as file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
     try:

@@ -27,13 +27,13 @@ OWN = (
 
 
 def list_walks(folder: Path) -> list[dict[str, Any]]:
-    """Return a dict for each saved walk in `folder`, the newest walk first. Its values can be written as JSON:
+    """Return a dict of JSON values for each saved walk in `folder`, the newest walk first. The keys:
 
     name: the name of the walk's folder.
-    time: the local time at which the walk's settings file was last written, as YYYY-MM-DD HH:MM.
-    seconds: the length of the video.
-    prompt: the walk's last prompt.
-    megabytes: the size of all files of the walk.
+    time: the local time of the last write to the walk's settings file, as YYYY-MM-DD HH:MM.
+    seconds: the length of the video in seconds.
+    prompt: the walk's last prompt, or a message if the settings file cannot be read.
+    megabytes: the size of all files in the walk's folder, in MB.
     """
     return [_facts(walk) for walk in reversed(kept_walks(folder))]
 
@@ -50,16 +50,16 @@ def describe_walks(folder: Path) -> str:
 
 
 def clear_walks(folder: Path, keep: int) -> list[str]:
-    """Delete all but the newest `keep` walks in `folder`, and return the names of the deleted walks. Files that no walk
-    wrote are not deleted; the returned name then has a note on them. Raises InputError if a file cannot be deleted."""
+    """Delete all but the newest `keep` walks in `folder`, and return the names of the deleted walks. Other files in a
+    walk's folder are kept, and a note then follows the returned name. Raises InputError if a file cannot be deleted."""
     old = kept_walks(folder)
     removed = old[: max(0, len(old) - keep)]
     return [walk.name if _remove(walk) else f"{walk.name} (other files in it stay)" for walk in removed]
 
 
 def _remove(walk: Path) -> bool:
-    """Delete the files that a walk wrote, and the folders that become empty. If `walk` is a symbolic link, only the
-    link is deleted. Return whether the walk's folder is gone."""
+    """Delete the files that a walk wrote and the folders that become empty. Return whether the walk's folder is gone.
+    If `walk` is a symbolic link, delete only the link. Raises InputError if a file cannot be deleted."""
     try:
         if walk.is_symlink():
             walk.unlink()

@@ -166,15 +166,15 @@ class Opened:
 
     @property
     def start(self) -> Start:
-        """The default Start of a walk: at the plan's image, or at the end of the state that the plan continues."""
+        """The default Start of a walk: the plan's image, or the end of the saved state that the plan continues."""
         spec, options = self.plan.spec, self.plan.options
         if spec.state is not None:
             return Start.after(spec.state, options.prompt, options.seed or 0)
         return Start(spec.frame, options.prompt, spec.track.lens, options.seed or 0)
 
     def engine(self, settings: WalkSettings | None = None) -> Engine:
-        """Return an engine for a walk with these `settings`, by default the server's. Raises InputError if the size,
-        the window or the chunk is larger than the server's, because memory was planned for the server's values."""
+        """Return an engine for a walk with these `settings`, by default the server's. Raises InputError if the frame's
+        area, the window or the chunk exceeds the server's, because memory was planned for the server's values."""
         spec, wish = self.plan.spec, settings or WalkSettings()
         height, width = wish.size or (spec.geometry.height, spec.geometry.width)
         chunk = wish.chunk or spec.chunk
@@ -233,8 +233,8 @@ class Opened:
         return loop.world(self._made.model, self.plan.device, self._made.memory.world)
 
     def _decoder(self, geometry: Geometry, exact: bool) -> VideoDecoder:
-        """Return a new decoder with the loaded VAE. With `exact` the VAE is loaded again in fp32, and on a GPU it
-        decodes in tiles. `geometry`: the size of the video."""
+        """Return a new decoder for a video of size `geometry`. The decoder uses the loaded VAE. With `exact` the
+        decoder loads the VAE again in fp32, and on a GPU decodes in tiles."""
         size = geometry.lat_h, geometry.lat_w
         if not exact:
             assert self._made.decoder is not None  # a single process always has a decoder

@@ -38,6 +38,7 @@ def read_picture(data: bytes, size: tuple[int, int], *, crop: bool) -> np.ndarra
 
 
 def upload_notes(data: bytes) -> tuple[str, ...]:
-    """Return notes on applied or ignored metadata, such as transparency, of an image that `read_picture` can read."""
+    """Return notes for the user on an image's metadata, such as transparency, that was applied or ignored. `data`: a
+    file that `read_picture` can read."""
     with Image.open(BytesIO(data), formats=READ) as image:
         return pixels_of(image, data[:HEAD]).notes

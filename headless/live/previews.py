@@ -1,5 +1,5 @@
-"""The search for the file of a tiny decoder: a small network that decodes a preview of a walk's frames faster than the
-VAE."""
+"""The search for the file of a tiny decoder. A tiny decoder is a small network that decodes previews of a walk faster
+than the VAE."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +12,8 @@ SUFFIXES = (".safetensors", ".pth")
 
 
 def find_tiny_decoder(decoder: str | Path, ckpt: str | Path) -> Path:
-    """Return the file of a tiny decoder. `decoder`: this file, or a name such as taew2_1. A name is searched in the
-    folder `ckpt` of the model, in `vae_approx` folders within it and its parents, and in models/vae_approx of the
+    """Return the path of a tiny decoder's file. `decoder`: this path, or a name such as taew2_1. A name is looked up in
+    the model's folder `ckpt`, in `vae_approx` folders of `ckpt` and its parents, and in models/vae_approx of the
     current folder. Raises InputError if no file is found."""
     path = Path(decoder).expanduser()
     if path.is_file():

@@ -66,8 +66,8 @@ class Room:
                 await sending
 
     def _resumed(self, init: Init) -> Visit | None:
-        """Return the current walk if `init` has its reconnection token. Return None if `init` has no token, for a new
-        walk. Raises InputError if the token is for a walk that has ended."""
+        """Return the current walk if `init` has the walk's reconnection token. Return None if `init` has no token,
+        because the client then begins a new walk. Raises InputError for the token of a walk that has ended."""
         visit = self.visit
         if not init.resume:
             return None
@@ -81,9 +81,9 @@ class Room:
         return visit
 
     async def _wait_for_turn(self, client: Client, inbox: Connection) -> None:
-        """Wait until the model is free. Raises InputError if too many clients wait. Also raises InputError for a client
-        of SGLang's protocol, because that protocol has no message for waiting. `inbox`: the client's connection, whose
-        messages show whether the client disconnects."""
+        """Wait until the model is free. `inbox`: the client's connection, read to detect a disconnection. Raises
+        ConnectionError if the client disconnects, and InputError if too many clients wait. Also raises InputError for a
+        client of SGLang's protocol, which has no message for waiting, unless the current walk is ending."""
         if not self._taken:
             self._taken = True
             return
@@ -202,12 +202,12 @@ class Room:
             visit.do(event)
 
     async def _watch(self, visit: Visit) -> None:
-        """Send status figures to the client every BETWEEN_FIGURES seconds, and pause the walk if the client sends no
-        input.
+        """Send status figures to the client every BETWEEN_FIGURES seconds. Return when the walk must end because the
+        client sends no input; the caller then ends the walk.
 
-        The pause begins after `rules.idle` seconds without input, unless the client requested a number of chunks. If
-        another client waits then, this coroutine returns. Otherwise it returns after `rules.gone` seconds without
-        input. The caller then ends the walk.
+        After `rules.idle` seconds without input the walk is paused, and it must end as soon as another client waits. A
+        walk with a requested number of chunks is not paused. After `rules.gone` seconds without input every walk must
+        end.
         """
         while True:
             await asyncio.sleep(BETWEEN_FIGURES)
@@ -250,7 +250,7 @@ class Room:
             self._next()
 
     async def close(self) -> None:
-        """End and save the current walk when the server shuts down, and send the walk's folder to its client."""
+        """End and save the current walk when the server shuts down, and tell its client the folder of the walk."""
         self._line.clear()
         if self._held is not None:
             self._held.cancel()

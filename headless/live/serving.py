@@ -160,8 +160,8 @@ async def _walks(site: Site, _request: web.Request) -> web.Response:
 
 
 async def _walked(site: Site, request: web.Request) -> web.StreamResponse:
-    """Return the current walk's saved state, its video, or a zip file of its poses and intrinsics, as the request's
-    path selects. Only a request with the walk's token gets the file."""
+    """Return a file of the current walk: its saved state, its video, or a zip file of its poses and intrinsics. The
+    path of the request selects the file. A request without the walk's token gets status 404."""
     visit = site.room.visit
     if visit is None or not secrets.compare_digest(request.query.get("walk", "").encode(), visit.token.encode()):
         return web.Response(status=404, text="this walk has ended; its folder has the files\n")

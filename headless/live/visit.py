@@ -99,9 +99,9 @@ def _replay(opened: Opened, init: Init, folder: Path) -> tuple[Engine, Session]:
 
 
 def _start(opened: Opened, init: Init, size: tuple[int, int]) -> Start:
-    """Return the Start of a client's walk. Fields that `init`, the client's first message, leaves out have the server's
-    values. `size`: height and width of the start image in pixels. Raises InputError for an unreadable image. `opened`:
-    the loaded model and the server's settings."""
+    """Return the Start of a client's walk. `init`: the client's first message. The server's values replace missing
+    fields. `opened`: the loaded model and the server's settings. `size`: height and width of the start image in pixels.
+    Raises InputError for an unreadable image."""
     begin = opened.start
     frame, prompt = begin.frame, init.prompt or begin.prompt
     seed = begin.seed if init.seed is None else init.seed

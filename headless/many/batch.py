@@ -73,13 +73,13 @@ def run_batch(
     run_groups: RunGroups | None = None,
     tell: Callable[[str], None] = lambda _text: None,
 ) -> Counts:
-    """Make all videos of a batch that do not exist yet, and return the numbers of done, skipped and failed jobs. Each
-    outcome is written to the manifest in `folder`, where the videos go too.
+    """Make the missing and the outdated videos of a batch, and return the numbers of done, skipped and failed jobs. The
+    videos are written to `folder`, and each outcome is written to the manifest in `folder`.
 
     `show(name, unit)` returns the progress display of a stage. `run_groups`: the function that makes the videos, by
     default in this process. `tell(message)` is called with notes and the reasons of failures.
 
-    Raises InputError if another batch uses `folder`, and if a job's video exists without a row in the manifest.
+    Raises InputError if `folder` is a file or in use, and if a job's video exists without a row in the manifest.
     """
     _check_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -104,9 +104,9 @@ def run_batch(
 
 @contextmanager
 def _note_unfinished(waiting: Sequence[Job], manifest: Manifest) -> Iterator[None]:
-    """A context that records interrupted jobs at its end. A job of `waiting` whose video exists without a row in the
-    manifest is recorded as failed, so that the next run of the batch may replace the video. An interrupted run of a
-    causal model leaves such a video."""
+    """A context that records interrupted jobs as failed at its end, so that the next run of the batch may replace their
+    videos. A job in `waiting` counts as interrupted if its video exists without a row in the manifest. An interrupted
+    run of a causal model leaves such a video."""
     try:
         yield
     finally:
@@ -116,9 +116,9 @@ def _note_unfinished(waiting: Sequence[Job], manifest: Manifest) -> Iterator[Non
 
 
 def check_batch(jobs: Sequence[Job], folder: Path, tell: Callable[[str], None]) -> Counts:
-    """Check every job of a batch without writing anything. Return the numbers of jobs that `run_batch` is expected to
-    return. `tell(message)` is called once for each group of jobs and each job that would fail. Raises InputError in the
-    same cases as `run_batch`. `folder`: the batch's folder."""
+    """Check every job of a batch without writing to its `folder`. Return the numbers of jobs that `run_batch` is
+    expected to return. `tell(message)` is called with notes, with a line for each group of jobs, and with each expected
+    failure. Raises InputError if `folder` is a file, and if a job's video exists without a row in the manifest."""
     _check_folder(folder)
     waiting = _waiting(jobs, Manifest(folder), tell)
     with TemporaryDirectory() as cameras:
@@ -138,8 +138,8 @@ def _check_folder(folder: Path) -> None:
 
 
 def _waiting(jobs: Sequence[Job], manifest: Manifest, tell: Callable[[str], None]) -> list[Job]:
-    """Return the jobs whose videos must be made. Their option `overwrite` is set, so that outdated videos may be
-    replaced. `tell(message)` is called with the reason if an existing video must be made again.
+    """Return the jobs that have no video or an outdated one, with the option `overwrite` set, so that the old video may
+    be replaced. `tell(message)` is called with the reason if an existing video must be made again.
 
     Raises InputError if a job's video exists without a row in the manifest, unless the job has `overwrite` set.
     """
@@ -158,8 +158,8 @@ def _waiting(jobs: Sequence[Job], manifest: Manifest, tell: Callable[[str], None
 def _plan(
     waiting: Sequence[Job], folder: Path, tell: Callable[[str], None]
 ) -> tuple[list[tuple[AnyPlan, list[Seeded]]], list[Outcome]]:
-    """Group jobs that can be made in one run. Return (plan of one of its jobs, jobs) for each group, and the outcomes
-    of jobs that cannot start. `waiting`: the jobs whose videos must be made.
+    """Group the jobs that can be made in one run. Return a list of the groups, each as (plan of one job, jobs), and the
+    outcomes of jobs that cannot start. `waiting`: the jobs to group.
 
     The jobs of a group differ only in image, prompts, seed, camera path and fps. A group has at most VIDEOS_AT_ONCE
     jobs. `tell(message)` is called with the notes of all plans. Camera paths are written as pose folders within

@@ -24,9 +24,9 @@ from .manifest import Outcome
 LOCAL = "local"
 """The value of the argument `address` for which Ray starts a new cluster on this machine. Ray defines this name."""
 ANSWER_SECONDS = 5
-"""The seconds that a cluster has to respond, in addition to the 10 s that Ray takes to connect."""
+"""The time limit for a cluster's response in seconds, in addition to the 10 s that Ray takes to connect."""
 LEAVE_SECONDS = 60
-"""The seconds that the batch waits for each of its threads at its end."""
+"""The largest wait at the end of a batch, in seconds, for each thread that runs an actor."""
 MOST_TRIES = 3
 """The largest number of attempts to make a video. If a Ray actor is lost in each of them, the job fails."""
 
@@ -36,8 +36,8 @@ def on_ray(address: str, workers: int | None, on_gpus: bool) -> RunGroups:
     cluster, or "local" to start one on this machine. `workers`: the number of Ray actors. None means one per GPU of the
     cluster if `on_gpus`, else one per CPU.
 
-    Raises DependencyError if Ray is not installed. Raises InputError if no cluster responds, or if `workers` is None
-    and the cluster has no GPU (without `on_gpus`, no CPU).
+    Raises DependencyError if Ray is not installed. Raises InputError if Ray does not start or no cluster responds. Also
+    raises InputError if `workers` is None and the cluster has no GPU (without `on_gpus`: no CPU).
     """
     try:
         import ray

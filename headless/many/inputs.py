@@ -27,8 +27,8 @@ class Inputs:
 
     def of(self, options: GenerateOptions) -> dict[str, str]:
         """Return the SHA-256 hashes of a job's input files. The keys are options, such as image or lora, and parts of
-        the model package, such as vae. A missing or unreadable file is left out, because the job itself reports the
-        error."""
+        the model package, such as vae. A key with a missing or unreadable file is left out, because the job itself
+        reports the error."""
         marks = {}
         for name, files in {**named_files(options), **part_files(options)}.items():
             with suppress(OSError):
@@ -47,8 +47,8 @@ class Inputs:
 
 
 def named_files(options: GenerateOptions) -> dict[str, list[Path]]:
-    """Return the paths of a job's input files for the options `image`, `continue_from`, `events`, `lora` and
-    `action_path`, by option."""
+    """Return a dict from option to the paths of a job's input files. The options are `image`, `continue_from`,
+    `events`, `lora` and `action_path`, as far as they are set."""
     given = {name: getattr(options, name) for name in ("image", "continue_from", "events")}
     found = {name: [Path(path)] for name, path in given.items() if isinstance(path, str | Path)}
     if options.lora:
@@ -61,8 +61,8 @@ def named_files(options: GenerateOptions) -> dict[str, list[Path]]:
 
 
 def part_files(options: GenerateOptions) -> dict[str, list[Path]]:
-    """Return the files of the model package of a job by part: the models, the text encoder, the VAE and the tokenizer.
-    Return {} if the package is invalid."""
+    """Return a dict from part to the files of a job's model package. The parts are the models, the text encoder, the
+    VAE and the tokenizer. Return {} if the package is invalid."""
     found: dict[str, list[Path]] = {}
     with suppress(LingBotError, OSError):
         named = {name: getattr(options, name) for name in PARTS}

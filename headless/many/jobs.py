@@ -32,7 +32,7 @@ _NUMBERS = {
 _PATHS = ("image", "continue_from", "events", *PARTS)
 _NAME = re.compile(r"[\w][\w .()+-]*")
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?$", re.IGNORECASE)
-"""The file names that Windows reserves for devices."""
+"""A pattern for file names that Windows reserves for devices."""
 _LONGEST_NAME = 200
 """The largest length of a job's name in bytes: 255, the limit of file systems, minus room for the suffixes of
 unfinished files."""
@@ -41,7 +41,7 @@ unfinished files."""
 @dataclass(frozen=True)
 class Job:
     """One video of a batch. `name`: the video's file name without the suffix. `options`: the options that make the
-    video. `camera`: the camera path as (option, value), with an option of CAMERAS, or None."""
+    video. `camera`: an option of CAMERAS and its value, such as ("keys", "w-10"), or None without a camera path."""
 
     name: str
     options: GenerateOptions
@@ -60,8 +60,8 @@ class Job:
 
 def read_jobs(path: Path, defaults: GenerateOptions, folder: Path) -> list[Job]:
     """Return the jobs in a .jsonl or .csv file. `defaults`: the values of options that a job does not set. `folder`:
-    the batch's folder for the videos. Relative paths in the file start at the file's folder. Raises InputError, with
-    file and line, for an invalid job."""
+    the batch's folder for the videos. Relative paths in the file start at the file's folder. Raises InputError for an
+    invalid job (with file and line), and for an unreadable or empty file."""
     jobs: dict[str, Job] = {}
     for line, given in _lines(path):
         try:

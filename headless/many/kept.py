@@ -26,8 +26,8 @@ class OpenFiles:
         self._opened: dict[Hashable, tuple[list, Any]] = {}
 
     def __call__(self, opener: Callable[..., T], paths: Any, *loras: Sequence[LoraFile]) -> T:
-        """Return `opener(paths, *loras)`. If an earlier call had the same arguments and all files are unchanged, return
-        the result of that call."""
+        """Return `opener(paths, *loras)`, or the cached result of an equal call if all files are unchanged. `paths`:
+        the path or the paths to open. `loras`: lists of LoRA files for the opener."""
         files = [paths] if isinstance(paths, Path) else list(paths)
         named = [*files, *(lora.path for each in loras for lora in each)]
         every = [file for path in named for file in (sorted(path.rglob("*")) if path.is_dir() else [path])]
@@ -50,8 +50,8 @@ class ModelCache:
         self._keeping = False
 
     def prepare(self, plan: SamplingPlan) -> None:
-        """Prepare the cache for a group with this plan. Models that the plan does not use are removed. If memory is
-        still too small, all models are removed."""
+        """Prepare the cache for a group with this plan: remove the models that the plan does not use, and all models if
+        memory is still too small. Models that the group loads are cached only if memory is large enough."""
         for name, (checkpoint, _) in list(self._experts.items()):
             if checkpoint is not getattr(plan.experts, name):
                 del self._experts[name]

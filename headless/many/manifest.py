@@ -84,8 +84,8 @@ class Manifest:
         return None if as_written else f"{file} has changed since it was written, so it is made again"
 
     def begin(self, jobs: Iterable[Job]) -> None:
-        """Hash the input files of jobs that are about to run. The hashes go into the manifest, so that a change of a
-        file during the run is detected later."""
+        """Hash the input files of jobs that are about to run. `note` writes these hashes to the manifest, so a later
+        run detects files that changed during this run."""
         self._begun |= {job.name: self._inputs.of(job.options) for job in jobs}
 
     def complete(self, jobs: Iterable[Job]) -> None:
@@ -144,8 +144,8 @@ def _row(line: str) -> dict[str, Any] | None:
 
 
 def _changed_settings(before: dict[str, Any], given: dict[str, Any]) -> str:
-    """Return the names of the settings that differ between `before` and `given`, separated by commas. Return "its
-    settings" if settings exist only in `before`."""
+    """Return the names of the settings in `given` that differ from `before`, separated by commas. If none differ,
+    return "its settings" if `before` has settings that `given` lacks, else ""."""
     changed = [name for name, value in given.items() if _resolved(name, before.get(name)) != _resolved(name, value)]
     if not changed and before.keys() - given.keys():
         return "its settings"
@@ -153,8 +153,8 @@ def _changed_settings(before: dict[str, Any], given: dict[str, Any]) -> str:
 
 
 def _resolved(name: str, value: Any) -> Any:
-    """Return the value of the setting `name` with symbolic links in absolute paths resolved, because several paths may
-    name one file."""
+    """Return the value of the setting `name` with symbolic links in absolute paths resolved, so that two paths of one
+    file are equal."""
     if isinstance(value, list):
         return [_resolved(name, each) for each in value]
     if isinstance(value, dict):

@@ -118,8 +118,8 @@ class Explorer:
             return f"From the next action on: {session.events.say(text)}"
 
     def event(self, name: str, on: bool | None) -> str:
-        """Begin (`on` true), end (false) or toggle (None) an event, such as rain, that adds a sentence to the prompt.
-        Return a message with the active events. `name`: the event's name."""
+        """Begin an event if `on` is true, end the event if false, or toggle it if None. An event, such as rain, adds a
+        sentence to the prompt. `name`: the event's name. Return a message with the active events."""
         with self._lock:
             session = self._walk()
             session.event(name, on)

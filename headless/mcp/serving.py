@@ -78,7 +78,7 @@ def _shown(seen: Seen) -> list[Any]:
 
 
 def _with_errors(tool: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the tool with each LingBotError converted to a ToolError, because only the message of a ToolError reaches
+    """Return a wrapper of `tool` that raises a ToolError for each LingBotError. Only the message of a ToolError reaches
     the assistant."""
 
     @wraps(tool)

@@ -14,8 +14,8 @@ ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if h
 
 @contextmanager
 def told_by_signals(own_process: bool) -> Iterator[list[int]]:
-    """A context in which SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt. Yield a list to which the numbers of the
-    received signals are appended. `own_process`: whether the process was started as this package's command; otherwise
+    """A context in which SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt. It yields a list to which the numbers of
+    received signals are appended. `own_process`: whether the process was started as this package's command. If false,
     nothing changes.
 
     Signals that are ignored, as after `nohup`, stay ignored. After the context these signals end the process silently,

@@ -85,12 +85,12 @@ class Processes:
         return collected
 
     def device(self, asked: str | None) -> str | None:
-        """Return the device that this process uses. `asked`: the user's option `device`. If there is only one process,
-        `asked` is returned.
+        """Return the device that this process uses. `asked`: the user's option `device`. A single process uses this
+        device.
 
-        If there are several, each returns "cpu" if `asked` is "cpu", None without CUDA, and otherwise "cuda:N", where N
-        is the number of the process on its machine. Raises InputError if `asked` is another device than cpu or cuda for
-        several processes.
+        Several processes all use "cpu" if `asked` is "cpu". Otherwise each uses "cuda:N", where N is the number of the
+        process on its machine, or None if there is no CUDA. Raises InputError for several processes if `asked` is
+        neither None, "cpu" nor "cuda".
         """
         if self.size == 1 or asked == "cpu":
             return asked
@@ -100,8 +100,8 @@ class Processes:
 
     def divide(self, config: ModelConfig, guided: bool, shard: bool = False) -> ParallelGroups:
         """Return how the processes share each forward of a model with the configuration `config`. If `guided` and the
-        number of processes is even, one half of them computes the prompt and the other half the negative prompt. Within
-        a half the tokens are split equally.
+        number of processes is even, one half of the processes computes the forward for the prompt, and the other half
+        the forward for the negative prompt. The tokens of a forward are split equally within each half.
 
         Otherwise the tokens are split over all processes. With `shard` the weights are also sharded over all processes.
 
@@ -128,9 +128,9 @@ ALONE = Processes()
 
 @contextmanager
 def joined() -> Iterator[Processes]:
-    """A context that yields the `Processes` that torchrun started, or ALONE without torchrun.
+    """A context that joins the processes started by torchrun, and yields `Processes`, or ALONE without torchrun.
 
-    If a process fails, the first one that fails raises its error. The others exit without a message.
+    If processes fail, only the first one to fail raises its error. The others exit without a message.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
@@ -180,9 +180,9 @@ def _join() -> Any:
 
 
 def check_gpus(count: int, device: str | None) -> None:
-    """Check that `count` processes can run on this machine. `device`: the user's option `device`. Raises InputError for
-    more processes than GPUs. On a CPU, raises InputError for more processes than cores, but up to eight are always
-    allowed."""
+    """Check that `count` processes can run on this machine. `device`: the user's option `device`. Raises InputError if
+    the processes would run on GPUs and there are too few. For processes on the CPU, raises InputError if there are more
+    than eight and more than the CPU has cores."""
     found = torch.cuda.device_count()
     if device != "cpu" and found < count and (found or device is not None):
         fewer = f"`gpus` {found}" if found else "`device` cpu"
@@ -194,7 +194,7 @@ def check_gpus(count: int, device: str | None) -> None:
 
 def start(count: int, arguments: list[str], device: str | None = None) -> int:
     """Run `python -m lingbot_world ARGUMENTS` in `count` processes, and return the exit code. `device`: the user's
-    option `device`. Raises InputError for too few GPUs, and LingBotError if a process was killed."""
+    option `device`. Raises InputError like `check_gpus`, and LingBotError if a process was killed."""
     import logging
 
     from torch.distributed.elastic.multiprocessing.api import SignalException

@@ -24,17 +24,17 @@ class Stage:
 
 @contextmanager
 def silent(_name: str, _unit: str) -> Iterator[Progress]:
-    """Yield a progress callback that does nothing. `silent` can be passed as the argument `show` of functions with
-    progress displays."""
+    """Yield a progress callback that does nothing. Functions with an argument `show` take `silent` to display no
+    progress."""
     yield lambda _done, _total: None
 
 
 def observed(
     show: ShowProgress, steps: int, on_progress: Progress | None, cancel: Callable[[], bool] | None
 ) -> ShowProgress:
-    """Return a function like `show` whose progress displays also call `on_progress` and `cancel` (see `run.generate`).
-    If `cancel()` returns true, the display raises CancelledError. `steps`: the number of denoising steps of the base
-    model, both experts together."""
+    """Return a function like `show`, with progress displays that also call `on_progress` and `cancel` (see
+    `run.generate`). A display raises CancelledError if `cancel()` returns true. `steps`: the number of all denoising
+    steps of the base model, for both experts together."""
 
     @contextmanager
     def show_and_tell(name: str, unit: str) -> Iterator[Progress]:
@@ -55,9 +55,9 @@ def observed(
 
 
 class StageRecorder(AbstractContextManager["StageRecorder"]):
-    """A context manager that records the time and memory of a run's stages, such as encoding or sampling. Its end ends
-    the last stage. `show(name, unit)`: a function that returns the progress display of a stage. `stages`: the finished
-    stages. `running`: the name of the current stage."""
+    """A context manager that records the time and memory of a run's stages, such as encoding or sampling. The end of
+    the context ends the last stage. `show(name, unit)`: a function that returns the progress display of a stage.
+    `stages`: the finished stages. `running`: the name of the current stage."""
 
     def __init__(self, device: torch.device, show: ShowProgress = silent) -> None:
         self.stages: list[Stage] = []

@@ -25,17 +25,17 @@ def let_waiting_threads_sleep() -> None:
 
 def start_cuda() -> None:
     """Start CUDA (0.3 s) in a thread while the caller imports torch. Afterwards the thread starts cuDNN (0.5 s), and
-    another thread starts Triton (1 s). Nothing happens if there is no CUDA driver or several processes make the video.
-    Do not call this function in a process that forks later."""
+    another thread starts Triton (1 s). Nothing happens outside Linux, without a CUDA driver, and if several processes
+    make the video. Do not call this function in a process that forks later."""
     if sys.platform == "linux" and "WORLD_SIZE" not in os.environ:
         Thread(target=_start_cuda).start()
 
 
 @contextmanager
 def spared_imports(own_process: bool) -> Iterator[None]:
-    """A context for the import of modules. Garbage collection is off within the context, and later collections skip all
-    objects that existed at its end. Otherwise the collections after each stage took 1.9 s of a 4.9 s run of the toy
-    model.
+    """A context for imports that keeps garbage collection fast. Collection is off within the context, and later
+    collections skip all objects that exist at its end. Without this context, collections took 1.9 s of a 4.9 s run of
+    the toy model.
 
     `own_process`: whether the process was started as this package's command. In another program's process nothing
     changes, because that program's objects would be skipped too.
@@ -86,8 +86,8 @@ def triton_starting(device: torch.device) -> Iterator[None]:
 
 
 def wait_for_triton(device: torch.device) -> None:
-    """Wait until Triton has started on the GPU `device`, and start it if necessary. On a CPU, return immediately. A
-    caller that waits does not hash Triton's files a second time."""
+    """Wait until Triton has started on the GPU `device`, and start it if necessary. The wait prevents a second hash of
+    Triton's files by the caller's own use of Triton. On a CPU, return immediately."""
     if device.type == "cuda":
         _triton(device.index or 0).join()
 
