@@ -189,7 +189,7 @@ def estimate_rollout(
     place, processes = memory.place, work.precision.processes
     held, forward = work.key_values(place), work.forward(place)
     chunk = Geometry(8 * work.size[0], 8 * work.size[1], 4 * work.chunk)
-    half = decoder.half and (processes == 1 or memory.vae_tiling)
+    half = decoder.half and processes == 1
     vae = estimate_vae(decoder.width, chunk, tiling=memory.vae_tiling, processes=processes, half=half)[1]
     if decoder.elsewhere and processes == 1:
         vae = StageEstimate(vae.name, 0, 0)

@@ -132,6 +132,13 @@ def test_a_decoder_on_another_gpu_leaves_its_room():
     assert parked == [True, False]
 
 
+@pytest.mark.parametrize("tiles", [False, True])
+def test_several_processes_decode_in_fp32_whatever_was_chosen(tiles):
+    memory = RolloutMemory(vae_tiling=tiles)
+    estimates = [estimate_rollout(work_of(processes=2), memory, 0, DecoderSettings(96, half)) for half in (False, True)]
+    assert estimates[0] == estimates[1]
+
+
 def test_a_recorded_decoder_keeps_its_memory_beside_the_forwards():
     """Where its state is parked it is not recorded."""
     decoders = DecoderSettings(96, half=True), DecoderSettings(96, half=True, recorded=True)
