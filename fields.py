@@ -33,7 +33,7 @@ class Field(NamedTuple):
 
 
 class Reported(str):
-    """A note about a file that the command prints even with `--quiet`."""
+    """The text of a note to the user about a file. The command prints such a note even with `--quiet`."""
 
 
 def unread(names: Iterable[str], fields: Sequence[Field]) -> list[str]:
@@ -51,11 +51,8 @@ def unread(names: Iterable[str], fields: Sequence[Field]) -> list[str]:
 
 
 def check_text(name: str, text: str) -> None:
-    """Raise InputError if `text` has lone surrogates, which cannot be encoded as UTF-8. `name`: the beginning of the
-    message.
-
-    Python represents bytes of the command line that are not UTF-8 by lone surrogates.
-    """
+    """Raise InputError if `text` has lone surrogates, which cannot be encoded as UTF-8. Python represents bytes of the
+    command line that are not UTF-8 by lone surrogates. `name`: a name for the text, with which the message begins."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Progress = Callable[[int, int], None]
-"""A callback progress(done, total) for long operations. `done` and `total` are numbers of the same unit."""
+"""A callback progress(done, total) for long operations. `done` and `total` count the same unit, such as bytes."""
 ShowProgress = Callable[[str, str], AbstractContextManager[Progress]]
 """A function show(name, unit) that displays the progress of a stage. It returns a context manager that yields the
 stage's Progress callback."""
@@ -33,7 +33,7 @@ AttentionMode = Literal["auto", "exact", "8bit"]
 """The number format of products in the blocks' self-attention. "exact" is the compute dtype, "8bit" an approximation
 with 8-bit products. "auto" means "exact"."""
 QuantizeFormat = Literal["nf4", "comfy-fp8", "int8", "nvfp4"]
-"""The formats that `quantize` writes: bitsandbytes' 4-bit nf4, and others that ComfyUI's own loaders read too."""
+"""The formats that `quantize` writes: bitsandbytes' 4-bit nf4, and three that ComfyUI's own loaders can read."""
 NoiseDevice = Literal["cpu", "cuda"]
 VaeDtype = Literal["auto", "fp16", "bf16", "fp32"]
 """The dtype in which the VAE decodes. "auto" lets the program choose a dtype that suits the device."""
@@ -59,11 +59,12 @@ CHUNK = 3
 number in CHUNKS."""
 CHUNKS = (1, 2, 3, 4)
 BLOCK_SIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096)
-"""The supported block sizes of 4-bit weights: the number of values that share a scale."""
+"""The supported block sizes of 4-bit weights. A block size is the number of values that share a scale."""
 
 CAUSAL_SHIFT = 10.0
 FAST_INDICES, V2_INDICES = (0, 179, 358, 679), (0, 250, 500, 750)
-"""The official denoising steps of LingBot-World Fast (v1) and 2.0, as indices of a schedule of 1,000 steps."""
+"""The official denoising steps of LingBot-World Fast (v1) and LingBot-World 2.0 (v2), as indices of a schedule of 1,000
+steps."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class PerExpert(Generic[T]):
 
 @dataclass(frozen=True)
 class Precision:
-    """The number formats of a model's forward, and the number of processes.
+    """The number formats in which a model computes, and the number of processes.
 
     dtype: the compute dtype.
     arithmetic: the number format of matrix products in the blocks' linear layers.
@@ -128,7 +129,8 @@ class Window:
         return chosen
 
     def held(self, frames: int, chunk: int) -> Window:
-        """Return the window limited to a video of `frames` latent frames, generated in chunks of `chunk` latent frames.
+        """Return this window as the key-value cache holds it for a video of `frames` latent frames, generated in chunks
+        of `chunk` latent frames.
 
         The result's `frames` is the number of latent frames cached at once, never 0. Its `sink` is the number of latent
         frames that the cache never evicts.

@@ -23,8 +23,8 @@ _WORDS = {
     type(None): "None",
 }
 _LIKE = {int: Integral, float: Real, Path: PathLike, Literal: str}
-"""The class of accepted values for an annotation. int and float accept numpy's numbers, Path accepts any PathLike
-object, and a Literal accepts any text."""
+"""A map from an annotation to the class that a value must have. int and float accept numpy's numbers, Path accepts any
+PathLike object, and a Literal accepts any text."""
 
 
 def check_types(values: dict[str, Any], wanted: dict[str, Any]) -> None:

@@ -1,5 +1,5 @@
-"""Selection of the frames to export: the sharpest frame of each group of successive frames, unless this frame is
-blurred."""
+"""Selection of the frames to export. First the sharpest frame of each group of successive frames is selected. Then the
+blurred ones among these frames are dropped."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -13,8 +13,8 @@ NEIGHBOURS = 4
 
 
 def sharpness(pixels: np.ndarray) -> float:
-    """Return the sharpness of a frame, uint8 [H, W, 3], a number without a unit; sharper frames have higher numbers. It
-    is the variance of the Laplacian divided by the variance of the grey values plus 1, so a uniform frame has 0."""
+    """Return the sharpness of a frame, uint8 [H, W, 3]: a number without a unit, higher for sharper frames. It is
+    var(Laplacian) / (var(grey) + 1), computed from the grey values, so a uniform frame has 0."""
     grey = pixels.astype(np.float32) @ np.array([0.299, 0.587, 0.114], np.float32)
     around = grey[:-2, 1:-1] + grey[2:, 1:-1] + grey[1:-1, :-2] + grey[1:-1, 2:]
     return float((around - 4 * grey[1:-1, 1:-1]).var() / (grey.var() + 1))
@@ -36,7 +36,8 @@ def sharpest(frames: Iterable[np.ndarray], every: int) -> Iterator[tuple[int, np
 
 def blurred(values: Sequence[float]) -> list[int]:
     """Return the indices of the blurred frames. `values`: the sharpness of each frame. A frame is blurred if its value
-    is below BLURRED times the median of up to NEIGHBOURS values on each side. A single frame is never blurred."""
+    is below BLURRED times the median of up to NEIGHBOURS values before it and as many after it. A single frame is never
+    blurred."""
     around = [
         [*values[max(0, at - NEIGHBOURS) : at], *values[at + 1 : at + 1 + NEIGHBOURS]] for at in range(len(values))
     ]

@@ -56,7 +56,7 @@ class Points:
     error: the mean reprojection error in pixels.
     seconds: the agreement of points and poses in each second of the video.
     cloud: the bytes of a PLY file in OpenGL axes, as in 3D viewers: x right, y up, z backward.
-    preview: a point cloud for a viewer that shows the points and the cameras.
+    preview: the preview of the scene for a 3D viewer, with the points and the cameras.
     """
 
     count: int
@@ -77,11 +77,11 @@ class Points:
 
 
 def check_points(left_out: bool = False) -> None:
-    """Raise an error if the points of a scene cannot be exported. For the format "ply" call this function before the
-    export, because this format has no other content.
+    """Raise DependencyError if pycolmap or OpenCV is missing. `add_points` needs both. For the format "ply" call this
+    function before the export, because a scene in this format has only points.
 
-    `left_out`: whether the user has chosen to export no points. Raises InputError if `left_out`. Raises DependencyError
-    without pycolmap or OpenCV.
+    `left_out`: whether the user has chosen to export no points. Raises InputError if `left_out`, so pass this argument
+    only for "ply".
     """
     if left_out:
         raise InputError("`no_points`: a point cloud has nothing else; leave this out, or choose another `format`")
@@ -89,12 +89,13 @@ def check_points(left_out: bool = False) -> None:
 
 
 def add_points(made: Exported, fps: float) -> Points:
-    """Triangulate the points of an exported scene, write them in the scene's format, and return them. `fps`: the frame
-    rate of the video. `made`: the result of `export_scene`.
+    """Triangulate the points of an exported scene, write them in the scene's format, and return them. `made`: the
+    result of `export_scene`. `fps`: the frame rate of the video.
 
     For nerfstudio, `points.ply` is written in the coordinates of the poses and listed in transforms.json. For colmap,
-    the points are written into the model in sparse/0. For ply, `Points.cloud` is written as `points.ply` and the frames
-    are deleted. Raises InputError if no point can be triangulated, and DependencyError without pycolmap or OpenCV.
+    the points are written into the model in sparse/0. For ply, `Points.cloud` is written as `points.ply`, and the
+    frames are deleted, even after an error. Raises InputError for an `fps` that is not above 0 and if no point can be
+    triangulated, and DependencyError without pycolmap or OpenCV.
     """
     check_types({"fps": fps}, {"fps": float})
     if not 0 < fps < math.inf:
@@ -153,8 +154,8 @@ def _triangulate(made: Exported, folder: Path) -> tuple[Any, np.ndarray]:
 
 
 def _write_scene(database: Any, model: Any) -> None:
-    """Write the cameras and images of pycolmap's `model` into its database, under the same ids. The first frame is
-    image 1."""
+    """Write the cameras and images of a pycolmap `model` into a pycolmap `database`, under the same ids. The first
+    frame is image 1."""
     for camera in model.cameras.values():
         database.write_camera(camera, use_camera_id=True)
     for rig in model.rigs.values():

@@ -12,18 +12,18 @@ from ..camera.rotation import OPENGL_TO_OPENCV
 CAMERAS = 24
 """The largest number of cameras that are drawn in a preview."""
 FAR = 4.0
-"""A point is left out of the preview if its distance from the path exceeds this multiple of the median distance. A few
-wrong points far away would otherwise shrink the scene in a viewer that fits it into a sphere."""
+"""The largest distance of a point from the camera path, as a multiple of the points' median distance. Farther points
+are not drawn, because a few wrong ones would shrink the scene in a viewer that fits it into a sphere."""
 DEPTH, APART = 0.05, 0.06
-"""Two lengths, as fractions of the radius of the points and the path. DEPTH: the depth of a drawn camera. APART: the
-smallest distance between drawn cameras, so that they do not cover each other."""
+"""DEPTH is the depth of a drawn camera. APART is the smallest distance between drawn cameras, so that they do not cover
+each other. Both are fractions of the radius of a sphere around the points and the path (see `_sphere`)."""
 BACK, UP, DOWN_DEG = 0.35, 0.25, 25.0
-"""The viewpoint of the preview, from the first camera: BACK backward and UP upward, as fractions of the same radius,
-and turned down by DOWN_DEG degrees."""
+"""The viewpoint of the preview, relative to the first camera: BACK backward, UP upward, and turned down by DOWN_DEG
+degrees. BACK and UP are fractions of the same radius as DEPTH."""
 EDGES = ((0, 1), (0, 2), (0, 3), (0, 4), (1, 2), (2, 3), (3, 4), (4, 1))
 """The edges of a drawn camera as pairs of points: 0 is its centre, and 1 to 4 are the corners of its image."""
 ALONG = np.linspace(0, 1, 16)[:, None]
-"""The positions, from 0 to 1 along an edge of a drawn camera, of the points that draw the edge, [16, 1]."""
+"""The positions of the 16 points that draw an edge of a camera, from 0 to 1 along the edge, [16, 1]."""
 RED = (255, 0, 0)
 
 
@@ -31,8 +31,7 @@ class Preview(NamedTuple):
     """The preview of an exported scene.
 
     cloud: a binary PLY file of points and cameras, with y up.
-    view: the viewpoint, a single camera above and behind the first one, so that the points and the cameras are
-    in view.
+    view: the viewpoint, a path of one camera above and behind the first one. It shows the points and the cameras.
     centre: [3], the centre of a sphere around the cloud. ComfyUI's viewer moves it to the origin.
     radius: the radius of this sphere, in the units of the camera path. ComfyUI's viewer scales it to 1.
     """
@@ -68,14 +67,16 @@ def draw_preview(points: np.ndarray, colours: np.ndarray, path: CameraPath) -> P
 
 
 def _sphere(places: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return the centre of a box around `places`, [n, 3], and the largest distance from it, or 1 for a single place."""
+    """Return the (centre, radius) of a sphere around the positions `places`, [n, 3]. The centre is the centre of their
+    bounding box. The radius is 1 for a single position."""
     centre = (places.min(0) + places.max(0)) / 2
     return centre, float(np.linalg.norm(places - centre, axis=1).max()) or 1.0
 
 
 def _choose(way: np.ndarray, apart: float) -> list[int]:
-    """Return the indices of at most CAMERAS cameras at the places `way`, [n, 3]: the first one, and each one that is at
-    least `apart` away from all chosen ones."""
+    """Return the indices of at most CAMERAS cameras to draw. The first camera is chosen, and then each one at least
+    `apart` away from all chosen ones. If too many are chosen, evenly spaced ones remain. `way`, [n, 3]: the cameras'
+    positions."""
     chosen = [0]
     for at in range(1, len(way)):
         if np.linalg.norm(way[chosen] - way[at], axis=1).min() >= apart:

@@ -31,10 +31,10 @@ IMAGES, MODEL, PLY = "images", Path("sparse", "0"), "points.ply"
 class Exported:
     """An exported scene.
 
-    frames: the indices of the exported frames in the video.
+    frames: the index in the video of each exported frame.
     left_out: the number of blurred frames that were not exported.
     read: the number of frames in the video.
-    length: the length of the camera path between the exported frames, in the units of `path`.
+    length: the sum of the distances between successive cameras of `path`, in the units of `path`.
     folder: the folder of the scene.
     format: the scene's format, a name in FORMATS.
     path: the cameras of the exported frames.
@@ -52,7 +52,7 @@ class Exported:
 
     @property
     def files(self) -> list[str]:
-        """The files of the exported frames, relative to `folder`."""
+        """The paths of the exported frames' PNG files, relative to `folder`."""
         return [f"{IMAGES}/{_name(at)}" for at in range(len(self.frames))]
 
 
@@ -114,9 +114,9 @@ def _write_frames(
 ) -> tuple[list[int], int, int, tuple[int, int]]:
     """Write the sharpest frame in each group of `every` frames as a PNG file, except blurred ones.
 
-    Return the indices of the written frames in the video, the number of blurred frames, the number of frames read, and
-    (height, width). `poses`: the number of camera poses. Raises InputError for no frames and for more frames than
-    `poses`. Fewer frames than `poses` are allowed only with `shorter`.
+    Return four values: the index in the video of each written frame, the number of blurred frames, the number of frames
+    read, and (height, width). `poses`: the number of camera poses. Raises InputError for a video without frames and for
+    more frames than `poses`. Fewer frames than `poses` are allowed only with `shorter`.
     """
     try:
         folder.mkdir(parents=True)
@@ -171,8 +171,8 @@ def _write_frames(
 
 
 def _keep_sharp(folder: Path, chosen: list[tuple[int, float]]) -> list[int]:
-    """Delete the files of blurred frames, rename the others to their final names, and return the indices of the kept
-    frames in the video. `chosen`: (index in the video, sharpness) of each written frame."""
+    """Delete the files of blurred frames, rename the others to their final names, and return the index in the video of
+    each kept frame. `chosen`: (index in the video, sharpness) of each frame that has a file."""
     out = set(blurred([value for _, value in chosen]))
     for at in out:
         (folder / f"{chosen[at][0]}.part.png").unlink()

@@ -12,8 +12,8 @@ from ..live import Session
 from ..live.controls import KEYS, RUN
 
 PRESSED = (*KEYS, RUN)
-"""The nine keys of the action space "keys", in the order of an action's entries. In the action space "discrete", 0
-presses no key, and i from 1 to 8 presses KEYS[i - 1]."""
+"""The nine keys of the action space "keys", in the order of an action's entries. The action space "discrete" uses only
+KEYS: the action 0 presses no key, and the action i from 1 to 8 presses KEYS[i - 1]."""
 SPACES = ("discrete", "keys", "box")
 
 
@@ -31,8 +31,8 @@ def action_space(name: str) -> Space[Any]:
 
 
 def act(session: Session, space: Space[Any], action: Any) -> None:
-    """Set the held keys or the joystick of a session to `action`. Raises InputError if `action` is not an element of
-    `space`. An element of a Box may have another dtype."""
+    """Set the held keys or the joystick of a session to `action`. For a Box the action may have another dtype and is
+    converted. Raises InputError if `action` is not an element of `space`."""
     if isinstance(space, spaces.Box):
         with suppress(TypeError, ValueError):
             action = np.asarray(action, space.dtype)

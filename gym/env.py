@@ -138,8 +138,8 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
 
 
 def _named(name: str, values: Any, known: Collection[str]) -> dict[str, Any]:
-    """Return the dict `values` of the argument `name`, empty for None. Raises InputError for another type and for a key
-    outside `known`."""
+    """Return a copy of `values`, the dict that the user passed as the argument `name`, or an empty dict for None.
+    Raises InputError for another type, and for a key that is not in `known`."""
     if values is None:
         return {}
     if not isinstance(values, Mapping):
@@ -165,8 +165,8 @@ def _value_and_end(reward: Any) -> tuple[float, bool]:
 def _opened(ckpt: str | Path, options: dict[str, Any]) -> tuple[Engine, Start]:
     """Return the engine and the default start of a model.
 
-    The model of the last call is reused if the arguments are equal and hashable. Other arguments, such as an image in
-    memory, open a new model.
+    The model of the last call is reused if the arguments are equal and hashable. Otherwise a new model is opened. An
+    image in memory, for example, is not hashable.
     """
     try:
         return _kept(ckpt, tuple(sorted(options.items())))

@@ -14,38 +14,41 @@ BLURRED, PALE, TINTED, DARKER = 0.6, 0.7, 12.0, 15.0
 BLURRED and PALE are the smallest accepted fractions of the initial sharpness and colourfulness. TINTED and DARKER are
 the largest accepted changes of red minus blue and of brightness, in grey levels from 0 to 255.
 
-A video drifts from a frame on if more than 90 % of the frames from there to the end exceed a threshold. The thresholds
-apply to tracked scene content and to the full image, which camera rotation also changes. SURE_S states how the two are
-combined. For the sharpness of tracked content, BLURRED_PLACES replaces BLURRED.
+Drift starts at the first frame from which more than 90 % of the remaining frames exceed a threshold. The thresholds
+apply both to tracked scene content and to the full image, which camera rotation also changes. SURE_S states how the two
+results are combined. For the sharpness of tracked content, BLURRED_PLACES replaces BLURRED.
 """
 BLURRED_PLACES = 0.35
 """The threshold of drift in the sharpness of tracked scene content: a fraction of the initial sharpness. It is below
 BLURRED, because content loses some detail as the camera comes closer."""
 SURE_S = 5.0
-"""The time in seconds after which the threshold of tracked scene content has doubled.
+"""The time in seconds after which the thresholds of tracked scene content have doubled.
 
-The accumulated changes of tracked content become less exact with time. So at t seconds the threshold is multiplied by 1
-+ t / SURE_S. In a frame where the full image exceeds its own threshold, the threshold is not multiplied.
+The accumulated changes of tracked content become less exact with time. So at t seconds each threshold is multiplied by
+1 + t / SURE_S. It is not multiplied in frames where the full image exceeds its own threshold.
 """
 STILL = 0.02
-"""The fraction of the usual difference between consecutive frames (the third quartile) below which a frame counts as
-frozen."""
+"""The threshold of a freeze. A frame is frozen if its difference from the previous frame is below STILL times the usual
+difference, which is the third quartile over the video."""
 FROZEN_S = 0.4
 FLICKER = 1.0
-"""The alternation of brightness from frame to frame that counts as flicker, in grey levels from 0 to 255."""
+"""The largest accepted flicker, in grey levels from 0 to 255. Flicker is the change of brightness that alternates from
+frame to frame: half of the absolute second difference, as the median over half a second."""
 JERK, UNLIKE = 2.0, 1.8
 """The thresholds of a seam between chunks.
 
-JERK is the difference, in pixels, of a frame's motion from the median motion of its neighbours. UNLIKE is the ratio of
-a frame's motion-compensated residual to the median residual of its neighbours.
+JERK is the largest accepted difference, in pixels, between a frame's motion and the median motion of its neighbours.
+UNLIKE is the largest accepted value of r / (m + 0.3). Here r is the frame's motion-compensated residual, and m is the
+median residual of its neighbours.
 """
 CHUNKS = (3, 4, 6, 8, 9, 12, 15, 16, 20, 24)
-"""The chunk lengths, in video frames, at which seams are searched for."""
+"""The intervals between seams, in video frames, that the search for seams tries: the possible lengths of a chunk."""
 SAME, MOVES, APART_S = 0.25, 0.1, 1.0
-"""The thresholds of a repeat.
+"""The thresholds of a repeat, which is searched for in thumbnails.
 
-A frame repeats an earlier one if their difference is below SAME times the usual difference of consecutive frames. That
-usual difference must exceed MOVES, in grey levels from 0 to 255. The frames must be at least APART_S seconds apart.
+A frame repeats an earlier one if their difference is below SAME times the usual difference of consecutive frames. The
+usual difference is the median over one second around the later frame. It must exceed MOVES, in grey levels from 0 to
+255. The two frames must be at least APART_S seconds apart.
 """
 
 
@@ -82,8 +85,8 @@ def _courses(figures: Figures) -> Iterator[tuple[str, np.ndarray, np.ndarray, fl
     """Yield (name, change, beyond, threshold, words) for each kind of drift.
 
     name: the name of the kind.
-    change: [f], the change of tracked content in each frame since the first second.
-    beyond: [f], a mask of the frames in which the full image exceeds the threshold of the full image.
+    change: [f], the change of tracked content in each frame, relative to the median of the first second.
+    beyond: bool [f], whether the full image of each frame exceeds its own threshold.
     threshold: the largest accepted absolute value of `change`.
     words: a comparison for the message, such as "less than 60% as sharp as".
     """
@@ -110,8 +113,9 @@ def _begin(course: np.ndarray, passed: int) -> int:
     """Return the index of the frame at which a gradual change begins.
 
     `course` [f]: the accumulated change in each frame. `passed`: the index of the frame at which it exceeds its
-    threshold. The steps of `course` are followed back from `passed`. The change begins after the last step that is
-    smaller than a quarter of the largest recent step. Recent steps are the last 2 * STRIDE steps before `passed`.
+    threshold. A step is the change from one frame to the next. The result is the frame after the last step before
+    `passed` that is smaller than a quarter of the largest recent step. Without such a step the result is 0. Recent
+    steps are the last 2 * STRIDE steps before `passed`.
     """
     way = -np.sign(course[passed])
     steps = -way * np.diff(course[: passed + 1])

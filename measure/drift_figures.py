@@ -13,7 +13,7 @@ from .tracks import opencv
 LONGER_SIDE = 480
 """The largest length, in pixels, of the longer side of a frame. Larger frames are downscaled to it."""
 THUMBNAIL = (32, 18)
-"""The width and height of the small copies of frames in which repeats are searched for."""
+"""The width and height, in pixels, of the thumbnails of frames in which repeats are searched for."""
 STRIDE = 4
 """The interval, in frames, over which changes of sharpness and colour of tracked content are measured."""
 SEEN = 0.05
@@ -22,18 +22,20 @@ SEEN = 0.05
 
 @dataclass(frozen=True)
 class Figures:
-    """The metrics of a video, [f] each, and thumbnails float32 [f, 18, 32] of the grey values, 0 to 255.
+    """The metrics of each frame of a video. Arrays are [f], for f frames, unless stated otherwise.
 
-    sharpness: the variance of the Laplacian divided by the variance of the grey values, so that contrast cancels.
+    sharpness: var(Laplacian) / (var(grey) + 1) of the grey values, so that contrast nearly cancels.
     colourfulness: as defined by Hasler and Suesstrunk (2003).
     brightness: the mean grey value.
     hue: the mean of red minus blue.
     change: the mean absolute difference of grey values from the previous frame; 0 for the first.
+    thumbnails: float32 [f, 18, 32], the grey values, 0 to 255.
     sharper, livelier: accumulated changes of tracked content since the first frame, as logarithms of the ratios of
     sharpness and of colourfulness. Tracking is by optical flow (Kroeger and others, 2016).
     redder, lighter: the same for red minus blue and for brightness, as differences.
-    motion: [f, 2], the median motion of pixels, columns and rows, from the previous frame.
-    unlike: the mean absolute difference from the previous frame after motion compensation.
+    motion: [f, 2], the median motion of pixels, columns and rows, from the previous frame; 0 for the first.
+    unlike: the mean absolute difference from the previous frame after motion compensation; 0 for the first.
+    fps: the number of frames per second.
     """
 
     sharpness: np.ndarray
@@ -55,8 +57,8 @@ class Figures:
 
 
 class _Frame(NamedTuple):
-    """A frame: colours float32 [h, w, 3] and denoised grey values float32 [h, w]. Both are also stored at half the
-    size, there with grey values in uint8."""
+    """A frame with at most LONGER_SIDE pixels on its longer side: `colours` float32 [h, w, 3], and denoised `grey`
+    values float32 [h, w]. `small_colours`, float32, and `small_grey`, uint8, show the frame at half this size."""
 
     colours: np.ndarray
     grey: np.ndarray

@@ -20,18 +20,19 @@ increased for one with more than MOST_KEYFRAMES."""
 MOST_FRAMES = 4000
 FEWEST_TRACKS = 20
 LEAST_AGREEING = 0.4
-"""The smallest accepted inlier ratio of a rotation fitted to two adjacent keyframes. A tracked point is an inlier if
-its residual is below NEAR pixels."""
+"""The smallest accepted inlier ratio of a rotation fitted to two adjacent keyframes. A rotation with a smaller ratio is
+rejected. A tracked point is an inlier if its residual is below NEAR * `Tracks.blown` pixels."""
 FAR_APART, LEAST_PARALLAX = 4, 0.75
 """The test of whether a camera moves. Rotations are fitted to pairs of keyframes that are FAR_APART keyframes apart.
-The camera counts as moving if the residual of the tracked points is above LEAST_PARALLAX pixels.
+The camera counts as moving if their residual is above LEAST_PARALLAX * sqrt(`Tracks.blown`) pixels.
 
-The residual is the third quartile over points and the median over pairs. On known clips it is at most 0.5 for
-rotations, and 1.4 or more for moving cameras.
+The residual is the third quartile over the tracked points and the median over pairs. On known clips it is at most 0.5
+for rotations, and 1.4 or more for moving cameras.
 """
 LEAST_GAIN = 3.0
-"""The smallest ratio of two residuals at which a camera counts as moving: the residual of a pure rotation, divided by
-the residual of a rotation with translation. Noise on a pure rotation gives ratios of 2 to 2.6."""
+"""The threshold of a second test of whether a camera moves. The camera moves if the residual of a pure rotation is
+at least LEAST_GAIN times the residual of a rotation with translation. Noise on a pure rotation gives ratios of 2 to
+2.6."""
 FOCALS, LEAST_TURN_DEG = (0.3, 3.0), 10.0
 """The conditions for using an estimated lens. FOCALS: the range of the focal length, in image widths (fields of view
 from 118 to 19 degrees). LEAST_TURN_DEG: the smallest rotation of the camera.
@@ -43,18 +44,19 @@ ON_A_PLANE = 0.9
 LENS_PAIRS = 6
 """The number of keyframe pairs that are used to estimate the lens of a purely rotating camera."""
 DRAWS = 200
-"""The number of random pairs of tracked points. From each pair a candidate for a rotation is computed."""
+"""The number of random pairs of tracked points from which candidates for a rotation are computed, one per pair."""
 
 
 @dataclass(frozen=True)
 class VideoCamera:
     """The camera of a video, measured at k keyframes.
 
-    c2w: [k, 4, 4], in an arbitrary unit of length, NaN where no camera was found.
+    c2w: [k, 4, 4], camera-to-world in an arbitrary unit of length, NaN where no camera was found.
     moves: whether the camera moves; otherwise it only rotates.
     lens: [4], fx, fy, cx, cy in pixels of the tracked frames.
     tracks: the tracked points.
-    frames, height, width: the number of frames and the size of the video.
+    frames: the number of frames of the video.
+    height, width: the size of the original video in pixels.
     lens_found: whether the lens was estimated.
     """
 
@@ -84,8 +86,8 @@ class VideoCamera:
         return float(np.rad2deg(np.arccos(np.clip((views @ views[0]).min(), -1, 1)))) if len(views) else 0.0
 
     def parallax(self, first: int, last: int) -> float:
-        """Return the parallax between the keyframes `first` and `last`: the third quartile of the residuals of tracked
-        points after the best rotation, in pixels. It is near 0 if the camera only rotates."""
+        """Return the parallax between the keyframes `first` and `last`, in pixels. It is the third quartile of the
+        residuals of tracked points under the estimated rotation alone. It is near 0 if the camera only rotates."""
         turn = np.eye(4)
         turn[:3, :3] = self.c2w[first, :3, :3].T @ self.c2w[last, :3, :3]
         return self.left(first, last, turn, 0.75)
@@ -168,8 +170,9 @@ def find_camera(
 
 
 def _fit_rotating(camera: VideoCamera, any_lens: bool) -> VideoCamera:
-    """Return a camera that only rotates, fitted to the tracked points. If `any_lens`, the lens is estimated as well.
-    The result's `moves` is True if rotations fit poorly, so that the fit must not be used."""
+    """Return `camera` with rotations fitted to the tracked points. If rotations fit poorly, the result's `moves` is
+    True and its poses must not be used. If `any_lens`, the lens is estimated as well. The estimate is used only if
+    rotations fit with it and the camera rotates by at least LEAST_TURN_DEG."""
     c2w, moves = _chain_rotations(camera.tracks, camera.lens)
     turned = replace(camera, c2w=c2w, moves=moves)
     if not any_lens:
@@ -181,8 +184,8 @@ def _fit_rotating(camera: VideoCamera, any_lens: bool) -> VideoCamera:
 
 
 def _fit_lens(tracks: Tracks, lens: np.ndarray) -> np.ndarray:
-    """Return `lens` [4] with its focal length replaced by the one for which pure rotations have the smallest
-    residual. `tracks`: the tracked points."""
+    """Return `lens` [4] with the focal length at which pure rotations have the smallest residual. `tracks`: the tracked
+    points."""
     from scipy.optimize import minimize_scalar  # slow to import
 
     apart = min(FAR_APART, len(tracks.frames) - 1)

@@ -19,8 +19,8 @@ from .found import FEWEST_TRACKS, VideoCamera, find_camera
 EVERY = 8
 """The default distance, in frames, between the two keyframes of each pair that is compared."""
 MOVING = 0.25
-"""The smallest step of a pair of keyframes at which its direction of motion is judged, as a fraction of the path's
-longest step."""
+"""The smallest motion for which the direction of motion is judged: the path's step between a pair of keyframes, as a
+fraction of the longest such step of the path."""
 TURN_DEG, TURN_SHARE, DIRECTION_DEG = 1.0, 1 / 3, 30.0
 """The largest accepted errors of a pair of keyframes.
 
@@ -29,21 +29,22 @@ direction error may be DIRECTION_DEG degrees. A camera that does not rotate has 
 error. A camera that moves backwards has a direction error of 180 degrees.
 """
 UNASKED_PARALLAX, UNASKED_SHARE = 0.5, 0.25
-"""The largest accepted parallax of a pair of keyframes between which the path only rotates.
+"""The largest accepted parallax of a pair of keyframes between which the path only rotates. With more parallax, the
+camera counts as moving.
 
-It is UNASKED_PARALLAX pixels of the tracked frames, or the fraction UNASKED_SHARE of the rotation in pixels, whichever
-is larger. The fraction allows for a lens that differs from the path's, because such a lens looks like a small parallax.
+The limit is UNASKED_PARALLAX pixels of the tracked frames, or UNASKED_SHARE times the rotation in pixels if this is
+larger. The rotation in pixels is its angle in radians times the focal length. UNASKED_SHARE allows for a lens that
+differs from the path's, because such a lens looks like a small parallax.
 """
 ALIKE = 3.0
-"""The largest ratio of two residuals at which a pair of keyframes with a fault is ambiguous. Ambiguous pairs are not
-judged.
+"""The threshold for ambiguous pairs of keyframes, which are not judged.
 
-The ratio is the residual of the tracked points under the path's motion, divided by the residual under the measured
-motion.
+A pair with a fault is ambiguous if the path's motion fits the tracked points almost as well as the measured motion. Its
+residual must be at most ALIKE times the residual of the measured motion.
 """
 FOLLOWING = 0.75
-"""The smallest accepted fraction of keyframe pairs without a fault, among the pairs with a measured motion. A video
-with a smaller fraction does not follow its path."""
+"""The smallest fraction of keyframe pairs without a fault at which a video follows its path. Pairs without a measured
+motion are not counted."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,7 @@ class Measurement:
 
     @cached_property
     def judged(self) -> tuple[Pair, ...]:
-        """The pairs for which a motion was found and is not ambiguous (see `Pair.fits_both`)."""
+        """The pairs for which a motion was found, without the ambiguous pairs (see `Pair.fits_both`)."""
         return tuple(pair for pair in self.found if not pair.fits_both)
 
     @property
@@ -163,7 +164,8 @@ class Measurement:
         """The verdict: True if the video follows the path, False if it does not, None if this is undecided.
 
         It is True if following >= FOLLOWING * len(found). It is None if a motion was found for fewer than half of the
-        pairs, or if the ambiguous pairs could change the verdict. These pairs are in `found` but not in `judged`.
+        pairs. It is also None if the ambiguous pairs, which are in `found` but not in `judged`, could change the
+        verdict.
         """
         if 2 * len(self.found) < len(self.pairs):
             return None
@@ -173,10 +175,10 @@ class Measurement:
 
     @cached_property
     def poses(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The frame numbers [m] of the keyframes with a camera, the path's poses, and the measured poses.
+        """Three arrays for the m keyframes with a camera: frame numbers [m], the path's poses, and the measured poses.
 
-        Both arrays of poses are [m, 4, 4]. Each array of poses is relative to its first pose. The measured translations
-        are scaled to the unit of the path by least squares.
+        Each array of poses is [m, 4, 4] and relative to its first pose. The measured translations are scaled to the
+        unit of the path by least squares.
         """
         known = self.camera.registered
         frames = self.camera.tracks.frames[known]
@@ -198,8 +200,8 @@ class Measurement:
 
     @cached_property
     def translation_errors(self) -> np.ndarray:
-        """The TransErr of each of the m frames in `poses`, [m]: the distance in world units between the measured
-        position and the path's."""
+        """The TransErr [m] of each frame in `poses`: the distance in world units between the measured position and the
+        path's."""
         _, asked, found = self.poses
         return np.linalg.norm(asked[:, :3, 3] - found[:, :3, 3], axis=1)
 
@@ -248,8 +250,8 @@ def compare(camera: VideoCamera, path: CameraPath, every: int = EVERY) -> Measur
 
 
 def _pair(camera: VideoCamera, path: CameraPath, first: int, last: int, least: float) -> Pair:
-    """Return the Pair that compares the video and the path between the keyframes `first` and `last`. The direction of
-    motion is judged if the path's step between them is longer than `least`, in world units."""
+    """Return the Pair that compares the video and the path between the keyframes with the indices `first` and `last`.
+    The direction of motion is judged if the path's step between them is longer than `least`, in world units."""
     frames = camera.tracks.frames
     asked = inverse(path.c2w[frames[first]]) @ path.c2w[frames[last]]
     goes = bool(np.linalg.norm(asked[:3, 3]) > least)

@@ -9,23 +9,25 @@ import numpy as np
 from ..errors import require
 
 SHORTER_SIDE = 270
-"""The shorter side, in pixels, of the frames resized for tracking. In this package, pixels of the tracked frames are
-pixels of these resized frames."""
+"""The length in pixels of the shorter side of a frame that was resized for tracking. In this package, "pixels of the
+tracked frames" means pixels of these resized frames."""
 MOST_POINTS, APART = 500, 6
 """MOST_POINTS is the largest number of points tracked at a time, and APART the least distance between them in
 pixels."""
 LOOK = {"winSize": (15, 15), "maxLevel": 4, "criteria": (3, 30, 0.01)}
 FARTHEST_BACK = 0.3
-"""The largest error, in pixels, between a point and its position after tracking forwards and back again."""
+"""The largest accepted distance, in pixels, between a point and its position after tracking forwards and back."""
 
 
 @dataclass(frozen=True)
 class Tracks:
-    """The tracked points of a video.
+    """The n tracked points of a video at k keyframes.
 
-    `points` [k, n, 2] are in pixels of an image of `size` (width, height), NaN where a point is not visible. `frames`
-    [k] are the frame numbers of the keyframes. Pixel centres are at .5, as in the intrinsics. `blown` is the factor, 1
-    or more, by which the frames were enlarged; subpixel errors grow by this factor.
+    frames: [k], the frame numbers of the keyframes.
+    points: [k, n, 2], column and row in pixels of an image of `size`, NaN where a point is not visible. As in the
+    intrinsics, pixel centres are at .5.
+    size: the width and height of the tracked frames in pixels.
+    blown: the factor, 1 or more, by which the frames were enlarged; subpixel errors grow by this factor.
     """
 
     frames: np.ndarray
@@ -44,7 +46,7 @@ def opencv() -> ModuleType:
 
 
 def resize(frame: np.ndarray) -> np.ndarray:
-    """Return a grey frame, uint8 [H, W], resized to a shorter side of SHORTER_SIDE pixels."""
+    """Return a grey frame, uint8 [H, W], resized so that its shorter side has SHORTER_SIDE pixels."""
     cv2 = opencv()
     scale = SHORTER_SIDE / min(frame.shape)
     size = [round(side * scale) for side in frame.shape[::-1]]
@@ -89,8 +91,9 @@ def _corners(picture: np.ndarray, taken: np.ndarray) -> np.ndarray:
 
 
 def _between(frames: Sequence[np.ndarray], began: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Track the points `began` float32 [n, 2] from the first frame to the last. Return the final positions [m, 2] of
-    the points inside the image with a forward-backward error below FARTHEST_BACK, and a mask [n] of these points."""
+    """Track points from the first frame to the last. `began`, float32 [n, 2]: their positions in the first frame.
+    Return the last positions [m, 2] of the points inside the image with a forward-backward error below FARTHEST_BACK,
+    and a mask [n] of these points."""
     cv2 = opencv()
     if not len(began):
         return began, np.zeros(0, bool)

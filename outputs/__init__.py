@@ -18,8 +18,8 @@ PART, LOCK = ".part", ".lock"
 
 
 def part_of(file: Path) -> Path:
-    """Return the path of the temporary file that this process writes before it is renamed to `file`. No other process
-    uses this path. If `file` is a symbolic link, the temporary file is next to the link's target."""
+    """Return the path of a temporary file, which this process writes and then renames to `file`. No other process uses
+    this path. If `file` is a symbolic link, the temporary file is next to the link's target."""
     file = _followed(file)
     return file.with_name(f"{file.name}.{_own_name(os.getpid())}{PART}")
 
@@ -51,9 +51,9 @@ def taken(file: Path, parts: str = "") -> Iterator[None]:
     The lock is a file next to `file`. The operating system releases it if the process dies. Missing folders are
     created, and removed at the end if they are empty.
 
-    Temporary files of runs that have died are deleted. If a run writes several files, `parts` is a glob pattern of
-    their names; the default is the name of `file`. Raises InputError if another run has the lock or the folder cannot
-    be written.
+    Temporary files that dead runs have left in the folder are deleted. `parts`: a glob pattern of the output files to
+    which they belong; by default only `file`. Raises InputError if another run has the lock or the folder cannot be
+    written.
     """
     file = _followed(file)
     made = _make_folders(file.parent)

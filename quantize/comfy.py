@@ -1,5 +1,5 @@
-"""Writing of weights in ComfyUI's quantized formats: the tensors of a weight, and the metadata that names its
-format."""
+"""Writing of weights in ComfyUI's quantized formats. Each weight is stored as several tensors, and the file's metadata
+names the weight's format."""
 
 import json
 from collections.abc import Collection, Iterator
@@ -15,12 +15,12 @@ from ..weights.comfy import METADATA
 from ..weights.scaled import E4M3, INT8, NVFP4
 
 FORMATS = {"fp8": E4M3, "int8": INT8, "nvfp4": NVFP4}
-"""A map from this project's name of a format to ComfyUI's name, for the formats of ComfyUI that can be written."""
+"""The formats of ComfyUI that can be written: a map from this project's names to ComfyUI's names."""
 _ROWS = 1024
 """The number of rows quantized to nvfp4 at a time, a multiple of 128 because block scales come in tiles of 128 rows."""
 _LARGEST = 448 * 6
-"""The largest absolute value in nvfp4 before multiplication by the matrix's scale. It is the largest block scale (448)
-times the largest 4-bit value (6)."""
+"""The largest absolute value that nvfp4 represents before multiplication by the matrix's scale. It is the largest block
+scale (448) times the largest 4-bit value (6)."""
 
 
 class Encoded(NamedTuple):

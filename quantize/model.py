@@ -201,9 +201,9 @@ def _encode(source: Source, name: str, tensor: Tensor, options: QuantizeOptions)
     """Return (the values of a parameter to write, the relative error of quantization). `tensor`: the decoded values, to
     which LoRAs are added first.
 
-    The error is None for an unquantized parameter. By default a scale in nf4 is the largest absolute value of a block.
-    With `options.search`, scales with a smaller error are searched for; the result is used if it reduces the error.
-    Raises CheckpointError for NaN or infinity.
+    The error is None for an unquantized parameter. In nf4 the scale of a block is by default the block's largest
+    absolute value. With `options.search`, scales with a smaller error are also searched for, and the better result is
+    returned. Raises CheckpointError for NaN or infinity.
     """
     changes = source.changes.get(name, ())
     for change in changes:

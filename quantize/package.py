@@ -67,17 +67,17 @@ class QuantizePlan:
 
 def meta_of(file: Path) -> Path:
     """Return the path of the JSON file with the checksums of `file`: quantization_meta.json for model.safetensors, else
-    NAME_meta.json."""
+    NAME_meta.json, where NAME is the file's name without its suffix."""
     return file.with_name(META if file.name == WEIGHTS else f"{file.stem}_meta.json")
 
 
 def plan_quantize(source: str | Path, destination: str | Path, options: QuantizeOptions) -> QuantizePlan:
-    """Check everything about a quantization that file headers show, and return its plan.
+    """Check all conditions of a quantization that can be checked from file headers, and return its plan.
 
     `source` is a model (folder, index, safetensors or torch.save file), a text encoder's file, or a package (a folder
-    with all models for a video). `destination` is a folder that must not exist yet. Raises InputError for options that
-    do not apply to the source, and for a destination that exists. Raises CheckpointError for weights that cannot be
-    used.
+    with all models for a video). `destination` is a folder that must not exist yet. Raises InputError for a missing
+    source, for options that do not apply to the source, and for a destination that exists. Raises CheckpointError for
+    weights that cannot be used.
     """
     source, destination = Path(source).expanduser(), Path(destination).expanduser().absolute()
     if not source.exists():

@@ -52,8 +52,8 @@ class Source:
 
     @property
     def folder_name(self) -> str:
-        """The name of the folder that identifies the model. If the model is in a generic sub-folder such as
-        `transformer`, this is the name of the folder around it."""
+        """The name of the model's folder. If this name is generic, such as `transformer`, it is the name of the folder
+        around it."""
         folder = (self.path if self.path.is_dir() else self.path.parent).absolute()
         return folder.parent.name if folder.name in _PART_FOLDERS else folder.name
 

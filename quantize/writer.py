@@ -153,7 +153,7 @@ def file_bytes(shapes: Shapes, quantized: Collection[str], blocksize: int = 64, 
 
 
 def linear_weights(shapes: Shapes) -> list[str]:
-    """Return the names of the parameters that can be quantized, which are all parameters with two dimensions."""
+    """Return the names of the weights of linear layers, which can be quantized: all parameters with two dimensions."""
     return [name for name, shape in shapes.items() if len(shape) == 2]
 
 
@@ -213,7 +213,7 @@ def bytes_of(tensor: Tensor) -> memoryview:
 
 
 def config_json(config: ModelConfig, guided: bool = False) -> dict:
-    """Return the content of a model's config.json in the official form. `guided`: the model is causal-pretrain."""
+    """Return the content of a model's official config.json. `guided`: whether a causal model is causal-pretrain."""
     causal = GUIDED_CLASS if guided else CAUSAL_CLASS
     sizes = "text_len", "in_dim", "dim", "ffn_dim", "freq_dim", "out_dim", "num_heads", "num_layers", "eps"
     kind = {"_class_name": causal if config.causal else "WanModel", "model_type": "i2v"}

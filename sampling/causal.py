@@ -29,8 +29,8 @@ class FewStepSchedule:
 
     timesteps: the model's integer timestep of each step.
     sigmas: the noise level of each step. x0 = x - sigma * velocity is computed in float64.
-    renoise_sigmas: for each step except the first, the noise level to which x0 is brought by adding noise before the
-    step.
+    renoise_sigmas: for each step except the first, the noise level of its input. The input is the previous step's x0
+    with new noise.
     """
 
     timesteps: tuple[int, ...]
@@ -98,9 +98,9 @@ class GuidedSchedule:
 def few_step_schedule(indices: Sequence[int], shift: float) -> FewStepSchedule:
     """Return the schedule of the steps at `indices` (rising, 0 to 999) of the 1,000-step schedule with this `shift`.
 
-    Timesteps are truncated to integers, so several sigmas may share a timestep. The official code looks up the sigma of
-    a step by its timestep. For x0 it uses the first sigma of the timestep. For adding noise it uses the second one, if
-    there is one. This function does the same. Raises InputError for invalid indices.
+    Timesteps are truncated to integers, so several sigmas may share a timestep. As in the official code, the sigmas of
+    a step are looked up by its timestep. For x0 the step uses the first sigma of the timestep. For adding noise it uses
+    the second sigma, or the first if there is only one. Raises InputError for invalid indices.
     """
     indices = tuple(indices)
     rising = all(low < high for low, high in zip(indices, indices[1:], strict=False))

@@ -39,7 +39,7 @@ class StepNoise:
 
 
 class PathNoise:
-    """A source of noise for a video of known length, `latent_frames` latent frames.
+    """A source of noise for a video with a known number of latent frames, `latent_frames`.
 
     The noise of all latent frames is drawn first, then the noise of the steps in order. ComfyUI's node
     LingBotWorldRollout draws the same noise for the same seed. The other arguments are as in `StepNoise`.

@@ -1,6 +1,6 @@
 """Flow-matching schedules of Wan: shifted sigmas for the solver, and integer timesteps for the model.
 
-A timestep is the float64 sigma times 1000, truncated. The sigma itself is rounded to float32. Both are computed from
+A timestep is the float64 sigma times 1000, truncated. Sigmas are returned as float32. Timesteps are computed anew from
 (steps, shift, solver), because DPM++'s timesteps cannot be computed from float32 sigmas.
 """
 

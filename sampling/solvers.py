@@ -2,8 +2,8 @@
 
 Both predict x0 and integrate over `lambda = log((1 - sigma) / sigma)`. Coefficients are float64 numbers computed on the
 CPU. Tensors keep the shape, device and dtype of `x`. After each model call, `callback(step, x, denoised, sigma)`
-receives the `x` that the model received: the result of step i is the `x` of step i + 1. An exception in the callback
-ends the loop.
+receives the model's input `x` and its x0 `denoised`. The result of step i is the `x` of step i + 1. An exception in the
+callback ends the loop.
 """
 
 import math
@@ -85,8 +85,7 @@ def _levels(sigmas: Tensor) -> list[float]:
 
 
 def _predict(x: Tensor, before: Tensor, current: Tensor, levels: list[float], order: int) -> Tensor:
-    """Return x after the solver's step from the next-to-last to the last of the noise `levels`. `x`: the value before
-    the step.
+    """Return x after a step from the next-to-last to the last of the noise `levels`. `x`: the value before the step.
 
     `current` is x0 at the start of the step, and `before` is x0 one level earlier. `order`, 1 or 2, is the order of the
     step.
@@ -99,12 +98,11 @@ def _predict(x: Tensor, before: Tensor, current: Tensor, levels: list[float], or
 def _correct(
     start: Tensor, before: Tensor, current: Tensor, denoised: Tensor, levels: list[float], order: int
 ) -> Tensor:
-    """Return x at the end of the step that `_predict` computed, corrected with x0 at the end of the step (UniPC's
-    corrector).
+    """Return x at the end of the step that `_predict` computed, corrected by the model's x0 there (UniPC's corrector).
 
-    `start` is x at the start of the step. `before`, `current` and `denoised` are x0 one level earlier, at the start and
-    at the end of the step. `levels` are the noise levels; the step goes from the next-to-last to the last one. `order`,
-    1 or 2, is the order of the step.
+    The step goes from the next-to-last to the last of the noise `levels`. `start` is x at the start of the step.
+    `before` is x0 one level earlier, `current` is x0 at the start of the step, and `denoised` is x0 at its end.
+    `order`, 1 or 2, is the order of the step.
     """
     if order == 1:
         return _move(start, current + 0.5 * (denoised - current), levels[-2], levels[-1])
@@ -120,9 +118,9 @@ def _correct(
 
 
 def _move(x: Tensor, data: Tensor, sigma: float, target: float) -> Tensor:
-    """Return x moved from the noise level `sigma` to the level `target`, if x0 were constantly `data` in between.
+    """Return x moved from the noise level `sigma` to the level `target`, assuming that x0 equals `data` in between.
 
-    For a constant x0 the result is exact. If `target` is 0, the result is a copy of `data`.
+    The result is exact if the assumption is true. If `target` is 0, the result is a copy of `data`.
     """
     if target == 0:
         return data.clone()

@@ -1,6 +1,6 @@
 """The events of a world, such as rain. An event is a named sentence that extends the prompt while the event is active.
 
-Events become active and inactive at set times of the video, or by a key.
+Events start and end at set times of the video, or when the user presses a key.
 """
 
 from __future__ import annotations
@@ -51,10 +51,12 @@ class WorldEvent:
 
 
 def read_events(given: str | Path | Mapping[str, str] | Iterable[Any] | None) -> tuple[WorldEvent, ...]:
-    """Return the events in a JSON file, in a mapping from names to sentences, or in a list of objects.
+    """Return the events in a JSON file, in a mapping from names to sentences, or in a list of objects; None means no
+    events.
 
     An object has `text`, and may have `name` (by default the text), `key`, `start` (or `second`) and `end`. Raises
-    InputError for a file that cannot be read, for an invalid field, and for two events with the same name, key or text.
+    InputError for a file that cannot be read, for an invalid field, and for more than MOST_EVENTS events. Also raises
+    InputError for two events with the same name, key or text, and for a name that is another event's key.
     """
     where = str(given) if isinstance(given, (str, Path)) else "`events`"
     if isinstance(given, (str, Path)):
@@ -109,11 +111,11 @@ class Events:
         return text
 
     def stand(self, prompt: str, *, later: bool = False) -> None:
-        """Split `prompt`, a full prompt, into the base prompt and the active events, and set both.
+        """Set the base prompt and the active events, which are found by splitting `prompt`, a full prompt.
 
-        This is needed after a return to an earlier chunk, and to continue an earlier video. If `later` is True, keep
-        the record of the events that were started by their times, because `prompt` belongs to the current second of the
-        video. Otherwise the events of this record become the active events that have a start time.
+        Call this after a return to an earlier chunk, and to continue an earlier video. The class records which events
+        were started by their times. `later`: whether `prompt` belongs to the current second of the video, so that the
+        record stays valid. Otherwise the active events that have a start time become the new record.
         """
         with self._lock:
             active, base = set(), prompt
@@ -167,10 +169,11 @@ class Events:
 
 
 def check_times(events: Iterable[WorldEvent], chunks: int, seconds: float) -> None:
-    """Check the times of events for a video of `chunks` chunks of `seconds` seconds each.
+    """Check the times of events in a video that no user controls. The video has `chunks` chunks of `seconds` seconds
+    each.
 
-    No user switches events in such a video. Raises InputError if no event has a start, and for an event that is active
-    at the beginning of no chunk.
+    Raises InputError if no event has a start time. Also raises InputError for an event with a start time that is not
+    active at the beginning of any chunk.
     """
     timed = [event for event in events if event.start is not None]
     if not timed:

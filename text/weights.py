@@ -24,7 +24,7 @@ _HF_LAYERS = {
 }
 _HF_ROOTS = {"shared.": "token_embedding.", "embed_tokens.": "token_embedding.", "final_layer_norm.": "norm."}
 _PREFIXES = re.compile(r"^(?:(?:text_encoders?|umt5xxl|transformer|model|module)\.)+")
-"""A pattern for the prefixes of tensor names that checkpoints with several models and wrapper classes add."""
+"""A pattern for prefixes of tensor names, which wrapper classes and checkpoints with several models add."""
 _ROOTS = ("token_embedding.", "blocks.", "norm.")
 EMBEDDING = "token_embedding.weight"
 _NO_WEIGHTS = ("spiece_model", "scaled_fp8")

@@ -20,9 +20,9 @@ CAUSAL = "lingbot_world_fast"
 EXPERTS = ("high_noise_model_bnb_nf4", "low_noise_model")
 """The folders of the two base experts in the trained toy package."""
 PLACES = (CAUSAL, *EXPERTS, "low_noise_model_bnb_nf4")
-"""The folders of models in the trained and in the random toy package."""
+"""The folders of models in both toy packages, the trained one and the random one."""
 TOY = "toy"
-"""The name, without suffix, of the lock file in the folder of a toy package."""
+"""The name of the lock in the folder of a toy package, as an argument of `taken`, which appends a suffix."""
 LARGEST = 2**26
 """The largest size in bytes of a file of a toy package. Every weight file of a real model is larger."""
 

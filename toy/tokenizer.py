@@ -1,5 +1,5 @@
-"""The tokenizer of the toy packages: umt5's format and special tokens with a small vocabulary. Other text becomes
-bytes."""
+"""The tokenizer of the toy packages: umt5's format and special tokens with a small vocabulary. Text outside the
+vocabulary is split into byte tokens."""
 
 import json
 import string

@@ -33,8 +33,8 @@ class Weights:
         return torch.from_numpy(values * np.float32(std * math.sqrt(3)) + np.float32(mean))
 
     def layer(self, name: str, shape: tuple[int, ...], gain: float = 1.0) -> Tensor:
-        """Return a random parameter with this `name` and `shape`: a weight that multiplies the variance of its input by
-        `gain` squared, a bias near 0, or a norm's weight near 1."""
+        """Return a random parameter of this `shape`; its `name` determines its kind. It is a norm's weight near 1, a
+        bias near 0, or a weight that multiplies the variance of its input by `gain` squared."""
         if name.endswith("gamma") or (len(shape) == 1 and name.endswith("weight")):
             return self.uniform(shape, 0.05, mean=1.0)
         if len(shape) == 1:

@@ -19,7 +19,7 @@ MAZE = Path(__file__).with_name("maze")
 `tools/toy/` creates it. docs/quality.md has measurements of the models.
 """
 PACKED = ".xz"
-"""The suffix of the compressed files among the shipped files of the toy package."""
+"""The suffix of the compressed files in MAZE."""
 VAE = "Wan2.1_VAE.pth"
 KEPT = ("time_*", "head.head", "c2ws_*", "text_embedding*", "patch_embedding*")
 """The names of the layers that stay in bf16 in the 4-bit expert: mainly the embeddings of time, text and camera."""
