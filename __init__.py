@@ -40,8 +40,8 @@ _PUBLIC = {
     "open_live": ".headless.live.opening",
     "sample": ".pipeline",
 }
-"""The module that defines each public name. It is imported when one of its names is first used, because ComfyUI imports
-this file without using any of the names."""
+"""The public names, each with the module that defines it. A module is imported at the first use of one of its names,
+because ComfyUI imports this file without using any of the names."""
 
 
 def __getattr__(name: str) -> object:

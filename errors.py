@@ -41,10 +41,10 @@ class DependencyError(LingBotError):
 
 
 def describe_os_error(error: OSError | ValueError) -> str:
-    """Return the message of a file error, followed by a remedy if one is known.
+    """Return a message about a file error, followed by a remedy if one is known.
 
-    The message is the operating system's, or the error's own text if the system has none. NumPy's message for a partial
-    write is replaced by a message about a full disk.
+    The message is the operating system's, or else the error's own text. NumPy's message for a partial write is replaced
+    by a message about a full disk.
     """
     said = str(getattr(error, "strerror", None) or error)
     if " requested and " in said:  # NumPy's message for a partial write has no error number

@@ -19,8 +19,8 @@ FIELDS_DEG = 5.0, 150.0  # the range of plausible horizontal fields of view
 
 
 def warnings(path: CameraPath | PoseFolder, frames: int) -> list[str]:
-    """Return warnings about a camera path for a video of `frames` frames; an empty list if there are none. They concern
-    too few or unused poses, jumps, fast turns, a still camera, and an implausible or changing lens."""
+    """Return warnings about a camera path for a video of `frames` frames; an empty list if there are none. The warnings
+    concern too few or unused poses, jumps, fast turns, a still camera, and an implausible or changing lens."""
     c2w, lens = path.c2w, path.intrinsics
     try:
         used = frame_count(frames, len(c2w))
@@ -96,10 +96,10 @@ def hints(path: CameraPath, frames: int) -> list[str]:
 
 
 def motion(path: CameraPath, frames: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the camera's motion between successive latent frames of a video of `frames` frames.
+    """Return the lengths [f - 1] and rotation angles [f - 1], in degrees, of a camera's steps between latent frames.
 
-    The result is the step lengths [f - 1], of which the longest is 1, and the rotation angles [f - 1] in degrees, for f
-    latent frames. All lengths are 0 if the camera stands still. Raises CameraError for a path with too few poses.
+    f is the number of latent frames in a video of `frames` frames. The longest step has length 1. All lengths are 0 if
+    the camera stands still. Raises CameraError for a path with too few poses.
     """
     return _motion(model_poses(path.c2w, frames))
 

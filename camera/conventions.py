@@ -13,8 +13,8 @@ from .rounding import make_rigid, remove_rounding
 
 @dataclass(frozen=True)
 class Convention:
-    """A matrix convention: whether matrices are camera-to-world (else world-to-camera), have OpenGL axes (else OpenCV),
-    and are written by column (else by row)."""
+    """A matrix convention. `camera_to_world`: whether matrices are camera-to-world, else world-to-camera.
+    `opengl_axes`: whether axes are OpenGL's, else OpenCV's. `by_column`: whether numbers are by column, else by row."""
 
     description: str
     camera_to_world: bool = True
@@ -32,11 +32,11 @@ CONVENTIONS: dict[str, Convention] = {
 
 
 def to_opencv(values: ArrayLike, convention: Convention, name: str, written: np.ndarray | None = None) -> np.ndarray:
-    """Return the matrices of a file as checked camera-to-world poses, float64 [n, 4, 4] in OpenCV axes.
+    """Return the matrices in a file as checked camera-to-world poses, float64 [n, 4, 4] in OpenCV axes.
 
-    `values`: the matrices, [n, 4, 4], [n, 3, 4] or [n, 16], in the given `convention`. `written` [n, k]: the numbers in
-    the file if they are not these matrices but, for example, quaternions and positions. Positions that differ only by
-    the rounding of the file's numbers are made equal.
+    `values`: the matrices in the given `convention`, [n, 4, 4], [n, 3, 4], [n, 12] or [n, 16]; by column only [n, 16].
+    `written` [n, k]: the numbers in the file if they are not matrices but, for example, quaternions and positions.
+    Positions that differ only by the rounding of the file's numbers are made equal.
 
     Raises CameraError, which begins with `name`, for another shape and for matrices that are not rigid transforms.
     """
@@ -57,8 +57,8 @@ def to_opencv(values: ArrayLike, convention: Convention, name: str, written: np.
 
 
 def _are_by_column(matrices: np.ndarray) -> bool:
-    """Return whether matrices [n, 4, 4] are surely by column: their last columns are 0, 0, 0, 1, and their last rows
-    are not."""
+    """Return whether matrices [n, 4, 4] are certainly by column: all last columns are 0, 0, 0, 1, but not all last rows
+    are. Other shapes give False."""
     last = [0, 0, 0, 1]
     if matrices.ndim != 3 or matrices.shape[1:] != (4, 4):
         return False

@@ -12,31 +12,31 @@ from .path import CameraPath
 from .plucker import framewise_relative, latent_poses, longest_step
 
 LONGER = 2.0
-"""The ratio of a path's lengths under two conventions above which the convention with the longer path counts as
-implausible. For example, if its matrices are inverted, a rotation on the spot becomes a large arc around the world's
-origin."""
+"""The largest plausible ratio of a path's lengths under two conventions. Above this ratio, the convention with the
+longer path counts as implausible. For example, inverted matrices turn a rotation on the spot into a large arc around
+the world's origin."""
 PASSING, DECISIVE = 0.5, 0.5
-"""The limits of the plausibility tests of a path, whose scores are from -1 to 1. PASSING: a path with a score above
-this value passes a test. DECISIVE: a test decides between two conventions if their scores differ by more than this
-value."""
+"""The limits of the plausibility tests of a path. Each test gives a score from -1 to 1. PASSING: a score above this
+limit passes the test. DECISIVE: a test decides between two conventions if their scores differ by more than this
+limit."""
 MEETING, TURNED_DEG = 0.1, 10.0
 """The limits for the test whether the cameras' viewing axes meet at one point. MEETING: the largest distance of an axis
 from the point, as a fraction of the distance between the camera and the point. TURNED_DEG: the smallest angle, in
 degrees, by which at least one axis must differ from the first one."""
 ACROSS = 0.3
-"""The largest score for forward motion at which a camera counts as moving across its viewing direction, as in an orbit.
-The forward motion of such a path is no evidence for or against a convention."""
+"""The limit for the absolute forward-motion score of a camera that moves across its viewing direction, as in an orbit.
+Below this limit the forward motion is no evidence for or against a convention."""
 Z_IS_UP = ("transforms", "camera_path")
 """The formats in which the world's z axis points up: Blender's and nerfstudio's."""
 UNITS = {"kitti": "metres", "vipe": "of ViPE's metres"}
 
 
 class _Comparison(NamedTuple):
-    """The comparison of a path under its convention with the path under an alternative convention.
+    """The comparison of a path's plausibility under its own convention and under an alternative one.
 
-    verdict: 1 if the path is less plausible under the alternative, -1 if it is more plausible, 0 if undecided.
-    why: a message with the reason.
-    score: the alternative's plausibility from -1 to 1, plus 2 if the alternative makes the path much shorter.
+    verdict: 1 if the path's own convention is more plausible, -1 if the alternative is, 0 if undecided.
+    why: a message with the reason for the verdict.
+    score: the alternative's plausibility from -1 to 1, plus 2 if the path is much shorter under the alternative.
     """
 
     verdict: int
@@ -54,9 +54,9 @@ class _Score(NamedTuple):
 
 
 def explained(path: CameraPath, frames: int | None = None) -> list[str]:
-    """Return messages about a path that was read from a file: the file's content, the convention and the reason for it,
-    and the scale of a video of `frames` frames (None: the full path). The list is empty for a path without a file
-    (`origin` is None)."""
+    """Return messages about a path that was read from a file; an empty list for a path without a file (`origin` is
+    None). The messages report the file's content, the convention and the reason for it, and the path's scale. `frames`:
+    the length of the video for which the scale is reported (None: the full path)."""
     if path.origin is None:
         return []
     read = f"Read as {path.origin.format}: {len(path)} poses, field of view {path.fov_deg:.1f} degrees."
@@ -109,8 +109,8 @@ def _convention(path: CameraPath) -> str:
 
 
 def _compare_conventions(path: CameraPath) -> dict[str, _Comparison]:
-    """Return comparisons of the path's convention with every other one, by the other one's name. Only every fourth pose
-    is compared."""
+    """Return the comparisons of the path's convention with the other conventions, by the other convention's name.
+    Conventions by column are left out. Only every fourth pose is used."""
     assert path.origin is not None
     read = CONVENTIONS[path.origin.convention]
     c2w = path.c2w[::4]
@@ -124,8 +124,8 @@ def _compare_conventions(path: CameraPath) -> dict[str, _Comparison]:
 
 
 def _compare(read: np.ndarray, other: np.ndarray, name: str, z_up: bool) -> _Comparison:
-    """Compare the poses [f, 4, 4] in a file under two conventions: `read` are the poses under the chosen convention,
-    and `other` under the convention `name`. `z_up`: whether the world's z axis points up."""
+    """Return the comparison of two readings of the poses [f, 4, 4] in a file: `read` under the chosen convention, and
+    `other` under the convention `name`. `z_up`: whether the world's z axis points up."""
     mine, theirs = (_scores(each, z_up) for each in (read, other))
     score = next((each.value for each in theirs.values() if abs(each.value) > PASSING), 0.0)
     lengths = [float(np.linalg.norm(np.diff(each[:, :3, 3], axis=0), axis=1).sum()) for each in (read, other)]
@@ -182,8 +182,8 @@ def _meets(c2w: np.ndarray) -> float:
 
 
 def _scale(path: CameraPath, frames: int) -> list[str]:
-    """Return a list with a message that states the longest step between latent frames in the file's units. This step
-    becomes 1 for the model. The list is empty for a path with too few poses."""
+    """Return a list with a message about a path's scale: the longest step between latent frames, in the file's units,
+    becomes 1 for the model. `frames`: the video's length. A path with too few poses gives an empty list."""
     assert path.origin is not None
     try:
         steps, turns_deg = motion(path, frames)

@@ -145,8 +145,8 @@ class CameraPath:
         """Return the path at the fractional frame numbers `times` [m]. Positions and lens are interpolated linearly,
         rotations by slerp.
 
-        Times outside the path are clamped to its ends. Actions are taken from the last frame at or before each time.
-        The last frame is an exception: it gets the actions of the frame before it.
+        Times outside the path are clamped to its ends. A pose gets the actions of the last frame at or before its time.
+        A time at the path's end is an exception: the pose gets the actions of the second-to-last frame.
         """
         frames = np.arange(len(self))
         times = np.clip(np.asarray(times, dtype=np.float64), 0, frames[-1])
@@ -162,7 +162,8 @@ class CameraPath:
         return self.at(np.linspace(0, len(self) - 1, frames))
 
     def for_video(self, frames: int) -> CameraPath:
-        """Return the full path resampled to the 4n+1 poses that a video of at most `frames` frames uses."""
+        """Return the full path resampled to the length of a video: `frames`, rounded down to 4n+1. The errors are as in
+        `frame_count` and `resampled`."""
         return self.resampled(frame_count(frames))
 
     def eased(self, easing: str) -> CameraPath:

@@ -20,18 +20,18 @@ STILL_ABSOLUTE, STILL_RELATIVE = 1e-12, 1e-9
 
 
 def latent_poses(c2w: np.ndarray, frames: int, chunk: int = 1) -> np.ndarray:
-    """Return the camera-to-world poses [f, 4, 4] of latent frames for a path [n, 4, 4] and a video of `frames` frames.
+    """Return the camera-to-world poses [f, 4, 4] of a video's latent frames on a path `c2w` [n, 4, 4].
 
-    `frame_count` limits the video's length to 4k+1 frames and to the path's length. The result is the first pose and
-    every fourth pose after it. If f must be reduced to a multiple of `chunk`, poses are instead interpolated at even
-    intervals over the same part of the path. Raises CameraError if the path or `frames` is too short.
+    The video has `frames` frames, limited by `frame_count` to 4k+1 and to the path's length. The result is the first
+    pose and every fourth pose after it. If f must be reduced to a multiple of `chunk`, f poses are instead interpolated
+    at even intervals over the same part of the path. Raises CameraError if the path or `frames` is too short.
     """
     times = latent_times(len(c2w), frames, chunk)
     return interpolate(c2w, times) if times.dtype.kind == "f" else c2w[times].copy()
 
 
 def latent_times(n_poses: int, frames: int, chunk: int = 1) -> np.ndarray:
-    """Return the position [f] of each latent frame on a camera path, as (fractional) pose indices.
+    """Return the position [f] of each latent frame of a video on a camera path, as a pose index that may be fractional.
 
     `n_poses`: the length of the path. `frames`: the requested length of the video; see `frame_count`. The positions are
     the integers 0, 4, 8, and so on. If f must be reduced to a multiple of `chunk`, they are float64 instead, evenly
@@ -51,8 +51,7 @@ def framewise_relative(c2w: np.ndarray) -> np.ndarray:
 
 
 def stillness(poses: np.ndarray) -> float:
-    """Return a threshold for poses [n, 4, 4], in world units. A step between two poses up to this length counts as a
-    rounding error."""
+    """Return the length in world units up to which a step between two `poses` [n, 4, 4] counts as a rounding error."""
     return STILL_ABSOLUTE + STILL_RELATIVE * float(np.abs(poses[:, :3, 3]).max())
 
 
@@ -61,9 +60,9 @@ def model_poses(
 ) -> np.ndarray:
     """Return the poses that the model receives for a camera-to-world path [n, 4, 4]: float64 [f, 4, 4].
 
-    Each pose is relative to the one before it. Translations are divided by `scale`. If `scale` is None, they are
-    divided by the length of the longest one, which becomes 1. All translations are 0 if the camera stands still. The
-    other arguments and the errors are as in `camera_embedding`.
+    f is the number of latent frames. Each pose is relative to the pose before it. Translations are divided by `scale`;
+    None means the length of the longest translation. All translations are 0 if the camera stands still. The other
+    arguments and the errors are as in `camera_embedding`.
     """
     return _scale(*_steps(latent_poses(c2w, frames, chunk), before), scale)
 
@@ -71,16 +70,15 @@ def model_poses(
 def continued_poses(
     c2w: ArrayLike, latent_frames: int, *, before: np.ndarray, scale: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return (the poses that the model receives, world poses), both [f, 4, 4], of a camera path [n, 4, 4] that
-    continues a video.
+    """Return the model poses and the world poses, both [f, 4, 4], of a camera path [n, 4, 4] that continues a video.
 
-    The former are as from `model_poses`; the world poses are camera-to-world. The path is moved so that it begins at
-    `before` [4, 4], the pose of the video's last latent frame. f is `latent_frames`, and these frames are spread evenly
-    over the path.
+    Model poses are as from `model_poses`; world poses are camera-to-world. The path is moved so that it begins at
+    `before` [4, 4], the pose of the video's last latent frame. The f = `latent_frames` poses follow `before` at even
+    intervals, up to the path's end.
 
     Translations are divided by `scale`, with which the earlier part of the video was made. A `scale` of 0 means that
     the camera has not moved yet. Then translations are divided by the longest step of this path. Raises CameraError for
-    invalid poses.
+    invalid poses and for a negative `scale`.
     """
     path = check_poses(c2w)
     moved = before @ inverse(path[0]) @ path
@@ -104,11 +102,11 @@ def longest_step(c2w: ArrayLike, *, frames: int, chunk: int = 1) -> float:
 
 
 def _steps(sampled: np.ndarray, before: ArrayLike | None = None) -> tuple[np.ndarray, float]:
-    """Return each pose [f, 4, 4] relative to the one before it, and the length of the longest translation. `before` [4,
-    4]: the pose before the first one.
+    """Return each pose of `sampled` [f, 4, 4] relative to the pose before, and the length of the longest translation.
+    `before` [4, 4]: the pose before the first one.
 
-    The length is returned as 0 if it is no larger than a rounding error. `_scale` then sets all translations to 0,
-    instead of enlarging the rounding error to length 1.
+    If the longest translation is no larger than a rounding error, its length is returned as 0. `_scale` then sets all
+    translations to 0, instead of enlarging the rounding error to length 1.
     """
     start = [] if before is None else [check_poses(as_float64(before, "the pose before")[None], "the pose before")]
     poses = np.concatenate([*start, sampled])
@@ -138,9 +136,9 @@ def pixel_rays(intrinsics: ArrayLike, height: int, width: int) -> np.ndarray:
     """Return the unit ray through the centre of each pixel in camera axes, float64 [3, 64, cells]. `height` and
     `width`: the video's size in pixels.
 
-    The second axis holds the 8x8 pixels of a latent cell by row, the third the cells by row. `intrinsics`, [n, 4] or
-    [4], is in pixels of an 832x480 image; the first row is used. The last result is cached, because all chunks of a
-    video share it. Do not write into the result.
+    The second axis has the 8x8 pixels of a latent cell, row by row. The third axis has the cells, row by row.
+    `intrinsics`, [n, 4] or [4], is in pixels of an 832x480 image; the first row is used. The last result is cached,
+    because all chunks of a video share it. Do not write into the result.
     """
     return _rays(tuple(scaled_intrinsics(check_intrinsics(intrinsics), height, width).tolist()), height, width)
 
@@ -168,17 +166,18 @@ def camera_embedding(
     scale: float | None = None,
     before: ArrayLike | None = None,
 ) -> torch.Tensor:
-    """Return the Pluecker map (ray origin, unit ray direction) of a path in the layout of the latent's 8x8 cells.
+    """Return the Pluecker map (ray origin, unit ray direction) of a path, with the 8x8 pixels of a latent cell as
+    channels.
 
     `c2w` [n, 4, 4] is camera-to-world in OpenCV axes. `intrinsics` [n, 4] or [4] is fx, fy, cx, cy in pixels of an
-    832x480 image; the first row is used. `height` and `width` are the video's in pixels. If there are fewer poses than
-    `frames`, the result is shorter: see `frame_count`. For a causal model pass its `chunk`, usually 3. The number of
-    latent frames is then a multiple of it, and they are spread over the full path.
+    832x480 image; the first row is used. `height` and `width` are the video's size in pixels. If there are fewer poses
+    than `frames`, the result is shorter: see `frame_count`. For a causal model pass its `chunk`, usually 3. The number
+    of latent frames is then a multiple of `chunk`, and the latent frames are spread over the full path.
 
     Translations are divided by `scale`. None uses the path's longest step (`longest_step`), as in the official code.
     For a later part of a path pass the first part's `scale`, so that the speed stays the same. Pass as `before` [4, 4]
-    the pose of the latent frame before this part; without it the first pose is the identity. The longest step of a
-    steered camera is unknown in advance: pass the distance of four frames at full speed as `scale`.
+    the pose of the latent frame before this part; without it the first pose is the identity. If a user steers the
+    camera live, pass the distance of four frames at full speed as `scale`.
 
     Returns float32 [1, 384, f, height/8, width/8], channel = component * 64 + row * 8 + column. Raises CameraError for
     invalid arrays, too few poses or `frames`, a size that is not a multiple of 8, and a `scale` of 0 or less.
@@ -191,11 +190,11 @@ def camera_embedding(
 def pose_embedding(
     poses: np.ndarray, intrinsics: ArrayLike, *, height: int, width: int, flags: np.ndarray | None = None
 ) -> torch.Tensor:
-    """Return the camera input for poses [f, 4, 4] from `model_poses`, for all or some latent frames of a video.
+    """Return the camera input for poses [f, 4, 4] from `model_poses`, of all or some latent frames of a video.
 
-    `intrinsics` [4] or [n, 4] is in pixels of an 832x480 image. `height` and `width` are the video's in pixels. The
-    result is as from `camera_embedding`, or with the `flags` [f, 4] of an action model as from `action_embedding`.
-    Raises CameraError for a size that is not a multiple of 8 and for invalid intrinsics.
+    `intrinsics` [4] or [n, 4] is in pixels of an 832x480 image. `height` and `width` are the video's size in pixels.
+    `flags` [f, 4]: the W, A, S, D flags for an action model. The result is as from `camera_embedding`, or with `flags`
+    as from `action_embedding`. Raises CameraError for a size that is not a multiple of 8 and for invalid intrinsics.
     """
     _check_size(height, width)
     rays = pixel_rays(intrinsics, height, width)
@@ -223,9 +222,9 @@ def action_embedding(
 ) -> torch.Tensor:
     """Return the camera input of an action model: for each pixel a ray direction (3) and W, A, S, D flags (4).
 
-    `actions` [n, 4] has one row per frame, of which every fourth is used. The other arguments are those of
+    `actions` [n, 4] has a row of flags per frame; every fourth row is used. The other arguments are as in
     `camera_embedding`. Returns float32 [1, 448, f, height/8, width/8]. Raises CameraError as `camera_embedding` does,
-    and if there are fewer actions than used frames.
+    and for too few rows of actions.
     """
     _check_size(height, width)
     poses = model_poses(check_poses(c2w), frames)

@@ -80,8 +80,8 @@ def check_intrinsics(intrinsics: ArrayLike, name: str = "intrinsics") -> np.ndar
 
 
 def lens_change(rows: np.ndarray) -> list[str]:
-    """Return a list with a note if a focal length in the lens rows [n, 4] differs by over 0.1 % from the first row;
-    else an empty list."""
+    """Return a list with a note if the lens varies, else an empty list. The lens varies if a focal length in `rows`
+    [n, 4] differs by over 0.1 % from the first row."""
     change = np.abs(rows[:, :2] / rows[0, :2] - 1).max() if rows[0, :2].all() else 0
     return [f"The lens varies by {change:.1%}; the model uses the first frame's only."] if change > 0.001 else []
 

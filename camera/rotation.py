@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 OPENGL_TO_OPENCV = np.diag([1.0, -1.0, -1.0, 1.0])
 """The transform between OpenGL and OpenCV camera axes, in both directions: it reverses the y and z axes."""
 STRAIGHT = 1e-7
-"""The limit for the cosine of a camera's pitch below which the camera counts as looking straight up or down."""
+"""The cosine of the pitch below which a camera counts as looking straight up or down."""
 
 
 def rigid(rotations: np.ndarray, positions: np.ndarray) -> np.ndarray:
@@ -61,8 +61,8 @@ def from_angles(axes: str, degrees: ArrayLike) -> np.ndarray:
 
 
 def to_angles(rotation: np.ndarray) -> tuple[float, float, float]:
-    """Return the degrees about Y, X (-90 to 90) and Z of a rotation [3, 3]. This is the inverse of `from_angles("YXZ",
-    ...)`.
+    """Return the angles in degrees of a rotation [3, 3] about Y, X (-90 to 90) and Z. This function is the inverse of
+    `from_angles("YXZ", ...)`.
 
     The angle about Z is 0 for a camera that looks straight up or down.
     """

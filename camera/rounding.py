@@ -19,9 +19,9 @@ EXACT = 1e-9
 class Rounding:
     """The rounding error of the numbers [n, k] in a file, estimated from their decimal digits or their `dtype`.
 
-    `absolute`: half a unit of the last decimal place. `relative`: the relative error of float16, of float32, or of the
-    number of significant digits. Each is 0 for numbers without that kind of rounding. `decimals`: the number of decimal
-    places, or MOST_DIGITS + 1 if the numbers have more.
+    `absolute`: half a unit of the last decimal place; 0 if the numbers are not rounded to a decimal place. `relative`:
+    the relative error of float16, float32, or a fixed number of significant digits; 0 without such rounding.
+    `decimals`: the number of decimal places, or MOST_DIGITS + 1 if the numbers have more.
     """
 
     def __init__(self, numbers: np.ndarray, dtype: np.dtype | None = None) -> None:

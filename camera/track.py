@@ -19,8 +19,8 @@ class CameraTrack:
 
     poses: [f, 4, 4], the model's input, each relative to the pose before it, with translations divided by `scale`.
     lens: [4], fx, fy, cx, cy in pixels of an 832x480 image.
-    world: [f, 4, 4], the same poses as camera-to-world matrices, unscaled.
-    scale: the length, in world units, of a translation that becomes 1; 0 until the camera moves.
+    world: [f, 4, 4], the same poses as camera-to-world matrices in world units.
+    scale: the length, in world units, by which translations are divided; 0 until the camera moves.
     used: the number of poses at the start of the path that the run uses; 0 without a path.
     given: the number of poses of the whole path; 0 without a path.
     flags: [f, 4], the keys W, A, S, D of an action model; None for other models.

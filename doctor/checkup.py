@@ -27,7 +27,7 @@ it, MIOpen (AMD's library for convolutions) probably uses its slow default kerne
 WRONG = 0.1
 """The relative error above which a kernel's result counts as wrong. Smaller errors come from low precision."""
 MOVED = Size(8192, 0, 16384)
-"""The size of the matrix that is copied to measure a GPU's memory bandwidth: bf16 [8192, 16384]."""
+"""The size of the bf16 matrix [8192, 16384] that is copied to measure the bandwidth of a GPU's memory."""
 BUS = 2**28
 SLOWEST = 1e-3
 """The assumed rate, in TFLOP/s, of an operation for which no kernel passes the accuracy test."""
@@ -35,14 +35,14 @@ SLOWEST = 1e-3
 
 @dataclass(frozen=True)
 class Checkup:
-    """The result of a machine check. An operation is for example linear, attention or convolution.
+    """The result of a machine check.
 
     facts: the facts about the machine, by name.
-    trials: the tests of kernels, by operation.
+    trials: the tests of kernels, by operation, such as linear, attention or convolution.
     rates: the rate of the chosen kernel, by operation.
-    rows: the expected speed of the causal releases, for each setting.
+    rows: the estimated speed of the causal releases, for each setting.
     advice: recommendations for the user.
-    base: the expected speed of the base model.
+    base: the estimated speed of the base model.
     """
 
     facts: dict[str, Any]
@@ -65,7 +65,7 @@ class Checkup:
 
     @property
     def presets(self) -> dict[str, Row]:
-        """The recommended estimate (setting and speed) of each model that fits on the GPU, by the model's name."""
+        """The estimate with the recommended setting for each model that fits on the GPU, by the model's name."""
         found = {model: preset(self.rows, model) for model in dict.fromkeys(row.model for row in self.rows)}
         return {model: row for model, row in found.items() if row is not None}
 
@@ -112,10 +112,10 @@ def check(device: torch.device, folder: Path | None = None) -> Checkup:
 
 
 def _expected(device: torch.device, found: dict[Work, Rate], facts: dict[str, Any]) -> tuple[list[Row], list[Row]]:
-    """Return the expected speed of the causal releases and of the base model.
+    """Return the estimated speed of the causal releases and of the base model.
 
     `found`: the rates measured at the matrix sizes of the 1.3B model. The rates at the sizes of the 14B model are
-    measured here. `facts`: the facts about the machine.
+    measured here; if GPU memory runs out, `found` replaces them. `facts`: the facts about the machine.
     """
     unknown = Rates(SLOWEST, SLOWEST, SLOWEST, SLOWEST, SLOWEST, bandwidth(device), bus(device), facts["memory_total"])
     small = large = _with_rates(unknown, device, found)
@@ -125,8 +125,8 @@ def _expected(device: torch.device, found: dict[Work, Rate], facts: dict[str, An
 
 
 def _with_rates(known: Rates, device: torch.device, found: dict[Work, Rate]) -> Rates:
-    """Return `known`, with the measured rates `found` in place of its own for each operation that was measured.
-    `device`: the GPU, which decides whether the 8-bit rate is that of fp8 or int8."""
+    """Return `known` with the measured rates `found` in place of the known rate of each measured operation. `device`:
+    the GPU, which decides whether fp8 or int8 gives the 8-bit rate."""
 
     def of(default: float, *works: Work) -> float:
         return next((found[work].tflops or default for work in works if work in found and found[work].tflops), default)
@@ -156,8 +156,8 @@ def bus(device: torch.device) -> float:
 
 
 def _sage_replays(device: torch.device) -> str:
-    """Return "yes" if SageAttention works in a CUDA graph. Otherwise return a message that it does not, or why it was
-    not tried. SageAttention 2 launches its kernels on the default stream, so a graph does not contain these kernels."""
+    """Return "yes" if SageAttention works in a CUDA graph, else a message that says why not or why it was not tried. A
+    graph lacks SageAttention 2's kernels, because they are launched on the default stream."""
     if device.type != "cuda" or not any(each.name == SAGE for each in candidates("attention-8bit", card_of(device))):
         return "not used on this card"
     try:

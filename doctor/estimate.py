@@ -16,12 +16,12 @@ VAE_PIXEL = 8.42e6
 """The number of floating-point operations of the VAE for each pixel of a frame. 16 frames of 464x832 take 52 TFLOP."""
 VAE_WIDTH = 96
 ROW_PASSES = 58
-"""The number of times that a transformer block reads or writes an activation [tokens, dim] in 16 bits, apart from
-matrix products and attention. It was measured on an RTX 5090, where these passes take 0.09 s for each chunk."""
+"""The number of 16-bit passes (reads or writes) over an activation [tokens, dim] in a transformer block, apart from
+matrix products and attention. It was measured on an RTX 5090, where the passes take 0.09 s for each chunk."""
 LAUNCHES, LAUNCHES_8_BITS = 16, 33
-"""The number of kernels and memory fills in a transformer block: LAUNCHES with 16-bit matrix products, LAUNCHES_8_BITS
-with comfy-kitchen's 8-bit products and attention. Both were counted by tools/cards/try_kernels.py on an H100 that
-imitated a GPU of compute capability 8.6."""
+"""The number of kernels and memory fills that a transformer block launches. LAUNCHES: with 16-bit matrix products.
+LAUNCHES_8_BITS: with comfy-kitchen's 8-bit products and attention. tools/cards/try_kernels.py counted both on an H100
+that imitated a GPU of compute capability 8.6."""
 LAUNCH, LAUNCH_RECORDED = 9e-6, 1.5e-6
 """The shortest time of a kernel in seconds: LAUNCH if Python launches it, LAUNCH_RECORDED in a CUDA graph."""
 HELD_BY_OTHERS = 1e9
@@ -83,10 +83,9 @@ class Setting(NamedTuple):
 
 
 class Seconds(NamedTuple):
-    """The time of a chunk in seconds, by cause.
+    """The estimated time of a chunk in seconds, by cause.
 
-    products: matrix products.
-    attention: attention.
+    products, attention: the model's matrix products and attention.
     vae: the VAE.
     memory: reading and writing of GPU memory.
     launches: kernel launches.
@@ -112,7 +111,7 @@ class Seconds(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """Where a model's weights and its keys and values are stored. `where`: a description, such as "all on the card".
+    """The placement of a model's weights, keys and values in memory. `where`: a description, such as "all on the card".
     `fetched`: the bytes that each forward copies from host memory; 0 if all data is on the GPU."""
 
     where: str
@@ -142,8 +141,8 @@ PRESETS = (
 """The settings that are compared, from the best quality to the highest speed. The recommended setting for a GPU is the
 first one that fits and is fast enough."""
 BASE_VIDEO = Setting((480, 832), frames=21, window=21, forwards=80)
-"""The setting of a five-second video by the base model: 81 frames in 40 guided steps, each with two forwards. All
-tokens attend to all others."""
+"""The setting of a five-second video by the base model: 81 frames in 40 guided steps with two forwards each. The window
+has all 21 latent frames, because all tokens attend to all others."""
 BASE_WORK = 3.9e9
 """The bytes of GPU memory that a forward of the base model uses besides its weights, for the video BASE_VIDEO."""
 FAST_ENOUGH = 6.0
@@ -151,8 +150,8 @@ FAST_ENOUGH = 6.0
 
 
 def worked_out(config: ModelConfig, setting: Setting, rates: Rates, fetched: int = 0) -> Seconds:
-    """Return the estimated seconds of a chunk for a model with this `config` on a GPU with these `rates`. `setting`:
-    the size of the video and other settings. `fetched`: the bytes that each forward copies from host memory while it
+    """Return the estimated time of a chunk by cause. `config`: the model. `setting`: the size of the video and other
+    settings. `rates`: the rates of the GPU. `fetched`: the bytes that each forward copies from host memory while it
     computes."""
     tokens, keys, blocks = setting.tokens, setting.keys, config.num_layers * setting.forwards
     linear, attention, launches = rates.linear, rates.attention, LAUNCHES
@@ -241,8 +240,8 @@ def rows_of(small: Rates, large: Rates | None = None) -> list[Row]:
 
 
 def base_rows(rates: Rates) -> list[Row]:
-    """Return two estimates for a video by the base model with 4-bit weights: with 16-bit and with 8-bit matrix
-    products. Blocks that do not fit on the GPU are copied from host memory in every forward."""
+    """Return two estimates for BASE_VIDEO by the base model with 4-bit weights: matrix products and attention in 16 and
+    in 8 bits. Blocks that do not fit on the GPU are copied from host memory in every forward."""
     config = MODELS["14B"][1]
     stored = int(FOUR_BIT * sum(math.prod(shape) for shape in config.parameter_shapes().values()))
     room = rates.memory - HELD_BY_OTHERS - BASE_WORK
@@ -257,8 +256,8 @@ def base_rows(rates: Rates) -> list[Row]:
 def preset(rows: list[Row], model: str) -> Row | None:
     """Return the estimate with the recommended setting of `model`, a key of MODELS, or None if no setting fits.
 
-    `rows` are estimates in order of quality, the best first. The recommended setting is the first one that reaches
-    FAST_ENOUGH frames per second. If none does, it is the fastest one.
+    `rows`: the estimates in order of quality, best first. The recommended setting is the first one that reaches
+    FAST_ENOUGH frames per second, or else the fastest one.
     """
     fitting = [row for row in rows if row.model == model and row.fit is not None]
     fast = (row for row in fitting if row.frames_a_second >= FAST_ENOUGH)

@@ -97,7 +97,7 @@ def _gpu_memory(device: torch.device) -> dict[str, Any]:
 
 def _host_memory() -> dict[str, Any]:
     """Return the total and free bytes of host memory and the size of the page file, by name. Without psutil, return
-    only the free bytes."""
+    only the free bytes, or {} if they are unknown."""
     with suppress(ImportError):
         psutil = import_module("psutil")
         memory, swap = psutil.virtual_memory(), psutil.swap_memory()
@@ -142,7 +142,8 @@ def _cache_folder() -> Path:
 
 
 def comfyui_switches() -> list[str] | None:
-    """Return the switches in COMFYUI_ARGUMENTS that are set, as text. Return None outside ComfyUI."""
+    """Return the switches in COMFYUI_ARGUMENTS with which ComfyUI was started, such as "--lowvram True". Return None
+    outside ComfyUI."""
     options = sys.modules.get("comfy.cli_args")
     if options is None:
         return None

@@ -1,9 +1,8 @@
-"""The published rates of common GPUs.
+"""The published rates of common GPUs, and the fractions of these rates that kernels reach.
 
-A kernel reaches a fraction of a GPU's published rate. The fractions come from measurements by other people. On an RTX
-5090, matrix products reach 176 to 229 TFLOP/s in bf16, 375 to 430 in fp8 and 537 to 648 in int8. Exact attention
-reaches 184 TFLOP/s, 8-bit attention 524, and the VAE 173. On Strix Halo a chunk takes 0.8 s, of which attention takes
-44 % and matrix products 38 %.
+The fractions come from measurements by other people. On an RTX 5090, matrix products reach 176 to 229 TFLOP/s in bf16,
+375 to 430 in fp8 and 537 to 648 in int8. Exact attention reaches 184 TFLOP/s, 8-bit attention 524 TFLOP/s and the VAE
+173 TFLOP/s. On Strix Halo a chunk takes 0.8 s: 44 % for attention and 38 % for matrix products.
 """
 
 from typing import NamedTuple
@@ -14,10 +13,10 @@ from .estimate import Rates
 class Shares(NamedTuple):
     """The fractions of a GPU's published rates that kernels reach.
 
-    linear, attention, convolution: fractions of the fp16 rate.
-    int8, fp8: fractions of the int8 and of the fp8 rate.
-    attention_8bit: a fraction of the int8 rate.
-    bandwidth: a fraction of the memory bandwidth.
+    linear, attention, convolution: 16-bit kernels, as fractions of the fp16 rate.
+    int8, fp8: matrix products in int8 and in fp8, as fractions of the int8 and the fp8 rate.
+    attention_8bit: 8-bit attention, as a fraction of the int8 rate.
+    bandwidth: memory traffic, as a fraction of the memory bandwidth.
     """
 
     linear: float = 0.90

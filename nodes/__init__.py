@@ -25,7 +25,7 @@ class LingBotWorldExtension(ComfyExtension):
 
     async def on_load(self) -> None:
         """Register the pack's HTTP routes and write the example image into ComfyUI's input folder. ComfyUI calls this
-        method when its server starts."""
+        method when its server starts. If the pack is installed twice, the second copy does neither."""
         from server import PromptServer
 
         self.modules = () if installed.gives_way() else MODULES

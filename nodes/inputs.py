@@ -14,8 +14,8 @@ from ..options import CHUNKS, FRAMES, KEY_VALUE_MODES
 CATEGORY = "LingBot-World/camera"
 Camera, State = io.Custom("LINGBOT_CAMERA"), io.Custom("LINGBOT_STATE")
 AS_TRAINED, UNSET = "as the model was trained", -1
-"""The input values that select the setting with which the model was trained: AS_TRAINED for the size of a chunk, UNSET
-for the size of a window or sink."""
+"""The input values that select a size with which the model was trained. AS_TRAINED: the trained size of a chunk. UNSET:
+the trained size of an attention window or of an attention sink."""
 
 
 def whole(name: str, bounds: tuple[int, int, int], tooltip: str, **more: Any) -> io.Int.Input:
@@ -57,10 +57,9 @@ def camera_outputs(*more: io.Output) -> list[io.Output]:
 
 
 def frames_input(tooltip: str, default: int = FRAMES, least: int = 5) -> io.Int.Input:
-    """Return an input for a number of video frames with the minimum `least`. The input's step is 4 if `least` is 4n+1,
-    else 1.
+    """Return an input for a number of video frames, at least `least`. The input's step is 4 if `least` is 4n+1, else 1.
 
-    With a step of 4 only values 4n+1 can be set, because the canvas rounds to `least` plus a multiple of the step.
+    The canvas rounds a value to `least` plus a multiple of the step. With a step of 4, a user can only set values 4n+1.
     """
     return whole("frames", (least, default, MOST_FRAMES), tooltip, step=4 if least % 4 == 1 else 1)
 
@@ -94,14 +93,14 @@ def easing_input() -> io.Combo.Input:
 
 
 def latent_frames_input(name: str, tooltip: str) -> io.Int.Input:
-    """Return an input named `name` for the size of a window or a sink in latent frames. The value UNSET selects the
-    model's own size."""
+    """Return an input named `name` for the number of latent frames in an attention window or attention sink. The
+    default, UNSET, selects the number with which the model was trained. `tooltip`: the help text."""
     return whole(name, (UNSET, UNSET, 10_000), tooltip, advanced=True)
 
 
 def chunk_input(tooltip: str, **more: bool) -> io.Combo.Input:
-    """Return an input for the size of a chunk in latent frames. The value AS_TRAINED selects the model's own size.
-    `more`: further options."""
+    """Return an input for the number of latent frames in a chunk. The default, AS_TRAINED, selects the number with
+    which the model was trained. `tooltip`: the help text. `more`: further options of the input."""
     return choice("chunk", [AS_TRAINED, *map(str, CHUNKS)], tooltip, **more)
 
 
@@ -111,6 +110,6 @@ def kv_cache_input(tooltip: str) -> io.Combo.Input:
 
 
 def upload_to(kind: str) -> dict[str, str]:
-    """Return the argument `extra_dict` for a combo input of files. It adds an upload button and lets the user drop
-    files on the node. `kind`: the kind of files, a key of `host.files.uploads.LISTS`."""
+    """Return the argument `extra_dict` of a combo input that lists files. The node then has an upload button and
+    accepts dropped files. `kind`: the kind of files, a key of `host.files.uploads.LISTS`."""
     return {"lingbot_upload": kind}

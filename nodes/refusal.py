@@ -20,12 +20,13 @@ class NamesToCheck(list[str]):
 
 
 def refusal(check: Callable[..., object], *arguments) -> bool | str:
-    """Return True if `check(*arguments)` passes, else the message of its LingBotError or OSError.
+    """Return the result of a node's `validate_inputs`: True if `check(*arguments)` passes, else an error message.
 
-    An argument is None if a linked node supplies its value later. In this case return True without calling `check`.
+    The message is the text of the LingBotError or OSError that `check` raises. If an argument is None, because a linked
+    node supplies its value later, the result is True and `check` is not called.
 
-    ComfyUI repeats a message for each parameter of a node's `validate_inputs`. Most nodes therefore have one parameter
-    there, and read the other inputs from `host.prompt.queue.known_inputs`.
+    ComfyUI repeats the message for each parameter of `validate_inputs`. In most nodes this method therefore has a
+    single parameter, and the other inputs come from `host.prompt.queue.known_inputs`.
     """
     if None in arguments:
         return True
@@ -39,11 +40,11 @@ def refusal(check: Callable[..., object], *arguments) -> bool | str:
 
 
 def fingerprint_of(find: Callable[..., Path | Iterable[Path | None]], *arguments) -> str:
-    """Return the fingerprint of the files that `find(*arguments)` returns, by which ComfyUI notices changed files.
-    Return "" if it is unknown.
+    """Return a fingerprint of the files that `find(*arguments)` returns. If the fingerprint changes, ComfyUI runs the
+    node again.
 
-    It is unknown if a file is missing, which `validate_inputs` reports. It is also unknown if an argument is None,
-    because a linked node supplies the value later.
+    Return "" if a file is missing, which `validate_inputs` reports. Return "" also if an argument is None, because a
+    linked node supplies its value later.
     """
     if None in arguments:
         return ""

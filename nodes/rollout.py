@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 CUSTOM = "custom"
 STEPS = {AS_TRAINED: None, "Fast": FAST_INDICES, "2.0": V2_INDICES}
 THE_RELEASES = 0.0
-"""The value of the input `shift` that selects the shift of the model's release."""
+"""The value of the node's input `shift` that selects the noise schedule's shift in the model's release."""
 
 
 def request(frames: int, chunk: str, window: int, sink: int, **others: Any) -> "RolloutRequest":
     """Return the RolloutRequest for a node's inputs.
 
-    A `chunk` of AS_TRAINED, and a `window` or `sink` of UNSET, become None, which selects the model's own size.
-    `others` are further fields of the request.
+    A `chunk` of AS_TRAINED, and a `window` or `sink` of UNSET, become None. None selects the size with which the model
+    was trained. `others`: further fields of the request, by name.
     """
     from ..pipeline.spec import RolloutRequest
 
@@ -238,8 +238,9 @@ def _joined(indices: tuple[int, ...]) -> str:
 
 
 def _indices(steps: str, custom: str) -> tuple[int, ...] | None:
-    """Return the indices of the denoising steps in the schedule, or None for the model's own. `steps`: the value of the
-    combo input. `custom`: the user's text, used if `steps` is CUSTOM. Raises InputError for an invalid text."""
+    """Return the denoising steps' indices in the 1,000-step noise schedule, or None for the indices of the model's
+    release. `steps`: the choice in the combo input. `custom`: the user's indices, used if `steps` is CUSTOM. Raises
+    InputError for an invalid text."""
     if steps != CUSTOM:
         return STEPS[steps]
     try:

@@ -260,12 +260,12 @@ class LingBotWorldSampler(io.ComfyNode):
 
 
 def _schedule(steps: int, shift: float, solver: SolverName, denoise: float) -> tuple[Tensor, Tensor]:
-    """Return the sigmas [steps + 1] and the integer timesteps [steps] of a schedule. `shift`: the shift of the noise
-    levels. `solver`: the name of the solver, which sets the largest noise level.
+    """Return the sigmas [steps + 1] and the integer timesteps [steps] of a noise schedule. `shift`: the shift of the
+    noise levels. `solver`: the name of the solver, which sets the largest noise level.
 
-    With a `denoise` below 1 the result is the end of a schedule of steps / denoise steps, as in ComfyUI's KSampler and
-    BasicScheduler. Raises InputError for an invalid number. ComfyUI does not check these numbers if a linked node
-    supplies them.
+    If `denoise` is below 1, the result is the last `steps` steps of a longer schedule. The longer schedule has
+    int(steps / denoise) steps, as in ComfyUI's KSampler and BasicScheduler. Raises InputError for an invalid number,
+    because ComfyUI does not check numbers that a linked node supplies.
     """
     from ..sampling import flow_sigmas, flow_timesteps
 

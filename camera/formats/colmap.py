@@ -1,4 +1,4 @@
-"""Reader of camera paths from COLMAP's text and binary files (scene/reconstruction_io_*.cc)."""
+"""Reader and writer of COLMAP's camera files. COLMAP's own code for these files is in scene/reconstruction_io_*.cc."""
 
 import math
 import re
@@ -87,8 +87,8 @@ def model_folder(folder: Path) -> Path:
 
 
 def _other_models(folder: Path) -> tuple[str, ...]:
-    """Return a note for the user if COLMAP made several models, of which only the one in `folder` is read. If COLMAP
-    cannot join parts of a scene, it writes each part as a model into a numbered folder."""
+    """Return a tuple with a note for the user if COLMAP made several models, else an empty tuple. Only the model in
+    `folder` is read. If COLMAP cannot join parts of a scene, it writes each part as a model into a numbered folder."""
     files = [file for name in COLMAP_FILES[:2] for file in folder.parent.glob(f"[0-9]*/{name}")]
     others = sorted({file.parent.name for file in files})
     if not folder.name.isdigit() or len(others) < 2:
@@ -97,9 +97,9 @@ def _other_models(folder: Path) -> tuple[str, ...]:
 
 
 def _read_lens(cameras_file: Path, used: Sequence[str], images_file: Path) -> Lens:
-    """Return a pair: fx, fy, cx, cy of each image, [n, 4], scaled to an image of 832x480 pixels, and notes for the
-    user. `used`: the camera id of each image. `images_file`: the file that error messages name. Raises CameraError for
-    a missing or non-pinhole camera."""
+    """Return the lens fx, fy, cx, cy of each image, [n, 4] in pixels of an 832x480 image, and notes for the user.
+    `used`: the camera id of each image. `images_file`: the file that errors about these ids name. Raises CameraError
+    for a missing or non-pinhole camera."""
     cameras = (_binary_cameras if cameras_file.suffix == ".bin" else _text_cameras)(cameras_file)
     if missing := next((camera for camera in used if camera not in cameras), None):
         raise CameraError(f"{images_file}: taken by camera {missing}, which {cameras_file.name} lacks")
@@ -156,7 +156,8 @@ def _text_images(path: Path) -> list[tuple[str, list[float], list[float], str]]:
 
 
 def _is_points(fields: Sequence[str]) -> bool:
-    """Return whether a line of images.txt lists 2D points: for each its x, its y and the integer id of a 3D point."""
+    """Return whether a line's columns `fields` in images.txt are 2D points, each with x, y and the integer id of a 3D
+    point."""
     if len(fields) % 3:
         return False
     try:
@@ -167,8 +168,8 @@ def _is_points(fields: Sequence[str]) -> bool:
 
 
 def _image(name: str, pose: Sequence[float], camera: str, where: str) -> tuple[str, list[float], list[float], str]:
-    """Return the name, quaternion xyzw, translation and camera id of an image. `pose`: the quaternion wxyz and the
-    translation as in the file. `camera`: the camera id. `where`: the line in errors."""
+    """Return an image's name, quaternion xyzw, translation and camera id. `pose`: quaternion wxyz and translation as in
+    the file. Raises CameraError, which begins with `where`, for a quaternion of invalid length."""
     w, x, y, z, *shift = pose
     length = math.hypot(w, x, y, z)
     if not SHORTEST < length < 1 / SHORTEST:
@@ -211,8 +212,8 @@ def _binary_images(path: Path) -> list[tuple[str, list[float], list[float], str]
 
 
 def _read_numbers(file: IO[bytes], form: str, path: Path) -> tuple:
-    """Read little-endian numbers in the struct format `form` from the binary `file`. Raises CameraError at the end of
-    the file. `path`: the file's name in errors."""
+    """Read little-endian numbers in the struct format `form` from the binary `file`. Raises CameraError, which begins
+    with `path`, if the file ends before the last number."""
     data = file.read(struct.calcsize(f"<{form}"))
     try:
         return struct.unpack(f"<{form}", data)

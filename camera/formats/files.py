@@ -37,9 +37,9 @@ class Format:
     description: a short description for the user.
     suffixes: the suffixes of the format's files.
     read: the function that reads a file, given its path and the Convention of its matrices.
-    convention: the name in CONVENTIONS of the matrices' convention; empty if the user must choose it.
-    fields: the fields of the files, with their use.
-    sized: whether `read` has a third argument, the width and height of the images.
+    convention: the convention of the matrices, a name in CONVENTIONS; empty if the user must choose it.
+    fields: the fields in the format's files, and how the reader uses each field.
+    sized: whether `read` has a third argument, the width and height of the images in pixels.
     """
 
     description: str
@@ -130,11 +130,11 @@ def read_camera(
     convention: a name in CONVENTIONS, which replaces the format's own convention. The format "matrices" requires it
     unless the file states its convention.
     image_size: the width and height in pixels of the images that the focal lengths in a "vipe" file refer to.
-    fov_deg: the horizontal field of view in degrees of a lens that replaces the file's. It is required if the file's
-    lens is unreadable or not a pinhole, or needs a missing `image_size`.
+    fov_deg: the horizontal field of view, in degrees, of a lens that replaces the lens in the file. A value is required
+    if the file's lens is unreadable or not a pinhole, or if `image_size` is missing for a "vipe" file.
 
-    A file without a lens gets 79 degrees, which a note reports. Raises CameraError for a file that is missing, invalid
-    or of an unknown format, and for a missing argument.
+    A file without a lens gets a field of view of 79 degrees, which a note reports. Raises CameraError for a file that
+    is missing, invalid or of an unknown format, and for a missing argument.
     """
     path = Path(path)
     if format is None:
@@ -189,10 +189,9 @@ def _read_as_it_looks(
 
 
 def check_written(target: Path) -> None:
-    """Raise CameraError if `write_camera` cannot write to `target`.
+    """Raise CameraError if `write_camera` does not accept `target`.
 
-    A target without the suffix .json must be a folder or a new name. A new name must not have the suffix of a camera
-    file.
+    The accepted targets are a .json file, an existing folder, and a new name without the suffix of a camera file.
     """
     suffix = target.suffix.lower()
     called = target.is_file() or any(suffix in format.suffixes for format in FORMATS.values())
@@ -206,7 +205,7 @@ def check_written(target: Path) -> None:
 def write_camera(path: CameraPath, target: str | Path) -> None:
     """Write a path as transforms.json if `target` ends in .json, else as a folder with poses.npy and intrinsics.npy.
 
-    Existing files remain if the new ones cannot be written. Raises CameraError for a file name of another format.
+    Existing files are kept if the new files cannot be written. Raises CameraError if `check_written` refuses `target`.
     """
     target = Path(target)
     check_written(target)

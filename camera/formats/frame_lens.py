@@ -1,4 +1,4 @@
-"""The lens that the fields of a frame in a JSON file state, and the size of its images."""
+"""Readers of the lens and the image size that a frame in a JSON file states."""
 
 from collections.abc import Mapping, Sequence
 
@@ -19,14 +19,14 @@ NAMES = {
     "width": ("w", "width", "image_width", "imageWidth"),
     "height": ("h", "height", "image_height", "imageHeight"),
 }
-"""The names in JSON files of the fields of a lens and of its image size, in pixels. The first name of each field is
-nerfstudio's."""
+"""The keys of JSON files for each parameter of a lens and for the size of its images, all in pixels. The first key of
+each parameter is nerfstudio's."""
 SIZES = tuple(zip(NAMES["width"], NAMES["height"], strict=True))
 ANGLES = {"x_fov": np.pi / 180, "camera_angle_x": 1.0, "fov_deg": np.pi / 180, "angle_x": 1.0}
 """The keys under which JSON files store the horizontal field of view, each with the factor that converts its value to
 radians."""
 SAME_LENS = 1.02
-"""The largest ratio between two statements of the same lens value. A larger ratio is a contradiction."""
+"""The largest ratio at which two values for the same lens parameter agree. A larger ratio is a contradiction."""
 
 
 def pixel_lens(frames: Sequence[Mapping], where: str) -> Lens:
@@ -50,8 +50,8 @@ def pixel_lens(frames: Sequence[Mapping], where: str) -> Lens:
 
 
 def refuse_two_lenses(fields: Mapping, where: str) -> None:
-    """Raise CameraError, which begins with `where`, if two of a frame's fields (NAMES, LENSES) state different lenses
-    or image sizes."""
+    """Raise CameraError, which begins with `where`, if a frame's `fields` contradict each other about the lens or the
+    image size. The keys in NAMES and LENSES are compared."""
     lenses = {name: matrix_lens({name: fields[name]}, where) for name in LENSES if fields.get(name) is not None}
     for at, (quantity, names) in enumerate(NAMES.items()):
         stated = [name for name in names if fields.get(name) is not None]
@@ -76,10 +76,10 @@ def _refuse_different(values: Mapping[str, float], quantity: str, where: str) ->
 
 
 def matrix_lens(frame: Mapping, where: str) -> tuple[float, float, float | None, float | None]:
-    """Return fx, fy, cx, cy in pixels from a frame.
+    """Return fx, fy, cx, cy in pixels from a frame. A missing fy equals fx; a missing cx or cy is None.
 
-    They are the frame's fields of these names, or a 3x3 matrix, four numbers or an object under one of LENSES. cx or cy
-    is None if it is missing. Raises CameraError for a missing fx and for other shapes.
+    If the frame has a key in LENSES, its value is a 3x3 matrix, four numbers, or an object with these fields. Otherwise
+    the frame itself has these fields. Raises CameraError for a missing fx and for other shapes.
     """
     name = next((name for name in LENSES if name in frame), None)
     values = frame if name is None else frame[name]

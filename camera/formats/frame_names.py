@@ -72,8 +72,8 @@ def _even_order(columns: np.ndarray) -> np.ndarray | None:
     """Return the order, int [n], of n frames by one of the k numbers in their file names; None if no number is
     suitable.
 
-    A column of the numbers [n, k] is suitable if it rises without gaps in this order, while the columns to the left of
-    it never fall. The first suitable column is used.
+    `columns` [n, k] has the numbers. A column is suitable if its sorted numbers have no gap, and if in this order the
+    columns to its left never fall. The first suitable column is used.
     """
     for at, column in enumerate(columns.T):
         order = np.argsort(column, kind="stable")
@@ -83,7 +83,7 @@ def _even_order(columns: np.ndarray) -> np.ndarray | None:
 
 
 def _columns(names: Sequence[str], pattern: re.Pattern[str]) -> np.ndarray | None:
-    """Return the numbers [n, k] in n names that are otherwise equal. Return None if the names differ in their text.
+    """Return the numbers [n, k] in n names if the text around the numbers is the same in all names, else None.
     `pattern`: a regular expression with one group that matches a number."""
     parts = [pattern.split(name) for name in names]
     if len({tuple(each[::2]) for each in parts}) > 1:

@@ -22,7 +22,7 @@ DISTORTION = ("k1", "k2", "k3", "k4", "k5", "k6", "p1", "p2")
 ANGLES = {"x_fov": np.pi / 180, "camera_angle_x": 1.0, "y_fov": np.pi / 180, "camera_angle_y": 1.0}
 """The fields of transforms.json that state a field of view, each with the factor that converts it to radians."""
 OTHER_NAMES = {other: usual for usual, *others in NAMES.values() for other in others}
-"""The names of fields in other programs' files, each with nerfstudio's name of the field in transforms.json."""
+"""Other programs' keys for a lens and its image size, each with nerfstudio's key for the same value."""
 ACROSS, DOWN = ("x_fov", "fl_x", "camera_angle_x"), ("y_fov", "fl_y", "camera_angle_y")
 """The fields of transforms.json that determine the horizontal (ACROSS) and the vertical (DOWN) focal length, in order
 of preference."""
@@ -62,10 +62,10 @@ LENS_SIDES = np.array([LENS_WIDTH, LENS_HEIGHT, LENS_WIDTH, LENS_HEIGHT])
 
 
 def read_transforms(path: Path, convention: Convention) -> CameraFile:
-    """Read transforms.json of nerfstudio or instant-ngp. `path`: the file or its folder. Matrices are camera-to-world
-    in OpenGL axes by default. `convention`: the format's convention, or another one that the user chose.
+    """Read transforms.json of nerfstudio or instant-ngp. `path`: the file or its folder. `convention`: the format's
+    convention (camera-to-world in OpenGL axes), or another one that the user chose.
 
-    Frames are ordered by file name, or by time if they have no file names. The lens is the same for all frames or
+    Frames are ordered by file name, or by time if a frame has no file name. The lens is the same for all frames or
     differs by frame. Raises CameraError for a missing or invalid file.
     """
     path = path / "transforms.json" if path.is_dir() else path
@@ -88,8 +88,8 @@ def _merge(data: Mapping, frame: Mapping, where: str) -> dict[str, Any]:
     """Return the fields of a frame under nerfstudio's names. Missing fields are taken from `data`, the fields that all
     frames share.
 
-    A focal length or field of view in the frame replaces every one of the same direction (ACROSS or DOWN) in `data`.
-    Raises CameraError, which begins with `where`, for fields that contradict each other.
+    If the frame has a key in ACROSS, no key in ACROSS is taken from `data`; the same rule applies to DOWN. Raises
+    CameraError, which begins with `where`, for fields that contradict each other.
     """
     refuse_two_lenses(data, where)
     refuse_two_lenses(frame, where)
@@ -101,9 +101,10 @@ def _merge(data: Mapping, frame: Mapping, where: str) -> dict[str, Any]:
 
 
 def _by_usual_names(fields: Mapping) -> dict[str, Any]:
-    """Return the fields that are not null, with the lens and the image size also under nerfstudio's names.
+    """Return the fields that are not null, and add the lens and the image size under nerfstudio's keys.
 
-    A 3x3 lens matrix becomes fl_x, fl_y, cx and cy. A field that already has nerfstudio's name takes precedence.
+    A lens under a key in LENSES, such as a 3x3 matrix, becomes fl_x, fl_y, cx, cy. An existing nerfstudio key takes
+    precedence.
     """
     found = {key: value for key, value in fields.items() if value is not None}
     lens = {}
@@ -151,8 +152,8 @@ def _contradiction(frame: Mapping, where: str) -> list[str]:
 
 
 def _focal(frame: Mapping, names: tuple[str, ...], side: float, where: str) -> float | None:
-    """Return the focal length in pixels from the first of the fields `names` that the frame has: a focal length or a
-    field of view. Return None if it has none of them. `side`: the image's width or height in pixels."""
+    """Return the focal length in pixels from the first key in `names` that the frame has: a focal length or a field of
+    view. Return None if the frame has no such key. `side`: the image's width or height in pixels."""
     name = next((name for name in names if name in frame), None)
     if name is None:
         return None
@@ -161,10 +162,10 @@ def _focal(frame: Mapping, names: tuple[str, ...], side: float, where: str) -> f
 
 
 def _image_size(frame: Mapping, where: str) -> tuple[float, float]:
-    """Return the image's width and height in pixels.
+    """Return the width and height of a frame's image in pixels.
 
-    If the frame states no size, return twice cx, cy. If it has no cx and cy either, return 832x480 for a lens that is a
-    field of view. Raises CameraError if the size remains unknown.
+    If the frame states no size, the result is twice cx, cy. If cx or cy is missing too, the result is 832x480 for a
+    lens that is a field of view. Raises CameraError if the size remains unknown.
     """
     if not {"w", "h"} & frame.keys():
         if {"cx", "cy"} <= frame.keys():

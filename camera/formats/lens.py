@@ -12,9 +12,9 @@ from ...fields import Field
 class Model(NamedTuple):
     """A camera model of another program.
 
-    numbers: the number of parameters: focal lengths, then cx, cy, then distortion terms.
+    numbers: the number of parameters, which are focal lengths, then cx, cy, then distortion terms.
     focals: the number of focal lengths.
-    pinhole: whether the model, near the image centre, equals a pinhole with these focal lengths.
+    pinhole: whether the model equals a pinhole with these focal lengths near the image centre.
     """
 
     numbers: int

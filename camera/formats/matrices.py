@@ -22,11 +22,10 @@ DIRECTIONS = {
     "c2w": rf"c2w|{_CAMS}(2|to)world|worldfrom{_CAMS}|worldt{_CAMS}$|twc$",
     "w2c": rf"w2c|world(2|to)({_CAMS}|view)|{_CAMS}fromworld|{_CAMS}tworld|tcw$|^viewmat|^extrinsics?(mat\w*)?$",
 }
-"""Regular expressions that recognise matrix names that state a direction, camera-to-world ("c2w") or world-to-camera
-("w2c").
+"""Regular expressions for matrix names that state a direction, camera-to-world ("c2w") or world-to-camera ("w2c").
 
-The name is first converted to lower case and reduced to letters and digits. The first match counts, so extrinsics_c2w
-is camera-to-world.
+The name is first converted to lower case and reduced to letters and digits. "c2w" is tried first, so extrinsics_c2w is
+camera-to-world.
 """
 
 
@@ -38,8 +37,8 @@ def direction_of(name: str) -> str:
 
 
 def array_direction(name: str) -> str:
-    """Return the direction of an array in an .npz file by its name: `direction_of`, or "c2w" for camera_poses of Pi3
-    and MapAnything."""
+    """Return the direction of an array in an .npz file by its name. The result is as from `direction_of`, but also
+    "c2w" for camera_poses and camera_pose, the names of Pi3 and MapAnything."""
     return direction_of(name) or ("c2w" if name in ("camera_poses", "camera_pose") else "")
 
 
@@ -69,8 +68,7 @@ class Named(NamedTuple):
 
     key: the name.
     matrices: the matrices as in the file.
-    frames: the other fields of each frame. If the file has no list of frames, the only item has the other fields of the
-    file.
+    frames: the other fields of each frame. A file without a list of frames gives one item: the file's other fields.
     """
 
     key: str
@@ -79,11 +77,11 @@ class Named(NamedTuple):
 
 
 def named_matrices(data: Any, path: Path) -> Named | None:
-    """Return the matrices of a JSON file with the name that states their direction, or None if no name does.
+    """Return the matrices in a JSON file with the name that states their direction, or None if no name does.
 
-    `data` is the content of the file `path`. It may be an object with a list of matrices, a list of frames, an object
-    with such a list, or an object with a frame under each name. Raises CameraError, which names `path`, for a gap in
-    the frames' numbers or times.
+    `data`: the content of the file `path`. It is an object with a list of matrices, a list of frames, an object with a
+    list of frames, or an object with frames by name. Raises CameraError, which begins with `path`, for a gap in the
+    frames' numbers or times.
     """
     whole = _flat(data) if isinstance(data, Mapping) else {}
     if key := next(filter(direction_of, whole), None):
@@ -108,11 +106,11 @@ def _are_frames(value: Any) -> bool:
 
 
 def _flat(data: Mapping, all_objects: bool = False) -> dict[str, Any]:
-    """Return the fields of an object. The fields of some inner objects take the place of these objects.
+    """Return the fields of an object, with some inner objects replaced by their own fields. For example, the field c2w
+    of an inner object extrinsics becomes extrinsics_c2w.
 
-    For example, the field c2w of an inner object extrinsics becomes extrinsics_c2w. An inner object is replaced if its
-    name states a direction, camera-to-world or world-to-camera. With `all_objects` it is also replaced if the name of
-    one of its fields states a direction.
+    An inner object is replaced if its name states a direction (see `direction_of`). With `all_objects` it is also
+    replaced if the name of one of its fields states a direction.
     """
     flat: dict[str, Any] = {}
     for key, value in data.items():
@@ -125,8 +123,8 @@ def read_matrices(path: Path, convention: Convention) -> CameraFile:
     """Read the camera path in a JSON file of matrices with the given `convention`.
 
     The file is a list of matrices (4x4, 3x4 or 16 numbers), an object {"matrices": [...], "fps": ...}, or has matrices
-    under a name such as w2c. The lens is optional. It is a 3x3 matrix or consists of Blender's fields in MATRIX_FIELDS.
-    Raises CameraError for a missing or invalid file.
+    under a name such as w2c. The lens is optional: a key in LENSES, Blender's fields in MATRIX_FIELDS, or with named
+    matrices also fx, fy, cx, cy. Raises CameraError for a missing or invalid file.
     """
     data = read_json(path)
     if (not isinstance(data, Mapping) or "matrices" not in data) and (named := named_matrices(data, path)) is not None:

@@ -124,9 +124,9 @@ def _vipe_arrays(path: Path) -> tuple[np.ndarray, np.ndarray]:
 def read_predictions(path: Path, convention: Convention) -> CameraFile:
     """Read the .npz of MegaSaM, VGGT or Depth Anything 3.
 
-    The poses, such as `cam_c2w` [n, 4, 4] or `extrinsic` [n, 3, 4], are in OpenCV axes. `convention` selects the array
-    to read: the camera-to-world or the world-to-camera one. `intrinsic`, [3, 3] or [n, 3, 3], is in pixels of the
-    images in the file. Raises CameraError for a missing or invalid file.
+    The poses, such as `cam_c2w` [n, 4, 4] or `extrinsic` [n, 3, 4], are in OpenCV axes. `convention` decides whether
+    the camera-to-world or the world-to-camera array is read. `intrinsic`, [3, 3] or [n, 3, 3], is in pixels of the
+    images in the file. Raises CameraError for a missing or invalid file and for a missing array.
     """
     direction = "c2w" if convention.camera_to_world else "w2c"
     arrays, shapes = _archive(
@@ -179,11 +179,11 @@ def _sides(shape: tuple[int, ...]) -> tuple[int, int]:
 def _archive(
     path: Path, kind: str, wanted: Callable[[str], bool]
 ) -> tuple[dict[str, np.ndarray], dict[str, tuple[int, ...]]]:
-    """Return two dicts for an .npz file. The first has the arrays for which `wanted(name)` is true, by name. The second
-    has the shapes of the image arrays with names in PICTURES.
+    """Return two dicts for an .npz file, both by array name. The first has the arrays for which `wanted(name)` is true.
+    The second has the shapes of the image arrays with names in PICTURES.
 
-    Raises CameraError if the file cannot be read, if the arrays exceed 512 MiB, or if an array does not contain
-    numbers. `kind`: a description of the expected file for the message.
+    Raises CameraError if the file cannot be read, if the returned arrays exceed 512 MiB in total, or if an array does
+    not contain numbers. `kind`: the expected kind of file, for the message.
     """
     check_file(path, LARGEST_ARCHIVE)
     try:

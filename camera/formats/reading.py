@@ -19,14 +19,14 @@ Lens = tuple[np.ndarray, tuple[str, ...]]
 
 @dataclass(frozen=True)
 class CameraFile:
-    """The content of a camera file; a part that the file lacks is None.
+    """The content of a camera file. `intrinsics`, `fps` and `actions` are None if the file lacks them.
 
     c2w: [n, 4, 4], camera-to-world poses in OpenCV axes.
     intrinsics: [n, 4], the lens as fx, fy, cx, cy in pixels of an 832x480 image.
     fps: frames per second.
     notes: messages for the user about fields that the model cannot use.
     actions: [n, 4], W, A, S, D flags.
-    lens_fault: the reason why the lens is unreadable or not a pinhole; the user must then supply a field of view.
+    lens_fault: empty, or the reason why the lens is not a readable pinhole. The user must then supply a field of view.
     """
 
     c2w: np.ndarray
@@ -37,8 +37,8 @@ class CameraFile:
     lens_fault: str = ""
 
     def with_lens(self, read: Callable[[], Lens]) -> "CameraFile":
-        """Return this content with the lens and the notes that `read()` returns. If `read` raises CameraError, return
-        this content with the message as `lens_fault`."""
+        """Return a copy with the lens from `read()`, and with the notes from `read()` added. If `read` raises
+        CameraError, return a copy with the error message as `lens_fault`."""
         try:
             lens, notes = read()
             return replace(self, intrinsics=check_intrinsics(lens), notes=self.notes + notes)
@@ -47,8 +47,8 @@ class CameraFile:
 
 
 def lens_rows(pixels: np.ndarray | list[list[float]], width: float, height: float, name: str) -> np.ndarray:
-    """Return fx, fy, cx, cy [n, 4] in pixels of an 832x480 image, scaled from `pixels` [n, 4] of a width x height
-    image. Raises CameraError, which begins with `name`, for a side below 1."""
+    """Return the lens fx, fy, cx, cy [n, 4] in pixels of an 832x480 image. `pixels` [n, 4]: the lens in pixels of a
+    `width` x `height` image. Raises CameraError, which begins with `name`, for a width or height below 1."""
     if not (width >= 1 and height >= 1):
         raise CameraError(f"{name}: image size {width}x{height}; give the size that the focal length refers to")
     across, down = LENS_WIDTH / width, LENS_HEIGHT / height

@@ -23,7 +23,7 @@ POSES = (
 )
 """The keys under which a frame of a scan may have its pose, in order of preference."""
 OTHERS_TOO = "transform", "transformMatrix", "pose"
-"""The keys in POSES that do not prove an ARKit file, because other programs use them too, with other camera axes."""
+"""The keys in POSES that other programs use too, with other camera axes. Such a key does not prove an ARKit file."""
 ARKITS_OWN = {
     "imageResolution",
     "trackingState",
@@ -94,7 +94,7 @@ def read_arkit(path: Path, convention: Convention) -> CameraFile:
 
 
 def scan_folder(folder: Path) -> Path | None:
-    """Return the folder in which a scanner's JSON files are, one for each frame: `folder`, or its subfolder
+    """Return the folder that has a scanner's JSON files, one file per frame. It is `folder` or its subfolder
     keyframes/corrected_cameras, keyframes/cameras or cameras. Return None if none has at least two such files."""
     below = (folder, *(folder / name for name in ("keyframes/corrected_cameras", "keyframes/cameras", "cameras")))
     return next((each for each in below if len(_frame_names(each)) > 1), None)
@@ -168,8 +168,8 @@ def _matrix(frame: Mapping, where: str) -> np.ndarray:
 
 
 def _stated_order(frames: list[Mapping]) -> str:
-    """Return the order of the numbers in the frames' pose matrices, "row" or "column". The pose's key or the lens
-    matrix shows it. Return "" if neither does."""
+    """Return the order of the numbers in the frames' pose matrices, "row" or "column"; "" if it is unknown. Polycam's
+    keys (PARTS) mean "row". In other files a 3x3 lens matrix shows the order."""
     if any(PARTS[0] in frame for frame in frames):
         return "row"
     found = next((frame[name] for frame in frames for name in LENSES if name in frame), None)
@@ -182,12 +182,12 @@ def _stated_order(frames: list[Mapping]) -> str:
 
 
 def _by_row(matrices: np.ndarray, order: str) -> tuple[np.ndarray, list[str]]:
-    """Return the poses [n, 4, 4] with their numbers by row, and a list of notes for the user. All poses have the same
-    order of numbers in the file.
+    """Return the poses [n, 4, 4] with their numbers by row, and a list of notes for the user. All `matrices` have the
+    same order of numbers.
 
-    The numbers 0, 0, 0, 1 are the last row of a pose by row, and the last column of a pose by column. If all poses are
-    at the origin, both are 0, 0, 0, 1. Then `order` ("row" or "column") decides, or "column" is assumed with a note if
-    `order` is empty.
+    A matrix by row has the last row 0, 0, 0, 1, and a matrix by column has the last column 0, 0, 0, 1. If all poses are
+    at the origin, both are 0, 0, 0, 1. Then `order` ("row" or "column") decides. If `order` is empty, "column" is
+    assumed, with a note if the two orders differ.
     """
     last_column, last_row = (np.abs(each).max() for each in (matrices[:, :3, 3], matrices[:, 3, :3]))
     if last_row > 0 or last_column > 0:

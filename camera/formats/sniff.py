@@ -26,8 +26,8 @@ KEYS = {
 }
 """JSON keys, each with the name of the format that it identifies."""
 ARRAYS = {"c2w": "megasam", "w2c": "vggt"}
-"""The names of .npz formats, by the direction that the name of an array in the file states: c2w (camera-to-world) or
-w2c."""
+"""The .npz format that an array's name identifies, by the direction in the name: c2w (camera-to-world) or w2c
+(world-to-camera)."""
 COLUMNS = {19: "realestate10k", **dict.fromkeys((12, 16, 13, 17, 4), "kitti"), 8: "tum"}
 FOLDERS = {"transforms.json": "transforms", "cameras.json": "gaussian_splatting"}
 
@@ -144,4 +144,4 @@ _DETECTORS: dict[str, Callable[[Path], str | None]] = {
     ".csv": _text,
     ".tum": _text,
 }
-"""The function that detects a file's format, by the file's suffix. It returns None for an unknown format."""
+"""The functions that detect a file's format, by the file's suffix. Each function returns None for an unknown format."""

@@ -16,16 +16,17 @@ from .reading import read_json
 
 CONVENTION_KEYS = re.compile(r"convention|coord(inate)?s?_?(system|frame)?$|^axes$|_type$|hand", re.IGNORECASE)
 MATRIX_NAME = "matrix_type"
-"""The key under which `stated_texts` returns the name of a file's matrices, such as c2w."""
+"""The key in the result of `stated_texts` for the name of a file's pose matrices, such as c2w."""
 LENS_KEYS = re.compile(r"model|projection|lens|camera_?type|^type$", re.IGNORECASE)
 AXES = {"opencv": r"open_?cv|colmap|\brdf\b", "opengl": r"open_?gl|blender|nerf|arkit|\brub\b"}
 OTHER_AXES = re.compile(r"unity|unreal|left[ _-]?hand|directx|\b(ros|flu|frd|ned|lhs)\b", re.IGNORECASE)
-"""A pattern for texts that state camera axes other than the ones in CONVENTIONS, such as left-handed axes."""
+"""A pattern for texts that state unsupported camera axes, such as left-handed axes or the axes of robots (ROS)."""
 OTHER_LENS = re.compile(r"fish_?eye|equirect|panoram|spherical|omni|ortho", re.IGNORECASE)
 TABLES, HEADER = (".txt", ".csv", ".tum"), 4096
-"""The suffixes of tables of numbers, and the number of first characters in which a header may state a direction."""
+"""TABLES: the suffixes of tables of numbers. HEADER: the number of characters at the start of a table in which a header
+is searched for."""
 NO_HEADER = re.compile(r"^\s*[-\d.]|://")
-"""A pattern for a table's lines of numbers, and for the address of a video."""
+"""A pattern for the lines of a table that are no header: lines of numbers, and a video's address (RealEstate10K)."""
 FIELDS = (
     Field(
         ("camera_convention", "coordinate_system", "extrinsic_type"),
@@ -38,11 +39,11 @@ FIELDS = (
 
 
 def stated_texts(path: Path, names: bool = False) -> dict[str, str]:
-    """Return the texts in a JSON, .npz or text file by key; {} for other formats.
+    """Return the texts in a JSON, .npz or text file that may state its convention or lens, by key; {} for other files.
 
-    The texts of a JSON file are from its header and first frame. `path` is the file, or a folder with transforms.json
-    or cameras.json. Of an .npz file only the texts about the convention are returned, of a text file the direction that
-    its header states. If `names` is true, the name of a JSON file's pose matrices is added under the key MATRIX_NAME.
+    `path`: the file, or a folder with transforms.json or cameras.json. A JSON file gives all texts of its header and
+    first frame. If `names` is true, the key MATRIX_NAME has the name of its pose matrices. An .npz file gives the texts
+    about the convention, and a text file gives the direction in its header. Raises CameraError for invalid JSON.
     """
     file = next((path / name for name in ("transforms.json", "cameras.json") if (path / name).is_file()), path)
     found: dict[str, Any] = {}
@@ -70,8 +71,8 @@ def _is_frames(value: object) -> bool:
 def stated_convention(texts: Mapping[str, str], own: str, where: str) -> str:
     """Return the name of the convention that the file's `texts` state.
 
-    `own` is the convention of the format; empty if the format has none. It supplies the axes or the direction that the
-    texts omit. Return `own` if the convention remains incomplete.
+    `own` is the convention of the format; empty if the format has none. `own` supplies the axes or the direction that
+    the texts omit. If the axes or the direction remain unknown, return an empty string.
 
     Raises CameraError, which begins with `where`, for axes that are not supported and for a stated convention that
     differs from `own`. The user must then choose, because such a text may also describe the axes of the images.

@@ -48,10 +48,10 @@ TUM_FIELDS = (
 )
 W_FIRST = re.compile(r"(?<![a-z])w[\s,]+x[\s,]+y[\s,]+z(?![a-z])")
 FRAME = re.compile(r"^sec|^frame|^(id|idx|index)$")
-"""A pattern for the names of columns that may stand in place of the time: seconds, frame number or index."""
+"""A pattern for the names of columns that replace a missing time column: seconds, frame number or index."""
 UNEVEN = 1.5
-"""The largest ratio between a time step and the median step. If a step is larger, the poses are resampled at constant
-time steps."""
+"""The largest ratio, in either direction, between a time step and the median step. If a step exceeds this ratio, the
+poses are resampled at constant time steps."""
 
 
 def read_realestate10k(path: Path, convention: Convention) -> CameraFile:
@@ -154,8 +154,8 @@ def _at_even_times(c2w: np.ndarray, times: np.ndarray, path: Path) -> tuple[np.n
 
 
 def _rows(path: Path, *columns: int) -> np.ndarray:
-    """Return the numbers [n, k] in a text file. Empty lines, comments and text on the first line are skipped.
-    `columns`: the accepted values of k. Raises CameraError for any other line."""
+    """Return the numbers [n, k] in a text file. `columns`: the accepted values of k. Empty lines, comments and a first
+    line of text are skipped. Raises CameraError for other lines and for no numbers."""
     lines = [(number, split_columns(line)) for number, line in _lines(path)]
     if lines and not is_number(lines[0][1][0]):
         lines = lines[1:]
@@ -176,10 +176,10 @@ W_FIRST_NOTE = Reported(
 
 
 class Columns(NamedTuple):
-    """The columns of a trajectory file.
+    """The layout of a trajectory file.
 
-    total: the number of columns.
-    columns: the indices of time, position x, y, z and quaternion x, y, z, w.
+    total: the number of columns in the file.
+    columns: the indices of the eight used columns: time, position x, y, z and quaternion x, y, z, w.
     """
 
     total: int
@@ -187,11 +187,12 @@ class Columns(NamedTuple):
 
 
 def tum_columns(lines: Sequence[str]) -> Columns | None:
-    """Return the columns of a trajectory according to its header, or None without a header that can be used.
+    """Return the layout of a trajectory file according to its header, or None without a usable header. `lines`: the
+    lines of the file.
 
-    The header is the last line of text before the numbers, with or without a comment sign. It must name all eight
-    columns once. A header that only shows the quaternion order w, x, y, z is also used. The order of the other columns
-    is then TUM's.
+    The header is the last line of text before the numbers, with or without a comment sign. A usable header names each
+    of the eight columns (see `Columns`) once. A header that only states the quaternion order w, x, y, z is also usable;
+    the other columns then have TUM's order.
     """
     header = _header(lines)
     names = _names(header)
@@ -222,11 +223,10 @@ def _names(header: str) -> list[str]:
 
 
 def _strange_header(lines: Sequence[str]) -> str:
-    """Return the header line if it probably names the 8 columns of a trajectory in an unknown way, else an empty
-    string.
+    """Return the trajectory's header line if it probably names the 8 columns in an unknown way, else an empty string.
 
-    Such a line has 8 names. In a comment at least three of them must be known column names, because other comments may
-    also have 8 words.
+    A line of 8 words is taken for such a header. If it is a comment, at least three words must be known column names,
+    because other comments may also have 8 words.
     """
     header = _header(lines)
     names = _names(header)
@@ -245,8 +245,8 @@ def _column_of(name: str) -> str:
 
 
 def split_columns(line: str) -> list[str]:
-    """Return the columns of a line, separated by spaces, semicolons or commas. In a line with semicolons a comma is a
-    decimal point. An empty line gives [""]."""
+    """Return the columns of a line. Spaces, semicolons and commas separate columns, but in a line with semicolons a
+    comma is a decimal point. An empty line gives [""]."""
     return line.replace(",", "." if ";" in line else " ").replace(";", " ").split() or [""]
 
 

@@ -14,9 +14,11 @@ from ..rotation import OPENGL_TO_OPENCV, from_quaternions, from_vectors, rigid, 
 
 
 def spline(knots: np.ndarray, values: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """Return the cubic spline [n, d] at `times` [n] through `values` [k, d] at the times `knots` [k], k > 1.
+    """Return the points [n, d] at `times` [n] on a cubic spline through `values` [k, d] at the times `knots` [k], k >
+    1.
 
-    All `times` are within the knots. Slopes are (v[i+1] - v[i-1]) / (t[i+1] - t[i-1]), one-sided at the ends.
+    All `times` are within the knots. The slopes are (v[i+1] - v[i-1]) / (t[i+1] - t[i-1]), for values v and knots t,
+    and one-sided at the ends.
     """
     from scipy.interpolate import CubicHermiteSpline
 
@@ -27,10 +29,10 @@ def spline(knots: np.ndarray, values: np.ndarray, times: np.ndarray) -> np.ndarr
 
 
 def turn(knots: np.ndarray, rotations: np.ndarray, times: np.ndarray, *, smooth: bool) -> np.ndarray:
-    """Return rotations [n, 3, 3] at `times` [n], interpolated between `rotations` [k, 3, 3] at `knots` [k].
+    """Return rotations [n, 3, 3] at `times` [n], interpolated between keyframes with the given `rotations` [k, 3, 3].
 
-    `knots` are times, at least two. The method is slerp, or squad (Shoemake 1987) if `smooth`. With squad the angular
-    velocity is continuous at the knots.
+    `knots` [k]: the keyframes' times, at least two. The method is squad (Shoemake 1987) if `smooth`, else slerp. With
+    squad the angular velocity is continuous at the knots.
     """
     start = np.clip(np.searchsorted(knots, times, side="right") - 1, 0, len(knots) - 2)
     fraction = (times - knots[start]) / (knots[start + 1] - knots[start])
@@ -91,9 +93,8 @@ def path_from_load3d(
     """Return a path of `frames` frames through a list of ComfyUI's LOAD3D_CAMERA values (y up, looking down -z).
 
     spacing: "even" for keyframes at equal intervals, "distance" for the intervals of `knots_by_distance`.
-    smooth_turns: whether rotations are interpolated by squad instead of slerp.
-    fov_deg: the horizontal field of view in degrees. None takes it from the first camera, or 79 if that camera does not
-    state it.
+    smooth_turns: whether rotations are interpolated by squad; else by slerp.
+    fov_deg: the horizontal field of view in degrees. None: the first camera's, or 79 if the first camera states none.
     fps: the number of frames per second.
 
     The world is rotated so that y points down. Raises CameraError for an empty list, for an unknown `spacing`, and for

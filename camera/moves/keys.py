@@ -55,12 +55,12 @@ def poses_from_keys(script: str, *, step: float = STEP, turn_deg: float = TURN_D
 def path_from_keys(
     script: str, *, fov_deg: float = DEFAULT_FOV_DEG, step: float = STEP, turn_deg: float = TURN_DEG
 ) -> CameraPath:
-    """Return the camera path of a key script such as "w-10,iw-15" with its actions (W, A, S, D flags), one pose per
+    """Return the camera path of a key script such as "w-10,iw-15", with one pose and the W, A, S, D flags for each
     frame.
 
     `fov_deg`: the horizontal field of view in degrees. `step` and `turn_deg` are as in `poses_from_keys`, which returns
-    one pose more than the number of frames. The poses are therefore resampled, as in the official pipeline. Raises
-    CameraError for an invalid script or field of view.
+    one pose more than the number of frames. As in the official pipeline, these poses are resampled to the number of
+    frames. Raises CameraError for an invalid script or field of view.
     """
     actions = actions_from_keys(script)
     poses = poses_from_keys(script, step=step, turn_deg=turn_deg)
@@ -81,8 +81,8 @@ def _part_keys(part: str, script: str) -> list[list[bool]]:
 
 
 def _pitch_deg(turns_deg: np.ndarray) -> np.ndarray:
-    """Return the accumulated pitch in degrees after each of the rotations `turns_deg`. A rotation that would exceed the
-    pitch limit is skipped."""
+    """Return the camera's pitch [n] in degrees after each rotation in `turns_deg` [n], starting at 0. A rotation that
+    would exceed the pitch limit is skipped."""
     pitch_deg, reached = 0.0, []
     for turn_deg in turns_deg:
         if abs(pitch_deg + turn_deg) <= PITCH_LIMIT_DEG:

@@ -31,8 +31,8 @@ Move = Callable[[np.ndarray, float, np.ndarray], np.ndarray]
 class Preset:
     """A preset camera move: its description, the unit of its amount, the default amount, and the function `move`.
 
-    `move(progress, amount, subject)` returns camera-to-world poses [n, 4, 4] for the progress [n] of the move, 0 to 1.
-    `subject` [3]: the point that an orbit or crane keeps in view.
+    `move(progress, amount, subject)` returns the camera-to-world poses [n, 4, 4] at `progress` [n] from 0 to 1.
+    `subject` [3]: the point that the camera keeps in view in an orbit, arc, crane or spiral.
     """
 
     description: str
@@ -42,7 +42,7 @@ class Preset:
 
     @property
     def note(self) -> str:
-        """A note for the user about a move whose amount is in world units; empty for other moves.
+        """A note for the user about a move with an amount in world units; empty for "static" and for moves in degrees.
 
         The note states that at constant speed the amount has no effect, because the model's input is scaled to a
         longest step of 1.
@@ -86,11 +86,11 @@ def preset_path(
 
 
 def shake_path(path: CameraPath, degrees: float, seed: int = 0) -> CameraPath:
-    """Return the path with a random handheld shake of at most `degrees` about each camera axis.
+    """Return the path with a random handheld shake, which rotates the camera by at most `degrees` about each axis.
 
-    `seed` determines the shake. The first frame is unchanged. The path's actions are removed, unless `degrees` is 0.
-    The shake only rotates the camera. It has no translations, because the model's input is scaled to a longest step of
-    1. In a path of small steps this scaling would enlarge them.
+    `seed` determines the shake. The first frame is unchanged. The result has no actions and no origin, unless `degrees`
+    is 0. The shake has no translations: the model's input is scaled to a longest step of 1, which would enlarge them in
+    a path of small steps.
     """
     if degrees == 0:
         return path
@@ -134,8 +134,8 @@ def _crane(sign: float) -> Move:
 
 
 def _spiral(u: np.ndarray, amount: float, subject: np.ndarray) -> np.ndarray:
-    """Return the poses of a spiral around `subject` for the progress `u`: an orbit by `amount` degrees, while the
-    distance halves and the camera rises by a quarter of the distance."""
+    """Return the poses [n, 4, 4] of a spiral around `subject` [3] at the progress `u` [n]. The camera orbits by
+    `amount` degrees, halves its distance, and rises by a quarter of the distance at the start."""
     away = from_angles("Y", -amount * u) @ -subject
     lift = 0.25 * np.linalg.norm(subject) * u[:, None] * np.array([0.0, -1.0, 0.0])
     return _from_first(facing(subject + away * (1 - 0.5 * u[:, None]) + lift, subject))
@@ -147,10 +147,10 @@ def _figure_eight(u: np.ndarray, amount: float, _subject: np.ndarray) -> np.ndar
 
 
 def _from_first(c2w: np.ndarray) -> np.ndarray:
-    """Rotate all cameras so that the first one looks straight ahead, and return the poses [n, 4, 4].
+    """Return the poses with all cameras rotated so that the first one looks straight ahead.
 
     Each camera is rotated in its own axes by the inverse of the first camera's rotation. Positions are unchanged. `c2w`
-    is changed in place.
+    [n, 4, 4] is changed in place.
     """
     c2w[:, :3, :3] = c2w[:, :3, :3] @ c2w[0, :3, :3].T
     return c2w

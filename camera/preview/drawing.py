@@ -58,11 +58,11 @@ def frustum(pose: np.ndarray, lens: np.ndarray, depth: float) -> np.ndarray:
 
 @dataclass(frozen=True)
 class View:
-    """A parallel projection of world points into the rectangle `box` of the image `canvas`. Its scale is chosen so that
-    all `points` [n, 3] are visible.
+    """A parallel projection that draws world points into the rectangle `box` of the image `canvas`. The scale is chosen
+    so that all `points` [n, 3] are visible.
 
-    The rows of `axes` [2, 3] are the world directions that point right and down in the image. `margin` is the free
-    space inside the rectangle's edges, in pixels.
+    The rows of `axes` [2, 3] are the world directions that point right and down in the image. `margin`: the width in
+    pixels of a free border inside the rectangle.
     """
 
     canvas: Image.Image

@@ -16,8 +16,8 @@ from .sheet import Sheet, camera_depth, ground, tick_seconds
 
 
 def received_poses(path: CameraPath, frames: int) -> np.ndarray:
-    """Return the path as the model receives it, as world poses float64 [f, 4, 4]. They accumulate the relative poses
-    from `model_poses`, so the longest step has length 1. `frames`: the length of the video."""
+    """Return the path as the model receives it, as camera-to-world poses float64 [f, 4, 4]. The relative poses from
+    `model_poses` are multiplied up, so the longest step has length 1. `frames`: the length of the video."""
     return np.stack(list(accumulate(model_poses(path.c2w, frames)[1:], np.matmul, initial=np.eye(4))))
 
 

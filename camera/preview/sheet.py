@@ -83,8 +83,8 @@ class Sheet:
         drawing.bars(self.canvas, (left + inset, top + inset / 2, right - inset, bottom - inset), values, most, color)
 
     def view(self, box: Box, axes: np.ndarray, corners: list[np.ndarray]) -> View:
-        """Return a parallel projection onto `axes` [2, 3] (see `drawing.View`) into `box`, a panel's rectangle. All
-        world points in `corners`, a list of arrays [n, 3], are visible in it."""
+        """Return a parallel projection (see `drawing.View`) onto `axes` [2, 3] that draws into a panel's rectangle
+        `box`. `corners`: a list of arrays [n, 3] of world points, which are all visible."""
         return View(self.canvas, box, axes, np.concatenate(corners), 12 * self.unit)
 
     def path(self, view: View, positions: np.ndarray, cameras: list[np.ndarray], fps: float) -> None:

@@ -29,10 +29,10 @@ def _recorded_side(side: str) -> io.Int.Input:
 
 
 def _files_of(file: str) -> list[Path]:
-    """Return all files that may be opened when the camera file `file` is read.
+    """Return the files that may be opened when the camera file `file` is read.
 
-    They are the files of the same suffix in its folder, and the lens file of the program ViPE. Raises InputError for a
-    name that leads out of the input folder and the model packages. Raises CameraError for a missing file.
+    The result is the files in the folder of `file` with the same suffix, and ViPE's lens file if it exists. Raises
+    InputError for a name outside ComfyUI's input folder and `models/lingbot_world`, CameraError for a missing file.
     """
     path = host.resolve(file)
     near = [other for other in path.parent.iterdir() if other.is_file() and other.suffix == path.suffix]
@@ -106,11 +106,10 @@ class LingBotWorldCameraImport(io.ComfyNode):
 
 
 def _read(file, format, convention, fit, start, image_width, image_height, fov_deg) -> tuple[CameraPath, list[str]]:
-    """Return the camera path in a file, without the poses before frame `start`, and notes for the user about unused
-    parts of the file.
+    """Return the camera path in a file from pose `start` on, and notes for the user about unused parts of the file.
 
-    The arguments are the node's inputs. Raises InputError for a name that leads out of the input folder and the model
-    packages. Raises CameraError for a file that is missing, damaged or too short.
+    The arguments are the node's inputs; `fit` sets the fewest poses. Raises InputError for a `file` outside ComfyUI's
+    input folder and `models/lingbot_world`. Raises CameraError for a file that is missing, damaged or too short.
     """
     source = host.resolve(file)
     path, notes = read_camera(
@@ -125,11 +124,10 @@ def _read(file, format, convention, fit, start, image_width, image_height, fov_d
 
 
 def _check(file: str, known: Mapping[str, Any]) -> None:
-    """Raise InputError or CameraError if `file` cannot be read. `known`: the values of the node's other inputs, by
-    name.
+    """Raise InputError or CameraError if the camera file `file` cannot be read.
 
-    If one of these inputs is linked, or has a value that ComfyUI rejects, the check only covers whether the file
-    exists.
+    `known`: the values of the node's other inputs, by name. If one of these inputs is linked, only the existence of the
+    file is checked. The same applies if `format` or `convention` has a value that ComfyUI rejects.
     """
     host.resolve(file)
     names = "format", "convention", "fit", "start", "image_width", "image_height", "fov_deg"
