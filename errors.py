@@ -28,7 +28,8 @@ class TextError(LingBotError):
 
 
 class CameraError(LingBotError):
-    """The error for poses, intrinsics or a script of held camera keys that cannot be used."""
+    """The error for poses, intrinsics or a script of held camera keys that cannot be used. Also the error for the size
+    of a chart, and for a video that cannot be measured."""
 
 
 class InputError(LingBotError):

@@ -83,7 +83,7 @@ class Setting(NamedTuple):
 
 
 class Seconds(NamedTuple):
-    """The estimated time of a chunk in seconds, by cause.
+    """The estimated time of a chunk in seconds, split into its parts.
 
     products, attention: the model's matrix products and attention.
     vae: the VAE.
@@ -150,9 +150,14 @@ FAST_ENOUGH = 6.0
 
 
 def worked_out(config: ModelConfig, setting: Setting, rates: Rates, fetched: int = 0) -> Seconds:
-    """Return the estimated time of a chunk by cause. `config`: the model. `setting`: the size of the video and other
-    settings. `rates`: the rates of the GPU. `fetched`: the bytes that each forward copies from host memory while it
-    computes."""
+    """Return the estimated seconds for a chunk, split into matrix products, attention, the VAE, memory traffic, kernel
+    launches and copies.
+
+    config: the configuration of the model.
+    setting: the size of the video and other settings.
+    rates: the kernel rates of the GPU.
+    fetched: the bytes that each forward copies from host memory. The copies run while the forward computes.
+    """
     tokens, keys, blocks = setting.tokens, setting.keys, config.num_layers * setting.forwards
     linear, attention, launches = rates.linear, rates.attention, LAUNCHES
     if setting.eight_bit:

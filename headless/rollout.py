@@ -86,12 +86,16 @@ def run_rollout(
 
 
 def _write(made: "_Frames", latents: Iterator[Tensor], plan: RolloutPlan, save: Callable[[], None]) -> None:
-    """Write the chunks into the video in the first process. `made`: the decoder of the chunks. `latents`: the latent of
-    each chunk. `save()` writes the saved state, at most once in SECONDS_BETWEEN_STATES.
+    """Write the video of a run chunk by chunk. Only the first process calls this function.
 
-    After an interrupt the last chunk and the end of the file are still written, and further interrupts are delayed
-    until then. If the output is a pipe, no interrupt is delayed, because the process that reads the pipe may have
-    stopped.
+    made: the decoder of the chunks.
+    latents: the latent of each chunk.
+    plan: the plan of the run, with the output.
+    save: a function that writes the saved state. It is called at most once in SECONDS_BETWEEN_STATES seconds.
+
+    After an interrupt the end of the file is still written, and the last finished chunk if a single process decodes.
+    Further interrupts are delayed until then. If the output is a pipe, no interrupt is delayed, because the process
+    that reads the pipe may have stopped.
     """
     saved = time.monotonic()
     further: AbstractContextManager = nullcontext() if plan.target.is_pipe else LaterInterruptsWait()
@@ -133,7 +137,8 @@ class _Frames:
 
     def make(self, latents: Iterator[Tensor], write: Callable[[Tensor], None]) -> None:
         """Decode each chunk of `latents`. In the first process `write(frames)` is called with the chunk's frames, uint8
-        [F, H, W, 3]. After an interrupt, a finished chunk that was not yet written is still written."""
+        [F, H, W, 3]. If a single process decodes, a finished chunk that was not yet written is still written after an
+        interrupt."""
         self._write = write
         self._replay(latents)
         self.progress = self._stages.begin("chunks", "frame", keep=True)

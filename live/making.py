@@ -39,7 +39,8 @@ GIVE_BACK = 64
 Without these releases, a walk of one hour would hold 2.6 GB.
 """
 QUIET = 10.0
-"""The time in seconds without input after which a session with `moving` makes chunks half as often."""
+"""The time without input, in seconds, after which a session makes chunks half as often. Only sessions with `moving`
+make chunks without input (see ChunkMaker)."""
 Deliver = Callable[[Frames], None]
 Tell = Callable[[str, dict[str, Any]], None]
 """A callback tell(kind, facts) for the events of a session. `facts` is a dict with the details below.

@@ -227,16 +227,17 @@ class Session(ChunkMaker):
             self._commands.append(lambda: self._encoded(text, False, cause))
 
     def pause(self) -> None:
-        """Pause the making of chunks in `start` or `run` until `resume` is called.
+        """Stop making chunks in `start` or `run` until `resume` is called.
 
-        A program that iterates over the session pauses by itself.
+        A program that iterates over the session needs no pause, because each chunk is made on request.
         """
         with self._changed:
             self._paused = True
         self._tell("paused", {})
 
     def resume(self) -> None:
-        """End a pause. The call also counts as an input of the user."""
+        """End a pause. The call also restarts the time without input, after which chunks are made half as often (see
+        QUIET in `making`)."""
         self.controls.hear()
         with self._changed:
             if not self._paused:

@@ -22,15 +22,15 @@ from .loras.scale import StatedScale, stated_scale
 
 
 class Change(NamedTuple):
-    """A LoRA's change to one parameter, which is added to it: `scale` * `up` @ `down`, or `scale` * `up` if `down` is
-    None."""
+    """A LoRA's change to one parameter, which is added to it: `scale` * `up` @ `down`. If `down` is None, the change is
+    `scale` * `up`, with an `up` in the parameter's shape."""
 
     scale: float
     up: TensorEntry
     down: TensorEntry | None
 
     def added_to(self, weight: Tensor) -> Tensor:
-        """Return `weight` plus the change, computed in float32 on the weight's device."""
+        """Return `weight`, a float32 tensor, plus the change, as a float32 tensor on the same device."""
         up = self.up.view().to(weight.device, torch.float32).flatten(1 if self.down else 0)
         if self.down is None:
             return weight + self.scale * up.view(weight.shape)
@@ -43,8 +43,12 @@ class Change(NamedTuple):
         return math.prod(self.up.shape if self.down is None else (self.up.shape[0], *self.down.shape[1:]))
 
     def factors(self, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
-        """Return the two factors of the change, `scale` * `up` and `down`, as matrices in `dtype` on a device. Raises
-        CheckpointError for NaN and infinity."""
+        """Return the change of a weight [out, in] as two matrices in `dtype` on a device: `scale` * `up` [out, rank]
+        and `down` [rank, in].
+
+        If the LoRA file has the change as one matrix, return `scale` * `up` [out, in] and None. Raises CheckpointError
+        for NaN and infinity.
+        """
         self.check()
         up = self.scale * self.up.view().to(device, torch.float32).flatten(1)
         return up.to(dtype), None if self.down is None else self.down.view().to(device, dtype).flatten(1)

@@ -44,7 +44,7 @@ median residual of its neighbours.
 CHUNKS = (3, 4, 6, 8, 9, 12, 15, 16, 20, 24)
 """The intervals between seams, in video frames, that the search for seams tries: the possible lengths of a chunk."""
 SAME, MOVES, APART_S = 0.25, 0.1, 1.0
-"""The thresholds of a repeat, which is searched for in thumbnails.
+"""The thresholds for finding frames that repeat earlier frames. Thumbnails of the frames are compared.
 
 A frame repeats an earlier one if their difference is below SAME times the usual difference of consecutive frames. The
 usual difference is the median over one second around the later frame. It must exceed MOVES, in grey levels from 0 to

@@ -13,7 +13,8 @@ from .tracks import opencv
 LONGER_SIDE = 480
 """The largest length, in pixels, of the longer side of a frame. Larger frames are downscaled to it."""
 THUMBNAIL = (32, 18)
-"""The width and height, in pixels, of the thumbnails of frames in which repeats are searched for."""
+"""The width and height, in pixels, of the thumbnails of frames. A comparison of thumbnails finds frames that repeat
+earlier frames."""
 STRIDE = 4
 """The interval, in frames, over which changes of sharpness and colour of tracked content are measured."""
 SEEN = 0.05
@@ -22,14 +23,15 @@ SEEN = 0.05
 
 @dataclass(frozen=True)
 class Figures:
-    """The metrics of each frame of a video. Arrays are [f], for f frames, unless stated otherwise.
+    """The metrics of each frame of a video. Arrays are [f], for f frames, unless stated otherwise. Grey values and
+    colours are 0 to 255.
 
     sharpness: var(Laplacian) / (var(grey) + 1) of the grey values, so that contrast nearly cancels.
     colourfulness: as defined by Hasler and Suesstrunk (2003).
     brightness: the mean grey value.
     hue: the mean of red minus blue.
     change: the mean absolute difference of grey values from the previous frame; 0 for the first.
-    thumbnails: float32 [f, 18, 32], the grey values, 0 to 255.
+    thumbnails: float32 [f, 18, 32], the grey values.
     sharper, livelier: accumulated changes of tracked content since the first frame, as logarithms of the ratios of
     sharpness and of colourfulness. Tracking is by optical flow (Kroeger and others, 2016).
     redder, lighter: the same for red minus blue and for brightness, as differences.
@@ -57,8 +59,9 @@ class Figures:
 
 
 class _Frame(NamedTuple):
-    """A frame with at most LONGER_SIDE pixels on its longer side: `colours` float32 [h, w, 3], and denoised `grey`
-    values float32 [h, w]. `small_colours`, float32, and `small_grey`, uint8, show the frame at half this size."""
+    """A frame with at most LONGER_SIDE pixels on its longer side. `colours`, float32 [h, w, 3], and the denoised `grey`
+    values, float32 [h, w], are 0 to 255. `small_colours`, float32, and `small_grey`, uint8, show the frame at half this
+    size."""
 
     colours: np.ndarray
     grey: np.ndarray
@@ -134,7 +137,8 @@ def _with_previous(frames: Iterable[_Frame]) -> Iterator[tuple[_Frame, _Frame | 
 
 
 def colourfulness(colours: np.ndarray) -> float:
-    """Return the colourfulness of an RGB image, float32 [h, w, 3], as defined by Hasler and Suesstrunk (2003)."""
+    """Return the colourfulness of RGB pixels, float32 [..., 3] from 0 to 255, as defined by Hasler and Suesstrunk
+    (2003). It is 0 for grey pixels."""
     red, green, blue = (colours[..., channel] for channel in range(3))
     one, two = red - green, (red + green) / 2 - blue
     return float(np.hypot(one.std(), two.std()) + 0.3 * np.hypot(one.mean(), two.mean()))

@@ -45,7 +45,7 @@ def as_values(figures: Figures, faults: list[Fault]) -> dict[str, Any]:
 
 def render_drift(figures: Figures, faults: list[Fault], size: tuple[int, int] = (800, 500)) -> Image.Image:
     """Return a chart, RGB, that shows each metric over time and the messages about faults. `size` is width and height
-    in pixels, 400x250 to 4096x4096. Raises CameraError for another size."""
+    in pixels, 400x250 to 4096x4096. Raises CameraError for another size, as all charts do."""
     sheet = Sheet(size)
     sheet.header(f"{len(figures)} frames, {len(figures) / figures.fps:.1f} s", "left to right: the video's time")
     columns = 120  # as many as are distinguishable

@@ -43,8 +43,8 @@ A pair with a fault is ambiguous if the path's motion fits the tracked points al
 residual must be at most ALIKE times the residual of the measured motion.
 """
 FOLLOWING = 0.75
-"""The smallest fraction of keyframe pairs without a fault at which a video follows its path. Pairs without a measured
-motion are not counted."""
+"""The threshold of the verdict `Measurement.follows`. A video follows its path if at least this fraction of its
+keyframe pairs has no fault (see `Pair.fault`). Pairs without a measured motion are not counted."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ def render_measurement(measured: Measurement, size: tuple[int, int] = (800, 500)
     """Return an RGB image of a measurement. It shows the path and the measured camera from above and from the side, and
     charts of the errors. A line of text states whether the video follows the path.
 
-    `size` is width and height in pixels, 400x250 to 4096x4096. Raises CameraError for another size.
+    `size` is width and height in pixels, 400x250 to 4096x4096. Raises CameraError for another size, as all charts do.
     """
     sheet = Sheet(size)
     sheet.header(

@@ -13,19 +13,19 @@ from torch import Tensor
 Pair = tuple[Tensor, Tensor]
 
 MOST_UNREAD_FILLS = 2
-"""The number of times that a cache may be filled and emptied without a read. After that, the cache stays empty for
-good."""
+"""The number of times that a cache may be filled and emptied without a read. After that, the cache is disabled."""
 
 
 class BlockCache:
     """A cache of two tensors for each transformer block, all computed from one source tensor.
 
     When the source changes, the tensors of the new source replace the cached ones. If two sources alternate, cached
-    tensors are replaced before they are read. After MOST_UNREAD_FILLS such cases the cache gives up and stays empty.
+    tensors are replaced before they are read. After MOST_UNREAD_FILLS such cases the cache is disabled: it stays empty.
     """
 
     _source: Tensor | None
-    """A copy of the source tensor, with which the next source's values are compared."""
+    """A copy of the source tensor; None without a source. `attach` compares the values of the next source with this
+    copy."""
     _original: tuple[Callable[[], Tensor | None], int | None]
     """A weak reference to the original source tensor, and its version counter at the time the cache was filled."""
     _blocks: dict[int, Pair]
@@ -59,7 +59,7 @@ class BlockCache:
 
     @property
     def given_up(self) -> bool:
-        """True once the cache has given up and stays empty."""
+        """True once the cache is disabled, so that it stays empty."""
         return self._unread_fills >= MOST_UNREAD_FILLS
 
     @property
@@ -70,7 +70,7 @@ class BlockCache:
     def attach(self, source: Tensor) -> bool:
         """Make `source` the cache's source, and empty the cache if the source's values have changed.
 
-        Return False if the cache has given up and must not be used, else True. If `source` is the same tensor as before
+        Return False if the cache is disabled and must not be used, else True. If `source` is the same tensor as before
         and was not written to, its values are not compared, because a comparison would wait for the GPU.
         """
         original, version = self._original
@@ -102,7 +102,7 @@ class BlockCache:
         return freed
 
     def give_up(self) -> bool:
-        """Free all memory, and stay empty for good.
+        """Disable the cache: free all memory, and stay empty from now on.
 
         Return whether the cache was in use, that is, whether a camera or a prompt had been set as the source.
         """
@@ -121,7 +121,7 @@ class BlockCache:
     def mark_read(self) -> None:
         """Record that a replayed CUDA graph has read the cached tensors, because a replay does not call `get`.
 
-        Otherwise the cache would count the tensors as unread, and give up.
+        Otherwise the cache would count the tensors as unread, and would be disabled.
         """
         self._was_read = True
 
@@ -212,9 +212,9 @@ class CameraCache(BlockCache):
         return super().clear() + self.prompt.clear()
 
     def give_up(self) -> bool:
-        """Free all memory, including the prompt's, and stay empty for good.
+        """Disable this cache and the prompt's: free all memory, and stay empty from now on.
 
-        Return whether a camera had been set as the source of this cache (see `BlockCache.give_up`).
+        Return whether this cache was in use, that is, whether a camera had been set as the source.
         """
         self.prompt.give_up()
         return super().give_up()

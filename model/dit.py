@@ -132,7 +132,7 @@ class LingBotWorldModel(nn.Module):
 
         The arguments are not overwritten. Under torch.compile the camera cache is ignored.
 
-        If memory runs out, the forward empties the camera cache for good and runs again. It raises the error instead if
+        If memory runs out, the forward disables the camera cache and runs again. It raises the error instead if
         the camera cache is missing or empty, if several processes compute the forward, or if the KV cache is not
         `repeatable`.
 

@@ -211,10 +211,11 @@ class Exchange:
 
 
 class Exchanges:
-    """A factory of exchanges of data between processes.
+    """A factory of exchanges of data between processes, which keeps the exchanges out of recorded CUDA graphs.
 
-    Functions that start an exchange or wait for it are passed to the attribute `between`, which calls them at once.
-    During the recording of CUDA graphs it adds them to the replay, between two graphs.
+    `of` returns an Exchange. Its methods `start` and `wait` are passed to the function `between`, which normally calls
+    them at once. While CUDA graphs are recorded (see `recorded_by`), `between` adds them to the replay, between two
+    graphs.
     """
 
     IN_TURNS = 4

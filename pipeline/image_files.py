@@ -180,7 +180,8 @@ def pixels_of(image: Image.Image, head: bytes = b"") -> Picture:
 
 
 def _opaque(image: Image.Image) -> Image.Image:
-    """Return the image without alpha, in a mode (RGB, grey, CMYK or Lab) to which a colour profile can apply."""
+    """Return the image in a mode (RGB, grey, CMYK or Lab) to which a colour profile can apply. Alpha is dropped, not
+    blended; `read_pixels` blends the colours over white later."""
     if image.mode in ("RGB", "L", "CMYK", "LAB"):
         return image
     return image.convert("L" if image.mode == "1" else "RGB")

@@ -38,26 +38,31 @@ class RolloutPlanner:
     device: torch.device
 
     def choose(self, free: Free, whole_video: bool = False) -> RolloutMemory:
-        """Return the most preferred storage choices that fit into the `free` bytes of the GPU and of host memory. The
-        order of preference:
+        """Return the storage choices for weights, keys and values, the VAE and caches: the most preferred ones that fit
+        into memory.
 
-        1. All blocks stay on the GPU, and the VAE decodes without tiles, because tiles leave seams. To make room, the
-        VAE's state may move to host memory between chunks. As far as `kv_cache` allows it, keys and values may be in 8
-        bits or in host memory.
+        free: the free bytes of the GPU and of host memory. All processes share the host memory equally.
+        whole_video: whether the run has no window. If so, the error message suggests one.
+
+        The order of preference:
+
+        1. All blocks stay on the GPU, and the VAE decodes without tiles, because tiles leave seams. The VAE's state may
+        move to host memory between chunks. As far as `kv_cache` allows, keys and values may be in 8 bits or in host
+        memory.
         2. All blocks stay on the GPU, and the VAE decodes in tiles.
         3. As many blocks as fit stay on the GPU, and the rest are streamed.
 
-        If the user chose streaming, all blocks are streamed. With sharded weights, 1 and 2 apply to the shards. The
-        camera cache gets the remaining memory.
+        If the user chose streaming, all blocks are streamed. With sharded weights, only 1 and 2 are tried, for the
+        shards. The rest of the GPU's memory goes to a camera cache, and then to CUDA graphs and decoded weights.
 
         Keys and values go to host memory only if all blocks stay on the GPU or none does, or if the user chose host
-        memory. Unless the user chose host memory, the GPU still holds the keys and values of as many blocks as fit. On
-        the GPU, keys and values have precedence over weights, because keys and values in host memory are pinned. The
-        system may drop the file pages of streamed weights.
+        memory. Unless the user chose host memory, the GPU still holds the keys and values of as many blocks as fit.
 
-        A choice that reads the disk in every forward is returned only if no other one fits. All processes share
-        `free.host` equally. `whole_video`: whether the run has no window, so that the error suggests one. Raises
-        InputError if nothing fits. On a CPU, the user's options are returned without a check.
+        On the GPU, keys and values have precedence over weights. Keys and values in host memory are pinned, but the
+        system may drop the file pages of streamed weights. A choice that reads the disk in every forward is returned
+        only if no other one fits.
+
+        Raises InputError if nothing fits. Without a CUDA GPU, the user's options are returned without a check.
         """
         wishes, processes = self.wishes, self.work.precision.processes
         weights = cache(lambda resident: weight_bytes(self.checkpoint, resident, processes if wishes.shard else 1))

@@ -285,8 +285,13 @@ class World:
                     self._each_kind(lane, chunk, latent)
 
     def _each_kind(self, lane: _Lane, chunk: _Chunk, clean: Tensor) -> None:
-        """Run the three kinds of forward for one prompt: a forward that fills the camera cache, one that reads it, and
-        the clean pass. `lane`: the caches of the prompt. `clean`: a finished latent."""
+        """Run the three kinds of forward for one prompt, so that `_rehearse` can record each as a CUDA graph. The first
+        fills the camera cache, the second reads it, and the third is the clean pass.
+
+        lane: the caches of the prompt.
+        chunk: the inputs of the forwards.
+        clean: a finished latent.
+        """
         if lane.cache is not None:
             lane.cache.clear_source()
         for _ in range(2):

@@ -51,12 +51,14 @@ class WorldEvent:
 
 
 def read_events(given: str | Path | Mapping[str, str] | Iterable[Any] | None) -> tuple[WorldEvent, ...]:
-    """Return the events in a JSON file, in a mapping from names to sentences, or in a list of objects; None means no
-    events.
+    """Return the events in a JSON file, in a mapping from names to sentences, or in a list; None means no events.
 
-    An object has `text`, and may have `name` (by default the text), `key`, `start` (or `second`) and `end`. Raises
-    InputError for a file that cannot be read, for an invalid field, and for more than MOST_EVENTS events. Also raises
-    InputError for two events with the same name, key or text, and for a name that is another event's key.
+    An item of the list is a WorldEvent or an object with the fields of WorldEvent. Only `text` is required, and `name`
+    is by default the text. `start` and `end` are in seconds of the video; `second` is another name of `start`. With an
+    `end` but without a `start`, the event starts at second 0.
+
+    Raises InputError for a file that cannot be read, for an invalid field, and for more than MOST_EVENTS events. Also
+    raises InputError for two events with the same name, key or text, and for a name that is another event's key.
     """
     where = str(given) if isinstance(given, (str, Path)) else "`events`"
     if isinstance(given, (str, Path)):
@@ -89,8 +91,11 @@ class Events:
     """
 
     def __init__(self, events: Iterable[WorldEvent] = (), prompt: str = "") -> None:
-        """Store `events`. `prompt`, a full prompt, is split into the base prompt and the active events (see
-        `stand`)."""
+        """Store the `events`, and find the active ones in `prompt`.
+
+        `prompt` is a full prompt: the base prompt, followed by the sentences of the active events (see `stand`). By
+        default no event is active.
+        """
         self.all = tuple(events)
         self._lock, self._by_time = Lock(), frozenset[str]()
         self.stand(prompt)
@@ -111,7 +116,8 @@ class Events:
         return text
 
     def stand(self, prompt: str, *, later: bool = False) -> None:
-        """Set the base prompt and the active events, which are found by splitting `prompt`, a full prompt.
+        """Set the base prompt and the active events from `prompt`, a full prompt. The sentences of active events end
+        `prompt`, in the order of `events`. The text before them is the base prompt.
 
         Call this after a return to an earlier chunk, and to continue an earlier video. The class records which events
         were started by their times. `later`: whether `prompt` belongs to the current second of the video, so that the

@@ -204,7 +204,8 @@ class Encoder(Network):
         return self._conv("conv1", x)[:, :LATENT_CHANNELS]
 
     def _repeated(self, name: str, x: Tensor) -> int:
-        """Return how many times in a row the tensor x has been passed to the layer `name`."""
+        """Record x as the next input of the layer `name`. Return how many inputs of the layer in a row, including this
+        one, were the same tensor object."""
         last, times = self._seen.get(name, (None, 0))
         self._seen[name] = x, times + 1 if x is last else 1
         return self._seen[name][1]

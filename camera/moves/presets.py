@@ -88,9 +88,11 @@ def preset_path(
 def shake_path(path: CameraPath, degrees: float, seed: int = 0) -> CameraPath:
     """Return the path with a random handheld shake, which rotates the camera by at most `degrees` about each axis.
 
-    `seed` determines the shake. The first frame is unchanged. The result has no actions and no origin, unless `degrees`
-    is 0. The shake has no translations: the model's input is scaled to a longest step of 1, which would enlarge them in
-    a path of small steps.
+    `seed` determines the shake. The first frame is unchanged. Unless `degrees` is 0, the result has no actions (W, A,
+    S, D flags) and no `origin` (the record of the path's file).
+
+    The shake has no translations. The model's input is scaled to a longest step of 1, and in a path of small steps this
+    would enlarge translations.
     """
     if degrees == 0:
         return path

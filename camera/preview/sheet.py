@@ -22,7 +22,7 @@ LINES = 4
 class Sheet:
     """A canvas with a header, panels, and text below them.
 
-    `size`: its width and height in pixels. Raises CameraError below 400x250 or above 4096x4096.
+    `size`: its width and height in pixels. Raises CameraError, as all charts do, below 400x250 or above 4096x4096.
     """
 
     def __init__(self, size: tuple[int, int]) -> None:

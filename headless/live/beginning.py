@@ -58,10 +58,11 @@ def find_beginning(ckpt: str | Path, named: Mapping[str, Any]) -> dict[str, Any]
 
 
 def state_of(path: str | Path | None) -> Path | None:
-    """Return the path of a state file, or None if `path` is None. `path`: a state file, or the folder of a walk.
+    """Return the path of a saved state, or None if `path` is None. `path`: a state file, which is returned unchecked,
+    or the folder of a walk.
 
-    In the folder of a walk with a killed process, the state or the camera path may be missing. Missing files are then
-    written first. Raises InputError for a folder without a complete chunk of a walk, and if a file cannot be written.
+    After a walk's process was killed, the walk's folder may lack the state or the camera path. Both are then written
+    first. Raises InputError if they cannot be written, for instance because the folder has no complete chunk.
     """
     if path is None or not Path(path).is_dir():
         return None if path is None else Path(path)

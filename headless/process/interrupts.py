@@ -73,9 +73,11 @@ def _mark(file: Path) -> tuple[int, int, int] | None:
 
 
 class LaterInterruptsWait:
-    """A context that delays all interrupts after the first one until its end, so that they do not stop the saving of
-    finished chunks. With `hold` the first interrupt is delayed too. The context has an effect only in the main thread,
-    where Python handles signals."""
+    """A context that protects the saving of finished chunks from interrupts: Ctrl-C, SIGTERM and SIGHUP.
+
+    The first interrupt takes effect at once. Further interrupts are delayed until the context ends. With `hold` the
+    first interrupt is delayed too. The context has an effect only in the main thread, where Python handles signals.
+    """
 
     def __init__(self, hold: bool = False) -> None:
         self._holds = hold

@@ -166,7 +166,12 @@ def check_length(file: Path, poses: int, start: int, least: int = FEWEST_POSES) 
 
 
 def chain(paths: list[CameraPath]) -> CameraPath:
-    """Return the camera paths joined one after the other, at the frame rate of the first path."""
+    """Return the camera paths joined one after the other.
+
+    Each path is moved to begin at the last pose of the previous path, and the shared pose occurs once. All poses get
+    the frame rate of the first path, without resampling. Actions remain only if all paths have actions. Raises
+    CameraError if the result has more than MOST_FRAMES poses.
+    """
     return reduce(CameraPath.__add__, [replace(path, fps=paths[0].fps) for path in paths])
 
 

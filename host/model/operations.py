@@ -94,8 +94,11 @@ class Linear(comfy.ops.manual_cast.Linear):
 
     @contextmanager
     def prepared(self, reference: Tensor) -> Iterator[Layer]:
-        """Yield this layer as a function of an input [..., in], for use in a `with` statement. All calls share one
-        decoded weight."""
+        """Yield a function that applies this layer to inputs [..., in], for use in a `with` statement.
+
+        `reference` is a tensor with the device and dtype of the inputs. The weight is decoded or quantized to 8 bits
+        once, for all calls.
+        """
         if self.computes_in_8_bits:
             decode = partial(in_8_bits, dtype=DTYPES[self.arithmetic])
             with weight_and_bias(self, reference, decode) as (weight, bias):

@@ -49,10 +49,11 @@ parts.
 """
 
 FRAMES_BYTES = 2**28
-"""The largest result of `frames_bytes` with which a causal model may use `attend_to_frames`.
+"""The limit, in bytes, for the intermediate results of `attend_to_frames` (see `frames_bytes`). Above it, a causal
+model does not use this function.
 
-The model uses the function until the attention window is full, so that all chunks run the same kernels. A CUDA graph
-can then replay the kernels. Larger chunks gain less from a graph, because their kernels take longer than the launches.
+The function lets all chunks run the same kernels even before the attention window is full, so that a CUDA graph can
+replay these kernels. Larger chunks gain less from a graph, because their kernels take longer than the launches.
 """
 
 HOPPER = 132

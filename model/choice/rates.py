@@ -52,7 +52,7 @@ class Rate(NamedTuple):
 def rates(device: torch.device, sizes: dict[Work, Size] = SIZES) -> dict[Work, Rate]:
     """Return the Rate (kernel and speed) of each operation in `sizes` on a GPU.
 
-    Operations for which no kernel in the table supports the GPU are left out.
+    Operations for which no kernel in `table.TABLE` supports the GPU are left out.
     """
     return {work: rate(work, device, size) for work, size in sizes.items() if candidates(work, card_of(device))}
 

@@ -143,7 +143,7 @@ BY_ORDER: dict[Work, Callable[[Card], bool]] = {
     "convolution": _majors(HOPPER),
     "norms": _any,
 }
-"""The GPUs on which the first accurate kernel in the table is chosen without timing, by operation.
+"""The GPUs on which the first accurate kernel in TABLE is chosen without timing, by operation.
 
 A value is a function that returns True for such a GPU. Either the table's order was measured on these GPUs, or timing
 would take longer than the best choice saves. In all other cases the fastest accurate kernel is chosen.

@@ -1,4 +1,4 @@
-"""Tests of the kernels in the table on the user's GPU: the accuracy and the speed of each.
+"""Tests of the kernels in `table.TABLE` on the user's GPU: the accuracy and the speed of each.
 
 The modules with kernels register the test of each operation in `KINDS`, and each kernel's function with `attempt`.
 """
@@ -100,17 +100,18 @@ def attempt(work: Work, name: str) -> Callable[[F], F]:
 def chosen(work: Work, device: torch.device, size: Size) -> str | None:
     """Return the name of the kernel to use for an operation on a device, at a size.
 
-    The choice is the first kernel in the table that passes the accuracy test if `by_order` returns True for the GPU.
-    Otherwise the choice is the fastest kernel that passes. The result is None if no kernel passes. The first call tests
-    the kernels or reads stored results; later calls return the same name until `forget` is called.
+    The choice is the first kernel in `table.TABLE` that passes the accuracy test if `by_order` returns True for the
+    GPU. Otherwise the choice is the fastest kernel that passes. The result is None if no kernel passes. The first call
+    tests the kernels or reads stored results; later calls return the same name until `forget` is called.
     """
     return _chosen(work, card_of(device), device, size)
 
 
 def trials(work: Work, device: torch.device, size: Size) -> tuple[Trial, ...]:
-    """Return the test results of all kernels that the table allows for an operation on a device, at a size.
+    """Return the test results of all kernels for an operation on a device, at a size. `table.candidates` lists these
+    kernels.
 
-    Stored results are used if there are any; otherwise the kernels are tested now.
+    Stored results are used if no kernel lacks one; otherwise the kernels are tested now.
     """
     return _trials(work, card_of(device), device, size)
 
@@ -251,7 +252,7 @@ def wait(device: torch.device) -> None:
 
 
 def by_order(work: Work, card: Card) -> bool:
-    """Return whether a GPU uses the first kernel in the table that passes the accuracy test, without timing any."""
+    """Return whether a GPU uses the first kernel in `table.TABLE` that passes the accuracy test, without timing any."""
     return BY_ORDER.get(work, lambda _card: False)(card)
 
 

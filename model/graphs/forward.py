@@ -240,10 +240,11 @@ def _kind(given: ForwardInputs, history: KeyValueCache) -> Hashable:
 
 @contextmanager
 def _prompt_of(cache: CameraCache | None, context: Tensor) -> Iterator[None]:
-    """Replace the embedded prompt of the cache by `context` inside a `with` block.
+    """Let the cached keys and values of the prompt be used for `context` inside a `with` block.
 
-    Blocks use the cached keys and values of the prompt only for the embedded prompt of the cache. If the cache is None
-    or has no embedded prompt, nothing happens.
+    `context` is the graphs' own copy of the embedded prompt. Blocks use the cached keys and values only for the tensor
+    object `cache.prompt.embedded`, so `context` replaces this tensor until the block ends. If the cache is None or has
+    no embedded prompt, nothing happens.
     """
     if cache is None or cache.prompt.embedded is None:
         yield

@@ -222,12 +222,13 @@ class KeyValueCache:
     def extend(
         self, block: int, queries: Tensor | Unrotated | None, keys: Tensor | Unrotated, values: Tensor
     ) -> tuple[Any, Any, Any]:
-        """Add the current chunk's keys and values to the window; return queries, keys and values for a block's
-        attention.
+        """Add the current chunk's keys and values to a block's window, and return queries, keys and values for the
+        block's attention.
 
         The arguments are the current chunk's, [chunk tokens, dim] each. The returned keys and values also contain the
         earlier frames in the window. If the cache is in fp8, keys and values are Operands (fp8 values with their
-        scale), else tensors. The result stays valid until this method is called for the block after the next one.
+        scale), else tensors. The result is valid until the next call of this method, because the next call may start to
+        overwrite the buffers.
 
         Unrotated queries (before norm and RoPE) are returned after norm and RoPE, in fp8 as an Operand. Other queries,
         or None, are returned unchanged.

@@ -50,13 +50,16 @@ ON_DEVICE = KeyValuePlace()
 def stored_shapes(
     config: ModelConfig, frames: tuple[int, int], frame_tokens: int, dtype: torch.dtype, place: KeyValuePlace
 ) -> list[tuple[tuple[int, int], torch.dtype]]:
-    """Return the shape and dtype of each tensor of one block, in the format `place`: keys, then values.
+    """Return the (shape, dtype) of each tensor that a storage's `fetch` returns for one block: keys, then values.
 
-    These are the tensors that a storage's `fetch` returns. A shape is (tokens, columns). `frames` is (latent frames of
-    the window, latent frames of a chunk). A latent frame has `frame_tokens` tokens.
+    frames: (latent frames of the attention window, latent frames of a chunk).
+    frame_tokens: the number of tokens of a latent frame.
+    dtype: the dtype of the model's keys and values.
+    place: the location and format of the tensors.
 
-    In fp8, the number of tokens includes padding at the end. In int8, a tensor of fp32 scales follows the keys, and
-    another follows the values. The int8 shapes leave out the current chunk's tokens.
+    A shape is (tokens, columns), with all tokens of the window. In fp8, the tokens include padding at the end. In int8,
+    the current chunk's tokens are left out, a tensor of fp32 scales follows the keys, and another follows the values.
+    For kernels that read transposed fp8 values, KeyValueCache changes the shape of the values.
     """
     tokens = frames[0] * frame_tokens
     if place.fp8:

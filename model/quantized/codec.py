@@ -288,14 +288,16 @@ def _least_error(table: Tensor, sums: float, blocks: Tensor) -> Tensor:
 
 
 def _nearest_values(table: Tensor, blocks: Tensor, scales: Tensor) -> Tensor:
-    """Return the table values to which `blocks` [blocks, blocksize] are rounded with these scales [blocks]."""
+    """Return the values to which `blocks` [blocks, blocksize] are rounded with these scales [blocks], before
+    multiplication by the scales. `table` is the result of `_nearest_table`."""
     half = table.numel() // 2
     index = (blocks * _inverse(scales)).clamp_(-1, 1).mul_(half).round_().add_(half).to(torch.int32)
     return table.index_select(0, index.view(-1)).view(blocks.shape)
 
 
 def _nearest_table(code: Tensor) -> Tensor:
-    """Return a look-up table, float32 [8193]: for 8193 evenly spaced numbers from -1 to 1, the nearest value in `code`.
+    """Return a look-up table for rounding to the values in `code`, float32 [8193]. Entry i is the value nearest to -1 +
+    i / 4096.
 
     A look-up is several times faster than a search among 16 values, and precise enough to compare scales.
     """

@@ -1,8 +1,8 @@
 """Decoding of GGUF files' block formats in plain torch, with the same bits as the gguf library's `dequantize`.
 
 A weight is stored as its row-major flat values, in blocks of 32 or 256. A block contains its scales, in float16 and in
-integers of 4, 6 or 8 bits, and its values in 2 to 8 bits. Computation is in float32: each product and each sum is
-rounded.
+integers of 4, 6 or 8 bits, and its values in 2 to 8 bits. Computation is in float32 without fused multiply-add, so a
+product is rounded before a sum.
 """
 
 import math
