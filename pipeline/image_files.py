@@ -107,9 +107,11 @@ def read_pixels(image: Image.Image, head: bytes = b"") -> Picture:
 
 
 def _refuse_other_pixels(image: Image.Image, head: bytes) -> None:
-    """Raise InputError for an image whose pixels cannot be converted to 8 bits: 32-bit and floating-point pixels, in
-    which the value of white is unknown, 16-bit colours whose white is below 65535, and raw files of cameras. `head`:
-    the first bytes of the file."""
+    """Raise InputError for an image whose pixels cannot be converted to 8 bits.
+
+    In 32-bit and floating-point pixels the value of white is unknown. 16-bit colours with a white below 65535 and raw
+    files of cameras are refused too. `head`: the first bytes of the file.
+    """
     if image.mode == "F":
         raise InputError("its pixels are floating-point numbers; save it in 8 or 16 bits")
     low, high = np.array(image.getextrema() if image.mode == "I" else (0, 0)).tolist()

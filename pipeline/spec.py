@@ -205,7 +205,7 @@ def plan_rollout(
     schedule: Schedule
     if release.guided:
         schedule = GuidedSchedule(request.steps, shift, request.guide_scale, request.solver)
-        assert schedule.timesteps  # the property raises InputError for invalid settings
+        _ = schedule.timesteps  # raises InputError for invalid settings
     else:
         schedule = few_step_schedule(release.indices if request.indices is None else request.indices, shift)
     chunk = chunk_of(request.chunk, release, state)
