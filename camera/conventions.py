@@ -42,7 +42,7 @@ def to_opencv(values: ArrayLike, convention: Convention, name: str, written: np.
     """
     matrices, dtype = as_float64(values, name), getattr(values, "dtype", None)
     if matrices.ndim == 2 and matrices.shape[1] in (12, 16) and not (convention.by_column and matrices.shape[1] == 12):
-        matrices = matrices.reshape(len(matrices), -1, 4)
+        matrices = matrices.reshape(-1, matrices.shape[1] // 4, 4)
     elif convention.by_column:
         raise CameraError(f"{name}: shape {list(matrices.shape)}, expected 16 numbers by column for each frame")
     if convention.by_column or _are_by_column(matrices):
@@ -62,7 +62,7 @@ def _are_by_column(matrices: np.ndarray) -> bool:
     last = [0, 0, 0, 1]
     if matrices.ndim != 3 or matrices.shape[1:] != (4, 4):
         return False
-    return bool((matrices[:, :, 3] == last).all() and (matrices[:, 3] != last).any())
+    return bool((matrices[:, :, 3] == last).all() and (np.abs(matrices[:, 3] - last) > 1e-6).any())
 
 
 def reinterpret(c2w: np.ndarray, read: Convention, other: Convention) -> np.ndarray:

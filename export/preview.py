@@ -62,7 +62,7 @@ def draw_preview(points: np.ndarray, colours: np.ndarray, path: CameraPath) -> P
     above = path.c2w[:1].copy()
     above[:, :3, 3] -= unit * (BACK * above[:, :3, 2] + UP * above[:, :3, 1])
     down = np.deg2rad(-DOWN_DEG)
-    above[:, :3, :3] @= [[1, 0, 0], [0, np.cos(down), -np.sin(down)], [0, np.sin(down), np.cos(down)]]
+    above[:, :3, :3] = above[:, :3, :3] @ [[1, 0, 0], [0, np.cos(down), -np.sin(down)], [0, np.sin(down), np.cos(down)]]
     return Preview("\n".join(head).encode() + rows.tobytes(), CameraPath(above, path.intrinsics[:1]), *_sphere(places))
 
 

@@ -93,6 +93,10 @@ def export_scene(
     if os.path.lexists(folder / IMAGES):
         raise InputError(f"{folder / IMAGES} exists; name a folder without it")
     try:
+        (folder / IMAGES).mkdir(parents=True)
+    except OSError as error:
+        raise InputError(f"{folder / IMAGES}: the folder cannot be made: {describe_os_error(error)}") from error
+    try:
         numbers, left_out, read, size = _write_frames(frames, folder / IMAGES, every, len(c2w), shorter)
     except BaseException:
         shutil.rmtree(folder / IMAGES, ignore_errors=True)  # so that the next try finds an empty folder
@@ -118,10 +122,6 @@ def _write_frames(
     read, and (height, width). `poses`: the number of camera poses. Raises InputError for a video without frames and for
     more frames than `poses`. Fewer frames than `poses` are allowed only with `shorter`.
     """
-    try:
-        folder.mkdir(parents=True)
-    except OSError as error:
-        raise InputError(f"{folder}: the folder cannot be made: {describe_os_error(error)}") from error
     chosen: list[tuple[int, float]] = []
     count, size = 0, (0, 0)
 

@@ -34,7 +34,7 @@ def act(session: Session, space: Space[Any], action: Any) -> None:
     """Set the held keys or the joystick of a session to `action`. For a Box the action may have another dtype and is
     converted. Raises InputError if `action` is not an element of `space`."""
     if isinstance(space, spaces.Box):
-        with suppress(TypeError, ValueError):
+        with suppress(TypeError, ValueError, OverflowError):
             action = np.asarray(action, space.dtype)
     if not space.contains(action):
         raise InputError(f"the action is {action!r:.60}; expected one of {space}")

@@ -22,6 +22,7 @@ NAMES = {
 """The keys of JSON files for each parameter of a lens and for the size of its images, all in pixels. The first key of
 each parameter is nerfstudio's."""
 SIZES = tuple(zip(NAMES["width"], NAMES["height"], strict=True))
+_PAIRED = dict((*SIZES, *((height, width) for width, height in SIZES)))
 ANGLES = {"x_fov": np.pi / 180, "camera_angle_x": 1.0, "fov_deg": np.pi / 180, "angle_x": 1.0}
 """The keys under which JSON files store the horizontal field of view, each with the factor that converts its value to
 radians."""
@@ -52,9 +53,9 @@ def pixel_lens(frames: Sequence[Mapping], where: str) -> Lens:
 def refuse_two_lenses(fields: Mapping, where: str) -> None:
     """Raise CameraError, which begins with `where`, if a frame's `fields` contradict each other about the lens or the
     image size. The keys in NAMES and LENSES are compared."""
-    lenses = {name: matrix_lens({name: fields[name]}, where) for name in LENSES if fields.get(name) is not None}
+    lenses = {name: matrix_lens({name: fields[name]}, where) for name in LENSES if _is_lens(fields.get(name))}
     for at, (quantity, names) in enumerate(NAMES.items()):
-        stated = [name for name in names if fields.get(name) is not None]
+        stated = [name for name in names if fields.get(name) is not None and _PAIRED.get(name, name) in fields]
         values = {name: number_of(fields[name], f"{where} {name}") for name in stated}
         values |= {name: value for name, each in lenses.items() if at < 4 and (value := each[at]) is not None}
         _refuse_different(values, quantity, where)
@@ -64,9 +65,14 @@ def refuse_other_angle(fields: Mapping, fx: float, width: float, where: str) -> 
     """Raise CameraError, which begins with `where`, if a field of view in `fields` (ANGLES) contradicts the focal
     length `fx` in pixels of images of this `width`."""
     for name, factor in ANGLES.items():
-        if isinstance(fields.get(name), int | float):
+        if isinstance(fields.get(name), int | float) and 0 < fields[name] * factor < np.pi:
             angle = focal_of(fields[name] * factor, width, f"{where} {name}")
             _refuse_different({"the lens in pixels": fx, name: angle}, "focal length", where)
+
+
+def _is_lens(value: object) -> bool:
+    """Return whether a field's value is a lens's numbers, and not null, a text or an id."""
+    return isinstance(value, list | Mapping)
 
 
 def _refuse_different(values: Mapping[str, float], quantity: str, where: str) -> None:
@@ -81,7 +87,7 @@ def matrix_lens(frame: Mapping, where: str) -> tuple[float, float, float | None,
     If the frame has a key in LENSES, its value is a 3x3 matrix, four numbers, or an object with these fields. Otherwise
     the frame itself has these fields. Raises CameraError for a missing fx and for other shapes.
     """
-    name = next((name for name in LENSES if name in frame), None)
+    name = next((name for name in LENSES if _is_lens(frame.get(name))), None)
     values = frame if name is None else frame[name]
     if isinstance(values, Mapping) and "intrinsic_matrix" in values:  # Open3D's
         values = values["intrinsic_matrix"]
@@ -112,7 +118,7 @@ def _size(frame: Mapping, where: str) -> tuple[float, float] | None:
                 raise CameraError(f"{where} {name}: {list(sides.shape)}, expected width and height")
             return float(sides[0]), float(sides[1])
     for pair in SIZES:
-        if {*pair} <= frame.keys():
+        if all(frame.get(key) is not None for key in pair):
             width, height = (number_of(frame[key], f"{where} {key}") for key in pair)
             return width, height
     return None

@@ -108,7 +108,7 @@ def _by_usual_names(fields: Mapping) -> dict[str, Any]:
     """
     found = {key: value for key, value in fields.items() if value is not None}
     lens = {}
-    if any(name in found for name in LENSES):
+    if any(isinstance(found.get(name), list | Mapping) for name in LENSES):
         lens = dict(zip(("fl_x", "fl_y", "cx", "cy"), matrix_lens(found, "intrinsics"), strict=True))
     other = {ours: found[theirs] for theirs, ours in OTHER_NAMES.items() if theirs in found}
     return {key: value for key, value in lens.items() if value is not None} | other | found

@@ -147,7 +147,8 @@ def _read_named(named: Named, convention: Convention, where: str) -> CameraFile:
     name = next((name for name in LENSES if name in frames[0]), "fx")
     of_each = frames[0].get(name) if len(frames) < len(c2w) else None
     if isinstance(of_each, list) and len(of_each) == len(c2w) and isinstance(of_each[0], list | Mapping):
-        frames = [{**frames[0], name: lens} for lens in of_each]
+        rest = {key: value for key, value in frames[0].items() if key not in LENSES}
+        frames = [{**rest, name: lens} for lens in of_each]
     strange = unread((key for frame in frames for key in frame if key != named.key), MATRIX_FIELDS)
     fps = number_of(frames[0]["fps"], f"{where}: fps") if frames[0].get("fps") else None
     recording = CameraFile(c2w, None, fps, tuple(strange))
@@ -184,7 +185,7 @@ def _blender_lens(data: Mapping, frames: int, where: str) -> Lens:
     )
     if "lens" in data:
         focal = side * row("lens", 0) / sensor
-        refuse_other_angle({} if vertical else data, float(focal[0]), width, where)
+        refuse_other_angle({} if vertical or np.ptp(focal) else data, float(focal[0]), width, where)
     else:
         key = next(name for name in ("fov_deg", "angle_x", "angle_y") if name in data)
         across, angle = height if key == "angle_y" else width, row(key, 0)

@@ -21,7 +21,6 @@ KEYS = {
     "camera_path": "camera_path",
     "render_width": "camera_path",
     "matrices": "matrices",
-    "rotation": "gaussian_splatting",
     **dict.fromkeys((*POSES, PARTS[0], "poses", "perFrameIntrinsicCoeffs"), "arkit"),
 }
 """JSON keys, each with the name of the format that it identifies."""
@@ -95,7 +94,7 @@ def header_shape(file: IO[bytes]) -> tuple[int, ...]:
 def _archive(path: Path) -> str | None:
     with suppress(Exception), ZipFile(path) as archive:  # zipfile raises errors of many types
         names = {Path(name).stem for name in archive.namelist()}
-        directions = set(map(array_direction, names))
+        directions = {*map(direction_of, names)} - {""} or {*map(array_direction, names)}
         if "inds" not in names:
             return next((format for direction, format in ARRAYS.items() if direction in directions), None)
         with archive.open("data.npy") as data:
@@ -115,7 +114,8 @@ def _json(path: Path) -> str | None:
     if re.match(r"\[\s*[\[\d-]", head):
         return "matrices"
     named = "matrices" if any(map(direction_of, re.findall(r'"(\w+)"\s*:', head))) else None
-    return next((format for key, format in KEYS.items() if f'"{key}"' in head), named)
+    splats = "gaussian_splatting" if all(f'"{key}"' in head for key in ("position", "rotation")) else None
+    return next((format for key, format in KEYS.items() if f'"{key}"' in head), named or splats)
 
 
 def _text(path: Path) -> str | None:

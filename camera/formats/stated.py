@@ -11,7 +11,7 @@ import numpy as np
 from ...errors import CameraError
 from ...fields import Field
 from ..conventions import CONVENTIONS
-from .matrices import direction_of, named_matrices
+from .matrices import DIRECTIONS, direction_of, named_matrices
 from .reading import read_json
 
 CONVENTION_KEYS = re.compile(r"convention|coord(inate)?s?_?(system|frame)?$|^axes$|_type$|hand", re.IGNORECASE)
@@ -49,7 +49,11 @@ def stated_texts(path: Path, names: bool = False) -> dict[str, str]:
     found: dict[str, Any] = {}
     if file.suffix.lower() == ".json" and file.is_file():
         data = read_json(file)
-        frames = data if isinstance(data, list) else next((each for each in data.values() if _is_frames(each)), [])
+        frames = (
+            data
+            if isinstance(data, list)
+            else next(filter(_is_frames, data.values() if isinstance(data, Mapping) else ()), [])
+        )
         for each in (*frames[:1], data):
             found |= each if isinstance(each, Mapping) else {}
         if names and (named := named_matrices(data, file)) is not None:
@@ -57,11 +61,18 @@ def stated_texts(path: Path, names: bool = False) -> dict[str, str]:
     elif file.suffix.lower() in TABLES and file.is_file():
         with file.open(encoding="utf-8", errors="replace") as opened:
             header = [line for line in opened.read(HEADER).splitlines() if not NO_HEADER.search(line)]
-        found["convention in the header"] = next(filter(None, map(direction_of, header)), None)
+        found["convention in the header"] = next(filter(None, map(_only_direction, header)), None)
     elif file.suffix.lower() == ".npz" and file.is_file():
         with suppress(Exception), np.load(file, allow_pickle=False) as archive:  # the format's reader reports damage
             found = {name: archive[name].item() for name in archive.files if CONVENTION_KEYS.search(name)}
     return {str(key): value for key, value in found.items() if isinstance(value, str)}
+
+
+def _only_direction(line: str) -> str:
+    """Return the direction, "c2w" or "w2c", that a line states; an empty string if the line states none or both."""
+    plain = re.sub(r"[^a-z0-9]", "", line.lower())
+    found = [direction for direction, pattern in DIRECTIONS.items() if re.search(pattern, plain)]
+    return found[0] if len(found) == 1 else ""
 
 
 def _is_frames(value: object) -> bool:

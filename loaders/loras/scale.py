@@ -71,7 +71,7 @@ FIELDS = (
 _MODEL = r"(?:(?:transformer|unet|diffusion_model|dit|model)\.)?"
 _OWNER = r"(?:(?:ss|lora|network|adapter|peft|use)_)"
 _PART = re.compile(rf"{_MODEL}(?:({_OWNER}*)(alpha|rank|r|scale|scaling|rs_?lora|rank_stabilized)|({_OWNER}+)(dim))$")
-_OWN = re.compile(r"(?:lora|network)_(?:alpha|rank|dim|scale|scaling)$")
+_OWN = re.compile(r"(?:lora|network)_(?:alpha|rank|dim)$")
 _OBJECT = re.compile(r"(?:config|metadata)$|.*(?:lora|adapter|network|peft)")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _KNOWN = {ALPHA, RANK, SCALE, BY_ROOT, *PATTERNS, *REFUSED, "init_lora_weights", "peft_type"}
