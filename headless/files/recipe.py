@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from PIL import Image
 
-from ...errors import InputError
+from ...errors import DependencyError, InputError
 from ...options import LoraFile
 from ...version import __version__
 from ..checks import Plan
@@ -111,7 +111,9 @@ def _metadata(path: Path) -> Mapping[str, str]:
                 return {str(name): value for name, value in image.info.items() if isinstance(value, str)}
         with opened(path) as container:
             return {name.lower(): value for name, value in container.metadata.items()}  # matroska uses capitals
-    except BROKEN as error:
+    except DependencyError:
+        raise
+    except (*BROKEN, Image.DecompressionBombError) as error:
         raise InputError(f"`like` {path}: not a video or PNG file that can be read ({reason(error)})") from error
 
 

@@ -197,7 +197,8 @@ def _at_even_times(frames: Iterator[Any], step: float | None) -> Iterator[tuple[
         elif time is not None:
             until = int(np.floor((time - start) / step + 0.5))  # the first time that is closer to this frame
             if until - shown > MOST_REPEATS:
-                raise InputError(f"its time stamps jump from {before.time:.6g} to {time:.6g} s; write the video again")
+                last = start + shown * step if before.time is None else before.time
+                raise InputError(f"its time stamps jump from {last:.6g} to {time:.6g} s; write the video again")
             if until > shown:
                 yield before, until - shown
                 shown = until

@@ -81,7 +81,7 @@ def _facts(walk: Path) -> dict[str, Any]:
         head = read_head(walk)
         prompt, cells = str(head["prompts"][-1]["text"]), head["cells"]
         frames = 4 * (walk / "latent.f32").stat().st_size // (64 * cells[0] * cells[1])
-    except (OSError, KeyError, TypeError, ValueError, IndexError):
+    except (OSError, KeyError, TypeError, ValueError, IndexError, ArithmeticError):
         prompt, frames = f"({HEAD} cannot be read)", 0
     return {
         "name": walk.name,

@@ -183,7 +183,7 @@ class Room:
     def _report(self, visit: Visit, kind: str, facts: dict[str, Any]) -> None:
         client, status = visit.client, {"type": "status", "content": kind, **facts}
         if client is None:
-            if kind == "kept":
+            if kind in ("kept", "ended"):
                 visit.missed.append(status)
             return
         if kind in ("back", "restarted"):

@@ -18,7 +18,7 @@ from PIL import Image
 
 from ...errors import InputError
 from ...options import FPS, SIZE
-from ..live.beginning import start_of
+from ..live.beginning import CAUSAL_FOLDER, EXAMPLE, start_of
 
 if TYPE_CHECKING:
     from ...live import Engine, Session, Start
@@ -48,12 +48,14 @@ class Explorer:
     def check(self) -> None:
         """Raise a LingBotError if an option is invalid, or if a file of the model or of its example is missing or
         invalid. An example without an image is valid, because `start` can name one."""
-        from ...live.worlds.example import example_file, find_events
+        from ...live.worlds.example import find_events
         from ..live.opening import plan_start
 
         find_events(self._ckpt, self._events)
         begun = dict(self._options)
-        if "image" not in begun and example_file(self._ckpt, "image.png") is None:
+        folder = Path(self._ckpt)
+        package = folder if (folder / CAUSAL_FOLDER).is_dir() else folder.absolute().parent  # as in `find_beginning`
+        if "image" not in begun and not (package / EXAMPLE / "image.png").is_file():
             begun["image"] = np.zeros((*SIZE, 3), np.uint8)
         plan_start(self._ckpt, **begun)
 

@@ -187,6 +187,7 @@ def _session(run: LiveRun, engine: Engine, view: LiveView, path: CameraPath | No
     try:
         if spec.state is not None:
             session.walk.prompt(run.text, run.rollout.contexts[0])
+            session.update_events()
         view.begin(session, steered=path is None, prompts=run.clip is not None)
         yield session
     finally:

@@ -166,7 +166,7 @@ def read_map(file: Path) -> WorldMap:
         if not rooms or not 0 <= goal < len(boxes) or not float(told["room"]) > 0 or not np.isfinite(boxes).all():
             raise ValueError("`goal` must number a box, `rooms` name a room, and `room` be above 0")
         return WorldMap(float(told["room"]), float(told["margin"]), boxes, goal, rooms, places)
-    except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
+    except (OSError, KeyError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
         raise InputError(f"{file}: no map ({error}); write the package again, or remove this file") from error
 
 

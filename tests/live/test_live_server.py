@@ -4,7 +4,6 @@ import json
 import shutil
 from io import BytesIO
 
-import msgpack
 import numpy as np
 import pytest
 import websocket
@@ -39,7 +38,7 @@ def test_a_script_of_so_many_chunks_as_sglangs_collector_asks_for_it(server):
         assert batch["is_final_frame_batch"] is True
     for name in ("request_prepare_ms", "scheduler_forward_ms", "chunk_total_ms", "ws_write_ms", "ws_payload_bytes"):
         assert type(last[name]) is int
-    assert bytes([0xCB]) not in msgpack.packb(last)
+    assert not any(isinstance(value, float) for value in last.values())
     assert {message["type"] for message in client.told} == {"chunk_stats"}
     walk = next((server.folder).iterdir())
     wait_for(lambda: (walk / "camera/poses.npy").is_file())

@@ -197,7 +197,8 @@ export class View {
     lost: () => this.say(`${words("The connection is lost. Reconnecting ...")} ${this.unsent ? unsent() : ""}`.trim()),
     kept: ({ reason }) => this.say(reason, LONG),
     failed: ({ reason }) => this.#failed(reason),
-    ended: () => this.leave(this.#over),
+    // What has come is still played.
+    ended: () => { this.connection.close(); setTimeout((its) => this.connection === its && this.leave(this.#over), 1000 * this.#chunkSeconds, this.connection); },
   };
 
   /** The walls and the crate of a world whose map is known. */
@@ -238,6 +239,7 @@ export class View {
     this.connection?.send("output", output);
   }
 
+  get #chunkSeconds() { return 4 * (this.facts?.chunk ?? 1) / this.player.fps; }
   /** Frames come as the init asks, on a connection that is taken up again too. */
   async #sentAsAsked({ realtime_output_format: format, output_compression: quality }, { width }) {
     this.format = format;
@@ -249,8 +251,7 @@ export class View {
     return {
       pause: () => this.connection?.send(this.paused ? "resume" : "pause"),
       back: () => {
-        const chunk = 4 * (this.facts?.chunk ?? 1) / this.player.fps;
-        const target = this.steps.before(Math.ceil(BACK_SECONDS / chunk));
+        const target = this.steps.before(Math.ceil(BACK_SECONDS / this.#chunkSeconds));
         if (this.connection?.send("back", target)) this.steps.sent(target);
       },
       restart: () => this.restart({}),

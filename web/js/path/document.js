@@ -102,7 +102,7 @@ function checked(value, rules, name = "") {
   const fields = Object.entries(rules).map(([key, { accepts, expected }]) => {
     const found = value?.[key];
     if (accepts(found)) return [key, found];
-    const values = { field: name + key, found: JSON.stringify(found), rule: expected() };
+    const values = { field: name + key, found: JSON.stringify(found) ?? "undefined", rule: expected() };
     throw new Error(words("{field} is {found}, expected {rule}", values));
   });
   return Object.fromEntries(fields);
