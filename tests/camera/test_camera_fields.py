@@ -478,3 +478,28 @@ def test_a_trajectory_with_w_first_is_reported(tmp_path):
     assert "first number of the quaternions seems to be w" in read_camera(write(tmp_path / "a.txt", rows))[1][0]
     headed = "# timestamp tx ty tz qw qx qy qz\n" + rows
     assert not any("quaternion" in note for note in read_camera(write(tmp_path / "b.txt", headed))[1])
+
+
+TURNED = np.diag([-1.0, 1.0, -1.0, 1.0])
+BESIDE_A_GOOD_LENS = [
+    {"intrinsic": "intr/0.txt"},
+    {"intrinsics": None},
+    {"angle_x": -0.3},
+]
+
+
+@pytest.mark.parametrize("other", BESIDE_A_GOOD_LENS)
+def test_a_field_that_is_no_lens_stands_beside_a_good_one(tmp_path, other):
+    frames = [{"file_path": f"{i}.png", "transform_matrix": TURNED.tolist(), **other} for i in range(5)]
+    size = {"w": 800, "h": 600, "height": 1.7}  # the last one is the camera's height
+    data = {**size, "fl_x": 400, "fl_y": 400, "cx": 400, "cy": 300, **other, "frames": frames}
+    (tmp_path / "transforms.json").write_text(json.dumps(data), encoding="utf-8")
+    path, _ = read_camera(tmp_path / "transforms.json")
+    np.testing.assert_allclose(path.intrinsics[0], [416, 320, 416, 240])
+
+
+def test_rotations_beside_matrices_are_no_gaussian_splatting(tmp_path):
+    rows = [{"c2w": TURNED.tolist(), "rotation": [0, 0, 0], "time": i} for i in range(5)]
+    (tmp_path / "path.json").write_text(json.dumps(rows), encoding="utf-8")
+    path, _ = read_camera(tmp_path / "path.json", convention="opencv_c2w", fov_deg=60)
+    assert len(path.c2w) == 5
