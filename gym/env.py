@@ -43,8 +43,6 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
     def __init__(
         self,
         ckpt: str | Path,
-        image: Any = None,
-        prompt: str | None = None,
         actions: str = "discrete",
         render_mode: str | None = None,
         reward: Reward | None = None,
@@ -53,12 +51,12 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
     ) -> None:
         """Open the model in the folder `ckpt`.
 
-        image, prompt: the default start of a walk; None uses the example in the model's package.
         actions: the action space, "discrete", "keys" or "box".
         render_mode: "rgb_array" or None.
         reward: the reward function; None gives a reward of 0 for every chunk.
         session: arguments of `Session`, such as speed and events.
-        options: arguments of `open_live`, such as chunk, width and device.
+        options: arguments of `open_live`, such as chunk, width and device. Without an `image` and a
+        `prompt` a walk begins with the example in the model's package.
 
         Raises a LingBotError for invalid arguments and files.
         """
@@ -69,7 +67,7 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
             raise InputError(f"`reward` is {reward!r:.40}; expected a function of (observation, info)")
         self.render_mode, self._reward = render_mode, reward
         self._options = _named("session", session, OPTIONS)
-        self._engine, self._start = _opened(ckpt, {"image": image, "prompt": prompt, **options})
+        self._engine, self._start = _opened(ckpt, {"image": None, "prompt": None, **options})
         self.observation_space = spaces.Box(0, 255, (*self._engine.size, 3), np.uint8)
         self._session: Session | None = None
         self._seen: np.ndarray | None = None

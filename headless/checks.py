@@ -174,10 +174,10 @@ def geometry_of(options: GenerateOptions, image: np.ndarray, n_poses: int | None
 
 
 def lora_notes(options: GenerateOptions, two_experts: bool = False) -> tuple[str, ...]:
-    """Return one note for each LoRA, with its strength. If a LoRA is set several times, its note says how often.
+    """Return a note for each LoRA with its strength, and with its number if the user has set it several times.
 
-    `two_experts` is True if the model has a high-noise and a low-noise expert. A further note is then added for each
-    LoRA whose file name names one expert, unless the LoRA applies to this expert only.
+    `two_experts`: whether the model has two experts. If so, a LoRA with one expert in its file name, but set for both,
+    gets a second note.
     """
     where = {"high": ", on the high-noise expert", "low": ", on the low-noise expert"}
     lines = [

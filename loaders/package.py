@@ -3,18 +3,19 @@ encoder, the tokenizer and the VAE."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
+
+import torch
 
 from ..errors import CheckpointError
 from ..options import RELEASES, LoraFile, PerExpert
 from ..weights.files import WEIGHT_SUFFIXES, download_left, hub_snapshot, read_json, visible
 from .checkpoint import Checkpoint, open_checkpoint
 from .lora import loras_for
-from .release import names_of, noise_role, release_called, role_of, stated_causal
-from .roles import check_roles
+from .release import named_role, names_of, noise_role, release_called, role_of, stated_causal
 
 TOKENIZER_FILES = ("tokenizer.json", "spiece.model")
 TOKENIZER_FOLDERS = ("tokenizer", "google/umt5-xxl")
@@ -25,6 +26,7 @@ ASSETS_PAGES = "robbyant/lingbot-world-v2-14b-causal-fast and robbyant/lingbot-w
 """The Hugging Face repositories that contain the parts in ASSETS, as one text for error messages."""
 PART_FOLDERS = ("text_encoder", "vae")
 """The folders of the text encoder and the VAE in diffusers' layout."""
+_COMPARED_WEIGHTS, _COMPARED_BYTES = 8, 4096
 _PARTS = {
     "high": "the high-noise expert (high_noise_model*)",
     "low": "the low-noise expert (low_noise_model*)",
@@ -179,7 +181,7 @@ def open_experts(paths: PerExpert[Path], loras: Sequence[LoraFile] = ()) -> PerE
     """Return the checkpoints of both experts, each with its LoRAs. Raises CheckpointError for files that are not valid
     models, and for two models that are not a pair of experts (see `check_roles`)."""
     experts = PerExpert(*(open_checkpoint(getattr(paths, role), loras_for(loras, role)) for role in ("high", "low")))
-    check_roles(experts)
+    _check_roles(experts)
     return experts
 
 
@@ -262,3 +264,51 @@ _FINDERS: dict[str, Callable[[list[Path]], Path | None]] = {
     "tokenizer": _tokenizer,
     "vae": partial(_weights_named, "vae", PART_FOLDERS[1]),
 }
+
+
+def _check_roles(experts: PerExpert[Checkpoint]) -> None:
+    """Raise CheckpointError if two models cannot be the two experts: their names are swapped, one is causal, their
+    architectures differ, or their weights are the same."""
+    high, low = map(_name, experts)
+    paths = [checkpoint.path for checkpoint in experts]
+    roles = PerExpert(*(named_role(path, paths) for path in paths))
+    if roles.high == "low" and roles.low != "low" or roles.low == "high" and roles.high != "high":
+        raise CheckpointError(
+            f"the experts look swapped: high-noise is {high}, low-noise is {low}; "
+            "exchange them, or rename the files if their names are wrong"
+        )
+    causal = next((_name(checkpoint) for checkpoint in experts if checkpoint.config.causal), None)
+    if causal is not None:
+        raise CheckpointError(
+            f"{causal} is a causal model (LingBot-World Fast or 2.0), not one of two experts; it "
+            "makes videos by itself: give its own folder as the package"
+        )
+    if _same_weights(experts):
+        raise CheckpointError(f"{high} and {low} are the same weights; give the high-noise and the low-noise expert")
+    if experts.high.config != experts.low.config:
+        ours, theirs = asdict(experts.high.config), asdict(experts.low.config)
+        other = [f"{key} {ours[key]} and {theirs[key]}" for key in ours if ours[key] != theirs[key]]
+        raise CheckpointError(
+            f"the experts are of different architectures: {high} and {low} have {', '.join(other)}; "
+            "both have to come from one release"
+        )
+
+
+def _name(checkpoint: Checkpoint) -> str:
+    """Return the last two parts of a checkpoint's path, for messages. The last part alone is often the same for both
+    experts."""
+    return "/".join(checkpoint.path.parts[-2:])
+
+
+def _same_weights(experts: PerExpert[Checkpoint]) -> bool:
+    high, low = experts
+    if [file.resolve() for file in high.files] == [file.resolve() for file in low.files]:
+        return True
+    weights = sorted(name for name in high.shapes if name.endswith(".weight"))
+    some = weights[:: max(1, len(weights) // _COMPARED_WEIGHTS)]
+    return high.shapes == low.shapes and all(_first_bytes(high, name) == _first_bytes(low, name) for name in some)
+
+
+def _first_bytes(checkpoint: Checkpoint, name: str) -> bytes:
+    values = checkpoint.tensors[name].view().view(-1)[:_COMPARED_BYTES]
+    return bytes(values.view(torch.uint8).numpy())

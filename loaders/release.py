@@ -92,6 +92,12 @@ def role_of(path: Path, others: Iterable[Path] = ()) -> Role | None:
     return role if any(name in known or path.with_name(name).exists() for name in counterparts) else None
 
 
+def named_role(path: Path, others: Iterable[Path] = ()) -> Role | None:
+    """Return the expert's role that a file's name states, or else the name of the folder around it. Return None if
+    neither states a role. `others`: the other files of the package."""
+    return role_of(path, others) or role_of(path.parent, [other.parent for other in others])
+
+
 def named_release(names: Iterable[str]) -> str | None:
     """Return the release, a key of RELEASES, stated by the first of `names` that matches a pattern in _NAMED. Return
     None if no name matches."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from ..errors import CheckpointError
 from ..loaders import Checkpoint, find_package, open_checkpoint
 from ..loaders.package import is_causal_folder, is_expert_folder, open_experts
-from ..loaders.roles import named_role
+from ..loaders.release import named_role
 from ..options import ShowProgress
 from ..text.weights import open_weights
 from ..weights.files import read_json

@@ -14,8 +14,7 @@ from ...errors import InputError
 from ...loaders import Checkpoint, find_package, open_checkpoint
 from ...loaders.offload import weight_bytes
 from ...loaders.package import ASSETS, ASSETS_PAGES, is_causal_folder, is_expert_folder
-from ...loaders.release import base_release
-from ...loaders.roles import named_role
+from ...loaders.release import base_release, named_role
 from ...model.choice.card import card_of
 from ...model.choice.table import WORKS, candidates
 from ...model.choice.trials import taken

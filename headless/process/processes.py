@@ -85,12 +85,11 @@ class Processes:
         return collected
 
     def device(self, asked: str | None) -> str | None:
-        """Return the device that this process uses. `asked`: the user's option `device`. A single process uses this
-        device.
+        """Return the device that this process uses. `asked`: the user's option `device`.
 
-        Several processes all use "cpu" if `asked` is "cpu". Otherwise each uses "cuda:N", where N is the number of the
-        process on its machine, or None if there is no CUDA. Raises InputError for several processes if `asked` is
-        neither None, "cpu" nor "cuda".
+        A single process uses `asked`, and with "cpu" several processes do too. Otherwise each of several processes uses
+        "cuda:N", where N is its number on its machine, or None without CUDA. Raises InputError if several processes get
+        a value other than None, "cpu" and "cuda".
         """
         if self.size == 1 or asked == "cpu":
             return asked
