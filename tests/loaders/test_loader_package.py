@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 from lingbot_world.errors import CheckpointError
-from lingbot_world.loaders import find_package, package, roles
+from lingbot_world.loaders import find_package, package, release
 from lingbot_world.options import PerExpert
 from safetensors.torch import load_file, save_file
 
@@ -160,7 +160,7 @@ def test_paths_that_do_not_exist_are_named(tmp_path, arguments):
 )
 def test_roles_are_read_from_names(tmp_path, name, role):
     (tmp_path / "high").mkdir()  # next to which a bare "low" says something
-    assert roles.named_role(tmp_path / name) == role
+    assert release.named_role(tmp_path / name) == role
 
 
 @pytest.fixture
