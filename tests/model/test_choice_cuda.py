@@ -62,6 +62,7 @@ def test_a_function_on_another_stream_may_not_be_recorded():
     def attend(q, k, v, heads):
         out = torch.zeros_like(q)
         if not torch.cuda.is_current_stream_capturing():
+            other.wait_stream(torch.cuda.current_stream(GPU))
             with torch.cuda.stream(other):
                 out.copy_(q)
             other.synchronize()
