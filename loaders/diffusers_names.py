@@ -1,13 +1,7 @@
-"""Diffusers' layout of a model: the mapping from its tensor names and its config.json to the official ones.
+"""Mapping from diffusers' tensor names and config.json keys of a model to the official ones.
 
-The diffusers packages of robbyant, the model's publisher, have the official tensor names in `transformer/`. The names
-in lingbot-world-v2-14b-causal-fast-diffusers are known from its weight index (1,421 names) in vllm-omni's tests, and
-the names in lingbot-world-fast-diffusers from FastVideo.
-
-A model converted by diffusers' scripts/convert_wan_to_diffusers.py has the names of WanTransformer3DModel. The script
-has no rule for camera layers, so these keep their official names. Outside of the blocks they are
-`patch_embedding_wancamctrl`, `c2ws_hidden_states_layer1` and `c2ws_hidden_states_layer2`. Each block has
-`cam_injector_layer1`, `cam_injector_layer2`, `cam_scale_layer` and `cam_shift_layer`.
+diffusers' scripts/convert_wan_to_diffusers.py has no rule for the camera layers, so these keep their official names.
+robbyant's own diffusers packages have official names only, as vllm-omni's tests and FastVideo show.
 """
 
 import re
@@ -31,7 +25,7 @@ _OUTSIDE = (
     ("scale_shift_table.", "head.modulation."),
     ("proj_out.", "head.head."),
 )
-"""Prefixes of names outside of the blocks, as pairs (diffusers, official)."""
+"""Name prefixes outside of the blocks, as pairs (diffusers, official)."""
 _IN_BLOCK = (
     ("scale_shift_table.", "modulation."),
     ("attn1.to_out.0.", "self_attn.o."),
@@ -44,17 +38,17 @@ _IN_BLOCK = (
     ("ffn.net.0.proj.", "ffn.0."),
     ("ffn.net.2.", "ffn.2."),
 )
-"""Prefixes of names after `blocks.N.`, as pairs (diffusers, official). The first match counts."""
+"""Name prefixes after `blocks.N.`, as pairs (diffusers, official). The first match counts."""
 _CONFIG = {"num_attention_heads": "num_heads", "in_channels": "in_dim", "out_channels": "out_dim"}
 
 
 def official_name(name: str) -> str:
-    """Return the official name of a tensor or layer of the transformer. `name` is its name in diffusers."""
+    """Return the official name of a transformer tensor or layer from diffusers' name. Unknown names stay unchanged."""
     return _translate(name, from_diffusers=True)
 
 
 def diffusers_name(name: str) -> str:
-    """Return diffusers' name of a tensor or layer of the transformer from its official name."""
+    """Return diffusers' name of a transformer tensor or layer from the official name. Unknown names stay unchanged."""
     return _translate(name, from_diffusers=False)
 
 
@@ -70,19 +64,15 @@ def _translate(name: str, *, from_diffusers: bool) -> str:
 
 
 def official_config(stated: dict[str, Any]) -> dict[str, Any]:
-    """Return `stated`, the content of a config.json, with the official keys added to diffusers' keys. All other fields
-    are unchanged."""
+    """Return `stated`, the content of a config.json, with the official keys added to diffusers' keys."""
     heads, width = stated.get("num_attention_heads"), stated.get("attention_head_dim")
     sizes = {"dim": heads * width} if isinstance(heads, int) and isinstance(width, int) else {}
     return stated | {ours: stated[theirs] for theirs, ours in _CONFIG.items() if theirs in stated} | sizes
 
 
 def stated_shift(model: Path) -> float | None:
-    """Return `flow_shift` from scheduler/scheduler_config.json in the folder that contains `model`. Return None without
-    this file, or if the field is missing or not a number.
-
-    Raises CheckpointError for a file that is not JSON.
-    """
+    """Return `flow_shift` from the file scheduler/scheduler_config.json next to `model`; None without the file or a
+    number. Raises CheckpointError for a file that is not JSON."""
     file = model.parent / "scheduler" / "scheduler_config.json"
     shift = read_json(file, optional=True).get("flow_shift")
     return float(shift) if isinstance(shift, int | float) else None

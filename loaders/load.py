@@ -52,28 +52,23 @@ def load_expert(
 ) -> LingBotWorldModel:
     """Return the model at `path`, in eval mode and without gradients, computing in `dtype` on `device`.
 
-    On the CPU the weights are views of the mapped file. They are copies if `copy` is set or values are rounded. For
-    another device they are copied, with calls of `progress(bytes, total)`. Weights of more bits than `dtype` are
-    rounded when they are read. No weight is allocated twice, because the model is built on the meta device.
+    On the CPU the weights are views of the mapped file, or copies if `copy` is set or values are rounded to `dtype`. On
+    another device they are copies, made with calls of `progress(bytes, total)`.
 
-    operations, attention: the set of layer classes, and the self-attention function.
-    resident_blocks: the number of blocks that stay on the GPU (None: all). The linear weights of all later blocks are
-    read from the file in every forward (see offload.py). A forward may then raise the errors of loading.
-    shared_by: a group of processes that each keep a piece of the later blocks on the device, instead of reading the
-    file. They gather the blocks in every forward, so all processes must call the model together.
-    decoded_blocks: the number of blocks, from the first one on, whose main layers keep their decoded (dequantized)
-    weights after the first forward, in addition to the quantized ones. This saves the conversion in later forwards.
-    With an 8-bit `arithmetic` the kept weights have 8 bits (see `memory.decoded_bytes`).
+    operations, attention: the set of layer classes, and the self-attention function. LoRAs need the default
+    `operations`.
+    resident_blocks: the number of blocks that stay on the GPU (None: all). Every forward reads the linear weights of
+    the later blocks from the file, so a forward may raise the errors of loading.
     arithmetic: the number format of matrix products in the blocks' linear layers (see model/ops/linear_8bit.py); "auto"
     means `dtype`. "8bit" also multiplies NVFP4 and MXFP8 weights in their own format, on GPUs with instructions for it.
     attention_mode: "8bit" replaces `attention` by the 8-bit self-attention of model/attention/choose_8bit.py.
-
-    If `path` is a Checkpoint with LoRAs, they are added to the weights at each use, in `dtype`; 4-bit weights stay
-    unchanged. LoRAs need the default `operations`.
+    shared_by: a group of processes that each keep a piece of the later blocks on the device. They gather the blocks in
+    every forward instead of reading the file, so all must call the model together.
+    decoded_blocks: the number of blocks, from the first one on, whose main layers keep their dequantized weights after
+    the first forward, in addition to the quantized ones. With an 8-bit `arithmetic` the kept weights have 8 bits.
 
     Raises CheckpointError for damaged or unsuitable files, and InputError if the device or the model's sizes do not
-    allow the chosen modes. An error raised by `progress` ends the load. After an error no part of the model stays on
-    the device.
+    allow the chosen modes. After an error, also one of `progress`, no part of the model stays on the device.
     """
     checkpoint = (path if isinstance(path, Checkpoint) else open_checkpoint(path)).rounded(dtype)
     build = partial(LingBotWorldModel, operations=operations, attention=attention, device="meta", dtype=dtype)
@@ -101,8 +96,6 @@ def load_expert(
 
 
 def _keep_decoded(block: Block, wide: bool) -> None:
-    """Make a block's main layers keep their decoded (dequantized) weights after the first forward. If `wide`, layers
-    with plain weights also keep an 8-bit copy."""
     for layer in block.main_layers:
         if wide and type(layer.weight) is torch.nn.Parameter:
             layer.weight = WideParameter.of(layer.weight)
@@ -117,8 +110,7 @@ def _keep_decoded(block: Block, wide: bool) -> None:
 
 
 def _add_changes(model: LingBotWorldModel, changes: Changes, device: torch.device, dtype: torch.dtype) -> None:
-    """Add the LoRAs' changes to a model. A linear layer adds the changes of its weight at each use. Other parameters
-    are changed now. The changes are copied to `device` in `dtype`."""
+    """Add the LoRAs' changes to a model: in linear layers at each use of the weight, in other parameters now."""
     with torch.inference_mode(False), torch.no_grad():  # ordinary tensors, as the parameters are
         for name, each in changes.items():
             owner, _, leaf = name.rpartition(".")
@@ -135,8 +127,7 @@ def _add_changes(model: LingBotWorldModel, changes: Changes, device: torch.devic
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """A context in which Python's garbage collector is off. The thousands of small objects of a load would trigger it
-    repeatedly, which takes 0.1 s."""
+    """A context without Python's garbage collector, which the objects of a load would trigger for 0.1 s in all."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -157,15 +148,14 @@ def state_tensors(
     progress: Progress | None = None,
     quantized: bool = True,
 ) -> dict[str, Tensor]:
-    """Return frozen parameters on `device` by official name. `names` selects some of them (None: all).
+    """Return frozen parameters on `device` by official name: those in `names`, or all.
 
     Quantized matrices become comfy_kitchen QuantizedTensors declared as `dtype`, or DecodedParameters if `quantized` is
     False. Other parameters are decoded or cast to `dtype`.
 
-    On the CPU, parameters are views of the mapped file if they need no cast and `copy` is False. Otherwise they are
-    copies. On another device, or if `copy` is True, parameters with the same `buffer_key(name)` share a buffer.
-    `progress(bytes, total)` is called during the copy to the device. Raises CheckpointError for scales that are not
-    finite.
+    On the CPU, parameters that need no cast are views of the mapped file unless `copy` is set. On another device, or if
+    `copy` is set, parameters with the same `buffer_key(name)` share a buffer, and `progress(bytes, total)` is called
+    during the copy. Raises CheckpointError for scales that are not finite.
     """
     picked, device = list(checkpoint.shapes if names is None else names), torch.device(device)
     weights = {name: checkpoint.quantized[name] for name in picked if name in checkpoint.quantized}
@@ -201,9 +191,7 @@ def _mapped(
 def _uploaded(
     entries: list[TensorEntry], device: torch.device, buffer_key: Callable[[str], str], progress: Progress | None
 ) -> Iterator[dict[str, Tensor]]:
-    """A context that copies the entries to `device`. It yields the tensors on the device by name, before they have
-    their values. The end of the context waits for the copies and calls `progress(bytes, total)` meanwhile. Tensors with
-    the same `buffer_key(name)` share a buffer."""
+    """A context that yields the tensors on `device` before they have their values. Its end waits for the copies."""
     with Uploader(device) as uploader:
         tensors, upload = uploader.upload(entries, buffer_key)
         yield tensors
@@ -211,11 +199,8 @@ def _uploaded(
 
 
 def warm(checkpoint: Checkpoint) -> threading.Thread:
-    """Start a background thread that reads the checkpoint's files into the page cache of the operating system, and
-    return the thread.
-
-    The thread need not be joined. A file that cannot be read is skipped; loading it reports the error.
-    """
+    """Start and return a background thread that reads the checkpoint's files into the operating system's page cache.
+    The thread skips files that cannot be read, because loading reports the error."""
     thread = threading.Thread(target=_warm_files, args=(checkpoint.files,), daemon=True, name="lingbot-warm")
     thread.start()
     return thread

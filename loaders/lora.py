@@ -1,7 +1,7 @@
 """LoRAs, which change a weight W to W + strength * alpha / rank * up @ down.
 
-The quantizer merges LoRAs into the weights before it rounds them. A model that is loaded with LoRAs computes the sum
-above at each use of a weight, so its 4-bit weights stay unchanged.
+The quantizer merges LoRAs into the weights before rounding. A model loaded with LoRAs computes the sum at each use of a
+weight, so its 4-bit weights stay unchanged.
 """
 
 import math
@@ -22,15 +22,14 @@ from .loras.scale import StatedScale, stated_scale
 
 
 class Change(NamedTuple):
-    """A LoRA's change to one parameter, which is added to it: `scale` * `up` @ `down`. If `down` is None, the change is
-    `scale` * `up`, with an `up` in the parameter's shape."""
+    """A LoRA's change, added to one parameter: `scale` * `up` @ `down`, or `scale` * `up` if `down` is None."""
 
     scale: float
     up: TensorEntry
     down: TensorEntry | None
 
     def added_to(self, weight: Tensor) -> Tensor:
-        """Return `weight`, a float32 tensor, plus the change, as a float32 tensor on the same device."""
+        """Return `weight`, float32, plus the change, as float32 on the same device."""
         up = self.up.view().to(weight.device, torch.float32).flatten(1 if self.down else 0)
         if self.down is None:
             return weight + self.scale * up.view(weight.shape)
@@ -39,16 +38,13 @@ class Change(NamedTuple):
 
     @property
     def values(self) -> int:
-        """The number of elements of the parameter that the change applies to."""
+        """The number of elements of the changed parameter."""
         return math.prod(self.up.shape if self.down is None else (self.up.shape[0], *self.down.shape[1:]))
 
     def factors(self, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
-        """Return the change of a weight [out, in] as two matrices in `dtype` on a device: `scale` * `up` [out, rank]
-        and `down` [rank, in].
-
-        If the LoRA file has the change as one matrix, return `scale` * `up` [out, in] and None. Raises CheckpointError
-        for NaN and infinity.
-        """
+        """Return the change of a weight [out, in] as `scale` * `up` [out, rank] and `down` [rank, in], in `dtype` on
+        `device`. If the file has the change as one matrix, return `scale` * `up` [out, in] and None. Raises
+        CheckpointError for NaN and infinity."""
         self.check()
         up = self.scale * self.up.view().to(device, torch.float32).flatten(1)
         return up.to(dtype), None if self.down is None else self.down.view().to(device, dtype).flatten(1)
@@ -64,18 +60,16 @@ class Change(NamedTuple):
 
 
 Changes = Mapping[str, Sequence[Change]]
-"""The LoRAs' changes to a model, as a list of changes for each changed parameter, by official name."""
+"""The LoRAs' changes to a model: a list of changes per changed parameter, by official name."""
 
 
 def loras_for(loras: Iterable[LoraFile], role: str) -> tuple[LoraFile, ...]:
-    """Return the LoRAs for the expert `role`, "high" or "low". A LoRA for which the user chose no expert applies to
-    both."""
+    """Return the LoRAs for the expert `role`, "high" or "low". A LoRA without a chosen expert applies to both."""
     return tuple(lora for lora in loras if lora.expert in (None, role))
 
 
 def refuse_for_one_expert(loras: Iterable[LoraFile], path: Path) -> None:
-    """Raise InputError if the user chose a LoRA for the high-noise or the low-noise expert, but `path` is a single
-    model."""
+    """Raise InputError if a LoRA was chosen for only the high-noise or low-noise expert, but `path` is one model."""
     for_one = next((lora for lora in loras if lora.expert is not None), None)
     if for_one is not None:
         raise InputError(
@@ -85,19 +79,16 @@ def refuse_for_one_expert(loras: Iterable[LoraFile], path: Path) -> None:
 
 
 def change_bytes(changes: Changes) -> int:
-    """Return the bytes that the changes take on a GPU: the LoRAs' tensors, plus temporary memory for the largest
-    changed parameter in 16 bits, because changed weights are computed at each use."""
+    """Return the bytes that LoRAs take on a GPU: their tensors, and a 16-bit temporary for the largest changed
+    parameter, because changed weights are computed at each use."""
     every = [change for each in changes.values() for change in each]
     halves = sum(half.nbytes for change in every for half in (change.up, change.down) if half is not None)
     return halves + 2 * max((change.values for change in every), default=0)
 
 
 def read_loras(loras: Sequence[LoraFile], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, list[Change]]:
-    """Return the LoRAs' changes to each parameter of a model. `shapes` are the model's parameters and their shapes.
-
-    `loras.names.FIELDS` and `loras.scale.FIELDS` list the supported names, parts and scales. Raises CheckpointError if
-    any tensor of a LoRA does not fit.
-    """
+    """Return the LoRAs' changes by parameter name. `shapes` are the shapes of the model's parameters by name. Raises
+    CheckpointError if any tensor of a LoRA does not fit the model, or for a kind or scale that is not supported."""
     changes: dict[str, list[Change]] = {}
     for lora in loras:
         for name, change in _read(lora, shapes):
@@ -133,8 +124,7 @@ def _read(lora: LoraFile, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[tup
 
 
 class _Layer(NamedTuple):
-    """A layer of the model that a LoRA changes. `name`: the official name. `raw`: the name in the file. `parts`: the
-    LoRA's tensors for the layer, by role."""
+    """A layer that a LoRA changes: its official `name`, its `raw` name in the file, and the LoRA's tensors by role."""
 
     name: str
     raw: str
@@ -174,12 +164,7 @@ def _changes(
 
 
 def _scale(lora: LoraFile, layer: _Layer, stated: StatedScale, rank: int) -> float:
-    """Return the number by which `up` @ `down` of a layer is multiplied, without the user's strength. `rank`: the rank
-    of these matrices.
-
-    The scale tensors of the layer take precedence over `stated`, the scale in the header or in a JSON file. Raises
-    CheckpointError for a scale tensor that is not one finite number, and for the errors of `StatedScale.of`.
-    """
+    """Return the factor of `up` @ `down`. The layer's scale tensors take precedence over `stated`, the file's scale."""
     values = {}
     for name in SCALES:
         if name in layer.parts:

@@ -1,12 +1,8 @@
-"""Streaming of a model that is larger than the GPU's memory. The weights of its last blocks are copied into a few
-device buffers, named slots, shortly before the blocks run.
+"""Streaming of a model that is larger than the GPU's memory: the weights of its last blocks are copied into two device
+buffers, named slots, shortly before the blocks run.
 
-The weights are read from the file, or gathered from several processes, each with a piece of every block on its GPU. The
-parameters of a block are permanent views of one slot, so the model needs no change. After a block has run, its slot is
-filled with the next block that uses this slot.
-
-After the last block the first ones follow, for the next step. Streaming costs no time if computing a block takes longer
-than copying one.
+A block's parameters are permanent views of one slot. After a block has run, its slot is filled with the next block that
+uses it; after the last block, with the first one. Streaming is free if computing a block takes longer than copying.
 """
 
 import contextlib
@@ -30,15 +26,12 @@ from .uploader import Uploader, UploadSettings
 
 SLOTS = 2
 SETTINGS = UploadSettings(threads=min(4, os.cpu_count() or 1), sleep=True)
-"""The settings of the copies in every forward. The pinned memory takes at most 128 MB."""
+"""The settings of the copies in every forward. Their pinned memory takes at most 128 MiB."""
 
 
 def streamed_weights(checkpoint: Checkpoint, resident_blocks: int | None) -> dict[int, list[str]]:
-    """Return the names of the linear weights that are streamed, by block index. All blocks after the first
-    `resident_blocks` are streamed. If `resident_blocks` is None, no block is streamed.
-
-    The other parameters of a block (biases, norms, modulation) always stay on the device: 0.3 MB of a block's 235 MB.
-    """
+    """Return the names of the linear weights of all blocks after the first `resident_blocks` (None: no block), by block
+    index. The blocks' other parameters (biases, norms, modulation) are not streamed: 0.3 MB of a block's 235 MB."""
     layers = checkpoint.config.num_layers
     first = layers if resident_blocks is None else resident_blocks
     names: dict[int, list[str]] = {index: [] for index in range(first, layers)}
@@ -50,15 +43,14 @@ def streamed_weights(checkpoint: Checkpoint, resident_blocks: int | None) -> dic
 
 
 def staying_weights(checkpoint: Checkpoint, streamed: dict[int, list[str]]) -> list[str]:
-    """Return the names of all parameters of the checkpoint that are not `streamed` (see `streamed_weights`), so that
-    they stay on the device."""
+    """Return the names of the checkpoint's parameters that are not in `streamed`, the result of `streamed_weights`."""
     names = {name for names in streamed.values() for name in names}
     return [name for name in checkpoint.shapes if name not in names]
 
 
 def weight_bytes(checkpoint: Checkpoint, resident_blocks: int | None = None, processes: int = 1) -> int:
-    """Return the bytes that weights, slots and LoRAs take on one device if `resident_blocks` blocks stay there (None:
-    all). With several `processes`, each also keeps a piece of every streamed block."""
+    """Return the bytes that weights, streaming buffers and LoRAs take on one device if `resident_blocks` blocks stay
+    there (None: all). With several `processes`, each also keeps a piece of every streamed block."""
     if resident_blocks is None:
         return checkpoint.nbytes
     names = streamed_weights(checkpoint, resident_blocks)
@@ -75,8 +67,7 @@ def weight_bytes(checkpoint: Checkpoint, resident_blocks: int | None = None, pro
 
 
 def piece_bytes(block: int, processes: int) -> int:
-    """Return the size in bytes of the piece that each of the processes keeps of a block. `block` is the size of the
-    block's buffer."""
+    """Return the bytes of one process's piece of a block. `block` is the size of the block's buffer in bytes."""
     return -(-block // (processes * ALIGNMENT)) * ALIGNMENT
 
 
@@ -86,8 +77,6 @@ class _Arrival(Protocol):
 
 
 class _FileBlocks:
-    """A source of streamed blocks that reads them from the file."""
-
     def __init__(self, device: torch.device) -> None:
         self._uploader = Uploader(device, SETTINGS)
         self._chunks: dict[int, list[FileChunk]] = {}
@@ -101,12 +90,8 @@ class _FileBlocks:
 
 
 class SharedBlocks:
-    """A source of streamed blocks that gathers them from several processes. Each process keeps a piece of every block
-    on its device, and all gather the same blocks in the same order.
-
-    On GPUs the gathers run on the process group's own stream. A gather starts after the kernels that were on the
-    caller's stream at the call of `start`. The group must have no other use.
-    """
+    """A source of streamed blocks of which each process keeps a piece on its device. All processes must gather the same
+    blocks in the same order. On GPUs a gather runs on the group's own stream, so the group must have no other use."""
 
     def __init__(self, device: torch.device, group: distributed.ProcessGroup) -> None:
         self._device, self._group = device, group
@@ -114,8 +99,8 @@ class SharedBlocks:
         self._last: distributed.Work | None = None
 
     def load(self, blocks: dict[int, tuple[list[FileChunk], Tensor, int]]) -> None:
-        """Read this process's pieces of all blocks. `blocks` has, by block index: the chunks of the file that fill a
-        buffer, the buffer, and the block's size in bytes. Raises CheckpointError for an unreadable file."""
+        """Read this process's pieces of all blocks. `blocks` maps a block index to the file's chunks, the buffer that
+        they fill, and the block's bytes. Raises CheckpointError for an unreadable file."""
         rank, size = self._group.rank(), self._group.size()
         with Uploader(self._device) as uploader:
             for index, (chunks, buffer, nbytes) in blocks.items():
@@ -125,26 +110,24 @@ class SharedBlocks:
                 self._blocks[index] = buffer[: size * length], piece
 
     def start(self, index: int) -> distributed.Work:
-        """Start to gather the block `index` into its buffer, and return the running operation. Its `wait` method waits
-        for the end; on a GPU only the current stream waits, not Python."""
+        """Start to gather the block `index` into its buffer. On a GPU the result's `wait` makes the stream wait."""
         buffer, piece = self._blocks[index]
         self._last = start_gather(buffer, piece, self._group)
         return self._last
 
     def close(self) -> None:
-        """Wait for the last gather. On a GPU the caller's stream waits, because memory into which a gather writes must
-        not be freed."""
+        """Wait for the last gather, because memory into which it writes must not be freed."""
         if self._last is not None and self._device.type == "cuda":
             with contextlib.suppress(RuntimeError):  # another process has ended, and this one ends too
                 self._last.wait()
 
 
 class BlockStreamer:
-    """The streamed blocks of a model. `parameters` are their weights by name, on `device`, as views of the slots.
+    """The streamed blocks of a model. `parameters` are their weights by name, on `device`, as views of shared buffers.
+    A parameter is valid only while its block runs, and has the file's dtype if it is not quantized.
 
-    A parameter holds its values whenever its block runs. The values come from the file. With a `group`, each of its
-    processes keeps a piece of every block, and all processes must call the model together. Plain weights keep the
-    file's dtype; the layers cast them. Raises CheckpointError for scales that are not finite.
+    The values come from the file, or from the processes of `group`, which must call the model together. Raises
+    CheckpointError for scales that are not finite.
     """
 
     def __init__(
@@ -176,14 +159,11 @@ class BlockStreamer:
                 self.parameters |= quantized_tensors(quantized, tensors, None, device)
             self._source.load(blocks)
         self._in_slot: dict[int, tuple[int, _Arrival]] = {}
-        """The content of each slot, by the slot's number: the index of a block, and the running copy of its weights."""
+        """The content of each slot: the index of a block, and the running copy of its weights."""
 
     def serve(self, model: LingBotWorldModel) -> None:
-        """Start to copy the first blocks to the device. Hooks on `model` then copy the others while it runs. Threads
-        and slots are freed with the model.
-
-        A forward of the model raises CheckpointError if the file can no longer be read.
-        """
+        """Start to copy the first streamed blocks, and add hooks to `model` that copy the others while it runs. Threads
+        and buffers are freed with the model. A forward raises CheckpointError if the file can no longer be read."""
         model.in_step = self._in_step
         weakref.finalize(model, self._source.close)
         for index in self._blocks:
@@ -193,16 +173,14 @@ class BlockStreamer:
             self._fill(index)
 
     def _before(self, index: int, *_: Any) -> None:
-        """Wait until the weights of the block `index` are in its slot. If the slot holds another block because the
-        previous forward was interrupted, the block is copied first."""
+        """Wait for the block's weights. After an interrupted forward the slot may hold another block."""
         block, arrival = self._in_slot[index % self._slots]
         arrival.wait()
         if block != index:
             self._fill(index).wait()
 
     def _after(self, index: int, *_: Any) -> None:
-        """Start to fill the slot of the block `index`, which has just run, with the next block that uses this slot.
-        After the last such block, the first one follows, for the next step."""
+        """Start to fill the slot of the block `index`, which has run, with the next block that uses the slot."""
         following = index + self._slots
         if following > self._blocks[-1]:
             following = next(block for block in self._blocks if (block - index) % self._slots == 0)

@@ -1,5 +1,4 @@
-"""A package: a folder with all models for generating a video. These are two experts or a causal model, the text
-encoder, the tokenizer and the VAE."""
+"""A package: a folder with the model or the two experts, the text encoder, the tokenizer and the VAE."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -21,9 +20,9 @@ TOKENIZER_FILES = ("tokenizer.json", "spiece.model")
 TOKENIZER_FOLDERS = ("tokenizer", "google/umt5-xxl")
 """The usual folders of the tokenizer inside a package."""
 ASSETS = ("text_encoder", "tokenizer", "vae")
-"""The parts of a package besides the model; they are the same in all releases."""
+"""The parts of a package besides the model. They are the same in all releases."""
 ASSETS_PAGES = "robbyant/lingbot-world-v2-14b-causal-fast and robbyant/lingbot-world-base-cam"
-"""The Hugging Face repositories that contain the parts in ASSETS, as one text for error messages."""
+"""The Hugging Face repositories that contain ASSETS, as a text for error messages."""
 PART_FOLDERS = ("text_encoder", "vae")
 """The folders of the text encoder and the VAE in diffusers' layout."""
 _COMPARED_WEIGHTS, _COMPARED_BYTES = 8, 4096
@@ -38,10 +37,7 @@ _PARTS = {
 
 @dataclass(frozen=True)
 class Package:
-    """The paths of a package's parts; None for a missing part.
-
-    Either `experts` or `causal` is set. Their paths are files or folders that `open_checkpoint` accepts.
-    """
+    """The paths of a package's parts, None for a missing one. Either `experts` or `causal` is set."""
 
     experts: PerExpert[Path] | None
     causal: Path | None
@@ -57,22 +53,21 @@ def find_package(
     release: str | None = None,
     **overrides: str | Path | None,
 ) -> Package:
-    """Return the paths of a package's parts, found by the names of the files and folders directly in `folder`.
+    """Return the paths of a package's parts, found by the names of files and folders directly in `folder`.
 
     folder: the package, in the layout of cahlen/lingbot-world-base-cam-nf4 on Hugging Face, of the official package or
-    of diffusers. It may also be the file or the folder of a causal model (LingBot-World Fast or 2.0), or a folder that
-    contains the model's folder and no experts. It may be None if both experts are in `overrides`.
+    of diffusers. It may also be a causal model's file or folder (LingBot-World Fast or 2.0), or a folder that contains
+    this folder and no experts. It may be None if both experts are in `overrides`.
     assets: a folder with text encoder, tokenizer and VAE.
     release: a key of RELEASES. It states that the only model in `folder` is that causal release.
-    overrides: paths of parts outside of `folder`, with the keys `high`, `low`, `text_encoder`, `tokenizer` and `vae`.
-    They take precedence over `assets`, and `assets` over `folder`.
+    overrides: paths of parts by `high`, `low`, `text_encoder`, `tokenizer` and `vae`. They take precedence over
+    `assets`, and `assets` over `folder`.
 
-    NF4 is preferred if a folder has an expert in several formats. A tokenizer may also be one folder deeper. For a
-    causal model, missing parts are also searched for next to the model's folder or file, and in the folders there.
+    NF4 is preferred if a folder has an expert in several formats. A causal model's missing parts are also searched for
+    next to its folder or file. Parts that are not found are None.
 
-    Raises CheckpointError for a missing expert, listing the parts found, for a file of another model, and for a path
-    that does not exist. It is also raised for `assets` without any part. Raises InputError for an unknown `release` of
-    a causal model. Other missing parts are None.
+    Raises CheckpointError for a missing expert, a file of another model, a path that does not exist, and `assets`
+    without any part. Raises InputError for an unknown `release` of a causal model.
     """
     root = None if folder is None else hub_snapshot(Path(folder).expanduser())
     if root is not None and not root.exists():
@@ -98,9 +93,8 @@ def find_package(
 
 
 def _one_file(file: Path, given: Mapping[str, Path], release: str | None) -> Package:
-    """Return the package of a causal model in the single `file`. The other parts are searched for in the file's folder,
-    in the parent folder, and in the subfolders of both. `given`: the parts that the user named. `release`: the release
-    that the user named. Without it, raises CheckpointError for another kind of model."""
+    """Return the package of a causal model in one `file`. Other parts may lie in its folder, in the parent folder, or
+    in a subfolder of both. Raises CheckpointError for another kind of model unless `release` is set."""
     if release is not None:
         release_called(release)
     elif not is_causal_file(file):
@@ -114,8 +108,6 @@ def _one_file(file: Path, given: Mapping[str, Path], release: str | None) -> Pac
 
 
 def _assets(folder: Path) -> dict[str, Path]:
-    """Return the paths of text encoder, tokenizer and VAE by part. `folder`: the folder that the user named for them.
-    Missing parts are left out. Raises CheckpointError if all are missing."""
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: no such folder, given as `assets_dir`")
     items = visible(folder)
@@ -129,11 +121,8 @@ def _assets(folder: Path) -> dict[str, Path]:
 
 
 def _find_near(model: Path, part: str) -> Path | None:
-    """Return the path of a part, such as the VAE, in the folder that contains a causal model, or in the first of its
-    direct subfolders that has the part. Return None if the part is missing.
-
-    Subfolders with "lingbot" in their name are searched first. The VAE of Wan 2.2, which differs, is skipped.
-    """
+    """Return the path of a part, such as "vae", next to a causal model or in a folder next to it; None if missing.
+    Folders with "lingbot" in their name come first. The VAE of Wan 2.2, which differs, is skipped."""
     parent = model.absolute().parent
     folders = sorted(parent.iterdir(), key=lambda item: ("lingbot" not in item.name.lower(), item.name))
     for folder in (parent, *(item for item in folders if item.is_dir())):
@@ -145,9 +134,8 @@ def _find_near(model: Path, part: str) -> Path | None:
 
 
 def is_causal_folder(folder: Path) -> bool:
-    """Return whether a folder directly contains the weights of a causal model. config.json or the names from `names_of`
-    decide, else the shapes of the tensors. The result is False for experts, for packages, and for weights that cannot
-    be read."""
+    """Return whether a folder directly contains a causal model's weights, judged by config.json or names, else by
+    shapes. Experts, packages and unreadable weights give False."""
     if not is_expert_folder(folder) or folder.name in PART_FOLDERS:
         return False
     stated = stated_causal(names_of(folder.absolute()), read_json(folder / "config.json", optional=True))
@@ -155,8 +143,8 @@ def is_causal_folder(folder: Path) -> bool:
 
 
 def is_causal_file(file: Path) -> bool:
-    """Return whether a weight file holds a causal model. The names from `names_of` decide, else the shapes of the
-    tensors. The result is False for experts, for other files, and for files that cannot be read."""
+    """Return whether a weight file holds a causal model, judged by its name and its folders' names, else by its shapes.
+    Other files and unreadable ones give False."""
     if not (file.is_file() and file.suffix in WEIGHT_SUFFIXES):
         return False
     return stated_causal(names_of(file.absolute()), {}) or _has_causal_shapes(file)
@@ -178,21 +166,20 @@ def _causal_model(root: Path, items: list[Path], release: str | None) -> Path | 
 
 
 def open_experts(paths: PerExpert[Path], loras: Sequence[LoraFile] = ()) -> PerExpert[Checkpoint]:
-    """Return the checkpoints of both experts, each with its LoRAs. Raises CheckpointError for files that are not valid
-    models, and for two models that are not a pair of experts (see `check_roles`)."""
+    """Return the checkpoints of both experts, each with its LoRAs. Raises CheckpointError for invalid models, and for
+    two models that are not a high-noise and a low-noise expert of one release."""
     experts = PerExpert(*(open_checkpoint(getattr(paths, role), loras_for(loras, role)) for role in ("high", "low")))
     _check_roles(experts)
     return experts
 
 
 def tokenizer_in(folder: Path) -> Path | None:
-    """Return the path of tokenizer.json or spiece.model directly in a folder; None if it has neither."""
+    """Return the path of tokenizer.json or spiece.model directly in a folder; None if the folder has neither."""
     return next((folder / name for name in TOKENIZER_FILES if (folder / name).is_file()), None)
 
 
 def is_expert_folder(path: str | Path) -> bool:
-    """Return whether a folder directly contains the weights of one model of any kind, judged by file names. The result
-    is False for a package of several models, and for a path that is not a folder."""
+    """Return whether a folder directly contains the weights of one model, expert or not, judged by file names."""
     folder = Path(path)
     names = ("model.safetensors", "model.pt", "*.safetensors.index.json", "diffusion_pytorch_model*")
     if not folder.is_dir():
@@ -221,9 +208,8 @@ def _missing_experts(root: Path | None, items: list[Path], parts: dict[str, Path
 
 
 def _expert(role: str, items: list[Path]) -> Path | None:
-    """Return the file or folder of the expert `role`, "high" or "low", found by its name. In diffusers' packages of two
-    models, `transformer` is the high-noise expert and `transformer_2` the low-noise one. `items`: the files and folders
-    of the package."""
+    """Return the path of the expert `role`, "high" or "low", among a package's `items`. In diffusers' packages of two
+    models, `transformer` is the high-noise expert and `transformer_2` the low-noise one."""
     models = [each for each in items if is_expert_folder(each) or (each.is_file() and each.suffix in WEIGHT_SUFFIXES)]
     named = [each for each in models if noise_role(each.name) == role]
     named = named or [each for each in models if role_of(each, models) == role]
@@ -234,16 +220,14 @@ def _expert(role: str, items: list[Path]) -> Path | None:
 
 
 def _weights_named(word: str, folder: str, items: list[Path]) -> Path | None:
-    """Return the first weight file in `items` with `word` in its name. Without one, return the diffusers folder in
-    `items` that is named `folder` and passes `_is_part`. Return None without either."""
+    """Return the first weight file with `word` in its name, else the diffusers folder named `folder`, else None."""
     files = (item for item in items if item.is_file() and item.suffix in WEIGHT_SUFFIXES)
     folders = (item for item in items if item.name == folder and _is_part(item))
     return next(chain((file for file in files if word in file.name.lower()), folders), None)
 
 
 def _is_part(folder: Path) -> bool:
-    """Return whether a folder in diffusers' layout holds the umt5 text encoder or Wan 2.1's VAE, judged by its
-    config.json. Packages of other models have folders of the same names."""
+    """Return whether a folder has the umt5 text encoder or Wan 2.1's VAE. Other models' folders have the same names."""
     stated: dict = {}
     with suppress(CheckpointError):
         stated = read_json(folder / "config.json")
@@ -267,8 +251,6 @@ _FINDERS: dict[str, Callable[[list[Path]], Path | None]] = {
 
 
 def _check_roles(experts: PerExpert[Checkpoint]) -> None:
-    """Raise CheckpointError if two models cannot be the two experts: their names are swapped, one is causal, their
-    architectures differ, or their weights are the same."""
     high, low = map(_name, experts)
     paths = [checkpoint.path for checkpoint in experts]
     roles = PerExpert(*(named_role(path, paths) for path in paths))
@@ -295,8 +277,7 @@ def _check_roles(experts: PerExpert[Checkpoint]) -> None:
 
 
 def _name(checkpoint: Checkpoint) -> str:
-    """Return the last two parts of a checkpoint's path, for messages. The last part alone is often the same for both
-    experts."""
+    """Return the last two parts of a checkpoint's path, because both experts often share the last one."""
     return "/".join(checkpoint.path.parts[-2:])
 
 

@@ -1,8 +1,7 @@
-"""Detection of a model's LingBot-World release from its config.json, its shapes and the names of its folders.
+"""Detection of a model's release from its config.json, its shapes and the names of its folders.
 
-No tensor shows that a model is causal: the files of Fast and of 2.0 have the same names and shapes as those of a base
-expert. Without a config.json the folder's name decides, as in the official code. Only the 1.3B model of 2.0 has other
-sizes.
+No tensor shows that a model is causal: the files of LingBot-World Fast and 2.0 have the names and shapes of a base
+expert. Without a config.json the folder's name decides, as in the official code.
 """
 
 import re
@@ -17,8 +16,7 @@ from ..options import RELEASES, Release
 from . import diffusers_names
 
 CAUSAL_CLASS, GUIDED_CLASS = "WanModelFast", "WanModelCausal"
-"""Values of the field `_class_name` in config.json. CAUSAL_CLASS stands for LingBot-World Fast and 2.0, GUIDED_CLASS
-for the causal-pretrain model of LingBot-World 2.0."""
+"""The `_class_name` in config.json of LingBot-World Fast and 2.0, and of 2.0's causal-pretrain model."""
 FIELDS = (
     Field(
         ("_class_name",),
@@ -35,8 +33,7 @@ FIELDS = (
     Field(("high", "low"), "applied", "A role only if the file with the other word is next to it."),
 )
 SMALL = 30, 1536
-"""The number of layers and the width of the 1.3B model of LingBot-World 2.0. No other release with camera layers has
-these sizes."""
+"""The layers and the width of LingBot-World 2.0's 1.3B model. No other release with camera layers has these sizes."""
 
 _NAMED = {
     "v2-1.3b": r"1\.3b|1p3b",
@@ -44,8 +41,7 @@ _NAMED = {
     "v2": r"v2|causal[-_]fast",
     "v1": r"fast",
 }
-"""The patterns that show a release in a name, by the key in RELEASES. The first match counts, because a name from
-LingBot-World 2.0 may match several patterns."""
+"""Patterns of a release's names, by key of RELEASES. The order matters: a name of 2.0 may match several."""
 Role = Literal["high", "low"]
 _CAUSAL = re.compile(r"1\.3b|1p3b|causal[-_]fast|causal[-_]pretrain|transformer_causal|lingbot[-_]world[-_]fast")
 _HUMPS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
@@ -57,28 +53,22 @@ _BIDIRECTIONAL = re.compile(r"bidirectional|[-_]bid(?![a-z])")
 
 
 def names_of(path: Path, source: str = "") -> tuple[str, ...]:
-    """Return the names that may state the release or role of the model at `path`, the most reliable first.
-
-    These are `source` (the folder name that a quantizer noted), the model's own name, the names of the two folders
-    around it, and its repository in Hugging Face's cache. If the path is a link, the names of the link's target follow.
-    """
+    """Return the names that may state the release or role of the model at `path`, the most reliable first: `source`
+    (the folder name that the quantizer noted), the model's name, the two folders around it, its repository in Hugging
+    Face's cache, and, for a link, the same of its target."""
     hub = [part.removeprefix(_HUB).replace("--", "/") for part in path.parts if part.startswith(_HUB)]
     return (source, *reversed(path.parts[-3:]), *reversed(hub), *reversed(path.resolve().parts[-3:]))
 
 
 def noise_role(name: str) -> Role | None:
-    """Return the expert's role that a name with "noise" states, such as high_noise, HighNoise or hinoise. Return None
-    for a name without a role or with both."""
+    """Return the expert that a name such as high_noise, HighNoise or hinoise states; None if it states none or both."""
     found = {(match[1] or match[2])[0] for match in _NOISE.finditer(_HUMPS.sub("_", name).lower())}
     return None if len(found) != 1 else "high" if "h" in found else "low"
 
 
 def role_of(path: Path, others: Iterable[Path] = ()) -> Role | None:
-    """Return the expert's role that the name of a file or folder states; None if it states no role or both.
-
-    The word "high" or "low" without "noise" counts only if the file of the other role is next to it or among `others`.
-    For example, low_poly does not state a role.
-    """
+    """Return the expert that the name of a file or folder states; None if it states no expert or both. "high" or "low"
+    without "noise", as in low_poly, counts only if the file of the other expert is next to it or among `others`."""
     if role := noise_role(path.name):
         return role
     words = set(_BARE.findall(_HUMPS.sub("_", path.name).lower()))
@@ -93,14 +83,12 @@ def role_of(path: Path, others: Iterable[Path] = ()) -> Role | None:
 
 
 def named_role(path: Path, others: Iterable[Path] = ()) -> Role | None:
-    """Return the expert's role that a file's name states, or else the name of the folder around it. Return None if
-    neither states a role. `others`: the other files of the package."""
+    """Return the expert that a file's name, or else its folder's name, states (see `role_of`); None if neither does."""
     return role_of(path, others) or role_of(path.parent, [other.parent for other in others])
 
 
 def named_release(names: Iterable[str]) -> str | None:
-    """Return the release, a key of RELEASES, stated by the first of `names` that matches a pattern in _NAMED. Return
-    None if no name matches."""
+    """Return the key in RELEASES that the first of `names` with a release's name states; None without such a name."""
     for name in map(str.lower, names):
         for release, pattern in _NAMED.items():
             if re.search(pattern, name):
@@ -109,15 +97,13 @@ def named_release(names: Iterable[str]) -> str | None:
 
 
 def named_causal(names: Iterable[str]) -> bool:
-    """Return whether the names of a model's file and folders show that it is causal. The first name that contains a
-    causal model's name or an expert's role (high or low noise) decides. Return False without such a name."""
+    """Return whether the first of `names` that states a causal release or an expert's role states a causal release."""
     clear = (name for name in names if _CAUSAL.search(name.lower()) or noise_role(name))
     return noise_role(next(clear, "high_noise")) is None
 
 
 def stated_causal(names: Iterable[str], stated: Mapping[str, Any]) -> bool | None:
-    """Return whether the model is causal, if the names or the config.json state it. Return None if they do not, so that
-    the shapes must decide. `stated`: the content of config.json, empty without that file."""
+    """Return whether `names` or config.json (`stated`) state a causal model; None if the shapes must decide."""
     class_name = stated.get("_class_name")
     if class_name in (CAUSAL_CLASS, GUIDED_CLASS, diffusers_names.CAUSAL_CLASS):
         return True
@@ -127,11 +113,8 @@ def stated_causal(names: Iterable[str], stated: Mapping[str, Any]) -> bool | Non
 
 
 def detect_release(names: tuple[str, ...], class_name: str, config: ModelConfig) -> Release | None:
-    """Return the release of a causal model; None for an expert of the base model.
-
-    `names` is the result of `names_of`. `class_name` is the `_class_name` in config.json, empty without that file.
-    Raises CheckpointError if the names and the shapes contradict each other.
-    """
+    """Return the release of a causal model; None for an expert of the base model. `names` is the result of `names_of`,
+    `class_name` the `_class_name` in config.json or "". Raises CheckpointError if names and shapes disagree."""
     if class_name == GUIDED_CLASS:
         return RELEASES["v2-pretrain"]
     if config.control is not None and (config.num_layers, config.dim) == SMALL:
@@ -153,8 +136,7 @@ def detect_release(names: tuple[str, ...], class_name: str, config: ModelConfig)
 
 
 def release_note(names: tuple[str, ...], config: ModelConfig) -> str | None:
-    """Return a message for the user if the detected release of a causal model is a guess. Return None if a name or the
-    shapes show the release."""
+    """Return a message for the user if a causal model's release is guessed; None if a name or the shapes show it."""
     if named_release(names) is not None or (config.num_layers, config.dim) == SMALL:
         return None
     return (
@@ -164,18 +146,15 @@ def release_note(names: tuple[str, ...], config: ModelConfig) -> str | None:
 
 
 def release_called(name: str) -> Release:
-    """Return the release with this short name, a key of RELEASES. Raises InputError for another name."""
+    """Return the release with the short name `name`, a key of RELEASES. Raises InputError for another name."""
     if name not in RELEASES:
         raise InputError(f"`release` {name}: expected one of {', '.join(RELEASES)}")
     return RELEASES[name]
 
 
 def base_release(names: Iterable[str]) -> tuple[str, str, str | None]:
-    """Return (name, licence, message for the user or None) of a base model of two experts.
-
-    `names` is the result of `names_of`. Only LingBot-World 2.0 bidirectional has a message: its settings are assumed to
-    be the base model's, because none are published.
-    """
+    """Return (name, licence, message or None) of a base model of two experts. `names` is the result of `names_of`. The
+    message for LingBot-World 2.0 bidirectional: no settings are published, so the base model's are assumed."""
     if any(_BIDIRECTIONAL.search(name.lower()) for name in names):
         name = "LingBot-World 2.0 bidirectional"
         note = (

@@ -1,10 +1,5 @@
-"""Copies of bytes from files to a device, in parallel with other computation. Such a copy is named an upload here.
-
-Uploads serve the diffusion models and the blocks of the text encoder. Several reader threads share an upload. Each
-thread reads a chunk of a file into a free staging buffer (pinned memory for CUDA). It then starts the copies from this
-buffer to the device on a CUDA stream of its own. While these copies run, the thread reads the next chunk into another
-buffer.
-"""
+"""Copies of bytes from files to a device, named uploads. Several threads read chunks of a file into staging buffers
+(pinned for CUDA) and start copies to the device on CUDA streams of their own."""
 
 import io
 import os
@@ -30,16 +25,13 @@ _POLL_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class UploadSettings:
-    """The settings of uploads, which are copies of file contents to a device.
+    """The settings of copies from files to a device. For CUDA they take threads * buffers * chunk_bytes of host memory.
 
     threads: the number of reader threads.
-    buffers: the number of staging buffers of each thread, for CUDA. Other devices use one buffer per thread.
-    chunk_bytes: the size of a staging buffer, which is the largest size of a chunk.
-    sleep: whether a thread sleeps while it waits for the copies from a buffer, instead of polling (spinning).
-
-    For CUDA the buffers take threads * buffers * chunk_bytes of host memory, by default at most 320 MiB. Sleeping makes
-    the load of a whole model 20 % slower. It is meant for copies that often wait for a model's forward, as in
-    streaming.
+    buffers: the number of staging buffers per thread for CUDA. Other devices use one.
+    chunk_bytes: the size of a staging buffer.
+    sleep: whether a thread sleeps instead of spinning while it waits for copies. Sleeping makes the load of a whole
+    model 20 % slower; it is for copies that often wait for a model's forward.
     """
 
     threads: int = min(10, os.cpu_count() or 1)
@@ -49,10 +41,8 @@ class UploadSettings:
 
 
 class Uploader(AbstractContextManager["Uploader"]):
-    """The threads that copy file contents to one device. Uploads are processed in the order of their start.
-
-    `close`, or the end of the with block, ends the threads and frees the staging buffers.
-    """
+    """The threads that copy file contents to one device, in the order of the calls. `close`, or the end of the with
+    block, ends the threads and frees the staging buffers."""
 
     def __init__(self, device: torch.device, settings: UploadSettings | None = None) -> None:
         if device.type == "cuda" and device.index is None:
@@ -68,30 +58,22 @@ class Uploader(AbstractContextManager["Uploader"]):
     def upload(
         self, entries: list[TensorEntry], buffer_key: Callable[[str], str] = block_of
     ) -> tuple[dict[str, Tensor], "Upload"]:
-        """Start to copy the entries into new device memory. Return the tensors by name, and the running Upload.
-
-        The values of the tensors are complete after `Upload.wait`. Tensors with the same `buffer_key(name)` share a
-        device buffer, which is freed with the last of these tensors.
-        """
+        """Start to copy the entries into new device memory. Return the tensors by name, and the Upload to wait for
+        before use. Tensors with the same `buffer_key(name)` share a device buffer, freed with the last of them."""
         targets = allocate(entries, self.device, buffer_key)
         chunks = chunks_of(entries, targets, self.settings.chunk_bytes)
         upload = self.start(chunks, sum(entry.nbytes for entry in entries))
         return {entry.name: tensor_at(targets[entry.name], entry) for entry in entries}, upload
 
     def start(self, chunks: Iterable[FileChunk], total: int = 0) -> "Upload":
-        """Start to copy the chunks to the device, and return the running Upload.
-
-        Each chunk has at most `settings.chunk_bytes` bytes. `total` is the number of bytes of all chunks, for the
-        progress display. The device writes to the target buffers only after the kernels that are on the caller's CUDA
-        stream at the time of this call.
-        """
+        """Start to copy chunks of at most `settings.chunk_bytes` bytes to the device, after the kernels that are now on
+        the caller's CUDA stream. `total` is the number of bytes for the progress display."""
         queue = _ChunkQueue(chunks, self.device, self._closing)
         readers = [self._threads.submit(self._carry, queue) for _ in range(self.settings.threads)]
         return Upload(queue, readers, self.device, total)
 
     def _carry(self, queue: "_ChunkQueue") -> torch.cuda.Event | None:
-        """Read and copy chunks of the `queue` in one reader thread until the queue is empty. Return the CUDA event
-        after the thread's last copies, or None if the thread got no chunk or the device is not a CUDA device."""
+        """Copy chunks in a reader thread until the queue is empty. Return the CUDA event after its last copies."""
         lane, sent = None, None
         try:
             while (chunk := queue.take()) is not None:
@@ -125,18 +107,15 @@ class Uploader(AbstractContextManager["Uploader"]):
 
 
 class Upload:
-    """A started copy of file contents to a device. Call `wait` before the device uses the contents."""
+    """A running copy of file contents to a device. Call `wait` before the device uses the contents."""
 
     def __init__(self, queue: "_ChunkQueue", readers: list[Future], device: torch.device, total: int) -> None:
         self._queue, self._readers, self._device, self._total = queue, readers, device, total
 
     def wait(self, progress: Progress | None = None) -> None:
-        """Wait until all copies have been started, and make the caller's CUDA stream wait for the end of the copies.
-
-        `progress(bytes, total)` is called about ten times a second, and at the end. Raises the error of a reader
-        thread, also when called again. It is CheckpointError for a file that is too short, was replaced, or cannot be
-        read.
-        """
+        """Wait until all copies are started, and make the caller's CUDA stream wait for their end. `progress(bytes,
+        total)` is called about ten times a second. Raises the error of a reader thread, also when called again:
+        CheckpointError for a file that is too short, was replaced, or cannot be read."""
         waiting = set(self._readers)
         while waiting:  # short waits, so that Ctrl-C works on every system
             done, waiting = wait(waiting, _POLL_SECONDS, return_when="FIRST_EXCEPTION")
@@ -153,17 +132,17 @@ class Upload:
 
 
 class _ChunkQueue:
-    """The chunks of an upload that no reader thread has taken yet, and the upload's progress."""
+    """The chunks of an upload that no reader thread has taken yet."""
 
     def __init__(self, chunks: Iterable[FileChunk], device: torch.device, closing: threading.Event) -> None:
         self._chunks, self._lock, self._closing = iter(chunks), threading.Lock(), closing
         self.bytes = 0
-        """The number of bytes passed to the device so far."""
+        """The number of bytes copied so far."""
         self.allowed = torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
-        """The CUDA event after which the device may write to the target buffers; None for other devices."""
+        """The CUDA event after which the device may write to the target buffers; None without CUDA."""
 
     def take(self) -> FileChunk | None:
-        """Return the next chunk. Return None after the last one, and when the uploader closes."""
+        """Return the next chunk; None after the last one, and when the uploader closes."""
         with self._lock:
             return None if self._closing.is_set() else next(self._chunks, None)
 
@@ -172,32 +151,25 @@ class _ChunkQueue:
             self.bytes += nbytes
 
     def stop(self) -> None:
-        """Remove the remaining chunks from the queue, so that all reader threads finish."""
+        """Drop the remaining chunks, so that all reader threads finish."""
         with self._lock:
             self._chunks = iter(())
 
 
 class Lane:
-    """The open files and the staging buffer of one reader thread.
-
-    This class serves every device except CUDA. The buffer is ordinary memory, and a chunk is complete when `carry`
-    returns. Files are read with seek and readinto, because every system has them and they release the interpreter lock.
-    """
+    """The open files and the staging buffer of one reader thread, for devices other than CUDA. A chunk is complete when
+    `carry` returns. Files are read with seek and readinto: every system has both, and both release the GIL."""
 
     def __init__(self, _device: torch.device, settings: UploadSettings) -> None:
         self._files: dict[MappedFile, io.FileIO] = {}
         self._buffer = torch.empty(settings.chunk_bytes, dtype=torch.uint8)
 
     def wait_for(self, allowed: torch.cuda.Event | None) -> None:
-        """Make the next copies wait until the device has passed the event `allowed`. Do nothing for devices without
-        CUDA."""
+        """Make the next copies to a CUDA device wait for the event `allowed`. Do nothing for other devices."""
 
     def carry(self, chunk: FileChunk) -> torch.cuda.Event | None:
-        """Read a chunk and start its copies to the device. Return the CUDA event after the copies; None for devices
-        without CUDA.
-
-        Raises CheckpointError for a file that is too short, was replaced, or cannot be read.
-        """
+        """Read a chunk and start its copies to the device. Return the CUDA event after them; None without CUDA. Raises
+        CheckpointError for a file that is too short, was replaced, or cannot be read."""
         self.read(chunk, self._buffer)
         for start, target in chunk.copies:
             target.fill(self._buffer, start)
@@ -223,8 +195,7 @@ class Lane:
 
 
 class CudaLane(Lane):
-    """The pinned buffers and the CUDA stream of one reader thread. A buffer is free when the device has passed the
-    event after its copies."""
+    """The pinned buffers and the CUDA stream of one reader thread. The event after a buffer's copies frees it."""
 
     def __init__(self, device: torch.device, settings: UploadSettings) -> None:
         self._files = {}

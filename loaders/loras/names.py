@@ -11,14 +11,13 @@ PREFIXES = (
     *("base_model.model.", "model.diffusion_model.", "diffusion_model.", "pipe.dit.", "transformer.", "module."),
     *("model.", "unet.", "dit.", "lora_unet__", "lora_unet_", "lora_transformer_", "lycoris_"),
 )
-"""The prefixes that precede a layer's name in files of ComfyUI, PEFT, DiffSynth, diffusers, kohya, musubi, VideoX-Fun,
-OneTrainer and LyCORIS."""
+"""Prefixes of a layer's name in files of ComfyUI, PEFT, DiffSynth, diffusers, kohya, musubi, VideoX-Fun and others."""
 DOWN = ("lora_A", "lora_down", "lora.down", "lora_linear_layer.down")
 UP = ("lora_B", "lora_up", "lora.up", "lora_linear_layer.up")
 SCALES = ("alpha", "scale", "scalar")
 WHOLE = {"diff": "diff", "w_norm": "diff", "diff_b": "diff_b", "b_norm": "diff_b", "diff_m": "diff_m"}
-"""The names in LoRA files of tensors that are added to a parameter directly, not as a product of up and down. Each
-value is the role: `diff` for the weight, `diff_b` for the bias, `diff_m` for the modulation."""
+"""The names in LoRA files of tensors that are added to a parameter as they are, with the role of each: `diff` for the
+weight, `diff_b` for the bias, `diff_m` for the modulation."""
 OTHER_KINDS: dict[str, tuple[str, ...]] = {
     "LoHa": ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b", "hada_t1", "hada_t2"),
     "LoKr": ("lokr_w1", "lokr_w1_a", "lokr_w1_b", "lokr_w2", "lokr_w2_a", "lokr_w2_b", "lokr_t2"),
@@ -55,7 +54,7 @@ class Part(NamedTuple):
 
     layer: the official name of the layer; None if the model has no such layer.
     name: the role of the tensor: down, up, down_bias, up_bias, a name in SCALES or OTHER_KINDS, or a value of WHOLE.
-    raw: the layer's name in the file without prefixes.
+    raw: the layer's name in the file, without prefixes.
     """
 
     layer: str | None
@@ -64,8 +63,7 @@ class Part(NamedTuple):
 
 
 class LayerNames:
-    """An index from a layer's name in a LoRA file to the official name. It accepts the official name and diffusers'
-    name, each with dots or with underscores."""
+    """An index from a layer's name in a LoRA file (official or diffusers', dots or underscores) to its official one."""
 
     def __init__(self, parameters: Iterable[str]) -> None:
         self._official: dict[str, str] = {}
@@ -75,8 +73,7 @@ class LayerNames:
                 self._official.setdefault(_flat(spelling), layer)
 
     def part_of(self, key: str) -> Part | None:
-        """Return the meaning of a key; None if the key does not end in a known role of a LoRA's tensor, such as
-        lora_A.weight."""
+        """Return the meaning of a key; None if the key does not end in a known tensor role such as lora_A.weight."""
         match = _PART.match(key)
         if match is None:
             return None
@@ -92,5 +89,4 @@ class LayerNames:
 
 
 def _flat(name: str) -> str:
-    """Return a layer's name with underscores instead of dots, as the training tool kohya writes it."""
     return name.replace(".", "_")

@@ -15,24 +15,23 @@ from ...weights.files import WEIGHT_SUFFIXES, read_json
 SIDE_FILE = "adapter_config.json"
 OTHER_SIDES = "config.json", "lora_config.json"
 PACKED = "lora_adapter_metadata", "adapter_config", "lora_config", "peft_config"
-"""The keys whose value may be a JSON object with PEFT's fields. diffusers writes the first one."""
+"""The keys that may hold a JSON object with PEFT's fields. diffusers writes the first one."""
 ALPHA, RANK, SCALE, BY_ROOT = "lora_alpha", "r", "scale", "use_rslora"
 TRAINER = "ss_network_module"
 UNKNOWN = ("None", "Dynamic")
-"""The texts in kohya's file header that stand for an unknown number. A resized LoRA has "Dynamic"."""
+"""The texts in a header of kohya's trainer for an unknown number. A resized LoRA has "Dynamic"."""
 PATTERNS = ("alpha_pattern", "rank_pattern")
 REFUSED = (
     *("use_dora", "fan_in_fan_out", "use_qalora", "layer_replication", "trainable_token_indices", "use_bdlora"),
     *("alora_invocation_tokens", "arrow_config"),
 )
 CHANGED_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
-"""The beginnings of `init_lora_weights` in LoRAs that also change the base model's weights; these are refused."""
+"""The prefixes of `init_lora_weights` in LoRAs that also change the base model's weights, which are refused."""
 _FORMS = {
     **{"alpha": ALPHA, "rank": RANK, "r": RANK, "dim": RANK, "scale": SCALE, "scaling": SCALE},
     **dict.fromkeys(("rslora", "rs_lora", "rank_stabilized"), BY_ROOT),
 }
-"""The meaning of a key in a header, by the last word or words of the key. For example, ss_network_alpha ends in alpha
-and means lora_alpha."""
+"""The meaning of a key in a header by its last word or words. For example, ss_network_alpha means lora_alpha."""
 FIELDS = (
     Field(
         (ALPHA, "network_alpha", "ss_network_alpha", "alpha"),
@@ -83,8 +82,8 @@ class ScaleError(CheckpointError):
 
 
 class StatedScale(NamedTuple):
-    """The scale that a file states: `scale`, or `alpha` and `rank`. `alphas` and `ranks` are exceptions, by name
-    pattern. If `by_root`, alpha is divided by the square root of the rank. `where` names the file in errors."""
+    """The scale that a LoRA file states: `scale`, or `alpha` and `rank` with exceptions by layer name pattern in
+    `alphas` and `ranks`. If `by_root`, alpha is divided by sqrt(rank). `where` names the file in errors."""
 
     where: str
     alpha: float | None = None
@@ -95,9 +94,8 @@ class StatedScale(NamedTuple):
     scale: float | None = None
 
     def of(self, layer: str, rank: int) -> float:
-        """Return the scale of a layer: from alpha and `rank`, else the stated scale, else 1. `layer`: the layer's name
-        in the file. `rank`: the rank of its tensors. Raises ScaleError if the file states a different rank, or a scale
-        that contradicts alpha and rank."""
+        """Return the scale of a layer: from alpha and `rank`, else the stated scale, else 1. `layer` is its name in the
+        file. Raises ScaleError if the file states another rank, or a scale that contradicts alpha and rank."""
         alpha = _matching(self.alphas, layer, self.alpha)
         stated = _matching(self.ranks, layer, self.rank)
         if stated is not None and stated != rank:
@@ -117,17 +115,15 @@ class StatedScale(NamedTuple):
 
 
 def stated_scale(file: Path, header: Mapping[str, Any], keys: Collection[str] = ()) -> StatedScale:
-    """Return the scale that a LoRA file states in its safetensors `header`, or else in a JSON file in the folder of
-    `file`.
+    """Return the scale that a LoRA file states in its safetensors `header`, or else in a JSON file in its folder.
+    `keys` are the names of the LoRA's tensors.
 
-    The JSON files are tried in this order: adapter_config.json, config.json, lora_config.json, FILE.json,
-    FILE_config.json (for FILE.safetensors). All except adapter_config.json must name a LoRA's alpha or scale, or
-    contain alpha and rank. The first three are read only if FILE begins with adapter_model, or if `file` is the only
-    weight file in its folder.
+    The JSON files are tried in this order: adapter_config.json, config.json, lora_config.json, FILE.json and
+    FILE_config.json for FILE.safetensors. All but the first count only if they name a LoRA's alpha or scale, or contain
+    alpha and rank. The first three are read only if FILE begins with adapter_model or is the folder's only weight file.
 
-    If no file states a scale, the result has neither alpha nor scale, which means scale 1. A LoRA that was converted
-    from kohya's names to PEFT's gets the same result, because its matrices include the scale. `keys`: the names of the
-    LoRA's tensors. Raises CheckpointError for values that are not numbers, and for adapters that are not plain LoRAs.
+    Without a stated scale the scale is 1, also for a LoRA converted from kohya's names to PEFT's: its matrices include
+    the scale. Raises CheckpointError for values that are not numbers and for adapters that are not plain LoRAs.
     """
     peft = any(".lora_A." in key for key in keys)
     if TRAINER in header and peft and not any(key.endswith(".alpha") for key in keys):
@@ -151,12 +147,8 @@ def stated_scale(file: Path, header: Mapping[str, Any], keys: Collection[str] = 
 
 
 class _Value(NamedTuple):
-    """A value in a header or a JSON file that concerns a LoRA's kind or scale.
-
-    name: PEFT's name of the field, or `scale`.
-    of_lora: whether the value certainly belongs to a LoRA, because of its key, such as lora_scale, or because of the
-    object around it, such as adapter_config.
-    """
+    """A value that concerns a LoRA's kind or scale. `name` is PEFT's name of the field, or `scale`. `of_lora` states
+    whether the key or the object around it, such as adapter_config, certainly belongs to a LoRA."""
 
     name: str
     value: Any
@@ -164,12 +156,8 @@ class _Value(NamedTuple):
 
 
 def _values(stated: Mapping[str, Any], where: str) -> list[_Value]:
-    """Return the values in a header or a JSON file that concern a LoRA's kind or scale.
-
-    Nested objects are searched too. In a nested object whose key does not point to a LoRA, only clear names such as
-    lora_alpha count. Raises CheckpointError if the text under a key of PACKED is not JSON. `stated`: the content of the
-    header or file. `where`: its name in errors.
-    """
+    """Return the values that concern a LoRA's kind or scale, also from nested objects. In objects that are not clearly
+    a LoRA's, only keys such as lora_alpha count. `where` names the file in errors."""
     objects = {key: _parse(value) for key, value in stated.items() if _OBJECT.match(key)}
     if broken := next((key for key in PACKED if isinstance(objects.get(key), str) and objects[key]), None):
         raise CheckpointError(f"{where}: {broken} is not JSON: {objects[broken]!r:.40}")
@@ -189,8 +177,6 @@ def _values(stated: Mapping[str, Any], where: str) -> list[_Value]:
 
 
 def _config_of(values: Sequence[_Value], where: str) -> dict[str, Any]:
-    """Return a dictionary of the values by PEFT's names. Raises ScaleError if a name has two different values. `where`:
-    the file's name in errors."""
     config: dict[str, Any] = {}
     for name, value, _ in values:
         if config.setdefault(name, value) != value:
@@ -199,8 +185,7 @@ def _config_of(values: Sequence[_Value], where: str) -> dict[str, Any]:
 
 
 def _is_of_a_lora(values: Sequence[_Value]) -> bool:
-    """Return whether the values in a JSON file certainly describe a LoRA. A file needs alpha and rank, or a key such as
-    lora_scale. A bare `scale` is not enough, because other files have this key too."""
+    """Return whether values in a JSON file describe a LoRA. A bare `scale` is not enough: other files have this key."""
     names = {each.name for each in values}
     return {ALPHA, RANK} <= names or any(each.of_lora and each.name in (ALPHA, SCALE) for each in values)
 
@@ -256,8 +241,7 @@ def _pattern(value: Any, where: str) -> dict[str, float]:
 
 
 def _matching(values: Mapping[str, float], layer: str, default: float | None) -> float | None:
-    """Return the value of the first name pattern in `values` that matches the end of the layer's name, as in PEFT; else
-    `default`."""
+    """Return the value of the first pattern that matches the end of the layer's name, as in PEFT; else `default`."""
     for key, value in values.items():
         if layer == key or layer.endswith(f".{key}") or re.match(rf"(.*\.)?({key})$", layer):
             return value
