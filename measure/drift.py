@@ -1,5 +1,4 @@
-"""Measurement of a video's drift: metrics of each frame, the faults found in them, a chart and a table. The parts are
-in drift_figures.py, drift_faults.py and drift_report.py."""
+"""Measurement of a video's drift: metrics of each frame, faults found in the metrics, a chart and a table."""
 
 from .drift_faults import Fault, find_faults
 from .drift_figures import Figures, measure_frames

@@ -1,5 +1,4 @@
-"""Detection of faults in a video from the metrics of its frames: drift, freezes, flicker, seams between chunks, and
-repeats."""
+"""Detection of drift, freezes, flicker, seams between chunks and repeats from the metrics of a video's frames."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -14,46 +13,36 @@ BLURRED, PALE, TINTED, DARKER = 0.6, 0.7, 12.0, 15.0
 BLURRED and PALE are the smallest accepted fractions of the initial sharpness and colourfulness. TINTED and DARKER are
 the largest accepted changes of red minus blue and of brightness, in grey levels from 0 to 255.
 
-Drift starts at the first frame from which more than 90 % of the remaining frames exceed a threshold. The thresholds
-apply both to tracked scene content and to the full image, which camera rotation also changes. SURE_S states how the two
-results are combined. For the sharpness of tracked content, BLURRED_PLACES replaces BLURRED.
+Drift starts at the first frame from which more than 90 % of the frames exceed a threshold. Thresholds apply to tracked
+scene content and to the full image, which camera rotation also changes. SURE_S states how the two are combined.
 """
 BLURRED_PLACES = 0.35
-"""The threshold of drift in the sharpness of tracked scene content: a fraction of the initial sharpness. It is below
-BLURRED, because content loses some detail as the camera comes closer."""
+"""The threshold for the sharpness of tracked content, in place of BLURRED. It is lower, because content loses some
+detail as the camera comes closer."""
 SURE_S = 5.0
-"""The time in seconds after which the thresholds of tracked scene content have doubled.
-
-The accumulated changes of tracked content become less exact with time. So at t seconds each threshold is multiplied by
-1 + t / SURE_S. It is not multiplied in frames where the full image exceeds its own threshold.
-"""
+"""The time in seconds after which the thresholds of tracked content have doubled, because accumulated changes become
+less exact. Thresholds grow by 1 + t / SURE_S, but not in frames where the full image exceeds its threshold."""
 STILL = 0.02
-"""The threshold of a freeze. A frame is frozen if its difference from the previous frame is below STILL times the usual
-difference, which is the third quartile over the video."""
+"""The threshold of a freeze: a frame's difference from the previous frame, relative to the third quartile of all such
+differences in the video."""
 FROZEN_S = 0.4
 FLICKER = 1.0
-"""The largest accepted flicker, in grey levels from 0 to 255. Flicker is the change of brightness that alternates from
-frame to frame: half of the absolute second difference, as the median over half a second."""
+"""The largest accepted flicker, in grey levels from 0 to 255: half of the absolute second difference of the brightness,
+as the median over half a second."""
 JERK, UNLIKE = 2.0, 1.8
-"""The thresholds of a seam between chunks.
-
-JERK is the largest accepted difference, in pixels, between a frame's motion and the median motion of its neighbours.
-UNLIKE is the largest accepted value of r / (m + 0.3). Here r is the frame's motion-compensated residual, and m is the
-median residual of its neighbours.
-"""
+"""The thresholds of a seam between chunks. JERK is the largest accepted difference, in pixels, between a frame's motion
+and the median motion of its neighbours. UNLIKE is the largest accepted r / (m + 0.3), with the frame's
+motion-compensated residual r and the median residual m of its neighbours."""
 CHUNKS = (3, 4, 6, 8, 9, 12, 15, 16, 20, 24)
-"""The intervals between seams, in video frames, that the search for seams tries: the possible lengths of a chunk."""
+"""The lengths of a chunk, in video frames, that the search for seams tries."""
 SAME, MOVES, APART_S = 0.25, 0.1, 1.0
-"""The thresholds for finding frames that repeat earlier frames. Thumbnails of the frames are compared.
-
-A frame repeats an earlier one if their difference is below SAME times the usual difference of consecutive frames. The
-usual difference is the median over one second around the later frame. It must exceed MOVES, in grey levels from 0 to
-255. The two frames must be at least APART_S seconds apart.
-"""
+"""The thresholds of a repeat. A frame's thumbnail repeats an earlier one, at least APART_S seconds before, if they
+differ by less than SAME times the usual difference of consecutive frames. That is the median over one second around the
+frame, and must exceed MOVES, in grey levels from 0 to 255."""
 
 
 class Fault(NamedTuple):
-    """A fault of a video: its `name`, the second at which it begins, and a message for the user (`words`)."""
+    """A fault of a video: its name, the second at which it begins, and a message for the user."""
 
     name: str
     begins_s: float
@@ -61,7 +50,7 @@ class Fault(NamedTuple):
 
 
 def find_faults(figures: Figures) -> list[Fault]:
-    """Return the faults of a video, sorted by their beginning. `figures` are the metrics of its frames."""
+    """Return the faults of a video with the frame metrics `figures`, sorted by their beginning."""
     found = [*_drifts(figures), *_frozen(figures), *_flickers(figures), *_seams(figures), *_repeats(figures)]
     return sorted(found, key=lambda fault: fault.begins_s)
 
@@ -84,9 +73,8 @@ def _drifts(figures: Figures) -> list[Fault]:
 def _courses(figures: Figures) -> Iterator[tuple[str, np.ndarray, np.ndarray, float, str]]:
     """Yield (name, change, beyond, threshold, words) for each kind of drift.
 
-    name: the name of the kind.
-    change: [f], the change of tracked content in each frame, relative to the median of the first second.
-    beyond: bool [f], whether the full image of each frame exceeds its own threshold.
+    change: [f], the accumulated change of tracked content, relative to the median of the first second.
+    beyond: bool [f], whether the full image exceeds its own threshold.
     threshold: the largest accepted absolute value of `change`.
     words: a comparison for the message, such as "less than 60% as sharp as".
     """
@@ -110,12 +98,11 @@ def _courses(figures: Figures) -> Iterator[tuple[str, np.ndarray, np.ndarray, fl
 
 
 def _begin(course: np.ndarray, passed: int) -> int:
-    """Return the index of the frame at which a gradual change begins.
+    """Return the index of the frame at which the accumulated change `course` [f] begins that exceeds its threshold at
+    `passed`.
 
-    `course` [f]: the accumulated change in each frame. `passed`: the index of the frame at which it exceeds its
-    threshold. A step is the change from one frame to the next. The result is the frame after the last step before
-    `passed` that is smaller than a quarter of the largest recent step. Without such a step the result is 0. Recent
-    steps are the last 2 * STRIDE steps before `passed`.
+    The frame follows the last change from frame to frame that is smaller than a quarter of the largest of the 2 *
+    STRIDE changes before `passed`. The index is 0 without such a change.
     """
     way = -np.sign(course[passed])
     steps = -way * np.diff(course[: passed + 1])
@@ -153,8 +140,8 @@ def _flickers(figures: Figures) -> list[Fault]:
 
 
 def _seams(figures: Figures) -> list[Fault]:
-    """Return a list with one fault if evenly spaced frames differ from their neighbours in motion or in
-    motion-compensated residual. Otherwise the list is empty."""
+    """Return one fault if evenly spaced frames differ from their neighbours in motion or residual, else an empty
+    list."""
     if len(figures) < 8:
         return []
     around = [
@@ -176,8 +163,7 @@ def _seams(figures: Figures) -> list[Fault]:
 
 
 def _repeats(figures: Figures) -> list[Fault]:
-    """Return a list with one fault if half a second of a moving video repeats earlier frames one by one. Otherwise the
-    list is empty."""
+    """Return one fault if half a second of a moving video repeats earlier frames one by one, else an empty list."""
     small = figures.thumbnails.reshape(len(figures), -1)
     small = small - small.mean(1, keepdims=True)  # flicker does not count as motion
     run, apart = max(round(figures.fps / 2), 2), max(round(figures.fps * APART_S), 2)

@@ -1,5 +1,4 @@
-"""Metrics of each frame of a video, and the changes of the scene content that optical flow tracks from frame to
-frame."""
+"""Metrics of each frame of a video, and changes of the scene content that optical flow tracks between frames."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -11,10 +10,9 @@ from ..errors import InputError
 from .tracks import opencv
 
 LONGER_SIDE = 480
-"""The largest length, in pixels, of the longer side of a frame. Larger frames are downscaled to it."""
+"""The length in pixels to which the longer side of larger frames is downscaled."""
 THUMBNAIL = (32, 18)
-"""The width and height, in pixels, of the thumbnails of frames. A comparison of thumbnails finds frames that repeat
-earlier frames."""
+"""The width and height, in pixels, of the thumbnails that show whether a frame repeats an earlier one."""
 STRIDE = 4
 """The interval, in frames, over which changes of sharpness and colour of tracked content are measured."""
 SEEN = 0.05
@@ -23,21 +21,20 @@ SEEN = 0.05
 
 @dataclass(frozen=True)
 class Figures:
-    """The metrics of each frame of a video. Arrays are [f], for f frames, unless stated otherwise. Grey values and
-    colours are 0 to 255.
+    """The metrics of each of a video's f frames, as arrays [f] unless stated otherwise. Grey values and colours are 0
+    to 255. Values that compare a frame with the previous one are 0 for the first frame.
 
     sharpness: var(Laplacian) / (var(grey) + 1) of the grey values, so that contrast nearly cancels.
     colourfulness: as defined by Hasler and Suesstrunk (2003).
     brightness: the mean grey value.
     hue: the mean of red minus blue.
-    change: the mean absolute difference of grey values from the previous frame; 0 for the first.
+    change: the mean absolute difference of grey values from the previous frame.
     thumbnails: float32 [f, 18, 32], the grey values.
-    sharper, livelier: accumulated changes of tracked content since the first frame, as logarithms of the ratios of
-    sharpness and of colourfulness. Tracking is by optical flow (Kroeger and others, 2016).
+    sharper, livelier: changes of tracked content since the first frame, as accumulated log ratios of sharpness and of
+    colourfulness. Tracking is by optical flow (Kroeger and others, 2016).
     redder, lighter: the same for red minus blue and for brightness, as differences.
-    motion: [f, 2], the median motion of pixels, columns and rows, from the previous frame; 0 for the first.
-    unlike: the mean absolute difference from the previous frame after motion compensation; 0 for the first.
-    fps: the number of frames per second.
+    motion: [f, 2], the median motion of pixels from the previous frame, in columns and rows.
+    unlike: the mean absolute difference from the previous frame after motion compensation.
     """
 
     sharpness: np.ndarray
@@ -59,9 +56,8 @@ class Figures:
 
 
 class _Frame(NamedTuple):
-    """A frame with at most LONGER_SIDE pixels on its longer side. `colours`, float32 [h, w, 3], and the denoised `grey`
-    values, float32 [h, w], are 0 to 255. `small_colours`, float32, and `small_grey`, uint8, show the frame at half this
-    size."""
+    """A frame with at most LONGER_SIDE pixels on its longer side, and at half that size. `colours` [h, w, 3] and the
+    denoised `grey` [h, w] are float32, 0 to 255. `small_colours` is float32, `small_grey` uint8."""
 
     colours: np.ndarray
     grey: np.ndarray
@@ -86,10 +82,8 @@ class _Frame(NamedTuple):
 
 
 def measure_frames(frames: Iterable[np.ndarray], fps: float) -> Figures:
-    """Return the metrics of RGB frames, uint8 [H, W, 3], which are read once. `fps` is the number of frames per second.
-
-    Raises InputError for fewer than two frames, and DependencyError without OpenCV.
-    """
+    """Return the metrics of RGB frames, uint8 [H, W, 3], which are read once. Raises InputError for fewer than two
+    frames, and DependencyError without OpenCV."""
     cv2 = opencv()
     rows, small, steps, shares = [], [], [], []
     for number, (frame, before, earlier) in enumerate(_with_previous(map(_Frame.of, frames))):
@@ -122,10 +116,8 @@ def measure_frames(frames: Iterable[np.ndarray], fps: float) -> Figures:
 
 
 def _with_previous(frames: Iterable[_Frame]) -> Iterator[tuple[_Frame, _Frame | None, _Frame | None]]:
-    """Yield each frame with the previous frame, and with the last earlier frame whose index is a multiple of STRIDE.
-
-    An earlier frame is None if it does not exist or has another size.
-    """
+    """Yield each frame with the previous one and with the last earlier one whose index is a multiple of STRIDE. An
+    earlier frame is None if it does not exist or has another size."""
     before: _Frame | None = None
     earlier: _Frame | None = None
     for number, frame in enumerate(frames):
@@ -137,16 +129,14 @@ def _with_previous(frames: Iterable[_Frame]) -> Iterator[tuple[_Frame, _Frame | 
 
 
 def colourfulness(colours: np.ndarray) -> float:
-    """Return the colourfulness of RGB pixels, float32 [..., 3] from 0 to 255, as defined by Hasler and Suesstrunk
-    (2003). It is 0 for grey pixels."""
+    """Return the colourfulness (Hasler and Suesstrunk, 2003) of RGB pixels, float32 [..., 3] from 0 to 255."""
     red, green, blue = (colours[..., channel] for channel in range(3))
     one, two = red - green, (red + green) / 2 - blue
     return float(np.hypot(one.std(), two.std()) + 0.3 * np.hypot(one.mean(), two.mean()))
 
 
 def _step(before: _Frame, frame: _Frame) -> tuple[float, float, float, float]:
-    """Return the change of brightness, the motion (columns, rows) in pixels, and the motion-compensated residual of
-    `frame` compared with the frame `before`."""
+    """Return the change of brightness, the motion in columns and rows, and the residual after motion compensation."""
     flow = _flow(frame.small_grey, before.small_grey)
     moved, inside = _warp(before.small_colours, flow)
     if inside.mean() < SEEN:
@@ -157,21 +147,18 @@ def _step(before: _Frame, frame: _Frame) -> tuple[float, float, float, float]:
 
 
 def _shared(one: _Frame, two: _Frame) -> np.ndarray:
-    """Return three changes [3] from `one` to `two` in the scene content that both show: the log ratios of sharpness and
-    of colourfulness, and the difference of red minus blue.
-
-    Warping blurs an image. So each frame is warped onto the other, and the two results are averaged.
-    """
+    """Return the log ratios of sharpness and colourfulness and the difference of red minus blue, [3], from `one` to
+    `two` in the content that both show. Warping blurs, so each frame is warped onto the other and the results
+    averaged."""
     there, back = _flow(one.small_grey, two.small_grey), _flow(two.small_grey, one.small_grey)
     return (_gains(one, two, there, back) - _gains(two, one, back, there)) / 2
 
 
 def _gains(onto: _Frame, other: _Frame, there: np.ndarray, back: np.ndarray) -> np.ndarray:
-    """Return the three changes of `_shared`, [3], from `onto` to `other`, after `other` is warped onto `onto`.
+    """Return the three changes of `_shared` from `onto` to `other`, after `other` is warped onto `onto`.
 
-    `there` [h, w, 2] is the flow from `onto` to `other`, and `back` [h, w, 2] is the flow from `other` to `onto`. A
-    pixel is skipped if `there` and then `back` lead to a point more than half a pixel away from the pixel. The result
-    is 0 if fewer than the fraction SEEN of the pixels remain.
+    `there` [h, w, 2] is the flow from `onto` to `other`, `back` the reverse flow. Pixels are skipped if the two flows
+    do not lead back to within half a pixel. The result is 0 if fewer than the fraction SEEN of the pixels remain.
     """
     cv2 = opencv()
     returned, inside = _warp(back, there)
@@ -198,10 +185,7 @@ def _flow(one: np.ndarray, two: np.ndarray) -> np.ndarray:
 
 
 def _warp(picture: np.ndarray, flow: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return an image, float32 [h, w, ...], warped by a flow [h, w, 2], and a mask of valid pixels.
-
-    The mask, bool [h, w], is True for pixels whose source position lies inside the image.
-    """
+    """Return an image warped by a flow [h, w, 2], and a mask [h, w] of the pixels with a source inside the image."""
     cv2 = opencv()
     rows, columns = np.mgrid[: flow.shape[0], : flow.shape[1]].astype(np.float32)
     x, y = columns + flow[..., 0], rows + flow[..., 1]

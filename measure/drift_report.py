@@ -14,14 +14,14 @@ HEADER = "  second   sharpness   colourfulness   brightness   red - blue   chang
 
 
 def words(figures: Figures, faults: list[Fault]) -> list[str]:
-    """Return a message for each fault. Without faults, return one message, which says that no drift was found."""
+    """Return a message for each fault, or one message that no drift was found."""
     seconds = len(figures) / figures.fps
     return [fault.words for fault in faults] or [f"No drift found in {len(figures)} frames, {seconds:.1f} s."]
 
 
 def table(figures: Figures) -> list[str]:
-    """Return the lines of a table: a header, and the mean metrics of each second of the video. Sharpness is relative to
-    the first second."""
+    """Return the lines of a table: a header, and the mean metrics of each second, with sharpness relative to the
+    first."""
     values = np.stack([values for _, values in _series(figures)], 1)
     seconds = (np.arange(len(figures)) / figures.fps).astype(int)
     rows = [(int(second), values[seconds == second].mean(0)) for second in np.unique(seconds)]
@@ -44,8 +44,8 @@ def as_values(figures: Figures, faults: list[Fault]) -> dict[str, Any]:
 
 
 def render_drift(figures: Figures, faults: list[Fault], size: tuple[int, int] = (800, 500)) -> Image.Image:
-    """Return a chart, RGB, that shows each metric over time and the messages about faults. `size` is width and height
-    in pixels, 400x250 to 4096x4096. Raises CameraError for another size, as all charts do."""
+    """Return an RGB chart of each metric over time, with the messages about faults. `size` is width and height in
+    pixels. Raises CameraError for a size outside of 400x250 to 4096x4096."""
     sheet = Sheet(size)
     sheet.header(f"{len(figures)} frames, {len(figures) / figures.fps:.1f} s", "left to right: the video's time")
     columns = 120  # as many as are distinguishable

@@ -1,5 +1,4 @@
-"""Estimation of a video's camera. Rotations are fitted directly if the camera only rotates; otherwise the mapper of
-mapping.py is used."""
+"""Estimation of a video's camera, by fitted rotations if the camera only rotates, else by the mapper of mapping.py."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -15,36 +14,33 @@ from .mapping import NEAR, map_cameras, pycolmap
 from .tracks import SHORTER_SIDE, Tracks, follow, opencv, resize
 
 STRIDE, FEWEST_KEYFRAMES, MOST_KEYFRAMES = 4, 9, 160
-"""STRIDE is the usual distance of keyframes, in frames. It is reduced for a video with fewer than FEWEST_KEYFRAMES, and
-increased for one with more than MOST_KEYFRAMES."""
+"""The usual distance of keyframes in frames. Short and long videos change it, to get between FEWEST and MOST
+keyframes."""
 MOST_FRAMES = 4000
 FEWEST_TRACKS = 20
 LEAST_AGREEING = 0.4
-"""The smallest accepted inlier ratio of a rotation fitted to two adjacent keyframes. A rotation with a smaller ratio is
-rejected. A tracked point is an inlier if its residual is below NEAR * `Tracks.blown` pixels."""
+"""The smallest accepted inlier ratio of a rotation fitted to two adjacent keyframes. A tracked point is an inlier if
+its residual is below NEAR * `Tracks.blown` pixels."""
 FAR_APART, LEAST_PARALLAX = 4, 0.75
-"""The test of whether a camera moves. Rotations are fitted to pairs of keyframes that are FAR_APART keyframes apart.
-The camera counts as moving if their residual is above LEAST_PARALLAX * sqrt(`Tracks.blown`) pixels.
+"""The test of whether a camera moves: rotations fitted to keyframes that are FAR_APART keyframes apart leave a residual
+above LEAST_PARALLAX * sqrt(`Tracks.blown`) pixels.
 
 The residual is the third quartile over the tracked points and the median over pairs. On known clips it is at most 0.5
 for rotations, and 1.4 or more for moving cameras.
 """
 LEAST_GAIN = 3.0
-"""The threshold of a second test of whether a camera moves. The camera moves if the residual of a pure rotation is
-at least LEAST_GAIN times the residual of a rotation with translation. Noise on a pure rotation gives ratios of 2 to
-2.6."""
+"""The second test of whether a camera moves: the residual of a pure rotation is at least LEAST_GAIN times that of a
+rotation with translation. Noise on a pure rotation gives ratios of 2 to 2.6."""
 FOCALS, LEAST_TURN_DEG = (0.3, 3.0), 10.0
-"""The conditions for using an estimated lens. FOCALS: the range of the focal length, in image widths (fields of view
-from 118 to 19 degrees). LEAST_TURN_DEG: the smallest rotation of the camera.
-
-Translation alone does not determine the lens: on known clips the error is 0.3 to 3.6 %, and 50 % without rotation.
-"""
+"""The conditions for using an estimated lens: the range of the focal length in image widths (fields of view from 118 to
+19 degrees), and the smallest rotation of the camera. Translation alone does not determine the lens: on known clips the
+error is 0.3 to 3.6 %, and 50 % without rotation."""
 ON_A_PLANE = 0.9
-"""The fraction of the tracked points on one plane above which the whole scene counts as flat."""
+"""The fraction of tracked points on one plane above which the whole scene counts as flat."""
 LENS_PAIRS = 6
-"""The number of keyframe pairs that are used to estimate the lens of a purely rotating camera."""
+"""The number of keyframe pairs from which the lens of a purely rotating camera is estimated."""
 DRAWS = 200
-"""The number of random pairs of tracked points from which candidates for a rotation are computed, one per pair."""
+"""The number of random pairs of tracked points; each gives a candidate for a rotation."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +49,7 @@ class VideoCamera:
 
     c2w: [k, 4, 4], camera-to-world in an arbitrary unit of length, NaN where no camera was found.
     moves: whether the camera moves; otherwise it only rotates.
-    lens: [4], fx, fy, cx, cy in pixels of the tracked frames.
-    tracks: the tracked points.
+    lens: [4], fx, fy, cx, cy in pixels of the frames as resized for tracking.
     frames: the number of frames of the video.
     height, width: the size of the original video in pixels.
     lens_found: whether the lens was estimated.
@@ -80,26 +75,21 @@ class VideoCamera:
 
     @property
     def turned_deg(self) -> float:
-        """The largest angle, in degrees, between the viewing direction of the first camera and the viewing direction of
-        any other."""
+        """The largest angle, in degrees, between the viewing directions of the first camera and any other."""
         views = self.c2w[self.registered, :3, 2]
         return float(np.rad2deg(np.arccos(np.clip((views @ views[0]).min(), -1, 1)))) if len(views) else 0.0
 
     def parallax(self, first: int, last: int) -> float:
-        """Return the parallax between the keyframes `first` and `last`, in pixels. It is the third quartile of the
-        residuals of tracked points under the estimated rotation alone. It is near 0 if the camera only rotates."""
+        """Return the parallax between two keyframes in pixels: the third quartile of the residuals of tracked points
+        under the estimated rotation alone. It is near 0 if the camera only rotates."""
         turn = np.eye(4)
         turn[:3, :3] = self.c2w[first, :3, :3].T @ self.c2w[last, :3, :3]
         return self.left(first, last, turn, 0.75)
 
     def left(self, first: int, last: int, motion: np.ndarray, share: float = 0.5) -> float:
         """Return the residual of the tracked points under a camera motion, in pixels: the quantile `share` over the
-        points.
-
-        `motion` [4, 4] is the pose of the keyframe `last` relative to the keyframe `first`. For a pure rotation, the
-        residual of a point is the distance from the position that the rotation predicts. For other motions it is the
-        distance from the epipolar plane.
-        """
+        points. `motion` [4, 4] is the pose of the keyframe `last` relative to `first`. A point's residual is its
+        distance from the predicted position for a pure rotation, else from the epipolar plane."""
         before, after = _shared_rays(self.tracks, self.lens, first, last)
         if not motion[:3, 3].any():
             return float(np.quantile(_apart(before, after, motion[:3, :3]), share)) * self.focal
@@ -109,8 +99,8 @@ class VideoCamera:
 
     @property
     def flat(self) -> bool:
-        """Whether the camera moves and most tracked points lie on one plane. The motion is then ambiguous: a second
-        motion, along the plane's normal, explains the points as well (Faugeras and Lustman, 1988)."""
+        """Whether the camera moves and most tracked points lie on one plane. The motion is then ambiguous: a motion
+        along the plane's normal explains the points as well (Faugeras and Lustman, 1988)."""
         apart, shares = min(FAR_APART, len(self.c2w) - 1), []
         for first in range(0, len(self.c2w) - apart, 4):
             before, after = self.tracks.points[[first, first + apart]][:, self.tracks.both(first, first + apart)]
@@ -122,11 +112,7 @@ class VideoCamera:
 
     def off(self) -> float:
         """Return the residual of the tracked points, in pixels, under the estimated motion between keyframes that are
-        FAR_APART keyframes apart.
-
-        It is the third quartile over points and the median over pairs of keyframes; infinity if no pair has enough
-        points.
-        """
+        FAR_APART apart: third quartile over points, median over pairs, infinity if no pair has enough points."""
         known = self.registered
         apart = min(FAR_APART, len(known) - 1)
         pairs = [(first, first + apart) for first in range(len(known) - apart)]
@@ -140,10 +126,9 @@ def find_camera(
 ) -> VideoCamera:
     """Estimate the camera of a video from grey frames, uint8 [H, W].
 
-    `lens` is the known lens: fx, fy, cx, cy [4] in pixels of an 832x480 image, or the horizontal field of view in
-    degrees. None estimates it. `stride` is the distance of keyframes in frames (None: chosen by the video's length).
-    Raises CameraError for a video of one frame, of more than 4000 frames, or with frames of several sizes. Raises
-    DependencyError without OpenCV or pycolmap.
+    `lens` is fx, fy, cx, cy [4] in pixels of an 832x480 image, or the horizontal field of view in degrees; None
+    estimates it. `stride` is the distance of keyframes in frames (None: by the video's length). Raises CameraError for
+    one frame, more than 4000, or frames of several sizes, and DependencyError without OpenCV or pycolmap.
     """
     opencv(), pycolmap()
     pictures, (height, width) = _resize_all(frames)
@@ -170,9 +155,8 @@ def find_camera(
 
 
 def _fit_rotating(camera: VideoCamera, any_lens: bool) -> VideoCamera:
-    """Return `camera` with rotations fitted to the tracked points. If rotations fit poorly, the result's `moves` is
-    True and its poses must not be used. If `any_lens`, the lens is estimated as well. The estimate is used only if
-    rotations fit with it and the camera rotates by at least LEAST_TURN_DEG."""
+    """Return `camera` with fitted rotations. If they fit poorly, the result's `moves` is True and its poses must not be
+    used. If `any_lens`, the lens is fitted too, but used only if the camera rotates by at least LEAST_TURN_DEG."""
     c2w, moves = _chain_rotations(camera.tracks, camera.lens)
     turned = replace(camera, c2w=c2w, moves=moves)
     if not any_lens:
@@ -184,8 +168,7 @@ def _fit_rotating(camera: VideoCamera, any_lens: bool) -> VideoCamera:
 
 
 def _fit_lens(tracks: Tracks, lens: np.ndarray) -> np.ndarray:
-    """Return `lens` [4] with the focal length at which pure rotations have the smallest residual. `tracks`: the tracked
-    points."""
+    """Return `lens` [4] with the focal length at which pure rotations have the smallest residual."""
     from scipy.optimize import minimize_scalar  # slow to import
 
     apart = min(FAR_APART, len(tracks.frames) - 1)
@@ -203,7 +186,7 @@ def _fit_lens(tracks: Tracks, lens: np.ndarray) -> np.ndarray:
 
 
 def _resize_all(frames: Iterable[np.ndarray]) -> tuple[list[np.ndarray], tuple[int, int]]:
-    """Return the frames resized for tracking, and the original height and width of the video."""
+    """Return the frames resized for tracking, and the height and width of the video."""
     pictures: list[np.ndarray] = []
     shape: tuple[int, int] | None = None
     for number, frame in enumerate(frames):
@@ -221,8 +204,8 @@ def _resize_all(frames: Iterable[np.ndarray]) -> tuple[list[np.ndarray], tuple[i
 
 
 def _chain_rotations(tracks: Tracks, lens: np.ndarray) -> tuple[np.ndarray, bool]:
-    """Return camera-to-world matrices [k, 4, 4] of a camera that only rotates, and whether the tracked points show that
-    the camera also moves. If no rotation fits a keyframe, its matrix and all later ones are NaN."""
+    """Return camera-to-world matrices [k, 4, 4] of a camera that only rotates, and whether the points show that it also
+    moves. From the first keyframe that no rotation fits, the matrices are NaN."""
     focal = float(np.sqrt(lens[0] * lens[1]))
     c2w = np.full((len(tracks.frames), 4, 4), np.nan)
     c2w[0] = np.eye(4)
@@ -240,8 +223,8 @@ def _chain_rotations(tracks: Tracks, lens: np.ndarray) -> tuple[np.ndarray, bool
 
 
 def _fit_rotation(tracks: Tracks, lens: np.ndarray, first: int, last: int) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the rotation [3, 3] from the keyframe `first` to `last`, and the residual angle [n] of each tracked point
-    in radians. The rotation has the least median residual (LMedS). Return None for fewer than FEWEST_TRACKS points."""
+    """Return the rotation [3, 3] from the keyframe `first` to `last` with the least median residual (LMedS), and the
+    residual angles [n] in radians. Return None for fewer than FEWEST_TRACKS points."""
     one, two = _shared_rays(tracks, lens, first, last)
     if len(one) < FEWEST_TRACKS:
         return None
@@ -259,20 +242,14 @@ def _fit_rotation(tracks: Tracks, lens: np.ndarray, first: int, last: int) -> tu
 
 
 def _apart(before: np.ndarray, after: np.ndarray, rotation: np.ndarray) -> np.ndarray:
-    """Return the angles [n], in radians, between corresponding rays to the same points.
-
-    The rays `before` and `after` are [n, 3], in the axes of two cameras. `rotation` [3, 3] first rotates `after` into
-    the axes of `before`. The result is accurate only for small angles.
-    """
+    """Return the angles [n], in radians, between rays `before` and `after` [n, 3] to the same points, after `rotation`
+    of the second. The result is accurate only for small angles."""
     return np.linalg.norm(before - after @ rotation.T, axis=1)
 
 
 def _shared_rays(tracks: Tracks, lens: np.ndarray, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the unit rays to the n points visible in both keyframes, as two arrays [n, 3].
-
-    The first array is in the camera axes of the keyframe `first`, the second in the camera axes of the keyframe `last`.
-    `lens` [4] is in pixels of the tracked frames.
-    """
+    """Return the unit rays [n, 3] to the points visible in both keyframes, in the axes of each camera. `lens` is in
+    pixels of the tracked frames."""
     points = tracks.points[:, tracks.both(first, last)]
     ahead = np.ones((points.shape[1], 1))
     before, after = (unit(np.concatenate([(points[at] - lens[2:]) / lens[:2], ahead], 1)) for at in (first, last))
@@ -281,10 +258,7 @@ def _shared_rays(tracks: Tracks, lens: np.ndarray, first: int, last: int) -> tup
 
 def video_path(found: VideoCamera) -> CameraPath:
     """Return the estimated camera as a path with one pose per frame. The first pose is the identity, and the longest
-    step between latent frames has length 1.
-
-    Raises CameraError if a camera was found for fewer than half of the keyframes.
-    """
+    step between latent frames has length 1. Raises CameraError if fewer than half of the keyframes have a camera."""
     known = found.registered
     if known.mean() < 0.5:
         raise CameraError(

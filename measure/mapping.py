@@ -13,25 +13,21 @@ from ..errors import require
 from .tracks import Tracks
 
 REACHES = (1, 2, 3, 4, 6, 8, 12, 16)
-"""The distances, in keyframes, between the two keyframes of each pair whose tracked points are passed to the mapper."""
+"""The distances, in keyframes, of the pairs of keyframes whose shared points are passed to the mapper."""
 FEWEST_SHARED = 20
 LEAST_ANGLE_DEG = 0.2
-"""The smallest accepted triangulation angle of a point, in degrees. pycolmap's default of 1 suits photographs, but the
-keyframes of a video are closer together."""
+"""The smallest accepted triangulation angle of a point. pycolmap's default of 1 suits photographs, but the keyframes of
+a video are closer together."""
 NEAR = 1.0
-"""The inlier threshold of two-view RANSAC, in pixels. A match with a smaller residual counts as an inlier."""
+"""The inlier threshold of two-view RANSAC, in pixels."""
 
 
 def pycolmap() -> ModuleType:
-    """Import and return the module pycolmap, with its log silenced.
-
-    In the main thread the function also restores Python's handler of SIGTERM, because pycolmap's own handler prints a
-    stack trace. Python runs a signal handler after the current pycolmap call, usually within seconds. Raises
-    DependencyError if pycolmap is missing.
-    """
+    """Return the module pycolmap with its log silenced and, in the main thread, Python's SIGTERM handler restored,
+    because pycolmap's handler prints a stack trace. Raises DependencyError if pycolmap is missing."""
     module = require("pycolmap")
     module.logging.minloglevel = 3
-    if threading.current_thread() is threading.main_thread():  # pycolmap's handler would print a stack trace
+    if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
     return module
 
@@ -39,8 +35,8 @@ def pycolmap() -> ModuleType:
 def map_cameras(tracks: Tracks, lens: np.ndarray, known: bool) -> tuple[np.ndarray, np.ndarray]:
     """Return camera-to-world matrices [k, 4, 4] of the keyframes, NaN where none was found, and the lens [4].
 
-    `lens` [4] is fx, fy, cx, cy in pixels of the tracked frames. If it is not `known`, the mapper refines its focal
-    length. The unit of length is arbitrary. Method: Pan et al., Global Structure-from-Motion Revisited, ECCV 2024.
+    `lens` is fx, fy, cx, cy in pixels of the tracked frames. Unless it is `known`, the focal length is refined. The
+    unit of length is arbitrary. Method: Pan et al., Global Structure-from-Motion Revisited, ECCV 2024.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -69,12 +65,8 @@ def _write_database(folder: Path, tracks: Tracks, lens: np.ndarray, known: bool)
 
 
 def _write_images(database: Any, tracks: Tracks, lens: np.ndarray, known: bool) -> list[int]:
-    """Write the camera and the keyframes into pycolmap's database, and return the ids of the images.
-
-    Each keyframe becomes an image and a frame (COLMAP's term for the images that a rig takes at one time). All have one
-    camera and one rig. If `known`, the camera is a PINHOLE with the values of `lens` [4], and its focal lengths are
-    marked as known. Otherwise it is a SIMPLE_PINHOLE with one focal length, fx.
-    """
+    """Write the keyframes into pycolmap's database, with one camera and one rig, and return the ids of the images.
+    Unless the lens is `known`, the camera is a SIMPLE_PINHOLE with fx as its one focal length."""
     colmap = pycolmap()
     width, height = tracks.size
     model, params = ("PINHOLE", lens) if known else ("SIMPLE_PINHOLE", lens[[0, 2, 3]])

@@ -11,11 +11,8 @@ from .words import error_words, summary
 
 
 def render_measurement(measured: Measurement, size: tuple[int, int] = (800, 500)) -> Image.Image:
-    """Return an RGB image of a measurement. It shows the path and the measured camera from above and from the side, and
-    charts of the errors. A line of text states whether the video follows the path.
-
-    `size` is width and height in pixels, 400x250 to 4096x4096. Raises CameraError for another size, as all charts do.
-    """
+    """Return an RGB image of the path and the measured camera from above and from the side, the errors, and the
+    verdict. `size` is width and height in pixels. Raises CameraError for a size outside of 400x250 to 4096x4096."""
     sheet = Sheet(size)
     sheet.header(
         f"{measured.camera.frames} frames, {len(measured.pairs)} pairs of keyframes",

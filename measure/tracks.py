@@ -1,4 +1,4 @@
-"""Tracking of points through a video, from keyframe to keyframe, with OpenCV."""
+"""Tracking of points through a video with OpenCV."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,11 +9,10 @@ import numpy as np
 from ..errors import require
 
 SHORTER_SIDE = 270
-"""The length in pixels of the shorter side of a frame that was resized for tracking. In this package, "pixels of the
-tracked frames" means pixels of these resized frames."""
+"""The length in pixels to which the shorter side of a frame is resized for tracking. "Pixels of the tracked frames" are
+pixels of these resized frames."""
 MOST_POINTS, APART = 500, 6
-"""MOST_POINTS is the largest number of points tracked at a time, and APART the least distance between them in
-pixels."""
+"""The largest number of points tracked at a time, and the least distance between them in pixels."""
 LOOK = {"winSize": (15, 15), "maxLevel": 4, "criteria": (3, 30, 0.01)}
 FARTHEST_BACK = 0.3
 """The largest accepted distance, in pixels, between a point and its position after tracking forwards and back."""
@@ -24,8 +23,7 @@ class Tracks:
     """The n tracked points of a video at k keyframes.
 
     frames: [k], the frame numbers of the keyframes.
-    points: [k, n, 2], column and row in pixels of an image of `size`, NaN where a point is not visible. As in the
-    intrinsics, pixel centres are at .5.
+    points: [k, n, 2], column and row in pixels of an image of `size`, with pixel centres at .5; NaN where not visible.
     size: the width and height of the tracked frames in pixels.
     blown: the factor, 1 or more, by which the frames were enlarged; subpixel errors grow by this factor.
     """
@@ -36,12 +34,12 @@ class Tracks:
     blown: float = 1.0
 
     def both(self, first: int, last: int) -> np.ndarray:
-        """Return a mask [n] of the points that are visible in both keyframes, `first` and `last`."""
+        """Return a mask [n] of the points that are visible in both keyframes."""
         return ~np.isnan(self.points[[first, last], :, 0]).any(0)
 
 
 def opencv() -> ModuleType:
-    """Return the module OpenCV. Raises DependencyError, with the install command, if it is missing."""
+    """Return the module cv2. Raises DependencyError, with the install command, if it is missing."""
     return require("cv2", "opencv-python-headless")
 
 
@@ -56,12 +54,7 @@ def resize(frame: np.ndarray) -> np.ndarray:
 
 def follow(frames: Sequence[np.ndarray], stride: int) -> Tracks:
     """Return points tracked through `frames`, uint8 [H, W] of one size. The keyframes are every `stride`-th frame and
-    the last one.
-
-    Points are tracked from frame to frame, and then refined between keyframes, forwards and back. Points with a
-    forward-backward error above FARTHEST_BACK are dropped. At every keyframe new points are added, at least APART
-    pixels from all others and up to MOST_POINTS in total.
-    """
+    the last one. At each keyframe, lost points are replaced by new ones."""
     keys = np.unique([*range(0, len(frames), stride), len(frames) - 1])
     here = _corners(frames[0], np.empty((0, 2), np.float32))
     numbers, total = np.arange(len(here)), len(here)
@@ -79,8 +72,7 @@ def follow(frames: Sequence[np.ndarray], stride: int) -> Tracks:
 
 
 def _corners(picture: np.ndarray, taken: np.ndarray) -> np.ndarray:
-    """Return corners of an image, float32 [n, 2], at which new points can be tracked. They are at least APART pixels
-    from the existing points `taken` [m, 2]."""
+    """Return corners of an image, float32 [n, 2], at least APART pixels from the points `taken` [m, 2]."""
     cv2 = opencv()
     free = np.full(picture.shape, 255, np.uint8)
     for column, row in taken.astype(int):
@@ -91,9 +83,8 @@ def _corners(picture: np.ndarray, taken: np.ndarray) -> np.ndarray:
 
 
 def _between(frames: Sequence[np.ndarray], began: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Track points from the first frame to the last. `began`, float32 [n, 2]: their positions in the first frame.
-    Return the last positions [m, 2] of the points inside the image with a forward-backward error below FARTHEST_BACK,
-    and a mask [n] of these points."""
+    """Track the points `began`, float32 [n, 2], from the first frame to the last. Return the positions [m, 2] of those
+    with a forward-backward error below FARTHEST_BACK, and a mask [n] of them."""
     cv2 = opencv()
     if not len(began):
         return began, np.zeros(0, bool)

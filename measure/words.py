@@ -23,8 +23,7 @@ VERDICTS = {
 
 
 def error_words(measured: Measurement) -> str:
-    """Return a message with the mean and the sum of the rotation errors (RotErr) and translation errors (TransErr) over
-    all keyframes with a camera."""
+    """Return a message with the mean and the sum of the rotation errors (RotErr) and translation errors (TransErr)."""
     known = measured.camera.registered
     coverage = f"The camera was found in {known.sum()} of {len(known)} keyframes"
     if not known.any():
@@ -35,10 +34,7 @@ def error_words(measured: Measurement) -> str:
 
 
 def found_words(camera: VideoCamera, path: CameraPath, lens_given: bool) -> list[str]:
-    """Return messages on a camera estimated from a video: its keyframes, its scale, its axes and its lens.
-
-    `path`: the estimated camera as a path. `lens_given`: whether the user stated the lens.
-    """
+    """Return messages on an estimated camera and its `path`. `lens_given`: whether the user stated the lens."""
     known = camera.registered
     found = f"The camera was found in {known.sum()} of {len(known)} keyframes of {camera.frames} frames"
     messages = [f"{found}; the poses between them are interpolated."]
@@ -62,12 +58,12 @@ def found_words(camera: VideoCamera, path: CameraPath, lens_given: bool) -> list
 
 
 def table(measured: Measurement) -> list[str]:
-    """Return the lines of a table of the measurement: a header and one row per pair of keyframes."""
+    """Return the lines of a table: a header and one row per pair of keyframes."""
     return [HEADER, *(_line(pair) for pair in measured.pairs)]
 
 
 def summary(measured: Measurement) -> list[str]:
-    """Return messages: first the verdict, then the median errors, the faults, and the pairs that were not judged."""
+    """Return messages: the verdict, the median errors, the faults, and the pairs that were not judged."""
     judged, found, pairs = measured.judged, measured.found, measured.pairs
     messages = [
         f"{VERDICTS[measured.follows]}: {measured.following} of {len(judged)} judged pairs of keyframes do, of "
@@ -103,8 +99,8 @@ def _line(pair: Pair) -> str:
 
 
 def as_values(measured: Measurement) -> dict[str, Any]:
-    """Return the measurement as a dict for JSON. Angles are in degrees, parallax is in pixels, and null marks a value
-    that was not measured or judged."""
+    """Return the measurement as a dict for JSON, with angles in degrees and parallax in pixels. None marks a value that
+    was not measured or judged."""
     turn, direction = median_errors_deg(measured.found)
     errors = zip(measured.poses[0], measured.rotation_errors_deg, measured.translation_errors, strict=True)
     return {
