@@ -72,6 +72,7 @@ def activation_bytes(
         row + config.in_dim * tokens * 4 * size,
         (1 + waiting + 2 * camera) * row + 2 * config.dim**2 * size + 2 * prompts,  # scale and shift wait too
         _feed_forward(config, tokens, size, arithmetic) + (waiting - 1) * row,
+        (arithmetic == "int8") * (row + 4 * config.dim * config.ffn_dim),  # one weight decoded, to rotate it
         camera * (_camera_stage(config, tokens, size, arithmetic) + waiting * row),
     )
     return max(embedding, residual + shared + blocks)

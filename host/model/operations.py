@@ -18,9 +18,10 @@ from torch.nn import functional as F
 from ...loaders import Checkpoint, state_tensors
 from ...loaders.chunks import layer_of
 from ...model.layers.operations import ExactLayer, Layer, materialise
-from ...model.ops.linear_8bit import DTYPES, EightBitLayer, eight_bit_weight
+from ...model.ops.linear_8bit import DTYPES, EightBitLayer, eight_bit_weight, rotates
 from ...model.ops.matrix_8bit import EightBit
 from ...model.ops.pointwise import encode_8bit
+from ...model.ops.rotation import encode_rotated
 from ...model.quantized import scaled
 from ...model.quantized.parameters import frozen_parameter
 from ...options import Arithmetic
@@ -62,10 +63,12 @@ def in_8_bits(weight: Tensor, reference: Tensor, dtype: torch.dtype) -> EightBit
     """Return a weight [out, in], plain or quantized, in the 8-bit `dtype` (float8_e4m3fn or int8), with a scale for
     each row.
 
-    The result is on the device of `reference`.
+    The result is on the device of `reference`. It is rotated if `rotates` says so.
     """
+    if rotates(weight.shape[-1], dtype, reference.device):
+        return encode_rotated(materialise(weight, reference.new_empty(0, dtype=torch.bfloat16)))
     if not is_quantized(weight):
-        return eight_bit_weight(weight, reference.device, dtype)
+        return eight_bit_weight(weight, reference.device, dtype, False)
     if hasattr(weight.layout_cls, "recode"):  # a layout of this pack
         return weight.layout_cls.recode(weight._qdata, weight._params, dtype)
     params = weight._params

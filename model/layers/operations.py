@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ...options import Arithmetic
-from ..ops.linear_8bit import DTYPES, EightBitLayer, eight_bit_weight, input_dtype
+from ..ops.linear_8bit import DTYPES, EightBitLayer, eight_bit_weight, input_dtype, rotates
 from ..ops.pointwise import gelu_, or_else
 from ..quantized.own_format import own_format_layer
 
@@ -130,11 +130,16 @@ def prepared(layer: torch.nn.Module, reference: Tensor) -> Iterator[Layer]:
         bias, dtype = _cast(layer.bias, reference), DTYPES.get(layer.arithmetic)
         if dtype is not None and not layer.changes:
             own = own_format_layer(layer.weight, bias, reference.dtype) if layer.own_format else None
-            yield own or EightBitLayer(eight_bit_weight(layer.weight, reference.device, dtype), bias, reference.dtype)
+            yield own or _eight_bit_layer(layer, bias, reference, dtype)
         else:
             yield ExactLayer(layer.changed_weight(reference), bias)
     else:
         yield layer
+
+
+def _eight_bit_layer(layer: Linear, bias: Tensor | None, reference: Tensor, dtype: torch.dtype) -> EightBitLayer:
+    rotated = rotates(layer.in_features, dtype, reference.device)
+    return EightBitLayer(eight_bit_weight(layer.weight, reference.device, dtype, rotated), bias, reference.dtype)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from ..config import ModelConfig
 from .matrix_8bit import EightBit
 from .pointwise import Rows, add_norm, encode_8bit, gelu_, layer_norm, layer_norm_8bit
 from .products_8bit import WITHOUT_ROW_SCALES, kitchen_or_torch, product
+from .rotation import GROUP, Rotated, encode_rotated
 
 DTYPES: dict[str, torch.dtype] = {"fp8": torch.float8_e4m3fn, "int8": torch.int8}
 MULTIPLE = 16
@@ -106,7 +107,7 @@ class EightBitLayer:
 
     def __init__(self, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> None:
         self._weight, self._bias, self.dtype = weight, bias, dtype
-        self._encodes = encodes_inputs(weight.values)
+        self._encodes = isinstance(weight, Rotated) or encodes_inputs(weight.values)
         self.input_dtype = None if self._encodes else weight.values.dtype
 
     @property
@@ -119,7 +120,7 @@ class EightBitLayer:
 
         The result's dtype is the same.
         """
-        return EightBitLayer(EightBit(values, scales), bias, self.dtype)
+        return EightBitLayer(type(self._weight)(values, scales), bias, self.dtype)
 
     def __call__(self, x: Rows) -> Tensor:
         if isinstance(x, EightBit):
@@ -135,23 +136,38 @@ def encodes_inputs(values: Tensor) -> bool:
     `values` [out, in] are the weight's values. The result is True only for int8 on a GPU where `choose_arithmetic`
     found comfy-kitchen's kernel to be the fastest. It is False during torch.compile.
     """
-    if values.dtype != torch.int8 or values.device.type != "cuda" or torch.compiler.is_compiling():
+    return _by_kitchen(values.dtype, values.device)
+
+
+def rotates(width: int, dtype: torch.dtype, device: torch.device) -> bool:
+    """Return whether a weight of `width` columns is rotated for products in the 8-bit `dtype` (see rotation.py).
+
+    The result is True where comfy-kitchen multiplies, because its kernel rotates an input while it quantizes it. It is
+    False during torch.compile.
+    """
+    return width % GROUP == 0 and _by_kitchen(dtype, device)
+
+
+def _by_kitchen(dtype: torch.dtype, device: torch.device) -> bool:
+    if dtype != torch.int8 or device.type != "cuda" or torch.compiler.is_compiling():
         return False
-    return _INT8_BY.get(_indexed(values.device)) == KITCHEN
+    return _INT8_BY.get(_indexed(device)) == KITCHEN
 
 
 def _indexed(device: torch.device) -> torch.device:
     return device if device.index is not None else torch.device(device.type, torch.cuda.current_device())
 
 
-def eight_bit_weight(weight: Tensor, device: torch.device, dtype: torch.dtype) -> EightBit:
+def eight_bit_weight(weight: Tensor, device: torch.device, dtype: torch.dtype, rotated: bool) -> EightBit:
     """Return a weight [out, in] in the 8-bit `dtype` with a scale for each output channel.
 
-    A quantized weight is converted directly, without a full decoded copy if there is a kernel for it.
+    A quantized weight is converted directly, without a full decoded copy if there is a kernel for it. `rotated` is the
+    result of `rotates` for this layer.
     """
     if hasattr(weight, "recode"):
-        return weight.recode(dtype)
-    return encode_8bit(weight.detach().to(device), dtype=dtype)
+        return weight.recode(dtype, rotated)
+    weight = weight.detach().to(device)
+    return encode_rotated(weight.bfloat16()) if rotated else encode_8bit(weight, dtype=dtype)
 
 
 def input_dtype(*layers: Any) -> torch.dtype | None:

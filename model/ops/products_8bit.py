@@ -7,6 +7,7 @@ numbers.
 from collections.abc import Callable
 from functools import lru_cache, partial
 from importlib import import_module
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from ..choice.table import KITCHEN
 from ..choice.trials import ALONE, KINDS, Kind, Size, attempt
 from .matrix_8bit import EightBit
 from .pointwise import encode_8bit, or_else, rescale_, slices
+from .rotation import GROUP, Rotated, encode_rotated, rotate
 
 PRODUCT_TOKENS = 8192
 """The number of tokens that one int8 product processes, so that only a part of the int32 sums exists at once."""
@@ -104,13 +106,13 @@ def int8_product(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: torc
 
 
 @attempt("int8", "torch")
-def _try_int8(x: Tensor, weight: EightBit, bias: Tensor | None) -> Tensor:
+def _try_int8(x: Tensor, weight: EightBit, bias: Tensor | None, _rotated: EightBit) -> Tensor:
     return int8_product(encode_8bit(x, dtype=torch.int8), weight, bias, x.dtype)
 
 
 @attempt("int8", KITCHEN)
-def _try_kitchen(x: Tensor, weight: EightBit, bias: Tensor | None) -> Tensor:
-    return _kitchen_product(x, weight, bias, x.dtype)
+def _try_kitchen(x: Tensor, _weight: EightBit, bias: Tensor | None, rotated: EightBit) -> Tensor:
+    return _kitchen_product(x, rotated, bias, x.dtype)
 
 
 def _alone(run: Callable[..., Tensor]) -> Callable[[Tensor, EightBit, Tensor | None], Callable[[], Tensor]]:
@@ -119,7 +121,7 @@ def _alone(run: Callable[..., Tensor]) -> Callable[[Tensor, EightBit, Tensor | N
     make quantizes x [tokens, in] and returns a function without arguments, which runs the product.
     """
 
-    def make(x: Tensor, weight: EightBit, bias: Tensor | None) -> Callable[[], Tensor]:
+    def make(x: Tensor, weight: EightBit, bias: Tensor | None, *_rotated: EightBit) -> Callable[[], Tensor]:
         return partial(run, encode_8bit(x, dtype=weight.values.dtype), weight, bias, x.dtype)
 
     return make
@@ -133,21 +135,33 @@ ALONE["fp8", "torch-one-scale"] = _alone(_fp8_then_scales)
 def _kitchen_product(x: Tensor, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
     """Return x [tokens, in] times an int8 weight [out, in] transposed, plus bias, computed by comfy-kitchen.
 
-    comfy-kitchen quantizes x itself. Raises RuntimeError if it has no kernel for the GPU and would use plain torch.
+    comfy-kitchen quantizes x itself, and rotates it first for a Rotated weight. Raises RuntimeError if it has no kernel
+    for the GPU and would use plain torch.
     """
     kitchen = import_module("comfy_kitchen")
     arguments = {"x": x, "weight": weight.values, "weight_scale": weight.scales.view(-1), "bias": bias}
+    if isinstance(weight, Rotated):
+        arguments |= {"convrot": True, "convrot_groupsize": GROUP}
     backend = kitchen.registry.get_capable_backend("int8_linear", {**arguments, "out_dtype": dtype})
     if backend not in ("cuda", "hip"):
         raise RuntimeError(f"comfy-kitchen would multiply int8 by its {backend} code")
     return kitchen.int8_linear(**arguments, out_dtype=dtype)
 
 
-kitchen_or_torch = or_else(
-    _kitchen_product,
-    lambda x, weight, bias, dtype: product(encode_8bit(x, dtype=weight.values.dtype), weight, bias, dtype),
-    "int8_linear of comfy-kitchen",
-)
+def _without_kitchen(x: Tensor, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+    x = rotate(x) if isinstance(weight, Rotated) else x
+    return product(encode_8bit(x, dtype=weight.values.dtype), weight, bias, dtype)
+
+
+kitchen_or_torch = or_else(_kitchen_product, _without_kitchen, "int8_linear of comfy-kitchen")
+
+
+def _random_int8(device: torch.device, size: Size) -> tuple[Tensor, EightBit, Tensor, EightBit]:
+    """Return (x, weight, bias, rotated): the last one is the weight as comfy-kitchen's kernel will get it."""
+    x, weight, bias = _random_product(torch.int8)(device, size)
+    if size.dim % GROUP or find_spec("comfy_kitchen") is None:
+        return x, weight, bias, weight
+    return x, weight, bias, encode_rotated((weight.values * weight.scales).bfloat16())
 
 
 def _random_product(dtype: torch.dtype) -> Callable[[torch.device, Size], tuple[Tensor, EightBit, Tensor]]:
@@ -160,7 +174,7 @@ def _random_product(dtype: torch.dtype) -> Callable[[torch.device, Size], tuple[
     return make
 
 
-def _exact_product(x: Tensor, weight: EightBit, bias: Tensor) -> Tensor:
+def _exact_product(x: Tensor, weight: EightBit, bias: Tensor, *_rotated: EightBit) -> Tensor:
     return F.linear(x.float(), weight.values.float() * weight.scales, bias.float())
 
 
@@ -175,7 +189,7 @@ def _random_linear(device: torch.device, size: Size) -> tuple[Tensor, Tensor, Te
 
 
 KINDS["linear"] = Kind(_random_linear, lambda x, weight, bias: F.linear(x.float(), weight.float(), bias.float()), 0.01)
-KINDS["int8"] = Kind(_random_product(torch.int8), _exact_product, 0.02)
+KINDS["int8"] = Kind(_random_int8, _exact_product, 0.02)
 KINDS["fp8"] = Kind(_random_product(torch.float8_e4m3fn), _exact_product, 0.05)
 
 

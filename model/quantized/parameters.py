@@ -11,6 +11,7 @@ from ...errors import require
 from ...options import T
 from ..ops.matrix_8bit import EightBit
 from ..ops.pointwise import encode_8bit
+from ..ops.rotation import GROUP, Rotated, encode_rotated
 from . import scaled
 from .codec import Scales, decode
 from .decoding import decode_blocks, fastest, recode
@@ -23,7 +24,7 @@ class DecodedParameter(torch.nn.Parameter):
     are QuantizedTensors instead, which ComfyUI can move and patch.
     """
 
-    _kept: dict[torch.dtype, Any] | None = None
+    _kept: dict[tuple[torch.dtype, bool], Any] | None = None
     _place: "SharedPart | None" = None
 
     def keep(self, place: "SharedPart | None" = None) -> None:
@@ -35,14 +36,14 @@ class DecodedParameter(torch.nn.Parameter):
 
     def decode(self, dtype: torch.dtype) -> Tensor:
         """Return the weight as a plain tensor [out, in] in `dtype`. The result is cached if `keep` was called."""
-        return self._kept_or_made(dtype, self._decode)
+        return self._kept_or_made(dtype, False, self._decode)
 
-    def recode(self, dtype: torch.dtype) -> EightBit:
+    def recode(self, dtype: torch.dtype, rotated: bool = False) -> EightBit:
         """Return the weight in the 8-bit `dtype` (int8 or float8_e4m3fn), with a scale for each row.
 
-        The result is cached if `keep` was called.
+        If `rotated`, the result is a Rotated weight in int8. The result is cached if `keep` was called.
         """
-        return self._kept_or_made(dtype, self._recode)
+        return self._kept_or_made(dtype, rotated, self._rotate if rotated else self._recode)
 
     def _decode(self, dtype: torch.dtype) -> Tensor:
         raise NotImplementedError
@@ -50,12 +51,15 @@ class DecodedParameter(torch.nn.Parameter):
     def _recode(self, dtype: torch.dtype) -> EightBit:
         return encode_8bit(self._decode(torch.float32), dtype=dtype)
 
-    def _kept_or_made(self, dtype: torch.dtype, make: Callable[[torch.dtype], T]) -> T:
-        kept = {} if self._kept is None else self._kept
-        if dtype not in kept:
+    def _rotate(self, _dtype: torch.dtype) -> EightBit:
+        return encode_rotated(self._decode(torch.bfloat16))
+
+    def _kept_or_made(self, dtype: torch.dtype, rotated: bool, make: Callable[[torch.dtype], T]) -> T:
+        kept, key = {} if self._kept is None else self._kept, (dtype, rotated)
+        if key not in kept:
             made = make(dtype)
-            kept[dtype] = made if self._place is None else self._place.put(made)
-        return kept[dtype]
+            kept[key] = made if self._place is None else self._place.put(made)
+        return kept[key]
 
 
 class SharedPart:
@@ -71,8 +75,9 @@ class SharedPart:
     def put(self, made: T) -> T:
         """Copy a decoded or 8-bit weight [out, in] to the reserved part of the larger tensor, and return the copy."""
         if isinstance(made, EightBit):
-            values, scales = self._own("values", made.values), self._own("scales", made.scales.view(-1, 1))
-            return cast(T, EightBit(values, scales))
+            kind = type(made)
+            values, scales = made.values, made.scales.view(-1, 1)
+            return cast(T, kind(self._own(f"{kind} values", values), self._own(f"{kind} scales", scales)))
         return cast(T, self._own("decoded", cast(Tensor, made)))
 
     def _own(self, kind: str, made: Tensor) -> Tensor:
@@ -108,6 +113,9 @@ class WideParameter(DecodedParameter):
 
     def decode(self, dtype: torch.dtype) -> Tensor:
         """Return the weight in `dtype`, without caching the result."""
+        return self._decode(dtype)
+
+    def _decode(self, dtype: torch.dtype) -> Tensor:
         return self.data.to(dtype)
 
     def _recode(self, dtype: torch.dtype) -> EightBit:
@@ -157,12 +165,12 @@ class ScaledParameter(DecodedParameter):
         parameter.scale = scale
         return parameter
 
-    def recode(self, dtype: torch.dtype) -> EightBit:
+    def recode(self, dtype: torch.dtype, rotated: bool = False) -> EightBit:
         """Return the weight in the 8-bit `dtype`, with a scale for each row.
 
-        Stored values that already have this dtype are used unchanged and are not cached.
+        Stored values that already have this dtype are used unchanged and are not cached, if they are not `rotated`.
         """
-        return self._recode(dtype) if self.dtype == dtype else super().recode(dtype)
+        return self._recode(dtype) if self.dtype == dtype and not rotated else super().recode(dtype, rotated)
 
     def _decode(self, dtype: torch.dtype) -> Tensor:
         return scaled.decode(self.data, self.scale, dtype)
@@ -211,6 +219,12 @@ class LayoutParameter(DecodedParameter):
     def _decode(self, dtype: torch.dtype) -> Tensor:
         tensor = load_layouts().core_tensor(self.layout_name, self.data, dtype, self.weight_shape, **self.fields)
         return tensor.dequantize()
+
+    def _rotate(self, dtype: torch.dtype) -> EightBit:
+        if self.fields.get("convrot") and self.fields["convrot_groupsize"] == GROUP:  # rotated in its file
+            scales = self.fields["scale"].float().reshape(-1, 1)
+            return Rotated(self.data, scales.expand(len(self.data), 1).contiguous())
+        return super()._rotate(dtype)
 
 
 def load_layouts() -> ModuleType:

@@ -18,6 +18,11 @@ def test_the_engines_numbers(found, arithmetic):
     assert found["as_in_the_engine"][f"{arithmetic} effect"] > 1e-3
 
 
+def test_rotated_operands_are_the_engines(found):
+    assert found["rotated"]["gap"] < EXACT
+    assert found["rotated"]["effect"] > 1e-3
+
+
 def test_attention_in_8_bits_is_the_engines(found):
     result = found["attention_in_8_bits"]
     assert result["gap"] < EXACT

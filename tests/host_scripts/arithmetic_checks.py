@@ -12,6 +12,7 @@ from common import INPUTS, NF4, check, gap, predict, refused, report  # noqa: E4
 from lingbot_world.host import loading  # noqa: E402
 from lingbot_world.host.model.operations import Linear  # noqa: E402
 from lingbot_world.loaders import load_expert  # noqa: E402
+from lingbot_world.model.ops import linear_8bit, rotation  # noqa: E402
 from lingbot_world.options import PerExpert  # noqa: E402
 from lora_cases import CPU, PREFIX, expected, load, lora, offloaded, with_lora  # noqa: E402
 
@@ -31,6 +32,21 @@ def as_in_the_engine():
         found[arithmetic] = gap(predict(load(high(arithmetic))), want)
         found[f"{arithmetic} effect"] = gap(want, plain)
     return found
+
+
+@check
+def rotated():
+    """As `as_in_the_engine` for int8 on a card where comfy-kitchen multiplies, with groups that fit the toy's width."""
+    by_kitchen = mock.patch.object(linear_8bit, "_by_kitchen", lambda dtype, device: dtype == torch.int8)
+    groups = [mock.patch.object(module, "GROUP", 16) for module in (linear_8bit, rotation)]
+    plain = predict(high("int8"))
+    with by_kitchen, groups[0], groups[1]:
+        engine = load_expert(NF4[0], dtype=torch.float32, arithmetic="int8")
+        x = torch.cat([INPUTS["noise"], INPUTS["y"]])[None]
+        want = engine(x, torch.tensor([413.0]), INPUTS["context"][None], INPUTS["plucker"])
+        got = predict(load(high("int8")))
+    rotation._hadamard.cache_clear()
+    return {"gap": gap(got, want), "effect": gap(got, plain)}
 
 
 @check

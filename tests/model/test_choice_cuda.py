@@ -1,5 +1,7 @@
 """The table's candidates on a GPU: those that the card has are right, replay rightly, and serve a model."""
 
+from functools import partial
+
 import pytest
 import torch
 from lingbot_world.doctor.recordings import replays_rightly
@@ -10,6 +12,9 @@ from lingbot_world.model.choice.trials import KINDS, Size, try_all
 from lingbot_world.model.ops import linear_8bit
 from lingbot_world.model.ops.linear_8bit import EightBitLayer
 from lingbot_world.model.ops.pointwise import encode_8bit
+from lingbot_world.model.ops.rotation import encode_rotated
+from lingbot_world.model.quantized import codec
+from lingbot_world.model.quantized.parameters import FourBitParameter, WideParameter
 from lingbot_world.vae import convolutions  # noqa: F401
 from torch.nn import functional as F
 
@@ -33,12 +38,14 @@ def kitchen():
         pytest.skip(why)
 
 
-def test_a_layer_of_int8_by_comfy_kitchen_agrees_with_torchs_and_replays(kitchen, monkeypatch, caplog):
+@pytest.mark.parametrize("encode", [partial(encode_8bit, dtype=torch.int8), encode_rotated], ids=["plain", "rotated"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_layer_of_int8_by_comfy_kitchen_agrees_with_torchs_and_replays(kitchen, monkeypatch, caplog, encode, dtype):
     monkeypatch.setitem(linear_8bit._INT8_BY, GPU, KITCHEN)
     torch.manual_seed(0)
-    weight, bias = torch.randn(1536, 512, device=GPU).bfloat16(), torch.randn(1536, device=GPU).bfloat16()
-    x = torch.randn(300, 512, device=GPU).bfloat16()
-    layer = EightBitLayer(encode_8bit(weight, dtype=torch.int8), bias, torch.bfloat16)
+    weight, bias = torch.randn(1536, 512, device=GPU).to(dtype), torch.randn(1536, device=GPU).to(dtype)
+    x = torch.randn(300, 512, device=GPU).to(dtype)
+    layer = EightBitLayer(encode(weight), bias, dtype)
     assert layer.input_dtype is None
     want = F.linear(x.float(), weight.float(), bias.float())
     assert (layer(x).float() - want).norm() / want.norm() < 0.02
@@ -49,6 +56,22 @@ def test_a_layer_of_int8_by_comfy_kitchen_agrees_with_torchs_and_replays(kitchen
     graph.replay()
     assert torch.equal(out.clone(), layer(x))
     assert "slower" not in caplog.text
+
+
+@pytest.mark.parametrize("form", ["nf4", "wide"])
+def test_outliers_cost_a_rotated_layer_little(kitchen, monkeypatch, form):
+    monkeypatch.setitem(linear_8bit._INT8_BY, GPU, KITCHEN)
+    torch.manual_seed(0)
+    plain, x = torch.randn(5120, 5120, device=GPU).bfloat16(), torch.randn(2000, 5120, device=GPU).bfloat16()
+    x[:, ::100] *= 40
+    packed, scales = codec.encode(plain.float()) if form == "nf4" else (None, None)
+    weight = WideParameter.of(plain) if packed is None else FourBitParameter.of(packed, scales, (5120, 5120))
+    want = F.linear(x.float(), weight.decode(torch.float32))
+    unrotated, rotated = (
+        EightBitLayer(weight.recode(torch.int8, each), None, x.dtype)(x).float() for each in (False, True)
+    )
+    assert (rotated - want).norm() / want.norm() < 0.013
+    assert (unrotated - want).norm() > 2 * (rotated - want).norm()
 
 
 def test_attention_in_8_bits_by_comfy_kitchen_may_be_recorded(kitchen):

@@ -1,0 +1,45 @@
+"""Rotation of the operands of int8 products (ConvRot): both are multiplied by one orthogonal Hadamard matrix.
+
+The product stays the same. A column with large values is spread over GROUP columns, so the scale of a row, which the
+row's largest value sets, leaves more precision to the others.
+"""
+
+from functools import lru_cache
+from importlib import import_module
+
+import torch
+from torch import Tensor
+
+from .matrix_8bit import EightBit
+
+GROUP = 256
+"""The number of columns that are rotated together; comfy-kitchen's fast kernels have this size."""
+
+
+class Rotated(EightBit):
+    """An int8 weight [out, in] that was rotated before rounding, so its layer's input is rotated too."""
+
+    __slots__ = ()
+
+
+def encode_rotated(weight: Tensor) -> Rotated:
+    """Return a weight [out, in], usually in bf16, rotated and in int8, with a scale for each row. `in` is a multiple of
+    GROUP."""
+    registry, name = import_module("comfy_kitchen").registry, "quantize_int8_convrot_weight"
+    encode = registry.get_implementation(name, kwargs={"weight": weight, "group_size": GROUP})
+    values, scales = encode(weight, GROUP)
+    return Rotated(values, scales.float().view(-1, 1))
+
+
+def rotate(x: Tensor) -> Tensor:
+    """Return x [..., in] multiplied by the Hadamard matrix in groups of GROUP columns, in the dtype of x."""
+    return (x.unflatten(-1, (-1, GROUP)) @ _hadamard(x.device, x.dtype)).flatten(-2)
+
+
+@lru_cache
+def _hadamard(device: torch.device, dtype: torch.dtype) -> Tensor:
+    one = torch.ones(4, 4) - 2 * torch.eye(4).flip(0)
+    whole = one
+    while len(whole) < GROUP:
+        whole = torch.kron(whole, one)
+    return (whole / GROUP**0.5).to(device, dtype)

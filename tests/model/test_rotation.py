@@ -1,0 +1,129 @@
+"""int8 products whose operands are rotated: comfy-kitchen's plain torch stands for its kernels here."""
+
+import pytest
+import torch
+from lingbot_world.model.layers.operations import Linear, joined, prepared
+from lingbot_world.model.ops import linear_8bit
+from lingbot_world.model.ops.linear_8bit import EightBitLayer
+from lingbot_world.model.ops.pointwise import encode_8bit
+from lingbot_world.model.ops.rotation import GROUP, Rotated, encode_rotated, rotate
+from lingbot_world.model.quantized import codec
+from lingbot_world.model.quantized.parameters import (
+    FourBitParameter,
+    LayoutParameter,
+    ScaledParameter,
+    WideParameter,
+    keep_together,
+)
+from test_model_accuracy import relative_rms
+from torch.nn import functional as F
+
+kitchen = pytest.importorskip("comfy_kitchen")
+TensorWiseINT8Layout = pytest.importorskip("comfy_kitchen.tensor").TensorWiseINT8Layout
+WIDTH = 2 * GROUP
+
+
+@pytest.fixture
+def by_kitchen(monkeypatch):
+    """A device on which comfy-kitchen multiplies int8."""
+    monkeypatch.setattr(linear_8bit, "_by_kitchen", lambda dtype, device: dtype == torch.int8)
+    torch.manual_seed(0)
+
+
+@pytest.fixture(params=["its kernel", "without it"])
+def product(request, monkeypatch):
+    """comfy-kitchen's product, and ours where it has none."""
+    if request.param == "its kernel":
+        plain = kitchen.registry.get_implementation("int8_linear", backend="eager")
+        found = kitchen.registry.get_capable_backend
+        answer = {"int8_linear": "cuda"}
+        monkeypatch.setattr(
+            kitchen.registry, "get_capable_backend", lambda name, given=None: answer.get(name) or found(name, given)
+        )
+        monkeypatch.setattr(kitchen, "int8_linear", plain)
+
+
+def with_outliers(rows):
+    """Inputs of a layer in which one column in a hundred is 40 times as large, as in trained transformers."""
+    x = torch.randn(rows, WIDTH)
+    x[:, ::100] *= 40
+    return x
+
+
+def weights():
+    """A weight in each class of parameter, and the weight that it decodes to."""
+    plain = torch.randn(96, WIDTH)
+    packed, scales = codec.encode(plain)
+    eight_bit = encode_8bit(plain, dtype=torch.int8)
+    values, params = TensorWiseINT8Layout.quantize(plain, per_channel=True, convrot=True, convrot_groupsize=GROUP)
+    fields = {"scale": params.scale, "convrot": True, "convrot_groupsize": GROUP}
+    return {
+        "wide": WideParameter.of(plain),
+        "4-bit": FourBitParameter.of(packed, scales, tuple(plain.shape)),
+        "scaled": ScaledParameter.of(*eight_bit),
+        "rotated in its file": LayoutParameter.of(values, "TensorWiseINT8Layout", tuple(plain.shape), fields),
+    }
+
+
+def test_the_rotation_is_the_librarys_and_its_own_inverse(by_kitchen):
+    x = torch.randn(7, WIDTH)
+    values, scales = kitchen.registry.get_implementation("quantize_int8_convrot_weight")(x, GROUP)
+    assert torch.allclose(values * scales.view(-1, 1), rotate(x), atol=0.02)
+    assert torch.allclose(rotate(rotate(x)), x, atol=1e-5)
+
+
+def test_outliers_cost_less(by_kitchen, product):
+    x, weight = with_outliers(50), torch.randn(96, WIDTH)
+    want = F.linear(x, weight)
+    plain, rotated = (EightBitLayer(encode(weight), None, x.dtype) for encode in (_in_int8, encode_rotated))
+    assert relative_rms(rotated(x), want) < 0.012
+    assert relative_rms(plain(x), want) > 2 * relative_rms(rotated(x), want)
+
+
+def _in_int8(weight):
+    return encode_8bit(weight, dtype=torch.int8)
+
+
+@pytest.mark.parametrize("kind", ["wide", "4-bit", "scaled", "rotated in its file"])
+def test_every_parameter_is_rotated_in_its_layer(by_kitchen, product, kind):
+    parameter = weights()[kind]
+    layer, x = Linear(WIDTH, 96, device="meta"), with_outliers(50)
+    layer.weight, layer.bias = parameter, torch.nn.Parameter(torch.randn(96), requires_grad=False)
+    layer.arithmetic = "int8"
+    want = F.linear(x, parameter.decode(torch.float32), layer.bias)
+    with prepared(layer, x) as function:
+        assert isinstance(function, EightBitLayer)
+        assert function.input_dtype is None
+        assert relative_rms(function(x), want) < 0.012
+
+
+def test_a_weight_that_its_file_rotates_is_taken_as_it_is(by_kitchen):
+    parameter = weights()["rotated in its file"]
+    made = parameter.recode(torch.int8, True)
+    assert isinstance(made, Rotated)
+    assert made.values.data_ptr() == parameter.data_ptr()
+    assert not isinstance(parameter.recode(torch.int8), Rotated)
+
+
+def test_weights_that_are_kept_together_stay_rotated(by_kitchen):
+    parameters, x = [WideParameter.of(torch.randn(32, WIDTH)) for _ in range(3)], torch.randn(5, WIDTH)
+    keep_together(*parameters)
+    biases = torch.zeros(96).chunk(3)
+    rotated, plain = (
+        [
+            EightBitLayer(each.recode(torch.int8, form), bias, x.dtype)
+            for each, bias in zip(parameters, biases, strict=True)
+        ]
+        for form in (True, False)
+    )
+    whole = joined(*rotated)
+    assert torch.equal(whole(x), torch.cat([layer(x) for layer in rotated], dim=-1))
+    want = F.linear(x, torch.cat([each.data for each in parameters]))
+    assert relative_rms(whole(x), want) < 0.015
+    assert relative_rms(joined(*plain)(x), want) < 0.015
+
+
+def test_a_width_that_the_kernel_cannot_rotate_stays(by_kitchen):
+    assert linear_8bit.rotates(WIDTH, torch.int8, torch.device("cuda", 0))
+    assert not linear_8bit.rotates(WIDTH + 64, torch.int8, torch.device("cuda", 0))
+    assert not linear_8bit.rotates(WIDTH, torch.float8_e4m3fn, torch.device("cuda", 0))
