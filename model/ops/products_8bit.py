@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import lru_cache, partial
 from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -139,7 +140,7 @@ def _kitchen_product(x: Tensor, weight: EightBit, bias: Tensor | None, dtype: to
     for the GPU and would use plain torch.
     """
     kitchen = import_module("comfy_kitchen")
-    arguments = {"x": x, "weight": weight.values, "weight_scale": weight.scales.view(-1), "bias": bias}
+    arguments: dict[str, Any] = {"x": x, "weight": weight.values, "weight_scale": weight.scales.view(-1), "bias": bias}
     if isinstance(weight, Rotated):
         arguments |= {"convrot": True, "convrot_groupsize": GROUP}
     backend = kitchen.registry.get_capable_backend("int8_linear", {**arguments, "out_dtype": dtype})
