@@ -1,8 +1,7 @@
 """Sequence parallelism: one video's tokens are split among several processes with a GPU each.
 
-All layers of a block except self-attention process each token on its own. So each process holds an equal share of the
-tokens through all blocks. For self-attention the processes exchange q, k and v. Each process then has all tokens of
-some heads, attends, and sends the results back (DeepSpeed-Ulysses, arXiv:2309.14509).
+Each process holds an equal share of the tokens through all blocks. For self-attention the processes exchange q, k and v
+so that each has all tokens of some heads; afterwards they exchange the results (DeepSpeed-Ulysses, arXiv:2309.14509).
 """
 
 from __future__ import annotations
@@ -20,10 +19,9 @@ from ..errors import InputError
 from .config import ModelConfig
 
 Between = Callable[..., None]
-"""The type of a function that runs the actions passed to it: functions without parameters.
+"""A function that calls the actions passed to it, which are functions without parameters.
 
-It normally calls the actions at once. While CUDA graphs are recorded, it only adds the actions to the replay, which
-calls them between two graphs.
+It normally calls them at once. While CUDA graphs are recorded, it adds them to the replay, between two graphs.
 """
 
 # torch before 2.13 has the second name only
@@ -31,23 +29,22 @@ _all_gather = getattr(distributed, "all_gather_single", None) or distributed.all
 
 
 def start_gather(gathered: Tensor, share: Tensor, group: distributed.ProcessGroup) -> distributed.Work:
-    """Start to gather the tensor `share` of every process in `group` into `gathered`, ordered by rank.
+    """Start to gather the tensor `share` of every process, ordered by rank, and return the pending operation.
 
-    Return the pending operation. All shares must have the same shape.
+    All shares must have the same shape.
     """
     return _all_gather(gathered, share, group=group, async_op=True)
 
 
 def gather_rows(tensor: Tensor, group: distributed.ProcessGroup) -> Tensor:
-    """Return the batch elements `tensor` [B, ...] of all processes in a group as [processes * B, ...], ordered by
-    rank."""
+    """Return the batch elements `tensor` [B, ...] of all processes of a group as [processes * B, ...], by rank."""
     gathered = tensor.new_empty(group.size() * len(tensor), *tensor.shape[1:])
     start_gather(gathered, tensor.contiguous(), group).wait()
     return gathered
 
 
 class SequenceParallel:
-    """The group of processes that compute a forward together. Pass it to the model as `options["sequence_parallel"]`.
+    """The group of processes that compute a forward together; pass it to the model as `options["sequence_parallel"]`.
 
     All processes call the model with the same arguments, and each receives the full result.
     """
@@ -72,8 +69,7 @@ class SequenceParallel:
         return bool(flag.item())
 
     def local(self, config: ModelConfig) -> ModelConfig:
-        """Return the model's config with this process's share of the heads. Create this process's KeyValueCache with
-        it.
+        """Return the model's config with this process's share of the heads, for creating its KeyValueCache.
 
         Raises InputError if the number of heads is not a multiple of the number of processes.
         """
@@ -81,10 +77,9 @@ class SequenceParallel:
         return config.shared_by(self.size)
 
     def share(self, grid: tuple[int, int, int]) -> TokenShare:
-        """Return this process's share of the tokens of a grid of frames, rows and columns.
+        """Return this process's share of the tokens of a grid (frames, rows, columns).
 
-        All shares have the same length. The last ones are padded with tokens of zeros if necessary, which attention
-        ignores.
+        All shares have the same length: the last ones are padded with tokens of zeros, which attention ignores.
         """
         frames, frame = grid[0], grid[1] * grid[2]
         tokens = frames * frame
@@ -96,10 +91,7 @@ class SequenceParallel:
 
 
 class WholeVideo:
-    """The token share of a process that computes a forward alone. Every method returns its argument unchanged.
-
-    It has the same methods as TokenShare.
-    """
+    """The token share of a process that computes a forward alone: a TokenShare that returns all arguments unchanged."""
 
     def latent(self, x: Tensor) -> Tensor:
         return x
@@ -124,7 +116,7 @@ class TokenShare(WholeVideo):
     tokens: the number of all tokens.
     frames: the slice of the latent's frames that contain tokens of this share.
     within: the slice of this share among the tokens of `frames`.
-    length: the number of tokens in a share. It is the same for all processes, and includes padding with zeros.
+    length: the number of tokens in a share, the same for all processes; includes padding with zeros.
     """
 
     parallel: SequenceParallel
@@ -158,8 +150,7 @@ class TokenShare(WholeVideo):
     def to_heads(self, q_k_v: Iterator[Tensor]) -> list[Tensor]:
         """Return q, k and v [tokens, dim / processes]: all tokens, but only this process's heads.
 
-        `q_k_v` yields q, k and v [length, dim]: this process's tokens with all heads. Each tensor is exchanged with the
-        other processes while the next one is computed.
+        `q_k_v` yields q, k and v [length, dim] of this process's tokens. Each is sent while the next one is computed.
         """
         exchanges: list[Exchange] = []
         for share in q_k_v:
@@ -170,10 +161,9 @@ class TokenShare(WholeVideo):
         return [exchange.received.flatten(0, 1)[: self.tokens] for exchange in exchanges]
 
     def to_tokens(self, heads: Tensor) -> Tensor:
-        """Return the attention result [length, dim] of this process's tokens with all heads.
+        """Return the attention result [length, dim] of this process's tokens, all heads.
 
-        `heads` [tokens, dim / processes] is the result of all tokens for this process's heads. The processes exchange
-        it.
+        `heads` [tokens, dim / processes] is this process's result, which it exchanges: all tokens, but only its heads.
         """
         padding = self.parallel.size * self.length - self.tokens
         heads = F.pad(heads, (0, 0, 0, padding)) if padding else heads
@@ -182,21 +172,16 @@ class TokenShare(WholeVideo):
         return exchange.received.transpose(0, 1).flatten(1)
 
     def recorded_by(self, between: Between) -> AbstractContextManager[None]:
-        """Return a context for recording a forward as CUDA graphs, in which the exchanges of data are not recorded.
+        """Return a context in which a forward is recorded as CUDA graphs without its exchanges of data.
 
-        Functions that start an exchange or wait for it are passed to `between`. This function ends the current graph,
-        adds the passed functions to the replay, and starts the next graph. The exchange buffers stay allocated for
-        replays.
+        `between` receives the functions that start an exchange or wait for it. It must end the current graph, add them
+        to the replay and start the next graph. The exchange buffers stay allocated for replays.
         """
         return self.parallel.exchanges.recorded_by(between)
 
 
 class Exchange:
-    """An exchange of data among all processes: part i of `sent` goes to process i, and part i of `received` comes from
-    it.
-
-    Both tensors are [processes, ...].
-    """
+    """An all-to-all of tensors [processes, ...]: `sent[i]` goes to process i, and `received[i]` comes from it."""
 
     def __init__(self, sent: Tensor, received: Tensor, group: distributed.ProcessGroup) -> None:
         self._sent, self.received, self._group = sent, received, group
@@ -211,18 +196,16 @@ class Exchange:
 
 
 class Exchanges:
-    """A factory of exchanges of data between processes, which keeps the exchanges out of recorded CUDA graphs.
+    """A factory of exchanges between processes, which keeps the exchanges out of recorded CUDA graphs.
 
-    `of` returns an Exchange. Its methods `start` and `wait` are passed to the function `between`, which normally calls
-    them at once. While CUDA graphs are recorded (see `recorded_by`), `between` adds them to the replay, between two
-    graphs.
+    Pass an exchange's `start` and `wait` to `between`. It calls them at once or, while CUDA graphs are recorded
+    (`recorded_by`), adds them to the replay between two graphs.
     """
 
     IN_TURNS = 4
-    """The number of exchanges in a block that need separate buffers in recorded CUDA graphs: q, k, v and attention's
-    result.
+    """The number of exchanges in a block: q, k, v and attention's result. Each needs its own buffers in CUDA graphs.
 
-    All blocks share these buffers, because the exchanges of one block end before the next block starts its own.
+    All blocks share these buffers, because a block's exchanges end before the next block starts its own.
     """
 
     between: Between
@@ -245,7 +228,7 @@ class Exchanges:
 
     @contextmanager
     def recorded_by(self, between: Between) -> Iterator[None]:
-        """Keep exchanges out of recorded CUDA graphs inside the context, as `TokenShare.recorded_by` describes."""
+        """Keep exchanges out of recorded CUDA graphs inside the context (see `TokenShare.recorded_by`)."""
         self.between, self._turn = between, cycle(range(self.IN_TURNS))
         try:
             yield

@@ -1,8 +1,7 @@
-"""Linear layers that multiply 8-bit numbers: float8_e4m3fn ("fp8") or int8.
+"""Linear layers that multiply 8-bit numbers, float8_e4m3fn ("fp8") or int8, scaled by output channel and by token.
 
-A weight has one scale for each output channel, and an activation has one for each token. An activation that several
-layers use is quantized once. Norms and activation functions write 8 bits directly, except for comfy-kitchen's products,
-whose kernels quantize the inputs themselves.
+An activation that several layers use is quantized once. Norms and activation functions write 8 bits directly, except
+before comfy-kitchen's products, which quantize their inputs themselves.
 """
 
 from typing import Any, Literal, cast
@@ -30,17 +29,16 @@ _FIRST_CARDS = {
     "int8": "an NVIDIA GPU of compute capability 7.5 or later, or an AMD GPU",
 }
 TRIED_ROWS = 4096
-"""The number of tokens in the trial products by which the 8-bit kernels' speeds are compared."""
+"""The number of tokens in the trial products that compare the speeds of the 8-bit kernels."""
 _INT8_BY: dict[torch.device, str] = {}
-"""The name of the kernel that is chosen for int8 products, by GPU."""
+"""The name of the kernel for int8 products, by GPU."""
 
 
 def choose_arithmetic(wanted: Arithmetic, device: torch.device, config: ModelConfig) -> Literal["bf16", "fp8", "int8"]:
-    """Return the number format for a model's matrix products on a device: 8 bits only if `wanted` requests them, else
-    "bf16".
+    """Return the number format for a model's matrix products: 8 bits if `wanted` requests them, else "bf16".
 
-    "8bit" means the 8-bit format that suits the GPU. Raises InputError if the device, or the model's sizes, do not
-    allow the requested format.
+    "8bit" means the 8-bit format that suits the device. On a GPU the kernel for the products is selected as well.
+    Raises InputError if the device or the model's sizes do not allow the format.
     """
     if wanted in ("auto", "bf16"):
         return "bf16"
@@ -56,23 +54,16 @@ def choose_arithmetic(wanted: Arithmetic, device: torch.device, config: ModelCon
 
 
 def suited_arithmetic(wanted: Arithmetic, device: torch.device) -> Arithmetic:
-    """Return the number format that `wanted` means on this device.
-
-    For "8bit" the result is "fp8" or "int8", as `suited_8_bits` decides for the device. Other values are returned
-    unchanged.
-    """
+    """Return the number format that `wanted` means on a device: "fp8" or "int8" for "8bit", else `wanted` itself."""
     return suited_8_bits(card_of(device)) if wanted == "8bit" else wanted
 
 
 def _choose_products(
     arithmetic: Literal["fp8", "int8"], wanted: str, device: torch.device, config: ModelConfig
 ) -> None:
-    """Choose the kernel for 8-bit matrix products on a device, and record the choice for `product` and EightBitLayer.
+    """Select the kernel for 8-bit matrix products on a device.
 
-    `arithmetic` is the format of the products. `wanted` is the user's setting, for error messages. The kernel for int8
-    is recorded in `_INT8_BY`. A GPU without an fp8 kernel that scales each row is recorded in WITHOUT_ROW_SCALES.
-
-    Raises InputError if no kernel supports the device, or none passes the accuracy test.
+    `wanted` is the user's setting, for error messages. Raises InputError if no kernel is supported and accurate.
     """
     card, size = card_of(device), tried_size(config)
     leave = "leave it out or take int8" if arithmetic == "fp8" and candidates("int8", card) else "leave it out"
@@ -98,11 +89,10 @@ def tried_size(config: ModelConfig) -> Size:
 
 
 class EightBitLayer:
-    """A linear layer as a function, with a weight [out, in] in 8 bits. An input that is not in 8 bits is quantized
-    first.
+    """A linear layer with an 8-bit weight [out, in]. A call quantizes an input that is not in 8 bits.
 
-    The result and `bias` [out] are in `dtype`. `input_dtype` is the 8-bit dtype of the input. It is None if the
-    product's kernel quantizes the input itself.
+    The result and `bias` [out] are in `dtype`. `input_dtype` is the 8-bit dtype that the input should have, or None if
+    the product's kernel quantizes the input itself.
     """
 
     def __init__(self, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> None:
@@ -116,10 +106,7 @@ class EightBitLayer:
         return *self._weight, self._bias
 
     def of(self, values: Tensor, scales: Tensor, bias: Tensor | None) -> "EightBitLayer":
-        """Return another EightBitLayer for the weight `values` [out, in] with `scales`, and for `bias` [out] or None.
-
-        The result's dtype is the same.
-        """
+        """Return a layer of the same kind for the weight `values` [out, in], its `scales`, and `bias` [out] or None."""
         return EightBitLayer(type(self._weight)(values, scales), bias, self.dtype)
 
     def __call__(self, x: Rows) -> Tensor:
@@ -131,10 +118,9 @@ class EightBitLayer:
 
 
 def encodes_inputs(values: Tensor) -> bool:
-    """Return whether the product kernel for an 8-bit weight also quantizes the layer's input.
+    """Return whether the product kernel for the 8-bit weight `values` [out, in] also quantizes the layer's input.
 
-    `values` [out, in] are the weight's values. The result is True only for int8 on a GPU where `choose_arithmetic`
-    found comfy-kitchen's kernel to be the fastest. It is False during torch.compile.
+    Only comfy-kitchen's int8 kernel does, on a GPU for which `choose_arithmetic` selected it; not during torch.compile.
     """
     return _by_kitchen(values.dtype, values.device)
 
@@ -142,8 +128,8 @@ def encodes_inputs(values: Tensor) -> bool:
 def rotates(width: int, dtype: torch.dtype, device: torch.device) -> bool:
     """Return whether a weight of `width` columns is rotated for products in the 8-bit `dtype` (see rotation.py).
 
-    The result is True where comfy-kitchen multiplies, because its kernel rotates an input while it quantizes it. It is
-    False during torch.compile.
+    It is where comfy-kitchen multiplies, because its kernel rotates an input while it quantizes it, except in
+    torch.compile.
     """
     return width % GROUP == 0 and _by_kitchen(dtype, device)
 
@@ -161,8 +147,8 @@ def _indexed(device: torch.device) -> torch.device:
 def eight_bit_weight(weight: Tensor, device: torch.device, dtype: torch.dtype, rotated: bool) -> EightBit:
     """Return a weight [out, in] in the 8-bit `dtype` with a scale for each output channel.
 
-    A quantized weight is converted directly, without a full decoded copy if there is a kernel for it. `rotated` is the
-    result of `rotates` for this layer.
+    A quantized weight is converted directly, without a full decoded copy if there is a kernel. `rotated` is the result
+    of `rotates` for this layer.
     """
     if hasattr(weight, "recode"):
         return weight.recode(dtype, rotated)
@@ -171,16 +157,15 @@ def eight_bit_weight(weight: Tensor, device: torch.device, dtype: torch.dtype, r
 
 
 def input_dtype(*layers: Any) -> torch.dtype | None:
-    """Return the 8-bit input dtype that all of these layers share, or None without a common one."""
+    """Return the 8-bit input dtype that all of these layers share, or None."""
     dtypes = {getattr(layer, "input_dtype", None) for layer in layers}
     return dtypes.pop() if len(dtypes) == 1 else None
 
 
 def normed(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype, *layers: Any) -> Rows:
-    """Return the layer norm of x [tokens, dim] as input for `layers`, with one scale for each token if it is in 8 bits.
+    """Return the layer norm of x [tokens, dim] in the 8-bit input dtype that all `layers` share, else in `dtype`.
 
-    The result is in the 8-bit input dtype that all `layers` share, or in `dtype` if they share none. weight and bias
-    [dim] and the epsilon `eps` belong to the norm.
+    weight and bias [dim] are the norm's. A result in 8 bits has one scale for each token.
     """
     eight_bit = input_dtype(*layers)
     if eight_bit is None:
@@ -198,29 +183,23 @@ def sum_normed(
     dtype: torch.dtype,
     *layers: Any,
 ) -> Rows:
-    """Apply additions to x [tokens, dim] in place, and return the layer norm of x as input for `layers`, in one
-    operation.
+    """Update x [tokens, dim] in place, and return its layer norm as input for `layers`.
 
-    The additions are x = x + y * gate; x = x * (1 + scale) + shift. `added` is (y, gate), and `affine` is (scale,
-    shift). A step is left out if its tensors are None. weight [dim], bias [dim] and the epsilon `eps` belong to the
-    norm.
-
-    The result is in the 8-bit input dtype that all `layers` share, or in `dtype` if they share none.
+    The update is x = x + y * gate; x = x * (1 + scale) + shift, with `added` = (y, gate) and `affine` = (scale, shift).
+    A step with None tensors is skipped. weight and bias [dim] are the norm's. The result is in the 8-bit input dtype
+    that all `layers` share, else in `dtype`.
     """
     return add_norm(x, added, affine, weight, bias, eps, input_dtype(*layers) or dtype)
 
 
 def as_input(x: Tensor, layer: Any) -> Rows:
-    """Return x [tokens, dim] in the 8-bit input dtype of `layer`, or x itself if `layer` has no 8-bit input dtype."""
+    """Return x [tokens, dim] in the 8-bit input dtype of `layer`, or x itself without one."""
     eight_bit = input_dtype(layer)
     return x if eight_bit is None else encode_8bit(x, dtype=eight_bit)
 
 
 def activated(x: Tensor, activation: Literal["gelu", "silu"], layer: Any) -> Rows:
-    """Return the activation function of x [tokens, dim] in the 8-bit input dtype of `layer`.
-
-    If `layer` has no 8-bit input dtype, the result overwrites x.
-    """
+    """Return the activation of x [tokens, dim] in the 8-bit input dtype of `layer`. Without one, overwrite x."""
     eight_bit = input_dtype(layer)
     if eight_bit is not None:
         return encode_8bit(x, dtype=eight_bit, activation=activation)
@@ -228,21 +207,16 @@ def activated(x: Tensor, activation: Literal["gelu", "silu"], layer: Any) -> Row
 
 
 def shared_sum(x: Tensor, added: Tensor, *layers: Any) -> Rows:
-    """Return x + added [tokens, dim] in the 8-bit input dtype that all `layers` share.
-
-    If they share none, the result overwrites x.
-    """
+    """Return x + added [tokens, dim] in the 8-bit input dtype that all `layers` share. Without one, overwrite x."""
     eight_bit = input_dtype(*layers)
     return x.add_(added) if eight_bit is None else encode_8bit(x, dtype=eight_bit, added=added)
 
 
 def arithmetic_note(wanted: Arithmetic, device: torch.device, config: ModelConfig) -> str | None:
-    """Return a note for the user about 8-bit matrix products on a device, or None if the products are in 16 bits.
+    """Return a note for the user about 8-bit matrix products on a device, or None if the products are in bf16.
 
-    On a GPU the note names the kernel, or warns that int8 is hardly faster than bf16 and fp8 is. On the CPU the note
-    warns that 8 bits take longer than 16 bits.
-
-    Raises InputError if the device or the model's sizes do not allow the format `wanted`.
+    The note names the kernel, or warns that fp8 would be faster than int8, or that 8 bits are slower on a CPU. Raises
+    InputError if the device or the model's sizes do not allow `wanted`.
     """
     arithmetic = choose_arithmetic(wanted, device, config)
     if arithmetic == "bf16":

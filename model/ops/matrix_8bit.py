@@ -1,7 +1,7 @@
 """Matrices in 8 bits, and operations on them in plain torch.
 
-Each function writes into its first arguments. ops/pointwise.py documents the functions, and replaces them by the faster
-kernels of kernels/matrix_8bit.py where possible.
+Each function writes into its first arguments. ops/pointwise.py documents the functions and calls Triton kernels instead
+where possible.
 """
 
 from typing import Literal, NamedTuple
@@ -18,10 +18,9 @@ Activation = Literal["none", "gelu", "silu"]
 
 
 class EightBit(NamedTuple):
-    """A matrix in 8 bits: each value is a number in `values` times a scale in `scales`.
+    """A matrix in 8 bits: `values` (int8 or float8_e4m3fn [rows, heads*width]) times `scales` (fp32 [rows, heads]).
 
-    `values` is int8 or float8_e4m3fn [rows, heads*width]. `scales` is fp32 [rows, heads]: in each row, every head of
-    `width` columns has its own scale. A matrix without heads has heads = 1.
+    In each row, every head of `width` columns has its own scale. A matrix without heads has heads = 1.
     """
 
     values: Tensor

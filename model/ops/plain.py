@@ -12,15 +12,14 @@ from .matrix_8bit import encode_8bit_, from_fp8_, layer_norm_8bit_, to_fp8_
 QUERY_LENGTH, KEY_LENGTH = 128.0, 440.0
 """The largest Euclidean lengths of a head's query and key vectors after scaling to 8 bits.
 
-They apply to vectors that a root-mean-square norm bounds; attention/fp8.py has limits for other vectors. A score is at
-most QUERY_LENGTH * KEY_LENGTH. Our kernel for Hopper GPUs stores scores in fp16, which can hold at most 65504. Rounding
-to 8 bits may lengthen each vector by 1/16. The product of the two lengths leaves room for this.
+They apply to vectors that a root-mean-square norm bounds; attention/fp8.py limits other vectors. Our kernel for Hopper
+GPUs stores scores in fp16, at most 65504. Rounding to 8 bits may lengthen each vector by 1/16; QUERY_LENGTH *
+KEY_LENGTH, the largest score, leaves room for this.
 """
 
 
 class NormRope(NamedTuple):
-    """The arguments of `rms_rope_`: the norm's `weight` [dim] and `eps`, and cosines and sines
-    [tokens, head_dim / 2]."""
+    """The arguments of `rms_rope_`: weight [dim] and eps of the norm, cosines and sines [tokens, head_dim / 2]."""
 
     weight: Tensor
     cos: Tensor

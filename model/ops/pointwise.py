@@ -1,11 +1,12 @@
 """The element-wise operations of a block. Each reads and writes a token once, and computes in fp32.
 
 The functions take the tokens of one batch element, [tokens, dim]. A function with a name that ends in _ writes into its
-first argument.
+first argument. The environment variable `LINGBOT_POINTWISE` selects the implementation:
 
-The environment variable `LINGBOT_POINTWISE` selects the implementation. `triton` means our Triton kernels, and
-`compile` means torch.compile. `eager` means plain torch, 2048 tokens at a time to keep fp32 temporaries small. `auto`,
-the default, means triton if it works, else eager. Tests compare all implementations.
+- triton: our Triton kernels.
+- compile: torch.compile.
+- eager: plain torch, 2048 tokens at a time to keep fp32 temporaries small.
+- auto (default): triton if it works, else eager.
 """
 
 import logging
@@ -30,12 +31,11 @@ EAGER_TOKENS = 2048
 
 R = TypeVar("R", bound=Tensor | EightBit)
 Rows: TypeAlias = Tensor | EightBit
-"""The type of activations [tokens, width] that a layer accepts: a tensor, or a matrix in 8 bits with its scales."""
+"""The activations [tokens, width] that a layer accepts: a tensor, or a matrix in 8 bits with its scales."""
 
 
 def residual_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype of the residual stream and of norms, if the compute dtype is `dtype`: fp64 for fp64, else
-    fp32."""
+    """Return the dtype of the residual stream and of norms for the compute dtype `dtype`: fp64 for fp64, else fp32."""
     return torch.promote_types(dtype, torch.float32)
 
 
@@ -52,15 +52,14 @@ def rms_norm_(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 def rms_rope_(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float) -> Tensor:
     """Replace x [tokens, heads*head_dim] by its root-mean-square norm times weight, after RoPE; return x.
 
-    The norm covers all heads together; weight is [heads*head_dim]. RoPE rotates adjacent pairs of channels. cos and sin
-    [tokens, head_dim / 2] are the same for all heads.
+    The norm covers all heads together; weight is [heads*head_dim]. RoPE rotates adjacent pairs of channels, with the
+    same cos and sin [tokens, head_dim / 2] for all heads.
     """
     return run("rms_rope_", x, weight, cos, sin, eps)
 
 
 def rms_silu(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Return SiLU(norm(x) * weight), where norm is the root-mean-square norm over the channels of x
-    [rows, channels]."""
+    """Return SiLU(RMSNorm(x) * weight) for x [rows, channels] and weight [channels]."""
     return run("rms_silu", x, weight, eps)
 
 
@@ -80,8 +79,7 @@ def affine_(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
 def modulated(times: Tensor, weights: Tensor) -> Tensor:
     """Return a block's modulation [B, 6, dim] in the dtype of `times`: times + weights, with 1 added to both scales.
 
-    `times` is [B, 6, dim] and `weights` [1, 6, dim]. The six rows are shift, scale and gate of self-attention, then of
-    the feed-forward.
+    `times` is [B, 6, dim] and `weights` [1, 6, dim]: shift, scale and gate of self-attention, then of the feed-forward.
     """
     return run("modulated", times, weights)
 
@@ -97,9 +95,9 @@ def add_norm(
 ) -> Rows:
     """Update x [tokens, dim] in place, and return its layer norm in `dtype`.
 
-    The update is x = x + y * gate; x = x * (1 + scale) + shift. `added` is (y, gate), and `affine` is (scale, shift). A
-    step is left out if its tensors are None. y, scale and shift are [tokens, dim]; gate, weight and bias are [dim]. If
-    `dtype` is int8 or float8_e4m3fn, the result has one scale for each token.
+    The update is x = x + y * gate; x = x * (1 + scale) + shift, with `added` = (y, gate) and `affine` = (scale, shift).
+    A step with None tensors is skipped. y, scale and shift are [tokens, dim]; gate, weight and bias are [dim]. A result
+    in int8 or float8_e4m3fn has one scale for each token.
     """
     out = empty_rows(x, dtype)
     run("add_norm_", x, *_values_and_scales(out), added, affine, (weight, bias, eps))
@@ -113,10 +111,9 @@ def encode_8bit(
     activation: Activation = "none",
     added: Tensor | None = None,
 ) -> EightBit:
-    """Return y = activation(x) + added in `dtype` (int8 or float8_e4m3fn), for x [tokens, heads*head_dim].
+    """Return y = activation(x) + added in `dtype` (int8 or float8_e4m3fn), for x and `added` [tokens, heads*head_dim].
 
-    Each token and head has one scale: max|y| divided by the largest number of `dtype`. `added` has the shape of x, or
-    is None.
+    Each token and head has one scale: max|y| divided by the largest number of `dtype`.
     """
     out = _empty_8bit(x, heads, dtype)
     run("encode_8bit_", *out, x, activation, added)
@@ -124,18 +121,14 @@ def encode_8bit(
 
 
 def layer_norm_8bit(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> EightBit:
-    """Return the layer norm of x [tokens, dim] (see `layer_norm`) in the 8-bit `dtype`, with one scale for each
-    token."""
+    """Return the layer norm of x [tokens, dim] (see `layer_norm`) in the 8-bit `dtype`, with a scale for each token."""
     out = _empty_8bit(x, 1, dtype)
     run("layer_norm_8bit_", *out, x, weight, bias, eps)
     return out
 
 
 def empty_rows(x: Tensor, dtype: torch.dtype) -> Rows:
-    """Return uninitialized memory in the shape of x [tokens, dim] for a result in `dtype`.
-
-    For an 8-bit dtype the memory is an EightBit: values with one scale for each token.
-    """
+    """Return uninitialized memory for a result in `dtype` with the shape of x [tokens, dim]: an EightBit for 8 bits."""
     return _empty_8bit(x, 1, dtype) if dtype in LARGEST else torch.empty_like(x, dtype=dtype)
 
 
@@ -148,26 +141,25 @@ def _empty_8bit(x: Tensor, heads: int, dtype: torch.dtype) -> EightBit:
 
 
 def decode_8bit_(out: Tensor, values: Tensor, scales: Tensor) -> Tensor:
-    """Write `values` * `scales` to `out` [tokens, heads*head_dim], and return `out`.
+    """Write values * scales to `out` [tokens, heads*head_dim], and return `out`.
 
-    `values` are int8 or float8_e4m3fn, in the shape of `out`, and `scales` are fp32 [tokens, heads].
+    `values` is int8 or float8_e4m3fn in the shape of `out`; `scales` is fp32 [tokens, heads].
     """
     return run("decode_8bit_", out, values, scales)
 
 
 def to_fp8_(out: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Write (x - shift) * factor to `out` [tokens, dim] in float8_e4m3fn, and return `out`.
+    """Write (x - shift) * factor to `out` (float8_e4m3fn [tokens, dim]), and return `out`.
 
-    x is [tokens, dim]; shift [dim] and factor [1] are fp32. Values beyond the dtype's largest number are clamped.
+    shift [dim] and factor [1] are fp32. Values beyond the dtype's largest number are clamped.
     """
     return run("to_fp8_", out, x, shift, factor)
 
 
 def from_fp8_(out: Tensor, values: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Write values * factor + shift to `out` [tokens, dim], and return `out`.
+    """Write values * factor + shift to `out` [tokens, dim], and return `out`. factor [1] and shift [dim] are fp32.
 
-    `values` is [tokens, dim]; factor [1] and shift [dim] are fp32. To decode the result of `to_fp8_`, pass the same
-    shift and the inverse of its factor.
+    To decode the result of `to_fp8_`, pass the same shift and the inverse of its factor.
     """
     return run("from_fp8_", out, values, shift, factor)
 
@@ -180,14 +172,11 @@ def merge_fp8_(
     log_sums: Tensor | None = None,
     rest: tuple[Tensor, Tensor] | tuple[()] = (),
 ) -> R:
-    """Write attention over all keys, decoded from fp8, to `out` [tokens, dim], and return `out`.
+    """Write merged attention over all keys, times factor plus shift, to `out` [tokens, dim], and return `out`.
 
-    `parts` [n, tokens, heads, head_dim] is the attention over each of n parts of the keys. The parts are merged as in
-    `merge_`, by the logarithms `log_sums`. The values to write are merged * factor + shift, with shift [dim] and factor
-    [1] in fp32.
-
-    `rest` is one more part and its logarithms, or an empty tuple. Without `log_sums` there is a single part, which
-    needs no merging. If `out` is an EightBit (values with scales), the result has one scale for each token.
+    `parts` [n, tokens, heads, head_dim] is the attention over each of n parts of the keys, with values in fp8.
+    `log_sums` merges them as in `merge_`; None stands for a single part. `rest` is one more part with its logarithms,
+    or empty. shift [dim] and factor [1], fp32, decode the values. An EightBit `out` gets one scale for each token.
     """
     run("merge_fp8_", *_values_and_scales(out), parts, log_sums, *(rest or (None, None)), shift, factor)
     return out
@@ -198,14 +187,11 @@ def merge_(
 ) -> Tensor:
     """Write attention over all keys to `out` [tokens, heads, head_dim], merged from attention over parts of the keys.
 
-    The computation is w = softmax(log_sums over the parts); out = sum(w * parts).
+    The computation is w = softmax(log_sums over the parts); out = sum(w * parts). `out` may be the first part's memory.
 
     parts: the attention over each of n parts of the keys, [n, tokens, heads, head_dim], contiguous.
     log_sums: the logarithms of the parts' softmax denominators, fp32 [n, heads, tokens].
-    rest: one more part, [1, tokens, heads, head_dim], or None.
-    rest_log_sums: the logarithms for `rest`, or None.
-
-    `out` may be the memory of the first part.
+    rest, rest_log_sums: one more part [1, tokens, heads, head_dim] and its logarithms, or None.
     """
     return run("merge_", out, parts, log_sums, rest, rest_log_sums)
 
@@ -213,8 +199,8 @@ def merge_(
 def rescale_(out: Tensor, products: Tensor, scales: Tensor, weight_scales: Tensor, bias: Tensor | None) -> Tensor:
     """Write products * scales * weight_scales + bias to `out` [tokens, dim], and return `out`.
 
-    `products` [tokens, dim] is the unscaled result of an 8-bit matrix product. `scales` [tokens, 1] has a scale for
-    each token, and `weight_scales` [dim] a scale for each output channel, both fp32. bias is [dim] or None.
+    `products` [tokens, dim] is the unscaled result of an 8-bit matrix product. `scales` [tokens, 1] and `weight_scales`
+    [dim] are fp32; bias is [dim] or None.
     """
     return run("rescale_", out, products, scales, weight_scales, bias)
 
@@ -225,10 +211,9 @@ def gelu_(x: Tensor) -> Tensor:
 
 
 def slices(length: int, limit: int) -> Iterator[slice]:
-    """Return slices that cover `length` items, of nearly equal size and usually at most `limit` items each.
+    """Return slices of nearly equal length that cover `length` items.
 
-    The size of every slice except the last is rounded up to a multiple of 128. So slices may exceed `limit` if `limit`
-    is not a multiple of 128.
+    All except the last have a multiple of 128 items. None has more than `limit`, rounded up to a multiple of 128.
     """
     count = -(-length // limit)
     size = -(-length // count // 128) * 128
@@ -250,7 +235,7 @@ def _plain(name: str) -> Callable[..., Tensor]:
 def implementation(name: str, device_type: str, mode: str | None = None) -> Callable[..., Tensor]:
     """Return the function that computes the operation `name` on a device type.
 
-    `mode` is "triton", "compile", "eager" or "auto"; None means the value of LINGBOT_POINTWISE, by default "auto".
+    `mode` is "triton", "compile", "eager" or "auto". None means the value of LINGBOT_POINTWISE, by default "auto".
     """
     mode, plain = mode or os.environ.get("LINGBOT_POINTWISE", "auto"), _plain(name)
     eager = partial(_EAGER.get(name, _eager_in_place), plain)
@@ -285,19 +270,15 @@ def _eager_in_place(plain: Callable[..., Tensor], x: Tensor, *arguments: Any) ->
 
 
 def _eager_whole(plain: Callable[..., Tensor], x: Tensor, *arguments: Any) -> Tensor:
-    """Run `plain` on all tokens at once.
-
-    Use this for a function that makes no fp32 copies, or whose first argument does not have one row for each token.
-    """
+    """Run `plain` on all tokens at once: it makes no fp32 copies, or its first argument has no row for each token."""
     return plain(x, *arguments)
 
 
 def _eager_rows(outputs: int, plain: Callable[..., Tensor], *arguments: Any) -> Tensor:
     """Run `plain` on a part of the tokens at a time, and return the first of the output tensors.
 
-    The first `outputs` arguments are the output tensors. The next argument, int64 [tokens], holds each token's row
-    number in the output tensors. The other arguments are matrices with one row for each token, or tuples with such
-    matrices.
+    `arguments` are the `outputs` output tensors, each token's row number in these (int64 [tokens]), and then matrices
+    with a row for each token, or tuples of such matrices.
     """
     out, (rows, *others) = arguments[:outputs], arguments[outputs:]
     for part in slices(len(rows), EAGER_TOKENS):
@@ -328,10 +309,10 @@ def _tokens_of(argument: Any, part: slice) -> Any:
 
 
 def or_else(fast: Callable[..., T], plain: Callable[..., T], name: str) -> Callable[..., T]:
-    """Return a function that calls `fast`, or `plain` after the first failure of `fast`.
+    """Return a function that calls `fast`, and `plain` from the first failure of `fast` on.
 
-    The failing call itself also returns the result of `plain`. A failure, such as a missing compiler, is logged once
-    with `name`. Running out of GPU memory does not count as a failure: torch.OutOfMemoryError is raised.
+    The failing call returns the result of `plain` as well. The failure is logged once with `name`. Running out of GPU
+    memory does not count as a failure: torch.OutOfMemoryError is raised.
     """
     broken = False
 

@@ -1,7 +1,6 @@
-"""Matrix products of float8_e4m3fn or int8 numbers for linear layers, with one function for each kernel.
+"""Matrix products of float8_e4m3fn or int8 numbers, with one function for each kernel that choice/table.py lists.
 
-choice/table.py lists the kernels. On the CPU, and if a GPU's kernel fails, plain torch multiplies the same 8-bit
-numbers.
+On the CPU, and if a GPU's kernel fails, plain torch multiplies the same 8-bit numbers.
 """
 
 from collections.abc import Callable
@@ -23,7 +22,7 @@ from .rotation import GROUP, Rotated, encode_rotated, rotate
 PRODUCT_TOKENS = 8192
 """The number of tokens that one int8 product processes, so that only a part of the int32 sums exists at once."""
 WITHOUT_ROW_SCALES: set[torch.device] = set()
-"""The GPUs for which torch has no float8 product with a scale for each row. `choose_arithmetic` fills the set."""
+"""The GPUs for which torch has no float8 product with a scale for each row; filled by `choose_arithmetic`."""
 LEAST_INT8_TOKENS = 32
 """The number of tokens to which smaller int8 products are padded, because torch._int_mm refuses fewer than 17."""
 
@@ -42,11 +41,6 @@ def _unless_broken(fast: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def _fp8_product(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Return the product of float8 matrices (see `product`).
-
-    One kernel multiplies and applies the rows' scales. On the devices in WITHOUT_ROW_SCALES, torch's kernel cannot do
-    this, and a second kernel applies the scales.
-    """
     made = _fp8_then_scales if x.values.device in WITHOUT_ROW_SCALES else _fp8_by_rows
     return made(x, weight, bias, dtype)
 
@@ -62,11 +56,9 @@ def _try_fp8_then_scales(x: Tensor, weight: EightBit, bias: Tensor | None) -> Te
 
 
 def _fp8_then_scales(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Return the product of float8 matrices by two kernels: one multiplies without scales, the other applies the
-    scales.
+    """Return the product of float8 matrices by two kernels: the second applies the scales.
 
-    The result between the kernels is in bf16. It does not overflow, because the range of bf16 exceeds 448 * 448 times
-    any width.
+    The bf16 result between them cannot overflow: its range exceeds 448 * 448 times any width.
     """
     one = torch.ones((), device=x.values.device)
     sums = torch._scaled_mm(x.values, weight.values.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
@@ -77,9 +69,8 @@ def _fp8_then_scales(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: 
 def _fp8_by_rows(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
     """Return the product of float8 matrices in `dtype`, by a kernel that applies a scale for each row.
 
-    torch computes such products only with bf16 results, which are cast to `dtype` here. With `use_fast_accum`, sums
-    have the lower precision of the tensor cores. On an H200, fp32 sums take 5 to 14 % longer, and lower the relative
-    error from 0.0266 to 0.0265 only.
+    torch computes such products only with bf16 results. `use_fast_accum` sums in the lower precision of the tensor
+    cores: fp32 sums take 5 to 14 % longer on an H200, and lower the relative error from 0.0266 to 0.0265 only.
     """
     bias = None if bias is None else bias.bfloat16()
     return torch._scaled_mm(
@@ -136,8 +127,8 @@ ALONE["fp8", "torch-one-scale"] = _alone(_fp8_then_scales)
 def _kitchen_product(x: Tensor, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
     """Return x [tokens, in] times an int8 weight [out, in] transposed, plus bias, computed by comfy-kitchen.
 
-    comfy-kitchen quantizes x itself, and rotates it first for a Rotated weight. Raises RuntimeError if it has no kernel
-    for the GPU and would use plain torch.
+    comfy-kitchen quantizes x itself, and rotates it first for a Rotated weight. Raises RuntimeError if it would use
+    plain torch on this GPU.
     """
     kitchen = import_module("comfy_kitchen")
     arguments: dict[str, Any] = {"x": x, "weight": weight.values, "weight_scale": weight.scales.view(-1), "bias": bias}
@@ -197,7 +188,7 @@ KINDS["fp8"] = Kind(_random_product(torch.float8_e4m3fn), _exact_product, 0.05)
 def plain_product(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
     """Return x [tokens, in] times weight [out, in] transposed, plus bias [out], in `dtype`, by plain torch.
 
-    8-bit operands are exact in bf16 too, so bf16 products are used on GPUs, where they are faster than fp32.
+    GPUs multiply in bf16 if `dtype` is bf16: 8-bit operands are exact in bf16, and fp32 is slower.
     """
     exact = torch.bfloat16 if x.values.device.type == "cuda" and dtype == torch.bfloat16 else torch.float32
     products = F.linear(x.values.to(exact), weight.values.to(exact))

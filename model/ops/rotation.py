@@ -23,8 +23,10 @@ class Rotated(EightBit):
 
 
 def encode_rotated(weight: Tensor) -> Rotated:
-    """Return a weight [out, in], usually in bf16, rotated and in int8, with a scale for each row. `in` is a multiple of
-    GROUP."""
+    """Return a weight [out, in], usually in bf16, rotated and in int8, with a scale for each row.
+
+    `in` is a multiple of GROUP.
+    """
     registry, name = import_module("comfy_kitchen").registry, "quantize_int8_convrot_weight"
     encode = registry.get_implementation(name, kwargs={"weight": weight, "group_size": GROUP})
     values, scales = encode(weight, GROUP)

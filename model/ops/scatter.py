@@ -1,8 +1,5 @@
-"""The operations that write a chunk's queries, keys and values to the tensors that attention reads.
-
-They apply norm, RoPE and the conversion to 8 bits. Like the operations of ops/pointwise.py, each has several
-implementations.
-"""
+"""The operations that apply norm, RoPE and the conversion to 8 bits to a chunk's queries, keys and values, and write
+them to the tensors that attention reads. Each has several implementations, as in ops/pointwise.py."""
 
 from __future__ import annotations
 
@@ -17,10 +14,7 @@ from .plain import NormRope
 
 
 class Unrotated(NamedTuple):
-    """Queries or keys x [tokens, dim] before norm and RoPE, and the arguments of norm and RoPE.
-
-    Norm and RoPE are applied later, by the kernel that writes the tokens to a cache.
-    """
+    """Queries or keys x [tokens, dim] before norm and RoPE, which the kernel that writes them to a cache applies."""
 
     x: Tensor
     norm_rope: NormRope
@@ -31,24 +25,22 @@ class Unrotated(NamedTuple):
 
 
 def scatter_(out: Tensor, rows: Tensor, x: Tensor) -> Tensor:
-    """Write x [tokens, dim] to the rows of `out` [n, dim] with the numbers `rows` (int64 [tokens]), and return
-    `out`."""
+    """Write x [tokens, dim] to the rows `rows` (int64 [tokens]) of `out` [n, dim], and return `out`."""
     return pointwise.run("scatter_", out, rows, x)
 
 
 def scatter_fp8_(out: Tensor, rows: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Write (x - shift) * factor, for x [tokens, dim], to rows of `out` (float8_e4m3fn [rows, dim]); return `out`.
+    """Write (x - shift) * factor, for x [tokens, dim], to the rows `rows` (int64 [tokens]) of `out`; return `out`.
 
-    shift [dim] and factor [1] are fp32. `rows` (int64 [tokens]) are the numbers of the rows.
+    `out` is float8_e4m3fn [n, dim]. shift [dim] and factor [1] are fp32.
     """
     return pointwise.run("scatter_fp8_", out, rows, x, shift, factor)
 
 
 def scatter_transposed_(out: Tensor, places: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Write (x - shift) * factor, for x [tokens, dim], to columns of `out` (float8_e4m3fn [dim, columns]). Return
-    `out`.
+    """Write (x - shift) * factor, for x [tokens, dim], to the columns `places` (int64 [tokens]) of `out`; return `out`.
 
-    shift [dim] and factor [1] are fp32. `places` (int64 [tokens]) are the tokens' columns in `out`.
+    `out` is float8_e4m3fn [dim, n]. shift [dim] and factor [1] are fp32.
     """
     return pointwise.run("scatter_transposed_", out, places, x, shift, factor)
 
@@ -59,20 +51,19 @@ def scatter_rotated_(
     given: Unrotated,
     scaling: tuple[Tensor | None, Tensor | None] = (None, None),
 ) -> Tensor:
-    """Write the queries or keys `given`, after norm and RoPE, to rows of `out` [n, dim], and return `out`.
+    """Write queries or keys, after norm and RoPE, to the rows `rows` (int64 [tokens]) of `out` [n, dim]; return `out`.
 
-    `rows` (int64 [tokens]) are the numbers of the rows. If `scaling` has a shift (fp32 [dim]) and a factor (fp32 [1]),
-    (result - shift) * factor is written as float8_e4m3fn. `given` may be overwritten.
+    If `scaling` is a shift (fp32 [dim]) and a factor (fp32 [1]), write (result - shift) * factor as float8_e4m3fn.
+    `given` may be overwritten.
     """
     return pointwise.run("scatter_rotated_", out, rows, given.x, given.norm_rope, *scaling)
 
 
 def rotated_fp8(given: Unrotated) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the queries `given` after norm and RoPE in float8_e4m3fn [tokens, dim], with scale and 1 / scale (fp32 [1]
-    each).
+    """Return queries after norm and RoPE in float8_e4m3fn [tokens, dim], their scale and 1 / scale (fp32 [1] each).
 
-    The scale is the smallest power of two with which no token can overflow. It follows from the norm's weight alone,
-    without reading the tokens. `given` may be overwritten.
+    The scale is the smallest power of two with which no token can overflow. It follows from the norm's weight alone.
+    `given` may be overwritten.
     """
     scale, factor = (torch.empty(1, dtype=torch.float32, device=given.x.device) for _ in range(2))
     out = torch.empty_like(given.x, dtype=torch.float8_e4m3fn)
@@ -87,14 +78,13 @@ def scatter_qkv_(
 ) -> tuple[Tensor, Tensor, Tensor] | Tensor:
     """Write keys and values to rows of two tensors, and return the queries, in one operation.
 
-    out: the tensors for keys and for values. If the second is None, no values are written.
+    out: the tensors [n, dim] for keys and for values. If the second is None, no values are written.
     rows: the numbers of the rows to write to, int64 [tokens].
-    given: the queries, keys and values. Norm and RoPE are applied to queries and keys. All three may be overwritten.
+    given: queries, keys and values; norm and RoPE are applied to the first two. All three may be overwritten.
     scalings: a pair (shift, factor) for keys and one for values, or None.
 
-    With `scalings`, keys and values are written as (x - shift) * factor in float8_e4m3fn. The result is then the
-    queries in float8_e4m3fn [tokens, dim], their scale, and 1 / scale (fp32 [1] each). Without `scalings`, the result
-    is the queries [tokens, dim], after norm and RoPE in place.
+    With `scalings`, keys and values are written as (x - shift) * factor in float8_e4m3fn, and the result is the queries
+    in float8_e4m3fn [tokens, dim], their scale and 1 / scale (fp32 [1] each). Without, it is the queries [tokens, dim].
     """
     (q, *_), (k, *_), v = given
     made = None

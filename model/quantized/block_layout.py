@@ -23,7 +23,7 @@ class BlockParams(BaseLayoutParams):
     """The format `kind` and the shape of a weight in GGML's blocks.
 
     `scale` is always 1, because the blocks contain their own scales. `orig_shape` is the shape of the weight, or of its
-    transpose if `transposed` is True. Transposing reverses `orig_shape` and leaves the bytes in their order.
+    transpose if `transposed` is True: the bytes keep their order.
     """
 
     kind: str = "Q4_0"
@@ -66,9 +66,10 @@ register_layout_class(BLOCKS, BlockLayout)
 
 
 def block_tensor(packed: Tensor, kind: str, shape: tuple[int, ...], dtype: torch.dtype) -> QuantizedTensor:
-    """Return a QuantizedTensor of `shape` over the bytes `packed`, without copying them.
+    """Return a QuantizedTensor of `shape` over the bytes `packed`, without a copy, in the format `kind` of
+    `ggml.BLOCKS`.
 
-    `kind` is a format in `ggml.BLOCKS`. The tensor reports `dtype` as its dtype.
+    The tensor reports `dtype` as its dtype.
     """
     scale = torch.ones((), device=packed.device)
     return QuantizedTensor(

@@ -1,10 +1,8 @@
-"""The 4-bit formats of bitsandbytes (NF4, FP4) in plain torch: encoding and decoding to the same bits as bitsandbytes.
+"""The 4-bit formats of bitsandbytes (NF4, FP4) in plain torch, to the same bits.
 
 A weight is stored as its flat values in row-major order, two in a byte, the first in the high nibble. Each nibble is an
-index into a table of 16 values (`code`). Every `blocksize` values share a scale (`absmax`).
-
-With double quantization the scales are bytes, decoded as
-`absmax = nested_code[byte] * nested_absmax[i // nested_blocksize] + offset`.
+index into a table of 16 values (`code`). Every `blocksize` values share a scale (`absmax`). With double quantization
+the scales are bytes: `absmax = nested_code[byte] * nested_absmax[i // nested_blocksize] + offset`.
 """
 
 import json
@@ -47,11 +45,10 @@ _SUMS = 1 / 16
 
 
 class Scales(NamedTuple):
-    """The tables and scales of a 4-bit weight.
+    """The table `code` of 16 values and the scales of a 4-bit weight: `absmax` has one for each `blocksize` values.
 
-    `code` is the table of 16 values, and `absmax` has one scale for each `blocksize` values. With double quantization,
-    `absmax` is uint8, and is decoded with the four other fields. Without it, `nested_code`, `nested_absmax` and
-    `offset` are None, and `nested_blocksize` is unused. All tensors except a uint8 `absmax` are float32.
+    With double quantization `absmax` is uint8, and the other fields decode it. Without, `nested_code`, `nested_absmax`
+    and `offset` are None, and `nested_blocksize` is unused. All tensors except a uint8 `absmax` are float32.
     """
 
     absmax: Tensor
@@ -63,7 +60,7 @@ class Scales(NamedTuple):
     nested_blocksize: int
 
     def block_scales(self) -> Tensor:
-        """Return the scale of each block of values, float32 [blocks], with double quantization decoded."""
+        """Return the decoded scale of each block of values, float32 [blocks]."""
         if self.nested_absmax is None or self.nested_code is None or self.offset is None:
             return self.absmax.float()
         scales = self.nested_code.index_select(0, self.absmax.int())
@@ -90,8 +87,8 @@ def decode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.
 def recode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.dtype) -> EightBit:
     """Return a 4-bit weight of `shape` [out, in] in the 8-bit `dtype`, with a scale for each row.
 
-    `packed` (uint8) holds two values in a byte. A row's scale is computed from the largest scale of the row's blocks. A
-    block must not span several rows.
+    `packed` (uint8) holds two values in a byte. A row's scale follows from the largest scale of its blocks. A block
+    must not span several rows.
     """
     per_row = scales.block_scales().view(shape[0], -1)
     row_scales = (per_row.abs().amax(1, keepdim=True) * scales.code.abs().max()).clamp_min(1e-30) / LARGEST[dtype]
@@ -101,7 +98,7 @@ def recode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.
 
 
 def decode_rows(packed: Tensor, scales: Scales, shape: tuple[int, ...], rows: Tensor) -> Tensor:
-    """Return the rows with the indices `rows` (int64 [n]) of a 4-bit weight of `shape` [out, in], as float32 [n, in].
+    """Return the rows `rows` (int64 [n]) of a 4-bit weight of `shape` [out, in], as float32 [n, in].
 
     If the width `in` is a multiple of the block size, only these rows are read.
     """
@@ -119,10 +116,7 @@ def decode_rows(packed: Tensor, scales: Scales, shape: tuple[int, ...], rows: Te
 
 
 def squared_error(weight: Tensor, packed: Tensor, scales: Scales) -> float:
-    """Return the sum of the squared differences between a weight and its 4-bit encoding, `packed` and `scales`.
-
-    The weight is processed in parts, and float32 is used within a part.
-    """
+    """Return the sum of the squared differences between a weight and its 4-bit encoding, computed in float32."""
     flat, error = weight.detach().reshape(-1), 0.0
     parts = _decoded_parts(
         packed.view(-1),
@@ -138,8 +132,7 @@ def squared_error(weight: Tensor, packed: Tensor, scales: Scales) -> float:
 
 
 def squared_sum(weight: Tensor) -> float:
-    """Return the sum of the squares of a weight's values. The weight is processed in parts, in float32 within a
-    part."""
+    """Return the sum of the squares of a weight's values, computed in float32."""
     flat = weight.detach().reshape(-1)
     return sum(part.float().square().sum().item() for part in flat.split(_encoded_at_a_time(weight)))
 
@@ -149,7 +142,7 @@ def _encoded_at_a_time(weight: Tensor) -> int:
 
 
 def _pairs(code: Tensor) -> Tensor:
-    """Return a table of the two float32 values that each byte encodes, [256]. The two values are stored as one int64.
+    """Return the two float32 values that each byte encodes, stored as one int64, [256].
 
     A single look-up then decodes a byte, which is faster on a CPU than a look-up for each value.
     """
@@ -157,10 +150,9 @@ def _pairs(code: Tensor) -> Tensor:
 
 
 def _starts(count: int, blocksize: int, at_a_time: int) -> tuple[range, int]:
-    """Return the start indices of the parts in which a weight of `count` values is processed, and the length of a part.
+    """Return where the parts start in which `count` values are processed, and the length of all parts except the last.
 
-    The last part may be shorter. The others are at least `at_a_time` values long and contain full blocks of `blocksize`
-    values.
+    A part has at least `at_a_time` values and contains full blocks and bytes.
     """
     step = math.lcm(at_a_time, 2 * blocksize)
     return range(0, count, step), step
@@ -169,12 +161,10 @@ def _starts(count: int, blocksize: int, at_a_time: int) -> tuple[range, int]:
 def _decoded_parts(
     packed: Tensor, pairs: Tensor, per_block: Tensor, blocksize: int, count: int, at_a_time: int
 ) -> Iterator[tuple[int, Tensor]]:
-    """Decode a 4-bit weight part by part, and yield for each part the index of its first value and its float32 values.
+    """Decode a weight of `count` 4-bit values by parts, and yield each part's first index and float32 values.
 
-    pairs: the result of `_pairs`.
-    per_block: the scale of each block of `blocksize` values.
-    count: the number of values of the weight.
-    at_a_time: the smallest number of values in a part.
+    `pairs` is the result of `_pairs`, `per_block` has the scale of each block, and `at_a_time` is a part's least
+    length.
     """
     starts, step = _starts(count, blocksize, at_a_time)
     for start in starts:
@@ -199,19 +189,15 @@ def encode(
     search: bool = False,
     sums: float = _SUMS,
 ) -> tuple[Tensor, Scales]:
-    """Return a weight of any shape in 4 bits, and its scales, on the weight's device.
+    """Return a weight of N values in 4 bits, uint8 [ceil(N / 2), 1], and its scales, on the weight's device.
 
-    The N values of the weight are returned as uint8 [ceil(N / 2), 1]. Each value is divided by the largest magnitude in
-    its block of `blocksize` values. The quotient is rounded to the nearest value in the table of `quant_type` ("nf4" or
-    "fp4"). If `nested` is True, the mean of the scales is subtracted, and the differences are quantized to bytes in the
-    same way.
+    Each value is divided by the largest magnitude in its block of `blocksize` values, and rounded to the nearest value
+    in the table of `quant_type` ("nf4" or "fp4"). If `nested` is True, the scales minus their mean are quantized to
+    bytes in the same way. The bytes equal those of `bitsandbytes.functional.quantize_4bit`.
 
-    Without `search`, the bytes equal the result of `bitsandbytes.functional.quantize_4bit`.
-
-    With `search`, several scales are tried for each block, including negative ones, and the scale with the least error
-    is used. This error is the sum of the squared errors of a block's values, plus `sums` times the square of the sum of
-    the errors. Values are then rounded with the scale after its quantization. The format is the same, and the error is
-    9 % lower than without `search`.
+    With `search`, each block gets the scale with the least error among several, including negative ones. The error is
+    the sum of the block's squared errors, plus `sums` times the square of their sum. Values are then rounded with the
+    scale after its quantization. The format is the same, and the error is 9 % lower.
     """
     code = torch.tensor(CODES[quant_type], device=weight.device)
     flat = weight.detach().reshape(-1)
@@ -252,10 +238,9 @@ def _largest(blocks: Tensor) -> Tensor:
 
 
 def _nearest(flat: Tensor, scales: Tensor, code: Tensor, blocksize: int, steps: int | None = None) -> Tensor:
-    """Return the uint8 index of the nearest value in `code` for each of the 1-D values `flat`, after scaling.
+    """Return the uint8 index of the nearest value in `code` for each 1-D value, divided by the scale of its block.
 
-    Each value is divided by the scale of its block of `blocksize` values. With `steps`, the quotient is first rounded
-    to that many equal steps from -1 to 1, as bitsandbytes does on a CPU.
+    With `steps`, the quotient is first rounded to that many equal steps from -1 to 1, as bitsandbytes does on a CPU.
     """
     scaled = (_blocks(flat, blocksize) * _inverse(scales)).clamp_(-1, 1).view(-1)[: flat.numel()]
     if steps is not None:
@@ -270,10 +255,9 @@ def _inverse(scales: Tensor) -> Tensor:
 
 
 def _least_error(table: Tensor, sums: float, blocks: Tensor) -> Tensor:
-    """Return for each block [blocks, blocksize] the tried scale with the least rounding error.
+    """Return for each block [blocks, blocksize] the tried scale with the least rounding error, as `encode` defines it.
 
-    `encode` defines the error, with the weight `sums`. `table` is the result of `_nearest_table`. A block of zeros has
-    the scale 0.
+    `table` is the result of `_nearest_table`. A block of zeros has the scale 0.
     """
     largest, wanted = _largest(blocks), blocks + sums * blocks.sum(1, keepdim=True)
     best, found = torch.zeros_like(largest), largest
@@ -288,16 +272,15 @@ def _least_error(table: Tensor, sums: float, blocks: Tensor) -> Tensor:
 
 
 def _nearest_values(table: Tensor, blocks: Tensor, scales: Tensor) -> Tensor:
-    """Return the values to which `blocks` [blocks, blocksize] are rounded with these scales [blocks], before
-    multiplication by the scales. `table` is the result of `_nearest_table`."""
+    """Return the values of the code to which `blocks` [blocks, blocksize] round, once divided by their `scales`
+    [blocks]."""
     half = table.numel() // 2
     index = (blocks * _inverse(scales)).clamp_(-1, 1).mul_(half).round_().add_(half).to(torch.int32)
     return table.index_select(0, index.view(-1)).view(blocks.shape)
 
 
 def _nearest_table(code: Tensor) -> Tensor:
-    """Return a look-up table for rounding to the values in `code`, float32 [8193]. Entry i is the value nearest to -1 +
-    i / 4096.
+    """Return a look-up table for rounding to the values in `code`, float32 [8193]: entry i is nearest to -1 + i / 4096.
 
     A look-up is several times faster than a search among 16 values, and precise enough to compare scales.
     """
@@ -319,8 +302,7 @@ def _dynamic_map() -> Tensor:
 def components(scales: Scales, shape: tuple[int, ...], quant_type: str, dtype: torch.dtype) -> dict[str, Tensor]:
     """Return the tensors that bitsandbytes saves next to a packed weight, by the suffixes of their names.
 
-    They hold `scales`, and a JSON text as bytes. The text has the weight's `shape`, its `quant_type` ("nf4" or "fp4")
-    and its `dtype` before quantization.
+    They are `scales` and, as JSON, `shape`, `quant_type` ("nf4" or "fp4") and the `dtype` before quantization.
     """
     state = {
         "quant_type": quant_type,

@@ -15,10 +15,7 @@ from .codec import Scales, decode
 
 
 def decode_blocks(packed: Tensor, kind: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Return a weight of `shape`, decoded to `dtype` by a Triton kernel if possible, else by `ggml.decode`.
-
-    `packed` (uint8) holds the weight in GGML's blocks of the format `kind`.
-    """
+    """Return a weight of `shape` in `dtype`, decoded from GGML's blocks `packed` (uint8) of the format `kind`."""
     compiling = torch.compiler.is_compiling()
     run = ggml.decode if compiling else fastest("decode_blocks", ggml.decode, packed.device.type)
     return run(packed, kind, shape, dtype)
@@ -27,8 +24,7 @@ def decode_blocks(packed: Tensor, kind: str, shape: tuple[int, ...], dtype: torc
 def recode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.dtype) -> EightBit:
     """Return a 4-bit weight of `shape` [out, in] in the 8-bit `dtype`, with a scale for each row.
 
-    `packed` (uint8) holds two values in a byte, and `scales` are their scales. `codec.recode` or a Triton kernel
-    converts directly. If blocks span several rows, the weight is decoded to float32 first.
+    `packed` (uint8) holds two values in a byte. If a block spans several rows, the weight is decoded to float32 first.
     """
     if shape[1] % scales.blocksize:
         return encode_8bit(decode(packed, scales, shape, torch.float32), dtype=dtype)
@@ -39,7 +35,7 @@ def recode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.
 
 @cache
 def fastest(name: str, plain: Callable[..., T], device_type: str) -> Callable[..., T]:
-    """Return our Triton kernel with this name if `device_type` is "cuda" and Triton is installed, else `plain`.
+    """Return our Triton kernel `name` if `device_type` is "cuda" and Triton is installed, else `plain`.
 
     If the kernel fails, `plain` replaces it.
     """

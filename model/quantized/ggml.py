@@ -1,8 +1,8 @@
 """Decoding of GGUF files' block formats in plain torch, with the same bits as the gguf library's `dequantize`.
 
-A weight is stored as its row-major flat values, in blocks of 32 or 256. A block contains its scales, in float16 and in
-integers of 4, 6 or 8 bits, and its values in 2 to 8 bits. Computation is in float32 without fused multiply-add, so a
-product is rounded before a sum.
+A weight is stored as row-major flat values, in blocks of 32 or 256. A block contains its scales, in float16 and in
+integers of 4, 6 or 8 bits, and its values in 2 to 8 bits. Computation is in float32 without fused multiply-add, because
+a product must be rounded before a sum.
 """
 
 import math
@@ -35,13 +35,13 @@ BLOCKS = {
     "Q5_K": BlockFormat(256, 176),
     "Q6_K": BlockFormat(256, 210),
 }
-"""The block sizes of the supported formats, by GGML's names of the formats."""
+"""The block sizes of the supported formats, by GGML's names."""
 
 
 def decode(packed: Tensor, kind: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Return a weight of `shape`, decoded to `dtype`: float32 values, rounded once.
+    """Return a weight of `shape`, decoded to `dtype` from blocks `packed` (uint8, any shape) of the format `kind`.
 
-    `packed` (uint8, any shape) holds the blocks. `kind` is their format, a key of `BLOCKS`.
+    The float32 values are rounded once.
     """
     count, block, decode_blocks = math.prod(shape), BLOCKS[kind], _DECODERS[kind]
     blocks = packed.reshape(-1, block.nbytes)
@@ -55,10 +55,9 @@ def decode(packed: Tensor, kind: str, shape: tuple[int, ...], dtype: torch.dtype
 
 
 def decode_rows(packed: Tensor, kind: str, shape: tuple[int, ...], rows: Tensor) -> Tensor:
-    """Return the rows with the indices `rows` (int64 [n]) of a weight of `shape` [out, in], as float32 [n, in].
+    """Return the rows `rows` (int64 [n]) of a weight of `shape` [out, in] as float32 [n, in].
 
-    `packed` (uint8) holds the weight's blocks in the format `kind`. If the width `in` is a multiple of the block size,
-    only these rows are read.
+    If the width `in` is a multiple of the block size, only these rows are read.
     """
     height, width = shape
     if width % BLOCKS[kind].values:
@@ -74,8 +73,7 @@ def _half(blocks: Tensor, at: int) -> Tensor:
 def _unpacked(values: Tensor, bits: int, group: int) -> Tensor:
     """Return the numbers packed in `values` (uint8 [blocks, bytes]), `bits` bits each, as uint8 [blocks, numbers].
 
-    The bytes form groups of `group` bytes. A group's numbers are in the lowest bits of its bytes first, then in the
-    next bits, and so on.
+    Every `group` bytes hold first the numbers in their lowest bits, then those in the next bits, and so on.
     """
     shifts = torch.arange(0, 8, bits, dtype=torch.uint8, device=values.device).view(1, 1, -1, 1)
     unpacked = (values.reshape(len(values), -1, 1, group) >> shifts) & ((1 << bits) - 1)
@@ -89,15 +87,13 @@ def _single_bits(values: Tensor) -> Tensor:
 
 
 def _scaled(values: Tensor, scales: Tensor, least: Tensor | None = None) -> Tensor:
-    """Return each value times its group's scale, minus its group's minimum `least` (None for 0), as float32
-    [blocks, values]."""
+    """Return each value times its group's scale, minus its group's minimum `least`, as float32 [blocks, values]."""
     groups = values.float().reshape(len(values), scales.shape[1], -1) * scales.unsqueeze(-1)
     return (groups if least is None else groups - least.unsqueeze(-1)).reshape(len(values), -1)
 
 
 def _five_bits(blocks: Tensor, at: int) -> Tensor:
-    """Return 5-bit values as uint8 [blocks, 32]. The fifth bits of all values begin at byte `at`; the lower bits follow
-    them."""
+    """Return 5-bit values as uint8 [blocks, 32]: their fifth bits start at byte `at`, followed by the lower bits."""
     return _unpacked(blocks[:, at + 4 :], 4, 16) | (_single_bits(blocks[:, at : at + 4]) << 4)
 
 

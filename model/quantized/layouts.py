@@ -1,11 +1,11 @@
 """bitsandbytes' 4-bit formats as layouts of comfy_kitchen's QuantizedTensor.
 
 Import this module through `parameters.load_layouts()`, because it needs comfy_kitchen. bitsandbytes decodes weights in
-the layout NATIVE, and plain torch decodes weights in the layout PLAIN. They are separate layouts because torch's
-compile cache distinguishes quantized tensors only by the name and fields of the layout.
+the layout NATIVE, and plain torch those in the layout PLAIN. torch's compile cache distinguishes quantized tensors only
+by the name and fields of the layout, so one layout cannot serve both.
 
-bitsandbytes' Linear4bit and Params4bit are not used. Linear4bit repacks weights in place on some CPUs. Params4bit loses
-its state on clone and detach.
+bitsandbytes' own modules are not used: Linear4bit repacks weights in place on some CPUs, and Params4bit loses its state
+on clone and detach.
 """
 
 import dataclasses
@@ -69,8 +69,8 @@ def bitsandbytes_functional() -> Any:
 class FourBitParams(BaseLayoutParams):
     """The scales, format and shape of a 4-bit weight. `scale` is the tensor that bitsandbytes calls absmax.
 
-    `orig_shape` is the shape of the weight, or of its transpose if `transposed` is True. Transposing reverses
-    `orig_shape` and leaves the bytes in their order. `state_dtype` is the weight's dtype before quantization.
+    `orig_shape` is the shape of the weight, or of its transpose if `transposed` is True: the bytes keep their order.
+    `state_dtype` is the weight's dtype before quantization.
     """
 
     code: Tensor
@@ -140,11 +140,7 @@ class PlainLayout(QuantizedLayout):
 
     @classmethod
     def state_dict_tensors(cls, qdata: Tensor, params: FourBitParams) -> dict[str, Tensor]:
-        """Return the tensors that bitsandbytes saves for the weight with the bytes `qdata`, by the suffix of their
-        names.
-
-        The packed weight has an empty suffix.
-        """
+        """Return the tensors that bitsandbytes saves for a weight, by name suffix: "" for the packed weight."""
         return {
             "": qdata,
             **codec.components(params.scales, params.stored_shape, params.quant_type, params.state_dtype),
@@ -152,10 +148,7 @@ class PlainLayout(QuantizedLayout):
 
 
 class NativeLayout(PlainLayout):
-    """The layout of 4-bit weights that bitsandbytes decodes.
-
-    Plain torch decodes them on devices and in dtypes that bitsandbytes does not support.
-    """
+    """The layout of 4-bit weights that bitsandbytes decodes, or plain torch on devices and in dtypes that it lacks."""
 
     @classmethod
     def decode(cls, packed: Tensor, params: FourBitParams, dtype: torch.dtype) -> Tensor:
@@ -197,8 +190,7 @@ def four_bit_tensor(
     state_dtype: torch.dtype,
     dtype: torch.dtype,
 ) -> QuantizedTensor:
-    """Return a QuantizedTensor of `shape` over the bytes `packed`, without copying them. It reports `dtype` as its
-    dtype.
+    """Return a QuantizedTensor of `shape` over the bytes `packed`, without a copy. It reports `dtype` as its dtype.
 
     The tensors may be views of a mapped file or slices of a GPU buffer. `quant_type` is "nf4" or "fp4". `standard_code`
     is True if `scales.code` is that format's own table, the only one that bitsandbytes uses. `state_dtype` is the
@@ -213,10 +205,9 @@ def four_bit_tensor(
 def core_tensor(
     layout: str, values: Tensor, dtype: torch.dtype, shape: tuple[int, ...] | None = None, **fields: Any
 ) -> QuantizedTensor:
-    """Return a QuantizedTensor in one of comfy_kitchen's own layouts, without copying `values`.
+    """Return a QuantizedTensor over `values` in one of comfy_kitchen's own layouts, without a copy. It reports `dtype`.
 
-    The tensor reports `dtype` as its dtype. `shape` is the weight's shape, by default the shape of `values`. `fields`
-    are the other fields of the layout's Params.
+    `shape` is the weight's shape, by default that of `values`. `fields` are the other fields of the layout's Params.
     """
     params = get_layout_class(layout).Params(orig_dtype=dtype, orig_shape=tuple(shape or values.shape), **fields)
     return QuantizedTensor(values, layout, params)
@@ -249,8 +240,7 @@ def _decoded(value: Any, dtype: torch.dtype) -> Any:
 
 
 def _partner_dtype(args: Sequence[Tensor]) -> torch.dtype:
-    """Return the dtype of the operand in `args` that is not quantized. The quantized operand is decoded to this
-    dtype."""
+    """Return the dtype of the operand in `args` that is not quantized, to which the quantized operand is decoded."""
     plain = [arg.dtype for arg in args if not isinstance(arg, QuantizedTensor)]
     return plain[-1] if plain else args[-1].dtype
 

@@ -1,7 +1,7 @@
 """Matrix products of weights in NVFP4 or MXFP8 with inputs in the same format, by comfy-kitchen.
 
-The products need a GPU with instructions for these formats (choice/table.py). On other GPUs the weights are decoded, or
-converted to 8 bits.
+They need a GPU with instructions for these formats (choice/table.py). Other GPUs decode the weights or convert them to
+8 bits, as ops/linear_8bit.py does.
 """
 
 from __future__ import annotations
@@ -24,15 +24,11 @@ LAYOUTS: dict[Work, str] = {"nvfp4": "TensorCoreNVFP4Layout", "mxfp8": "TensorCo
 """The names of comfy-kitchen's layouts, by the format of the weight."""
 FORMATS = {layout: form for form, layout in LAYOUTS.items()}
 WORST: dict[Work, float] = {"nvfp4": 0.2, "mxfp8": 0.05}
-"""The limit of a product's relative RMS error in the accuracy test, by format.
-
-It is about twice the error of rounding the input to the format.
-"""
+"""The limit of a product's relative RMS error in the accuracy test: about twice the input's rounding error."""
 
 
 class OwnFormatLayer:
-    """A callable that computes a linear layer of x [tokens, in]. It quantizes x to the weight's format, NVFP4 or MXFP8,
-    and multiplies in this format."""
+    """A callable linear layer that quantizes its input x [tokens, in] to the weight's format and multiplies in it."""
 
     input_dtype = None
 
@@ -46,8 +42,7 @@ class OwnFormatLayer:
 def own_format_layer(weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> OwnFormatLayer | None:
     """Return a linear layer that multiplies in the weight's format, or None if that is impossible.
 
-    It is possible for weights in NVFP4 or MXFP8 on a GPU that supports the format, with results in `dtype` bf16 or
-    fp16.
+    It is possible for NVFP4 and MXFP8 on a GPU that supports the format, with results in `dtype` bf16 or fp16.
     """
     if not isinstance(weight, LayoutParameter) or dtype not in (torch.bfloat16, torch.float16):
         return None
@@ -63,8 +58,7 @@ def _computes(form: Work, device: torch.device) -> bool:
 def by_kitchen(x: Tensor, weight: LayoutParameter, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
     """Return x [tokens, in] times a weight [out, in] transposed, plus bias, in `dtype`, computed by comfy-kitchen.
 
-    x is quantized to the weight's format. Raises RuntimeError if comfy-kitchen has no kernel for the GPU and would use
-    plain torch.
+    x is quantized to the weight's format. Raises RuntimeError if comfy-kitchen would use plain torch on this GPU.
     """
     kitchen, form, own = import_module("comfy_kitchen"), FORMATS[weight.layout_name], weight.fields
     values, params = _layout(form).quantize(x.contiguous())
@@ -81,10 +75,7 @@ def by_kitchen(x: Tensor, weight: LayoutParameter, bias: Tensor | None, dtype: t
 
 
 def plainly(x: Tensor, weight: LayoutParameter, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Return x [tokens, in] times a weight [out, in] transposed, plus bias, in `dtype`, as the reference for tests.
-
-    x is quantized to the weight's format as in `by_kitchen`, but plain torch multiplies the decoded operands.
-    """
+    """Return the result of `by_kitchen` in plain torch: x, rounded to the weight's format, times the decoded weight."""
     form = FORMATS[weight.layout_name]
     rounded = _encoded(x.float(), form).decode(torch.float32)[: len(x)]
     made = F.linear(rounded, weight.decode(torch.float32), None if bias is None else bias.float())

@@ -18,20 +18,16 @@ from .decoding import decode_blocks, fastest, recode
 
 
 class DecodedParameter(torch.nn.Parameter):
-    """The base class of quantized weights outside ComfyUI.
+    """The base class of quantized weights outside ComfyUI, where weights are QuantizedTensors.
 
-    The class needs only torch, because importing comfy_kitchen and bitsandbytes takes six seconds. In ComfyUI, weights
-    are QuantizedTensors instead, which ComfyUI can move and patch.
+    The class needs only torch, because importing comfy_kitchen and bitsandbytes takes six seconds.
     """
 
     _kept: dict[tuple[torch.dtype, bool], Any] | None = None
     _place: "SharedPart | None" = None
 
     def keep(self, place: "SharedPart | None" = None) -> None:
-        """Make `decode` and `recode` cache their results from now on, one result for each dtype.
-
-        If `place` is given, the results are stored in this part of a larger tensor.
-        """
+        """Make `decode` and `recode` cache one result for each dtype, in `place` (part of a larger tensor) if given."""
         self._kept, self._place = {}, place
 
     def decode(self, dtype: torch.dtype) -> Tensor:
@@ -65,8 +61,7 @@ class DecodedParameter(torch.nn.Parameter):
 class SharedPart:
     """The part of a larger tensor that is reserved for one decoded weight.
 
-    The larger tensor holds several weights of the same shape one after the other, so that a single matrix product can
-    use them all.
+    The larger tensor holds several weights of one shape in a row, so that a single matrix product can use them all.
     """
 
     def __init__(self, number: int, count: int, together: dict[Any, Tensor]) -> None:
@@ -91,20 +86,14 @@ class SharedPart:
 
 
 def keep_together(*weights: DecodedParameter) -> None:
-    """Make weights of one shape cache their decoded and 8-bit tensors, adjacent in memory.
-
-    One matrix product can then use them all (see `SharedPart`).
-    """
+    """Make weights of one shape cache decoded and 8-bit tensors next to each other, for a common matrix product."""
     together: dict[Any, Tensor] = {}
     for number, weight in enumerate(weights):
         weight.keep(SharedPart(number, len(weights), together))
 
 
 class WideParameter(DecodedParameter):
-    """A weight that is stored in 16 or more bits, and quantized to 8 bits by `recode` for products in 8 bits.
-
-    The result of `decode` is not cached.
-    """
+    """A weight stored in 16 or more bits, which `recode` quantizes to 8 bits. The result of `decode` is not cached."""
 
     @classmethod
     def of(cls, weight: Tensor) -> "WideParameter":
@@ -112,7 +101,6 @@ class WideParameter(DecodedParameter):
         return torch.Tensor._make_subclass(cls, weight.detach(), False)
 
     def decode(self, dtype: torch.dtype) -> Tensor:
-        """Return the weight in `dtype`, without caching the result."""
         return self._decode(dtype)
 
     def _decode(self, dtype: torch.dtype) -> Tensor:
@@ -147,7 +135,7 @@ class FourBitParameter(DecodedParameter):
 
 
 class ScaledParameter(DecodedParameter):
-    """An 8-bit weight, float8 or int8, with a single scale, with one scale for each row, or without a scale.
+    """A float8 or int8 weight with a single scale, with one scale for each row, or without a scale.
 
     It is decoded as in ComfyUI: float8 is multiplied by the scale in the target dtype, int8 in float32.
     """
@@ -158,8 +146,7 @@ class ScaledParameter(DecodedParameter):
     def of(cls, values: Tensor, scale: Tensor | None) -> "ScaledParameter":
         """Return a parameter over the 8-bit `values` [out, in] and their `scale`, without a copy.
 
-        `scale` is a single number, [out, 1], or None. The tensors may be views of a mapped file or slices of a GPU
-        buffer.
+        `scale` is a single number, [out, 1], or None. Both may be views of a mapped file or slices of a GPU buffer.
         """
         parameter = torch.Tensor._make_subclass(cls, values, False)
         parameter.scale = scale
@@ -168,7 +155,7 @@ class ScaledParameter(DecodedParameter):
     def recode(self, dtype: torch.dtype, rotated: bool = False) -> EightBit:
         """Return the weight in the 8-bit `dtype`, with a scale for each row.
 
-        Stored values that already have this dtype are used unchanged and are not cached, if they are not `rotated`.
+        Unless `rotated`, stored values of this dtype are used unchanged, and the result is not cached.
         """
         return self._recode(dtype) if self.dtype == dtype and not rotated else super().recode(dtype, rotated)
 
@@ -208,9 +195,9 @@ class LayoutParameter(DecodedParameter):
 
     @classmethod
     def of(cls, values: Tensor, layout: str, shape: tuple[int, ...], fields: dict[str, Any]) -> "LayoutParameter":
-        """Return a parameter of `shape` over the quantized `values`, without a copy.
+        """Return a parameter of `shape` over the quantized `values` of comfy_kitchen's layout `layout`, without a copy.
 
-        `layout` is the name of comfy_kitchen's layout, and `fields` are the other fields of the layout's Params.
+        `fields` are the other fields of the layout's Params.
         """
         parameter = torch.Tensor._make_subclass(cls, values, False)
         parameter.layout_name, parameter.weight_shape, parameter.fields = layout, shape, fields
@@ -228,8 +215,7 @@ class LayoutParameter(DecodedParameter):
 
 
 def load_layouts() -> ModuleType:
-    """Import and return the module `layouts`. The first call takes a second, so this module does not import it at its
-    start.
+    """Import and return the module `layouts`, which takes a second the first time.
 
     Raises DependencyError if comfy-kitchen cannot be imported.
     """
@@ -240,10 +226,7 @@ def load_layouts() -> ModuleType:
 
 
 def load_block_layout() -> ModuleType:
-    """Import and return the module `block_layout`, which needs comfy_kitchen.
-
-    Raises DependencyError if comfy-kitchen cannot be imported.
-    """
+    """Import and return the module `block_layout`. Raises DependencyError if comfy-kitchen cannot be imported."""
     load_layouts()
     from . import block_layout
 
@@ -253,8 +236,8 @@ def load_block_layout() -> ModuleType:
 def frozen_parameter(tensor: Any) -> torch.nn.Parameter:
     """Return `tensor` as a Parameter without gradient over the same memory.
 
-    A quantized tensor is marked as a Parameter and returned. It is not passed to `Parameter(tensor)`, which would
-    detach it: comfy_kitchen's detach copies the scales, which may be mapped from a file, into memory.
+    A quantized tensor is marked as a Parameter instead of passed to `Parameter(tensor)`, which would detach it:
+    comfy_kitchen's detach copies the scales, which may be mapped from a file, into memory.
     """
     if not hasattr(tensor, "_qdata"):
         return torch.nn.Parameter(tensor, requires_grad=False)

@@ -11,10 +11,9 @@ _ROWS = 256
 
 
 def decode(values: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Return an 8-bit weight [out, in] decoded to `dtype`.
+    """Return an 8-bit weight [out, in] decoded to `dtype`. `scale` is a single number, [out, 1], or None.
 
-    `scale` is a single number, [out, 1], or None. float8 values are multiplied by the scale in `dtype`, int8 values in
-    float32.
+    float8 values are multiplied by the scale in `dtype`, int8 values in float32.
     """
     if scale is None:
         return values.to(dtype)
@@ -49,9 +48,9 @@ def encode(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def squared_error(weight: Tensor, values: Tensor, scale: Tensor) -> float:
-    """Return the sum of the squared differences between a weight [out, in] and its encoded values.
+    """Return the sum of the squared differences between a weight [out, in] and its encoded values, computed in float32.
 
-    `scale` is a single number or [out, 1]. The weight is processed in parts, and float32 is used within a part.
+    `scale` is a single number or [out, 1].
     """
     scales, parts = scale.expand(len(weight), 1), slices(len(weight), _ROWS)
     return sum((values[part].float() * scales[part]).sub_(weight[part]).square_().sum().item() for part in parts)
