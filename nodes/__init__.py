@@ -1,5 +1,4 @@
-"""ComfyUI's node classes (V3 schema). They define the nodes' names, texts and sockets; the package `host` computes the
-results."""
+"""ComfyUI's node classes (V3 schema): names, texts and sockets. The package `host` computes the results."""
 
 from importlib import import_module
 
@@ -18,14 +17,18 @@ folders.register()
 
 
 class LingBotWorldExtension(ComfyExtension):
-    """The extension object from which ComfyUI gets this pack's node classes. Nodes that need a missing part of ComfyUI
-    are left out. If the pack is installed twice, the second copy lists no nodes."""
+    """The extension object from which ComfyUI gets this pack's node classes.
+
+    Nodes that need a missing part of ComfyUI are left out. A second installed copy of the pack lists no nodes.
+    """
 
     modules = MODULES
 
     async def on_load(self) -> None:
-        """Register the pack's HTTP routes and write the example image into ComfyUI's input folder. ComfyUI calls this
-        method when its server starts. If the pack is installed twice, the second copy does neither."""
+        """Register the pack's HTTP routes and write the example image into ComfyUI's input folder.
+
+        ComfyUI calls this method when its server starts. In a second installed copy of the pack it does nothing.
+        """
         from server import PromptServer
 
         self.modules = () if installed.gives_way() else MODULES

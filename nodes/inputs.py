@@ -1,5 +1,4 @@
-"""The inputs and sockets that several nodes share, such as the sockets LINGBOT_CAMERA (a camera path) and LINGBOT_STATE
-(a saved state)."""
+"""The inputs and sockets that several nodes share, such as the camera path and the saved state of a video."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,39 +13,34 @@ from ..options import CHUNKS, FRAMES, KEY_VALUE_MODES
 CATEGORY = "LingBot-World/camera"
 Camera, State = io.Custom("LINGBOT_CAMERA"), io.Custom("LINGBOT_STATE")
 AS_TRAINED, UNSET = "as the model was trained", -1
-"""The input values that select a size with which the model was trained. AS_TRAINED: the trained size of a chunk. UNSET:
-the trained size of an attention window or of an attention sink."""
+"""The input values that select a trained size: AS_TRAINED for a chunk, UNSET for an attention window or sink."""
 
 
 def whole(name: str, bounds: tuple[int, int, int], tooltip: str, **more: Any) -> io.Int.Input:
-    """Return an integer input. `bounds` is (minimum, default, maximum); `more` are further options of the input. `name`
-    and `tooltip`: the input's name and help text."""
+    """Return an integer input with `bounds` (minimum, default, maximum) and `more` options."""
     least, default, most = bounds
     return io.Int.Input(name, **_shown(name, tooltip) | more, default=default, min=least, max=most)
 
 
 def number(name: str, bounds: tuple[float, float, float], tooltip: str, **more: Any) -> io.Float.Input:
-    """Return a float input. `bounds` is (minimum, default, maximum); `more` are further options of the input. `name`
-    and `tooltip`: the input's name and help text."""
+    """Return a float input with `bounds` (minimum, default, maximum) and `more` options."""
     least, default, most = bounds
     return io.Float.Input(name, **_shown(name, tooltip) | more, default=default, min=least, max=most)
 
 
 def choice(name: str, options: Sequence[str], tooltip: str, **more: Any) -> io.Combo.Input:
-    """Return a combo input. The default is the first option, unless `more` has another. `name` and `tooltip`: the
-    input's name and help text."""
+    """Return a combo input with `more` options. The default is the first of `options`, unless `more` has another."""
     options = options if isinstance(options, list) else list(options)  # keeps a NamesToCheck as it is
     given = {"default": next(iter(options), None)} | _shown(name, tooltip) | more
     return io.Combo.Input(name, options=options, **given)
 
 
 def _shown(name: str, tooltip: str) -> dict[str, Any]:
-    """Return the options of an input: its tooltip and, if `name` has underscores, a display name without them."""
     return {"tooltip": tooltip} | ({"display_name": name.replace("_", " ")} if "_" in name else {})
 
 
 def camera_outputs(*more: io.Output) -> list[io.Output]:
-    """Return the outputs of a node that makes a camera path: the path, its number of frames, and the outputs `more`."""
+    """Return the outputs of a node that makes a camera path: the path, its number of frames, and `more`."""
     return [
         Camera.Output("camera", display_name="camera", tooltip="The camera path, for Apply Camera."),
         io.Int.Output(
@@ -57,16 +51,15 @@ def camera_outputs(*more: io.Output) -> list[io.Output]:
 
 
 def frames_input(tooltip: str, default: int = FRAMES, least: int = 5) -> io.Int.Input:
-    """Return an input for a number of video frames, at least `least`. The input's step is 4 if `least` is 4n+1, else 1.
+    """Return an input for a number of video frames, at least `least`.
 
-    The canvas rounds a value to `least` plus a multiple of the step. With a step of 4, a user can only set values 4n+1.
+    If `least` is 4n+1, so is every value that a user can set: the canvas adds multiples of the step, 4, to `least`.
     """
     return whole("frames", (least, default, MOST_FRAMES), tooltip, step=4 if least % 4 == 1 else 1)
 
 
 def seed_input(tooltip: str, most: int = 2**64 - 1, **more: Any) -> io.Int.Input:
-    """Return a seed input that ComfyUI does not change between runs. `most`: the largest seed. `more`: further options
-    of the input."""
+    """Return an input for a seed from 0 to `most`, which ComfyUI does not change between runs, with `more` options."""
     return whole("seed", (0, 0, most), tooltip, **{"control_after_generate": io.ControlAfterGenerate.fixed, **more})
 
 
@@ -80,27 +73,23 @@ def drawing_size() -> list[io.Int.Input]:
 
 
 def fov_input(default: float = DEFAULT_FOV_DEG, least: float = 1.0, more: str = "") -> io.Float.Input:
-    """Return an input for the horizontal field of view in degrees. `least`: its minimum. `more`: text that is appended
-    to the tooltip."""
+    """Return an input for the horizontal field of view in degrees, at least `least`. `more` is added to the tooltip."""
     tooltip = f"Horizontal field of view in degrees. 79 is the lens of the official examples.{more}"
     return number("fov_deg", (least, default, 170.0), tooltip, display_name="field of view", step=0.5, advanced=True)
 
 
 def easing_input() -> io.Combo.Input:
-    """Return an input for the easing (the speed profile) of a camera move."""
     tooltip = "How the move speeds up and slows down. in: starts slowly; out: ends slowly; in_out: both."
     return choice("easing", list(EASINGS), tooltip)
 
 
 def latent_frames_input(name: str, tooltip: str) -> io.Int.Input:
-    """Return an input named `name` for the number of latent frames in an attention window or attention sink. The
-    default, UNSET, selects the number with which the model was trained. `tooltip`: the help text."""
+    """Return an input for the latent frames of an attention window or sink. UNSET, the default, means as trained."""
     return whole(name, (UNSET, UNSET, 10_000), tooltip, advanced=True)
 
 
 def chunk_input(tooltip: str, **more: bool) -> io.Combo.Input:
-    """Return an input for the number of latent frames in a chunk. The default, AS_TRAINED, selects the number with
-    which the model was trained. `tooltip`: the help text. `more`: further options of the input."""
+    """Return an input for the number of latent frames in a chunk. AS_TRAINED, the default, means as trained."""
     return choice("chunk", [AS_TRAINED, *map(str, CHUNKS)], tooltip, **more)
 
 
@@ -110,6 +99,8 @@ def kv_cache_input(tooltip: str) -> io.Combo.Input:
 
 
 def upload_to(kind: str) -> dict[str, str]:
-    """Return the argument `extra_dict` of a combo input that lists files. The node then has an upload button and
-    accepts dropped files. `kind`: the kind of files, a key of `host.files.uploads.LISTS`."""
+    """Return the `extra_dict` of a combo input that gives the node an upload button and lets it accept dropped files.
+
+    `kind` is a key of `host.files.uploads.LISTS`.
+    """
     return {"lingbot_upload": kind}

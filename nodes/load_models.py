@@ -1,4 +1,4 @@
-"""The nodes LingBotWorldLoadExperts, LingBotWorldLoadCausal and LingBotWorldLoadVAE, which load MODELs and a VAE."""
+"""The nodes that load the experts of the base model, a causal model, and a VAE."""
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -211,8 +211,10 @@ def _causal_path(name: str) -> Path:
 
 
 def _check_vae(name: str) -> None:
-    """Raise InputError if the VAE `name` is missing, or CheckpointError if it is not a VAE. A tiny VAE, recognised by
-    its tensor TINY_VAE_KEY, is accepted too, because ComfyUI can read it."""
+    """Raise InputError if the VAE `name` is missing, or CheckpointError if it is not a VAE.
+
+    A tiny VAE (TAEHV), recognised by its tensor TINY_VAE_KEY, is accepted too, because ComfyUI can read it.
+    """
     from ..vae import read_vae
 
     path = folders.resolve_vae(name)
@@ -221,17 +223,15 @@ def _check_vae(name: str) -> None:
 
 
 def _modes(known: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the values of a loader node's inputs `arithmetic` and `attention`, or "auto" for an input that is linked
-    or missing. `known`: the known values of the node's inputs, by name."""
+    """Return the loader's inputs `arithmetic` and `attention`, or "auto" for an input that is linked or missing."""
     return known.get("arithmetic", "auto"), known.get("attention", "auto")
 
 
 def _check(find: Callable[..., PerExpert[Path] | Path], *names_and_modes: str) -> None:
     """Check the headers of the model files that a loader node selects.
 
-    `names_and_modes`: the names that the user chose, then the loader's inputs `arithmetic` and `attention`. `find` gets
-    the names and returns the paths of the files. Raises InputError for a missing file and for a mode that the device
-    does not support. Raises CheckpointError for an invalid file.
+    The last two arguments are the loader's `arithmetic` and `attention`; `find` maps the names before them to paths.
+    Raises InputError for a missing file or an unsupported mode, CheckpointError for an invalid file.
     """
     *names, arithmetic, attention = names_and_modes
     paths = find(*names)
@@ -241,11 +241,9 @@ def _check(find: Callable[..., PerExpert[Path] | Path], *names_and_modes: str) -
 
 @lru_cache(maxsize=8)
 def _check_headers(paths: PerExpert[Path] | Path, version: str, *modes: str) -> None:
-    """Check the headers of the files of both experts or of a causal model, at `paths`. Passed checks are cached.
+    """Check the headers of both experts' files or of a causal model's, as `_check` does, and cache passed checks.
 
-    `version`: the fingerprint of the files, which makes the cache check changed files again. `modes`: the loader's
-    inputs `arithmetic` and `attention`. Raises CheckpointError for an invalid file, and InputError for a mode that the
-    device does not support.
+    `version` is the fingerprint of the files: changed files are checked again.
     """
     from ..host.loading import check_8_bits
     from ..loaders import open_checkpoint
@@ -256,8 +254,10 @@ def _check_headers(paths: PerExpert[Path] | Path, version: str, *modes: str) -> 
 
 
 def _find_experts(names: dict[str, str]) -> dict[str, Path]:
-    """Return the paths of the chosen experts' files by role, "high" or "low". `names`: the chosen names by role. A role
-    with the name FROM_PACKAGE is left out. Raises a single InputError that reports all missing files."""
+    """Return the paths of the chosen experts' files by role ("high", "low"), without roles that are FROM_PACKAGE.
+
+    Raises a single InputError that names all missing files.
+    """
     found, missing = {}, []
     for role, name in names.items():
         if name != FROM_PACKAGE:

@@ -1,5 +1,4 @@
-"""Validation helpers of nodes: checks that reject a prompt before it runs, and fingerprints by which ComfyUI notices a
-changed input file."""
+"""Checks that reject a prompt before it runs, and fingerprints by which ComfyUI notices changed input files."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -11,8 +10,7 @@ from ..host.files.folders import fingerprint
 class NamesToCheck(list[str]):
     """A list of combo options for which `in` is always true.
 
-    ComfyUI therefore accepts names that are not in the list, and the node's own check can reject them with a better
-    message.
+    ComfyUI therefore accepts a name outside the list, and the node's own check can reject it with a better message.
     """
 
     def __contains__(self, name: object) -> bool:
@@ -25,8 +23,8 @@ def refusal(check: Callable[..., object], *arguments) -> bool | str:
     The message is the text of the LingBotError or OSError that `check` raises. If an argument is None, because a linked
     node supplies its value later, the result is True and `check` is not called.
 
-    ComfyUI repeats the message for each parameter of `validate_inputs`. In most nodes this method therefore has a
-    single parameter, and the other inputs come from `host.prompt.queue.known_inputs`.
+    ComfyUI repeats the message for each parameter of `validate_inputs`, so most nodes have a single parameter and get
+    the other inputs from `host.prompt.queue.known_inputs`.
     """
     if None in arguments:
         return True
@@ -40,11 +38,10 @@ def refusal(check: Callable[..., object], *arguments) -> bool | str:
 
 
 def fingerprint_of(find: Callable[..., Path | Iterable[Path | None]], *arguments) -> str:
-    """Return a fingerprint of the files that `find(*arguments)` returns. If the fingerprint changes, ComfyUI runs the
-    node again.
+    """Return a fingerprint of the files that `find(*arguments)` returns. If it changes, ComfyUI runs the node again.
 
-    Return "" if a file is missing, which `validate_inputs` reports. Return "" also if an argument is None, because a
-    linked node supplies its value later.
+    Return "" if a file is missing, which `validate_inputs` reports, or if an argument is None, because a linked node
+    supplies its value later.
     """
     if None in arguments:
         return ""

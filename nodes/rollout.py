@@ -1,5 +1,4 @@
-"""The node LingBotWorldRollout. It makes a causal model's video chunk by chunk. A later run can continue the video from
-its saved state."""
+"""The node that makes a causal model's video chunk by chunk, from an image or from an earlier run's state."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -32,14 +31,13 @@ if TYPE_CHECKING:
 CUSTOM = "custom"
 STEPS = {AS_TRAINED: None, "Fast": FAST_INDICES, "2.0": V2_INDICES}
 THE_RELEASES = 0.0
-"""The value of the node's input `shift` that selects the noise schedule's shift in the model's release."""
+"""The value of the input `shift` that selects the noise schedule's shift of the model's release."""
 
 
 def request(frames: int, chunk: str, window: int, sink: int, **others: Any) -> "RolloutRequest":
-    """Return the RolloutRequest for a node's inputs.
+    """Return the RolloutRequest for a node's inputs. `others` are further fields of the request.
 
-    A `chunk` of AS_TRAINED, and a `window` or `sink` of UNSET, become None. None selects the size with which the model
-    was trained. `others`: further fields of the request, by name.
+    AS_TRAINED and UNSET become None, which selects the size with which the model was trained.
     """
     from ..pipeline.spec import RolloutRequest
 
@@ -238,9 +236,11 @@ def _joined(indices: tuple[int, ...]) -> str:
 
 
 def _indices(steps: str, custom: str) -> tuple[int, ...] | None:
-    """Return the denoising steps' indices in the 1,000-step noise schedule, or None for the indices of the model's
-    release. `steps`: the choice in the combo input. `custom`: the user's indices, used if `steps` is CUSTOM. Raises
-    InputError for an invalid text."""
+    """Return the denoising steps' indices in the 1,000-step noise schedule, or None for those of the model's release.
+
+    `steps` is the choice in the combo input, `custom` the user's text, used if `steps` is CUSTOM. Raises InputError for
+    an invalid text.
+    """
     if steps != CUSTOM:
         return STEPS[steps]
     try:

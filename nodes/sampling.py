@@ -1,5 +1,4 @@
-"""The nodes LingBotWorldGuider, LingBotWorldSolver, LingBotWorldSigmas and LingBotWorldSampler. They sample a video
-with the high-noise and the low-noise expert."""
+"""The nodes that sample a video with the high-noise and the low-noise expert: guider, solver, sigmas and sampler."""
 
 from comfy_api.latest import io
 from torch import Tensor
@@ -260,12 +259,10 @@ class LingBotWorldSampler(io.ComfyNode):
 
 
 def _schedule(steps: int, shift: float, solver: SolverName, denoise: float) -> tuple[Tensor, Tensor]:
-    """Return the sigmas [steps + 1] and the integer timesteps [steps] of a noise schedule. `shift`: the shift of the
-    noise levels. `solver`: the name of the solver, which sets the largest noise level.
+    """Return the sigmas [steps + 1] and the integer timesteps [steps] of a noise schedule.
 
-    If `denoise` is below 1, the result is the last `steps` steps of a longer schedule. The longer schedule has
-    int(steps / denoise) steps, as in ComfyUI's KSampler and BasicScheduler. Raises InputError for an invalid number,
-    because ComfyUI does not check numbers that a linked node supplies.
+    If `denoise` is below 1, they are the last `steps` of int(steps / denoise), as in ComfyUI's KSampler. Raises
+    InputError for an invalid number, because ComfyUI does not check numbers that a linked node supplies.
     """
     from ..sampling import flow_sigmas, flow_timesteps
 

@@ -1,5 +1,4 @@
-"""The nodes LingBotWorldTextEncode and LingBotWorldLoadTextEncoder. The first encodes prompts with a text encoder that
-is streamed block by block, and the second loads the text encoder as a CLIP."""
+"""The nodes that encode prompts with a text encoder streamed block by block, and that load a text encoder as CLIP."""
 
 from pathlib import Path
 
@@ -46,15 +45,15 @@ def _paths(text_encoder: str, tokenizer: str) -> tuple[Path, Path]:
 def _check_files(text_encoder: str) -> None:
     """Raise LingBotError if the text encoder or its tokenizer is missing or not of a supported kind.
 
-    The tokenizer is the one that the choice AUTO selects, because the value of the input `tokenizer` is unknown here.
+    The tokenizer is the one that AUTO selects, because the value of the input `tokenizer` is unknown here.
     """
     open_weights(folders.resolve_text_encoder(text_encoder))
     find_tokenizer(_paths(text_encoder, folders.AUTO)[1])
 
 
 class _WithFiles:
-    """The common base class of both text nodes. It rejects invalid files before the run, and makes ComfyUI run a node
-    again after a file has changed."""
+    """The base class of both text nodes, which rejects invalid files before a run and makes a node run again after a
+    file has changed."""
 
     @classmethod
     def validate_inputs(cls, text_encoder) -> bool | str:

@@ -1,4 +1,4 @@
-"""The node LingBotWorldCameraImport. It reads camera paths from files of other programs."""
+"""The node that imports camera paths from files of other programs."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,10 +29,9 @@ def _recorded_side(side: str) -> io.Int.Input:
 
 
 def _files_of(file: str) -> list[Path]:
-    """Return the files that may be opened when the camera file `file` is read.
+    """Return the files that may be read with the camera file `file`: those of its folder and suffix, and ViPE's lenses.
 
-    The result is the files in the folder of `file` with the same suffix, and ViPE's lens file if it exists. Raises
-    InputError for a name outside ComfyUI's input folder and `models/lingbot_world`, CameraError for a missing file.
+    Raises InputError for a name outside ComfyUI's input folder and `models/lingbot_world`.
     """
     path = host.resolve(file)
     near = [other for other in path.parent.iterdir() if other.is_file() and other.suffix == path.suffix]
@@ -108,8 +107,8 @@ class LingBotWorldCameraImport(io.ComfyNode):
 def _read(file, format, convention, fit, start, image_width, image_height, fov_deg) -> tuple[CameraPath, list[str]]:
     """Return the camera path in a file from pose `start` on, and notes for the user about unused parts of the file.
 
-    The arguments are the node's inputs; `fit` sets the fewest poses. Raises InputError for a `file` outside ComfyUI's
-    input folder and `models/lingbot_world`. Raises CameraError for a file that is missing, damaged or too short.
+    The arguments are the node's inputs. Raises InputError for a `file` outside ComfyUI's input folder and
+    `models/lingbot_world`, CameraError for a file that is missing, damaged or too short.
     """
     source = host.resolve(file)
     path, notes = read_camera(
@@ -126,8 +125,8 @@ def _read(file, format, convention, fit, start, image_width, image_height, fov_d
 def _check(file: str, known: Mapping[str, Any]) -> None:
     """Raise InputError or CameraError if the camera file `file` cannot be read.
 
-    `known`: the values of the node's other inputs, by name. If one of these inputs is linked, only the existence of the
-    file is checked. The same applies if `format` or `convention` has a value that ComfyUI rejects.
+    `known` has the values of the node's other inputs by name. If one of them is linked, or `format` or `convention` has
+    a value that ComfyUI rejects, only the existence of the file is checked.
     """
     host.resolve(file)
     names = "format", "convention", "fit", "start", "image_width", "image_height", "fov_deg"
