@@ -16,10 +16,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Progress = Callable[[int, int], None]
-"""A callback progress(done, total) for long operations. `done` and `total` count the same unit, such as bytes."""
+"""A callback progress(done, total). `done` and `total` count the same unit, such as bytes."""
 ShowProgress = Callable[[str, str], AbstractContextManager[Progress]]
-"""A function show(name, unit) that displays the progress of a stage. It returns a context manager that yields the
-stage's Progress callback."""
+"""A function show(name, unit) that displays a stage's progress; its context manager yields the Progress callback."""
 
 SolverName = Literal["unipc", "dpmpp"]
 CameraCacheMode = Literal["auto", "off", "gpu"]
@@ -27,16 +26,16 @@ ResidencyMode = Literal["auto", "one", "both", "stream"]
 KeyValueMode = Literal["auto", "gpu", "8bit", "host"]
 DtypeName = Literal["bf16", "fp16", "fp32"]
 Arithmetic = Literal["auto", "bf16", "fp8", "int8", "8bit"]
-"""The number format of matrix products in the blocks' linear layers. "bf16" means the compute dtype, even if it is fp16
-or fp32. "auto", the default, is the same as "bf16". "8bit" means fp8 or int8, whichever suits the GPU."""
+"""The number format of matrix products in the blocks' linear layers. "bf16" and the default "auto" mean the compute
+dtype, even if it is fp16 or fp32. "8bit" means fp8 or int8, whichever suits the GPU."""
 AttentionMode = Literal["auto", "exact", "8bit"]
-"""The number format of products in the blocks' self-attention. "exact" is the compute dtype, "8bit" an approximation
-with 8-bit products. "auto" means "exact"."""
+"""The number format of products in the blocks' self-attention. "auto" and "exact" mean the compute dtype, "8bit" an
+approximation with 8-bit products."""
 QuantizeFormat = Literal["nf4", "comfy-fp8", "int8", "nvfp4"]
 """The formats that `quantize` writes: bitsandbytes' 4-bit nf4, and three that ComfyUI's own loaders can read."""
 NoiseDevice = Literal["cpu", "cuda"]
 VaeDtype = Literal["auto", "fp16", "bf16", "fp32"]
-"""The dtype in which the VAE decodes. "auto" lets the program choose a dtype that suits the device."""
+"""The dtype in which the VAE decodes. "auto" selects a dtype that suits the device."""
 
 SOLVER_NAMES: tuple[SolverName, ...] = get_args(SolverName)
 CAMERA_CACHE_MODES: tuple[CameraCacheMode, ...] = get_args(CameraCacheMode)
@@ -55,16 +54,15 @@ SIZE = 480, 832
 CELL = 8
 """The height and width, in pixels, of the square that one latent pixel (cell) covers."""
 CHUNK = 3
-"""The default number of latent frames that a causal model generates at a time. A model or an option may choose another
-number in CHUNKS."""
+"""The default number of latent frames that a causal model generates at a time. A release or an option may choose
+another of CHUNKS."""
 CHUNKS = (1, 2, 3, 4)
 BLOCK_SIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096)
-"""The supported block sizes of 4-bit weights. A block size is the number of values that share a scale."""
+"""The supported numbers of 4-bit values that share a scale."""
 
 CAUSAL_SHIFT = 10.0
 FAST_INDICES, V2_INDICES = (0, 179, 358, 679), (0, 250, 500, 750)
-"""The official denoising steps of LingBot-World Fast (v1) and LingBot-World 2.0 (v2), as indices of a schedule of 1,000
-steps."""
+"""The official denoising steps of LingBot-World Fast (v1) and 2.0 (v2), as indices of a schedule of 1,000 steps."""
 
 
 @dataclass(frozen=True)
@@ -84,12 +82,9 @@ class PerExpert(Generic[T]):
 
 @dataclass(frozen=True)
 class Precision:
-    """The number formats in which a model computes, and the number of processes.
+    """The number formats in which a model computes (see Arithmetic and AttentionMode).
 
-    dtype: the compute dtype.
-    arithmetic: the number format of matrix products in the blocks' linear layers.
-    attention: the number format of products in the blocks' self-attention.
-    processes: the number of processes that split the tokens of the video.
+    `dtype` is the compute dtype, `processes` the number of processes that split the tokens of the video.
     """
 
     dtype: torch.dtype
@@ -102,9 +97,8 @@ class Precision:
 class Window:
     """The attention window of a causal model, in latent frames.
 
-    frames: the number of latent frames that a chunk attends to, including itself; 0 for the whole video so far.
-    sink: the number of latent frames from the start of the video that always stay in the window. `frames` includes
-    them.
+    frames: how many latent frames a chunk attends to, including itself; 0 for the whole video so far.
+    sink: how many latent frames from the start of the video always stay in the window; `frames` includes them.
     """
 
     frames: int = 0
@@ -121,19 +115,16 @@ class Window:
     def changed(self, frames: int | None, sink: int | None, chunk: int) -> Window:
         """Return this window with other values of `frames` and `sink`; None keeps the current value.
 
-        `chunk`: the number of latent frames per chunk. Raises InputError if the result is too small for the sink and a
-        chunk.
+        Raises InputError if the result is too small for the sink and a chunk of `chunk` latent frames.
         """
         chosen = Window(self.frames if frames is None else frames, self.sink if sink is None else sink)
         chosen.check(chunk)
         return chosen
 
     def held(self, frames: int, chunk: int) -> Window:
-        """Return this window as the key-value cache holds it for a video of `frames` latent frames, generated in chunks
-        of `chunk` latent frames.
+        """Return the window that the key-value cache holds for a video of `frames` latent frames in chunks of `chunk`.
 
-        The result's `frames` is the number of latent frames cached at once, never 0. Its `sink` is the number of latent
-        frames that the cache never evicts.
+        Its `frames` is the number of latent frames cached at once, never 0, and its `sink` the number never evicted.
         """
         held = min(self.frames, frames) if self.frames else frames
         return Window(held, min(self.sink, held - chunk))
@@ -141,8 +132,7 @@ class Window:
 
 @dataclass(frozen=True)
 class LoraFile:
-    """The file of a LoRA and the user's strength. `expert` is "high" or "low" if the LoRA is for only one expert, else
-    None."""
+    """A LoRA's file, the user's strength, and the expert, "high" or "low", if the LoRA is for only one."""
 
     path: Path
     strength: float = 1.0
@@ -173,15 +163,13 @@ RELEASES = {
     "v2-1.3b": Release("LingBot-World 2.0 1.3B", V2_INDICES, Window(18, 6), _LICENCE_V2, shift=5.0, chunk=4),
     "v2-pretrain": Release("LingBot-World 2.0 causal-pretrain", (), Window(), _LICENCE_V2, guided=True),
 }
-"""The releases of the causal model by short name, such as "v1" or "v2". Chunk, window, sink and shift are those of the
-official commands."""
+"""The releases of the causal model by short name. Chunk, window, sink and shift are those of the official commands."""
 SCHEDULES = {"v1": FAST_INDICES, "v2": V2_INDICES}
 """The denoising steps of the releases v1 and v2, as indices of a schedule of 1,000 steps."""
 
 
 def torch_dtype(name: DtypeName) -> torch.dtype:
-    """Return the torch.dtype with a short name such as "bf16". torch is imported inside the function, so that the
-    command's --help does not load it."""
+    """Return the torch.dtype with a short name such as "bf16". The late import of torch keeps --help fast."""
     import torch
 
     return {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[name]

@@ -23,16 +23,14 @@ _WORDS = {
     type(None): "None",
 }
 _LIKE = {int: Integral, float: Real, Path: PathLike, Literal: str}
-"""A map from an annotation to the class that a value must have. int and float accept numpy's numbers, Path accepts any
-PathLike object, and a Literal accepts any text."""
+"""The class that a value must have, by annotation: int and float accept numpy's numbers, a Literal any text."""
 
 
 def check_types(values: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """Raise InputError if a value's type does not match its annotation. `values`: the values by argument name.
-    `wanted`: the annotations by argument name.
+    """Raise InputError if a value's type does not match its annotation. Both are given by argument name.
 
-    A Literal accepts any text, because the function that uses the value checks the choices. Classes, and unions and
-    tuples of classes, are checked. Other annotations accept anything.
+    Classes, and unions and tuples of classes, are checked. A Literal accepts any text, because the function that uses
+    the value checks the choices. Other annotations accept anything.
     """
     for name, value in values.items():
         if name in wanted and not _fits(value, wanted[name]):

@@ -18,22 +18,25 @@ PART, LOCK = ".part", ".lock"
 
 
 def part_of(file: Path) -> Path:
-    """Return the path of a temporary file, which this process writes and then renames to `file`. No other process uses
-    this path. If `file` is a symbolic link, the temporary file is next to the link's target."""
+    """Return the path of the temporary file that this process alone writes and then renames to `file`.
+
+    If `file` is a symbolic link, the temporary file is next to the link's target.
+    """
     file = _followed(file)
     return file.with_name(f"{file.name}.{_own_name(os.getpid())}{PART}")
 
 
 def name_whole(file: Path) -> None:
-    """Rename the finished temporary file (see `part_of`) to `file`, replacing an existing one. Raises OSError if
-    renaming fails."""
+    """Rename the finished temporary file (see `part_of`) to `file`, replacing an existing one."""
     os.replace(part_of(file), _followed(file))
 
 
 @contextmanager
 def written_whole(*files: Path) -> Iterator[list[Path]]:
-    """A context that yields the temporary paths under which to write `files`. If the context ends without an error, the
-    temporary files are renamed to `files`. Otherwise they are removed."""
+    """A context that yields temporary paths for writing `files`.
+
+    At the end they are renamed to `files`, or removed after an error.
+    """
     parts = [part_of(file) for file in files]
     try:
         yield parts
@@ -48,12 +51,10 @@ def written_whole(*files: Path) -> Iterator[list[Path]]:
 def taken(file: Path, parts: str = "") -> Iterator[None]:
     """A context that locks an output file against other runs.
 
-    The lock is a file next to `file`. The operating system releases it if the process dies. Missing folders are
-    created, and removed at the end if they are empty.
-
-    Temporary files that dead runs have left in the folder are deleted. `parts`: a glob pattern of the output files to
-    which they belong; by default only `file`. Raises InputError if another run has the lock or the folder cannot be
-    written.
+    The lock is a file next to `file`, which the operating system releases if the process dies. Missing folders are
+    created, and removed at the end if they are empty. Temporary files that dead runs left are deleted, by default those
+    of `file`, else those of the output files that match the glob pattern `parts`. Raises InputError if another run has
+    the lock or the folder cannot be written.
     """
     file = _followed(file)
     made = _make_folders(file.parent)
@@ -74,8 +75,7 @@ def taken(file: Path, parts: str = "") -> Iterator[None]:
 
 
 def _followed(file: Path) -> Path:
-    """Return the target of a symbolic link, or `file` if it is not a link. Raises InputError for a link that leads back
-    to itself."""
+    """Return the target of a symbolic link, or `file` itself. Raises InputError for a link that leads to itself."""
     if not file.is_symlink():
         return file
     followed = Path(os.path.realpath(file))
@@ -86,17 +86,15 @@ def _followed(file: Path) -> Path:
 
 @cache
 def _own_name(_process: int) -> str:
-    """Return a random name for this process, the same for every call. `_process`: the id of the process.
+    """Return a random name for this process, unique even if machines or containers have equal process ids.
 
-    The id is only the key of the cache, so that a forked process gets a new name. A random name is unique even if
-    machines or containers have equal process ids.
+    The process id is the key of the cache, so that a forked process gets a new name.
     """
     return secrets.token_hex(4)
 
 
 def _make_folders(folder: Path) -> list[Path]:
-    """Create a folder and its parents. Return the folders that did not exist before, the deepest first. Raises
-    InputError on failure."""
+    """Create a folder and its parents, and return the folders that did not exist before, the deepest first."""
     folder = _followed(folder)
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
@@ -126,8 +124,7 @@ def _acquire(lock_file: Path, file: Path) -> "BaseFileLock":
 
 
 def _is_of(lock: "BaseFileLock", lock_file: Path) -> bool:
-    """Return whether `lock_file` is still the file that `lock` holds. The previous owner of the lock may have removed
-    the file after this process opened it."""
+    """Return whether `lock_file` is still the file that `lock` holds: the previous owner may have removed it since."""
     opened = getattr(getattr(lock, "_context", None), "lock_file_fd", None)
     try:
         return opened is None or os.fstat(opened).st_ino == lock_file.stat().st_ino
@@ -136,8 +133,10 @@ def _is_of(lock: "BaseFileLock", lock_file: Path) -> bool:
 
 
 def _release(lock: "BaseFileLock", lock_file: Path) -> None:
-    """Release a lock and remove its file. The file is removed first, so that no other process can lock it between the
-    two steps. Windows cannot remove an open file, so there it is removed afterwards."""
+    """Release a lock and remove its file: first the file, so that no other process can lock it in between.
+
+    Windows cannot remove an open file, so there it is removed afterwards.
+    """
     try:
         lock_file.unlink()
         lock.release()
