@@ -1,5 +1,4 @@
-"""The loop that generates a causal model's video chunk by chunk. The nodes, the command and the live server use
-`ChunkLoop`, and Python programs call `rollout`."""
+"""The loop that generates a causal model's video chunk by chunk. Python programs call `rollout`."""
 
 from __future__ import annotations
 
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
 ChunkCallback = Callable[[int, int], None]
 """A function callback(chunk, forward), called after each forward of a chunk; both numbers count from 0.
 
-The first forward of a chunk updates the key and value cache with the previous chunk. The video's first chunk has no
-such forward. The other forwards are the denoising steps.
+A chunk's first forward updates the key and value cache with the previous chunk, except in the video's first chunk. The
+others are the denoising steps.
 """
 
 
@@ -50,8 +49,8 @@ class Chunk(NamedTuple):
 class ChunkLoop:
     """The settings shared by all chunks of a video.
 
-    `size`: the height and width of the latent. `held`: the Window of latent frames with cached keys and values (see
-    `Window.held`). `chunk`: the number of latent frames per chunk. `schedule`: the denoising steps.
+    `size` is the height and width of the latent, `held` the Window of cached latent frames (see `Window.held`), and
+    `chunk` the number of latent frames per chunk.
     """
 
     size: tuple[int, int]
@@ -66,8 +65,7 @@ class ChunkLoop:
         memory: WorldMemory = ALL_ON_DEVICE,
         sequence_parallel: SequenceParallel | None = None,
     ) -> World:
-        """Return a World for this video, for callers that generate the chunks themselves. The arguments are those of
-        `run`."""
+        """Return a World with the arguments of `run`, for callers that generate the chunks themselves."""
         return World(
             model,
             self.size,
@@ -90,12 +88,11 @@ class ChunkLoop:
         sequence_parallel: SequenceParallel | None = None,
         callback: ChunkCallback | None = None,
     ) -> Iterator[Tensor]:
-        """Yield the latent of each chunk, float32 [1, 16, chunk, h, w] on `device`, including chunks that an earlier
-        run generated.
+        """Yield the latent of each chunk, float32 [1, 16, chunk, h, w], including chunks that an earlier run generated.
 
-        `chunks` are the inputs. The next item is requested only when the caller requests the next latent, so a live
-        camera is read as late as possible. `memory` states where keys and values are stored, and the limit of the
-        camera cache. The other arguments are those of `rollout`.
+        The next of `chunks` is requested only when the caller requests the next latent, so a live camera is read as
+        late as possible. `memory` states where keys and values are stored, and limits the camera cache. The other
+        arguments are those of `rollout`.
         """
         # 1. The key and value cache starts empty.
         world = self.world(model, device, memory, sequence_parallel)
@@ -140,11 +137,10 @@ def rollout(
     context: [1, L, D], the prompt embedding.
     camera: [1, 384, f, h, w], from `camera_embedding`; None without camera layers.
     schedule: the result of `sampling.few_step_schedule`.
-    window: the number of latent frames that a chunk attends to, including its own (None: all). The first `sink` of
-    these are always the first frames of the video.
+    window: the number of latent frames that a chunk attends to, including its own (None: all).
+    sink: how many of these are always the first frames of the video.
     chunk: the number of latent frames generated at a time.
-    renoise: a function of a shape that returns new standard normal noise. It is called before every step except a
-    chunk's first.
+    renoise: a function from a shape to new standard normal noise, called before every step except a chunk's first.
     callback: called after each forward; see ChunkCallback.
     sequence_parallel: the processes that generate the video together, all called with the same arguments.
 
@@ -179,12 +175,11 @@ def rollout_guided(
     callback: ChunkCallback | None = None,
     sequence_parallel: SequenceParallel | None = None,
 ) -> Iterator[Tensor]:
-    """Yield the latent chunk by chunk, float32 [1, 16, chunk, h, w] each, from a causal-pretrain model with `steps`
-    guided steps per chunk.
+    """Yield the latent of a causal-pretrain model chunk by chunk, float32 [1, 16, chunk, h, w] each.
 
-    `negative` [1, L, D] is the embedding of the negative prompt. It has its own keys and values, which doubles their
-    memory. With a `guide_scale` of 1 it is not used. The solver restarts for each chunk, and no noise is added between
-    steps. The official code uses no window. The other arguments are those of `rollout` and `sample`.
+    Each chunk takes `steps` guided steps, with a new solver and without added noise. `negative` [1, L, D], the
+    embedding of the negative prompt, doubles the memory of keys and values; with a `guide_scale` of 1 it is unused. The
+    official code uses no window. The other arguments are those of `rollout` and `sample`.
     """
     schedule = GuidedSchedule(steps, shift, guide_scale, solver)
     loop = _loop(noise, y, camera, schedule, Window(window or 0, sink), chunk)
@@ -199,8 +194,6 @@ def rollout_guided(
 
 
 def _loop(noise: Tensor, y: Tensor, camera: Tensor | None, schedule: Schedule, window: Window, chunk: int) -> ChunkLoop:
-    """Return the ChunkLoop for tensors of these sizes (see `rollout`), with this `schedule`, attention `window` and
-    number of latent frames per `chunk`. Raises InputError if the sizes of `noise`, `y` and `camera` do not match."""
     frames, height, width = noise.shape[2:]
     if chunk < 1 or not frames or frames % chunk:
         raise InputError(f"the noise has {frames} latent frames, expected a multiple of {chunk}, at least 1")

@@ -14,13 +14,12 @@ PRIMARIES = {
     9: ((0.708, 0.292), (0.17, 0.797), (0.131, 0.046)),
     12: ((0.68, 0.32), (0.265, 0.69), (0.15, 0.06)),
 }
-"""The x and y chromaticities of red, green and blue, keyed by the number of the colour space in ITU-T H.273: BT.709
-(1), BT.2020 (9) and Display P3 (12)."""
+"""The x and y chromaticities of red, green and blue by the number of the colour space in ITU-T H.273: BT.709 (1),
+BT.2020 (9) and Display P3 (12)."""
 HDR = {16: "PQ", 18: "HLG"}
-"""The transfer functions of high dynamic range, keyed by the number in ITU-T H.273."""
+"""The transfer functions of high dynamic range, by their number in ITU-T H.273."""
 BT709, UNSPECIFIED = 1, 2
-"""The numbers in ITU-T H.273 for BT.709 (BT709) and for an unspecified value (UNSPECIFIED). Primaries, transfer
-functions and matrices have the same two numbers."""
+"""Numbers in ITU-T H.273, the same for primaries, transfer functions and matrices."""
 HD = 1280, 720
 D65, D50 = (0.3127, 0.329), np.array([0.9642, 1.0, 0.8249])
 BRADFORD = np.array([[0.8951, 0.2664, -0.1614], [-0.7502, 1.7135, 0.0367], [0.0389, -0.0685, 1.0296]])
@@ -36,7 +35,7 @@ _Primaries = tuple[tuple[float, float], tuple[float, float], tuple[float, float]
 
 
 class Coding(NamedTuple):
-    """The colour coding in a PNG's cICP chunk, or in the nclx box of an AVIF or HEIF file, as numbers of ITU-T H.273.
+    """The colour coding of a PNG (cICP), AVIF or HEIF (nclx) file, as numbers of ITU-T H.273.
 
     `narrow` is True if black is 16 and white is 235, as in video.
     """
@@ -47,8 +46,7 @@ class Coding(NamedTuple):
 
 
 def video_frame(pixels: np.ndarray) -> Any:
-    """Return a PyAV frame, yuv420p in BT.709, of `pixels`, uint8 [H, W, 3] in sRGB. The stream that encodes the frame
-    must be tagged by `tag_bt709`."""
+    """Return a PyAV frame, yuv420p in BT.709, of sRGB pixels, uint8 [H, W, 3]. Tag its stream by `tag_bt709`."""
     from av import VideoFrame
 
     frame = VideoFrame.from_ndarray(pixels, format="rgb24")
@@ -56,15 +54,16 @@ def video_frame(pixels: np.ndarray) -> Any:
 
 
 def tag_bt709(stream: Any) -> None:
-    """Set the colour tags of a PyAV encoder's stream to BT.709. Without tags, players assume BT.601 for a video of
-    fewer than 720 lines."""
+    """Set the colour tags of a PyAV encoder's stream to BT.709; untagged, players assume BT.601 below 720 lines."""
     stream.colorspace = stream.color_primaries = stream.color_trc = BT709
     stream.color_range = 1
 
 
 def as_players_take(frame: Any) -> Any:
-    """Tag a PyAV frame with the colour matrix that video players assume, and return the frame. The tag is BT.709 for a
-    frame without a stated matrix, if it has at least 1280 columns or 720 rows. Other frames stay unchanged."""
+    """Tag a PyAV frame that states no colour matrix as players do, and return the frame.
+
+    The tag is BT.709 from 1280 columns or 720 rows on; smaller frames stay unspecified.
+    """
     if frame.colorspace == UNSPECIFIED and (frame.width >= HD[0] or frame.height >= HD[1]):
         frame.colorspace = BT709
     return frame
@@ -73,8 +72,8 @@ def as_players_take(frame: Any) -> Any:
 def in_srgb(colour: Image.Image, source: Image.Image, coding: Coding | None) -> tuple[Image.Image, list[str]]:
     """Return an opaque image converted to sRGB (mode RGB), and notes for the user on a profile that cannot be applied.
 
-    `colour` is the image to convert. `source` is the image as it was opened, with its profile, EXIF data and PNG
-    chunks. `coding` is the file's colour coding, or None.
+    `source` is the image as it was opened, with its profile, EXIF data and PNG chunks. `coding` is the file's colour
+    coding, or None.
     """
     notes: list[str] = []
     data = source.info.get("icc_profile") or described(source, coding)
@@ -91,8 +90,10 @@ def in_srgb(colour: Image.Image, source: Image.Image, coding: Coding | None) -> 
 
 
 def described(source: Image.Image, coding: Coding | None) -> bytes | None:
-    """Return an ICC profile made from the first colour description in an image file: `coding`, a PNG's gAMA and cHRM
-    chunks, or EXIF. Return None for sRGB and for a file without a description. `source`: the image as it was opened."""
+    """Return an ICC profile from an image's first colour description: `coding`, gAMA and cHRM of a PNG, or EXIF.
+
+    Return None for sRGB and for an image without a description. `source` is the image as it was opened.
+    """
     info = source.info
     if coding is not None and coding.transfer not in HDR:
         linear = coding.transfer == 8
@@ -108,8 +109,7 @@ def described(source: Image.Image, coding: Coding | None) -> bytes | None:
 
 
 def _of_png(gamma: float | None, chromaticity: tuple[float, ...] | None) -> bytes | None:
-    """Return an ICC profile made from a PNG's gAMA (`gamma`) and cHRM (`chromaticity`) chunks; None for sRGB and for
-    invalid values."""
+    """Return an ICC profile from a PNG's gAMA (`gamma`) and cHRM (`chromaticity`); None for sRGB and invalid values."""
     exponent = 1 / gamma if gamma and 0.05 < gamma < 5 else USUAL_GAMMA
     usual = abs(exponent - USUAL_GAMMA) < GAMMA_TOLERANCE
     if chromaticity is None or len(chromaticity) != 8:
@@ -144,8 +144,10 @@ def _apply_profile(colour: Image.Image, data: bytes) -> Image.Image:
 
 
 def matrix_profile(primaries: _Primaries, gamma: float | None, white: tuple[float, float] = D65) -> bytes:
-    """Return the bytes of an ICC 2.1 profile for the x, y chromaticities `primaries` (red, green, blue) and `white`.
-    The curve is a power function with the exponent `gamma`, or sRGB's curve if `gamma` is None."""
+    """Return the bytes of an ICC 2.1 profile for x, y chromaticities `primaries` (red, green, blue) and `white`.
+
+    The curve is a power function with the exponent `gamma`, or sRGB's curve if `gamma` is None.
+    """
     columns = _xyz(primaries, white).T
     values = np.linspace(0, 1, 1024)
     light = values**gamma if gamma else np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
@@ -162,8 +164,7 @@ def matrix_profile(primaries: _Primaries, gamma: float | None, white: tuple[floa
 
 
 def _xyz(primaries: _Primaries, white: tuple[float, float]) -> np.ndarray:
-    """Return the matrix [3, 3] from linear RGB with these primaries and white to XYZ, adapted to D50, the white point
-    of ICC profiles."""
+    """Return the matrix [3, 3] from linear RGB to XYZ, adapted to D50, the white point of ICC profiles."""
     points = np.array([[x / y, 1.0, (1 - x - y) / y] for x, y in primaries]).T
     light = np.array([white[0] / white[1], 1.0, (1 - sum(white)) / white[1]])
     matrix = points * np.linalg.solve(points, light)
@@ -188,8 +189,7 @@ def _packed(tags: dict[bytes, bytes]) -> bytes:
 
 
 def coding_of(head: bytes) -> Coding | None:
-    """Return the colour coding stated in `head`, the first bytes of an image file (PNG, AVIF or HEIF). Return None if
-    the file states none."""
+    """Return the colour coding stated in the first bytes `head` of a PNG, AVIF or HEIF file, or None."""
     if head.startswith(b"\x89PNG") and (at := head.find(b"cICP")) >= 0 and len(head) >= at + 8:
         return Coding(head[at + 4], head[at + 5], head[at + 7] == 0)
     if head[4:8] == b"ftyp" and (at := head.find(b"colrnclx")) >= 0 and len(head) >= at + 12:
@@ -198,7 +198,7 @@ def coding_of(head: bytes) -> Coding | None:
 
 
 def coding_in_profile(profile: bytes) -> Coding | None:
-    """Return the colour coding in the cicp tag of an ICC profile; None for a profile without this tag."""
+    """Return the colour coding in the cicp tag of an ICC profile, or None without this tag."""
     count = int.from_bytes(profile[128:132], "big")
     table = (profile[132 + 12 * at :][:12] for at in range(min(count, 100)))
     start = next((int.from_bytes(tag[4:8], "big") for tag in table if tag[:4] == b"cicp"), None)

@@ -1,7 +1,7 @@
 """Delivery of a causal model's chunks from a GPU to host memory.
 
-Python queues kernels faster than a GPU runs them. So Python first queues the first forward of the next chunk, and then
-waits for the current chunk. The GPU is thus never idle while Python writes frames or computes a camera.
+Python waits for a chunk only after it has queued the next chunk's first forward, so the GPU is not idle while Python
+writes frames or computes a camera.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ T = TypeVar("T")
 
 
 class HostCopy(NamedTuple):
-    """The copy of a chunk's latent in host memory. `latent` is complete only after `wait()`, because the GPU may still
-    be writing it. `queued`: whether the latent comes from a GPU, so that the copy is a queued operation."""
+    """The copy of a chunk's latent in host memory, complete only after `wait()`: the GPU may still be writing it.
+
+    `queued` is True if the latent comes from a GPU.
+    """
 
     latent: Tensor
     wait: Callable[[], object]
@@ -27,18 +29,16 @@ class HostCopy(NamedTuple):
 
     @classmethod
     def of(cls, latent: Tensor, *devices: torch.device) -> HostCopy:
-        """Queue the copy of a latent to host memory, and return the HostCopy. Its `wait` also waits for all operations
-        queued so far on `devices`."""
+        """Queue the copy of a latent to host memory. `wait` also waits for operations queued so far on `devices`."""
         on_gpu = latent.device.type == "cuda"
         copy = latent.to("cpu", non_blocking=on_gpu)
         return cls(copy, queued_on(latent.device, *devices), on_gpu)
 
 
 class Delivery(Generic[T]):
-    """A queue that holds one finished chunk until the first forward of the next chunk is queued on the GPU, and then
-    delivers it.
+    """A queue that holds a finished chunk until the next chunk's first forward is queued on the GPU.
 
-    `deliver(latent, item)` is called with a chunk's latent in host memory and the item that was added with it.
+    `deliver(latent, item)` is then called with the chunk's latent in host memory and the item that was added with it.
     `latents` lists all delivered latents, including the current one during `deliver`. Pass `forward_done` to the loop
     as its callback, and call `finish` after the last chunk. Without a GPU each chunk is delivered at once.
     """
@@ -49,16 +49,17 @@ class Delivery(Generic[T]):
         self.latents: list[Tensor] = []
 
     def add(self, latent: Tensor, item: T, *devices: torch.device) -> None:
-        """Queue a chunk's `latent` and an `item`, such as its frames, for delivery. Without a GPU they are delivered at
-        once. `devices`: other devices that are still computing `item`."""
+        """Queue a chunk's `latent` and an `item`, such as its frames.
+
+        `devices` are other devices that still compute `item`. Without a GPU both are delivered at once.
+        """
         copy = HostCopy.of(latent, *devices)
         self._queued = copy, item
         if not copy.queued:
             self.finish()
 
     def forward_done(self, _chunk: int, _forward: int) -> None:
-        """Deliver the queued chunk, if any. The loop calls this method after each forward, so the next chunk's first
-        forward is already queued."""
+        """Deliver the queued chunk, if any. Called after each forward, when the next chunk's first one is queued."""
         self.finish()
 
     def finish(self) -> None:

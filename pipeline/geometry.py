@@ -18,8 +18,7 @@ LARGEST_SIDE = 8192
 
 @dataclass(frozen=True)
 class Geometry:
-    """The size of a video and of its latent. `height` and `width`: pixels. `frames`: the number of frames. `lat_h` and
-    `lat_w`: the height and width of the latent. `lat_f`: the number of latent frames."""
+    """The size of a video in pixels and frames. Its latent has `lat_f` frames of `lat_h` x `lat_w` cells."""
 
     height: int
     width: int
@@ -39,22 +38,20 @@ class Geometry:
 
     @property
     def tokens(self) -> int:
-        """Return the number of tokens of the video in the transformer."""
+        """The number of tokens of the video in the transformer."""
         return self.lat_f * self.lat_h * self.lat_w // PATCH**2
 
 
 def output_geometry(
     image_width: int, image_height: int, max_area: int, frames: int, n_poses: int | None = None, *, chunk: int = 1
 ) -> Geometry:
-    """Return a video's size by the official rule: the aspect ratio of the image, an area of at most `max_area` pixels,
-    and sides rounded down to multiples of 16.
+    """Return a video's size by the official rule: the image's aspect ratio on at most `max_area` pixels.
 
-    An image of height 480 and width 832 with a `max_area` of 480*832 gives a height of 464, as in the official code,
-    because of rounding errors. `frames` is rounded down to 4n+1, and limited to `n_poses`, the number of camera poses.
-    For a causal model, the number of latent frames is rounded down to a multiple of `chunk`.
+    Sides are rounded down to multiples of 16. 832x480 pixels with a `max_area` of 480*832 give a height of 464, as in
+    the official code, because of rounding errors. `frames` is rounded down to 4n+1, and limited to `n_poses`, the
+    number of camera poses; latent frames are rounded down to a multiple of `chunk`.
 
-    Raises InputError if a side is too small or too large. Raises CameraError for fewer than five poses, and if `frames`
-    or `n_poses` is too small for one chunk.
+    Raises InputError if a side is too small or too large, CameraError for fewer than five poses or less than a chunk.
     """
     aspect = image_height / image_width
     height, width = (int(side // STEP) * STEP for side in (np.sqrt(max_area * aspect), np.sqrt(max_area / aspect)))
@@ -69,10 +66,8 @@ def output_geometry(
 def explicit_geometry(width: int, height: int, frames: int, n_poses: int | None = None, *, chunk: int = 1) -> Geometry:
     """Return a video's size with the given `width` and `height`, both multiples of 16.
 
-    `frames` is rounded down to 4n+1, and limited to `n_poses`, the number of camera poses. For a causal model, the
-    number of latent frames is rounded down to a multiple of `chunk`. Raises InputError for a side that is too small,
-    too large or not a multiple of 16. Raises CameraError for fewer than five poses, and if `frames` or `n_poses` is too
-    small for one chunk.
+    `frames`, `n_poses` and `chunk` are as in `output_geometry`. Raises InputError for a side that is too small, too
+    large or not a multiple of 16, CameraError for fewer than five poses and for less than a chunk.
     """
     for name, side in (("width", width), ("height", height)):
         if side % STEP or not STEP <= side <= LARGEST_SIDE:
@@ -84,8 +79,7 @@ def explicit_geometry(width: int, height: int, frames: int, n_poses: int | None 
 def first_frame(image: np.ndarray, geometry: Geometry) -> Tensor:
     """Return an image, uint8 [H, W, 3], stretched to the video's size: float32 [3, height, width], about -1..1.
 
-    The resize is bicubic (a = -0.75) without antialiasing or clamping, as in the official code. So the VAE may receive
-    values beyond -1..1.
+    The resize is bicubic (a = -0.75) without antialiasing or clamping, as in the official code. It may exceed -1..1.
     """
     own = np.require(image, requirements=["C_CONTIGUOUS", "WRITEABLE"])  # torch warns about memory that is not writable
     pixels = torch.from_numpy(own).permute(2, 0, 1)[None].float()
@@ -94,8 +88,10 @@ def first_frame(image: np.ndarray, geometry: Geometry) -> Tensor:
 
 
 def image_conditioning(image_latent: Tensor) -> Tensor:
-    """Return the conditioning `y` [1, 20, f, h, w]: four mask channels, followed by the `image_latent` [1, 16, f, h,
-    w]. The mask is 1 in the first latent frame and 0 in all others."""
+    """Return the conditioning `y` [1, 20, f, h, w]: four mask channels, then the image latent [1, 16, f, h, w].
+
+    The mask is 1 in the first latent frame and 0 in all others.
+    """
     mask = torch.zeros_like(image_latent[:, :4])
     mask[:, :, 0] = 1
     return torch.cat([mask, image_latent], dim=1)

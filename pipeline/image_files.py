@@ -1,5 +1,4 @@
-"""Reading of image files for the nodes, the command and the live page. The result is upright, in sRGB, opaque, and has
-8 bits per channel."""
+"""Reading of image files, upright, in sRGB, opaque and with 8 bits per channel."""
 
 from io import BytesIO
 from pathlib import Path
@@ -16,13 +15,11 @@ BACKGROUND = 255
 """The grey level, white, on which transparent images are composited, as in browsers."""
 HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"hevx", b"mif1", b"msf1", b"avif", b"avis")
 SUBFILE, PHOTOMETRIC, DNG_VERSION = 254, 262, 50706
-"""The numbers of three TIFF tags: NewSubfileType (SUBFILE), PhotometricInterpretation (PHOTOMETRIC) and DNGVersion
-(DNG_VERSION)."""
+"""The numbers of the TIFF tags NewSubfileType, PhotometricInterpretation and DNGVersion."""
 BITS, LARGEST = 258, (341, 281)
-"""The numbers of TIFF tags: BitsPerSample (BITS), and the pair SMaxSampleValue and MaxSampleValue (LARGEST)."""
+"""The numbers of the TIFF tags BitsPerSample (BITS), and SMaxSampleValue and MaxSampleValue (LARGEST)."""
 DARK = 17
-"""A threshold for 8-bit values. A 16-bit image whose values, scaled to 8 bits, are all below DARK probably has only 12
-bits."""
+"""The 8-bit value that a 16-bit image stays below if it probably has only 12 bits."""
 WITH_ALPHA = ("RGBA", "LA", "PA", "RGBa", "La")
 FIELDS = (
     Field(("EXIF Orientation", "irot", "imir"), "applied", "All eight turns and mirrors."),
@@ -49,16 +46,14 @@ FIELDS = (
 
 
 class Picture(NamedTuple):
-    """The pixels of an image, uint8 RGB [H, W, 3], and notes for the user on fields of the image file that changed the
-    pixels or were ignored."""
+    """The pixels of an image, uint8 RGB [H, W, 3], and notes for the user on its file's fields."""
 
     pixels: np.ndarray
     notes: tuple[str, ...]
 
 
 def open_picture(source: str | Path | BytesIO) -> Image.Image:
-    """Open an image file with Pillow, and return the image. The package pillow-heif opens HEIC, and AVIF if Pillow is
-    too old.
+    """Open an image file with Pillow. The package pillow-heif opens HEIC, and AVIF if Pillow is too old.
 
     Raises InputError if pillow-heif is needed and missing. Other errors are Pillow's.
     """
@@ -80,11 +75,10 @@ def open_picture(source: str | Path | BytesIO) -> Image.Image:
 
 
 def read_pixels(image: Image.Image, head: bytes = b"") -> Picture:
-    """Return a Picture: the pixels of an image as browsers show it, upright, in sRGB and on white, and notes for the
-    user. `head`: the first bytes of the image's file.
+    """Return the pixels of an image as browsers show it, upright, in sRGB and on white, and notes for the user.
 
-    16-bit grey is scaled to 8 bits. Raises InputError for 32-bit or floating-point pixels, for 16-bit colours whose
-    white is below 65535, and for raw files of cameras.
+    `head` has the first bytes of the image's file. 16-bit grey is scaled to 8 bits. Raises InputError for 32-bit or
+    floating-point pixels, for 16-bit colours with a white below 65535, and for raw files of cameras.
     """
     _refuse_other_pixels(image, head)
     coding = coding_of(head)
@@ -107,11 +101,8 @@ def read_pixels(image: Image.Image, head: bytes = b"") -> Picture:
 
 
 def _refuse_other_pixels(image: Image.Image, head: bytes) -> None:
-    """Raise InputError for an image whose pixels cannot be converted to 8 bits.
-
-    In 32-bit and floating-point pixels the value of white is unknown. 16-bit colours with a white below 65535 and raw
-    files of cameras are refused too. `head`: the first bytes of the file.
-    """
+    """Raise InputError for pixels that cannot be converted to 8 bits: in 32-bit and floating-point pixels the value of
+    white is unknown."""
     if image.mode == "F":
         raise InputError("its pixels are floating-point numbers; save it in 8 or 16 bits")
     low, high = np.array(image.getextrema() if image.mode == "I" else (0, 0)).tolist()
@@ -124,13 +115,15 @@ def _refuse_other_pixels(image: Image.Image, head: bytes) -> None:
 
 
 def _tag(image: Image.Image, number: int) -> Any:
-    """Return the value of tag `number` in a TIFF file. Return None for other files and for a missing tag."""
+    """Return the value of tag `number` in a TIFF file, or None for other files and for a missing tag."""
     return getattr(image, "tag_v2", {}).get(number) if image.format == "TIFF" else None
 
 
 def _white(image: Image.Image) -> int:
-    """Return the value of white in a 16-bit image. It is 65535 unless a TIFF file states a bit depth n from 9 to 15, or
-    2^n - 1 as the largest value. Then it is 2^n - 1."""
+    """Return the value of white in a 16-bit image.
+
+    It is 65535, or 2^n - 1 if a TIFF file states n bits (9 to 15) or that largest value.
+    """
     bits = int(np.max(_tag(image, BITS) or 16))
     stated = [int(np.max(value)) for tag in LARGEST if (value := _tag(image, tag))]
     return next((white for white in (2**bits - 1, *stated) if 255 < white < 65535 and not white & (white + 1)), 65535)
@@ -141,9 +134,10 @@ def _has_16_bits(image: Image.Image, head: bytes) -> bool:
 
 
 def _grey_of_16_bits(image: Image.Image, white_is_0: bool, white: int) -> tuple[Image.Image, np.ndarray | None]:
-    """Return a 16-bit grey image converted to 8 bits, and its alpha, uint8 [H, W]. `white`: the value of white.
-    `white_is_0`: whether the values are inverted: 0 is white, and `white` is black. The alpha is None if the file does
-    not mark a grey value as transparent."""
+    """Return a 16-bit grey image converted to 8 bits, and its alpha, uint8 [H, W] (None: opaque).
+
+    `white` is the value of white. If `white_is_0`, the values are inverted: 0 is white, and `white` is black.
+    """
     values, key = np.array(image, np.float32), image.info.get("transparency")
     alpha = None if key is None else np.where(values == key, 0, 255).astype(np.uint8)
     values = white - values if white_is_0 else values
@@ -157,11 +151,10 @@ def over_background(pixels: np.ndarray, alpha: np.ndarray) -> np.ndarray:
 
 
 def picture_of(path: Path) -> Picture:
-    """Return a Picture: the pixels of an image file as browsers show it, uint8 RGB [H, W, 3], and notes for the user.
+    """Return the pixels of an image file as browsers show it, uint8 RGB [H, W, 3], and notes for the user.
 
-    Each note names the file and a field of it that changed the pixels or was ignored. If the file has several images,
-    the first is read. Raises InputError for unsupported pixels or a missing pillow-heif, and the errors of Pillow for
-    an unreadable file.
+    Each note names the file and a field that changed the pixels or was ignored. Of several images the first is read.
+    Raises InputError for unsupported pixels or a missing pillow-heif, and Pillow's errors for an unreadable file.
     """
     with open_picture(path) as opened:
         try:
@@ -174,16 +167,17 @@ def picture_of(path: Path) -> Picture:
 
 
 def pixels_of(image: Image.Image, head: bytes = b"") -> Picture:
-    """Return the pixels and notes of an image that Pillow has opened or made. If the image comes from a file, the notes
-    name the file, and its colour coding is read from the file's first bytes. Raises the errors of `read_pixels`."""
+    """Return the pixels and notes of an image that Pillow has opened or made, with the errors of `read_pixels`.
+
+    For an image from a file, the notes name the file, and its first bytes replace `head`.
+    """
     file = str(getattr(image, "filename", ""))
     pixels, notes = read_pixels(image, _head(file) if Path(file).is_file() else head)
     return Picture(pixels, tuple(Reported(f"{file or 'The image'} {note}.") for note in notes))
 
 
 def _opaque(image: Image.Image) -> Image.Image:
-    """Return the image in a mode (RGB, grey, CMYK or Lab) to which a colour profile can apply. Alpha is dropped, not
-    blended; `read_pixels` blends the colours over white later."""
+    """Return the image in a mode to which a colour profile can apply. Alpha is dropped; `read_pixels` blends later."""
     if image.mode in ("RGB", "L", "CMYK", "LAB"):
         return image
     return image.convert("L" if image.mode == "1" else "RGB")

@@ -23,29 +23,25 @@ MARGIN = 1_000_000_000
 """The bytes left free in addition to the estimate, for cuDNN and cuBLAS workspaces, fragmentation and the display."""
 
 VAE_DECODE, VAE_ENCODE, VAE_CONVOLUTION = 128.5, 85, 16
-"""Factors of the VAE's peak memory without its weights, in bytes per pixel of a frame and per unit of VAE width, in
-fp32. In fp16 the memory is half.
+"""The VAE's peak memory without its weights, in bytes per pixel of a frame and per unit of VAE width; half in fp16.
 
-Decoding takes (VAE_DECODE + VAE_CONVOLUTION) * width * pixels bytes. Encoding takes (VAE_ENCODE + VAE_CONVOLUTION) *
-width * pixels bytes. VAE_DECODE and VAE_ENCODE are the peaks of allocated tensors, counted on meta tensors. They
-include the state between frames (98.5 and 58.4), so they do not depend on the number of frames. VAE_CONVOLUTION is
-cuDNN's copy of a convolution's operands, which are four frames.
-
-The decoder of vae/pooled.py makes no such copy, so its peak is one seventh below VAE_DECODE + VAE_CONVOLUTION. As a
-recorded CUDA graph, this decoder keeps 129 to 143 (in the same unit) allocated, including rounding by torch and cuBLAS.
+Decoding takes (VAE_DECODE + VAE_CONVOLUTION) * width * pixels bytes, encoding (VAE_ENCODE + VAE_CONVOLUTION) * width *
+pixels. VAE_DECODE and VAE_ENCODE are the peaks of allocated tensors, counted on meta tensors. They include the state
+between frames (98.5 and 58.4), so they do not depend on the number of frames. VAE_CONVOLUTION is cuDNN's copy of a
+convolution's operands, four frames. The decoder of vae/pooled.py makes no such copy; recorded as a CUDA graph, it keeps
+129 to 143 (in the same unit) allocated, including rounding by torch and cuBLAS.
 """
 VAE_STATE = 98.5
 """The part of VAE_DECODE that stays allocated from one frame to the next, in the unit of VAE_DECODE."""
 VAE_WEIGHTS = 13_770
-"""The number of the VAE's parameters divided by the square of its width. At width 96 there are 126.9 million."""
+"""The number of the VAE's parameters divided by the square of its width: 126.9 million at width 96."""
 TILE_PIXELS = 256 * 256
 TEXT_TOKENS = 512
 
 
 @dataclass(frozen=True)
 class StageEstimate:
-    """The estimated bytes on the device in one stage. `weights`: the weights. `work`: the peak of all other tensors.
-    `total`: the sum of both."""
+    """The estimated bytes on the device in one stage: the weights, and `work`, the peak of all other tensors."""
 
     name: str
     weights: int
@@ -57,8 +53,10 @@ class StageEstimate:
 
 
 def estimate_text(config: UMT5Config, dtype: torch.dtype) -> StageEstimate:
-    """Return the memory estimate for encoding two prompts of 512 tokens, while two bf16 blocks of the text encoder are
-    on the device. `dtype`: the dtype of the matrix products. `config`: the sizes of the text encoder."""
+    """Return the memory estimate for encoding two prompts of 512 tokens, with two of the encoder's bf16 blocks loaded.
+
+    `dtype` is the dtype of the matrix products.
+    """
     block = sum(math.prod(shape) for shape in config.block_shapes().values()) * 2
     scores = 2 * config.num_heads * TEXT_TOKENS**2 * 4
     streams = 6 * TEXT_TOKENS * config.dim * 4 + 3 * TEXT_TOKENS * config.ffn_dim * dtype.itemsize
@@ -75,12 +73,12 @@ def estimate_sampling(
     resident_blocks: int | None = None,
     holders: int = 1,
 ) -> StageEstimate:
-    """Return the memory estimate of the denoising steps, for one process and with all `checkpoints` on the device at
-    once. `geometry`: the size of the video.
+    """Return the memory estimate of the denoising steps for one process, with all `checkpoints` on the device at once.
 
-    `precision`: the dtypes and number of processes. `camera`: whether the model has a camera input. `guided`: whether
-    prompt and negative prompt run as a batch of two. `resident_blocks`: the number of blocks of each model that stay on
-    the device (None: all). The other blocks are streamed, or sharded over `holders` processes.
+    camera: whether the model has a camera input.
+    guided: whether prompt and negative prompt run as a batch of two.
+    resident_blocks: how many blocks of each model stay on the device (None: all). The others are streamed.
+    holders: the number of processes over which the other blocks are sharded.
     """
     cells = geometry.lat_f, geometry.lat_h, geometry.lat_w
     config, rows = checkpoints[0].config, 2 if guided else 1
@@ -94,20 +92,19 @@ def estimate_sampling(
 
 
 def estimate_camera_cache(checkpoint: Checkpoint, geometry: Geometry, dtype: torch.dtype) -> int:
-    """Return the bytes of a full camera cache for a video of this geometry. The cache stores the outputs of an expert's
-    camera layers, in `dtype`, so that they are computed once for all steps."""
+    """Return the bytes of a full camera cache: all outputs, in `dtype`, of an expert's camera layers."""
     return camera_cache_bytes(checkpoint.config, geometry.lat_f, geometry.lat_h, geometry.lat_w, dtype=dtype)
 
 
 def estimate_vae(
     width: int, geometry: Geometry, *, tiling: bool = False, processes: int = 1, half: bool = False
 ) -> tuple[StageEstimate, StageEstimate]:
-    """Return two memory estimates of the VAE: for encoding in fp32, and for decoding in fp32 or, if `half`, in fp16.
-    `geometry`: the size of the video.
+    """Return the memory estimates of the VAE for encoding in fp32, and for decoding in fp32 or, if `half`, in fp16.
 
-    `width`: the VAE's width, 96 for the official one. `tiling`: whether frames are encoded and decoded in tiles. If
-    several `processes` each decode one stripe of the frame, the bytes are for one process. A stripe includes the
-    neighbouring rows or columns that its convolutions read.
+    width: the VAE's width, 96 for the official one.
+    tiling: whether frames are encoded and decoded in tiles.
+    processes: how many processes decode a stripe of the frame each. The estimate is for one of them, and includes the
+        neighbouring rows or columns that its convolutions read.
     """
     weights = 4 * VAE_WEIGHTS * width**2
     frame = geometry.height * geometry.width
@@ -124,10 +121,9 @@ def estimate_vae(
 
 
 def free_memory(device: torch.device) -> int:
-    """Return the bytes that torch can still allocate on `device`.
+    """Return the bytes that torch can still allocate on `device`, or 2**62 on the CPU, where weights are memory-mapped.
 
-    On a GPU they are the free memory and the unused part of torch's reserve. The process's limit
-    (set_per_process_memory_fraction) applies. On the CPU, where weights are memory-mapped, return 2**62.
+    On a GPU they include the unused part of torch's reserve. The limit of set_per_process_memory_fraction applies.
     """
     if device.type != "cuda":
         return 2**62
@@ -142,9 +138,10 @@ def free_memory(device: torch.device) -> int:
 class Residency:
     """The weights and caches that stay on the GPU during the denoising steps.
 
-    `both`: whether both experts stay, instead of one at a time. `camera_cache_bytes`: the limit of the camera cache.
-    `resident_blocks`: the number of an expert's blocks that stay (None: all). The other blocks are read from the file
-    in every step, or gathered from the processes that hold their shards.
+    both: whether both experts stay, instead of one at a time.
+    camera_cache_bytes: the limit of the camera cache.
+    resident_blocks: how many of an expert's blocks stay (None: all). In every step, the others are read from the file
+        or gathered from the processes that hold their shards.
     """
 
     both: bool = False
@@ -174,8 +171,8 @@ class MemoryWishes:
 class SamplingWork:
     """The properties of the base model's denoising steps that determine their memory.
 
-    `camera`: whether the model has a camera input. `guided`: whether a negative prompt is used. `together`: the process
-    groups that compute a step together.
+    `camera` is whether the model has a camera input, `guided` whether a negative prompt is used, and `together` the
+    process groups that compute a step together.
     """
 
     experts: PerExpert[Checkpoint]
@@ -186,8 +183,10 @@ class SamplingWork:
     together: ParallelGroups = ONE_PROCESS
 
     def needed(self, experts: int, resident_blocks: int | None = None) -> int:
-        """Return the bytes needed on the device, including MARGIN. `experts`: how many experts are on the device at
-        once; 1 means the larger one. `resident_blocks`: the number of resident blocks of each expert (None: all)."""
+        """Return the bytes needed on the device, including MARGIN, with 1 (the larger) or 2 `experts` there at once.
+
+        `resident_blocks` is the number of resident blocks of each expert (None: all).
+        """
         weights = self.together.weights
         larger_first = sorted(self.experts, key=lambda checkpoint: -checkpoint.nbytes)
         steps = estimate_sampling(
@@ -202,8 +201,10 @@ class SamplingWork:
         return steps.total + MARGIN
 
     def camera_cache(self, mode: CameraCacheMode, room: int) -> int:
-        """Return the limit of one process's camera cache in bytes. The `mode` "gpu" caches everything, "auto" at most
-        the free bytes `room`, and "off" nothing."""
+        """Return the limit of one process's camera cache in bytes.
+
+        "gpu" caches everything, "auto" at most the free bytes `room`, and "off" nothing.
+        """
         if not self.camera or mode == "off":
             return 0
         whole = estimate_camera_cache(self.experts.high, self.geometry, self.precision.dtype)
@@ -212,13 +213,11 @@ class SamplingWork:
 
 
 def choose_residency(work: SamplingWork, wishes: MemoryWishes, device: torch.device, free: int) -> Residency:
-    """Choose the experts, blocks and camera cache that stay on the GPU. `free`: the bytes that are free on the device
-    before the denoising steps. `wishes`: the user's options, which take precedence. `work`: the properties of the steps
-    that determine their memory.
+    """Choose the experts, blocks and camera cache that stay on the GPU, if `free` bytes are free before the steps.
 
-    The mode "auto" gives memory to the camera cache first. The cache saves time in every step, while a second resident
-    expert only saves one switch. If one expert does not fit, as many of its blocks stay as fit. Sharded weights leave
-    only the camera cache to choose. On the CPU the choice makes no difference, because weights are memory-mapped.
+    "auto" gives memory to the camera cache first: the cache saves time in every step, a second resident expert only
+    saves one switch. If one expert does not fit, as many of its blocks stay as fit. Sharded weights leave only the
+    camera cache to choose. On the CPU the choice makes no difference, because weights are memory-mapped.
     """
     mode, on_gpu = wishes.residency, device.type == "cuda"
     if work.together.weights is not None:

@@ -1,8 +1,7 @@
 """The memory of a causal run: where keys and values are stored, which blocks stay on the GPU, and how the VAE decodes.
 
-The command and ComfyUI's nodes use the same estimates (`RolloutWork`). For the command, `rollout_planner` makes all
-choices. ComfyUI manages the weights itself, so for its nodes `choose_world` chooses only the storage of keys and values
-and the caches.
+The command makes all choices in `rollout_planner`. ComfyUI manages the weights itself, so its nodes only choose the
+storage of keys, values and caches (`choose_world`).
 """
 
 from dataclasses import dataclass
@@ -36,8 +35,10 @@ class Free(NamedTuple):
 class RolloutWork:
     """The properties of a causal run that determine the memory of its chunks.
 
-    `size`: the height and width of the latent. `chunk`: the number of latent frames per chunk. `held`: the number of
-    latent frames with cached keys and values. `guided`: whether keys and values are cached for two prompts.
+    size: the height and width of the latent.
+    chunk: the number of latent frames per chunk.
+    held: the number of latent frames with cached keys and values.
+    guided: whether keys and values are cached for two prompts.
     """
 
     config: ModelConfig
@@ -49,17 +50,16 @@ class RolloutWork:
 
     @property
     def tokens(self) -> int:
-        """Return the number of tokens per latent frame."""
+        """The number of tokens per latent frame."""
         return self.size[0] * self.size[1] // 4
 
     @property
     def local(self) -> ModelConfig:
-        """Return the model's configuration with only one process's share of the attention heads."""
+        """The model's configuration with only one process's share of the attention heads."""
         return self.config.shared_by(self.precision.processes)
 
     def key_values(self, place: KeyValuePlace) -> KeyValueBytes:
-        """Return the bytes of all cached keys and values, on the device and in host memory. `place`: the location and
-        format in which they are stored."""
+        """Return the bytes of all cached keys and values, on the device and in host memory, if stored in `place`."""
         held = key_value_bytes(self.local, self.held, self.tokens, self.precision.dtype, place, self.chunk)
         prompts = 2 if self.guided else 1
         return KeyValueBytes(prompts * held.device, held.working, prompts * held.host)
@@ -72,25 +72,25 @@ class RolloutWork:
 
     @property
     def recorded(self) -> int:
-        """The bytes that the CUDA graphs of recorded forwards keep allocated. `forward` does not include them."""
+        """The bytes that CUDA graphs of recorded forwards keep allocated, in addition to `forward`."""
         tokens = self.chunk * self.tokens
         frames = frames_bytes(self.local.dim, self.held, tokens, self.precision.dtype)
         return self.activations + (frames if frames <= FRAMES_BYTES else 0)
 
     def forward(self, place: KeyValuePlace) -> int:
-        """Return the bytes that a chunk's forward needs in addition to weights and cached keys and values:
-        `activations` and temporary copies of keys and values.
+        """Return the bytes of a chunk's forward: `activations` and temporary copies of keys and values.
 
-        `place`: the location and format of keys and values. If attention is 8-bit and `place` has another format, each
-        forward converts the keys and values of one block at a time.
+        With 8-bit attention and another format in `place`, a forward converts one block's keys and values at a time.
         """
         converts = self.precision.attention == "8bit" and not place.fp8
         copies = 2 * self.held * self.tokens * self.local.dim if converts else 0
         return self.activations + self.key_values(place).working + copies
 
     def camera_cache(self, mode: CameraCacheMode, room: int) -> int:
-        """Return the limit of a chunk's camera cache in bytes. The `mode` "gpu" caches everything, "auto" at most the
-        free bytes `room`, and "off" nothing."""
+        """Return the limit of a chunk's camera cache in bytes.
+
+        "gpu" caches everything, "auto" at most the free bytes `room`, and "off" nothing.
+        """
         if mode == "off":
             return 0
         lanes = 2 if self.guided else 1
@@ -99,16 +99,12 @@ class RolloutWork:
 
 
 def choose_world(work: RolloutWork, mode: KeyValueMode, device: torch.device, free: Free, weights: int) -> WorldMemory:
-    """Return where keys, values and caches are stored when ComfyUI manages `weights` bytes of weights. `work`: the
-    properties of the run that determine its memory. `mode`: the user's choice. `free`: the bytes that can be freed on
-    the device and pinned on the host.
+    """Return where keys, values and caches are stored when ComfyUI manages `weights` bytes of weights.
 
-    Only storage places that `mode` allows and that fit are considered. The result is the first place that leaves room
-    for all weights on the GPU. Otherwise it is the first place in host memory, or else the place that needs the least
-    GPU memory.
-
-    If memory is left after all weights are on the GPU, forwards are recorded as CUDA graphs, with a camera cache. This
-    requires that attention reads the stored keys and values directly. Raises InputError if no place fits.
+    `mode` is the user's choice. `free` has the bytes that can be freed on the device and pinned on the host. Of the
+    places that fit, the first that leaves room for all weights on the GPU is chosen, else the first in host memory,
+    else the one with the least GPU memory. If memory is left after all weights, and attention reads keys and values in
+    place, forwards are recorded as CUDA graphs, with a camera cache. Raises InputError if no place fits.
     """
     places = key_value_places(mode, takes_operands(work.precision.attention, device, work.config))
     if device.type != "cuda":
@@ -138,7 +134,7 @@ class RolloutMemory:
     resident_blocks: the number of blocks with weights that stay on the GPU (None: all).
     vae_tiling: whether the VAE decodes in tiles.
     park_decoder: whether the VAE's state is moved to host memory between chunks.
-    decoded_blocks: the number of blocks that keep the decoded (dequantized) weights of `main_layers` between forwards.
+    decoded_blocks: the number of blocks that keep dequantized weights of `main_layers` between forwards.
     """
 
     world: WorldMemory = WorldMemory(camera_cache_bytes=0)
@@ -159,8 +155,8 @@ class DecoderSettings(NamedTuple):
     width: the width of the VAE.
     half: whether it decodes in 16 bits.
     elsewhere: whether it decodes on another GPU than the model's.
-    recorded: whether its kernels are recorded as a CUDA graph. The memory of the graph stays allocated between chunks,
-    unless the VAE's state is moved to host memory between chunks (parked).
+    recorded: whether its kernels are recorded as a CUDA graph, which keeps its memory between chunks unless the VAE's
+        state is moved to host memory then.
     """
 
     width: int
@@ -170,21 +166,21 @@ class DecoderSettings(NamedTuple):
 
 
 def decodes(checkpoint: Checkpoint, precision: Precision) -> bool:
-    """Return whether each forward converts weights: from a quantized format, or to 8 bits for 8-bit matrix products.
-    Only then does it save time to keep decoded weights on the GPU. `precision`: the number formats of the forward."""
+    """Return whether each forward converts weights, from a quantized format or to 8 bits for 8-bit matrix products.
+
+    Only then does it save time to keep decoded weights on the GPU.
+    """
     return bool(checkpoint.quantized) or precision.arithmetic in DTYPES
 
 
 def estimate_rollout(
     work: RolloutWork, memory: RolloutMemory, weights: int, decoder: DecoderSettings
 ) -> tuple[StageEstimate, int]:
-    """Return (estimate of a causal run's chunks on the first process's device, pinned bytes of host memory).
+    """Return the memory estimate of a causal run's chunks on the first process's device, and the pinned host bytes.
 
-    The estimate covers `weights` bytes of weights (see `offload.weight_bytes`), keys and values, the VAE and the
-    activations of a forward, but not the camera cache. Several processes split the tokens, the heads and, unless the
-    VAE is tiled, the frame. `decoder`: the settings of the VAE decoder. Only a single process may decode in fp16 or on
-    another GPU. `work`: the properties of the run that determine its memory. `memory`: where weights, keys and values
-    are stored.
+    The estimate covers `weights` bytes of weights (see `offload.weight_bytes`), keys and values, the VAE and a
+    forward's activations, but not the camera cache. Several processes split the tokens, the heads and, unless the VAE
+    is tiled, the frame; only a single process may decode in fp16 or on another GPU.
     """
     place, processes = memory.place, work.precision.processes
     held, forward = work.key_values(place), work.forward(place)

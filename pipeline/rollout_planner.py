@@ -18,18 +18,15 @@ from .rollout_memory import DecoderSettings, Free, RolloutMemory, RolloutWork, d
 from .world import WorldMemory
 
 PAGES_SHARE = 0.85
-"""The largest share of the free host memory that may be taken by pinned keys and values together with the part of the
-weight file that every forward reads.
+"""The largest share of the free host memory for pinned keys and values plus the file pages that every forward reads.
 
-Above this share the operating system would evict pages of the weight file, and every forward would read the disk. The
-planner then prefers a choice below this share, such as 8-bit keys and values.
+Above this share the operating system would evict pages of the weight file, and every forward would read the disk.
 """
 
 
 @dataclass(frozen=True)
 class RolloutPlanner:
-    """A planner of where a causal run stores weights, keys and values, and caches. `choose` returns the choices for the
-    free memory."""
+    """The planner of where a causal run stores weights, keys and values, and caches."""
 
     work: RolloutWork
     checkpoint: Checkpoint
@@ -38,29 +35,26 @@ class RolloutPlanner:
     device: torch.device
 
     def choose(self, free: Free, whole_video: bool = False) -> RolloutMemory:
-        """Return the storage choices for weights, keys and values, the VAE and caches: the most preferred ones that fit
-        into memory.
+        """Return the most preferred storage choices that fit into memory.
 
         free: the free bytes of the GPU and of host memory. All processes share the host memory equally.
-        whole_video: whether the run has no window. If so, the error message suggests one.
+        whole_video: whether the run has no window. The error message then suggests one.
 
         The order of preference:
 
         1. All blocks stay on the GPU, and the VAE decodes without tiles, because tiles leave seams. The VAE's state may
-        move to host memory between chunks. As far as `kv_cache` allows, keys and values may be in 8 bits or in host
-        memory.
+           move to host memory between chunks. As far as `kv_cache` allows, keys and values may be in 8 bits or in host
+           memory.
         2. All blocks stay on the GPU, and the VAE decodes in tiles.
         3. As many blocks as fit stay on the GPU, and the rest are streamed.
 
         If the user chose streaming, all blocks are streamed. With sharded weights, only 1 and 2 are tried, for the
         shards. The rest of the GPU's memory goes to a camera cache, and then to CUDA graphs and decoded weights.
 
-        Keys and values go to host memory only if all blocks stay on the GPU or none does, or if the user chose host
-        memory. Unless the user chose host memory, the GPU still holds the keys and values of as many blocks as fit.
-
-        On the GPU, keys and values have precedence over weights. Keys and values in host memory are pinned, but the
-        system may drop the file pages of streamed weights. A choice that reads the disk in every forward is returned
-        only if no other one fits.
+        Keys and values have precedence over weights on the GPU. They go to host memory only if all blocks or none stay
+        on the GPU, or if the user chose host memory; in the first case the GPU still holds those of as many blocks as
+        fit. In host memory they are pinned, while the system may drop the file pages of streamed weights: a choice that
+        reads the disk in every forward is returned only if no other fits.
 
         Raises InputError if nothing fits. Without a CUDA GPU, the user's options are returned without a check.
         """
@@ -100,12 +94,10 @@ class RolloutPlanner:
         )
 
     def _choices(self, places: Sequence[KeyValuePlace]) -> Iterator[RolloutMemory]:
-        """Yield the storage choices in the order of preference (see `choose`). `places`: the locations and formats of
-        keys and values to try, the preferred one first.
+        """Yield the storage choices in the order of preference (see `choose`), with keys and values in `places`.
 
-        When blocks are streamed, a 16-bit VAE is tried without tiles and then with tiles, and an fp32 VAE only with
-        tiles. Without tiles, an fp32 VAE takes the memory of twice as many blocks as a 16-bit VAE. Streaming these
-        blocks costs about as much time as tiles.
+        With streamed blocks, an fp32 VAE is only tried with tiles: without, it takes the memory of twice as many blocks
+        as a 16-bit VAE, and streaming these costs about as much time as tiles.
         """
         wishes = self.wishes
         places, exact_first = list(places), sorted(places, key=attrgetter("eight_bit"))
@@ -123,17 +115,18 @@ class RolloutPlanner:
                         yield RolloutMemory(WorldMemory(place, 0), resident, tiles, True)
 
     def _pages(self, resident: int | None) -> int:
-        """Return the bytes that every forward reads from the weight file if `resident` blocks stay on the GPU (None:
-        all)."""
+        """Return the bytes that every forward reads from the weight file with `resident` blocks (None: all) on the
+        GPU."""
         if resident is None or self.wishes.shard:
             return 0
         streamed = streamed_weights(self.checkpoint, resident).values()
         return sum(entry.file_bytes for names in streamed for entry in self.checkpoint.entries(names))
 
     def _use_remaining(self, memory: RolloutMemory, room: int) -> RolloutMemory:
-        """Return `memory` with further uses of the remaining `room` bytes of the GPU, as far as they fit: a camera
-        cache, CUDA graphs, and decoded (dequantized) weights. Graphs and decoded weights require that all weights, keys
-        and values are on the GPU. Decoded weights must leave another MARGIN bytes free."""
+        """Return `memory` with a camera cache, CUDA graphs and decoded weights, as far as `room` bytes suffice.
+
+        Graphs and decoded weights need all weights, keys and values on the GPU. Decoded weights leave MARGIN free.
+        """
         if memory.place.on_host and self.wishes.kv_cache != "host":
             return self._keep_keys_and_values(memory, room)
         work = self.work
@@ -151,11 +144,9 @@ class RolloutPlanner:
         return replace(memory, world=world, decoded_blocks=decoded)
 
     def _keep_keys_and_values(self, memory: RolloutMemory, room: int) -> RolloutMemory:
-        """Return `memory` with the keys and values of as many blocks on the GPU as fit into `room` bytes, and with a
-        camera cache.
+        """Return `memory` with a camera cache and as many blocks' keys and values on the GPU as fit into `room` bytes.
 
-        The camera cache gets memory first if all weights stay on the GPU, or if the user requested it. Otherwise keys
-        and values do, and the camera cache gets the rest.
+        The camera cache gets memory first if all weights stay on the GPU or if the user requested it, else last.
         """
         work, mode, place = self.work, self.wishes.camera_cache, memory.place
         none, one = (work.key_values(place._replace(device_blocks=count)).device for count in (0, 1))

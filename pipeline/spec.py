@@ -1,5 +1,4 @@
-"""The checked plan of a causal run (`RolloutSpec`), made from the user's options, the model, and the saved state of the
-video to continue."""
+"""The checked plan of a causal run, from the user's options, the model and the saved state to continue."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -30,11 +29,10 @@ AnyPath: TypeAlias = CameraPath | PoseFolder
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutRequest:
-    """The user's options for a causal run. None selects the release's default, or for `chunk`, `window` and `sink` the
-    value of a state to continue.
+    """The user's options for a causal run. None selects the value of a state to continue, else the release's default.
 
-    `indices`: the denoising steps of a few-step model, as indices of a schedule of 1,000 steps. `steps`, `guide_scale`
-    and `solver` are for a guided model.
+    `indices` are the denoising steps of a few-step model in a schedule of 1,000 steps. `steps`, `guide_scale` and
+    `solver` are for a guided model.
     """
 
     frames: int
@@ -53,7 +51,7 @@ class RolloutSpec:
     """A checked plan of a causal run.
 
     frame: float32 [3, H, W], about -1 to 1, the first frame of the video.
-    geometry: the frame size, and the number of frames that this run generates. The frames of `state` do not count.
+    geometry: the frame size, and the number of frames that this run generates, without those of `state`.
     release: the name of the model's release.
     notes: messages for the user.
     """
@@ -71,28 +69,26 @@ class RolloutSpec:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Return the height and width of the latent."""
+        """The height and width of the latent."""
         return self.geometry.lat_h, self.geometry.lat_w
 
     @property
     def made(self) -> int:
-        """Return the number of latent frames in the state that this run continues; 0 for a new video."""
+        """The number of latent frames in the state that this run continues; 0 for a new video."""
         return 0 if self.state is None else self.state.latent.shape[2]
 
     @property
     def guided(self) -> bool:
-        """Return whether the schedule uses a negative prompt. It does so if its guidance scale is not 1."""
+        """Whether the schedule uses a negative prompt, which a guidance scale of 1 does not need."""
         return self.schedule.guide_scale != 1
 
     @property
     def held(self) -> Window:
-        """The Window of latent frames with cached keys and values. `frames`: the largest number of cached latent
-        frames. `sink`: the number of first latent frames that are never evicted."""
+        """The latent frames with cached keys and values: at most `frames`; the first `sink` are never evicted."""
         return self.window.held(self.made + self.geometry.lat_f, self.chunk)
 
     @property
     def loop(self) -> ChunkLoop:
-        """Return the loop that generates the video."""
         return ChunkLoop(self.size, self.held, self.chunk, self.schedule)
 
     def frames_until(self, latent_frames: int) -> int:
@@ -110,11 +106,11 @@ class RolloutSpec:
     ) -> Iterator[Chunk]:
         """Yield the inputs of each chunk: first the chunks of the saved state, if any, then the chunks of this run.
 
-        image: [1, 16, n, h, w], the latent of the start image followed by grey frames. If the video has more than n
-        latent frames, the last one is repeated.
+        image: [1, 16, n, h, w], the latent of the start image followed by grey frames. Beyond n, its last frame is
+            repeated.
         noise: [1, 16, f, h, w], for this run's f latent frames.
         context, negative: [1, L, D], the embeddings of the prompt and of the negative prompt.
-        later: further prompt embeddings. The key is the index of the first chunk of this run that uses the prompt.
+        later: further prompt embeddings by the index of the first chunk of this run that uses the prompt.
         """
         conditioning, track = chunk_conditioning(image, self.chunk), self.track
         if self.state is not None:
@@ -128,10 +124,10 @@ class RolloutSpec:
             yield Chunk(noise[:, :, part], next(conditioning), camera, context, negative)
 
     def state_after(self, latent: Tensor, *prompts: Prompt) -> WorldState:
-        """Return the state to save after this run's first f latent frames. `latent`: these frames, [1, 16, f, h, w].
+        """Return the state to save after this run's first f latent frames, `latent` [1, 16, f, h, w].
 
-        If the run continued a state, the result includes the frames of that state. `prompts` are this run's prompts in
-        the order of their use; the last one was used for all remaining chunks.
+        It begins with the frames of a continued state. `prompts` are this run's in the order of their use; the last one
+        was used for all remaining chunks.
         """
         done, track, before = latent.shape[2], self.track, self.state
         left, used = done // self.chunk, []
@@ -166,7 +162,9 @@ class RolloutSpec:
 
 def made_chunks(state: WorldState, conditioning: Iterator[Tensor]) -> Iterator[Chunk]:
     """Yield the inputs of a saved state's chunks, each with the prompt and the camera with which it was generated.
-    `conditioning` yields the mask and image latent of every chunk, [1, 20, chunk, h, w]."""
+
+    `conditioning` yields the mask and image latent of every chunk, [1, 20, chunk, h, w].
+    """
     prompts, (height, width) = (prompt for prompt in state.prompts for _ in range(prompt.chunks)), state.frame.shape[1:]
     for number, prompt in enumerate(prompts):
         part = slice(number * state.chunk, (number + 1) * state.chunk)
@@ -179,9 +177,10 @@ def made_chunks(state: WorldState, conditioning: Iterator[Tensor]) -> Iterator[C
 def _embed_camera(
     config: ModelConfig, size: tuple[int, int], poses: np.ndarray, lens: np.ndarray, flags: np.ndarray | None
 ) -> Tensor | None:
-    """Return the camera input (`pose_embedding`) of `poses` [f, 4, 4] for frames of `size` (height, width) in pixels.
-    `lens`: the intrinsics. `flags`: the W, A, S, D flags of an action model. Return None for a model without camera
-    layers."""
+    """Return the Pluecker map of `poses` [f, 4, 4] for frames of `size` (height, width) in pixels.
+
+    `lens` has the intrinsics, `flags` an action model's W, A, S, D. Return None for a model without camera layers.
+    """
     return None if config.control is None else pose_embedding(poses, lens, height=size[0], width=size[1], flags=flags)
 
 
@@ -193,8 +192,7 @@ def plan_rollout(
     frame: Tensor | None = None,
     state: WorldState | None = None,
 ) -> RolloutSpec:
-    """Check a request against the model of this `config` and return the plan. `release`: the defaults of the model's
-    release.
+    """Check a request against a model's `config` and its `release`, and return the plan.
 
     A video begins with `frame` float32 [3, H, W], about -1 to 1, or continues `state`. Without a `path` the camera
     stands still. Raises InputError for invalid options, for a `state` that this model cannot continue, and if both
@@ -238,8 +236,10 @@ def plan_rollout(
 
 
 def chunk_of(requested: int | None, release: Release, state: WorldState | None) -> int:
-    """Return the number of latent frames per chunk: the `requested` one, else the state's, else the release's. Raises
-    InputError for a number that is not in CHUNKS."""
+    """Return the number of latent frames per chunk: the `requested` one, else the state's, else the release's.
+
+    Raises InputError for a number that is not in CHUNKS.
+    """
     if requested is None:
         return release.chunk if state is None else state.chunk
     if requested not in CHUNKS:
@@ -249,8 +249,10 @@ def chunk_of(requested: int | None, release: Release, state: WorldState | None) 
 
 
 def _track(config: ModelConfig, frames: int, chunk: int, path: AnyPath | None, state: WorldState | None) -> CameraTrack:
-    """Return the camera for the `frames` video frames of a new video, or of a run that continues `state`. Raises
-    InputError if the model needs W, A, S, D flags that `path` lacks. `chunk`: the number of latent frames per chunk."""
+    """Return the camera for `frames` video frames of a new video, or of a run that continues `state`.
+
+    Raises InputError if the model needs W, A, S, D flags that `path` lacks.
+    """
     c2w, lens, actions = (None, None, None) if path is None else (path.c2w, path.intrinsics[0], path.actions)
     actions = actions if config.control == 7 else None
     if config.control == 7 and path is not None and actions is None:

@@ -1,8 +1,7 @@
 """The file of a saved state, from which another run continues a causal model's video.
 
-The file contains neither the cached keys and values nor the VAE's state, because they would take 27 GB at 480x832. Both
-are recomputed from the latents, bit for bit. One forward per chunk gives the keys and values, and decoding the last
-frames gives the VAE's state.
+The cached keys and values and the VAE's state would take 27 GB at 480x832. They are recomputed from the latents, bit
+for bit: keys and values by one forward per chunk, the VAE's state by decoding the last frames.
 """
 
 import dataclasses
@@ -37,8 +36,10 @@ _TENSORS = {
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt and its embedding `context` [1, L, D]. `chunks` is the number of chunks generated with it. A guided run
-    also has `negative`, the embedding of the negative prompt."""
+    """A prompt, its embedding `context` [1, L, D], and the number of chunks generated with it.
+
+    A guided run also has `negative`, the embedding of the negative prompt.
+    """
 
     text: str
     context: Tensor
@@ -49,9 +50,8 @@ class Prompt:
 def prompts_of(starts: Sequence[tuple[int, str, Tensor]], negative: Tensor | None = None) -> list[Prompt]:
     """Return the prompts of a run in the order of their use.
 
-    `starts`: a tuple for each prompt, (index of the first chunk that uses it, text, embedding [1, L, D]). `negative`:
-    the embedding of the negative prompt, [1, L, D]. The field `chunks` of the last prompt is 0, because the end of the
-    run is not known.
+    `starts` has a tuple for each prompt: the index of the first chunk that uses it, text, embedding [1, L, D].
+    `negative` is the negative prompt's embedding. The last prompt's `chunks` is 0, because the run's end is not known.
     """
     ends = [first for first, _, _ in starts[1:]] + [starts[-1][0]]
     return [
@@ -98,14 +98,14 @@ class WorldState:
 
     @property
     def frames(self) -> int:
-        """Return the number of video frames that the latent decodes to."""
+        """The number of video frames that the latent decodes to."""
         return 4 * self.latent.shape[2] - 3
 
     def check(self, config: ModelConfig, chunk: int | None, guided: bool) -> None:
         """Raise InputError unless a model of this `config` can continue the video.
 
-        `config` must equal the state's. `chunk`, the number of latent frames per chunk, must be the state's or None.
-        `guided`, whether the model uses a negative prompt, must be true exactly if the state's last prompt has one.
+        `config` must equal the state's; `chunk`, the latent frames per chunk, must be the state's or None. `guided`,
+        whether the model uses a negative prompt, must be true exactly if the state's last prompt has one.
         """
         made, given = dataclasses.asdict(self.config), dataclasses.asdict(config)
         sizes = ", ".join(f"{key} {made[key]}, not {given[key]}" for key in made if made[key] != given[key])
@@ -123,8 +123,7 @@ class WorldState:
             )
 
     def notes(self, release: str, window: Window) -> tuple[str, ...]:
-        """Return notes for the user if this run's `release` or `window` differs from the state's. Such differences are
-        allowed. Return an empty tuple otherwise."""
+        """Return notes for the user if this run's `release` or `window` differs from the state's, which is allowed."""
         notes = []
         if self.release not in ("", release):
             notes.append(f"The video so far was made by {self.release}; {release} continues it.")
@@ -138,20 +137,21 @@ class WorldState:
     def continue_track(
         self, c2w: np.ndarray | None, lens: np.ndarray | None, frames: int, actions: np.ndarray | None = None
     ) -> CameraTrack:
-        """Return the camera of a run that continues this video along a path.
+        """Return the camera of a run that continues this video along the first `frames` poses of `c2w` [n, 4, 4].
 
-        The run uses the first `frames` poses of the path `c2w` [n, 4, 4], one for each video frame. If `c2w` is None,
-        the camera stands still. `lens` [4] is fx, fy, cx, cy in pixels of an 832x480 image (None: this video's last
-        lens). `actions` [n, 4] are W, A, S, D flags for an action model. Raises CameraError for invalid arrays and for
-        a path that is too short.
+        Without `c2w` the camera stands still. `lens` [4] is fx, fy, cx, cy in pixels of an 832x480 image (None: the
+        last lens). `actions` [n, 4] are W, A, S, D flags for an action model. Raises CameraError for invalid arrays and
+        a short path.
         """
         lens = self.lens[-1].numpy() if lens is None else lens
         before = self.last_pose.numpy()
         return continue_track(c2w, lens, frames, self.chunk, before=before, scale=self.scale, actions=actions)
 
     def save(self, path: str | Path) -> None:
-        """Write the state as a safetensors file to `path`. A temporary file is written first and renamed when it is
-        complete. Raises InputError if the file cannot be written."""
+        """Write the state to a safetensors file, which gets its name when it is complete.
+
+        Raises InputError if the file cannot be written.
+        """
         from safetensors import SafetensorError
         from safetensors.torch import save_file
 
@@ -190,8 +190,10 @@ class WorldState:
 
 
 def last_prompt(path: str | Path) -> str:
-    """Return the text of the last prompt in a saved state, without reading the tensors. Raises InputError for a file
-    that is not a saved state."""
+    """Return the text of the last prompt in a saved state, without reading the tensors.
+
+    Raises InputError for a file that is not a saved state, CheckpointError for a damaged one.
+    """
     path = Path(path)
     _read_entries(path)
     try:
@@ -201,8 +203,10 @@ def last_prompt(path: str | Path) -> str:
 
 
 def load_state(path: str | Path) -> WorldState:
-    """Return the state saved in a file by `WorldState.save`. Raises InputError for any other file, and CheckpointError
-    for a damaged one."""
+    """Return the state that `WorldState.save` wrote to a file.
+
+    Raises InputError for any other file, and CheckpointError for a damaged one.
+    """
     path = Path(path)
     tensors = {name: entry.view().clone() for name, entry in _read_entries(path).items()}
     metadata = _metadata(path)
@@ -244,8 +248,6 @@ def load_state(path: str | Path) -> WorldState:
 
 
 def _read_entries(path: Path) -> dict[str, TensorEntry]:
-    """Return the entries of a state file's tensors by name. Raises InputError if there is no such file, and
-    CheckpointError if the file is damaged."""
     if not path.is_file():
         found = "is a folder; name the file, such as a walk's walk.state" if path.is_dir() else "does not exist"
         raise InputError(f"the state {path} {found}")
@@ -257,8 +259,10 @@ def _read_entries(path: Path) -> dict[str, TensorEntry]:
 
 
 def _metadata(path: Path) -> dict:
-    """Return the metadata that `WorldState.save` wrote into the file at `path`. `read_safetensors` has already checked
-    the header. Raises InputError if the file lacks this metadata."""
+    """Return the metadata that `WorldState.save` wrote into a file, or raise InputError.
+
+    The header has been checked by `read_safetensors`.
+    """
     with path.open("rb") as file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
     try:
@@ -308,8 +312,7 @@ def _check_camera(state: WorldState) -> None:
 
 
 def _check_prompt(name: str, context: Tensor, config: ModelConfig) -> None:
-    """Raise InputError unless `context` is an embedding [1, L, D] that the model accepts. `name`: the tensor's name in
-    the message."""
+    """Raise InputError, with the tensor's `name`, unless `context` is an embedding [1, L, D] that the model accepts."""
     tokens = context.shape[1] if context.ndim == 3 else 0
     if tuple(context.shape) != (1, tokens, config.text_dim) or not 0 < tokens <= config.text_len:
         raise InputError(

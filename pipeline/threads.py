@@ -1,8 +1,8 @@
 """The choice of torch's number of CPU threads.
 
-A thread that shares a core with another program makes all threads wait in every layer. So torch gets one thread for
+A thread that shares a core with another program makes all threads wait in every layer, so torch gets one thread for
 each core that other programs leave idle. The container's CPU quota and the size of a layer set an upper limit. The
-number is at least half of the limit: with fewer threads, torch would get too little of a busy CPU.
+number is at least half of it: with fewer threads, torch would get too little of a busy CPU.
 """
 
 import os
@@ -15,31 +15,30 @@ from pathlib import Path
 import torch
 
 ELEMENTS = 2**14
-"""The number of elements of a layer's output that keep one thread busy. Threads with fewer elements mostly wait for
-each other. A toy model at 64x64 pixels has 4,096 elements, and gains nothing from a second thread. At 256x144 pixels
-the gain is 20 %."""
+"""The number of elements of a layer's output that keep one thread busy.
+
+A toy model at 64x64 pixels has 4,096 elements, and gains nothing from a second thread; at 256x144 the gain is 20 %.
+"""
 QUOTAS = Path("/sys/fs/cgroup/cpu.max"), Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
 """The files with a container's CPU quota, of Linux's cgroups in version 2 and version 1."""
 USERS_CHOICES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 """The environment variables by which the user sets the number of threads; they take precedence."""
 SAMPLE = 0.1
-"""The number of seconds during which the machine's load is measured."""
+"""The seconds during which the machine's load is measured."""
 STATISTICS = Path("/proc/stat")
-"""The file in which Linux reports the busy and idle times of each core. On other systems psutil supplies the times, if
-it is installed."""
+"""The file with the busy and idle times of each core on Linux. On other systems psutil has them, if it is installed."""
 
 
 def use_idle_cores(device: torch.device, elements: int | None = None, recorded: int = 0) -> str:
-    """Set torch's number of threads to the number of idle cores, within limits. Return a note for the user if busy
-    cores keep the number below the upper limit, else an empty string.
+    """Set torch's number of CPU threads to the number of idle cores, within limits, and return a note for the user.
 
     The upper limit is the smallest of torch's present number, the CPU quota and `elements` / ELEMENTS, at least 1. The
-    lower limit is half of it, rounded up. The number stays unchanged if `device` is not a CPU, or if OMP_NUM_THREADS or
-    MKL_NUM_THREADS is set.
+    lower limit is half of it, rounded up. The note is empty unless busy cores keep the number below the upper limit.
+    Nothing changes if `device` is not a CPU, or if OMP_NUM_THREADS or MKL_NUM_THREADS is set.
 
     elements: the number of elements of a layer's output (None: no limit).
     recorded: the number of threads in the saved state that this run continues, or 0. It replaces the number of idle
-    cores, so that the results keep the same last bits. A number above torch's present one is ignored.
+        cores, so that results keep the same last bits. A number above torch's present one is ignored.
     """
     if device.type != "cpu" or any(os.environ.get(name) for name in USERS_CHOICES):
         return ""
@@ -58,9 +57,10 @@ def use_idle_cores(device: torch.device, elements: int | None = None, recorded: 
 
 
 def idle_cores() -> int:
-    """Return the number of cores that other programs leave idle: at least 1, at most the CPU quota. The load is
-    measured for SAMPLE seconds. If both /proc/stat and psutil are missing, the system's load average of one minute is
-    used. Without a load average, all cores count as idle."""
+    """Return the number of cores that other programs leave idle: at least 1, at most the CPU quota.
+
+    The load is measured for SAMPLE seconds. Without /proc/stat and psutil it is the load average of one minute, or 0.
+    """
     cores = _cores()
     if not STATISTICS.is_file() and find_spec("psutil") is None:
         busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0  # the mean of a minute, on macOS
@@ -82,13 +82,11 @@ def _quota() -> int:
 
 
 def _cores() -> set[int]:
-    """Return the indices of the cores that this process may use."""
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
 
 
 def _seconds_of_others(cores: set[int]) -> float:
-    """Return the CPU seconds that other programs have used on `cores`. Only differences between two calls are
-    meaningful."""
+    """Return the CPU seconds of other programs on `cores`. Only differences between two calls are meaningful."""
     own = sum(os.times()[:2])
     if STATISTICS.is_file():
         rows = dict(line.split(maxsplit=1) for line in STATISTICS.read_text().splitlines())
@@ -99,7 +97,9 @@ def _seconds_of_others(cores: set[int]) -> float:
 
 
 def _busy_ticks(fields: list[str]) -> int:
-    """Return the busy ticks of a core, read from the `fields` of the core's row in /proc/stat. Idle time and waits for
-    disks do not count. The fields for guests (virtual machines) are left out, because user time includes them."""
+    """Return the busy ticks of a core, from the `fields` of its row in /proc/stat.
+
+    Idle time and waits for disks do not count, nor do guests (virtual machines), because user time includes them.
+    """
     user, nice, system, _idle, _disk, *interrupts_and_stolen = map(int, fields[:8])
     return user + nice + system + sum(interrupts_and_stolen)

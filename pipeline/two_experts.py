@@ -1,5 +1,4 @@
-"""Sampling with the base model, from the conditioning to the latent. The high-noise expert computes the first steps,
-and the low-noise expert the others."""
+"""Sampling with the base model: the high-noise expert computes the first steps, and the low-noise expert the others."""
 
 import gc
 from collections.abc import Callable, Sequence
@@ -48,18 +47,18 @@ def sample(
     """Denoise `noise` float32 [1, 16, f, h, w] on its device, and return the latent in the same shape.
 
     high, low: the experts, or functions without arguments that return them. A function is called before the first step
-    of its expert, after `sample` has released the other expert.
+        of its expert, after `sample` has released the other expert.
     y: [1, 20, f, h, w], the mask and the image latent.
     context, context_null: [1, L, D], the embeddings of the prompt and of the negative prompt; L may differ.
     camera: [1, 384, f, h, w], or None.
     steps, shift, solver: the schedule (see `flow_sigmas`).
     boundary: the high-noise expert computes the steps with a timestep of at least 1000 * boundary.
     guide_scale: (low, high), or one number for both experts. An expert with the scale 1 uses no negative prompt, so
-    `context_null` may be None if both scales are 1.
+        `context_null` may be None if both scales are 1.
     callback: called as callback(step, x, denoised, sigma) after each step's prediction.
     camera_cache_bytes: the size limit of the cache that keeps the outputs of the camera layers from step to step.
     step_reuse: the rule by which some steps are extrapolated from earlier ones; a new object for each call. None: the
-    model predicts every step.
+        model predicts every step.
     sequence_parallel: the processes that split the tokens of each forward.
     guidance_group: two processes; the first computes the prompt, and the second the negative prompt.
 
@@ -80,8 +79,7 @@ def sample(
 
 @dataclass(frozen=True)
 class ParallelGroups:
-    """The groups of processes that generate a video together. In each field, None means that this process does not
-    share that task.
+    """The groups of processes that generate a video together, or None for a task that this process does not share.
 
     sequence: the processes that split the tokens of each forward.
     guidance: two processes. One computes the prompt, and the other the negative prompt.
@@ -94,7 +92,7 @@ class ParallelGroups:
 
     @property
     def size(self) -> int:
-        """The number of processes that split the tokens of each forward; 1 if `sequence` is None."""
+        """The number of processes that split the tokens of each forward."""
         return 1 if self.sequence is None else self.sequence.size
 
 
@@ -111,16 +109,17 @@ class Conditioning:
     camera: Tensor | None
 
     def to(self, device: torch.device) -> "Conditioning":
-        """Return a copy with all tensors on `device`."""
         null, camera = (None if each is None else each.to(device) for each in (self.context_null, self.camera))
         return Conditioning(self.y.to(device), self.context.to(device), null, camera)
 
 
 @dataclass(frozen=True)
 class Video:
-    """The inputs of one video. `noise` is float32 [1, 16, f, h, w]. `conditioning` is a function that returns the
-    conditioning on the noise's device; it is called once for each expert. `reuse` decides which steps are extrapolated
-    instead of predicted by the model (default: no step)."""
+    """The inputs of one video: `noise`, float32 [1, 16, f, h, w], and its conditioning.
+
+    `conditioning` returns the Conditioning on the noise's device, and is called once for each expert. `reuse` decides
+    which steps are extrapolated instead of predicted by the model (default: none).
+    """
 
     noise: Tensor
     conditioning: Callable[[], Conditioning]
@@ -129,8 +128,7 @@ class Video:
 
 @dataclass(frozen=True)
 class TwoExpertSchedule:
-    """The denoising steps of a video, the expert of each step, and the guidance. The fields are the arguments of
-    `sample` with these names."""
+    """The denoising steps of a video, the expert of each step, and the guidance, by the arguments of `sample`."""
 
     steps: int
     shift: float
@@ -140,7 +138,7 @@ class TwoExpertSchedule:
 
     @property
     def timesteps(self) -> Tensor:
-        """Return the timesteps, int64 [steps]."""
+        """The timesteps, int64 [steps]."""
         return flow_timesteps(self.steps, self.shift, self.solver)
 
 
@@ -154,11 +152,9 @@ def sample_videos(
     camera_cache_bytes: int = 0,
     together: ParallelGroups = ONE_PROCESS,
 ) -> list[Tensor]:
-    """Return the latents [1, 16, f, h, w] of several videos. Each expert is loaded once and computes its steps of all
-    videos.
+    """Return the latents [1, 16, f, h, w] of several videos. Each expert is loaded once for all videos.
 
-    `schedule`: the steps of every video. `together`: the process groups. `callback`: called as in `sample`, for each
-    video in turn. The other arguments are those of `sample`.
+    `callback` is called as in `sample`, for each video in turn. The other arguments are those of `sample`.
     """
     timesteps, solver = schedule.timesteps.tolist(), SOLVERS[schedule.solver]
     sigmas = flow_sigmas(schedule.steps, schedule.shift, schedule.solver)
@@ -188,8 +184,7 @@ def sample_videos(
 
 
 class _Run:
-    """The denoising of one video. It pauses between the two experts, so that each expert is loaded once for several
-    videos."""
+    """The denoising of one video, which pauses between the experts so that each is loaded once for several videos."""
 
     def __init__(self, video: Video, steps: Steps, timesteps: list[int], callback: Callback | None) -> None:
         self._video, self._steps, self._timesteps, self._callback = video, steps, timesteps, callback
@@ -198,8 +193,7 @@ class _Run:
         self._resume(lambda: next(steps))
 
     def advance(self, high: bool, count: int, velocity: Callable[[Tensor, int, Conditioning], Tensor]) -> None:
-        """Compute the next `count` steps with one expert: the high-noise one if `high`, else the low-noise one.
-        `velocity(x, timestep, conditioning)` calls the model."""
+        """Compute the next `count` steps with one expert, by `velocity(x, timestep, conditioning)`."""
         conditioning = self._video.conditioning()
         steps_left = len(self._timesteps)
         for _ in range(count):
@@ -212,7 +206,6 @@ class _Run:
             self._resume(partial(self._steps.send, denoised))
 
     def result(self) -> Tensor:
-        """Return the latent, after all steps."""
         assert self._latent is not None
         return self._latent
 
@@ -232,13 +225,10 @@ def predict(
     camera_cache: CameraCache | None = None,
     together: ParallelGroups = ONE_PROCESS,
 ) -> Tensor:
-    """Return the velocity with guidance, float32 [1, 16, f, h, w], for the noisy latent `x` in the same shape at an
-    integer `timestep`.
+    """Return the guided velocity, float32 [1, 16, f, h, w], for the noisy latent `x` at an integer `timestep`.
 
-    With a guidance `scale` of 1 only the prompt is used. Any other scale also needs the negative prompt; raises
-    InputError if it is missing. Both prompts are then a batch of two in one forward. With a guidance group, each of its
-    two processes computes one prompt. The camera is the same for both prompts. `conditioning`: the image conditioning,
-    prompts and camera. `camera_cache`: the cache of the camera layers' outputs. `together`: the process groups.
+    A guidance `scale` other than 1 needs the negative prompt; raises InputError if it is missing. Both prompts are then
+    a batch of two in one forward, or one for each process of a guidance group, with the same camera.
     """
     prompts = [conditioning.context]
     if scale != 1:

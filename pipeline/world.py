@@ -29,8 +29,7 @@ Renoise = Callable[[tuple[int, ...]], Tensor]
 
 
 class CausalModel(Protocol):
-    """The methods that World calls on a model. `LingBotWorldModel` has them, and so does a wrapper around it in
-    ComfyUI."""
+    """The methods that World calls on a model: a LingBotWorldModel, or a wrapper around one in ComfyUI."""
 
     config: ModelConfig
     compute_dtype: torch.dtype
@@ -51,12 +50,10 @@ def check_causal(config: ModelConfig) -> None:
 
 
 def chunk_conditioning(image: Tensor, chunk: int = CHUNK) -> Iterator[Tensor]:
-    """Yield the conditioning `y` [1, 20, chunk, h, w] of each chunk, without end: 4 mask channels, then 16 latent
-    channels.
+    """Yield the conditioning `y` [1, 20, chunk, h, w] of each chunk, without end: 4 mask and 16 latent channels.
 
     The mask is 1 in the first latent frame of the video, and 0 in all later ones. `image` [1, 16, n, h, w] is the
-    latent of the start image followed by grey frames. In a video of more than n latent frames, the last frame of
-    `image` is repeated.
+    latent of the start image followed by grey frames; its last frame is repeated for a longer video.
     """
     mask = torch.zeros_like(image[:, :4, :1])
     for first in count(0, chunk):
@@ -71,9 +68,9 @@ class WorldMemory:
 
     place: the location and format of keys and values.
     camera_cache_bytes: the limit in bytes for the camera caches of all prompts together (0: no cache; None: no limit).
-    Within a chunk, a cache keeps the outputs of the camera layers, and the keys and values of the prompt.
-    graphs: whether forwards are recorded as CUDA graphs and replayed (see ForwardGraphs). The setting has no effect
-    unless keys and values stay in place on a GPU. The model's weights must then not move.
+        Within a chunk, a cache keeps the outputs of the camera layers, and the keys and values of the prompt.
+    graphs: whether forwards are recorded as CUDA graphs and replayed, if keys and values stay in place on a GPU. The
+        model's weights must then not move.
     """
 
     place: KeyValuePlace = ON_DEVICE
@@ -86,9 +83,8 @@ ALL_ON_DEVICE = WorldMemory()
 
 @dataclass
 class _Lane:
-    """The caches of a World for one prompt: the prompt itself or the negative prompt.
+    """The caches of a World for one prompt: the prompt itself (number 0) or the negative prompt (1).
 
-    number: 0 for the prompt, 1 for the negative prompt.
     history: the keys and values of the video so far.
     cache: the camera cache of the current chunk; None if it is disabled.
     options: the options of all forwards with this prompt.
@@ -102,8 +98,11 @@ class _Lane:
 
 @dataclass(frozen=True)
 class _Chunk:
-    """The inputs of a chunk's forwards, except the latent. `prompts`: the embedding of the prompt and, with guidance,
-    of the negative prompt. `cached`: whether the forwards use the camera cache."""
+    """The inputs of a chunk's forwards, except the latent.
+
+    `prompts` has the embedding of the prompt and, with guidance, of the negative prompt. `cached` is whether the
+    forwards use the camera cache.
+    """
 
     y: Tensor
     prompts: tuple[Tensor, ...]
@@ -119,7 +118,7 @@ class World:
 
     The attribute `prompt` [1, L, D] must be set before the first chunk and may be replaced between chunks, but not
     modified in place. Earlier frames keep their prompt. The same holds for `negative`, the negative prompt of a
-    `guided` World. Such a World caches two sets of keys and values.
+    `guided` World, which caches two sets of keys and values.
     """
 
     prompt: Tensor
@@ -137,13 +136,14 @@ class World:
         memory: WorldMemory = ALL_ON_DEVICE,
         sequence_parallel: SequenceParallel | None = None,
     ) -> None:
-        """Allocate the caches for a video. `device`: the device of the caches. `memory`: the location of keys and
-        values, and the limit of the camera cache.
+        """Allocate the caches for a video on `device`.
 
-        `size`: the height and width of the latent. `window`: the latent frames that a chunk attends to; its `frames`
-        must not be 0. `chunk`: the number of latent frames generated at a time. `guided`: whether there is a negative
-        prompt. `sequence_parallel`: the processes that generate the video together; each holds the keys and values of
-        its share of the heads.
+        size: the height and width of the latent.
+        window: the latent frames that a chunk attends to; its `frames` must not be 0.
+        chunk: the number of latent frames generated at a time.
+        guided: whether there is a negative prompt.
+        memory: the location of keys and values, and the limit of the camera cache.
+        sequence_parallel: the processes that generate the video together; each holds its heads' keys and values.
 
         Raises InputError for a model that is not causal, for a window that is too small, and if the processes cannot
         have equal numbers of heads.
@@ -204,7 +204,7 @@ class World:
         y: [1, 20, chunk, h, w], the mask and the image latent.
         camera: [1, 384, chunk, h, w], or 448 channels for an action model, or None.
         schedule: the denoising steps.
-        renoise: returns new noise. A FewStepSchedule calls renoise(shape) before every step except the first.
+        renoise: a function from a shape to new noise, which a FewStepSchedule calls before every step except the first.
         callback: called as callback(index) after each forward of this call, from index 0; a guided step counts as one.
 
         If the clean pass of the previous chunk has not run yet, it is the first forward. Inputs in pinned memory must
@@ -235,17 +235,15 @@ class World:
 
     @property
     def replays(self) -> bool:
-        """Whether the forwards with every prompt are replayed as CUDA graphs, so that Python needs little time per
-        forward."""
+        """Whether the forwards with every prompt are replayed as CUDA graphs, which takes Python little time."""
         graphs = [lane.options.get("graphs") for lane in self._lanes]
         return all(isinstance(each, ForwardGraphs) and each.recorded > 0 for each in graphs)
 
     @torch.no_grad()
     def remember(self) -> None:
-        """Run the clean pass of the last chunk now, instead of when the next chunk begins.
+        """Run the clean pass of the last chunk (see World) now, instead of when the next chunk begins.
 
-        If forwards are recorded as CUDA graphs, the first call also records all kinds of forward that later chunks
-        need, so that recording delays no later chunk.
+        If forwards are recorded as CUDA graphs, the first call also records every kind that later chunks need.
         """
         made = self._made
         if self._remember_made() and made is not None and not self._rehearsed:
@@ -253,12 +251,10 @@ class World:
 
     @torch.no_grad()
     def replay(self, latent: Tensor, y: Tensor, camera: Tensor | None) -> None:
-        """Compute the keys and values of a chunk `latent` [1, 16, chunk, h, w] that was generated before, by one
-        forward.
+        """Compute the keys and values of a chunk `latent` [1, 16, chunk, h, w] that was generated before.
 
-        The result is the same as when the chunk was generated. `y` is [1, 20, chunk, h, w]. `camera` is [1, 384, chunk,
-        h, w], or 448 channels for an action model, or None. The forward bypasses the camera cache, because no second
-        forward would read it.
+        They are the same as when it was generated. `y` is [1, 20, chunk, h, w]; `camera` is [1, 384, chunk, h, w], or
+        448 channels for an action model, or None. The one forward bypasses the camera cache, which no other would read.
         """
         self._remember_made()
         chunk = self._begin(y, camera, cached=False)
@@ -267,11 +263,10 @@ class World:
         self._begun = False
 
     def _rehearse(self, chunk: _Chunk, clean: Tensor) -> None:
-        """Record every kind of forward (see `_each_kind`) as a CUDA graph, and test it. Each kind runs with two
-        different inputs in the present state of the window, and again with the kernels of a full window.
+        """Record every kind of forward as a CUDA graph, and test it.
 
-        `clean`: a finished latent. The forwards write keys and values in place of the next chunk's, which later
-        overwrite them.
+        Each kind runs with two different inputs in the present state of the window, and again with the kernels of a
+        full window. It writes keys and values in place of the next chunk's, which later overwrite them.
         """
         self._rehearsed = True
         lanes = [lane for lane in self._lanes if "graphs" in lane.options]
@@ -285,13 +280,7 @@ class World:
                     self._each_kind(lane, chunk, latent)
 
     def _each_kind(self, lane: _Lane, chunk: _Chunk, clean: Tensor) -> None:
-        """Run the three kinds of forward for one prompt, so that `_rehearse` can record each as a CUDA graph. The first
-        fills the camera cache, the second reads it, and the third is the clean pass.
-
-        lane: the caches of the prompt.
-        chunk: the inputs of the forwards.
-        clean: a finished latent.
-        """
+        """Run the three kinds of forward for one prompt: filling the camera cache, reading it, and the clean pass."""
         if lane.cache is not None:
             lane.cache.clear_source()
         for _ in range(2):
@@ -299,8 +288,10 @@ class World:
         self._remember(lane, chunk, clean)
 
     def _begin(self, y: Tensor, camera: Tensor | None, cached: bool) -> _Chunk:
-        """Begin the next chunk and return its inputs. `y` and the camera are copied, because the caller may overwrite
-        both before the chunk's clean pass. `cached`: whether the forwards use the camera cache."""
+        """Begin the next chunk and return its inputs.
+
+        `y` and the camera are copied, because the caller may overwrite both before the chunk's clean pass.
+        """
         for lane in self._lanes:
             lane.history.begin(again=self._begun)
         self._begun = True
@@ -316,7 +307,7 @@ class World:
         return self._model(x, timesteps, chunk.prompts[lane.number], chunk.camera, options).float()
 
     def _uploaded(self, camera: Tensor) -> Tensor:
-        """Return a copy of `camera` on the device. From host memory, only a changed camera is copied.
+        """Return a copy of `camera` on the device; from host memory, only a changed camera is copied.
 
         For an equal camera the earlier copy is returned, because the camera cache recognises that tensor. A new tensor
         would make the cache compare values on the GPU, and Python would wait for all queued kernels.
@@ -341,8 +332,7 @@ class World:
         return self._camera[1]
 
     def _remember_made(self) -> bool:
-        """Run the clean pass of the chunk that the method `chunk` generated last, unless it has already run. Return
-        True if it ran in this call.
+        """Run the clean pass of the chunk generated last, unless it has already run, and return whether it ran.
 
         Raises InputError if an earlier forward left the keys and values incomplete.
         """
@@ -360,8 +350,7 @@ class World:
         return True
 
     def _remember(self, lane: _Lane, chunk: _Chunk, clean: Tensor) -> None:
-        """Run the clean pass for one prompt: compute the keys and values of the finished latent `clean` and store them
-        for later chunks. `lane`: the caches of this prompt."""
+        """Run the clean pass for one prompt, which stores the keys and values of the finished latent `clean`."""
         lane.history.keep = True
         try:
             self._predict(lane, chunk, clean, 0)
