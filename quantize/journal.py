@@ -10,7 +10,7 @@ class WrittenParameter(NamedTuple):
     """The journal's entry for a parameter that has been written.
 
     sha256: the SHA-256 of each stored tensor of the parameter, by key.
-    states: the text of the quant_state by key; empty for a parameter that is not stored as nf4.
+    states: the JSON text of bitsandbytes' quant_state by key; empty for a parameter that is not stored as nf4.
     error: the RMS of the quantization errors divided by the RMS of the weight; None for an unquantized parameter.
     """
 
@@ -20,10 +20,9 @@ class WrittenParameter(NamedTuple):
 
 
 class Journal(AbstractContextManager["Journal"]):
-    """A file that records the parameters already written. Its first line identifies the quantization by its settings,
-    and each further line is the JSON entry of a parameter.
+    """A file that records the parameters already written: a line with the quantization's settings, then one for each.
 
-    A last line that a killed process left incomplete is ignored. A journal of another quantization is overwritten.
+    A last line that a killed process left incomplete is ignored. A journal with other settings is overwritten.
     """
 
     def __init__(self, path: Path, task: dict) -> None:

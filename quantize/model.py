@@ -26,7 +26,7 @@ from .writer import QUANT, TensorFile, Values, linear_weights
 SETTINGS = UploadSettings(threads=8, buffers=2, chunk_bytes=8 << 20)
 """The settings of the copies to a GPU; they take 128 MB of pinned memory."""
 WORST = 10
-"""The number of layers that the report lists. They are the layers with the largest errors."""
+"""The number of layers, those with the largest errors, that the report lists."""
 WRITERS = 4
 """The number of threads that compute checksums and write the file. Each holds one encoded weight, of at most 80 MB."""
 
@@ -67,13 +67,12 @@ class QuantizeOptions:
 def quantize_source(
     source: Source, file: Path, options: QuantizeOptions, progress: Progress, checking: Progress
 ) -> dict:
-    """Write the quantized `file` of a source and verify it by reading it back. An interrupted run is resumed.
+    """Write the quantized `file` of a source, verify it by reading it back, and return quantization_meta.json's
+    content.
 
-    Returns the content of quantization_meta.json. `progress` counts the bytes of the source that are quantized.
-    `checking` counts the parameters that are read back, first from the file of an interrupted run, and finally from the
-    complete file.
-
-    Raises CheckpointError for weights that are not finite, and for a file that reads back differently.
+    An interrupted run is resumed. `progress` counts the bytes of the source that are quantized, `checking` the
+    parameters that are read back from an interrupted run's file and from the complete file. Raises CheckpointError for
+    weights that are not finite, and for a file that reads back differently.
     """
     with (
         Journal(journal_of(file), _task(source, options)) as journal,
@@ -108,7 +107,7 @@ def journal_of(file: Path) -> Path:
 def damaged(target: TensorFile, written: Mapping[str, WrittenParameter], progress: Progress) -> list[str]:
     """Return the names of the parameters in the file `target` that do not match the checksums in `written`.
 
-    All parameters in `written` are read back from the disk. `progress` counts these parameters.
+    All parameters in `written` are read back from the disk and counted by `progress`.
     """
     wrong = []
     with ThreadPoolExecutor(WRITERS) as pool:
@@ -127,8 +126,7 @@ def damaged(target: TensorFile, written: Mapping[str, WrittenParameter], progres
 
 
 def _task(source: Source, options: QuantizeOptions) -> dict:
-    """Return all settings that determine the content of the quantized file. A run with other settings must not resume
-    the file."""
+    """Return all settings that determine the file's content: a run with others must not resume it."""
     files = [*source.files, *(lora.path for lora in options.loras)]
     return {
         "files": [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files],
@@ -169,8 +167,10 @@ def _note(journal: Journal, target: TensorFile, name: str, error: float | None, 
 def _tensors(
     parameters: Mapping[str, list[TensorEntry]], device: torch.device
 ) -> Iterator[tuple[str, dict[str, Tensor]]]:
-    """Yield each parameter's name and its tensors on `device`. On the CPU the tensors are views of the mapped file. On
-    a GPU the next parameter is copied in the background."""
+    """Yield each parameter's name and its tensors on `device`: views of the mapped file on the CPU.
+
+    For a GPU the next parameter is copied in the background.
+    """
     if device.type == "cpu":
         for name, entries in parameters.items():
             for entry in entries:
@@ -188,8 +188,7 @@ def _tensors(
 
 
 def _decode(source: Source, name: str, tensors: dict[str, Tensor], device: torch.device) -> Tensor:
-    """Return the values of a parameter. Quantized values are decoded, and 8-bit floats are converted to float32. Other
-    values keep their dtype. `tensors`: the tensors of the parameter `name` in the file, by key."""
+    """Return the values of the parameter `name`: decoded if quantized, float32 for 8-bit floats, else unchanged."""
     if name in source.packed:
         made = quantized_tensors({name: source.packed[name]}, tensors, None, device)
         return materialise(made[name], torch.empty(0, device=device))
@@ -198,12 +197,10 @@ def _decode(source: Source, name: str, tensors: dict[str, Tensor], device: torch
 
 
 def _encode(source: Source, name: str, tensor: Tensor, options: QuantizeOptions) -> tuple[Values, float | None]:
-    """Return (the values of a parameter to write, the relative error of quantization). `tensor`: the decoded values, to
-    which LoRAs are added first.
+    """Return the values to write for a parameter, after its LoRAs, and the relative error (None if unquantized).
 
-    The error is None for an unquantized parameter. In nf4 the scale of a block is by default the block's largest
-    absolute value. With `options.search`, scales with a smaller error are also searched for, and the better result is
-    returned. Raises CheckpointError for NaN or infinity.
+    With `options.search`, nf4 takes the searched scales or each block's largest value, whichever has the smaller error.
+    Raises CheckpointError for NaN or infinity.
     """
     changes = source.changes.get(name, ())
     for change in changes:
@@ -243,7 +240,9 @@ def _meta(source: Source, options: QuantizeOptions, written: Mapping[str, Writte
 
 def report(file: Path, meta: dict) -> str:
     """Return a summary of a quantization for the user: the average error and the layers with the largest errors.
-    `file`: the quantized file. `meta`: the content of quantization_meta.json."""
+
+    `meta` is the content of quantization_meta.json.
+    """
     errors = meta["relative_rms"]
     mean = sum(errors.values()) / max(1, len(errors))
     worst = (f"  {errors[name]:.4f}  {name}" for name in sorted(errors, key=errors.__getitem__, reverse=True)[:WORST])

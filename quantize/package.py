@@ -1,5 +1,4 @@
-"""Quantization of a model or package: the plan, a check of disk space, and the writing of a folder that gets its name
-when it is complete."""
+"""Quantization of a model or package: the plan, a check of disk space, and the writing of the folder."""
 
 import os
 import shutil
@@ -60,14 +59,13 @@ class QuantizePlan:
 
     @property
     def unfinished(self) -> Path:
-        """The temporary folder next to the destination in which the files are written. An interrupted run leaves the
-        folder, and the next run continues in it."""
+        """The folder next to the destination in which files are written. A run continues in an interrupted run's
+        folder."""
         return self.destination.with_name(self.destination.name + ".part")
 
 
 def meta_of(file: Path) -> Path:
-    """Return the path of the JSON file with the checksums of `file`: quantization_meta.json for model.safetensors, else
-    NAME_meta.json, where NAME is the file's name without its suffix."""
+    """Return the path of the checksums of `file`: quantization_meta.json for model.safetensors, else STEM_meta.json."""
     return file.with_name(META if file.name == WEIGHTS else f"{file.stem}_meta.json")
 
 
@@ -75,9 +73,8 @@ def plan_quantize(source: str | Path, destination: str | Path, options: Quantize
     """Check all conditions of a quantization that can be checked from file headers, and return its plan.
 
     `source` is a model (folder, index, safetensors or torch.save file), a text encoder's file, or a package (a folder
-    with all models for a video). `destination` is a folder that must not exist yet. Raises InputError for a missing
-    source, for options that do not apply to the source, and for a destination that exists. Raises CheckpointError for
-    weights that cannot be used.
+    with all models for a video). Raises InputError for a missing source, for options that do not apply to it, and for a
+    destination that exists, CheckpointError for weights that cannot be used.
     """
     source, destination = Path(source).expanduser(), Path(destination).expanduser().absolute()
     if not source.exists():
@@ -152,11 +149,10 @@ def _unchanged_parts(root: Path, package: Package) -> tuple[dict[Path, Path], li
 
 
 def quantize(plan: QuantizePlan, show: ShowProgress) -> dict[Path, dict]:
-    """Quantize all files of a plan. Return the content of each quantization_meta.json by its path relative to the
-    destination.
+    """Quantize all files of a plan, and return the content of each quantization_meta.json by its relative path.
 
-    `show(name, unit)` returns the progress display of a file; an exception that it raises ends the run. An interrupted
-    run is resumed by running the same plan again. The destination appears when all files are written and verified.
+    `show(name, unit)` returns the progress display of a file; an exception that it raises ends the run. Running the
+    same plan again resumes an interrupted run. The destination appears when all files are written and verified.
 
     Raises InputError if the destination exists, if another run is writing it, or if the disk is full or not writable.
     Raises CheckpointError for weights that are not finite, and for a file that reads back differently.
@@ -220,7 +216,6 @@ def _require_room(plan: QuantizePlan) -> None:
 
 
 def _link(source: Path, target: Path) -> None:
-    """Create `target` as a hard link to the file `source`, or as a copy if the file system has no hard links."""
     target.parent.mkdir(parents=True, exist_ok=True)
     target.unlink(missing_ok=True)
     try:

@@ -17,8 +17,7 @@ from .writer import config_json, linear_weights
 
 CONFIG = "config.json"
 _PART_FOLDERS = ("transformer", "transformer_2", "transformers", "text_encoder")
-"""The names of folders that contain models in the packages of diffusers and of LingBot-World 2.0. These names are too
-generic to identify a model."""
+"""Folder names in packages of diffusers and of LingBot-World 2.0 that are too generic to identify a model."""
 
 
 @dataclass(frozen=True)
@@ -52,19 +51,18 @@ class Source:
 
     @property
     def folder_name(self) -> str:
-        """The name of the model's folder. If this name is generic, such as `transformer`, it is the name of the folder
-        around it."""
+        """The name of the model's folder, or of the folder around it if the name is generic, such as `transformer`."""
         folder = (self.path if self.path.is_dir() else self.path.parent).absolute()
         return folder.parent.name if folder.name in _PART_FOLDERS else folder.name
 
 
 def open_model(path: Path, keep: Sequence[str], loras: Sequence[LoraFile], multiple: int = 1) -> Source:
-    """Open an expert or a causal model as a source.
+    """Open an expert or a causal model for quantization, with `loras` to merge.
 
-    `keep` names linear layers that stay unquantized, such as `head.head` or `blocks.0.*`. Matrices with a size that is
-    not a multiple of `multiple` also stay unquantized. `loras` are merged into the weights. Raises CheckpointError for
-    4-bit weights of bitsandbytes, for an unknown model and for a LoRA that does not fit. Raises InputError for a name
-    in `keep` that matches no layer, and if nothing is left to quantize.
+    `keep` names linear layers that stay unquantized, such as `head.head` or `blocks.0.*`, and so do matrices with a
+    size that is not a multiple of `multiple`. Raises CheckpointError for weights in bitsandbytes' 4 bits, for an
+    unknown model and for a LoRA that does not fit; InputError for a name in `keep` without a layer, and if nothing is
+    left to quantize.
     """
     checkpoint = open_checkpoint(path)
     _refuse_four_bits(path, checkpoint.quantized)
@@ -78,8 +76,7 @@ def open_model(path: Path, keep: Sequence[str], loras: Sequence[LoraFile], multi
 
 
 def open_text_encoder(path: Path) -> Source:
-    """Open a umt5 text encoder as a source. Its position biases stay unquantized. Raises TextError for a file of
-    another kind, and the errors of `open_model`."""
+    """Open a umt5 text encoder for quantization, without its position biases. Raises TextError for other files."""
     weights = open_weights(path)
     _refuse_four_bits(path, weights.quantized)
     shapes = weights.shapes
@@ -89,7 +86,6 @@ def open_text_encoder(path: Path) -> Source:
 
 
 def _refuse_four_bits(path: Path, quantized: Mapping[str, QuantizedWeight]) -> None:
-    """Raise CheckpointError if any weight is already in a 4-bit format of bitsandbytes."""
     if any(isinstance(weight, FourBitWeight) for weight in quantized.values()):
         raise CheckpointError(
             f"{path}: the weights are {quantization_of(quantized)} already; give the bf16, fp16 or fp32 "
@@ -98,8 +94,7 @@ def _refuse_four_bits(path: Path, quantized: Mapping[str, QuantizedWeight]) -> N
 
 
 def _in_file_order(parameters: Mapping[str, list[TensorEntry]]) -> dict[str, list[TensorEntry]]:
-    """Return the parameters in the order of the files. The position of a parameter is the position of its first
-    tensor."""
+    """Return the parameters in the order of their first tensors in the files."""
     first = {entries[0].name: name for name, entries in parameters.items()}
     ordered = in_file_order(entries[0] for entries in parameters.values())
     return {first[entry.name]: parameters[first[entry.name]] for entry in ordered}

@@ -37,11 +37,10 @@ class Verified:
 
 
 def verify(path: str | Path, show: ShowProgress, fast: bool = False) -> list[Verified]:
-    """Verify all files of a package, or one model or text encoder. Return the result for each file.
+    """Verify all files of a package, or one model or text encoder, and return the result for each file.
 
     `show(name, unit)` returns the progress display of a file. If `fast`, only headers, shapes and scales are read, and
-    checksums are not compared. Raises CheckpointError or TextError for the first faulty file. For damaged tensors, the
-    message states their number and up to five of their names.
+    checksums are not compared. Raises CheckpointError or TextError for the first faulty file.
     """
     path = Path(path).expanduser()
     alone = path / TEXT_ENCODER
@@ -119,7 +118,7 @@ def _find_damaged(
 
 
 def _digest(entry: TensorEntry) -> str:
-    """Return the SHA-256 of a tensor's bytes. The bytes of a mapped file (safetensors, GGUF) are read in pieces."""
+    """Return the SHA-256 of a tensor's bytes. A mapped file (safetensors, GGUF) is read in pieces."""
     if not isinstance(entry.source, MappedFile):
         return hashlib.sha256(bytes_of(entry.source)).hexdigest()
     digest = hashlib.sha256()

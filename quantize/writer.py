@@ -1,5 +1,5 @@
-"""A writer of quantized safetensors files, in the format of the package cahlen/lingbot-world-base-cam-nf4 on Hugging
-Face. It holds only one tensor in memory at a time."""
+"""A writer of quantized safetensors files as in the package cahlen/lingbot-world-base-cam-nf4 on Hugging Face, which
+holds only one tensor in memory at a time."""
 
 import hashlib
 import json
@@ -37,8 +37,7 @@ Layout = dict[str, tuple[torch.dtype, list[int], int]]
 
 
 class TensorFile(AbstractContextManager["TensorFile"]):
-    """A safetensors file whose tensor shapes are known in advance. Its parameters can be written in any order and from
-    any thread.
+    """A safetensors file with known tensor shapes, whose parameters are written in any order and from any thread.
 
     path: the file.
     shapes: the shape of each parameter by name.
@@ -65,8 +64,7 @@ class TensorFile(AbstractContextManager["TensorFile"]):
         self._shapes, self._quantized, self._dtype = shapes, frozenset(quantized), dtype
         self._quant_type, self._blocksize, self._lock = quant_type, blocksize, threading.Lock()
         self.states: dict[str, bytes] = {}
-        """The content of the quant_states (JSON texts of bitsandbytes) by key. Their lengths depend on the data, so
-        `finish` writes them."""
+        """bitsandbytes' quant_states (JSON texts) by key. Their lengths depend on the data, so `finish` writes them."""
         self._layout = _layout(_tensors(shapes, self._quantized, quant_type, blocksize, dtype))
         self._metadata = comfy.metadata(self._quantized, quant_type)
         self._header_bytes = len(_header(self._layout, self._metadata))
@@ -78,8 +76,7 @@ class TensorFile(AbstractContextManager["TensorFile"]):
     def write(self, name: str, values: Values) -> dict[str, str]:
         """Write the parameter `name`, and return the SHA-256 of each of its tensors by key, including the quant_state.
 
-        `values` is a float tensor, or for a quantized parameter a pair of encoded values and scales. The pair comes
-        from `codec.encode` or `comfy.encode`.
+        `values` is a float tensor, or for a quantized parameter values and scales of `codec.encode` or `comfy.encode`.
         """
         tensors = self._tensors_of(name, values)
         digests = {}
@@ -142,8 +139,7 @@ class TensorFile(AbstractContextManager["TensorFile"]):
 
 
 def file_bytes(shapes: Shapes, quantized: Collection[str], blocksize: int = 64, quant_type: str = "nf4") -> int:
-    """Return the size in bytes of a file with these parameters: `quantized` as `quant_type`, the others in bf16.
-    `shapes`: the shape of each parameter. `blocksize`: the number of values that share a scale.
+    """Return the size in bytes of a file of parameters: `quantized` ones as `quant_type`, the others in bf16.
 
     The result may be a few KB too large, because the length of a quant_state depends on the data.
     """
@@ -160,8 +156,7 @@ def linear_weights(shapes: Shapes) -> list[str]:
 def _tensors(
     shapes: Shapes, quantized: Collection[str], quant_type: str, blocksize: int, dtype: torch.dtype
 ) -> Iterator[tuple[str, torch.dtype, list[int]]]:
-    """Yield the key, dtype and shape of every tensor in which the parameters are stored. The arguments are the fields
-    of a TensorFile."""
+    """Yield the key, dtype and shape of every tensor in which the parameters are stored (see TensorFile)."""
     for name, shape in shapes.items():
         if name not in quantized:
             yield name, dtype, list(shape)
@@ -182,8 +177,8 @@ def _tensors(
 def _layout(tensors: Iterable[tuple[str, torch.dtype, list[int]]]) -> Layout:
     """Return the dtype, shape and byte offset of each tensor by key.
 
-    Tensors are sorted by dtype, the widest first, so that all are aligned, as in the safetensors library. The
-    quant_states are placed last, because `finish` corrects their lengths and offsets.
+    The widest dtypes come first, so that all tensors are aligned, as in the safetensors library. The quant_states come
+    last, because `finish` corrects their lengths and offsets.
     """
     ordered = sorted(tensors, key=lambda item: (_is_state(item[0]), _DTYPE_ORDER.index(item[1]), item[0]))
     layout, end = {}, 0
@@ -207,8 +202,7 @@ def _is_state(key: str) -> bool:
 
 
 def bytes_of(tensor: Tensor) -> memoryview:
-    """Return the bytes of a tensor in row-major order, as in a safetensors file. A tensor on a GPU is copied to the
-    CPU."""
+    """Return the bytes of a tensor in row-major order, as in a safetensors file."""
     return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
 
 
