@@ -1,7 +1,6 @@
 """The denoising schedules that the causal models use for each chunk of a video.
 
-LingBot-World Fast and 2.0 use a few steps without guidance. causal-pretrain, the slower release of higher quality, uses
-many steps with guidance.
+LingBot-World Fast and 2.0 use a few steps without guidance; the slower causal-pretrain uses many steps with guidance.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,8 +15,7 @@ from .schedule import flow_sigmas, flow_timesteps
 from .solvers import solve
 
 TABLE_STEPS = 1000
-"""The number of steps in the full UniPC schedule from which the few steps of LingBot-World Fast and 2.0 are
-selected."""
+"""The number of steps in the UniPC schedule from which the few steps of LingBot-World Fast and 2.0 are selected."""
 
 Predict = Callable[[Tensor, int], Tensor]
 """A function predict(x, timestep) that calls the model and returns the velocity."""
@@ -29,8 +27,7 @@ class FewStepSchedule:
 
     timesteps: the model's integer timestep of each step.
     sigmas: the noise level of each step. x0 = x - sigma * velocity is computed in float64.
-    renoise_sigmas: for each step except the first, the noise level of its input. The input is the previous step's x0
-    with new noise.
+    renoise_sigmas: for each step except the first, the noise level to which the previous step's x0 is noised again.
     """
 
     timesteps: tuple[int, ...]
@@ -42,8 +39,8 @@ class FewStepSchedule:
     def denoise(self, predict: Predict, x: Tensor, renoise: Callable[..., Tensor]) -> Tensor:
         """Return the clean latent, float32 [1, 16, chunk, h, w], from the noise `x` in the same shape.
 
-        `predict(x, timestep)` returns the velocity. `renoise(shape)` returns new standard normal noise, and is called
-        before every step except the first. If that noise is in pinned memory, its copy to a GPU does not block Python.
+        `renoise(shape)` returns new standard normal noise, and is called before every step except the first. Noise in
+        pinned memory is copied to a GPU without blocking Python.
         """
         denoised = x
         for step, timestep in enumerate(self.timesteps):
@@ -58,12 +55,9 @@ class FewStepSchedule:
 
 @dataclass(frozen=True)
 class GuidedSchedule:
-    """A schedule of many guided steps. The solver restarts for each chunk.
+    """A schedule of many guided steps, with a new solver for each chunk.
 
-    steps: the number of steps.
-    shift: the shift of the noise levels.
-    guide_scale: the guidance scale; 1 means no negative prompt.
-    solver: "unipc" or "dpmpp".
+    `shift` is the shift of the noise levels. A `guide_scale` of 1 means no negative prompt.
     """
 
     steps: int = STEPS
@@ -84,8 +78,7 @@ class GuidedSchedule:
     def denoise(self, predict: Predict, x: Tensor, renoise: Callable[..., Tensor]) -> Tensor:  # noqa: ARG002
         """Return the clean latent, float32 [1, 16, chunk, h, w], from the noise `x` in the same shape.
 
-        `predict(x, timestep)` returns the guided velocity. `renoise` is not used, because no noise is added between
-        steps.
+        `predict(x, timestep)` returns the guided velocity. `renoise` is not used: no noise is added between steps.
         """
         timesteps = iter(self.timesteps)
 
@@ -98,9 +91,9 @@ class GuidedSchedule:
 def few_step_schedule(indices: Sequence[int], shift: float) -> FewStepSchedule:
     """Return the schedule of the steps at `indices` (rising, 0 to 999) of the 1,000-step schedule with this `shift`.
 
-    Timesteps are truncated to integers, so several sigmas may share a timestep. As in the official code, the sigmas of
-    a step are looked up by its timestep. For x0 the step uses the first sigma of the timestep. For adding noise it uses
-    the second sigma, or the first if there is only one. Raises InputError for invalid indices.
+    Timesteps are truncated to integers, so several sigmas may share one. As in the official code, x0 is computed with
+    the first sigma of a step's timestep, and noise is added with the second, if any. Raises InputError for invalid
+    indices.
     """
     indices = tuple(indices)
     rising = all(low < high for low, high in zip(indices, indices[1:], strict=False))
@@ -121,10 +114,9 @@ def few_step_schedule(indices: Sequence[int], shift: float) -> FewStepSchedule:
 
 
 def step_indices(schedule: str | tuple[int, ...] | None, release: Release) -> tuple[int, ...]:
-    """Return the indices of the denoising steps for the option `schedule`.
+    """Return the indices of the denoising steps for the option `schedule`; None means those of `release`.
 
-    `schedule` is a name ("v1" or "v2"), a tuple of indices, or indices as text such as "0,250,500,750". None means the
-    indices of `release`. Raises InputError for any other text.
+    `schedule` may be a name ("v1" or "v2"), a tuple, or text such as "0,250,500,750". Raises InputError for other text.
     """
     if schedule is None:
         return release.indices
@@ -139,8 +131,8 @@ def step_indices(schedule: str | tuple[int, ...] | None, release: Release) -> tu
 
 
 def chosen_shift(shift: float | None, release: Release) -> tuple[float, tuple[str, ...]]:
-    """Return the shift of the noise levels to use, and notes for the user. If `shift` is None, it is the shift of
-    `release`. A note reports a shift that differs from the release's."""
+    """Return the shift of the noise levels, by default that of `release`, and a note if it differs from the
+    release's."""
     if shift is None or shift == release.shift:
         return release.shift, ()
     return shift, (f"The shift is {shift:g}; {release.name} was made for {release.shift:g}.",)

@@ -8,26 +8,23 @@ from .schedule import TRAIN_TIMESTEPS
 
 
 def is_high_noise(timestep: float, boundary: float = BOUNDARY) -> bool:
-    """Return whether the high-noise expert predicts the step with this `timestep` (0 to 1000); otherwise the low-noise
-    expert does. The high-noise expert predicts the timesteps of at least 1000 * `boundary`."""
+    """Return whether the high-noise expert predicts the step: whether `timestep` is at least 1000 * `boundary`."""
     return bool(timestep >= boundary * TRAIN_TIMESTEPS)
 
 
 def first_low_step(timesteps: Tensor, boundary: float = BOUNDARY) -> int:
-    """Return the index of the first of the falling `timesteps` [steps] that the low-noise expert predicts (see
-    `is_high_noise`). Return the number of steps if the high-noise expert predicts all of them."""
+    """Return the index of the first of the falling `timesteps` [steps] that the low-noise expert predicts, or their
+    number."""
     return sum(is_high_noise(timestep, boundary) for timestep in timesteps.tolist())
 
 
 def guide(cond: Tensor, uncond: Tensor, scale: float) -> Tensor:
-    """Return the prediction with classifier-free guidance: `uncond + scale * (cond - uncond)`. `cond` and `uncond` are
-    the predictions for the prompt and the negative prompt, tensors of one shape."""
+    """Return `uncond + scale * (cond - uncond)`, the prediction with classifier-free guidance."""
     return uncond + scale * (cond - uncond)
 
 
 def guide_scales(guide_scale: float | tuple[float, ...]) -> PerExpert[float]:
-    """Return the guidance scale of each expert. `guide_scale` is one number for both, or (low, high), the official
-    order.
+    """Return the guidance scale of each expert from one number for both, or from (low, high), the official order.
 
     Raises InputError unless there are one or two finite numbers of 0 or more.
     """

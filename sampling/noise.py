@@ -1,5 +1,4 @@
-"""The noise for the chunks of a causal model's video, by two rules: StepNoise for live sessions, and PathNoise for
-camera paths of known length."""
+"""The noise for a causal model's chunks: StepNoise for live sessions, PathNoise for camera paths of known length."""
 
 from __future__ import annotations
 
@@ -12,21 +11,18 @@ from torch import Tensor
 class StepNoise:
     """A source of noise that depends only on the seed, the index of the chunk, and the step.
 
-    A chunk that is generated again has the same noise. So a live session that is repeated with the same inputs has the
-    same frames.
+    So a live session that is repeated with the same inputs has the same frames.
     """
 
     order = "chunk and step"
 
     def __init__(self, seed: int, chunk: int, cells: tuple[int, int]) -> None:
-        """Create a source of noise for a latent. `cells`: the latent's height and width. `chunk`: the number of latent
-        frames per chunk. Equal values of `seed` give equal noise."""
+        """Create a source for chunks of `chunk` latent frames. `cells` is the height and width of the latent."""
         self._seed, self._shape = seed, (1, 16, chunk, *cells)
         self._chunk = self._step = 0
 
     def begin(self, chunk: int) -> Tensor:
-        """Begin the chunk with the index `chunk`, and return its initial noise, float32 [1, 16, n, h, w] for n latent
-        frames. After that `draw` returns the noise of this chunk's further steps."""
+        """Begin the chunk with the index `chunk`, and return its initial noise, float32 [1, 16, n, h, w]."""
         self._chunk, self._step = chunk, -1
         return self.draw(self._shape)
 
@@ -39,10 +35,9 @@ class StepNoise:
 
 
 class PathNoise:
-    """A source of noise for a video with a known number of latent frames, `latent_frames`.
+    """A source of noise for a video of `latent_frames` latent frames; the other arguments are as in `StepNoise`.
 
-    The noise of all latent frames is drawn first, then the noise of the steps in order. ComfyUI's node
-    LingBotWorldRollout draws the same noise for the same seed. The other arguments are as in `StepNoise`.
+    The noise of all latent frames is drawn first, then the noise of the steps in order, as by ComfyUI's node Rollout.
     """
 
     order = "video, then steps"
@@ -52,12 +47,11 @@ class PathNoise:
         self._drawn = self.draw((1, 16, latent_frames, *cells))
 
     def begin(self, chunk: int) -> Tensor:
-        """Return the initial noise of the video's chunk with the index `chunk`, float32 [1, 16, n, h, w] for n latent
+        """Return the initial noise of the chunk with the index `chunk`, float32 [1, 16, n, h, w] for n latent
         frames."""
         return self._drawn[:, :, chunk * self._size : (chunk + 1) * self._size]
 
     def draw(self, shape: tuple[int, ...]) -> Tensor:
-        """Return new float32 noise in this shape, on the CPU."""
         return torch.randn(shape, generator=self._generator)
 
 

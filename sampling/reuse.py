@@ -1,11 +1,9 @@
 """Skipping of model calls: the velocity of some steps is extrapolated from earlier steps.
 
-During flow-matching sampling the velocity changes slowly and almost linearly with sigma. `StepReuse` extrapolates a
-straight line through the model's last two predictions. Each new prediction of the model is compared with this line. The
-difference determines how many of the next steps may be extrapolated.
-
-The method was developed for this project. A related method is EasyCache (Zhou et al. 2025, arXiv 2507.02860). It
-repeats the last difference of output and input, and estimates the error from the change of the input.
+In flow-matching sampling the velocity changes slowly and almost linearly with sigma. `StepReuse` extrapolates a line
+through the model's last two predictions, and each new prediction shows how far the line was off. The method was
+developed for this project. The related EasyCache (Zhou et al. 2025, arXiv 2507.02860) repeats the last difference of
+output and input, and estimates the error from the change of the input.
 """
 
 from collections.abc import Callable
@@ -15,24 +13,23 @@ from torch import Tensor
 from ..errors import InputError
 
 FIRST = 3
-"""The number of steps that the model predicts at the start of a run and after a change of expert. The first two
-predictions define the straight line for extrapolation, and the third measures the line's error."""
+"""The number of steps that the model predicts at the start of a run and after a change of expert: two for the line, and
+a third to measure its error."""
 LAST = 2
 """The number of steps at the end of a run that the model predicts, because sigma and velocity change most there."""
 MOST = 4
-"""The maximum number of consecutive steps that use the extrapolated velocity instead of the model."""
+"""The maximum number of consecutive steps with an extrapolated velocity."""
 
 
 class StepReuse:
-    """A rule that decides at each step of a run whether to call the model or to extrapolate the velocity from earlier
-    steps.
+    """A rule that decides at each step of a run whether to call the model or to extrapolate the velocity.
 
     threshold: the largest estimated error of an extrapolated velocity, 0 to 1, as a fraction of the velocity's norm. At
-    0 the model predicts every step.
+        0 the model predicts every step.
     calls: the number of steps that the model has predicted.
 
-    The error is estimated from the last prediction that was compared with the extrapolation. The real error may be
-    larger where the velocity changes direction. Raises InputError for a threshold outside of 0 to 1.
+    The error is estimated from the last prediction. The real error may be larger where the velocity changes direction.
+    Raises InputError for a threshold outside of 0 to 1.
     """
 
     def __init__(self, threshold: float = 0.0) -> None:
@@ -46,12 +43,10 @@ class StepReuse:
         self._restart()
 
     def velocity(self, sigma: float, expert: object, steps_left: int, predict: Callable[[], Tensor]) -> Tensor:
-        """Return the velocity at `sigma`: either the result of `predict()`, which calls the model, or an extrapolation
-        by the straight line through the model's last two predictions.
+        """Return the velocity at `sigma`: either `predict()`, which calls the model, or an extrapolation.
 
-        `expert` is any value that differs between the two experts; after a change of expert, a new line begins.
-        `steps_left` is the number of remaining steps of the run, including this one. If the tensors are a batch of
-        several videos, all share one decision.
+        `expert` is any value that differs between the two experts; a change starts a new line. `steps_left` counts the
+        remaining steps of the run, including this one. Several videos in one batch share the decision.
         """
         if expert != self._expert:
             self._expert = expert

@@ -1,7 +1,7 @@
 """Flow-matching schedules of Wan: shifted sigmas for the solver, and integer timesteps for the model.
 
-A timestep is the float64 sigma times 1000, truncated. Sigmas are returned as float32. Timesteps are computed anew from
-(steps, shift, solver), because DPM++'s timesteps cannot be computed from float32 sigmas.
+A timestep is the float64 sigma times 1000, truncated. It is computed from (steps, shift, solver), because DPM++'s
+timesteps cannot be computed from the float32 sigmas.
 """
 
 import numpy as np
@@ -25,8 +25,10 @@ def flow_sigmas(steps: int, shift: float, solver: str = "unipc") -> torch.Tensor
 
 
 def flow_timesteps(steps: int, shift: float, solver: str = "unipc") -> torch.Tensor:
-    """Return the model's timestep for each step, int64 [steps]. Consecutive timesteps may be equal if there are many
-    steps. The arguments are those of `flow_sigmas`."""
+    """Return the model's timestep for each step, int64 [steps], with the arguments of `flow_sigmas`.
+
+    Consecutive timesteps may be equal if there are many steps.
+    """
     return torch.from_numpy(_shifted(steps, shift, solver) * TRAIN_TIMESTEPS).long()
 
 

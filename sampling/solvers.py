@@ -1,9 +1,7 @@
 """Multistep solvers for flow matching: UniPC and DPM++ as loops over `denoise(x, sigma) -> x0`.
 
 Both predict x0 and integrate over `lambda = log((1 - sigma) / sigma)`. Coefficients are float64 numbers computed on the
-CPU. Tensors keep the shape, device and dtype of `x`. After each model call, `callback(step, x, denoised, sigma)`
-receives the model's input `x` and its x0 `denoised`. The result of step i is the `x` of step i + 1. An exception in the
-callback ends the loop.
+CPU. Tensors keep the shape, device and dtype of `x`.
 """
 
 import math
@@ -17,8 +15,7 @@ from ..options import SolverName
 Denoise = Callable[[Tensor, Tensor], Tensor]
 Callback = Callable[[int, Tensor, Tensor, Tensor], None]
 Steps = Generator[tuple[int, Tensor, Tensor], Tensor, Tensor]
-"""A generator that yields (step, x, sigma), receives the model's x0 for each, and finally returns the denoised
-result."""
+"""A generator that yields (step, x, sigma), receives the model's x0 for each, and returns the denoised result."""
 
 
 def unipc_steps(x: Tensor, sigmas: Tensor) -> Steps:
@@ -43,8 +40,10 @@ def unipc_steps(x: Tensor, sigmas: Tensor) -> Steps:
 
 
 def dpmpp_steps(x: Tensor, sigmas: Tensor) -> Steps:
-    """Return a generator of the steps of DPM-Solver++ 2M (Lu et al. 2022, arXiv 2211.01095), midpoint variant. The
-    arguments are those of `unipc_steps`."""
+    """Return a generator of the steps of DPM-Solver++ 2M (Lu et al. 2022, arXiv 2211.01095), midpoint variant.
+
+    The arguments are those of `unipc_steps`.
+    """
     levels = _levels(sigmas)
     before = x  # the first step has order 1 and does not read it
     for step in range(len(levels) - 1):
@@ -61,9 +60,9 @@ SOLVERS = {"unipc": unipc_steps, "dpmpp": dpmpp_steps}
 def solve(solver: SolverName, denoise: Denoise, x: Tensor, sigmas: Tensor, callback: Callback | None = None) -> Tensor:
     """Run all steps of a solver and return the denoised result.
 
-    `denoise(x, sigma)` returns the model's x0. `callback(step, x, denoised, sigma)` is called after each model call,
-    with the `x` that the model received. `x` and `sigmas` are as in `unipc_steps`. Raises InputError for invalid
-    sigmas.
+    `denoise(x, sigma)` returns the model's x0. `callback(step, x, denoised, sigma)` is called after each model call
+    with the model's input `x`; an exception in it ends the loop. `x` and `sigmas` are as in `unipc_steps`. Raises
+    InputError for invalid sigmas.
     """
     steps, denoised = SOLVERS[solver](x, sigmas), None
     while True:
@@ -85,10 +84,9 @@ def _levels(sigmas: Tensor) -> list[float]:
 
 
 def _predict(x: Tensor, before: Tensor, current: Tensor, levels: list[float], order: int) -> Tensor:
-    """Return x after a step from the next-to-last to the last of the noise `levels`. `x`: the value before the step.
+    """Return `x` after a step of this `order` from the next-to-last to the last of the noise `levels`.
 
-    `current` is x0 at the start of the step, and `before` is x0 one level earlier. `order`, 1 or 2, is the order of the
-    step.
+    `current` is x0 at the start of the step, and `before` is x0 one level earlier.
     """
     if order == 2:
         current = current + 0.5 * (before - current) / _ratio(levels)
@@ -100,9 +98,8 @@ def _correct(
 ) -> Tensor:
     """Return x at the end of the step that `_predict` computed, corrected by the model's x0 there (UniPC's corrector).
 
-    The step goes from the next-to-last to the last of the noise `levels`. `start` is x at the start of the step.
-    `before` is x0 one level earlier, `current` is x0 at the start of the step, and `denoised` is x0 at its end.
-    `order`, 1 or 2, is the order of the step.
+    `start` is x at the start of the step. x0 is `before` one level earlier, `current` at the start of the step, and
+    `denoised` at its end.
     """
     if order == 1:
         return _move(start, current + 0.5 * (denoised - current), levels[-2], levels[-1])
@@ -118,10 +115,7 @@ def _correct(
 
 
 def _move(x: Tensor, data: Tensor, sigma: float, target: float) -> Tensor:
-    """Return x moved from the noise level `sigma` to the level `target`, assuming that x0 equals `data` in between.
-
-    The result is exact if the assumption is true. If `target` is 0, the result is a copy of `data`.
-    """
+    """Return x moved from the noise level `sigma` to the level `target`, exact if x0 equals `data` in between."""
     if target == 0:
         return data.clone()
     h = _log_snr(target) - _log_snr(sigma)
@@ -129,8 +123,7 @@ def _move(x: Tensor, data: Tensor, sigma: float, target: float) -> Tensor:
 
 
 def _ratio(levels: list[float]) -> float:
-    """Return (lambda[-3] - lambda[-2]) / (lambda[-1] - lambda[-2]) for the last three noise `levels`; lambda = log((1 -
-    sigma) / sigma). The result is negative."""
+    """Return (lambda[-3] - lambda[-2]) / (lambda[-1] - lambda[-2]) < 0 for the last three noise `levels`."""
     earlier, here, there = (_log_snr(sigma) for sigma in levels[-3:])
     return (earlier - here) / (there - here)
 

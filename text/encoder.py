@@ -20,8 +20,8 @@ from .weights import UMT5Weights, open_weights
 log = logging.getLogger(__name__)
 
 SETTINGS = UploadSettings(threads=min(8, os.cpu_count() or 1), buffers=1, chunk_bytes=8 << 20, sleep=True)
-"""The settings of the copies to a GPU, with 64 MB of pinned memory. There are several threads, because a single one
-copies pages of a mapped file at only a few GB/s."""
+"""The settings of the copies to a GPU, with 64 MB of pinned memory. A single thread would copy pages of a mapped file
+at only a few GB/s."""
 
 
 def encode(
@@ -71,8 +71,10 @@ def encode_ids(
     dtype: torch.dtype = torch.bfloat16,
     progress: Progress | None = None,
 ) -> list[Tensor]:
-    """Return the embeddings of lists of token ids, as `encode` returns them. The other arguments are those of `encode`.
-    Raises TextError for an embedding with NaN or infinity."""
+    """Return the embeddings of lists of token ids, with arguments and result as in `encode`.
+
+    Raises TextError for an embedding with NaN or infinity.
+    """
     if not ids:
         return []
     device, layers = torch.device(device), weights.config.num_layers
@@ -99,8 +101,7 @@ def encode_ids(
 
 
 def uploaded_blocks(weights: UMT5Weights, device: torch.device) -> Generator[dict[str, Tensor], None, None]:
-    """Yield each encoder block's tensors on `device`, by name, while the next block is copied to the device. `weights`:
-    the encoder on disk."""
+    """Yield each encoder block's tensors on `device`, by name, while the next block is copied to the device."""
     with Uploader(device, SETTINGS) as uploader:
         ahead = uploader.upload(weights.block(0))
         for index in range(1, weights.config.num_layers + 1):

@@ -1,4 +1,4 @@
-"""The events of a world, such as rain. An event is a named sentence that extends the prompt while the event is active.
+"""The events of a world, such as rain: named sentences that extend the prompt while they are active.
 
 Events start and end at set times of the video, or when the user presses a key.
 """
@@ -42,10 +42,10 @@ class WorldEvent:
     end: float | None = None
 
     def holds(self, seconds: float) -> bool:
-        """Return whether the event's own times make it active at `seconds` of the video.
+        """Return whether the event's own times make it active at `seconds` of the video, from `start` until just before
+        `end`.
 
-        It is active from `start` on and ends just before `end`. Without an `end` it stays active. Without a `start` the
-        result is False.
+        Without an `end` it stays active. Without a `start` the result is False.
         """
         return self.start is not None and self.start <= seconds < (math.inf if self.end is None else self.end)
 
@@ -53,12 +53,11 @@ class WorldEvent:
 def read_events(given: str | Path | Mapping[str, str] | Iterable[Any] | None) -> tuple[WorldEvent, ...]:
     """Return the events in a JSON file, in a mapping from names to sentences, or in a list; None means no events.
 
-    An item of the list is a WorldEvent or an object with the fields of WorldEvent. Only `text` is required, and `name`
-    is by default the text. `start` and `end` are in seconds of the video; `second` is another name of `start`. With an
-    `end` but without a `start`, the event starts at second 0.
+    An item of the list is a WorldEvent or an object with its fields. Only `text` is required, and `name` is by default
+    the text. `second` is another name of `start`. With an `end` but without a `start`, the event starts at second 0.
 
-    Raises InputError for a file that cannot be read, for an invalid field, and for more than MOST_EVENTS events. Also
-    raises InputError for two events with the same name, key or text, and for a name that is another event's key.
+    Raises InputError for a file that cannot be read, for an invalid field, for more than MOST_EVENTS events, for two
+    events with the same name, key or text, and for a name that is another event's key.
     """
     where = str(given) if isinstance(given, (str, Path)) else "`events`"
     if isinstance(given, (str, Path)):
@@ -85,17 +84,13 @@ def read_events(given: str | Path | Mapping[str, str] | Iterable[Any] | None) ->
 
 
 class Events:
-    """The events of a walk, with a record of the active events. Any thread may call the methods.
+    """The events of a walk (a live session), with a record of the active events. Any thread may call the methods.
 
     The full prompt is the base prompt followed by the sentences of active events.
     """
 
     def __init__(self, events: Iterable[WorldEvent] = (), prompt: str = "") -> None:
-        """Store the `events`, and find the active ones in `prompt`.
-
-        `prompt` is a full prompt: the base prompt, followed by the sentences of the active events (see `stand`). By
-        default no event is active.
-        """
+        """Store the `events`, and find the active ones in the full prompt `prompt` (see `stand`)."""
         self.all = tuple(events)
         self._lock, self._by_time = Lock(), frozenset[str]()
         self.stand(prompt)
@@ -107,8 +102,7 @@ class Events:
 
     @property
     def prompt(self) -> str:
-        """The full prompt: the base prompt, followed by the sentences of the active events in the order in which the
-        events were passed."""
+        """The full prompt: the base prompt, followed by the sentences of the active events in the order of `all`."""
         text = self._base
         for event in self.all:
             if event.name in self._active:
@@ -116,12 +110,11 @@ class Events:
         return text
 
     def stand(self, prompt: str, *, later: bool = False) -> None:
-        """Set the base prompt and the active events from `prompt`, a full prompt. The sentences of active events end
-        `prompt`, in the order of `events`. The text before them is the base prompt.
+        """Set the base prompt and the active events from a full prompt, which ends with the sentences of active events.
 
-        Call this after a return to an earlier chunk, and to continue an earlier video. The class records which events
-        were started by their times. `later`: whether `prompt` belongs to the current second of the video, so that the
-        record stays valid. Otherwise the active events that have a start time become the new record.
+        Call this after a return to an earlier chunk, and to continue an earlier video. `later` is whether `prompt`
+        belongs to the current second of the video, so that the record of events started by their times stays valid.
+        Otherwise the active events with a start time become the new record.
         """
         with self._lock:
             active, base = set(), prompt
@@ -141,9 +134,9 @@ class Events:
             return self.prompt
 
     def switch(self, name: str, on: bool | None = None) -> str:
-        """Switch an event on or off (None toggles it), and return the full prompt.
+        """Switch an event on or off (None toggles it) by its name or key, and return the full prompt.
 
-        `name` is the event's name or key. Raises InputError for an unknown event.
+        Raises InputError for an unknown event.
         """
         found = next(
             (event.name for event in self.all if isinstance(name, str) and name in (event.name, event.key)), None
@@ -175,11 +168,10 @@ class Events:
 
 
 def check_times(events: Iterable[WorldEvent], chunks: int, seconds: float) -> None:
-    """Check the times of events in a video that no user controls. The video has `chunks` chunks of `seconds` seconds
-    each.
+    """Check the times of events in a video of `chunks` chunks of `seconds` seconds each that no user controls.
 
-    Raises InputError if no event has a start time. Also raises InputError for an event with a start time that is not
-    active at the beginning of any chunk.
+    Raises InputError if no event has a start time, and for an event with one that is not active at any chunk's
+    beginning.
     """
     timed = [event for event in events if event.start is not None]
     if not timed:
@@ -199,10 +191,10 @@ def check_times(events: Iterable[WorldEvent], chunks: int, seconds: float) -> No
 
 
 def prompts_by_second(events: Iterable[WorldEvent], prompt: str) -> list[tuple[float, str]]:
-    """Return the full prompts of a video whose events start and end at their own times.
+    """Return the full prompts of a video whose events start and end at their own times: (time in seconds, full prompt)
+    pairs.
 
-    Each item is a pair (time in seconds, full prompt), and the first is at second 0. `prompt`: the prompt without
-    events.
+    The first pair is at second 0. `prompt` is the prompt without events.
     """
     world = Events(events, prompt)
     times = {time for event in world.all for time in (event.start, event.end) if time is not None}
@@ -216,9 +208,8 @@ def prompts_by_second(events: Iterable[WorldEvent], prompt: str) -> list[tuple[f
 def by_chunk(parts: Sequence[tuple[float, Part]], chunks: int, seconds: float) -> list[tuple[int, Part]]:
     """Return pairs (index, part): for each part the index of the first chunk to which the part applies.
 
-    `parts` are pairs (time in seconds, part), such as prompts, in order of time, the first one at second 0. The video
-    has `chunks` chunks of `seconds` seconds each. A chunk gets the last part that starts before it or with it. A part
-    that no chunk gets is omitted.
+    `parts` are pairs (time in seconds, part), such as prompts, in order of time from second 0 on. A chunk of `seconds`
+    seconds gets the last part that starts before it or with it. A part that no chunk gets is omitted.
     """
     held = [[part for time, part in parts if time <= chunk * seconds][-1] for chunk in range(chunks)]
     return [(chunk, part) for chunk, part in enumerate(held) if not chunk or part is not held[chunk - 1]]

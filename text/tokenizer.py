@@ -1,8 +1,7 @@
 """umt5 tokenizers, which convert a prompt to token ids as in the official pipeline.
 
-A `tokenizer.json`, read by the tokenizers library, gives the official ids. A sentencepiece model is a file
-`spiece.model`, or the tensor `spiece_model` in ComfyUI's umt5 files. The ids of a sentencepiece model differ from the
-official ones only for literals such as `</s>` inside a prompt, and for characters missing from the vocabulary.
+A `tokenizer.json` gives the official ids. A sentencepiece model (a file `spiece.model`, or a tensor in ComfyUI's umt5
+files) differs only for literals such as `</s>` inside a prompt, and for characters missing from the vocabulary.
 """
 
 import logging
@@ -19,7 +18,7 @@ MAX_TOKENS = 512
 EOS = "</s>"
 
 _PANIC = "PanicException"
-"""The class name of the exception that a panic in the tokenizers library's Rust code raises. The class derives from
+"""The class name of the exception for a panic in the tokenizers library's Rust code. The class derives from
 BaseException and cannot be imported."""
 
 _SUFFIXES = (".json", ".model", ".safetensors")
@@ -46,8 +45,10 @@ class Tokenizer:
     vocab_size: int
 
     def encode(self, text: str, warn: Callable[[str], None] = log.warning) -> list[int]:
-        """Clean `text` and return at most 512 token ids; the last one is the end-of-sequence token. `warn` receives a
-        message if the prompt is too long and is truncated."""
+        """Clean `text` and return at most 512 token ids, the last of which is the end-of-sequence token.
+
+        `warn` receives a message if the prompt is too long and is truncated.
+        """
         ids = self.to_ids(clean_prompt(text))
         if len(ids) >= MAX_TOKENS:
             warn(cut_warning(len(ids) + 1, text))
@@ -55,8 +56,8 @@ class Tokenizer:
 
 
 def cut_warning(count: int, text: str) -> str:
-    """Return the warning that `text` is too long and is truncated. `count`: the number of its tokens, including the
-    end-of-sequence token."""
+    """Return the warning that `text` of `count` tokens, including the end-of-sequence token, is too long and is
+    truncated."""
     return (
         f"The prompt has {count} tokens, the text encoder takes {MAX_TOKENS}: the last {count - MAX_TOKENS} are cut "
         f"off. It begins {text[:60]!r}."
@@ -66,11 +67,9 @@ def cut_warning(count: int, text: str) -> str:
 def load_tokenizer(path: str | Path) -> Tokenizer:
     """Return the tokenizer in a file or folder.
 
-    `path` is a `tokenizer.json`, a `spiece.model`, or a safetensors file with a `spiece_model` tensor. It may also be a
-    folder with a tokenizer file, directly or in `tokenizer/` or `google/umt5-xxl/`.
-
-    Raises TextError if no tokenizer is found or the file cannot be read. For a folder without a tokenizer, the message
-    lists the files that were searched for. Raises DependencyError without the tokenizers or sentencepiece library.
+    `path` is a `tokenizer.json`, a `spiece.model`, a safetensors file with a `spiece_model` tensor, or a folder with a
+    tokenizer file, directly or in `tokenizer/` or `google/umt5-xxl/`. Raises TextError if no tokenizer is found or the
+    file cannot be read, DependencyError without the tokenizers or sentencepiece library.
     """
     file = find_tokenizer(path)
     try:

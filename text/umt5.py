@@ -28,11 +28,11 @@ def _float(weight: Tensor) -> Tensor:
 
 
 def bucket_of(relative: Tensor, buckets: int) -> Tensor:
-    """Return the bucket of T5's position bias for each relative position (key minus query) in `relative`: int64 in the
-    same shape. `buckets`: the number of buckets.
+    """Return the bucket of T5's position bias for relative positions (key minus query): int64 in the shape of
+    `relative`.
 
-    Each direction has half of the buckets. Half of the buckets of a direction are for single distances. The other half
-    are for ranges of distances up to 128, which grow logarithmically. Larger distances are in the last bucket.
+    Each direction has half of the `buckets`. Half of these are for single distances, the others for logarithmically
+    growing ranges up to 128. Larger distances are in the last bucket.
     """
     half, exact = buckets // 2, buckets // 4
     distance = relative.abs()
@@ -42,10 +42,10 @@ def bucket_of(relative: Tensor, buckets: int) -> Tensor:
 
 
 def project(prompts: Sequence[Tensor], block: Mapping[str, Tensor], name: str, dtype: torch.dtype) -> list[Tensor]:
-    """Return each prompt's tensor [len, in] multiplied by the weight `name` [out, in] of the block, as [len, out]. The
-    products run in `dtype`.
+    """Return each prompt's tensor [len, in] times the block's weight `name` [out, in] transposed, as [len, out] in
+    `dtype`.
 
-    All prompts share one conversion of the weight to `dtype`, and only one converted weight is in memory.
+    All prompts share one conversion of the weight to `dtype`.
     """
     given = block[f"{name}.weight"]
     weight = given.decode(dtype) if isinstance(given, DecodedParameter) else given.to(dtype)
@@ -53,8 +53,10 @@ def project(prompts: Sequence[Tensor], block: Mapping[str, Tensor], name: str, d
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
-    """Return the self-attention output of one prompt, float32 [len, heads*d]. q, k and v are [len, heads*d], and the
-    position `bias` is [heads, len, len]."""
+    """Return the self-attention output of one prompt, float32 [len, heads*d], for q, k and v [len, heads*d].
+
+    The position `bias` is [heads, len, len].
+    """
     heads = bias.shape[0]
     q, k, v = (t.float().unflatten(-1, (heads, -1)).transpose(0, 1) for t in (q, k, v))
     return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=1.0).transpose(0, 1).flatten(1)
@@ -65,9 +67,9 @@ def encoder_block(
 ) -> list[Tensor]:
     """Return the residual streams, float32 [len, dim] for each prompt, after one block.
 
-    `prompts`: the residual streams before the block. `block`: the block's weights by name. `buckets`: the result of
-    `bucket_of` for each prompt, int64 [len, len]. The prompts are computed separately, so they do not affect each
-    other's numbers. `dtype`: the dtype of the matrix products.
+    `prompts` are the streams before the block, `block` its weights by name, and `buckets` the result of `bucket_of` for
+    each prompt, int64 [len, len]. Each prompt is computed alone, so it does not change the others' numbers. `dtype` is
+    the dtype of the matrix products.
     """
     h = [rms_norm(x, block["norm1.weight"]) for x in prompts]
     qkv = [project(h, block, f"attn.{name}", dtype) for name in "qkv"]

@@ -44,7 +44,7 @@ _GGUF_ROOTS = {"token_embd.": "token_embedding.", "enc.output_norm.": "norm."}
 
 @dataclass(frozen=True)
 class UMT5Config:
-    """The sizes of a umt5 encoder. `buckets`: the number of buckets for relative positions (see `umt5.bucket_of`)."""
+    """The sizes of a umt5 encoder. `buckets` is the number of buckets for relative positions (see `umt5.bucket_of`)."""
 
     vocab_size: int
     dim: int
@@ -56,7 +56,7 @@ class UMT5Config:
 
     @classmethod
     def from_shapes(cls, shapes: Mapping[str, tuple[int, ...]]) -> "UMT5Config":
-        """Return the sizes of an encoder. `shapes`: the shapes of its weights by Wan's key names.
+        """Return the sizes of an encoder from the shapes of its weights by Wan's key names.
 
         Raises KeyError for a missing weight, and ValueError for a shape with another number of dimensions.
         """
@@ -135,8 +135,8 @@ class UMT5Weights:
         return f"{len(self.unread)} of its tensors are not the encoder's and are not read: {some}"
 
     def entries(self, name: str) -> list[TensorEntry]:
-        """Return the tensor entries of the weight `name`. A plain weight has one entry; a quantized weight has values,
-        scales and tables."""
+        """Return the tensor entries of the weight `name`: one, or the values, scales and tables of a quantized
+        weight."""
         return self.quantized[name].entries if name in self.quantized else [self.tensors[name]]
 
     def block(self, index: int) -> list[TensorEntry]:
@@ -144,8 +144,7 @@ class UMT5Weights:
         return [entry for key, entry in self.tensors.items() if key.startswith(f"blocks.{index}.")]
 
     def parameters(self, tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
-        """Return a block's weights by name, without the prefix `blocks.N.`, as `umt5.encoder_block` needs them.
-        `tensors`: the block's tensors on `device`.
+        """Return a block's weights by name without the prefix `blocks.N.`, from the block's tensors on `device`.
 
         Quantized weights become DecodedParameters, which are decoded at each use.
         """
@@ -166,8 +165,8 @@ def open_weights(path: str | Path) -> UMT5Weights:
     """Open a umt5 encoder's file or folder, with key names of Wan, Hugging Face or llama.cpp.
 
     Only headers and the scales of quantized weights are read. Raises CheckpointError for files that `read_tensors`
-    cannot read, and for NaN or infinity in the scales. Raises TextError if the tensors are not a complete umt5 encoder.
-    For an incomplete encoder the message lists all missing keys and wrong shapes.
+    cannot read, and for NaN or infinity in the scales. Raises TextError, with all missing keys and wrong shapes, if the
+    tensors are not a complete umt5 encoder.
     """
     named = read_tensors(path, hint="t5")
     name = Path(path).name
@@ -208,10 +207,9 @@ def huggingface_key(name: str) -> str:
 
 
 def _check_kind(path: str | Path, shapes: Mapping[str, tuple], named: Iterable[str]) -> None:
-    """Raise TextError if the tensors do not belong to a umt5 encoder. `shapes`: their shapes by Wan's key name.
-    `named`: the names in the file, for the message.
+    """Raise TextError if the tensors do not belong to a umt5 encoder.
 
-    A token embedding or a position bias identifies an encoder. Keys with `blocks.` do not, because an expert has them
+    A token embedding or a position bias identifies an encoder; keys with `blocks.` do not, because an expert has them
     too.
     """
     if EMBEDDING in shapes or any("pos_embedding" in key for key in shapes):
