@@ -1,7 +1,4 @@
-"""Functions that write tensors to model files in the quantizer's formats, and read them back.
-
-The toy models, their training and the tests use these functions.
-"""
+"""Functions that write models in the quantizer's formats, for the toy models and tests, and read them back."""
 
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
@@ -30,8 +27,8 @@ def write_expert(
     """Write a model's parameters under their official names into the safetensors file `path`.
 
     `tensors` holds (name, tensor) for every parameter of `config`. Linear weights are quantized to `quant_type` ("nf4",
-    "fp4" or "fp8"; None: not at all). `blocksize`: the number of values that share a scale. Layers with names that
-    match a pattern in `keep`, and all other parameters, are stored in `dtype`.
+    "fp4" or "fp8"; None: not at all) in blocks of `blocksize` values with a common scale. Layers with names that match
+    a pattern in `keep`, and all other parameters, are stored in `dtype`.
     """
     shapes = config.parameter_shapes()
     linear, kind = linear_weights(shapes) if quant_type else (), quant_type or "nf4"
@@ -56,8 +53,10 @@ def write_expert_folder(
     quant_type: str | None = "nf4",
     keep: tuple[str, ...] = (),
 ) -> None:
-    """Write a model's folder in the layout of the package cahlen/lingbot-world-base-cam-nf4: model.safetensors,
-    config.json and, if quantized, quantization_meta.json. The other arguments are those of `write_expert`."""
+    """Write a model's folder: model.safetensors, config.json and, if quantized, quantization_meta.json.
+
+    The arguments are those of `write_expert`.
+    """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     write_expert(folder / "model.safetensors", config, tensors, quant_type=quant_type, keep=keep)

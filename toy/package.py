@@ -22,7 +22,7 @@ EXPERTS = ("high_noise_model_bnb_nf4", "low_noise_model")
 PLACES = (CAUSAL, *EXPERTS, "low_noise_model_bnb_nf4")
 """The folders of models in both toy packages, the trained one and the random one."""
 TOY = "toy"
-"""The name of the lock in the folder of a toy package, as an argument of `taken`, which appends a suffix."""
+"""The name of the lock in a toy package's folder, without its suffix."""
 LARGEST = 2**26
 """The largest size in bytes of a file of a toy package. Every weight file of a real model is larger."""
 
@@ -30,9 +30,9 @@ LARGEST = 2**26
 def write_toy_package(folder: str | Path, seed: int = 0) -> Path:
     """Write a package of random models and return its folder.
 
-    The package has two experts and a causal model (NF4), a text encoder, a tokenizer and a VAE. `example/` has an
-    image, a prompt and a camera path. Together they take about 11 MB. The same `seed` gives the same bytes. Existing
-    files with these names are replaced. Raises InputError if the folder cannot be written or contains other models.
+    The package has two experts and a causal model (NF4), a text encoder, a tokenizer and a VAE; `example/` has an
+    image, a prompt and a camera path. All take about 11 MB. The same `seed` gives the same bytes. Existing files with
+    these names are replaced. Raises InputError if the folder cannot be written or contains other models.
     """
     folder = Path(folder)
     refuse_real(folder)
@@ -47,8 +47,10 @@ def write_toy_package(folder: str | Path, seed: int = 0) -> Path:
 
 
 def refuse_other(folder: Path, own: Iterable[Path]) -> None:
-    """Raise InputError if a model folder (PLACES) in `folder` has a .safetensors file that does not belong to this toy
-    package. Otherwise models of two packages would be mixed. `own`: the relative paths of the toy package's files."""
+    """Raise InputError if a model folder (PLACES) in `folder` has a .safetensors file that is not in `own`.
+
+    `own` are the toy package's files, as relative paths. Otherwise models of two packages would be mixed.
+    """
     found = (file for place in PLACES for file in sorted((folder / place).glob("*.safetensors")))
     other = next((file for file in found if file.relative_to(folder) not in set(own)), None)
     if other is not None:
@@ -56,11 +58,7 @@ def refuse_other(folder: Path, own: Iterable[Path]) -> None:
 
 
 def refuse_real(folder: Path) -> None:
-    """Raise InputError if the toy package would replace a model, text encoder or VAE in `folder` that is larger than
-    LARGEST.
-
-    Such a file has the weights of a real model.
-    """
+    """Raise InputError if the toy package would replace a weight file larger than LARGEST, that is of a real model."""
     models = [file for place in PLACES for file in sorted((folder / place).glob("*.safetensors"))]
     for file in (*models, folder / "models_t5_umt5-xxl-enc-bf16.pth", folder / "Wan2.1_VAE.pth"):
         size = file.stat().st_size if file.is_file() else 0

@@ -16,8 +16,7 @@ VAE_WIDTH = 8
 
 
 def text_config(vocab_size: int) -> UMT5Config:
-    """Return the sizes of the toy package's umt5 encoder for this number of token ids. Its width is the `text_dim` of
-    EXPERT."""
+    """Return the sizes of the toy package's umt5 encoder. Its width is the `text_dim` of EXPERT."""
     return UMT5Config(vocab_size, dim=64, attention_dim=64, ffn_dim=128, num_heads=4, num_layers=2, buckets=32)
 
 
@@ -33,8 +32,11 @@ class Weights:
         return torch.from_numpy(values * np.float32(std * math.sqrt(3)) + np.float32(mean))
 
     def layer(self, name: str, shape: tuple[int, ...], gain: float = 1.0) -> Tensor:
-        """Return a random parameter of this `shape`; its `name` determines its kind. It is a norm's weight near 1, a
-        bias near 0, or a weight that multiplies the variance of its input by `gain` squared."""
+        """Return a random parameter of the kind that `name` and `shape` imply.
+
+        It is a norm's weight near 1, a bias near 0, or a weight that multiplies the variance of its input by `gain`
+        squared.
+        """
         if name.endswith("gamma") or (len(shape) == 1 and name.endswith("weight")):
             return self.uniform(shape, 0.05, mean=1.0)
         if len(shape) == 1:
@@ -43,8 +45,10 @@ class Weights:
 
 
 def expert_tensors(seed: int, config: ModelConfig = EXPERT) -> Iterator[tuple[str, Tensor]]:
-    """Yield (name, tensor) for every parameter of a random expert of this `config`, in float32. The same `seed` gives
-    the same numbers. The model's output has a standard deviation near 1 and depends on prompt, camera and image."""
+    """Yield (name, tensor) for every parameter of a random expert of this `config`, in float32.
+
+    The model's output has a standard deviation near 1 and depends on prompt, camera and image.
+    """
     weights = Weights(seed)
     for name, shape in config.parameter_shapes().items():
         if "modulation" in name:
@@ -54,8 +58,7 @@ def expert_tensors(seed: int, config: ModelConfig = EXPERT) -> Iterator[tuple[st
 
 
 def text_tensors(seed: int, vocab_size: int) -> dict[str, Tensor]:
-    """Return the weights of a random umt5 encoder, bf16, by official name. `vocab_size` is the number of token ids. The
-    same `seed` gives the same numbers."""
+    """Return the weights of a random umt5 encoder for `vocab_size` token ids, bf16, by official name."""
     weights = Weights(seed)
     tensors = {
         name: weights.uniform(shape, 1.0)
@@ -67,8 +70,7 @@ def text_tensors(seed: int, vocab_size: int) -> dict[str, Tensor]:
 
 
 def vae_tensors(seed: int) -> dict[str, Tensor]:
-    """Return the fp32 weights of a random VAE by name. The same `seed` gives the same weights. Decoded frames have
-    medium contrast."""
+    """Return the fp32 weights of a random VAE by name. Decoded frames have medium contrast."""
     weights = Weights(seed)
     return {
         name: weights.layer(name, shape, gain=0.4 if name.startswith("decoder.head") else 1.0)

@@ -1,5 +1,4 @@
-"""The trained toy package, whose model generates views of a maze. One tiny model serves as the causal model and as both
-base experts."""
+"""The trained toy package: one tiny model, as causal model and as both base experts, generates views of a maze."""
 
 import lzma
 import shutil
@@ -14,15 +13,12 @@ from .experts import expert_weights, write_expert_folder
 from .package import CAUSAL, EXAMPLE, EXPERTS, TOY, refuse_other, refuse_real
 
 MAZE = Path(__file__).with_name("maze")
-"""The folder with the trained toy package as it is shipped: models and examples, the large files compressed with xz.
-
-`tools/toy/` creates it. docs/quality.md has measurements of the models.
-"""
+"""The folder with the shipped toy package, made by `tools/toy/`; large files are compressed with xz."""
 PACKED = ".xz"
 """The suffix of the compressed files in MAZE."""
 VAE = "Wan2.1_VAE.pth"
 KEPT = ("time_*", "head.head", "c2ws_*", "text_embedding*", "patch_embedding*")
-"""The names of the layers that stay in bf16 in the 4-bit expert: mainly the embeddings of time, text and camera."""
+"""The layers that stay in bf16 in the 4-bit expert: mainly the embeddings of time, text and camera."""
 
 
 def write_toy_world(folder: str | Path) -> Path:
@@ -32,9 +28,9 @@ def write_toy_world(folder: str | Path) -> Path:
     text encoder, a tokenizer and a VAE. `example/` has a first frame, a prompt and a camera path through a door, and
     four more first frames with their prompts.
 
-    The model was trained at 256x144, on base videos of 33 frames. As a causal model it was trained with chunks of 1, 3
-    and 4 latent frames, a window of 18 and a sink of 6. The package has about 55 MB. Existing files with these names
-    are replaced. Raises InputError if the folder cannot be written or contains other models.
+    The model was trained at 256x144, on base videos of 33 frames and on causal chunks of 1, 3 and 4 latent frames with
+    a window of 18 and a sink of 6. The package has about 55 MB. Existing files with these names are replaced. Raises
+    InputError if the folder cannot be written or contains other models.
     """
     folder = Path(folder)
     refuse_real(folder)
@@ -61,8 +57,8 @@ write_maze = write_toy_world
 
 
 def _write_models(folder: Path, shipped: list[Path]) -> None:
-    """Write the causal model and two experts with the same weights into `folder`. One expert is in 4 bits, because two
-    equal experts are refused. `shipped`: the causal model's files in the folder MAZE."""
+    """Write the causal model and two experts with the same weights: one in 4 bits, because two equal experts are
+    refused."""
     with tempfile.TemporaryDirectory() as name:
         for file in shipped:
             _copy(MAZE / file, Path(name, file))

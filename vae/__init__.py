@@ -1,7 +1,4 @@
-"""Wan 2.1's video VAE. It encodes a start image, and decodes a latent to frames, at once or in parts.
-
-The weights are those of the official `Wan2.1_VAE.pth`.
-"""
+"""Wan 2.1's video VAE, which encodes a start image, and decodes a latent to frames, at once or in parts."""
 
 from __future__ import annotations
 
@@ -43,8 +40,7 @@ def load_vae(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> VAE:
-    """Return the VAE of a `.pth` or `.safetensors` file, or of tensors with the official names. The weights are copied
-    to `device` and converted to `dtype`.
+    """Return the VAE of a `.pth` or `.safetensors` file, or of tensors with the official names, in `dtype` on `device`.
 
     A `.pth` file must be a plain state dict. The VAE's width is read from the weights. Raises CheckpointError for
     weights that are not a Wan 2.1 VAE's, or not finite.

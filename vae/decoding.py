@@ -35,9 +35,9 @@ REACH = 42
 def decode_latent(vae: VAE, latent: Tensor, progress: Progress | None = None) -> Tensor:
     """Return the video uint8 [F, H, W, 3] on the CPU, decoded from a normalised latent [1, 16, f, h, w].
 
-    `progress(done, total)` is called after each latent frame. If tiling is enabled (`vae.enable_tiling()`), overlapping
-    tiles of 256 pixels are decoded one by one, which needs less memory, takes longer and leaves faint seams. If a frame
-    has NaN or infinity, raises OverflowError for a VAE in fp16, and InputError for other dtypes.
+    `progress(done, total)` is called after each latent frame. After `vae.enable_tiling()`, overlapping tiles of 256
+    pixels are decoded one by one, which needs less memory, takes longer and leaves faint seams. If a frame has NaN or
+    infinity, raises OverflowError for a VAE in fp16, and InputError for other dtypes.
     """
     return VideoDecoder(vae, *latent.shape[-2:]).decode(latent, progress, last=True)
 
@@ -65,17 +65,16 @@ class VideoDecoder:
 
     @property
     def device(self) -> torch.device:
-        """The device of the VAE."""
         return self._vae.device
 
     def _on_its_gpu(self) -> AbstractContextManager[object]:
-        """Return a context in which the VAE's GPU is the current CUDA device, because Triton launches kernels only
-        there."""
+        """Return a context in which the VAE's GPU is the current CUDA device, the only one on which Triton launches
+        kernels."""
         return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
 
     def anew(self, height: int, width: int) -> VideoDecoder:
-        """Return a decoder for another video with this latent `height` and `width`. The VAE and the argument `park` are
-        the same."""
+        """Return a decoder for another video with this latent `height` and `width`, the same VAE and the same
+        `park`."""
         return VideoDecoder(self._vae, height, width, park=self._park)
 
     @torch.no_grad()
@@ -85,8 +84,8 @@ class VideoDecoder:
         """Return frames uint8 [F, H, W, 3] on the CPU, decoded from the next normalised latent frames [1, 16, n, h, w].
 
         A latent frame becomes four frames, but a video's first latent frame becomes one. With a stripe, the frames are
-        of the stripe's size. `progress(done, total)` is called after each latent frame of each tile. `last`: whether
-        this is the video's last part, so that the state is freed.
+        of the stripe's size. `progress(done, total)` is called after each latent frame of each tile. `last` frees the
+        state after the video's last part.
 
         With `later` the call does not wait for the GPU: call `check`, and read the frames, only after the GPU has
         finished the work queued so far. Without `later`, this method raises the errors of `check`. After an exception
@@ -127,7 +126,6 @@ class VideoDecoder:
         return video
 
     def _new(self) -> Decoder:
-        """Return a decoder network with an empty state, for a video's first frame."""
         return new_decoder(self._vae, self._stripe, recorded=not self._park)
 
     def check(self) -> None:
@@ -142,7 +140,7 @@ class VideoDecoder:
             raise InputError(NOT_FINITE)
 
     def _park_state(self, corner: Corner, past: State) -> State:
-        """Return the state `past` of the tile at `corner`. If states are parked, the result is a copy in host memory.
+        """Return the state `past` of the tile at `corner`, as a copy in host memory if states are parked.
 
         The copies are queued on the GPU after the decoding.
         """
@@ -172,5 +170,4 @@ def _upload_state(past: State, device: torch.device) -> State:
 
 
 def _to_bytes(frame: Tensor) -> Tensor:
-    """Return a frame [3, H, W], from -1 to 1, as uint8 [H, W, 3]."""
     return frame.float().clamp(-1, 1).add(1).mul(127.5).round().to(torch.uint8).permute(1, 2, 0).contiguous()

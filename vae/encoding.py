@@ -14,8 +14,8 @@ from .tiles import Blender, Tiling
 from .weights import VAE
 
 SETTLED = 30
-"""The number of latent frames after which all further latent frames are equal bit for bit, for an image followed by
-endless grey frames. By then the encoder's convolutions no longer reach back to the image."""
+"""The number of latent frames, for an image followed by endless grey frames, after which all further ones are equal bit
+for bit: the encoder's convolutions no longer reach back to the image."""
 
 
 def encode_first_frame(vae: VAE, frame: Tensor, frames: int, progress: Progress | None = None) -> Tensor:
@@ -40,8 +40,8 @@ def encode_first_frame(vae: VAE, frame: Tensor, frames: int, progress: Progress 
 
 @torch.no_grad()
 def _latents(vae: VAE, frame: Tensor) -> Iterator[Tensor]:
-    """Yield the normalised latent frames, float32 [1, 16, h, w], of the image `frame` [3, H, W] followed by endless
-    frames of zeros."""
+    """Yield the normalised latent frames, float32 [1, 16, h, w], of `frame` [3, H, W] and then endless frames of
+    zeros."""
     frame = frame[None].to(vae.device, vae.dtype).contiguous(memory_format=torch.channels_last)
     encoder = Encoder(vae.weights)
     for image in chain([frame], repeat(torch.zeros_like(frame))):
