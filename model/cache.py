@@ -1,7 +1,4 @@
-"""Caches of tensors that depend only on the camera or the prompt.
-
-Without these caches the model would compute the tensors again in every step.
-"""
+"""Caches of tensors that depend only on the camera or the prompt, so that not every step computes them again."""
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -13,33 +10,26 @@ from torch import Tensor
 Pair = tuple[Tensor, Tensor]
 
 MOST_UNREAD_FILLS = 2
-"""The number of times that a cache may be filled and emptied without a read. After that, the cache is disabled."""
+"""The number of times that a cache may be filled and emptied without a read before it is disabled."""
 
 
 class BlockCache:
-    """A cache of two tensors for each transformer block, all computed from one source tensor.
-
-    When the source changes, the tensors of the new source replace the cached ones. If two sources alternate, cached
-    tensors are replaced before they are read. After MOST_UNREAD_FILLS such cases the cache is disabled: it stays empty.
-    """
+    """A cache of two tensors for each transformer block, computed from one source tensor, such as the camera. A new
+    source replaces them. The cache is disabled after MOST_UNREAD_FILLS replacements of tensors that were not read."""
 
     _source: Tensor | None
-    """A copy of the source tensor; None without a source. `attach` compares the values of the next source with this
-    copy."""
+    """A copy of the source tensor, with which `attach` compares the next source; None without a source."""
     _original: tuple[Callable[[], Tensor | None], int | None]
-    """A weak reference to the original source tensor, and its version counter at the time the cache was filled."""
+    """A weak reference to the original source tensor, and its version counter when the cache was filled."""
     _blocks: dict[int, Pair]
     _spare: dict[int, Pair]
-    """The tensors that a `steady` cache held before it was emptied, by block. The next tensors overwrite them."""
+    """The tensors of a `steady` cache before it was emptied, by block. The next tensors overwrite them."""
     _nbytes: int
     _was_read: bool
 
     def __init__(self, steady: bool = False) -> None:
-        """Create an empty cache.
-
-        If `steady`, the tensors keep their memory addresses when the source changes, as CUDA graphs require. New
-        tensors are then copied over the old ones of the same shape, dtype and device.
-        """
+        """Create an empty cache. If `steady`, the tensors keep their addresses when the source changes, as CUDA graphs
+        require: new tensors are copied over old ones of the same shape, dtype and device."""
         self._unread_fills, self._steady = 0, steady
         self._blocks, self._spare = {}, {}
         self._forget()
@@ -54,25 +44,22 @@ class BlockCache:
 
     @property
     def kept(self) -> Mapping[int, Pair]:
-        """A copy of the dictionary of cached tensors, by block index."""
+        """The cached tensors by block index, as a new dictionary."""
         return dict(self._blocks)
 
     @property
     def given_up(self) -> bool:
-        """True once the cache is disabled, so that it stays empty."""
+        """Whether the cache is disabled, so that it stays empty."""
         return self._unread_fills >= MOST_UNREAD_FILLS
 
     @property
     def nbytes(self) -> int:
-        """The size in bytes of the blocks' cached tensors."""
+        """The size in bytes of the cached tensors."""
         return self._nbytes
 
     def attach(self, source: Tensor) -> bool:
-        """Make `source` the cache's source, and empty the cache if the source's values have changed.
-
-        Return False if the cache is disabled and must not be used, else True. If `source` is the same tensor as before
-        and was not written to, its values are not compared, because a comparison would wait for the GPU.
-        """
+        """Set the source, and empty the cache if the source's values have changed. Return False if the cache is
+        disabled. The values of the same, unwritten tensor are not compared, because that would wait for the GPU."""
         original, version = self._original
         is_original = original() is source and version is not None and version == _version(source)
         if self._source is not None and (is_original or same(self._source, source)):
@@ -85,16 +72,13 @@ class BlockCache:
         return True
 
     def clear(self) -> int:
-        """Free all memory, including spare tensors. Return the size in bytes of the cached tensors that were freed."""
+        """Free all memory, including spare tensors. Return the bytes of the cached tensors that were freed."""
         freed = self.clear_source()
         self._spare = {}
         return freed
 
     def clear_source(self) -> int:
-        """Remove the source and its cached tensors, and return the size in bytes of these tensors.
-
-        A `steady` cache keeps their memory for the next tensors.
-        """
+        """Remove the source and its cached tensors, and return their bytes. A `steady` cache keeps the memory."""
         freed = self._nbytes
         if freed and not self._was_read:
             self._unread_fills += 1
@@ -102,10 +86,7 @@ class BlockCache:
         return freed
 
     def give_up(self) -> bool:
-        """Disable the cache: free all memory, and stay empty from now on.
-
-        Return whether the cache was in use, that is, whether a camera or a prompt had been set as the source.
-        """
+        """Disable the cache and free its memory. Return whether it was in use, that is, whether it had a source."""
         changed = self._source is not None
         self._forget()
         self._spare = {}
@@ -119,18 +100,12 @@ class BlockCache:
         return cached
 
     def mark_read(self) -> None:
-        """Record that a replayed CUDA graph has read the cached tensors, because a replay does not call `get`.
-
-        Otherwise the cache would count the tensors as unread, and would be disabled.
-        """
+        """Count the cached tensors as read. A replay of a CUDA graph reads them without `get`."""
         self._was_read = True
 
     def take(self, blocks: Mapping[int, Pair]) -> None:
-        """Add the two tensors of each block in `blocks` (by block index) that is not cached yet.
-
-        Call this method after the replay of a CUDA graph, with the tensors that the replay has computed. The tensors
-        stay in the graph's memory, and are not copied.
-        """
+        """Add the tensors, by block index, that the replay of a CUDA graph has computed for blocks that are not cached
+        yet. They stay in the graph's memory."""
         for block in blocks.keys() - self._blocks.keys():
             self._spare.pop(block, None)
             self._blocks[block] = blocks[block]
@@ -138,10 +113,7 @@ class BlockCache:
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """Restore the cache's entries when the context ends, so that the caller may change them inside the context.
-
-        Values that are overwritten inside existing tensors are not restored.
-        """
+        """Restore the cache's entries at the end of the context, but not values overwritten inside existing tensors."""
         fields = {name: dict(value) if isinstance(value, dict) else value for name, value in vars(self).items()}
         try:
             yield
@@ -149,11 +121,7 @@ class BlockCache:
             vars(self).update(fields)
 
     def put(self, block: int, pair: Pair) -> None:
-        """Cache the two tensors of a block.
-
-        If the block has spare tensors of the same shapes, dtypes and devices, the new tensors are copied into the spare
-        ones. Otherwise the new tensors themselves are cached.
-        """
+        """Cache the two tensors of a block, or copy them into its spare tensors if these are alike."""
         spare = self._spare.pop(block, None)
         if spare is not None and all(map(_alike, spare, pair)):
             pair = spare[0].copy_(pair[0]), spare[1].copy_(pair[1])
@@ -168,14 +136,10 @@ class BlockCache:
 
 
 class PromptCache(BlockCache):
-    """A cache of the keys and values [B, tokens, dim] of the prompt, which every block computes for its
-    cross-attention."""
+    """A cache of each block's keys and values [B, tokens, dim] of the prompt for cross-attention."""
 
     embedded: Tensor | None
-    """The embedded prompt [B, tokens, dim] of the current step.
-
-    Blocks use the cached keys and values only if this very tensor object is passed as the prompt.
-    """
+    """The current step's embedded prompt [B, tokens, dim]. The cache is valid only for this very tensor object."""
     lengths: Tensor | None
     """The number of tokens of each prompt without padding, int32 [B]."""
 
@@ -185,14 +149,12 @@ class PromptCache(BlockCache):
 
 
 class CameraCache(BlockCache):
-    """A cache of the scale and shift, [B, tokens, dim] each, that every block computes from the camera.
+    """A cache of the scale and shift, [B, tokens, dim] each, that every block computes from the camera, and of the
+    `prompt`'s keys and values.
 
-    `prompt` is the PromptCache of the same expert. Cached tensors do not depend on timestep or latent. Tensors that
-    would exceed `limit_bytes` are not cached, and are recomputed in every step. For 81 frames of 832x480 pixels an
-    expert's tensors take 27.9 GB (`memory.camera_cache_bytes`).
-
-    Each of the base model's two experts needs a cache of its own, passed to the model as `options["camera_cache"]`. The
-    model fills the cache in the first step.
+    Tensors that would exceed `limit_bytes` are recomputed in every step. For 81 frames of 832x480 pixels an expert's
+    tensors take 27.9 GB (`memory.camera_cache_bytes`). Each of the base model's two experts needs a cache of its own,
+    passed to the model as `options["camera_cache"]`.
     """
 
     tokens: Tensor | None
@@ -204,24 +166,21 @@ class CameraCache(BlockCache):
 
     @property
     def nbytes(self) -> int:
-        """The size in bytes of the blocks' cached tensors, including the prompt's keys and values."""
+        """The size in bytes of the cached tensors, including the prompt's keys and values."""
         return super().nbytes + self.prompt.nbytes
 
     def clear(self) -> int:
-        """Free all memory, including the prompt's. Return the size in bytes of the cached tensors that were freed."""
+        """Free all memory, including the prompt's. Return the bytes of the cached tensors that were freed."""
         return super().clear() + self.prompt.clear()
 
     def give_up(self) -> bool:
-        """Disable this cache and the prompt's: free all memory, and stay empty from now on.
-
-        Return whether this cache was in use, that is, whether a camera had been set as the source.
-        """
+        """Disable this cache and the prompt's, and free their memory. Return whether this cache had a camera."""
         self.prompt.give_up()
         return super().give_up()
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """Restore the entries of this cache and of the prompt's when the context ends (see `BlockCache.restored`)."""
+        """Restore the entries of this cache and of the prompt's at the end of the context."""
         with self.prompt.restored(), super().restored():
             yield
 
@@ -230,10 +189,8 @@ class CameraCache(BlockCache):
         self.prompt.mark_read()
 
     def has_room(self, nbytes: int) -> bool:
-        """Return whether `nbytes` more bytes stay within `limit_bytes`.
-
-        The result is False for a cache that was emptied during a step, until the next step begins.
-        """
+        """Return whether `nbytes` more bytes stay within `limit_bytes`; False after `clear`, until the next step
+        begins."""
         if self._source is None:
             return False
         return self.limit_bytes is None or self.nbytes + nbytes <= self.limit_bytes

@@ -24,11 +24,10 @@ _CONTROL = "patch_embedding_wancamctrl.weight"
 class ModelConfig:
     """The sizes of one LingBot-World transformer.
 
-    `control` is the number of values per pixel that the camera layers take: 6 for a camera, 7 with actions, or None
-    without camera layers.
-
-    `causal` is True for LingBot-World Fast and 2.0, which predict a video chunk by chunk. It is False for the base
-    model's two experts, one for high and one for low noise. It does not change the shapes of weights.
+    control: the number of values per pixel that the camera layers take, 6 for a camera, 7 with actions, None without
+    camera layers.
+    causal: True for LingBot-World Fast and 2.0, which predict a video chunk by chunk, False for the base model's two
+    experts (high and low noise). The shapes of weights are the same.
     """
 
     dim: int
@@ -52,11 +51,11 @@ class ModelConfig:
         num_heads: int | None = None,
         causal: bool = False,
     ) -> "ModelConfig":
-        """Return the sizes of a model, read from the logical (de-quantized) shapes of its weights by official name.
+        """Return the sizes of a model from the logical (dequantized) shapes of its weights by official name. Raises
+        CheckpointError for other shapes than a LingBot-World transformer's.
 
-        The shapes show neither the number of heads nor whether the model is `causal`. If `num_heads` is None, a head
-        size of 128 is assumed. `text_len` is the number of tokens of a padded prompt. Raises CheckpointError if the
-        shapes are not those of a LingBot-World transformer.
+        num_heads: None assumes a head size of 128, because the shapes do not show the number of heads.
+        text_len: the number of tokens of a padded prompt.
         """
         missing = [name for name in _NAMES.values() if name not in shapes]
         if missing:
@@ -84,23 +83,17 @@ class ModelConfig:
         return self.dim // self.num_heads
 
     def shared_by(self, processes: int) -> "ModelConfig":
-        """Return the config of one process, if the attention heads are divided equally among several processes.
-
-        `dim` and `num_heads` are divided by `processes`. All other sizes are unchanged.
-        """
+        """Return a copy with `dim` and `num_heads` divided by `processes`, which share the attention heads."""
         return replace(self, dim=self.dim // processes, num_heads=self.num_heads // processes)
 
     @property
     def control_channels(self) -> int:
-        """The number of channels of the camera tensor: `control` values for each of the 8x8 pixels that one latent
-        pixel covers.
-
-        It is 384 for a camera model, 448 for an action model, and 0 without camera layers.
-        """
+        """The channels of the camera tensor, `control` values for each of the 8x8 pixels that a latent pixel covers:
+        384 for a camera model, 448 for an action model, 0 without camera layers."""
         return (self.control or 0) * CELL * CELL
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the logical (de-quantized) shape of each of the model's parameters, by official name."""
+        """Return the logical (dequantized) shape of each of the model's parameters, by official name."""
         dim = self.dim
         shapes: dict[str, tuple[int, ...]] = {
             "patch_embedding.weight": (dim, self.in_dim, *PATCH),

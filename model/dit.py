@@ -1,7 +1,7 @@
 """The LingBot-World transformer, which predicts a velocity from latent, timestep, prompt and camera.
 
-Parameter names and computations are the same as in the official implementation. With a bf16 compute dtype the residual
-stream, norms, modulation, time embedding and head are in fp32, as under the official autocast.
+Parameter names and computations are the official ones. With a bf16 compute dtype the residual stream, norms,
+modulation, time embedding and head are in fp32, as under the official autocast.
 """
 
 import logging
@@ -32,19 +32,20 @@ EMBEDDING_TOKENS = 8192
 """The largest number of tokens that the camera's embedding and the head process at once, to save memory."""
 
 MOST_TIMES = 128
-"""The maximum number of timesteps with a cached embedding."""
+"""The largest number of timesteps with a cached embedding."""
 
 
 class LingBotWorldModel(nn.Module):
-    """A LingBot-World transformer: one of the base model's two experts (high or low noise), or a causal model.
+    """A LingBot-World transformer: one of the base model's two experts (high or low noise), or a causal model. A host
+    such as ComfyUI may override methods in a derived class.
 
-    A host application, such as ComfyUI, may derive a class that overrides some methods. `operations` is a namespace of
-    the layer classes (see layers/operations.py). `attention` is the self-attention, a function of (q, k, v, heads,
-    options). `cross_attention` is the function for attention to the prompt, by default the same function. `dtype` is
-    the dtype of the parameters, matrix products and attention.
+    operations: a namespace of the layer classes (see layers/operations.py).
+    attention: the self-attention, a function of (q, k, v, heads, options).
+    cross_attention: the attention to the prompt; None means `attention`.
+    dtype: the dtype of parameters, matrix products and attention.
 
-    By default, a forward that runs out of memory is repeated without the camera cache. Set the attribute `in_step` to
-    True to prevent this, if several processes run the same forward and wait for each other.
+    A forward that runs out of memory is repeated without the camera cache. Set the attribute `in_step` to prevent this
+    if several processes run the same forward and wait for each other.
     """
 
     attention_8bit: Attention = staticmethod(attend_8bit)
@@ -85,14 +86,11 @@ class LingBotWorldModel(nn.Module):
     attention_mode: AttentionMode = "auto"
 
     def set_arithmetic(self, arithmetic: Arithmetic, *, own_format: bool = False) -> None:
-        """Set the number format in which the blocks' linear layers multiply matrices (see ops/linear_8bit.py).
+        """Set the number format of matrix products in the blocks' linear layers (see ops/linear_8bit.py), except those
+        for the prompt's keys and values, because a prompt has few tokens.
 
-        "auto" means "bf16", the compute dtype. "8bit" means the 8-bit dtype that suits the weights' device. With
-        `own_format`, weights in NVFP4 and MXFP8 are multiplied in their own format instead, if the GPU has instructions
-        for it.
-
-        Layers outside the blocks do not change. The layers for the prompt's keys and values do not change either,
-        because a prompt has few tokens.
+        "auto" means the compute dtype, "8bit" the 8-bit dtype that suits the weights' device. With `own_format`, NVFP4
+        and MXFP8 weights are multiplied in their own format, if the GPU has instructions for it.
         """
         arithmetic = suited_arithmetic(arithmetic, self.head.modulation.device)
         for name, layer in self.blocks.named_modules():
@@ -101,11 +99,8 @@ class LingBotWorldModel(nn.Module):
                 layer.own_format = own_format  # type: ignore[assignment]
 
     def set_attention(self, mode: AttentionMode) -> None:
-        """Set the mode of self-attention: "exact", "8bit" (see attention/choose_8bit.py), or "auto", which means
-        "exact".
-
-        Cross-attention to the prompt stays exact, because a prompt has few tokens.
-        """
+        """Set self-attention to "exact" ("auto" means the same) or "8bit" (see attention/choose_8bit.py).
+        Cross-attention stays exact, because a prompt has few tokens."""
         self.attention_mode = mode
         for layer in self.blocks.modules():
             if isinstance(layer, SelfAttention):
@@ -121,21 +116,16 @@ class LingBotWorldModel(nn.Module):
         camera: Tensor | None = None,
         options: ForwardOptions = NO_OPTIONS,
     ) -> Tensor:
-        """Return the velocity [B, 16, F, H, W] in fp32.
+        """Return the velocity [B, 16, F, H, W] in fp32. The arguments are not overwritten.
 
         x: noisy latent, mask and image latent, concatenated to [B, 36, F, H, W].
         timestep: [B] or [1], 0 to 1000.
         context: prompts [B or 1, L, text_dim]. Prompts shorter than text_len are padded with zeros.
-        camera: [B or 1, 384, F, H, W], or 448 channels for an action model. A single camera is used for all batch
-        elements.
-        options: caches and other settings, see ForwardOptions.
+        camera: [B or 1, 384, F, H, W], or 448 channels for an action model.
+        options: caches and other settings, see ForwardOptions. Under torch.compile the camera cache is ignored.
 
-        The arguments are not overwritten. Under torch.compile the camera cache is ignored.
-
-        If memory runs out, the forward disables the camera cache and runs again. It raises the error instead if
-        the camera cache is missing or empty, if several processes compute the forward, or if the KV cache is not
-        `repeatable`.
-
+        If memory runs out, the forward disables the camera cache and runs again. The error is raised if the camera
+        cache is missing or empty, if several processes compute the forward, or if the KV cache is not `repeatable`.
         Raises InputError and CameraError for wrong shapes.
         """
         self._check(x, timestep, context, camera)
@@ -154,10 +144,7 @@ class LingBotWorldModel(nn.Module):
         return self._velocity(x, timestep, context, camera, options)
 
     def out_of_memory(self, error: Exception) -> bool:
-        """Return whether an exception of a forward means that the device is out of memory.
-
-        A host such as ComfyUI may override this method.
-        """
+        """Return whether a forward's exception means that memory ran out. A host such as ComfyUI may override this."""
         return isinstance(error, torch.OutOfMemoryError)
 
     def _velocity(
@@ -188,10 +175,7 @@ class LingBotWorldModel(nn.Module):
         )
 
     def _cells(self, given: ForwardInputs, options: ForwardOptions) -> Tensor:
-        """Return the velocity [B, tokens, 4*16] of this process's tokens. A token is 2x2 latent pixels.
-
-        A CUDA graph may record this part of a forward.
-        """
+        """Return the velocity [B, tokens, 4*16] of this process's tokens of 2x2 latent pixels; may be a CUDA graph."""
         e, e0 = given.times
         x = options.get("token_share", WHOLE_VIDEO).cut(self.embed_patches(given.x))
         rows: list[Residual] = []
@@ -205,12 +189,8 @@ class LingBotWorldModel(nn.Module):
         return self.head(x, e)
 
     def _defers_all(self, x: Tensor, options: ForwardOptions) -> bool:
-        """Return whether blocks may defer the residual additions of all batch elements, and fuse each with the next
-        norm.
-
-        A deferred addition takes memory. The result is True only if q, k and v are converted to 8 bits one after the
-        other, which saves more memory than the additions take.
-        """
+        """Return whether blocks may defer residual additions and fuse each with the next norm. That takes memory, which
+        is saved elsewhere only if q, k and v are converted to 8 bits one after the other."""
         return all(cast(Block, block).self_attn.in_operands(x.device, options) for block in self.blocks)
 
     def _times(self, timestep: Tensor, options: ForwardOptions) -> Times:
@@ -226,11 +206,8 @@ class LingBotWorldModel(nn.Module):
         return kept[key]
 
     def _embed_prompts(self, prompts: Tensor, rows: int, cache: CameraCache | None) -> tuple[Tensor, Tensor | None]:
-        """Return the embedded prompts [rows, tokens, dim] and the result of `_lengths`, from the cache if possible.
-
-        `rows` is the number of batch elements. On a CPU, one token stands for all padding tokens, as `attend_to_padded`
-        expects, so short prompts are faster.
-        """
+        """Return the embedded prompts [rows, tokens, dim] and their lengths, from the cache if possible. `rows` is the
+        batch size. On a CPU one token stands for all padding, as `attend_to_padded` expects."""
         short = prompts.device.type == "cpu" and self._attentions[1] is sdpa
         tokens = min(prompts.shape[1] + 1, self.config.text_len) if short else None
         if cache is None or not cache.prompt.attach(prompts):
@@ -241,11 +218,8 @@ class LingBotWorldModel(nn.Module):
         return cache.prompt.embedded, cache.prompt.lengths
 
     def _lengths(self, prompts: Tensor, rows: int) -> Tensor | None:
-        """Return the number of tokens of each prompt without padding, int32 [rows]; None if attention does not skip
-        padding.
-
-        Zeros at a prompt's end, which a host such as ComfyUI may have added, count as padding.
-        """
+        """Return the number of tokens of each prompt without padding (zeros at the end), int32 [rows]; None if
+        attention does not skip padding."""
         config = self.config
         if not attends_by_ours(prompts.new_empty(0, config.dim, dtype=self.compute_dtype), config.num_heads):
             return None
@@ -253,18 +227,13 @@ class LingBotWorldModel(nn.Module):
         return (numbers * (prompts != 0).any(-1)).amax(1).expand(rows).contiguous()
 
     def rope_scale(self, options: ForwardOptions) -> RopeScale:  # noqa: ARG002
-        """Return the factors and offsets that are applied to the tokens' positions before RoPE.
-
-        By default they change nothing, so the positions are the same as in training. A host such as ComfyUI may
-        override this method.
-        """
+        """Return the factors and offsets of token positions for RoPE, by default those of training. A host such as
+        ComfyUI may override this."""
         return AS_TRAINED
 
     def blocks_alone(self, options: ForwardOptions) -> bool:  # noqa: ARG002
-        """Return whether no code besides this model reads or changes the residual stream between blocks.
-
-        A host such as ComfyUI, which may patch the residual stream, may override this method.
-        """
+        """Return whether no other code reads or changes the residual stream between blocks. A host that patches it,
+        such as ComfyUI, overrides this."""
         return True
 
     def run_block(
@@ -278,36 +247,28 @@ class LingBotWorldModel(nn.Module):
         rope: Rope,
         options: ForwardOptions,
     ) -> Tensor:
-        """Run the block with this `index`, and return the residual stream [B, tokens, dim] after the block.
-
-        `x` is the residual stream before the block, and may be overwritten. The other arguments are passed to
-        `Block.forward`.
-
-        A host such as ComfyUI may override this method. An override that needs `x` unchanged must call the block
-        without `inplace`.
-        """
+        """Run the block and return the residual stream [B, tokens, dim] after it. `x`, the stream before it, may be
+        overwritten; the other arguments are those of `Block.forward`. A host such as ComfyUI may override this method,
+        and must call the block without `inplace` if it needs `x` unchanged."""
         return block(x, e0, context, camera, rope, options, inplace=True)
 
     def embed_time(self, timestep: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the time embedding e [B, dim] and the blocks' modulation e0 [B, 6, dim] for `timestep` [B], both in
-        fp32."""
+        """Return the time embedding [B, dim] and the blocks' modulation [B, 6, dim] for `timestep` [B]."""
         e = sinusoid(timestep, self.config.freq_dim).to(residual_dtype(self.compute_dtype))
         e = self.time_embedding(e)
         return e, self.time_projection(e).unflatten(1, (6, -1))
 
     def embed_text(self, context: Tensor, tokens: int | None = None) -> Tensor:
-        """Return the embedded prompts [B, tokens, dim] of `context` [B, L, text_dim].
-
-        Prompts shorter than `tokens` (by default text_len) are padded with zeros first.
-        """
+        """Return the embedded prompts [B, tokens, dim] of `context` [B, L, text_dim], zero-padded to `tokens` (None:
+        text_len)."""
         missing = max(0, (tokens or self.config.text_len) - context.shape[1])
         return self.text_embedding(F.pad(context.to(self.compute_dtype), (0, 0, 0, missing)))
 
     def embed_camera(self, camera: Tensor, cache: CameraCache | None = None, share: WholeVideo = WHOLE_VIDEO) -> Camera:
-        """Return the Camera with the embedded tokens [1 or B, tokens, dim] of `camera` [B, 384 or 448, F, H, W].
+        """Return the embedded tokens [1 or B, tokens, dim] of `camera` [B, 384 or 448, F, H, W], from `cache` if the
+        camera is the last call's. `share` selects this process's tokens.
 
-        If all batch elements have the same camera, the result has one batch element. If the camera is the same as in
-        the last call, the tokens are read from `cache`. `share` selects the tokens that this process computes.
+        If all batch elements have the same camera, the result has one batch element.
         """
         if len(camera) > 1 and torch.equal(camera, camera[:1].expand_as(camera)):
             camera = camera[:1]
@@ -353,10 +314,8 @@ class LingBotWorldModel(nn.Module):
 
 
 class Head(nn.Module):
-    """The last layer: norm, modulation and projection of each token to its 2x2 latent pixels.
-
-    It computes in the residual stream's dtype.
-    """
+    """The last layer, in the residual stream's dtype: norm, modulation and projection of tokens to 2x2 latent
+    pixels."""
 
     def __init__(self, config: ModelConfig, operations: Operations, **factory: Any) -> None:
         super().__init__()
@@ -365,10 +324,8 @@ class Head(nn.Module):
         self.modulation = nn.Parameter(torch.empty(1, 2, config.dim, **factory))
 
     def forward(self, x: Tensor, e: Tensor) -> Tensor:
-        """Return the velocity [B, tokens, 4*16] of each token's 2x2 latent pixels.
-
-        x is the residual stream [B, tokens, dim], and e is the time embedding [B, dim].
-        """
+        """Return the velocity [B, tokens, 4*16] of each token's 2x2 latent pixels from the residual stream x [B,
+        tokens, dim] and the time embedding e [B, dim]."""
         modulation = self.modulation.to(device=x.device, dtype=x.dtype) + e.unsqueeze(1)
         with prepared(self.head, x) as project:
             return torch.stack(
@@ -393,11 +350,8 @@ def sinusoid(timestep: Tensor, width: int) -> Tensor:
 
 
 def check_camera(camera: Tensor, x: Tensor, config: ModelConfig) -> None:
-    """Raise CameraError if the model cannot use a camera for the latent x [B, C, F, H, W].
-
-    A valid camera is [1 or B, channels, F, H, W], with `config.control_channels` channels and the F, H and W of x. A
-    model without camera layers cannot use any camera.
-    """
+    """Raise CameraError unless the camera is [1 or B, `config.control_channels`, F, H, W] for the latent x [B, C, F, H,
+    W], and the model has camera layers."""
     given = f"the camera is {list(camera.shape)}"
     if config.control is None:
         raise CameraError(f"{given}, but this checkpoint has no camera layers: load one that has, or drop the camera")

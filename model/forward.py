@@ -26,8 +26,7 @@ Rope = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Camera:
-    """The camera's embedded `tokens` [1 or B, tokens, dim], and a `cache` for the scale and shift that blocks compute
-    from them."""
+    """The camera's embedded `tokens` [1 or B, tokens, dim], and a `cache` for the blocks' scales and shifts."""
 
     tokens: Tensor
     cache: CameraCache | None = None
@@ -36,10 +35,10 @@ class Camera:
 class ForwardInputs(NamedTuple):
     """The tensors that a forward's kernels read, besides weights and caches.
 
-    `x` is the latent [B, 36, F, H, W] of this process's frames. `times` are the time embedding [B, dim] and the blocks'
-    modulation [B, 6, dim]. `context` is the embedded prompts [B, tokens, dim]. `camera` is the embedded camera, or None
-    without a camera. `rope` is the cosines and sines of the tokens' angles, [tokens, head_dim / 2] each. `lengths`
-    (int32 [B]) are the prompts' lengths without padding, or None if attention does not skip padding.
+    x: the latent [B, 36, F, H, W] of this process's frames.
+    context: the embedded prompts [B, tokens, dim].
+    camera: the embedded camera, None without a camera.
+    lengths: the prompts' lengths without padding, int32 [B]; None if attention does not skip padding.
     """
 
     x: Tensor
@@ -51,7 +50,6 @@ class ForwardInputs(NamedTuple):
 
     @property
     def tensors(self) -> list[Tensor]:
-        """All input tensors, always in the same order."""
         others = [] if self.camera is None else [self.camera.tokens]
         if self.lengths is not None:
             others.append(self.lengths)
@@ -59,7 +57,6 @@ class ForwardInputs(NamedTuple):
 
     @property
     def shapes(self) -> tuple[torch.Size, ...]:
-        """The shape of each tensor in `tensors`."""
         return tuple(tensor.shape for tensor in self.tensors)
 
     def clone(self) -> ForwardInputs:
@@ -80,46 +77,29 @@ class ForwardRecorder(Protocol):
 
 
 class ForwardOptions(TypedDict, total=False):
-    """The options that a forward passes to its blocks and to the attention function.
-
-    All are optional. A host such as ComfyUI may add more.
-    """
+    """The options that a forward passes to its blocks and its attention. A host such as ComfyUI may add more."""
 
     camera_cache: CameraCache | None
     """The cache of the camera's scales and shifts, and of the prompt's keys and values, which all steps share."""
     kv_cache: KeyValueCache
-    """The cache of the keys and values of a causal model's earlier frames.
-
-    If it is set, the latent x contains only the current chunk.
-    """
+    """The keys and values of a causal model's earlier frames. The latent x is then the current chunk only."""
     sequence_parallel: SequenceParallel
     """The group of processes that compute the forward together."""
     token_share: TokenShare
-    """This process's share of the video's tokens, if several processes compute the forward. The model sets this
-    option."""
+    """This process's share of the video's tokens, set by the model if several processes compute the forward."""
     residuals: Sequence[Residual]
-    """The residual stream of each batch element, set by the model.
-
-    With this option, a block can defer an addition to the next block's norm. The option is missing if other code, such
-    as a patch of ComfyUI, reads the residual stream between blocks.
-    """
+    """The residual stream of each batch element, set by the model, with which a block can defer an addition to the next
+    block's norm. Missing if other code, such as a patch of ComfyUI, reads the stream between blocks."""
     prompt_lengths: Tensor | None
-    """The number of tokens of each prompt without padding, int32 [B]. The model sets it if attention skips padding."""
+    """The number of tokens of each prompt without padding, int32 [B], set by the model if attention skips padding."""
     graphs: ForwardRecorder
     """The recorder that records and replays a causal model's forwards."""
     timestep: int
-    """The current timestep of a causal model. With the batch size and `weights` it is the key of an entry in
-    `times`."""
+    """A causal model's current timestep. With batch size and `weights` it is the key of an entry in `times`."""
     times: dict[Hashable, Times]
-    """The cached time embeddings of a causal model, which has few timesteps.
-
-    Without the cache, each time embedding would take as long as two blocks.
-    """
+    """The cached time embeddings of a causal model's few timesteps. Computing one takes as long as two blocks."""
     weights: Hashable
-    """An identifier of the current weights and their memory addresses, set by a host such as ComfyUI.
-
-    A new identifier means that the host has moved or patched weights.
-    """
+    """An identifier of the current weights, which a host such as ComfyUI changes when it moves or patches weights."""
 
 
 NO_OPTIONS = cast(ForwardOptions, MappingProxyType({}))

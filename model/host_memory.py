@@ -1,7 +1,4 @@
-"""Functions for host memory, and for copies from host memory to a GPU.
-
-Pinned memory lets a copy run while the GPU computes.
-"""
+"""Functions for host memory, and for copies from it to a GPU. From pinned memory a copy runs while the GPU computes."""
 
 import ctypes
 import threading
@@ -17,37 +14,27 @@ from ..errors import InputError
 
 
 def give_back_memory() -> None:
-    """Return free memory, which glibc's allocator still holds, to the operating system (`malloc_trim`).
-
-    Such memory builds up when several threads allocate tensors of many sizes. Without glibc, nothing happens.
-    """
+    """Return free memory that glibc's allocator still holds to the operating system (`malloc_trim`). It builds up when
+    several threads allocate tensors of many sizes. Without glibc, nothing happens."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 def upload(tensor: Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
-    """Return `tensor` on the device, in `dtype` if that is not None.
-
-    To a CUDA device the copy is non-blocking. To other devices it blocks, because some of them, such as MPS, would
-    otherwise read the host memory after it has been overwritten.
-    """
+    """Return `tensor` on the device, in `dtype` if not None. The copy is non-blocking only for CUDA, because other
+    devices, such as MPS, could read the host memory after it is overwritten."""
     return tensor.to(device, dtype, non_blocking=device.type == "cuda")
 
 
 def pinned(tensor: Tensor, device: torch.device) -> Tensor:
-    """Return a copy of `tensor` in pinned memory, for a later `upload` to a CUDA device.
-
-    If the device is not a CUDA device, or the tensor is not in host memory, the tensor itself is returned. A copy from
-    memory that is not pinned would block Python until the GPU has finished all queued work.
-    """
+    """Return a copy of `tensor` in pinned memory, for a later `upload`, because other copies block Python until the GPU
+    is idle. Without CUDA, or for a tensor outside of host memory, return the tensor itself."""
     return tensor.contiguous().pin_memory() if device.type == "cuda" and tensor.device.type == "cpu" else tensor
 
 
 def queued_on(*devices: torch.device) -> Callable[[], None]:
-    """Return a function that waits for all work that is queued on the `devices` at the time of this call.
-
-    Only the current stream of each device counts. Devices other than CUDA devices are ignored.
-    """
+    """Return a function that waits for the work now queued on the current streams of the CUDA devices among
+    `devices`."""
     queues = [torch.cuda.current_stream(device) for device in dict.fromkeys(devices) if device.type == "cuda"]
     events = [queue.record_event() for queue in queues]
 
@@ -59,11 +46,10 @@ def queued_on(*devices: torch.device) -> Callable[[], None]:
 
 
 def pin(owner: object, tensors: list[Tensor], device: torch.device) -> None:
-    """Pin the memory of `tensors` for copies to a CUDA device, and set all tensors to zero.
+    """Pin the memory of `tensors` until `owner` is garbage-collected, and set the tensors to zero. Raises InputError if
+    the system refuses to pin that much memory.
 
-    The memory stays pinned until `owner` is garbage-collected. torch's own pinned memory would take up to twice as
-    much, because the allocator rounds every size up to a power of two. Raises InputError if the system refuses to pin
-    that much memory.
+    torch's own pinned memory would take up to twice as much, because its allocator rounds sizes up to a power of two.
     """
     pinned: list[Tensor] = []
     weakref.finalize(owner, _unpin, pinned, device)
@@ -71,11 +57,8 @@ def pin(owner: object, tensors: list[Tensor], device: torch.device) -> None:
 
 
 class Pinning:
-    """A background thread that pins `groups` of tensors for a CUDA device, one group after the other (see `pin`).
-
-    Pinning 23 GB takes five seconds. The groups stay pinned until `owner` is garbage-collected, which also stops the
-    thread. All tensors are set to zero.
-    """
+    """A background thread that pins `groups` of tensors for a CUDA device, one after the other, and sets them to zero
+    (see `pin`). Pinning 23 GB takes five seconds. The memory stays pinned until `owner` is garbage-collected."""
 
     def __init__(self, owner: object, groups: list[list[Tensor]], device: torch.device) -> None:
         self._device = torch.device("cuda", torch.cuda.current_device()) if device.index is None else device
@@ -88,10 +71,7 @@ class Pinning:
         weakref.finalize(owner, self._close)
 
     def wait(self, group: int) -> None:
-        """Wait until group number `group` is pinned, and raise the errors of `pin`.
-
-        The group's tensors must not be read or written before this method returns.
-        """
+        """Wait until group number `group` is pinned and may be used, and raise the errors of `pin`."""
         self._done[group].result()
 
     def _work(self, groups: list[list[Tensor]], inference: bool) -> None:

@@ -1,11 +1,6 @@
-"""The choice of a kernel for self-attention in 8 bits.
-
-The candidates are this project's own kernel and the kernels of cuDNN, SageAttention and comfy-kitchen; the GPU decides
-between the candidates. Exact attention needs none of these packages.
-
-On the CPU, or if the chosen kernel fails, plain torch computes attention. The queries, keys and values are then also
-rounded to 8 bits, and the softmax is exact.
-"""
+"""The choice of a kernel for self-attention in 8 bits: this project's own, or one of cuDNN, SageAttention and
+comfy-kitchen. On the CPU, or if the chosen kernel fails, plain torch rounds q, k and v to 8 bits and computes an exact
+softmax."""
 
 import logging
 import sys
@@ -33,27 +28,18 @@ from .streams import NOT_RECORDED, Function, follows_stream, on_default_stream
 
 UNTRIED = "Apple's GPUs run the plain path, which was never tried there: please send what you see."
 WORST_PROBE = 0.2
-"""The limit of the relative RMS error of an 8-bit attention kernel, compared with exact attention.
-
-A kernel passes the test if the error is below this limit.
-"""
+"""The largest accepted relative RMS error of an 8-bit attention kernel, compared with exact attention."""
 TRIED_HEADS, TRIED = 8, Size(rows=2048, keys=16384)
-"""The sizes with which 8-bit attention kernels are timed.
-
-`TRIED_HEADS` is the number of attention heads. `TRIED` has the numbers of queries (rows) and keys. A causal model has
-more queries in a chunk, and about twice as many keys in a full attention window.
-"""
+"""The attention heads, and the numbers of queries (rows) and keys, with which 8-bit attention kernels are timed. A
+causal model has more queries in a chunk, and about twice as many keys in a full attention window."""
 
 STREAM_TOKENS = 256
 """The number of tokens with which a kernel is tested on a CUDA stream other than the default stream."""
 
 
 class AttentionKernel(NamedTuple):
-    """An 8-bit attention kernel.
-
-    `attend` is the function (q, k, v, heads) that runs the kernel, and `package` is the name of the kernel's package on
-    PyPI. `recordable` is False if a CUDA graph cannot record the kernel because it ignores the current stream.
-    """
+    """An 8-bit attention kernel of the PyPI package `package`, run by `attend(q, k, v, heads)`. `recordable` is False
+    if a CUDA graph cannot record the kernel, because it ignores the current stream."""
 
     package: str
     attend: Function
@@ -71,9 +57,7 @@ def attend_8bit(
 
     The kernel is the result of `find_kernel` on a GPU, else plain torch. The result has q's shape and dtype, and may be
     written to q's memory. With B = 1, k and v may be Operands (fp8 values with their scale) if `takes_operands` returns
-    True. `options` are ignored.
-
-    Raises InputError if no kernel supports the GPU; `choose_attention` checks this in advance.
+    True. `options` are ignored. Raises InputError if no kernel supports the GPU.
     """
     if isinstance(k, Operand) and isinstance(v, Operand):
         if torch.compiler.is_compiling():
@@ -89,16 +73,12 @@ def attend_8bit(
 def attend_operands(
     q: Operand, k: Operand, v: Operand, heads: int, dtype: torch.dtype, shares: Tensor | None = None
 ) -> Rows:
-    """Return attention [L, heads*head_dim] of q over k and v, which are already in 8 bits.
+    """Return attention [L, heads*head_dim] of Operands (fp8 values with their scale) of one batch element, in `dtype`.
+    If that is int8 or float8_e4m3fn, each token has one scale. Only for devices where `attends_to_operands` is True.
 
-    q, k and v are Operands (fp8 values with their scale) of one batch element. Only call this function if
-    `attends_to_operands` returns True. The result is in `dtype`; if `dtype` is int8 or float8_e4m3fn, each token has
-    one scale.
-
-    `shares` (fp32 [frames]) is 0 for each latent frame to attend to, and -inf for each frame to ignore. The ignored
-    frames must be the last ones. None means all frames. Without CUDA, `shares` is ignored.
-
-    If a kernel fails, plain torch computes the result. With `shares`, the kernel's error is raised instead.
+    `shares` (fp32 [frames]) is 0 for each latent frame to attend to, and -inf for the frames to ignore, which must be
+    the last ones. None means all. Without CUDA `shares` is ignored. If a kernel fails, plain torch computes the result;
+    with `shares`, the kernel's error is raised instead.
     """
     if q.values.device.type != "cuda":
         return plain_attention_of(q, k, v, heads, dtype)
@@ -147,11 +127,8 @@ def _unless_broken(attend: Callable[..., T], plain: Callable[..., T], package: s
 
 
 def _sage(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
-    """Return SageAttention's result for queries q, values v, and keys k minus the keys' mean.
-
-    The mean is estimated from a sample of the tokens. SageAttention can subtract the mean too, but only in place, and k
-    may be a view into the KV cache.
-    """
+    """Return SageAttention's result for keys without their mean, estimated from a sample. SageAttention would subtract
+    the mean in place, but k may be a view into the KV cache."""
     k = k - sample(k.flatten(0, 1)).mean(0)
     split = (t.unflatten(-1, (heads, -1)) for t in (q, k, v))
     attend = import_module("sageattention").sageattn
@@ -182,18 +159,13 @@ _TO_OPERANDS: dict[Function, tuple[Callable[..., Tensor], Callable[..., Rows]]] 
     hopper_attention: (hopper_attention_to, hopper_attention_of),
     cudnn_attention: (cudnn_attention_to, cudnn_attention_of),
 }
-"""Two more functions of each kernel that can read 8-bit keys and values of a KV cache without a conversion.
-
-The dictionary is indexed by the kernel's usual function, which takes q, k and v in 16 bits. Of the two functions, the
-first takes queries in 16 bits, and the second takes queries in 8 bits.
-"""
+"""The kernels that read 8-bit keys and values of a KV cache as they are, by the function for 16 bits: the function for
+queries in 16 bits, and the function for queries in 8 bits."""
 
 
 def choose_attention(wanted: AttentionMode, device: torch.device, config: ModelConfig) -> Literal["exact", "8bit"]:
-    """Return the self-attention to use on a device: "8bit" only if `wanted` requests it, else "exact".
-
-    Raises InputError if 8 bits are requested and no 8-bit kernel supports the device.
-    """
+    """Return the self-attention for a device: "8bit" only if `wanted` requests it, else "exact". Raises InputError if
+    no 8-bit kernel supports the device."""
     if wanted in ("auto", "exact"):
         return "exact"
     if device.type != "cpu":
@@ -202,41 +174,27 @@ def choose_attention(wanted: AttentionMode, device: torch.device, config: ModelC
 
 
 def takes_operands(mode: AttentionMode, device: torch.device, config: ModelConfig) -> bool:
-    """Return whether a causal model's KV cache may hold keys and values as Operands (fp8 values with their scale).
-
-    The result is True if `mode` is "8bit" and the attention of the device reads Operands: our own kernel, cuDNN's
-    kernel, or plain torch on the CPU. Call `choose_attention` first, because `choose_attention` rejects modes that the
-    device does not support.
-    """
+    """Return whether a causal model's KV cache may hold keys and values as Operands (fp8 values with their scale). Call
+    `choose_attention` first, which rejects modes that the device does not support."""
     return mode == "8bit" and attends_to_operands(device, config.head_dim)
 
 
 def attends_to_operands(device: torch.device, head_dim: int) -> bool:
-    """Return whether 8-bit attention on a device accepts queries, keys and values that are already in 8 bits.
-
-    The result is True without CUDA, and on a GPU if the chosen kernel is our own or cuDNN's. The other kernels quantize
-    their inputs themselves. Raises InputError if no kernel works on the GPU.
-    """
+    """Return whether 8-bit attention accepts q, k and v that are already in 8 bits. On a GPU only our own and cuDNN's
+    kernels do; the others quantize their inputs themselves. Raises InputError if no kernel works on the GPU."""
     return device.type != "cuda" or find_kernel(device, head_dim).attend in _TO_OPERANDS
 
 
 def takes_transposed_values(device: torch.device, head_dim: int) -> bool:
-    """Return whether a KV cache should store its 8-bit values transposed, as [dim, tokens] (see `Operand`).
-
-    Only call this function if `takes_operands` returns True.
-    """
+    """Return whether a KV cache should store its 8-bit values as [dim, tokens], if `takes_operands` is True."""
     ours = device.type == "cuda" and find_kernel(device, head_dim).attend is hopper_attention
     return ours and transposes_exactly(device)
 
 
 @lru_cache
 def find_kernel(device: torch.device, head_dim: int) -> AttentionKernel:
-    """Return the 8-bit attention kernel to use on a GPU for a head size.
-
-    On Hopper GPUs the choice is the first accurate kernel in the table (choice/table.py), on other GPUs the fastest
-    accurate one. The choice is made once. Raises InputError if no kernel works; the message gives the reason for each
-    kernel that was tried.
-    """
+    """Return the 8-bit attention kernel for a GPU and a head size. On Hopper GPUs it is the first accurate one in the
+    table (choice/table.py), on others the fastest accurate one. Raises InputError if no kernel works."""
     card, size = card_of(device), TRIED._replace(dim=TRIED_HEADS * head_dim, head_dim=head_dim)
     if not candidates("attention-8bit", card):
         raise InputError(
@@ -256,11 +214,8 @@ def find_kernel(device: torch.device, head_dim: int) -> AttentionKernel:
 
 
 def _on_its_stream(kernel: AttentionKernel, device: torch.device, head_dim: int) -> AttentionKernel:
-    """Return the kernel, with stream synchronization added if the kernel always runs on CUDA's default stream.
-
-    Such a kernel is found by a test, and the result is then not `recordable`. Our own kernel and cuDNN's run on the
-    current stream, and are returned without a test.
-    """
+    """Return the kernel. If it always runs on CUDA's default stream, add synchronization, and set `recordable` to
+    False."""
     if kernel.attend in _TO_OPERANDS:  # our kernel and cuDNN's run on the current stream
         return kernel
     generator = torch.Generator(device).manual_seed(1)
@@ -272,19 +227,14 @@ def _on_its_stream(kernel: AttentionKernel, device: torch.device, head_dim: int)
 
 
 def may_be_recorded(mode: AttentionMode, device: torch.device, config: ModelConfig) -> bool:
-    """Return whether a CUDA graph may record self-attention in this mode.
-
-    The result is False only if the GPU's 8-bit kernel ignores the current stream. Call `choose_attention` first,
-    because it rejects modes that the device does not support.
-    """
+    """Return whether a CUDA graph may record self-attention: False if the 8-bit kernel ignores the current stream. Call
+    `choose_attention` first, which rejects modes that the device does not support."""
     return mode != "8bit" or device.type != "cuda" or find_kernel(device, config.head_dim).recordable
 
 
 def attention_note(mode: AttentionMode, device: torch.device, config: ModelConfig) -> str | None:
-    """Return a note with the kernel that computes 8-bit self-attention, for the user; None if `mode` is not "8bit".
-
-    Call `choose_attention` first, because it rejects modes that the device does not support.
-    """
+    """Return a note for the user with the kernel of 8-bit self-attention; None if `mode` is not "8bit". Call
+    `choose_attention` first, which rejects modes that the device does not support."""
     if mode != "8bit":
         return None
     if device.type == "cpu":
@@ -295,13 +245,8 @@ def attention_note(mode: AttentionMode, device: torch.device, config: ModelConfi
 def check_8_bits(
     arithmetic: Arithmetic, attention: AttentionMode, device: torch.device, config: ModelConfig
 ) -> tuple[str, ...]:
-    """Check whether 8-bit matrix products (`arithmetic`) and 8-bit `attention` can be used, and return notes for the
-    user.
-
-    Each method in 8 bits has a note, which usually names the kernel. On Apple's GPUs, another note says that the device
-    is untested. Without notes, the tuple is empty. Raises InputError if the device or the model's sizes do not allow a
-    requested method.
-    """
+    """Return notes for the user on 8-bit matrix products (`arithmetic`) and 8-bit `attention`: the kernels, and whether
+    the device is untested. Raises InputError if the device or the model's sizes do not allow them."""
     choose_arithmetic(arithmetic, device, config)
     choose_attention(attention, device, config)
     untried = UNTRIED if device.type == "mps" else None

@@ -19,51 +19,35 @@ from ..choice.trials import KINDS, Kind, Size, attempt
 from ..ops.pointwise import merge_, slices
 
 Attention = Callable[[Tensor, Tensor, Tensor, int, Mapping], Tensor]
-"""The type of an attention function: (q, k, v, heads, options) -> result.
-
-q and the result are [B, L, heads*head_dim]; k and v are [B, S, heads*head_dim]. `options` are the ForwardOptions of the
-model's forward, or a mapping like ForwardOptions.
-"""
+"""The type of an attention function: (q, k, v, heads, options) -> result. q and the result are [B, L, heads*head_dim];
+k and v are [B, S, heads*head_dim]. `options` are the ForwardOptions of the model's forward."""
 
 TILE = 128
-"""The number of queries, and of keys, in a tile of cuDNN's kernel.
-
-If the number of keys is not a multiple of it, the kernel is 8 % slower (38.6 instead of 35.5 ms on an H200).
-"""
+"""The number of queries, and of keys, in a tile of cuDNN's kernel. The kernel is 8 % slower if the number of keys is
+not a multiple of it (38.6 instead of 35.5 ms on an H200)."""
 
 MIN_KEYS_TO_SPLIT = 64 * TILE
-"""The smallest number of keys for which the incomplete last tile of keys gets a separate call.
-
-With fewer keys, a single call for all keys is faster.
-"""
+"""The smallest number of keys for which a separate call for the incomplete last tile of keys is faster."""
 
 PART_KEYS, MOST_PARTS, PART_COST = 1024, 8, 0.015
-"""The constants for splitting keys into parts, so that attention of few queries occupies the whole GPU.
+"""The constants for splitting keys into parts, so that few queries occupy the whole GPU: the smallest number of keys in
+a part, the largest number of parts, and the overhead of each additional part as a fraction of the unsplit time.
 
-The parts are processed in parallel, and the results are merged. `PART_KEYS` is the smallest number of keys in a part,
-and `MOST_PARTS` is the largest number of parts. `PART_COST` is the overhead of each additional part, as a share of the
-time without splitting.
-
-On an H100, attention of 1,508 queries over 27,144 keys in 12 heads takes 663 us without splitting, and 406 us in 8
-parts.
+On an H100, 1,508 queries over 27,144 keys in 12 heads take 663 us unsplit, and 406 us in 8 parts.
 """
 
 FRAMES_BYTES = 2**28
-"""The limit, in bytes, for the intermediate results of `attend_to_frames` (see `frames_bytes`). Above it, a causal
-model does not use this function.
+"""The limit in bytes for the intermediate results of `attend_to_frames`, above which a causal model does not use it.
 
 The function lets all chunks run the same kernels even before the attention window is full, so that a CUDA graph can
-replay these kernels. Larger chunks gain less from a graph, because their kernels take longer than the launches.
+replay them. Larger chunks gain less from a graph, because their kernels take longer than the launches.
 """
 
 HOPPER = 132
 """The number of multiprocessors (SMs) of an H100 and an H200."""
 
 SCORES_BYTES = 2**20
-"""The number of bytes of attention scores that the CPU computes at once.
-
-The scores fit into the cache of a core.
-"""
+"""The bytes of attention scores that the CPU computes at once, so that they fit into the cache of a core."""
 
 OURS_HEAD = 128
 """The head size that our own kernel supports."""
@@ -72,18 +56,13 @@ _refused: dict[tuple, set[SDPBackend]] = {}
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tensor:
-    """Return exact scaled dot-product attention [B, L, heads*head_dim] of q over k and v.
+    """Return exact scaled dot-product attention [B, L, heads*head_dim] of q over k and v [B, S, heads*head_dim].
 
-    q is [B, L, heads*head_dim]; k and v are [B, S, heads*head_dim]. On Hopper GPUs our own kernel runs if the dtype is
-    bf16 and the head size is 128 (see `attends_by_ours`). Otherwise torch's kernels are tried in order: cuDNN's kernel
-    (only on Hopper and later GPUs), flash, then the memory-efficient kernel. On an H200, cuDNN's kernel takes 36.8
-    instead of 59.9 ms at 32,760 tokens. A kernel that refused a combination of device, dtype and head size is not tried
-    again.
+    The kernel is our own if `attends_by_ours` returns True. Otherwise cuDNN's (Hopper and later), flash and the
+    memory-efficient kernel are tried in order; one that refused a device, dtype and head size is not tried again.
 
-    `options` are a forward's options (ForwardOptions). Only `options["unlike"]` is read, and only by our own kernel:
-    int32 [1], the number of keys before the first of several equal keys at the end, such as padding. The values of the
-    equal keys must be equal too, and B must be 1. The kernel then processes one of the equal keys, weighted by the
-    number of equal keys.
+    Only our own kernel reads `options["unlike"]`, int32 [1]: the number of keys before equal keys at the end, such as
+    padding. Their values must be equal too, and B must be 1. One of them is then processed, weighted by their number.
     """
     if attends_by_ours(q, heads):
         made = [_by_ours(*row, heads, unlike=options.get("unlike")) for row in zip(q, k, v, strict=True)]
@@ -94,11 +73,8 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tenso
 
 
 def attends_by_ours(q: Tensor, heads: int) -> bool:
-    """Return whether our own kernel computes attention for queries q [..., heads*head_dim].
-
-    The result is True for bf16 with a head size of 128 on a Hopper GPU, if `ours_works` returns True. Under
-    torch.compile the result is False.
-    """
+    """Return whether our own kernel serves queries q [..., heads*head_dim]: bf16 with a head size of 128 on a Hopper
+    GPU where `ours_works` is True, outside of torch.compile."""
     suits = q.device.type == "cuda" and q.dtype == torch.bfloat16 and q.shape[-1] == OURS_HEAD * heads
     return suits and not torch.compiler.is_compiling() and ours_works(q.device)
 
@@ -106,11 +82,7 @@ def attends_by_ours(q: Tensor, heads: int) -> bool:
 def _by_ours(
     q: Tensor, k: Tensor, v: Tensor, heads: int, shares: Tensor | None = None, unlike: Tensor | None = None
 ) -> Tensor:
-    """Return attention [L, heads*128] of q over k and v [S, heads*128], computed by our own kernel.
-
-    `shares` selects latent frames (see `attend_to_frames`), and `unlike` is the number of keys before equal ones (see
-    `sdpa`).
-    """
+    """Return attention [L, heads*128] of q over k and v [S, heads*128]. For `unlike` see `sdpa`."""
     from ..kernels.hopper.attention import attend
 
     q, k, v = (
@@ -125,11 +97,8 @@ def _serves_ours(device: torch.device) -> bool:
 
 
 def compile_ahead(device: torch.device) -> None:
-    """Compile our own attention kernel in a background thread, if the device supports the kernel.
-
-    Call this before the weights are read, so that both happen at the same time. A compile error is ignored here and
-    raised when the kernel is tested.
-    """
+    """Compile our own attention kernel in a background thread, if the device supports it. Call this before the weights
+    are read, so that both overlap. A compile error is raised later, when the kernel is tested."""
     if _serves_ours(device):
         Thread(target=_compile, daemon=True).start()
 
@@ -145,11 +114,8 @@ def _compile() -> None:
 
 @lru_cache
 def ours_works(device: torch.device) -> bool:
-    """Return whether our own kernel for exact attention compiles and gives correct results on this GPU.
-
-    A failure is logged. The result is False without a test if the GPU is not of compute capability 9, or if
-    LINGBOT_WORLD_KERNELS selects another kernel.
-    """
+    """Return whether our own kernel for exact attention compiles and gives correct results on this GPU. A failure is
+    logged. False without a test on other GPUs than Hopper, or if LINGBOT_WORLD_KERNELS selects another kernel."""
     if not _serves_ours(device):
         return False
     from ..kernels.hopper.launch import is_right
@@ -161,11 +127,8 @@ def ours_works(device: torch.device) -> bool:
 
 
 def attend_to_padded(q: Tensor, k: Tensor, v: Tensor, heads: int, missing: int) -> Tensor:
-    """Return attention [L, heads*head_dim] of q over k and v [S, heads*head_dim], as if `missing` more tokens followed.
-
-    The missing tokens are copies of the last key and value. To count them, log(1 + missing) is added to the last key's
-    logits.
-    """
+    """Return attention [L, heads*head_dim] of q over k and v [S, heads*head_dim], as if `missing` copies of the last
+    key and value followed: log(1 + missing) is added to the last key's logits."""
     bias = q.new_zeros(1, len(k))
     bias[:, -1] = math.log(1 + missing)
     q, k, v = (t.unflatten(-1, (heads, -1)).transpose(0, 1)[None] for t in (q, k, v))
@@ -174,20 +137,15 @@ def attend_to_padded(q: Tensor, k: Tensor, v: Tensor, heads: int, missing: int) 
 
 @lru_cache
 def multiplies_bf16() -> bool:
-    """Return whether the CPU has instructions for bf16 products: AMD since Zen 4, Intel Xeon since Sapphire Rapids.
-
-    The result is False if torch does not know.
-    """
+    """Return whether the CPU has instructions for bf16 products (AMD since Zen 4, Intel Xeon since Sapphire Rapids);
+    False if torch does not know."""
     return bool(getattr(torch.cpu, "_is_avx512_bf16_supported", bool)())
 
 
 def _attend_on_cpu(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Return attention of q over k and v [B, heads, tokens, head_dim] on the CPU.
-
-    bf16 tensors are multiplied in bf16, head by head, if the CPU has bf16 instructions. For 144 queries and 2,592 keys
-    in 4 heads, one core then takes 1.5 ms. torch's kernel, which multiplies in fp32, takes 4.9 ms. The scores are
-    rounded to bf16, so the error is twice the error of torch's kernel.
-    """
+    """Return attention of q over k and v [B, heads, tokens, head_dim] on the CPU. With bf16 instructions, bf16 is
+    multiplied head by head: 1.5 instead of 4.9 ms for 144 queries and 2,592 keys in 4 heads on one core. The scores are
+    rounded to bf16, which doubles the error."""
     if q.dtype != torch.bfloat16 or torch.compiler.is_compiling() or not multiplies_bf16():
         return F.scaled_dot_product_attention(q, k, v)
     out, rows, scale = torch.empty_like(q), max(1, SCORES_BYTES // (2 * k.shape[2])), q.shape[-1] ** -0.5
@@ -219,10 +177,11 @@ def _attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def key_parts(queries: int, keys: int, heads: int, processors: int = HOPPER) -> int:
-    """Return the number of parts into which to split the keys, so that few queries fill all multiprocessors (SMs).
+    """Return the number of parts into which to split the keys, so that few queries fill all `processors`
+    multiprocessors (SMs).
 
-    A GPU has `processors` SMs, and an SM processes one tile of queries with all its keys. Often the last round of tiles
-    uses few SMs: 144 tiles on 132 SMs take as long as 264 tiles. With split keys there are more and shorter rounds.
+    An SM processes one tile of queries with all its keys, so 144 tiles on 132 SMs take as long as 264. Split keys end
+    sooner.
     """
     tiles = -(-queries // TILE) * heads
 
@@ -233,18 +192,13 @@ def key_parts(queries: int, keys: int, heads: int, processors: int = HOPPER) -> 
 
 
 def part_length(keys: int, parts: int) -> int:
-    """Return the number of keys in one part, if `keys` keys are split into `parts` equal parts.
-
-    The result is rounded down to a multiple of TILE. The caller attends separately to the remaining keys.
-    """
+    """Return the number of keys in each of `parts` equal parts, a multiple of TILE. The remaining keys are in none."""
     return keys // parts // TILE * TILE
 
 
 def _cudnn(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Return cuDNN's attention of q over k and v [B, heads, tokens, head_dim], with split keys if that is faster.
-
-    Raises RuntimeError if cuDNN does not support the inputs.
-    """
+    Raises RuntimeError if cuDNN does not support the inputs."""
     keys = k.shape[2]
     parts = key_parts(q.shape[2], keys, q.shape[1], processors(q.device))
     each = part_length(keys, parts)
@@ -259,11 +213,11 @@ def _cudnn(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def attend_to_frames(q: Tensor, k: Tensor, v: Tensor, heads: int, shares: Tensor) -> Tensor:
-    """Return attention [tokens, heads*head_dim] of q over selected latent frames of k and v.
+    """Return attention [tokens, heads*head_dim] of q over latent frames of k and v [frames * tokens per frame,
+    heads*head_dim].
 
-    q is [tokens, heads*head_dim]; k and v are [frames * tokens per frame, heads*head_dim]. `shares` (fp32 [frames]) is
-    0 for each frame to attend to, and -inf for each frame to ignore. The ignored frames must be the last ones. Raises
-    RuntimeError if the kernel does not support the inputs.
+    `shares` (fp32 [frames]) is 0 for each frame to attend to, and -inf for the frames to ignore, which must be the last
+    ones. Raises RuntimeError if the kernel does not support the inputs.
     """
     if attends_by_ours(q, heads):
         return _by_ours(q, k, v, heads, shares)
@@ -276,11 +230,8 @@ def attend_to_frames(q: Tensor, k: Tensor, v: Tensor, heads: int, shares: Tensor
 
 
 def frames_bytes(dim: int, frames: int, tokens: int, dtype: torch.dtype) -> int:
-    """Return the number of bytes of the intermediate results of `attend_to_frames`.
-
-    Each of the `frames` latent frames has a result [tokens, dim] in `dtype`. `tokens` is the number of queries, and
-    `dim` is the width of a query over all heads.
-    """
+    """Return the bytes of the intermediate results of `attend_to_frames`: one [tokens, dim] in `dtype` for each latent
+    frame. `tokens` is the number of queries, `dim` their width over all heads."""
     return frames * tokens * dim * dtype.itemsize
 
 
@@ -309,12 +260,8 @@ def processors(device: torch.device) -> int:
 
 
 def _cudnn_attention(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the attention of q over k and v [B, heads, tokens, head_dim], and the logarithms of the softmax's
-    denominators.
-
-    The attention is a view [B, L, heads, head_dim] with the strides of the inputs. The logarithms are fp32
-    [B, heads, L].
-    """
+    """Return cuDNN's attention, a view [B, L, heads, head_dim], and the logarithms of the softmax's denominators, fp32
+    [B, heads, L]. q, k and v are [B, heads, tokens, head_dim]."""
     out, log_sums, *_ = torch.ops.aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, False, False)
     return out.transpose(1, 2), log_sums.squeeze(-1)
 
@@ -337,11 +284,8 @@ def _preference(device: torch.device, dtype: torch.dtype) -> tuple[SDPBackend, .
 
 
 def random_attention(device: torch.device, size: Size) -> tuple[Tensor, Tensor, Tensor, int]:
-    """Return random arguments (q, k, v, heads) for the test of an attention kernel.
-
-    q is [1, rows, dim]; k and v are [1, keys, dim]; all are bf16. `size` gives rows, keys, dim and head size. In k the
-    first channel of each head is four times as large as the others, because real keys have such channels.
-    """
+    """Return random bf16 arguments (q, k, v, heads) for the test of an attention kernel. Each head's first channel in k
+    is four times as large as the others, because real keys have such channels."""
     generator = torch.Generator(device).manual_seed(0)
     shapes = (1, size.rows, size.dim), (1, size.keys, size.dim), (1, size.keys, size.dim)
     q, k, v = (torch.randn(shape, device=device, generator=generator).bfloat16() for shape in shapes)
@@ -350,11 +294,8 @@ def random_attention(device: torch.device, size: Size) -> tuple[Tensor, Tensor, 
 
 
 def exact_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
-    """Return attention [B, L, heads*head_dim] in fp32 by two matrix products and a softmax, as the reference in kernel
-    tests.
-
-    q is [B, L, heads*head_dim]; k and v are [B, S, heads*head_dim].
-    """
+    """Return attention [B, L, heads*head_dim] of q over k and v [B, S, heads*head_dim] in fp32, for tests of
+    kernels."""
     q, k, v = (x.float().unflatten(-1, (heads, -1)).transpose(1, 2) for x in (q, k, v))
     return (torch.softmax(q @ k.mT * q.shape[-1] ** -0.5, -1) @ v).transpose(1, 2).flatten(2)
 

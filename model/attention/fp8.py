@@ -1,8 +1,8 @@
 """Conversion of queries, keys and values to float8_e4m3fn, and attention over the converted tensors in plain torch.
 
-Each tensor has a single scale, because cuDNN supports nothing finer. The means over the tokens are subtracted from keys
-and values before the conversion, so a channel that is large in all tokens costs no precision. The keys' mean changes
-all scores of a query by the same amount, so the softmax stays the same. The values' mean is added to the result.
+Each tensor has a single scale, because cuDNN supports nothing finer. Keys and values lose their mean over the tokens
+first, so a channel that is large in all tokens costs no precision. The keys' mean does not change the softmax; the
+values' mean is added to the result.
 """
 
 from collections.abc import Callable
@@ -22,30 +22,20 @@ from .exact import sdpa
 
 FP8 = torch.float8_e4m3fn
 MOST_QUERY, MOST_KEY = 11.0, 36.0
-"""The largest magnitudes of queries and of keys after scaling to 8 bits, if no norm bounds queries and keys.
-
-With a head size of 128, a query's vector in a head is then at most `plain.QUERY_LENGTH` long, and a key's vector at
-most `plain.KEY_LENGTH`. A smaller magnitude costs no precision, because a float has the same relative precision at any
-magnitude.
-"""
+"""The largest magnitudes of queries and of keys after scaling to 8 bits, if no norm bounds them. With a head size of
+128 their vectors are then at most `plain.QUERY_LENGTH` and `plain.KEY_LENGTH` long."""
 SAMPLE = 512
 """The smallest number of evenly spaced tokens from which a tensor's maximum and the keys' mean are estimated."""
 HEADROOM = 4.0
-"""The factor by which a value may exceed the maximum of the sampled tokens without being clamped.
-
-The sampled maximum becomes at least 56 after scaling, and the smallest normal number of float8_e4m3fn is 1/64. So only
-values below 1/3584 of the maximum lose precision.
-"""
+"""The factor by which a value may exceed the maximum of the sampled tokens without being clamped. Only values below
+1/3584 of the maximum lose precision, because it becomes at least 56 and the smallest normal float8_e4m3fn is 1/64."""
 
 
 class Scaling(NamedTuple):
     """The mapping of numbers x to 8 bits: (x - mean) * factor.
 
-    `scale` is 1 / factor. scale and factor are fp32 [1]. mean is fp32 [dim]; for queries after a norm, mean is a zero
-    [1]. The scale is a power of two. `reach` (fp32 [1]) is an upper bound of the decoded numbers' magnitudes, or None
-    if unknown.
-
-    A separate power of two for each head would not be more precise, except for subnormal numbers.
+    `scale` is a power of two and 1 / factor, both fp32 [1]. `mean` is fp32 [dim], or a zero [1] for queries after a
+    norm. `reach` (fp32 [1]) is an upper bound of the decoded magnitudes, or None if unknown.
     """
 
     scale: Tensor
@@ -55,20 +45,19 @@ class Scaling(NamedTuple):
 
     @property
     def shift_and_factor(self) -> Pair:
-        """The arguments `shift` and `factor` of functions such as `to_fp8_`, which compute (x - mean) * factor."""
+        """The arguments `shift` and `factor` of functions such as `to_fp8_`, which compute (x - shift) * factor."""
         return self.mean, self.factor
 
     def with_reach(self) -> "Scaling":
-        """Return a copy with `reach` computed from mean and scale."""
+        """Return a copy with `reach`, the largest decoded magnitude, computed from mean and scale."""
         return self._replace(reach=self.mean.abs().amax() + LARGEST[FP8] * self.scale)
 
 
 class Operand(NamedTuple):
-    """A tensor of tokens in float8_e4m3fn, for 8-bit attention, with the Scaling that decodes the tensor.
+    """A tensor of tokens in float8_e4m3fn, for 8-bit attention, with the Scaling that decodes it.
 
-    `values` is [tokens, dim]; tokens of zeros may follow as padding. If `transposed` is not None, `values` is
-    [dim, columns] instead, and `transposed` is the number of tokens without padding. `transposed_columns` gives the
-    column of each token.
+    `values` is [tokens, dim]; tokens of zeros may follow as padding. If `transposed`, the number of tokens without
+    padding, is not None, `values` is [dim, columns], in the order of `transposed_columns`.
     """
 
     values: Tensor
@@ -77,7 +66,7 @@ class Operand(NamedTuple):
 
     @property
     def rows(self) -> Tensor:
-        """The values as [tokens, dim]; transposed values are transposed back into a copy."""
+        """The values as [tokens, dim]; transposed values are copied."""
         if self.transposed is None:
             return self.values
         places = transposed_columns(torch.arange(self.transposed, device=self.values.device))
@@ -85,10 +74,8 @@ class Operand(NamedTuple):
 
 
 def transposed_columns(tokens: Tensor) -> Tensor:
-    """Return the column of each token (indices, int64 [n]) in a transposed Operand (fp8 values with their scale).
-
-    The Hopper kernel requires an order within every 16 columns: tokens 0, 1, 8, 9, 2, 3, 10, 11, 4, 5 and so on.
-    """
+    """Return the column of each token (int64 [n]) in a transposed Operand (fp8 values with their scale). The Hopper
+    kernel requires an order within every 16 columns: tokens 0, 1, 8, 9, 2, 3, 10, 11, 4, 5 and so on."""
     return tokens // 16 * 16 + tokens % 8 // 2 * 4 + tokens % 16 // 8 * 2 + tokens % 2
 
 
@@ -98,30 +85,22 @@ def sample(x: Tensor) -> Tensor:
 
 
 def scaling(x: Tensor, mean_of: Tensor | None = None, headroom: float = HEADROOM) -> Scaling:
-    """Return the Scaling that maps x [tokens, dim], minus the mean of the tokens `mean_of` [n, dim], to float8_e4m3fn.
-
-    Magnitudes up to `headroom` times the maximum of a sample of x are not clamped. If `mean_of` is None, no mean is
-    subtracted.
-    """
+    """Return the Scaling of x [tokens, dim] to float8_e4m3fn, minus the mean of `mean_of` [n, dim], if not None.
+    Magnitudes up to `headroom` times the maximum of a sample of x are not clamped."""
     mean = _mean(x, mean_of)
     return Scaling(*_fastest_scale(x.device.type)(sample(x), mean, headroom), mean)
 
 
 def scaling_to(most: float, x: Tensor, mean_of: Tensor | None = None) -> Scaling:
-    """Return the Scaling that maps x [tokens, dim], minus the mean of the tokens `mean_of` [n, dim], to float8_e4m3fn.
-
-    The largest magnitude becomes at most `most`. If `mean_of` is None, no mean is subtracted.
-    """
+    """Return the Scaling of x [tokens, dim] to float8_e4m3fn, minus the mean of `mean_of` [n, dim], if not None. The
+    largest magnitude becomes at most `most`."""
     mean = _mean(x, mean_of)
     return Scaling(*_fastest_scale(x.device.type)(x, mean, LARGEST[FP8] / most), mean)
 
 
 def scaling_of_keys(norm_rope: NormRope, mean_of: Tensor) -> Scaling:
-    """Return one Scaling to float8_e4m3fn for all keys after the norm in `norm_rope`.
-
-    The mean of the sampled keys `mean_of` [n, dim] is subtracted. The norm's weights bound the length of a key. The
-    mean is at most as long as the longest key, so a key minus the mean is at most twice as long.
-    """
+    """Return the Scaling to float8_e4m3fn of all keys after the norm in `norm_rope`, minus the mean of sampled keys
+    `mean_of` [n, dim]. The norm's weights bound a key's length; minus the mean, a key is at most twice as long."""
     length = norm_rope.weight.float().abs().amax().view(1).clamp_min(1e-30) * (2 * mean_of.shape[1] ** 0.5)
     scale = torch.exp2(torch.log2(length / KEY_LENGTH).ceil())
     return Scaling(scale, 1 / scale, mean_of.mean(0, dtype=torch.float32))
@@ -130,13 +109,10 @@ def scaling_of_keys(norm_rope: NormRope, mean_of: Tensor) -> Scaling:
 def scalings_for_all(
     keys: Tensor | Unrotated, values: Tensor, headroom: float
 ) -> tuple[Tensor, tuple[Scaling, Scaling]]:
-    """Return the first chunk's keys [tokens, dim], and the Scalings of keys and of values for the whole video.
+    """Return the first chunk's keys [tokens, dim] after norm and RoPE, and the Scalings of keys and of values for the
+    whole video, from the first chunk's `keys` and `values`.
 
-    `keys` and `values` are the first chunk's. Unrotated keys are returned after norm and RoPE; other keys are returned
-    unchanged.
-
-    Values of later chunks may be `headroom` times as large as the first chunk's without being clamped. The same applies
-    to keys, unless a norm bounds the keys.
+    Later values may be `headroom` times as large without being clamped. So may keys, unless a norm bounds them.
     """
     of_values = scaling(values, values, headroom).with_reach()
     if isinstance(keys, Unrotated):
@@ -150,10 +126,8 @@ def _mean(x: Tensor, mean_of: Tensor | None) -> Tensor:
 
 
 def plain_scale(x: Tensor, mean: Tensor, headroom: float) -> tuple[Tensor, Tensor]:
-    """Return the scale for x [tokens, dim] minus mean [dim], and 1 / scale, both fp32 [1].
-
-    The scale is the smallest power of two with which `headroom` times the largest magnitude fits into float8_e4m3fn.
-    """
+    """Return the scale for x [tokens, dim] minus mean [dim], and 1 / scale, both fp32 [1]. The scale is the smallest
+    power of two with which `headroom` times the largest magnitude fits into float8_e4m3fn."""
     least, most = x.aminmax(dim=0)
     largest = torch.maximum(most - mean, mean - least).amax().view(1).clamp_min(1e-30)
     scale = torch.exp2(torch.log2(largest * (headroom / LARGEST[FP8])).ceil())
@@ -162,11 +136,7 @@ def plain_scale(x: Tensor, mean: Tensor, headroom: float) -> tuple[Tensor, Tenso
 
 @lru_cache
 def _fastest_scale(device_type: str) -> Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]]:
-    """Return the fastest function for computing a scale on a type of device, such as "cuda".
-
-    The function takes the arguments of `plain_scale`. On a GPU with Triton, the function is a kernel pair instead of
-    the ten kernels of `plain_scale`. Elsewhere the function is `plain_scale`.
-    """
+    """Return `plain_scale`, or on a GPU with Triton a function of two kernels that replaces its ten."""
     if device_type != "cuda" or find_spec("triton") is None:
         return plain_scale
     from ..kernels.matrix_8bit import fp8_scale
@@ -175,38 +145,29 @@ def _fastest_scale(device_type: str) -> Callable[[Tensor, Tensor, float], tuple[
 
 
 def operand(x: Tensor, made: Scaling, zeros: int = 0) -> Operand:
-    """Return x [tokens, dim] as an Operand: in float8_e4m3fn with the Scaling `made`, followed by `zeros` tokens of
-    zeros."""
+    """Return x [tokens, dim] as an Operand: float8_e4m3fn with the Scaling `made`, followed by `zeros` zero tokens."""
     values = empty_values(x, zeros)
     to_fp8_(values[: len(x)], x, *made.shift_and_factor)
     return Operand(values, made)
 
 
 def empty_values(x: Tensor, zeros: int = 0) -> Tensor:
-    """Return a float8_e4m3fn tensor [tokens + zeros, dim] for the values of x [tokens, dim].
-
-    The last `zeros` rows are zero, and the other rows are uninitialized.
-    """
+    """Return an uninitialized float8_e4m3fn tensor [tokens + zeros, dim] for x [tokens, dim], with the last rows
+    zero."""
     values = torch.empty(len(x) + zeros, x.shape[1], dtype=FP8, device=x.device)
     values[len(x) :].view(torch.uint8).zero_()
     return values
 
 
 def queries_in_8_bits(q: Tensor) -> Operand:
-    """Return q [tokens, dim] as an Operand (float8_e4m3fn values with their scale) with magnitudes of at most
-    MOST_QUERY.
-
-    For queries before norm and RoPE, use `scatter.rotated_fp8` instead.
-    """
+    """Return q [tokens, dim] as an Operand (float8_e4m3fn values with their scale), with magnitudes of at most
+    MOST_QUERY. For queries before norm and RoPE, use `scatter.rotated_fp8` instead."""
     return operand(q, scaling_to(MOST_QUERY, q))
 
 
 def by_norm(values: Tensor, scale: Tensor, factor: Tensor) -> Operand:
-    """Return queries as an Operand (fp8 values with their scale), from the three results of `scatter.rotated_fp8`.
-
-    `values` is float8_e4m3fn [tokens, dim], `scale` is fp32 [1], and `factor` (fp32 [1]) is 1 / scale. The Operand has
-    a mean of zero.
-    """
+    """Return queries as an Operand with a mean of zero, from the results of `scatter.rotated_fp8`: float8_e4m3fn
+    `values` [tokens, dim], `scale` and `factor` = 1 / scale, both fp32 [1]."""
     return Operand(values, Scaling(scale, factor, _no_mean(scale.device)))
 
 
@@ -216,11 +177,11 @@ def _no_mean(device: torch.device) -> Tensor:
 
 
 def operands(q: Tensor, k: Tensor, v: Tensor, zeros: int = 0) -> tuple[Operand, Operand, Operand]:
-    """Return q, k and v [B, tokens, dim] as Operands [B * tokens, dim] (float8_e4m3fn values with their scale).
+    """Return q, k and v [B, tokens, dim] as Operands [B * tokens, dim] (float8_e4m3fn values with their scale), with
+    `zeros` tokens of zeros after keys and values. All batch elements share one scale and one mean.
 
-    `zeros` tokens of zeros follow the keys and the values. All batch elements share one scale and one mean. The keys'
-    mean is estimated from a sample. The values' mean is computed from all tokens, because a query that attends equally
-    to all values returns little more than this mean.
+    The keys' mean is estimated from a sample. The values' mean is exact, because a query that attends equally to all
+    values returns little more than this mean.
     """
     q, k, v = (x.flatten(0, 1) for x in (q, k, v))
     keys = operand(k, scaling_to(MOST_KEY, k, sample(k)), zeros)
@@ -228,28 +189,20 @@ def operands(q: Tensor, k: Tensor, v: Tensor, zeros: int = 0) -> tuple[Operand, 
 
 
 def plain_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
-    """Return attention of q over k and v [B, tokens, heads*head_dim] in plain torch, in the dtype of q.
-
-    q, k and v are first rounded to float8_e4m3fn; the softmax is exact. q is not overwritten.
-    """
+    """Return attention of q over k and v [B, tokens, heads*head_dim] in plain torch, in q's dtype. q, k and v are
+    rounded to float8_e4m3fn; the softmax is exact. q is not overwritten."""
     return _plain(q, *operands(q, k, v), heads)
 
 
 def plain_attention_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor:
-    """Return attention of q [1, L, heads*head_dim] over k and v in plain torch, in q's dtype.
-
-    k and v are Operands (float8_e4m3fn values with their scale). q is first rounded to float8_e4m3fn; the softmax is
-    exact. q is not overwritten.
-    """
+    """Return attention of q [1, L, heads*head_dim] over Operands (float8_e4m3fn values with their scale) in plain
+    torch, in q's dtype. q is rounded to float8_e4m3fn too; the softmax is exact. q is not overwritten."""
     return _plain(q, queries_in_8_bits(q[0]), k, v, heads)
 
 
 def plain_attention_of(q: Operand, k: Operand, v: Operand, heads: int, dtype: torch.dtype) -> Rows:
-    """Return attention [L, heads*head_dim] of q over k and v in plain torch.
-
-    q, k and v are Operands (float8_e4m3fn values with their scale). The softmax is exact. The result is in `dtype`; if
-    that is int8 or float8_e4m3fn, each token has one scale.
-    """
+    """Return attention [L, heads*head_dim] of Operands (float8_e4m3fn values with their scale) in plain torch, with an
+    exact softmax. If `dtype` is int8 or float8_e4m3fn, each token of the result has one scale."""
     eight_bit = dtype in LARGEST
     out = _plain(torch.empty(1, 0, dtype=torch.float32 if eight_bit else dtype), q, k, v, heads)[0]
     return encode_8bit(out, dtype=dtype) if eight_bit else out
@@ -261,9 +214,7 @@ def _plain(like: Tensor, q: Operand, k: Operand, v: Operand, heads: int) -> Tens
 
 
 def decode(x: Operand, dtype: torch.dtype, mean: bool = True) -> Tensor:
-    """Return the values [tokens, dim] of an Operand (fp8 values with their scale and mean), decoded to `dtype`.
-
-    The mean is added unless `mean` is False.
-    """
+    """Return the values [tokens, dim] of an Operand (fp8 values with their scale and mean) in `dtype`. If `mean` is
+    False, the mean is not added."""
     added, values = x.scaling.mean if mean else torch.zeros_like(x.scaling.mean), x.rows
     return from_fp8_(torch.empty_like(values, dtype=dtype), values, added, x.scaling.scale)

@@ -1,7 +1,5 @@
-"""Attention over float8_e4m3fn operands by a kernel that cuDNN's Python package (nvidia-cudnn-frontend) builds.
-
-The kernel's result is in 8 bits too, because on Hopper GPUs cuDNN supports no other dtype for it.
-"""
+"""Attention over float8_e4m3fn operands by a kernel that cuDNN's Python package (nvidia-cudnn-frontend) builds. The
+kernel's result is in 8 bits too, because on Hopper GPUs cuDNN supports no other dtype for it."""
 
 import atexit
 from functools import lru_cache
@@ -17,31 +15,26 @@ from .exact import TILE, key_parts, part_length, processors
 from .fp8 import FP8, Operand, operands, queries_in_8_bits
 
 PADDED_KEYS = 256
-"""The smallest number of keys for each key of zeros that is added as padding.
-
-If there are fewer keys, no padding is added (see `padding`).
-"""
+"""The smallest number of keys for each key of zeros that `padding` adds. With fewer keys none is added."""
 NUMERATORS = 256.0
 """The factor by which the softmax's numerators, at most 1, are multiplied before the kernel rounds them to 8 bits."""
 
 
 def padding(keys: int) -> int:
-    """Return the number of zero keys (and zero values) to add to `keys` keys, so that the keys fill cuDNN's tiles.
+    """Return the number of zero keys (and zero values) to add to `keys` keys, so that they fill cuDNN's tiles, which is
+    faster.
 
-    Full tiles are faster. The result is 0 if padding needs more than one key for every PADDED_KEYS keys, because zero
-    keys pull the attention slightly towards the values' mean. A zero key has a score of 0. Real keys have a score of 0
-    on average, because their mean was subtracted. So a zero key has at most the weight of an average real key.
+    The result is 0 if more than one key for every PADDED_KEYS keys would be needed, because zero keys pull the
+    attention towards the values' mean. A zero key weighs at most as much as an average key of mean 0.
     """
     added = -keys % TILE
     return added if added * PADDED_KEYS <= keys else 0
 
 
 def cudnn_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
-    """Return attention [B, L, heads*head_dim] of q over k and v [B, S, heads*head_dim], computed by cuDNN.
-
-    q, k and v are converted to float8_e4m3fn first. A contiguous q is overwritten with the result, in q's dtype. Raises
-    cuDNN's errors if cuDNN has no kernel for these sizes.
-    """
+    """Return attention [B, L, heads*head_dim] of q over k and v [B, S, heads*head_dim] by cuDNN, in q's dtype. The
+    inputs are converted to float8_e4m3fn, and a contiguous q is overwritten with the result. Raises cuDNN's errors if
+    cuDNN has no kernel for these sizes."""
     rows, zeros = len(q), padding(k.shape[1]) if len(q) == 1 else 0
     with torch.cuda.device_of(q):
         in_8_bits = operands(q, k, v, zeros)
@@ -49,11 +42,8 @@ def cudnn_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
 
 
 def cudnn_attention_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor:
-    """Return attention of q [1, L, heads*head_dim] over k and v, computed by cuDNN.
-
-    k and v are Operands (float8_e4m3fn values with their scale). q is converted to float8_e4m3fn first, and then
-    overwritten with the result, in q's dtype. Raises cuDNN's errors if cuDNN has no kernel for these sizes.
-    """
+    """Return attention of q [1, L, heads*head_dim] over Operands (float8_e4m3fn values with their scale) by cuDNN. q is
+    converted to float8_e4m3fn, and overwritten with the result. Raises cuDNN's errors for unsupported sizes."""
     with torch.cuda.device_of(q):
         return _by_cudnn(q[0], queries_in_8_bits(q[0]), k, v, heads)[None]
 
@@ -61,13 +51,11 @@ def cudnn_attention_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor:
 def cudnn_attention_of(
     q: Operand, k: Operand, v: Operand, heads: int, dtype: torch.dtype, shares: Tensor | None = None
 ) -> Rows:
-    """Return attention [L, heads*head_dim] of q over k and v, computed by cuDNN.
+    """Return attention [L, heads*head_dim] of Operands (float8_e4m3fn values with their scale) by cuDNN, in `dtype`. If
+    that is int8 or float8_e4m3fn, each token has one scale.
 
-    q, k and v are Operands (float8_e4m3fn values with their scale). The result is in `dtype`; if `dtype` is int8 or
-    float8_e4m3fn, each token has one scale.
-
-    `shares` (fp32 [frames]) is 0 for each latent frame to attend to, and -inf for each frame to ignore. The ignored
-    frames must be the last ones. None means all frames. Raises cuDNN's errors if cuDNN has no kernel for these sizes.
+    `shares` (fp32 [frames]) is 0 for each latent frame to attend to, and -inf for the frames to ignore, which must be
+    the last ones. None means all. Raises cuDNN's errors if cuDNN has no kernel for these sizes.
     """
     out = empty_rows(q.values, dtype)
     with torch.cuda.device_of(q.values):
@@ -80,11 +68,11 @@ def cudnn_attention_of(
 
 
 def _by_cudnn(out: R, q: Operand, k: Operand, v: Operand, heads: int, rows: int = 1) -> R:
-    """Write attention of q over k and v, computed by cuDNN, to `out`, and return `out`.
+    """Write cuDNN's attention to `out` and return it. `rows` is the number of batch elements; with one, the keys are
+    split if that is faster.
 
-    `rows` is the number of batch elements. With a single batch element, the keys are split into parts if that is
-    faster. Keys that fill an odd number of tiles are split into two equal parts, in the middle of a tile. A separate
-    call for the last tile takes longer: 486 us instead of 453 us for 960 queries, 17,280 keys and 40 heads.
+    Keys that fill an odd number of tiles are split in the middle of a tile. A separate call for the last tile takes
+    longer: 486 instead of 453 us for 960 queries, 17,280 keys and 40 heads.
     """
     device, head_dim = q.values.device, q.values.shape[1] // heads
     queries, keys = (len(each.values) // rows for each in (q, k))
@@ -105,8 +93,8 @@ def _by_cudnn(out: R, q: Operand, k: Operand, v: Operand, heads: int, rows: int 
 class Shape(NamedTuple):
     """The sizes of a cuDNN graph: in each of `rows` batch elements, `queries` tokens attend to `keys` tokens.
 
-    If `in_parts` is True, the `rows` elements are parts of the keys of one batch element, and share the queries. The
-    graph then also returns the logarithms of the softmax's denominators, with which the parts are merged.
+    If `in_parts`, the `rows` elements are parts of one batch element's keys, and share the queries. The graph then also
+    returns the logarithms of the softmax's denominators, with which the parts are merged.
     """
 
     rows: int
@@ -154,11 +142,8 @@ class _Graph:
         )
 
         def layout(tokens: int, shared: bool = False) -> dict[str, tuple[int, ...]]:
-            """Return the arguments `dim` and `stride` of cuDNN for a tensor [rows, heads, tokens, head_dim].
-
-            The tensor's memory has the order [rows, tokens, heads, head_dim]. If `shared`, all rows use the same
-            memory.
-            """
+            """Return cuDNN's `dim` and `stride` of a tensor [rows, heads, tokens, head_dim] whose memory has the order
+            [rows, tokens, heads, head_dim]. If `shared`, all rows use the same memory."""
             dim = heads * head_dim
             stride = 0 if shared else tokens * dim
             return {"dim": (rows, heads, tokens, head_dim), "stride": (stride, head_dim, dim, 1)}
@@ -191,12 +176,9 @@ class _Graph:
         self._unused = {each: torch.empty_like(numerators) for each in largest}
 
     def __call__(self, q: Operand, k: Operand, v: Operand) -> tuple[Tensor, Tensor]:
-        """Return the attention in 8 bits, and the logarithms of the softmax's denominators.
-
-        The attention is float8_e4m3fn [rows, queries, heads, head_dim]. The caller must multiply the attention by v's
-        scale and add v's mean. The logarithms are fp32 [rows, heads, queries]; the tensor is empty unless the shape has
-        `in_parts`.
-        """
+        """Return the attention, float8_e4m3fn [rows, queries, heads, head_dim], and the logarithms of the softmax's
+        denominators, fp32 [rows, heads, queries], empty unless `in_parts`. The caller must multiply the attention by
+        v's scale and add v's mean."""
         handle, (rows, queries, _, heads, head_dim, in_parts) = _handle(self._device), self._shape
         _cudnn().set_stream(handle, torch.cuda.current_stream(self._device).cuda_stream)
         out = torch.empty(rows, queries, heads, head_dim, dtype=FP8, device=self._device)

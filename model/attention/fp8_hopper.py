@@ -1,8 +1,5 @@
-"""Attention of float8_e4m3fn queries over keys and values by this project's own kernel, for compute capability 9.0.
-
-The kernel takes the same inputs as cuDNN's kernel (fp8_cudnn.py). It returns bf16 or 8 bits, while cuDNN's result is
-always rounded to 8 bits.
-"""
+"""Attention over float8_e4m3fn operands by this project's own kernel, for compute capability 9.0. The kernel returns
+bf16 or 8 bits, while cuDNN's result is always rounded to 8 bits."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -18,12 +15,9 @@ from .fp8 import FP8, Operand, operands, queries_in_8_bits, transposed_columns
 
 
 def hopper_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
-    """Return attention [B, L, heads*128] of q over k and v [B, S, heads*128], computed by our own kernel.
-
-    q, k and v are converted to float8_e4m3fn first. With B = 1, a contiguous bf16 q is overwritten with the result.
-    Raises ValueError if the head size is not 128, and RuntimeError or OSError if the kernel cannot be compiled or
-    launched.
-    """
+    """Return attention [B, L, heads*128] of q over k and v [B, S, heads*128] by our own kernel. The inputs are
+    converted to float8_e4m3fn; with B = 1, a contiguous bf16 q is overwritten with the result. Raises ValueError for
+    another head size than 128, and RuntimeError or OSError if the kernel cannot be compiled or launched."""
     if q.shape[-1] != 128 * heads:
         raise ValueError(f"heads of {q.shape[-1] // heads}, expected 128")
     with torch.cuda.device_of(q):
@@ -38,11 +32,8 @@ def hopper_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
 
 
 def hopper_attention_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor:
-    """Return attention of q [1, L, heads*128] over k and v, computed by our own kernel, with q's shape and dtype.
-
-    k and v are Operands (float8_e4m3fn values with their scale). q is converted to float8_e4m3fn first. A contiguous
-    bf16 q is overwritten with the result.
-    """
+    """Return attention of q [1, L, heads*128] over Operands (float8_e4m3fn values with their scale) by our own kernel,
+    with q's shape and dtype. q is converted to float8_e4m3fn; a contiguous bf16 q is overwritten with the result."""
     with torch.cuda.device_of(q):
         return _attend(queries_in_8_bits(q[0]), k, v, heads, into=q[0]).to(q.dtype)[None]
 
@@ -50,11 +41,11 @@ def hopper_attention_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor
 def hopper_attention_of(
     q: Operand, k: Operand, v: Operand, heads: int, dtype: torch.dtype, shares: Tensor | None = None
 ) -> Rows:
-    """Return attention [L, heads*128] of q over k and v, computed by our own kernel.
+    """Return attention [L, heads*128] of Operands (float8_e4m3fn values with their scale) by our own kernel, in
+    `dtype`. If that is int8 or float8_e4m3fn, each token has one scale.
 
-    q, k and v are Operands (float8_e4m3fn values with their scale). The result is in `dtype`; if that is int8 or
-    float8_e4m3fn, each token has one scale. `shares` (fp32 [frames]) is 0 for each latent frame to attend to, and -inf
-    for frames to ignore, which must be the last ones. None means all frames.
+    `shares` (fp32 [frames]) is 0 for each latent frame to attend to, and -inf for the frames to ignore, which must be
+    the last ones. None means all.
     """
     with torch.cuda.device_of(q.values):
         if dtype == FP8 and v.scaling.reach is not None:
@@ -65,11 +56,8 @@ def hopper_attention_of(
 
 @lru_cache
 def transposes_exactly(device: torch.device) -> bool:
-    """Return whether the kernel `scatter_transposed_` and the equivalent in plain torch write the same bits on this
-    GPU.
-
-    The test writes random numbers to 100 adjacent columns, and to 100 columns in random order.
-    """
+    """Return whether the kernel of `scatter_transposed_` writes the same bits as plain torch on this GPU, to adjacent
+    columns and to columns in random order."""
     generator = torch.Generator(device).manual_seed(0)
     x = torch.randn(200, 256, device=device, generator=generator).bfloat16()[:, :128]
     apart = 100 + torch.randperm(200, device=device, generator=generator)[:100]
@@ -87,11 +75,8 @@ def _row(x: Operand, row: int, rows: int) -> Operand:
 
 
 def _attend_to_8_bits(q: Operand, k: Operand, v: Operand, heads: int, shares: Tensor | None) -> EightBit:
-    """Return attention [tokens, heads*128] in float8_e4m3fn, as an EightBit.
-
-    All tokens have the same scale. A separate scale for each token would gain nothing, because a floating-point number
-    is equally precise at any magnitude. `shares` selects latent frames (see `hopper_attention_of`).
-    """
+    """Return attention [tokens, heads*128] in float8_e4m3fn. All tokens have the same scale, because a float is equally
+    precise at any magnitude."""
     from ..kernels.hopper.attention import attend
 
     out = EightBit(torch.empty_like(q.values), q.scaling.scale.new_empty(len(q.values), 1))
@@ -101,10 +86,7 @@ def _attend_to_8_bits(q: Operand, k: Operand, v: Operand, heads: int, shares: Te
 def _attend(
     q: Operand, k: Operand, v: Operand, heads: int, shares: Tensor | None = None, into: Tensor | None = None
 ) -> Tensor:
-    """Return attention [tokens, heads*128] in bf16, written to `into` if that is a contiguous bf16 tensor.
-
-    `shares` selects latent frames (see `hopper_attention_of`).
-    """
+    """Return attention [tokens, heads*128] in bf16, written to `into` if that is a contiguous bf16 tensor."""
     from ..kernels.hopper.attention import attend
 
     if into is None or into.dtype != torch.bfloat16 or not into.is_contiguous():

@@ -1,8 +1,5 @@
-"""Conversion of queries, keys and values to 8 bits for attention without a KV cache.
-
-The conversion follows the linear layers directly. A single kernel applies norm, RoPE and conversion, so each tensor is
-read once. For attention with a KV cache, kv/cache.py does the same.
-"""
+"""Conversion of queries, keys and values to 8 bits for attention without a KV cache (with one, kv/cache.py does the
+same). A single kernel applies norm, RoPE and conversion, so each tensor is read once."""
 
 from collections.abc import Callable
 from functools import lru_cache, partial
@@ -33,22 +30,14 @@ from .fp8_hopper import hopper_attention_of
 
 
 def own_queries(given: Unrotated) -> Operand:
-    """Return queries as an Operand (fp8 values with their scale) after norm and RoPE.
-
-    `given` holds the queries and the arguments of norm and RoPE. The norm bounds the length of a query, and so sets the
-    scale.
-    """
+    """Return queries, after norm and RoPE, as an Operand (fp8 values with their scale). The norm determines the
+    scale."""
     return by_norm(*rotated_fp8(given))
 
 
 def own_keys(given: Unrotated, head_dim: int) -> Operand:
-    """Return keys, after norm and RoPE and minus the keys' mean, as an Operand (fp8 values with their scale).
-
-    `given` holds the keys and the arguments of norm and RoPE. The norm bounds the length of a key, so the scale follows
-    from the norm's weights. The mean is estimated from a sample of the tokens.
-
-    `head_dim` is needed to find the attention kernel. For cuDNN's kernel, tokens of zeros may be appended.
-    """
+    """Return keys, after norm and RoPE and minus their estimated mean, as an Operand (fp8 values with their scale).
+    `head_dim` decides on the attention kernel; for cuDNN's, tokens of zeros may be appended."""
     some = _sampled(given).rotated()
     made, count, device = scaling_of_keys(given.norm_rope, some), len(given.x), given.x.device
     values = empty_values(given.x, 0 if takes_transposed_values(device, head_dim) else _zeros(given.x))
@@ -57,10 +46,8 @@ def own_keys(given: Unrotated, head_dim: int) -> Operand:
 
 
 def own_values(x: Tensor, head_dim: int) -> Operand:
-    """Return values x [tokens, dim], minus the values' mean, as an Operand (fp8 values with their scale).
-
-    The Operand is transposed if the GPU's attention kernel for `head_dim` requires it.
-    """
+    """Return values x [tokens, dim], minus their mean, as an Operand (fp8 values with their scale). The Operand is
+    transposed if the GPU's attention kernel for `head_dim` requires it."""
     if not takes_transposed_values(x.device, head_dim):
         return operand(x, scaling(x, x), _zeros(x))
     (count, dim), scales = x.shape, scaling(x, x)
@@ -71,7 +58,7 @@ def own_values(x: Tensor, head_dim: int) -> Operand:
 
 
 def _sampled(given: Unrotated) -> Unrotated:
-    """Return a sample of the tokens of `given` (queries or keys before norm and RoPE), copied to new memory."""
+    """Return a sample of the tokens in new memory."""
     x, cos, sin = (
         sample(each).clone(memory_format=torch.contiguous_format)
         for each in (given.x, given.norm_rope.cos, given.norm_rope.sin)
@@ -80,10 +67,7 @@ def _sampled(given: Unrotated) -> Unrotated:
 
 
 def _zeros(x: Tensor) -> int:
-    """Return the number of tokens of zeros to append to keys or values x [tokens, dim] for cuDNN's kernel.
-
-    The result is 0 without CUDA (see `padding`).
-    """
+    """Return the number of zero tokens to append to keys or values for cuDNN's kernel; 0 without CUDA."""
     return padding(len(x)) if x.device.type == "cuda" else 0
 
 
@@ -93,12 +77,8 @@ def _places(count: int, device: torch.device) -> Tensor:
 
 
 def _alone(attend: Callable[..., Rows]) -> Callable[[Tensor, Tensor, Tensor, int], Callable[[], Rows]]:
-    """Return a function for ALONE (choice/trials.py), with which `attend` is timed without the conversion to 8 bits.
-
-    The function takes a test's q, k, v and heads, and converts q, k and v to Operands (fp8 values with their scale).
-    The result is a function without arguments that calls `attend` on the Operands. Only the second function is timed,
-    because a cache or other layers usually provide the Operands in the model.
-    """
+    """Return a function for ALONE (choice/trials.py), which converts a test's q, k and v to 8 bits before the timing
+    starts. In the model a cache or other layers usually provide the 8-bit operands."""
 
     def make(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Callable[[], Rows]:
         head_dim = q.shape[-1] // heads

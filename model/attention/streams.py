@@ -1,8 +1,5 @@
-"""Synchronization of CUDA streams for other packages' kernels.
-
-Some packages, such as SageAttention 2.x, always launch kernels on CUDA's default stream. If another stream is the
-current one, such a kernel reads its inputs before they are computed.
-"""
+"""Synchronization of CUDA streams for packages, such as SageAttention 2.x, that always launch kernels on CUDA's default
+stream. Under another current stream, such a kernel reads its inputs before they are computed."""
 
 from __future__ import annotations
 
@@ -13,23 +10,17 @@ import torch
 from torch import Tensor
 
 Function = Callable[[Tensor, Tensor, Tensor, int], Tensor]
-"""The type of a kernel's function: (q, k, v, heads) -> result.
-
-q and the result are [B, L, heads*head_dim]; k and v are [B, S, heads*head_dim]. q may be overwritten.
-"""
+"""The type of a kernel's function: (q, k, v, heads) -> result. q, which may be overwritten, and the result are [B, L,
+heads*head_dim]; k and v are [B, S, heads*head_dim]."""
 
 NOT_RECORDED = "%s runs on CUDA's default stream alone, so forwards with it are not recorded, and take longer."
 DELAY = 20_000_000
-"""The number of clock cycles, about 10 ms, for which a test delays a stream, so that the default stream runs ahead."""
+"""The clock cycles, about 10 ms, for which a test delays a stream, so that the default stream runs ahead."""
 
 
 def follows_stream(attend: Function, q: Tensor, k: Tensor, v: Tensor, heads: int) -> bool:
-    """Return whether `attend` runs on the current CUDA stream, and not always on the default stream.
-
-    q is [B, L, heads*head_dim], k and v are [B, S, heads*head_dim], and all are on a GPU. The test copies q, k and v on
-    a new stream after a delay, and calls `attend` on the copies. The result of `attend` is right only if `attend` waits
-    for the copies.
-    """
+    """Return whether `attend` runs on the current CUDA stream, and not always on the default stream. The test writes
+    the inputs on a new stream after a delay; the result is right only if `attend` waits for them."""
     want, stream = attend(q.clone(), k, v, heads), torch.cuda.Stream(q.device)
     late = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
     stream.wait_stream(torch.cuda.current_stream(q.device))
@@ -45,11 +36,8 @@ def follows_stream(attend: Function, q: Tensor, k: Tensor, v: Tensor, heads: int
 
 @lru_cache
 def on_default_stream(attend: Function) -> Function:
-    """Return `attend`, wrapped so that the current stream and CUDA's default stream wait for each other.
-
-    Use this function for a kernel that always runs on the default stream. While a CUDA graph is recorded, the streams
-    do not wait. The recorded graph then lacks the kernel; the graph's test (model/graphs) detects the wrong result.
-    """
+    """Return `attend`, which always runs on CUDA's default stream, with synchronization with the current stream added.
+    A CUDA graph is recorded without synchronization, so it lacks the kernel, and fails its test (model/graphs)."""
 
     def run(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
         current, default = torch.cuda.current_stream(q.device), torch.cuda.default_stream(q.device)

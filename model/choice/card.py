@@ -1,7 +1,4 @@
-"""The hardware of a torch device: maker, name and compute capability.
-
-All other modules get these facts from this module.
-"""
+"""The hardware of a torch device: maker, name and compute capability. Other modules get these facts only from here."""
 
 from __future__ import annotations
 
@@ -25,18 +22,13 @@ SHARED_MEMORY = {
     (8, 6): 101376,
     (8, 0): 166912,
 }
-"""The bytes of shared memory that a Triton program may use, by NVIDIA compute capability, newest first.
-
-An entry also holds for later capabilities up to the next entry. GPUs older than all entries have LEAST_SHARED.
-"""
+"""The bytes of shared memory that a Triton program may use, by NVIDIA compute capability, newest first. An entry also
+holds for later capabilities up to the next entry; older GPUs have LEAST_SHARED."""
 
 
 class Card(NamedTuple):
-    """A GPU, or another device: its maker and its name.
-
-    `capability` is NVIDIA's compute capability, or (0, 0) for other makers. `arch` is AMD's name of the architecture,
-    such as gfx1100, or empty for other makers.
-    """
+    """A GPU or another device. `capability` is NVIDIA's compute capability, else (0, 0). `arch` is AMD's name of the
+    architecture, such as gfx1100, else empty."""
 
     maker: Maker
     name: str
@@ -45,23 +37,21 @@ class Card(NamedTuple):
 
     @property
     def shared_memory(self) -> int:
-        """The bytes of shared memory that one Triton program may use. On AMD's GPUs this is the size of the LDS."""
+        """The bytes of shared memory that one Triton program may use; on AMD's GPUs, the size of the LDS."""
         if self.maker != "nvidia":
             return LDS
         return next((size for since, size in SHARED_MEMORY.items() if self.capability >= since), LEAST_SHARED)
 
     @property
     def known_as(self) -> str:
-        """The GPU's name with its compute capability or architecture: "NVIDIA GeForce RTX 4060 (compute capability
-        8.9)"."""
+        """The name with the capability or architecture: "NVIDIA GeForce RTX 4060 (compute capability 8.9)"."""
         if self.maker == "nvidia":
             return f"{self.name} (compute capability {'.'.join(map(str, self.capability))})"
         return f"{self.name} ({self.arch})" if self.arch else self.name
 
 
 def maker_of(device: torch.device) -> Maker:
-    """Return the maker of a device. The device type does not show the maker, because torch calls AMD's GPUs "cuda"
-    too."""
+    """Return the maker of a device. torch calls AMD's GPUs "cuda" too."""
     if device.type == "cuda":
         return "nvidia" if torch.version.hip is None else "amd"
     makers: dict[str, Maker] = {"cpu": "cpu", "mps": "apple"}
@@ -69,7 +59,6 @@ def maker_of(device: torch.device) -> Maker:
 
 
 def card_of(device: torch.device) -> Card:
-    """Return the Card (maker, name and capability) of a device."""
     maker = maker_of(device)
     if maker == "nvidia":
         return Card(maker, torch.cuda.get_device_name(device), capability(device))

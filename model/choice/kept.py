@@ -1,8 +1,5 @@
-"""A JSON file in the user's cache folder with the results of kernel tests, so that each kernel is tested once.
-
-The results are stored separately for each combination of GPU, driver and package versions. The environment variable
-LINGBOT_WORLD_CARDS names another file; if the variable is empty, nothing is stored.
-"""
+"""A JSON file in the user's cache folder with the results of kernel tests, by GPU, driver and package versions, so that
+each kernel is tested once. LINGBOT_WORLD_CARDS names another file; if it is empty, nothing is stored."""
 
 from __future__ import annotations
 
@@ -22,16 +19,13 @@ from .table import MODULES
 
 VARIABLE, NAME = "LINGBOT_WORLD_CARDS", "cards.json"
 MOST_CARDS = 20
-"""The maximum number of entries in the file. An entry is a GPU with its driver and package versions."""
+"""The largest number of entries in the file. An entry is a GPU with its driver and package versions."""
 
 
 def in_user_cache(variable: str, name: str) -> Path | None:
-    """Return the path for a file or folder of this project in the user's cache folder.
-
-    If the environment variable `variable` is set, the result is the path in the variable, or None if the variable is
-    empty. Otherwise the result is lingbot-world/`name` in the folder that LOCALAPPDATA or XDG_CACHE_HOME names, or in
-    ~/.cache.
-    """
+    """Return the path of a file or folder of this project in the user's cache folder: lingbot-world/`name` in
+    LOCALAPPDATA, XDG_CACHE_HOME or ~/.cache. The environment variable `variable` replaces the path; an empty one gives
+    None."""
     named = os.environ.get(variable)
     if named is not None:
         return Path(named) if named else None
@@ -40,11 +34,7 @@ def in_user_cache(variable: str, name: str) -> Path | None:
 
 
 def key_of(card: Card) -> str:
-    """Return the key under which a GPU's results are stored: a string with the parts separated by " | ".
-
-    The parts are the GPU's name, the platform, the driver and package versions. The packages are torch, this project
-    and all installed packages with kernels.
-    """
+    """Return the key of a GPU's results: its name, the platform, the driver and package versions, joined by " | "."""
     return " | ".join([card.known_as, sys.platform, f"driver {driver()}", *(f"{k} {v}" for k, v in versions().items())])
 
 
@@ -60,11 +50,8 @@ def versions() -> dict[str, str]:
 
 @lru_cache
 def driver() -> str:
-    """Return the newest version of CUDA that the driver supports, such as "13.0".
-
-    On AMD's GPUs the result is the version of HIP with which torch was built. The result is "none" without a GPU, and
-    "not known" if torch does not tell the version.
-    """
+    """Return the newest version of CUDA that the driver supports, such as "13.0", or on AMD's GPUs torch's version of
+    HIP. The result is "none" without a GPU, and "not known" if torch does not tell the version."""
     if not torch.cuda.is_available():
         return "none"
     if torch.version.hip is not None:
@@ -77,21 +64,18 @@ def driver() -> str:
 
 
 def read(card: Card, name: str) -> Any:
-    """Return the stored value of a GPU under a name, or None if no value is stored."""
+    """Return the stored value of a GPU under a name; None without one."""
     return _file().get(key_of(card), {}).get(name)
 
 
 def all_of(card: Card) -> dict[str, Any]:
-    """Return all values that `keep` has written to the user's cache for a GPU, such as test results, by name."""
+    """Return all stored values of a GPU by name, such as results of kernel tests."""
     return _file().get(key_of(card), {})
 
 
 def keep(card: Card, name: str, value: Any) -> None:
-    """Store a JSON value for a GPU under `name`, in the file in the user's cache.
-
-    The file keeps at most MOST_CARDS entries, and drops the oldest one first. If the file cannot be written, nothing
-    happens.
-    """
+    """Store a JSON value for a GPU under `name`. The file drops its oldest entry above MOST_CARDS. If it cannot be
+    written, nothing happens."""
     cards = _file()
     own = cards.pop(key_of(card), {})
     cards[key_of(card)] = own | {name: value}
@@ -104,7 +88,7 @@ def _file() -> dict[str, dict[str, Any]]:
 
 
 def read_json(file: Path | None) -> dict[str, Any]:
-    """Return the JSON object in a file. Return an empty dict if `file` is None, missing or not valid."""
+    """Return the JSON object in a file; an empty dict if `file` is None, missing or invalid."""
     with suppress(OSError, ValueError):
         found = {} if file is None else json.loads(file.read_text(encoding="utf-8"))
         return found if isinstance(found, dict) else {}
@@ -112,10 +96,7 @@ def read_json(file: Path | None) -> dict[str, Any]:
 
 
 def write_json(file: Path | None, values: dict[str, Any]) -> None:
-    """Write `values` as a JSON object to a file, and replace an old file atomically.
-
-    If writing fails, or `file` is None, nothing happens.
-    """
+    """Write `values` as a JSON object to a file atomically. If that fails, or `file` is None, nothing happens."""
     with suppress(OSError):
         if file is not None:
             file.parent.mkdir(parents=True, exist_ok=True)

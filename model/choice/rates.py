@@ -26,43 +26,30 @@ SIZES: dict[Work, Size] = {
     **_sizes(Size(6032, 0, 1536, 8960), Size(6032, 27144, 1536)),
     "convolution": DECODING,
 }
-"""The sizes with which the 1.3B model's speeds are measured, by operation.
-
-They occur in a chunk of four latent frames at 832x464 pixels. Matrix products have the size of the first feed-forward
-layer, and attention reads a full window. The convolution is a layer of the VAE with frames of half the video's height.
-"""
+"""The sizes with which the 1.3B model's speeds are measured, by operation, as in a chunk of four latent frames at
+832x464 pixels: the first feed-forward layer, attention to a full window, and a VAE layer at half the video's height."""
 LARGE_SIZES = _sizes(Size(6032, 0, 5120, 13824), Size(6032, 27144, 5120))
-"""The sizes with which the 14B model's speeds are measured, by operation, for the same chunk as in `SIZES`.
-
-They are separate, because most kernels reach a higher speed on larger matrices.
-"""
+"""The same for the 14B model, because most kernels reach a higher speed on larger matrices."""
 TIMES = 5
 
 
 class Rate(NamedTuple):
-    """The name of the kernel chosen for an operation, and its speed in TFLOP/s.
-
-    `name` is None if no kernel passes the accuracy test. `tflops` is None if nothing could be measured.
-    """
+    """The kernel chosen for an operation, and its speed in TFLOP/s. `name` is None if no kernel passes the accuracy
+    test, `tflops` is None if nothing could be measured."""
 
     name: str | None
     tflops: float | None
 
 
 def rates(device: torch.device, sizes: dict[Work, Size] = SIZES) -> dict[Work, Rate]:
-    """Return the Rate (kernel and speed) of each operation in `sizes` on a GPU.
-
-    Operations for which no kernel in `table.TABLE` supports the GPU are left out.
-    """
+    """Return the Rate (kernel and speed) of each operation in `sizes` for which the GPU has a kernel in
+    `table.TABLE`."""
     return {work: rate(work, device, size) for work, size in sizes.items() if candidates(work, card_of(device))}
 
 
 def rate(work: Work, device: torch.device, size: Size) -> Rate:
-    """Return the Rate of an operation on a GPU: the chosen kernel, and the kernel's speed at a size.
-
-    The conversion to 8 bits is not timed for kernels with an entry in ALONE, because other layers or a cache usually
-    provide the 8-bit operands of such kernels.
-    """
+    """Return the Rate of an operation on a GPU: the chosen kernel and its speed at a size. For kernels in ALONE the
+    conversion to 8 bits is not timed, because a cache or other layers usually provide 8-bit operands."""
     name = chosen(work, device, size)
     if name is None:
         return Rate(None, None)
@@ -85,10 +72,7 @@ def rate_of_processor() -> Rate:
 
 
 def operations(work: Work, size: Size) -> float:
-    """Return the number of floating-point operations of one call of the operation `work` at a size.
-
-    A multiply-add counts as two operations.
-    """
+    """Return the floating-point operations of one call of `work` at a size. A multiply-add counts as two."""
     if work.startswith("attention"):
         return 4.0 * size.rows * size.keys * size.dim
     if work == "convolution":

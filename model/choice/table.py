@@ -1,7 +1,5 @@
-"""The table of kernels that can compute each operation, best first, with the GPUs that each kernel supports.
-
-The environment variable LINGBOT_WORLD_KERNELS selects kernels by name: "int8=torch,attention-8bit=comfy-kitchen".
-"""
+"""The table of kernels that can compute each operation, best first, with the GPUs that each supports. The environment
+variable LINGBOT_WORLD_KERNELS selects kernels by name: "int8=torch,attention-8bit=comfy-kitchen"."""
 
 from __future__ import annotations
 
@@ -21,12 +19,10 @@ Work = Literal[
 ]
 """An operation for which a kernel is chosen.
 
-`linear` is a matrix product in 16 bits, `int8` a product of int8 numbers, and `fp8` a product of float8_e4m3fn numbers.
-`nvfp4` and `mxfp8` are products in which both weights and inputs are in these formats.
-
-`attention` is exact attention, and `attention-8bit` rounds q, k and v to 8 bits first. `cache-8bit` is attention to
-keys and values that a cache holds in 8 bits. `convolution` stands for the VAE decoder's convolutions, and `norms` for a
-block's layer norms.
+`linear` is a matrix product in 16 bits, `int8` one of int8 numbers, `fp8` one of float8_e4m3fn numbers, and in `nvfp4`
+and `mxfp8` both weights and inputs have these formats. `attention` is exact, `attention-8bit` rounds q, k and v to 8
+bits, and `cache-8bit` is attention to an 8-bit KV cache. `convolution` stands for the VAE decoder's convolutions,
+`norms` for a block's layer norms.
 """
 WORKS: tuple[Work, ...] = get_args(Work)
 
@@ -37,17 +33,14 @@ CUDNN_FRONTEND = "nvidia-cudnn-frontend"
 SAGE = "sageattention"
 TRITON = "triton"
 MODULES = {KITCHEN: "comfy_kitchen", CUDNN_FRONTEND: "cudnn", SAGE: "sageattention", TRITON: "triton"}
-"""The Python module of each separate package with kernels, by the package's name on PyPI."""
+"""The Python modules of separate packages with kernels, by name on PyPI."""
 
 _HALF, _FLOATS = (torch.bfloat16, torch.float16), (torch.bfloat16, torch.float16, torch.float32)
 
 
 class Candidate(NamedTuple):
-    """A kernel that may be chosen for the operation `work`.
-
-    `name` is the name of the kernel's package on PyPI, or a short name for our own kernels and torch's. `cards` is a
-    function that returns whether a GPU supports the kernel. `dtypes` are the dtypes of the kernel's inputs.
-    """
+    """A kernel that may be chosen for the operation `work`. `name` is a PyPI package, or a short name for our own
+    kernels and torch's. `cards` returns whether a GPU is supported, `dtypes` are the inputs' dtypes."""
 
     work: Work
     name: str
@@ -64,37 +57,22 @@ def _since(major: int, minor: int) -> Callable[[Card], bool]:
 
 
 def _tensor_cores(card: Card) -> bool:
-    """Return whether a GPU may have matrix instructions for int8.
-
-    The result is True for AMD's GPUs, and for NVIDIA's since compute capability 7.5. For AMD's GPUs this is a guess,
-    and comfy-kitchen's own check decides later (see `missing`).
-    """
+    """Return whether a GPU may have int8 matrix instructions. For AMD this is a guess, which `missing` corrects."""
     return card.maker == "amd" or _since(7, 5)(card)
 
 
 def _off_hopper(card: Card) -> bool:
-    """Return whether int8 attention may be faster than exact attention on a GPU.
-
-    The result is True for AMD's GPUs, and for NVIDIA's of compute capability 7.5, 8.x and 12.x. On an H200 int8
-    attention is slower.
-    """
+    """Return whether int8 attention may be faster than exact attention. On an H200 it is slower."""
     return card.maker == "amd" or (_since(7, 5)(card) and card.capability[0] in (7, 8, 12))
 
 
 def _fast_triton(card: Card) -> bool:
-    """Return whether Triton compiles matrix products to matrix instructions on a GPU.
-
-    The result is True for AMD's GPUs, and for NVIDIA's since compute capability 8.0.
-    """
+    """Return whether Triton compiles matrix products to matrix instructions on a GPU."""
     return card.maker == "amd" or _since(8, 0)(card)
 
 
 def _kitchen_convolves(card: Card) -> bool:
-    """Return whether comfy-kitchen's convolution may be faster than torch's on a GPU.
-
-    The result is True for GPUs that may have int8 matrix instructions, except Hopper GPUs: on an H200 the convolution
-    is slower.
-    """
+    """Return whether comfy-kitchen's convolution may be faster than torch's. On an H200 it is slower."""
     return _tensor_cores(card) and card.capability[0] != HOPPER
 
 
@@ -143,37 +121,26 @@ BY_ORDER: dict[Work, Callable[[Card], bool]] = {
     "convolution": _majors(HOPPER),
     "norms": _any,
 }
-"""The GPUs on which the first accurate kernel in TABLE is chosen without timing, by operation.
-
-A value is a function that returns True for such a GPU. Either the table's order was measured on these GPUs, or timing
-would take longer than the best choice saves. In all other cases the fastest accurate kernel is chosen.
-"""
+"""The GPUs on which an operation's first accurate kernel in TABLE is chosen, because the order was measured there, or
+timing would take longer than it saves. On other GPUs the fastest accurate kernel is chosen."""
 
 
 def candidates(work: Work, card: Card) -> tuple[Candidate, ...]:
-    """Return the kernels for an operation on a GPU, best first, without the ones that LINGBOT_WORLD_KERNELS excludes.
-
-    Raises InputError if LINGBOT_WORLD_KERNELS contains an unknown operation or kernel.
-    """
+    """Return the kernels for an operation on a GPU, best first, that LINGBOT_WORLD_KERNELS does not exclude. Raises
+    InputError if that variable contains an unknown operation or kernel."""
     wanted = settings().get(work)
     found = [each for each in TABLE if each.work == work and each.cards(card)]
     return tuple(each for each in found if wanted in (None, each.name))
 
 
 def serves(work: Work, name: str, card: Card) -> bool:
-    """Return whether the kernel `name` may be chosen for the operation `work` on a GPU.
-
-    The result is True if the table says that the kernel supports the GPU, and LINGBOT_WORLD_KERNELS does not select
-    another kernel.
-    """
+    """Return whether the kernel `name` may be chosen for an operation: the table lists it for the GPU, and
+    LINGBOT_WORLD_KERNELS does not select another."""
     return any(each.name == name for each in candidates(work, card))
 
 
 def settings() -> dict[str, str]:
-    """Return the kernels that LINGBOT_WORLD_KERNELS selects, by operation.
-
-    Raises InputError for an unknown operation or kernel.
-    """
+    """Return the kernels that LINGBOT_WORLD_KERNELS selects, by operation. Raises InputError for an unknown one."""
     text = os.environ.get(VARIABLE, "").strip()
     pairs = [part.partition("=")[::2] for part in text.split(",") if part.strip()]
     chosen = {work.strip(): name.strip() for work, name in pairs}
@@ -186,19 +153,14 @@ def settings() -> dict[str, str]:
 
 
 def suited_8_bits(card: Card) -> Literal["fp8", "int8"]:
-    """Return the dtype for 8-bit matrix products on a GPU: "fp8" on Hopper and Blackwell server GPUs, else "int8".
-
-    On these server GPUs int8 is not faster than 16 bits. On other GPUs int8 is more accurate than fp8, and faster on
-    GeForce, Radeon and Ampere GPUs.
-    """
+    """Return the dtype for 8-bit matrix products: "fp8" on Hopper and Blackwell server GPUs, where int8 is not faster
+    than 16 bits, else "int8", which is more accurate."""
     return "fp8" if _majors(HOPPER, 10)(card) else "int8"
 
 
 def missing(name: str, card: Card) -> str | None:
-    """Return the reason why the package of the kernel `name` cannot be used on a GPU, or None if it can be used.
-
-    The package may not be installed, or its own check may reject the GPU.
-    """
+    """Return the reason why the kernel's package cannot run on a GPU: not installed, or rejected by its own check; else
+    None."""
     module = MODULES.get(name)
     if module is None:
         return None

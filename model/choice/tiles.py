@@ -7,19 +7,16 @@ from typing import NamedTuple
 from .card import LDS, Card
 
 WIDE = 200_000
-"""The smallest shared memory, in bytes, with which the large tiles are used.
-
-H100, H200 and B200 have enough. The large tiles are loaded by TMA.
-"""
+"""The smallest shared memory, in bytes, for the large tiles, which TMA loads. H100, H200 and B200 have enough."""
 
 
 class Tile(NamedTuple):
-    """The tile of a convolution's result that one Triton program computes.
+    """The tile of a convolution's result that one Triton program computes: `pixels` rows and `out` + `out_rest` output
+    channels.
 
-    The tile has `pixels` rows and `out` + `out_rest` output channels. The program processes `channels` +
-    `channels_rest` input channels at a time. All sizes are powers of two, or 0 for an unused second part. `warps` and
-    `stages` are the numbers of warps and of pipelined loads. If `described`, the tile is loaded by descriptor (TMA),
-    else by pointers.
+    The program processes `channels` + `channels_rest` input channels at a time. Sizes are powers of two, or 0 for an
+    unused second part. `warps` and `stages` are Triton's numbers of warps and of pipelined loads. If `described`, the
+    tile is loaded by descriptor (TMA), else by pointers.
     """
 
     pixels: int
@@ -33,13 +30,11 @@ class Tile(NamedTuple):
 
 
 def tile_of(card: Card, channels: int, out: int) -> Tile:
-    """Return the tile for a convolution from `channels` to `out` channels on a GPU.
+    """Return the tile for a convolution from `channels` to `out` channels: a large one for at least WIDE bytes of
+    shared memory, the fastest of those tried on an H100 (docs/benchmarks.md).
 
-    GPUs with a shared memory of at least WIDE bytes get large tiles. Of all tiles tried on an H100, the large ones were
-    the fastest (docs/benchmarks.md).
-
-    Other GPUs get small tiles, which were chosen without timing, from the output of Triton's compiler. The small tiles
-    fit into 99 KB of shared memory, or AMD's 64 KB, and spill no registers.
+    Small tiles were chosen from the output of Triton's compiler, without timing. They fit into 99 KB of shared memory,
+    or AMD's 64 KB, and spill no registers.
     """
     outs = next((parts for parts in ((128, 64), (64, 32), (64, 0), (32, 0)) if out % sum(parts) == 0), (16, 0))
     deep = 32 if channels % 32 == 0 else 16

@@ -1,7 +1,5 @@
-"""Tests of the kernels in `table.TABLE` on the user's GPU: the accuracy and the speed of each.
-
-The modules with kernels register the test of each operation in `KINDS`, and each kernel's function with `attempt`.
-"""
+"""Tests of the accuracy and the speed of the kernels in `table.TABLE` on the user's GPU. Modules with kernels register
+each operation's test in `KINDS`, and each kernel with `attempt`."""
 
 from __future__ import annotations
 
@@ -23,22 +21,13 @@ from .table import BY_ORDER, Candidate, Work, candidates, missing
 F = TypeVar("F", bound=Callable[..., Any])
 REPEATS = 5
 LEAST_SECONDS, MOST_RUNS = 0.01, 50
-"""The smallest duration of one timing on a GPU, in seconds, and the largest number of runs in one timing.
-
-A timing runs a kernel again and again for about LEAST_SECONDS, but at most MOST_RUNS times. With a single run of a
-small matrix product, half of the time would be the launch and the synchronization.
-"""
+"""The duration of one timing on a GPU in seconds, and the largest number of runs in it. A single run of a small matrix
+product would be half launch and synchronization."""
 
 
 class Size(NamedTuple):
-    """The size of the inputs with which a kernel is tested.
-
-    rows: number of rows (tokens) of the input.
-    keys: number of keys of attention.
-    dim: number of input columns.
-    out: number of output columns.
-    head_dim: head size of attention.
-    """
+    """The size of the inputs with which a kernel is tested: rows (tokens), keys of attention, input columns `dim`,
+    output columns `out`, and attention's head size."""
 
     rows: int = 200
     keys: int = 456
@@ -48,11 +37,8 @@ class Size(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """The test of all kernels for one operation.
-
-    `make` is a function of a device and a Size that returns random arguments. `exact` is a function that computes the
-    exact result from these arguments. A kernel passes the test if the relative RMS error is below `worst`.
-    """
+    """The test of all kernels for one operation. `make` returns random arguments, and `exact` the exact result for
+    them. A kernel passes if the relative RMS error is below `worst`."""
 
     make: Callable[[torch.device, Size], tuple[Any, ...]]
     exact: Callable[..., Tensor]
@@ -60,12 +46,8 @@ class Kind(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """The result of one kernel's test on a GPU.
-
-    `error` is the relative RMS error, or None if the kernel did not run. `seconds` is the time of one run at the size
-    of the test, or None if the kernel was not timed. `reason` is the reason for a rejection, or None if the kernel
-    passed.
-    """
+    """The result of one kernel's test on a GPU: the relative RMS `error` (None if the kernel did not run), the
+    `seconds` of one run (None if not timed), and the `reason` for a rejection (None if the kernel passed)."""
 
     name: str
     error: float | None = None
@@ -76,19 +58,14 @@ class Trial(NamedTuple):
 KINDS: dict[Work, Kind] = {}
 ATTEMPTS: dict[tuple[Work, str], Callable[..., Any]] = {}
 ALONE: dict[tuple[Work, str], Callable[..., Callable[[], Any]]] = {}
-"""The functions for timing a kernel without the conversion of the operands to 8 bits, by operation and kernel name.
-
-A function takes the arguments of a test, converts the operands, and returns a second function without arguments. The
-second function, which runs the kernel, is timed. Only `rates` uses ALONE, because other layers or a cache usually
-provide 8-bit operands. A kernel without an entry is timed with the kernel's function in ATTEMPTS.
-"""
+"""The functions for timing a kernel without the conversion of its operands to 8 bits, by operation and kernel name. A
+function converts a test's arguments and returns the function to time. Only `rates` uses them, because a cache or other
+layers usually provide 8-bit operands."""
 
 
 def attempt(work: Work, name: str) -> Callable[[F], F]:
-    """Return a decorator that registers a function as the kernel `name` for tests of the operation `work`.
-
-    The function takes the arguments that `make` of the operation's Kind returns.
-    """
+    """Return a decorator that registers a function as the kernel `name` for tests of the operation `work`. The function
+    takes the arguments that `make` of the operation's Kind returns."""
 
     def register(function: F) -> F:
         ATTEMPTS[work, name] = function
@@ -98,21 +75,17 @@ def attempt(work: Work, name: str) -> Callable[[F], F]:
 
 
 def chosen(work: Work, device: torch.device, size: Size) -> str | None:
-    """Return the name of the kernel to use for an operation on a device, at a size.
+    """Return the name of the kernel to use for an operation on a device, at a size; None if no kernel passes the
+    accuracy test.
 
-    The choice is the first kernel in `table.TABLE` that passes the accuracy test if `by_order` returns True for the
-    GPU. Otherwise the choice is the fastest kernel that passes. The result is None if no kernel passes. The first call
-    tests the kernels or reads stored results; later calls return the same name until `forget` is called.
+    The choice is the first accurate kernel in `table.TABLE` on GPUs where `by_order` is True, else the fastest. The
+    first call tests the kernels or reads stored results; later calls return the same until `forget` is called.
     """
     return _chosen(work, card_of(device), device, size)
 
 
 def trials(work: Work, device: torch.device, size: Size) -> tuple[Trial, ...]:
-    """Return the test results of all kernels for an operation on a device, at a size. `table.candidates` lists these
-    kernels.
-
-    Stored results are used if no kernel lacks one; otherwise the kernels are tested now.
-    """
+    """Return the results of all kernels of an operation at a size, stored ones, or new ones if any is missing."""
     return _trials(work, card_of(device), device, size)
 
 
@@ -126,11 +99,8 @@ def _chosen(work: Work, card: Card, device: torch.device, size: Size) -> str | N
 
 @lru_cache
 def _trials(work: Work, card: Card, device: torch.device, size: Size) -> tuple[Trial, ...]:
-    """Return the stored test results of all kernels for an operation; if one is missing, test all kernels again.
-
-    A kernel without an installed package is not tested, and stored results of the kernel are ignored. The reason is
-    then in the kernel's Trial.
-    """
+    """Return the stored results of all kernels; if one is missing, test all. A kernel without an installed package is
+    not tested, but has a Trial with the reason."""
     name, found = f"{work} {'x'.join(map(str, size))}", candidates(work, card)
     known = {trial.name: trial for trial in _read(card, name)}
     absent = {each.name: why for each in found if (why := missing(each.name, card)) is not None}
@@ -147,10 +117,7 @@ def works(work: Work, name: str, device: torch.device, size: Size) -> bool:
 
 
 def taken(work: Work, card: Card) -> str | None:
-    """Return the name of the kernel that the most recent stored test of an operation on a GPU selects, at any size.
-
-    The result is None if no test is stored, or no kernel passed.
-    """
+    """Return the kernel that the most recent stored test of an operation selects, at any size; None without one."""
     for name, found in reversed(list(kept.all_of(card).items())):
         if name.split()[0] == work:
             return _best([Trial(*each) for each in found])
@@ -166,16 +133,14 @@ def _best(tried: Iterable[Trial]) -> str | None:
 
 
 def forget() -> None:
-    """Clear the choices of this process, so that the next call chooses again. Stored test results are not deleted."""
+    """Clear this process's choices, so that the next call chooses again. Stored test results are not deleted."""
     _chosen.cache_clear()
     _trials.cache_clear()
 
 
 def try_all(found: list[Candidate], device: torch.device, size: Size, *, timed: bool) -> list[Trial]:
-    """Return the test results of the kernels in `found`, which are all for the same operation.
-
-    If `timed`, and at least two kernels pass the accuracy test, the passing ones are also timed at `size`.
-    """
+    """Return the test results of the kernels in `found`, all for one operation. If `timed`, and at least two are
+    accurate, those are also timed at `size`."""
     tried = [_try(candidate, device, size) for candidate in found]
     right = [trial for trial in tried if trial.reason is None]
     if not timed or len(right) < 2:
@@ -188,11 +153,7 @@ def try_all(found: list[Candidate], device: torch.device, size: Size, *, timed: 
 
 
 def _try(candidate: Candidate, device: torch.device, size: Size) -> Trial:
-    """Return the Trial of a kernel's accuracy test: with the relative error, or with the reason of a failure.
-
-    Of `size`, only the head size and the width are used, and the width is limited to four heads. The test has few rows.
-    Raises torch.OutOfMemoryError if memory runs out.
-    """
+    """Return the result of a kernel's accuracy test, which has few rows and at most four heads."""
     kind, run = KINDS[candidate.work], ATTEMPTS[candidate.work, candidate.name]
     small = Size(dim=min(size.dim, 4 * size.head_dim), head_dim=size.head_dim)
     try:
@@ -213,11 +174,8 @@ def _seconds(candidate: Candidate, arguments: tuple[Any, ...], device: torch.dev
 
 
 def seconds_of(run: Callable[[], Any], device: torch.device, repeats: int = REPEATS) -> float | None:
-    """Return the time in seconds of one call of `run` on a device, or None if `run` raises an exception.
-
-    The result is the median of `repeats` timings, and on a GPU each timing has several calls. The first call is not
-    timed. Raises torch.OutOfMemoryError if memory runs out.
-    """
+    """Return the seconds of one call of `run`, the median of `repeats` timings after a first call; None if `run` raises
+    an exception. Raises torch.OutOfMemoryError if memory runs out."""
     try:
         run()
         runs = 1 if device.type == "cpu" else _runs(_seconds_of_runs(run, device, 1))
@@ -252,7 +210,7 @@ def wait(device: torch.device) -> None:
 
 
 def by_order(work: Work, card: Card) -> bool:
-    """Return whether a GPU uses the first kernel in `table.TABLE` that passes the accuracy test, without timing any."""
+    """Return whether a GPU uses the first accurate kernel in `table.TABLE` for an operation, without timing any."""
     return BY_ORDER.get(work, lambda _card: False)(card)
 
 

@@ -1,9 +1,5 @@
-"""CUDA graphs of a causal model's forward: the GPU repeats recorded kernels, without Python between the kernels.
-
-The forwards of a chunk run the same kernels on the same memory, and only the inputs differ. A replay is faster if the
-GPU would otherwise wait for Python to launch the next kernel. This happens if the chunk is small, if the CPU is slow,
-or if several GPUs share a chunk.
-"""
+"""CUDA graphs of a causal model's forward, whose chunks run the same kernels on the same memory. A replay is faster if
+the GPU would otherwise wait for Python: with small chunks, a slow CPU, or several GPUs for a chunk."""
 
 from __future__ import annotations
 
@@ -25,18 +21,14 @@ from .capture import ONE_AT_A_TIME, failure_of
 from .trial import refusal, relative_error
 
 Compute = Callable[[ForwardInputs, ForwardOptions], Tensor]
-"""The function to record: (inputs, options) -> result. It launches kernels and may fill the camera cache.
-
-Its Python code must have no other effect, because a replay does not run it.
-"""
+"""The function to record: (inputs, options) -> result. It may fill the camera cache, but its Python code must have no
+other effect, because a replay does not run it."""
 
 
 class _Recording:
-    """The recorded kernels of a forward: several CUDA graphs, and the functions to call between two graphs.
-
-    `out` receives the forward's result. It is allocated before the recording, because CUDA's own allocator warns if
-    memory from a recording is freed. `filled` are the tensors that the kernels write to the camera cache.
-    """
+    """The recorded kernels of a forward: CUDA graphs, and functions to call between them. `filled` are the tensors that
+    the kernels write to the camera cache. `out`, the result, is allocated before the recording, because CUDA's own
+    allocator warns if memory from a recording is freed."""
 
     filled: tuple[Mapping[int, Pair], Mapping[int, Pair]] | None
 
@@ -45,7 +37,7 @@ class _Recording:
         self._steps: list[Callable[[], object]] = []
 
     def begin(self) -> None:
-        """Start to record kernels. Recorded kernels do not run until the replay."""
+        """Start to record kernels, which do not run until the replay."""
         self._graph = torch.cuda.CUDAGraph()
         # "thread_local": other threads may allocate and wait during the recording
         self._graph.capture_begin(self._pool, capture_error_mode="thread_local")
@@ -55,7 +47,7 @@ class _Recording:
         self._steps.append(self._graph.replay)
 
     def between(self, *actions: Callable[[], object]) -> None:
-        """End the current graph, add functions that every replay calls at this point, and start the next graph."""
+        """End the current graph, add functions that every replay calls here, and start the next graph."""
         self.end()
         self._steps += actions
         self.begin()
@@ -68,22 +60,17 @@ class _Recording:
 class ForwardGraphs:
     """The recorded CUDA graphs of one video's forwards. Pass this object to the model as `options["graphs"]`.
 
-    All weights must be on a GPU and stay at the same address. The KeyValueCache must be on the same GPU and `in_place`.
-    The CameraCache, if there is one, must be `steady`.
+    All weights must be on a GPU and stay at the same address. The KeyValueCache must be on the same GPU and `in_place`,
+    the CameraCache, if there is one, `steady`. An application that moves weights, such as ComfyUI, changes
+    `options["weights"]`, which frees all graphs.
 
-    The first forward of a kind runs as usual. The second one is recorded and tested: the graphs are replayed with the
-    same inputs, and the result is compared with the usual one. Later forwards are replayed.
+    The first forward of a kind runs as usual, the second is recorded and tested against the usual result, later ones
+    are replayed. A chunk has three kinds: the first computes the camera's scales and shifts, the second reads them from
+    the cache, the third updates the KV cache. Until the attention window is full, there are three other kinds, or on
+    devices without `attend_to_frames` no recordings, because each chunk attends to more tokens than the last.
 
-    A chunk has three kinds of forwards. The first computes the camera's scales and shifts, the second reads them from
-    the cache, and the third updates the KV cache. Until the attention window is full, there are three other kinds. On
-    devices without `attend_to_frames`, nothing is recorded until the window is full, because each chunk attends to more
-    tokens than the previous one.
-
-    An application that moves weights, such as ComfyUI, passes `options["weights"]`. If this identifier changes, all
-    graphs are freed.
-
-    If several processes compute together, their exchanges of data are not recorded: a replay runs them between the
-    graphs. If recording or the test fails in one process, all processes run later forwards as usual.
+    Data exchanges between processes are not recorded: a replay runs them between the graphs. If recording or the test
+    fails in one process, all run later forwards as usual.
     """
 
     def __init__(self) -> None:
@@ -95,11 +82,11 @@ class ForwardGraphs:
 
     @property
     def recorded(self) -> int:
-        """The number of recorded forwards: one for each kind of forward."""
+        """The number of recorded kinds of forwards."""
         return len(self._recordings)
 
     def clear(self) -> int:
-        """Free all recorded graphs. Return the size in bytes of their inputs and results."""
+        """Free all recorded graphs. Return the bytes of their inputs and results."""
         tensors = [tensor for own in self._inputs.values() for tensor in own.tensors]
         freed = sum(tensor.nbytes for tensor in (*tensors, *(each.out for each in self._recordings.values())))
         self._recordings, self._inputs, self._seen = {}, {}, {}
@@ -107,10 +94,8 @@ class ForwardGraphs:
         return freed
 
     def run(self, compute: Compute, given: ForwardInputs, options: ForwardOptions) -> Tensor:
-        """Return the result of `compute(given, options)`, by a replay if this kind of forward is recorded.
-
-        Otherwise `compute` is called. The second forward of a kind is also recorded and tested.
-        """
+        """Return `compute(given, options)`, by a replay if this kind of forward is recorded. The second forward of a
+        kind is recorded and tested."""
         history = options["kv_cache"]
         if self._failed or history.form is None:
             return compute(given, options)
@@ -136,10 +121,7 @@ class ForwardGraphs:
         return recording.out.clone()
 
     def _queue(self, recording: _Recording, given: ForwardInputs) -> None:
-        """Copy the inputs `given` to the graphs' memory and queue a replay of `recording` on the current stream.
-
-        Caches are not marked as filled or read.
-        """
+        """Copy the inputs to the graphs' memory and queue a replay. Caches are not marked as filled or read."""
         for own, tensor in zip(self._inputs[given.shapes].tensors, given.tensors, strict=True):
             own.copy_(tensor)
         recording.replay()
@@ -147,12 +129,8 @@ class ForwardGraphs:
     def _record_and_try(
         self, kind: Hashable, compute: Compute, given: ForwardInputs, options: ForwardOptions
     ) -> Tensor:
-        """Record `compute(given, options)` as CUDA graphs, test a replay, and return the result of the usual
-        computation.
-
-        The graphs are stored under the key `kind` if the replay gives the same result. The usual computation runs after
-        the replay, so the caches keep the usual keys, values and camera tensors.
-        """
+        """Record a forward, test a replay, and return the usual result. The usual computation runs after the replay, so
+        that the caches keep its keys, values and camera tensors."""
         cache, share = _cache_of(given), options.get("token_share")
         if not self._recordings:
             torch.cuda.empty_cache()  # a recording cannot use the memory that torch has cached
@@ -175,10 +153,7 @@ class ForwardGraphs:
         return out
 
     def _drop(self, reason: str) -> None:
-        """Free all recorded graphs, record nothing from now on, and log the `reason`.
-
-        Nothing is logged if the reason is empty, which means that another process failed.
-        """
+        """Free all graphs and record nothing from now on. An empty `reason` means that another process failed."""
         if reason:
             logging.warning("%s", reason)
         self._failed = True
@@ -187,10 +162,7 @@ class ForwardGraphs:
         self.clear()
 
     def _record(self, recording: _Recording, compute: Compute, given: ForwardInputs, options: ForwardOptions) -> str:
-        """Record the kernels of `compute(given, options)` into `recording`; the kernels do not run.
-
-        Return the reason of a failure, or an empty string.
-        """
+        """Record the kernels of a forward without running them. Return the reason of a failure, or an empty string."""
         fixed, cache, share = self._inputs[given.shapes], _cache_of(given), options.get("token_share")
         if fixed.camera is not None:
             fixed = fixed._replace(camera=replace(fixed.camera, cache=cache))
@@ -211,7 +183,7 @@ class ForwardGraphs:
 
     @cached_property
     def _pool(self) -> Any:
-        """The memory pool of all recorded graphs. They can share one, because no two are replayed at the same time."""
+        """The memory pool of all graphs. They can share one, because no two are replayed at the same time."""
         return torch.cuda.graph_pool_handle()
 
     @cached_property
@@ -220,7 +192,6 @@ class ForwardGraphs:
 
 
 def _all_agree(share: TokenShare | None, fine: bool) -> bool:
-    """Return whether `fine` is True in all processes that compute the forward together."""
     return fine if share is None else share.parallel.all_agree(fine)
 
 
@@ -229,10 +200,7 @@ def _cache_of(given: ForwardInputs) -> CameraCache | None:
 
 
 def _kind(given: ForwardInputs, history: KeyValueCache) -> Hashable:
-    """Return a key that identifies the kind of a forward with the inputs `given` and the KV cache `history`.
-
-    Forwards with equal keys run the same kernels on the same memory.
-    """
+    """Return a key of a forward. Forwards with equal keys run the same kernels on the same memory."""
     cache = _cache_of(given)
     kept = None if cache is None else (cache.addresses, cache.prompt.addresses)
     return given.shapes, history.form, history.keep, kept
@@ -240,12 +208,8 @@ def _kind(given: ForwardInputs, history: KeyValueCache) -> Hashable:
 
 @contextmanager
 def _prompt_of(cache: CameraCache | None, context: Tensor) -> Iterator[None]:
-    """Let the cached keys and values of the prompt be used for `context` inside a `with` block.
-
-    `context` is the graphs' own copy of the embedded prompt. Blocks use the cached keys and values only for the tensor
-    object `cache.prompt.embedded`, so `context` replaces this tensor until the block ends. If the cache is None or has
-    no embedded prompt, nothing happens.
-    """
+    """Let blocks use the prompt's cached keys and values for `context`, the graphs' copy of the embedded prompt, inside
+    a `with` block. Blocks use them only for the tensor object `cache.prompt.embedded`, which `context` replaces."""
     if cache is None or cache.prompt.embedded is None:
         yield
         return

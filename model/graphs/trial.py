@@ -1,4 +1,4 @@
-"""The test of a recorded CUDA graph: the result of its first replay is compared with the usual computation."""
+"""The test of a recorded CUDA graph: its first replay is compared with the usual computation."""
 
 from __future__ import annotations
 
@@ -8,15 +8,12 @@ import torch
 from torch import Tensor
 
 WORST = 2**-7
-"""The largest accepted relative RMS error of a replay, about the rounding error of bf16. A correct replay has an error
-of 0."""
+"""The largest accepted relative RMS error of a replay, about the rounding of bf16. A correct replay has 0."""
 
 
 def relative_error(got: Iterable[Tensor], wanted: Iterable[Tensor]) -> float:
-    """Return the largest relative RMS error of the tensors `got` compared with `wanted`.
-
-    NaN in both tensors counts as equal. The call waits for the GPU.
-    """
+    """Return the largest relative RMS error of the tensors `got` compared with `wanted`. NaN in both counts as equal.
+    The call waits for the GPU."""
     errors = []
     for a, b in zip(got, wanted, strict=True):
         difference = (a.float() - b.float()).masked_fill((a == b) | (a.isnan() & b.isnan()), 0)
@@ -25,11 +22,8 @@ def relative_error(got: Iterable[Tensor], wanted: Iterable[Tensor]) -> float:
 
 
 def refusal(work: str, error: float) -> str:
-    """Return the message for the user if the test rejects a recorded graph, or an empty string if the graph passes.
-
-    A graph passes if the relative `error` of the first replay is at most WORST. NaN is rejected. `work` is the
-    beginning of the message and names the recorded computation, such as "A forward".
-    """
+    """Return a message for the user if the relative `error` of a graph's first replay is above WORST or NaN, else an
+    empty string. `work` begins the message, such as "A forward"."""
     if error <= WORST:  # false for NaN
         return ""
     return (
