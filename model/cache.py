@@ -189,8 +189,7 @@ class CameraCache(BlockCache):
         self.prompt.mark_read()
 
     def has_room(self, nbytes: int) -> bool:
-        """Return whether `nbytes` more bytes stay within `limit_bytes`; False after `clear`, until the next step
-        begins."""
+        """Return whether `nbytes` more bytes stay within `limit_bytes`; False without a camera, as after `clear`."""
         if self._source is None:
             return False
         return self.limit_bytes is None or self.nbytes + nbytes <= self.limit_bytes

@@ -116,7 +116,7 @@ class LingBotWorldModel(nn.Module):
         camera: Tensor | None = None,
         options: ForwardOptions = NO_OPTIONS,
     ) -> Tensor:
-        """Return the velocity [B, 16, F, H, W] in fp32. The arguments are not overwritten.
+        """Return the velocity [B, 16, F, H, W] in fp32 (fp64 for an fp64 model). The arguments are not overwritten.
 
         x: noisy latent, mask and image latent, concatenated to [B, 36, F, H, W].
         timestep: [B] or [1], 0 to 1000.
@@ -253,13 +253,13 @@ class LingBotWorldModel(nn.Module):
         return block(x, e0, context, camera, rope, options, inplace=True)
 
     def embed_time(self, timestep: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the time embedding [B, dim] and the blocks' modulation [B, 6, dim] for `timestep` [B]."""
+        """Return the time embedding [B, dim] and the blocks' modulation [B, 6, dim] for `timestep` [B], 0 to 1000."""
         e = sinusoid(timestep, self.config.freq_dim).to(residual_dtype(self.compute_dtype))
         e = self.time_embedding(e)
         return e, self.time_projection(e).unflatten(1, (6, -1))
 
     def embed_text(self, context: Tensor, tokens: int | None = None) -> Tensor:
-        """Return the embedded prompts [B, tokens, dim] of `context` [B, L, text_dim], zero-padded to `tokens` (None:
+        """Return the embedded prompts [B, tokens, dim] of `context` [B, L, text_dim], zero-padded (by default to
         text_len)."""
         missing = max(0, (tokens or self.config.text_len) - context.shape[1])
         return self.text_embedding(F.pad(context.to(self.compute_dtype), (0, 0, 0, missing)))
@@ -314,8 +314,7 @@ class LingBotWorldModel(nn.Module):
 
 
 class Head(nn.Module):
-    """The last layer, in the residual stream's dtype: norm, modulation and projection of tokens to 2x2 latent
-    pixels."""
+    """The last layer: norm, modulation and projection of tokens to 2x2 latent pixels, in the dtype of its input."""
 
     def __init__(self, config: ModelConfig, operations: Operations, **factory: Any) -> None:
         super().__init__()

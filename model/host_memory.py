@@ -33,8 +33,7 @@ def pinned(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 def queued_on(*devices: torch.device) -> Callable[[], None]:
-    """Return a function that waits for the work now queued on the current streams of the CUDA devices among
-    `devices`."""
+    """Return a function that waits for the work now queued on the current CUDA streams of `devices`."""
     queues = [torch.cuda.current_stream(device) for device in dict.fromkeys(devices) if device.type == "cuda"]
     events = [queue.record_event() for queue in queues]
 

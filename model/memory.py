@@ -32,25 +32,18 @@ def activation_bytes(
     camera: bool = True,
     keys: int | None = None,
 ) -> int:
-    """Return the peak GPU memory of a forward in bytes, without the stored weights.
+    """Return the peak GPU memory of a forward in bytes, for one process, without the stored weights, inputs, output,
+    camera cache and GEMM workspaces.
 
     frames, height, width: the size of the latent.
-    precision: the dtypes, the number formats and the number of processes.
+    precision: the dtypes, the number formats and the number of processes, which share the tokens.
     batch: the number of prompts.
-    camera: True if the model gets a camera, which all prompts share.
+    camera: whether the model gets a camera, which all prompts share.
     keys: the number of tokens to which the latent's tokens attend; None means the latent's own number.
 
-    The result includes the residual stream, the camera's tokens, RoPE tables, prompts and modulation. It also includes
-    decoded weights and the part of a block that needs the most memory. Inputs, output, camera cache and GEMM workspaces
-    are not included.
-
-    Decoded weights are counted even if the stored weights already have the compute dtype and need no decoding. The
-    result is then up to 0.3 GB too high. With matrix products in 8 bits, decoded weights have one byte a value.
-
-    Several processes share the tokens, and the result is for one process.
-
-    For 8-bit attention the result is an upper limit for all kernels. It includes q, k and v in 16 bits, which only some
-    kernels take. It also includes deferred additions of all batch elements, which only occur with the other kernels.
+    Decoded weights are counted even if the stored ones need no decoding, so the result may be 0.3 GB too high. For
+    8-bit attention it is an upper limit for all kernels: q, k and v in 16 bits, which only some take, and the deferred
+    additions of all batch elements, which only occur with the others.
     """
     dtype, arithmetic, processes = precision.dtype, precision.arithmetic, precision.processes
     whole, size = token_count(frames, height, width), dtype.itemsize
@@ -81,11 +74,11 @@ def activation_bytes(
 def camera_cache_bytes(
     config: ModelConfig, frames: int, height: int, width: int, *, batch: int = 2, dtype: torch.dtype = torch.bfloat16
 ) -> int:
-    """Return the size in bytes of a CameraCache that holds all blocks' tensors, in `dtype`.
+    """Return the size in bytes of a CameraCache with all blocks' tensors in `dtype`; 0 for a model without camera
+    layers. `frames`, `height` and `width` are the size of the latent, `batch` is the number of prompts.
 
-    `frames`, `height` and `width` are the size of the latent. The result includes scales and shifts for one camera,
-    keys and values for `batch` prompts, and a copy of the fp32 camera. The camera's embedded tokens are part of
-    `activation_bytes`. The result is 0 for a model without camera layers.
+    The result includes scales and shifts for one camera, keys and values of the prompts, and a copy of the fp32 camera.
+    The camera's embedded tokens are part of `activation_bytes`.
     """
     if config.control is None:
         return 0
@@ -95,27 +88,20 @@ def camera_cache_bytes(
 
 
 def decoded_bytes(config: ModelConfig, dtype: torch.dtype, arithmetic: Arithmetic = "auto") -> int:
-    """Return the size in bytes of the decoded weights of one block's `main_layers`.
-
-    The weights are in `dtype`. If `arithmetic`, the number format of matrix products, is "fp8" or "int8", they have one
-    byte a value, and a scale of 4 bytes for each row.
-    """
+    """Return the size in bytes of the decoded weights of one block's `main_layers` in `dtype`. If `arithmetic` is "fp8"
+    or "int8", they have one byte a value, and a scale of 4 bytes for each row."""
     dim, ffn_dim, size = config.dim, config.ffn_dim, dtype.itemsize
     own = 6 * _weight(dim, dim, size, arithmetic)
     return own + _weight(ffn_dim, dim, size, arithmetic) + _weight(dim, ffn_dim, size, arithmetic)
 
 
 def _self_attention(config: ModelConfig, tokens: int, keys: int, precision: Precision) -> int:
-    """Return the peak memory of a self-attention in bytes: four weights, and the larger of two phases.
+    """Return the peak memory of a self-attention in bytes: four weights, and the larger of two phases. `tokens` is the
+    number of this process's tokens, `keys` the number of tokens to which they attend.
 
-    `tokens` is the number of this process's tokens, and `keys` the number of tokens to which they attend. `precision`
-    has the dtypes and the number of processes.
-
-    The first phase computes q, k and v. The second phase holds q, k and v, the result, and the softmax's fp32 sums. If
-    attention/exact.py processes the keys in parts, the second phase holds one result for each part.
-
-    With 8-bit attention the second phase also holds quantized copies of q, k and v. The result is in 8 bits until it
-    overwrites q at the end.
+    The first phase computes q, k and v. The second holds them, the softmax's fp32 sums and the result, one for each
+    part if attention/exact.py splits the keys. With 8-bit attention it also holds quantized copies, and the result is
+    in 8 bits until it overwrites q.
     """
     arithmetic, size, dim = precision.arithmetic, precision.dtype.itemsize, config.dim
     eight_bit, row = precision.attention == "8bit", tokens * dim * size
@@ -132,11 +118,9 @@ def _self_attention(config: ModelConfig, tokens: int, keys: int, precision: Prec
 
 
 def _feed_forward(config: ModelConfig, tokens: int, size: int, arithmetic: Arithmetic) -> int:
-    """Return the peak memory of a feed-forward in bytes: two weights, and one layer's input and output.
-
-    `size` is the size in bytes of a number in the compute dtype, and `arithmetic` the number format of the products.
-    With an 8-bit format, the second layer's input exists in 16 bits and in 8 bits at the same time.
-    """
+    """Return the peak memory of a feed-forward in bytes: two weights, and one layer's input and output. `size` is the
+    bytes of a number in the compute dtype. In 8 bits, the second layer's input exists in 16 and in 8 bits at the same
+    time."""
     dim, ffn_dim, tokens = config.dim, config.ffn_dim, min(tokens, FFN_TOKENS)
     weights = _weight(dim, ffn_dim, size, arithmetic) + _weight(ffn_dim, dim, size, arithmetic)
     if arithmetic not in DTYPES:
@@ -145,11 +129,8 @@ def _feed_forward(config: ModelConfig, tokens: int, size: int, arithmetic: Arith
 
 
 def _camera_stage(config: ModelConfig, tokens: int, size: int, arithmetic: Arithmetic) -> int:
-    """Return the peak memory of the camera layers in bytes.
-
-    It includes four weights, and the hidden state, scale and shift of the tokens that are processed at once. `size` is
-    the size in bytes of a number in the compute dtype, and `arithmetic` the number format of the products.
-    """
+    """Return the peak memory of the camera layers in bytes: four weights, and the hidden state, scale and shift of the
+    tokens that are processed at once. `size` is the bytes of a number in the compute dtype."""
     tokens = min(tokens, CAMERA_TOKENS)
     row = tokens * config.dim * size
     made = 2 * row + max(row, _product(config.dim, tokens, config.dim, arithmetic))
@@ -157,32 +138,25 @@ def _camera_stage(config: ModelConfig, tokens: int, size: int, arithmetic: Arith
 
 
 def _product(dim: int, tokens: int, out_dim: int, arithmetic: Arithmetic) -> int:
-    """Return the extra memory in bytes that a matrix product in 8 bits needs besides its result.
-
-    The product multiplies an input [tokens, dim] by a weight [out_dim, dim]. The extra memory is the quantized input
-    with a scale for each token. An int8 product also holds int32 sums of up to PRODUCT_TOKENS tokens. For an
-    `arithmetic` that is not in 8 bits, the result is 0.
-    """
+    """Return the extra memory in bytes of a matrix product in 8 bits, 0 for other formats: the quantized input [tokens,
+    dim] with a scale for each token, and for int8 the int32 sums of up to PRODUCT_TOKENS tokens."""
     if arithmetic not in DTYPES:
         return 0
     return tokens * (dim + 4) + (arithmetic == "int8") * min(tokens, PRODUCT_TOKENS) * out_dim * 4
 
 
 def _weight(rows: int, width: int, size: int, arithmetic: Arithmetic) -> int:
-    """Return the size in bytes of a decoded weight [rows, width] with `size` bytes a number.
-
-    If `arithmetic` is an 8-bit format, a number has one byte, and each row has a scale.
-    """
+    """Return the bytes of a decoded weight [rows, width] with `size` bytes a number, or in 8 bits one and a scale per
+    row."""
     return rows * (width + 4) if arithmetic in DTYPES else rows * width * size
 
 
 def _camera_embedding(config: ModelConfig, tokens: int, size: int) -> int:
-    """Return the peak memory, in bytes, of embedding the camera into tokens. It is the larger of two phases.
+    """Return the peak memory of embedding the camera in bytes, the larger of two phases. `size` is the bytes of a
+    number in the compute dtype.
 
-    `tokens` is the number of tokens, and `size` is the size in bytes of a number in the compute dtype. The first phase
-    holds the camera in the compute dtype and a copy of it, rearranged to tokens. The second phase holds the rearranged
-    copy, the result, the weights, and three temporary tensors for the EMBEDDING_TOKENS tokens that are processed at
-    once.
+    The first phase holds the camera and a copy rearranged to tokens; the second the copy, the result, the weights, and
+    three temporary tensors for the EMBEDDING_TOKENS tokens that are processed at once.
     """
     channels = config.control_channels
     folded = tokens * 4 * channels * size

@@ -1,6 +1,5 @@
-"""The choice of a kernel for self-attention in 8 bits: this project's own, or one of cuDNN, SageAttention and
-comfy-kitchen. On the CPU, or if the chosen kernel fails, plain torch rounds q, k and v to 8 bits and computes an exact
-softmax."""
+"""The choice of a kernel for self-attention in 8 bits: this project's own, cuDNN's, SageAttention's or comfy-kitchen's.
+On the CPU, or if the kernel fails, plain torch rounds q, k and v to 8 bits and computes an exact softmax."""
 
 import logging
 import sys
@@ -214,8 +213,7 @@ def find_kernel(device: torch.device, head_dim: int) -> AttentionKernel:
 
 
 def _on_its_stream(kernel: AttentionKernel, device: torch.device, head_dim: int) -> AttentionKernel:
-    """Return the kernel. If it always runs on CUDA's default stream, add synchronization, and set `recordable` to
-    False."""
+    """Return the kernel, with synchronization and not `recordable` if it always runs on CUDA's default stream."""
     if kernel.attend in _TO_OPERANDS:  # our kernel and cuDNN's run on the current stream
         return kernel
     generator = torch.Generator(device).manual_seed(1)

@@ -178,11 +178,8 @@ def _attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 def key_parts(queries: int, keys: int, heads: int, processors: int = HOPPER) -> int:
     """Return the number of parts into which to split the keys, so that few queries fill all `processors`
-    multiprocessors (SMs).
-
-    An SM processes one tile of queries with all its keys, so 144 tiles on 132 SMs take as long as 264. Split keys end
-    sooner.
-    """
+    multiprocessors (SMs). An SM processes one tile of queries with all its keys, so 144 tiles on 132 SMs take as long
+    as 264."""
     tiles = -(-queries // TILE) * heads
 
     def time(parts: int) -> float:
@@ -294,8 +291,7 @@ def random_attention(device: torch.device, size: Size) -> tuple[Tensor, Tensor, 
 
 
 def exact_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
-    """Return attention [B, L, heads*head_dim] of q over k and v [B, S, heads*head_dim] in fp32, for tests of
-    kernels."""
+    """Return attention [B, L, heads*head_dim] of q over k and v [B, S, heads*head_dim] in fp32, to test kernels."""
     q, k, v = (x.float().unflatten(-1, (heads, -1)).transpose(1, 2) for x in (q, k, v))
     return (torch.softmax(q @ k.mT * q.shape[-1] ** -0.5, -1) @ v).transpose(1, 2).flatten(2)
 

@@ -152,8 +152,8 @@ def operand(x: Tensor, made: Scaling, zeros: int = 0) -> Operand:
 
 
 def empty_values(x: Tensor, zeros: int = 0) -> Tensor:
-    """Return an uninitialized float8_e4m3fn tensor [tokens + zeros, dim] for x [tokens, dim], with the last rows
-    zero."""
+    """Return an empty float8_e4m3fn tensor [tokens + zeros, dim] for x [tokens, dim], with the last `zeros` rows set to
+    0."""
     values = torch.empty(len(x) + zeros, x.shape[1], dtype=FP8, device=x.device)
     values[len(x) :].view(torch.uint8).zero_()
     return values

@@ -30,8 +30,7 @@ from .fp8_hopper import hopper_attention_of
 
 
 def own_queries(given: Unrotated) -> Operand:
-    """Return queries, after norm and RoPE, as an Operand (fp8 values with their scale). The norm determines the
-    scale."""
+    """Return queries, after norm and RoPE, as an Operand (fp8 values with a scale, which the norm determines)."""
     return by_norm(*rotated_fp8(given))
 
 

@@ -23,9 +23,9 @@ MOST_CARDS = 20
 
 
 def in_user_cache(variable: str, name: str) -> Path | None:
-    """Return the path of a file or folder of this project in the user's cache folder: lingbot-world/`name` in
-    LOCALAPPDATA, XDG_CACHE_HOME or ~/.cache. The environment variable `variable` replaces the path; an empty one gives
-    None."""
+    """Return the path of this project's file or folder `name` in the user's cache: lingbot-world/`name` in
+    LOCALAPPDATA, XDG_CACHE_HOME or ~/.cache. The environment variable `variable` names another path; if it is empty,
+    return None."""
     named = os.environ.get(variable)
     if named is not None:
         return Path(named) if named else None

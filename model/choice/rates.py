@@ -42,8 +42,8 @@ class Rate(NamedTuple):
 
 
 def rates(device: torch.device, sizes: dict[Work, Size] = SIZES) -> dict[Work, Rate]:
-    """Return the Rate (kernel and speed) of each operation in `sizes` for which the GPU has a kernel in
-    `table.TABLE`."""
+    """Return the Rate (kernel and speed) of each operation in `sizes` for which `table.TABLE` has a kernel for the
+    GPU."""
     return {work: rate(work, device, size) for work, size in sizes.items() if candidates(work, card_of(device))}
 
 

@@ -159,8 +159,7 @@ def suited_8_bits(card: Card) -> Literal["fp8", "int8"]:
 
 
 def missing(name: str, card: Card) -> str | None:
-    """Return the reason why the kernel's package cannot run on a GPU: not installed, or rejected by its own check; else
-    None."""
+    """Return why the kernel's package cannot run on a GPU (not installed, or its own check fails); None if it can."""
     module = MODULES.get(name)
     if module is None:
         return None

@@ -1,12 +1,11 @@
 """Triton kernels for the VAE decoder's convolutions, without copies of the frames.
 
-A feature map is stored as [rows, channels], with one row for each pixel, line after line. After each line comes a row
-of zeros, and after the last line a full line of zeros. So a pixel's neighbour is a fixed number of rows away, and
-neighbours outside the map read as zeros. A convolution is a matrix product of shifted rows and the weight. Results for
-the rows of zeros are discarded.
+A feature map is stored as [rows, channels], one row per pixel, line after line. A row of zeros follows each line, and a
+line of zeros the last one, so a pixel's neighbours are a fixed number of rows away and read as zeros outside the map. A
+convolution is a matrix product of shifted rows and the weight.
 
-A pool is a tensor with several feature maps of the same size, one after the other, each in a numbered slot. A kernel
-reads slot numbers from the GPU's memory, so a recorded CUDA graph can be replayed with other slots.
+A pool is a tensor with several feature maps of one size, each in a numbered slot. A kernel reads slot numbers from the
+GPU's memory, so a recorded CUDA graph can be replayed with other slots.
 """
 
 from functools import lru_cache, partial
@@ -54,12 +53,10 @@ def _convolve(
     """The kernel of `convolve`. A program computes a tile: PIXELS rows of the result, times NA + NB of the OUT
     channels.
 
-    The sum over CHANNELS input channels runs in steps of KA + KB: `x` loads KA channels of a step, and `x_rest` loads
-    KB. `w`, `w_below`, `w_rest` and `w_both` load the matching four parts of the weight: NA or NB rows times KA or KB
-    columns.
-
-    Loads are by descriptor (TMA) if DESCRIBED, else by pointer. `rows` is the number of rows of x. `stride` is the
-    distance of two rows of x in values; x may be some channels of a wider matrix.
+    The sum over CHANNELS runs in steps of KA + KB: `x` loads KA channels, `x_rest` KB. `w`, `w_below`, `w_rest` and
+    `w_both` load the weight's parts: NA or NB rows times KA or KB columns. Loads are by descriptor (TMA) if DESCRIBED,
+    else by pointer. `stride` is the distance of two of the `rows` of x in values; x may be some channels of a wider
+    matrix.
     """
     columns: tl.constexpr = FRAMES * SIDE * SIDE * CHANNELS
     of_weight: tl.constexpr = SIDE * SIDE * OUT if SIDE == 2 else OUT
@@ -134,11 +131,9 @@ def _block(
     COLUMNS: tl.constexpr,
     DESCRIBED: tl.constexpr,
 ):
-    """Return the block [ROWS, COLUMNS] of the matrix `source`, with the first number at `row` and `column`.
-
-    `rows` is the number of rows of the matrix; rows of the block outside the matrix are zero. `stride` is the distance
-    of two rows of the matrix, as a number of values. `source` is a descriptor (TMA) if DESCRIBED, else a pointer.
-    """
+    """Return the block [ROWS, COLUMNS] of the matrix `source` at `row` and `column`, with zeros outside of its `rows`
+    rows. `stride` is the distance of two rows in values. `source` is a descriptor (TMA) if DESCRIBED, else a
+    pointer."""
     if DESCRIBED:
         block = source.load([row, column])
     else:
@@ -152,10 +147,8 @@ def _block(
 def _add_product(
     total, x, w, row, column, K: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, DESCRIBED: tl.constexpr
 ):
-    """Return `total` plus the product of x and a transposed block of the weight `w` [ROWS, COLUMNS].
-
-    The block starts at `row` and `column` of the weight. It has K columns, and as many rows as `total` has columns.
-    """
+    """Return `total` plus the product of x and the transposed block of the weight `w` [ROWS, COLUMNS] at `row` and
+    `column`."""
     return tl.dot(x, _block(w, row, column, ROWS, COLUMNS, total.shape[1], K, DESCRIBED).T, total)
 
 
@@ -211,17 +204,14 @@ def convolve(
 ) -> Tensor:
     """Return the convolution of feature maps x [rows, channels] of `size` (height, width) as a feature map [rows, out].
 
-    The window of the convolution has `side` x `side` pixels. `weight` is [out, side * side * frames * channels], with
-    the window's pixels from the upper left to the lower right. bias is [out]. `added`, if given, has the shape of the
-    result and is added to the result.
+    weight: [out, side * side * frames * channels], with the pixels of the `side` x `side` window from the upper left to
+    the lower right. bias is [out].
+    slots: None if x is a single frame. Otherwise x is a pool of frames (see the module), and the window covers the
+    three frames in these slots, the oldest first: int32 on the GPU, aligned to 16 bytes.
+    added: a tensor with the shape of the result that is added to it.
 
-    If `slots` is None, x is a single frame. Otherwise x is a pool (see the top of the module), and the window covers
-    three frames of the pool. `slots` are the slot numbers of these frames, the oldest first, int32 on the GPU, aligned
-    to 16 bytes.
-
-    If `side` is 2, the convolution also doubles height and width: each pixel becomes 2 x 2 pixels. `weight` is then
-    [4 * out, ...]: one quarter for each of the four pixels. Each of the four pixels has another window, 2 x 2 pixels of
-    x.
+    If `side` is 2, height and width are doubled: each pixel becomes 2 x 2 pixels, each from another window of 2 x 2
+    pixels of x. `weight` is then [4 * out, ...], one quarter for each of the four.
     """
     (height, width), channels, quarters = size, x.shape[1], 4 if side == 2 else 1
     out_channels = len(weight) // quarters
@@ -264,12 +254,8 @@ def _tile(device: torch.device, channels: int, out: int) -> Tile:
 
 
 def _operands(x: Tensor, weight: Tensor, tile: Tile) -> list[Tensor | TensorDescriptor]:
-    """Return the first six arguments of `_convolve`: x twice, and the weight four times.
-
-    A program splits input channels and output channels into two parts each. So x has an argument for each part of the
-    input channels, and the weight for each pair of parts. For tiles that TMA loads, an argument is a descriptor with
-    the size of the part; otherwise an argument is the tensor itself.
-    """
+    """Return the first six arguments of `_convolve`: x for two parts of the input channels, and the weight for each
+    pair of input and output parts. For tiles that TMA loads they are descriptors, otherwise the tensors."""
     if not tile.described:
         return [x, x, weight, weight, weight, weight]
     described = TensorDescriptor.from_tensor
@@ -281,11 +267,9 @@ def _operands(x: Tensor, weight: Tensor, tile: Tile) -> list[Tensor | TensorDesc
 
 
 def put(x: Tensor, weight: Tensor | None, eps: float, pool: Tensor, slots: Tensor, size: tuple[int, int]) -> None:
-    """Write a feature map x [rows, channels] of `size` (height, width) to a slot of a `pool` [rows, channels].
-
-    The slot number is the third number in `slots` (int32 on the GPU). If `weight` [channels] is given,
-    SiLU(norm(x) * weight) is written instead of x. norm is the root-mean-square norm with the epsilon `eps`.
-    """
+    """Write a feature map x [rows, channels] of `size` (height, width) to the slot of a `pool` that the third number in
+    `slots` (int32 on the GPU) names. If `weight` [channels] is given, SiLU(norm(x) * weight) is written, with the
+    root-mean-square norm and its epsilon `eps`."""
     block = triton.next_power_of_2(x.shape[1])
     rows = max(1, 4096 // block)
     with torch.cuda.device_of(x):

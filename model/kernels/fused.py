@@ -1,8 +1,5 @@
-"""Triton kernels that each run several operations of ops/pointwise.py at once.
-
-With separate kernels, a GPU is idle between two kernels if there are few tokens, and each kernel reads the previous
-kernel's result from memory. All numbers are computed in fp32.
-"""
+"""Triton kernels that each run several operations of ops/pointwise.py at once, in fp32. With separate kernels, a GPU
+idles between them if there are few tokens, and each reads the previous one's result from memory."""
 
 import torch
 import triton
@@ -19,31 +16,23 @@ from .pointwise import _store_as
 from .sizes import in_two, programs, token_by_token
 
 ALONE = 2048
-"""The largest number of channels with which `layer_norm_8bit_` processes full tokens.
-
-Tokens with more channels are processed in parts, which is then faster. On an H100, the norm of 2,880 tokens of 5,120
-channels takes 32 us in parts, and 35 us with full tokens. `add_norm_`, a norm after an addition, is always faster with
-full tokens.
-"""
+"""The largest number of channels with which `layer_norm_8bit_` processes full tokens. On an H100, 2,880 tokens of 5,120
+channels take 32 us in parts, and 35 us with full tokens. `add_norm_` is always faster with full tokens."""
 
 
 @triton.jit
 def _channels(START: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr):
-    """Return the indices of SIZE adjacent channels, from START on, as a matrix [SIZE / WIDTH, WIDTH].
-
-    A thread processes four adjacent channels in each row of the matrix, for every dtype. So threads do not need to
-    exchange data between reading and writing.
-    """
+    """Return the indices of SIZE adjacent channels, from START on, as a matrix [SIZE / WIDTH, WIDTH]. A thread
+    processes four adjacent channels in each row for every dtype, so threads need not exchange data between reading and
+    writing."""
     columns = tl.max_contiguous(tl.arange(0, WIDTH), 4)
     return START + tl.arange(0, SIZE // WIDTH)[:, None] * WIDTH + columns[None, :]
 
 
 @triton.jit
 def _given(ptr, cols, inside, other):
-    """Return the channels `cols` of the vector at `ptr` in fp32. If `ptr` is None, return `other` for each channel.
-
-    Channels outside the mask `inside` are 0.
-    """
+    """Return the channels `cols` of the vector at `ptr` in fp32, 0 outside the mask `inside`; `other` if `ptr` is
+    None."""
     if ptr is None:
         x = tl.full(cols.shape, other, tl.float32)
     else:
@@ -63,11 +52,8 @@ def _largest(a, b):
 
 @triton.jit
 def _loaded(x_ptr, y_ptr, scale_ptr, shift_ptr, at, inside):
-    """Load a part of a token, and return x, the addend y, scale and shift, each in the dtype of the tensor in memory.
-
-    `at` are the offsets of the part's channels, and `inside` is the mask. Without `y_ptr`, x takes the place of y;
-    without `scale_ptr`, x takes the place of scale and shift.
-    """
+    """Load a part of a token with the channel offsets `at`. Return x, the addend y, scale and shift, each in its dtype
+    in memory. x takes the place of missing ones."""
     x = tl.load(x_ptr + at, mask=inside, other=0.0)
     y, scale, shift = x, x, x
     if y_ptr is not None:
@@ -80,12 +66,8 @@ def _loaded(x_ptr, y_ptr, scale_ptr, shift_ptr, at, inside):
 
 @triton.jit
 def _summed(x_at, y_ptr, gate_ptr, scale_ptr, loaded, gate, inside):
-    """Return (x + y * gate) * (1 + scale) + shift in fp32, and write the result to x in memory, at `x_at`.
-
-    `loaded` is the result of `_loaded`: x, y, scale and shift. Without `y_ptr`, nothing is added; without `gate_ptr`, y
-    is added without a gate. Without `scale_ptr`, scale and shift are not applied. Nothing is written if neither `y_ptr`
-    nor `scale_ptr` is given.
-    """
+    """Return (x + y * gate) * (1 + scale) + shift in fp32, and write it to x at `x_at`. `loaded` is the result of
+    `_loaded`. A term without its pointer is left out; without `y_ptr` and `scale_ptr` nothing is written."""
     x, y, scale, shift = loaded
     if y_ptr is not None:
         y = y.to(tl.float32)
@@ -117,12 +99,8 @@ def _add_norm(
     SECOND: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """The kernel of `add_norm_`. Of n programs, each computes every n-th token, and loads the next token in the
-    meantime.
-
-    The channels of a token are processed in two parts of FIRST and SECOND channels. WIDTH is the width of the matrix of
-    `_channels`.
-    """
+    """The kernel of `add_norm_`. Of n programs, each computes every n-th token, in two parts of FIRST and SECOND
+    channels, and loads the next token in the meantime."""
     left, right = _channels(0, FIRST, WIDTH), _channels(FIRST, SECOND, WIDTH)
     whole, inside = left < dim, right < dim
     gate_a, gate_b = _given(gate_ptr, left, whole, 1.0), _given(gate_ptr, right, inside, 1.0)
@@ -155,17 +133,15 @@ def _add_norm(
 
 @triton.jit
 def _power_of_two_over(x):
-    """Return the smallest power of two that is at least x, and 1 / that power. Both come from the bits of x."""
+    """Return the smallest power of two that is at least x, and its reciprocal, from the bits of x."""
     exponent = (x.to(tl.int32, bitcast=True) + 0x7FFFFF) >> 23
     return (exponent << 23).to(tl.float32, bitcast=True), ((254 - exponent) << 23).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def _rotated(x, cos_ptr, sin_ptr, START: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr, HALF: tl.constexpr):
-    """Return SIZE channels x of a token after RoPE. START is the index of the first channel in the token.
-
-    `cos_ptr` and `sin_ptr` point to the HALF cosines and HALF sines of the token's angles, which all heads share.
-    """
+    """Return SIZE channels x of a token, from channel START on, after RoPE. All heads share the HALF cosines and HALF
+    sines."""
     pair = tl.arange(0, WIDTH // 2)[None, :]
     if WIDTH % (2 * HALF) != 0:  # otherwise every WIDTH channels have the same angles
         pair = pair + START // 2 + tl.arange(0, SIZE // WIDTH)[:, None] * (WIDTH // 2)
@@ -176,11 +152,8 @@ def _rotated(x, cos_ptr, sin_ptr, START: tl.constexpr, SIZE: tl.constexpr, WIDTH
 
 @triton.jit
 def _scale_of_queries(weight_a, weight_b, root):
-    """Return the scale for 8-bit queries after a norm with the given weights, and 1 / scale.
-
-    The scale is the smallest power of two with which no query overflows. `weight_a` and `weight_b` are the norm's
-    weights for the two parts of the channels. `root` is the result of `_root`.
-    """
+    """Return the scale for 8-bit queries after a norm, the smallest power of two without overflow, and 1 / scale.
+    `weight_a` and `weight_b` are the norm's weights, `root` is the result of `_root`."""
     return _power_of_two_over(tl.maximum(_largest(weight_a, weight_b), 1e-30) * root)
 
 
@@ -227,13 +200,8 @@ def _put_own(
     WIDTH: tl.constexpr,
     HALF: tl.constexpr,
 ):
-    """The kernel of `scatter_qkv_`. A program computes one token after the other, and loads the next one in the
-    meantime.
-
-    There are three kinds of programs: for queries, for keys and for values. In 8 bits, the scale of the queries is the
-    smallest power of two with which no query overflows, and the first program for queries stores this scale. Keys and
-    values use the factors at `k_factor_ptr` and `v_factor_ptr`.
-    """
+    """The kernel of `scatter_qkv_`. Programs for queries, keys or values compute one token after the other, and load
+    the next one in the meantime. In 8 bits, the first program for queries stores their scale."""
     first, step, kind = tl.program_id(0).to(tl.int64), tl.num_programs(0), tl.program_id(1)
     left, right = _channels(0, FIRST, WIDTH), _channels(FIRST, SECOND, WIDTH)
     whole, inside = left < dim, right < dim
@@ -294,11 +262,8 @@ def _from_fp8_rows(
 
 
 def layer_norm_8bit_(values: Tensor, scales: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """Write norm(x) / scale to `values` (int8 or float8_e4m3fn [tokens, dim]), and return `values`.
-
-    norm(x) is the layer norm of x [tokens, dim] with weight [dim], bias [dim] and the epsilon `eps`. Each token has one
-    scale, which is written to `scales` (fp32 [tokens, 1]).
-    """
+    """Write the layer norm of x [tokens, dim], divided by its scale, to `values` (int8 or float8_e4m3fn), and return
+    `values`. Each token's scale is written to `scales` (fp32 [tokens, 1]). weight and bias are [dim]."""
     if x.shape[1] > ALONE:
         return in_8_bits.layer_norm_8bit_(values, scales, x, weight, bias, eps)
     add_norm_(x, values, scales, (None, None), (None, None), (weight, bias, eps))
@@ -313,14 +278,13 @@ def add_norm_(
     affine: tuple[Tensor | None, Tensor | None],
     norm: tuple[Tensor, Tensor, float],
 ) -> Tensor:
-    """Update x [tokens, dim] in place, write its layer norm to `out` [tokens, dim], and return x.
+    """Update x [tokens, dim] in place to (x + y * gate) * (1 + scale) + shift, write its layer norm to `out`, and
+    return x.
 
-    The update is x = (x + y * gate) * (1 + scale) + shift. `added` is (y, gate), and `affine` is (scale, shift). A term
-    is left out if its tensors are None. y, scale and shift are [tokens, dim], and gate is [dim]. `norm` is the layer
-    norm's (weight [dim], bias [dim], epsilon).
-
-    If `scales` (fp32 [tokens, 1]) is given, `out` is int8 or float8_e4m3fn. Each token then has one scale, which is
-    written to `scales`.
+    added: (y [tokens, dim], gate [dim]). A term is left out if its tensors are None.
+    affine: (scale, shift), [tokens, dim] each.
+    norm: the layer norm's (weight [dim], bias [dim], epsilon).
+    scales: None, or fp32 [tokens, 1] for the tokens' scales if `out` is int8 or float8_e4m3fn.
     """
     (y, gate), (weight, bias, eps) = added, norm
     gate = None if gate is None else gate.contiguous()
@@ -342,17 +306,15 @@ def scatter_qkv_(
     scalings: tuple[Pair, Pair] | None,
 ) -> Tensor:
     """Write keys after norm and RoPE to `out`, values to `values_out`, and queries after norm and RoPE to `made`.
+    Return `out`.
 
     given: queries, keys and values, [tokens, dim] each.
     norm_ropes: the arguments of norm and RoPE for queries and for keys.
     out, values_out: [n, dim] each. If `values_out` is None, no values are written.
     rows: the row of `out` and `values_out` to which each token is written, int64 [tokens].
-    scalings: (shift [dim], factor [1]) of keys and of values. (x - shift) * factor is then written, and `out` and
-    `values_out` are float8_e4m3fn.
-    made: three tensors for the queries: float8_e4m3fn [tokens, dim], the scale [1] and 1 / scale [1].
-
-    `made` and `scalings` are both given or both None. If `made` is None, the queries are replaced in place. Return
-    `out`.
+    scalings: (shift [dim], factor [1]) of keys and of values. (x - shift) * factor is then written as float8_e4m3fn.
+    made: for the queries, float8_e4m3fn [tokens, dim], the scale [1] and 1 / scale [1]. None, together with `scalings`,
+    replaces the queries in place.
     """
     (q, k, v), dim, kinds = given, out.shape[1], 2 if values_out is None else 3
     (q_out, *scale), pairs = made or (q, None, None), scalings or ((None, None), (None, None))
@@ -383,13 +345,9 @@ def scatter_qkv_(
 
 
 def rotated_fp8_(out: Tensor, scale: Tensor, factor: Tensor, x: Tensor, norm_rope: NormRope) -> Tensor:
-    """Write x [tokens, dim], after norm and RoPE and in 8 bits, to `out` (float8_e4m3fn [tokens, dim]), and return
-    `out`.
-
-    Also write the scale to `scale`, and 1 / scale to `factor` (fp32 [1] each). The numbers in `out` are multiplied by
-    the factor. The norm in `norm_rope` bounds each token, and the scale is the smallest power of two with which no
-    token overflows.
-    """
+    """Write x [tokens, dim], after norm and RoPE and divided by a scale, to `out` (float8_e4m3fn), and return `out`.
+    `scale` and `factor` = 1 / scale (fp32 [1] each) are written too. The scale is the smallest power of two with which
+    no token overflows, because the norm bounds each token."""
     dim = x.shape[1]
     with torch.cuda.device_of(x):
         _norms_scale[(1,)](scale, factor, norm_rope.weight.contiguous(), dim, _root(dim), **token_by_token(dim))
@@ -397,10 +355,8 @@ def rotated_fp8_(out: Tensor, scale: Tensor, factor: Tensor, x: Tensor, norm_rop
 
 
 def _root(dim: int) -> float:
-    """Return the ratio of the smallest safe scale of 8-bit queries to the norm's largest weight.
-
-    `dim` is the number of channels of the norm. With such a scale, no query is longer than QUERY_LENGTH after scaling.
-    """
+    """Return the ratio of the smallest safe scale of 8-bit queries to the norm's largest weight, for `dim` channels. No
+    query is then longer than QUERY_LENGTH after scaling."""
     return dim**0.5 / QUERY_LENGTH
 
 
@@ -414,16 +370,13 @@ def merge_fp8_(
     shift: Tensor,
     factor: Tensor,
 ) -> Tensor:
-    """Write merged * factor + shift to `out` [tokens, dim], and return `out`.
+    """Write merged * factor + shift to `out` [tokens, dim], and return `out`. shift is fp32 [dim], factor fp32 [1].
 
-    `merged` is attention over all keys, merged from attention over parts of the keys. `parts`
-    [n, tokens, heads, head_dim], `log_sums`, `rest` and `rest_log_sums` are the arguments of `pointwise.merge_`. If
-    `log_sums` is None, n is 1 and `merged` is `parts[0]`. shift is fp32 [dim], and factor is fp32 [1].
+    `merged` is attention over all keys, merged from `parts` [n, tokens, heads, head_dim], `log_sums`, `rest` and
+    `rest_log_sums` (see `pointwise.merge_`). If `log_sums` is None, n is 1 and `merged` is `parts[0]`. If `scales`
+    (fp32 [tokens, 1]) is given, `out` is int8 or float8_e4m3fn, and each token's scale is written to `scales`.
 
-    If `scales` (fp32 [tokens, 1]) is given, `out` is int8 or float8_e4m3fn, and each token's scale is written to
-    `scales`.
-
-    Merging, scaling and the conversion to 8 bits are separate kernels, because a single kernel took twice as long.
+    Merging, scaling and conversion to 8 bits are separate kernels, because a single one took twice as long.
     """
     _, tokens, heads, width = parts.shape
     if log_sums is None:

@@ -17,18 +17,15 @@ CUDAS_OWN = "cudaMallocAsync"
 
 
 class Kernel:
-    """A Triton kernel that can also be launched while a CUDA graph is recorded: `kernel[grid](*arguments)`.
+    """A Triton kernel, `kernel[grid](*arguments)`, that can also be launched while a CUDA graph is recorded.
 
-    Triton checks with CUDA whether the address of each tensor is valid. During a recording, CUDA's own allocator
-    (ComfyUI's choice) returns addresses that are only valid in replays. Therefore, during such a recording, the class
-    passes addresses as integers, which Triton does not check.
+    Triton checks tensors' addresses with CUDA. During a recording, CUDA's own allocator (ComfyUI's choice) returns
+    addresses that are only valid in replays, so they are passed as integers, which Triton does not check.
     """
 
     def __init__(self, function: Callable[..., None], unspecialized: Sequence[str] = ()) -> None:
-        """Create a kernel from a Python function in Triton's language.
-
-        Triton does not recompile the kernel for new values of the parameters named in `unspecialized`.
-        """
+        """Create a kernel from a function in Triton's language. New values of `unspecialized` parameters do not
+        recompile it."""
         self._triton: Any = triton.jit(function, do_not_specialize=list(unspecialized))
         self._signature = inspect.signature(function)
 

@@ -1,8 +1,6 @@
-"""Triton kernels that convert numbers to 8 bits and back, for ops/pointwise.py.
-
-All numbers are computed in fp32. With a scale for each token or head, the largest magnitude becomes the largest number
-of the 8-bit dtype. The scale of a full fp8 tensor is a power of two.
-"""
+"""Triton kernels that convert numbers to 8 bits and back, for ops/pointwise.py, in fp32. With a scale for each token or
+head, the largest magnitude becomes the largest number of the dtype. The scale of a full fp8 tensor is a power of
+two."""
 
 import os
 from typing import Any
@@ -24,10 +22,8 @@ _INT8 = tl.constexpr(LARGEST[torch.int8])
 
 @triton.jit
 def _scale_8bit(largest, out_ptr):
-    """Return the scale for numbers with the magnitude `largest` at most, for the 8-bit dtype at `out_ptr`.
-
-    Divided by the scale, `largest` becomes the largest number of the dtype.
-    """
+    """Return the scale with which the magnitude `largest` becomes the largest number of the 8-bit dtype at
+    `out_ptr`."""
     if out_ptr.dtype.element_ty == tl.int8:
         scale = tl.maximum(largest, 1e-30) / _INT8
     else:
@@ -45,11 +41,7 @@ def _store_8bit(at, x, scale, inside):
 
 @triton.jit
 def _store_token_8bit(out_ptr, scales_ptr, row, left, right, a, b, dim):
-    """Convert a token's numbers to 8 bits with one scale, and store numbers and scale.
-
-    `a` are the numbers of the channels `left`, and `b` are the numbers of the channels `right`. `row` is the index of
-    the token, and `dim` is the number of channels.
-    """
+    """Store a token's numbers in 8 bits with one scale: `a` at the channels `left`, `b` at the channels `right`."""
     scale = _scale_8bit(tl.maximum(tl.max(tl.abs(a), axis=0), tl.max(tl.abs(b), axis=0)), out_ptr)
     tl.store(scales_ptr + row, scale)
     _store_8bit(out_ptr + row * dim + left, a, scale, left < dim)
@@ -67,10 +59,7 @@ def _activated(x, ACTIVATION: tl.constexpr):
 
 @triton.jit
 def _quotient(x, y):
-    """Return x / y by a fast division of two instructions.
-
-    The result is 0 if |y| is above 2**126, because 1 / y would be subnormal.
-    """
+    """Return x / y by a fast division. The result is 0 if |y| is above 2**126, because 1 / y would be subnormal."""
     return x / y if _INTERPRETED else libdevice.fast_dividef(x, y)  # the interpreter has no such function
 
 
@@ -118,11 +107,8 @@ def _decode_8bit(out_ptr, values_ptr, scales_ptr, rows, dim, ROWS: tl.constexpr,
 def _layer_norm_8bit(
     values_ptr, scales_ptr, x_ptr, weight_ptr, bias_ptr, dim, eps, BLOCK: tl.constexpr, BLOCKS: tl.constexpr
 ):
-    """The kernel of `layer_norm_8bit_`. A program computes one token, a part of the channels at a time.
-
-    The program reads the token in four passes. After the first pass, all reads come from the GPU's cache, so the token
-    does not occupy registers. With few registers for each program, many programs run at the same time.
-    """
+    """The kernel of `layer_norm_8bit_`. A program reads one token in four passes, a part of the channels at a time.
+    After the first pass the token comes from the cache, not from registers, so many programs run at the same time."""
     row = tl.program_id(0).to(tl.int64)
     total = tl.zeros((BLOCK,), tl.float32)
     for block in tl.static_range(BLOCKS):
@@ -174,11 +160,8 @@ def _rescale(
 
 @Kernel
 def _largest(largest_ptr, x_ptr, mean_ptr, stride, dim, BLOCK: tl.constexpr):
-    """The kernel of `fp8_scale` that computes max|x - mean|, and stores the result by an atomic maximum at
-    `largest_ptr`.
-
-    The caller must set the number at `largest_ptr` to 0 before the launch.
-    """
+    """The kernel of `fp8_scale` that computes max|x - mean| by an atomic maximum at `largest_ptr`, where the caller
+    must store 0 first."""
     parts = tl.cdiv(dim, BLOCK)
     cols = tl.program_id(0) % parts * BLOCK + tl.arange(0, BLOCK)
     inside = cols < dim
@@ -189,10 +172,8 @@ def _largest(largest_ptr, x_ptr, mean_ptr, stride, dim, BLOCK: tl.constexpr):
 
 @Kernel
 def _power_of_two(scale_ptr, factor_ptr, largest_ptr, share):
-    """The kernel of `fp8_scale` that stores a power of two at `scale_ptr`, and 1 / power at `factor_ptr`.
-
-    The power is the smallest one that is at least `share` times the number at `largest_ptr`.
-    """
+    """The kernel of `fp8_scale` that stores the smallest power of two that is at least `share` * largest, and its
+    reciprocal."""
     x = tl.maximum(tl.load(largest_ptr), 1e-30) * share
     exponent = (x.to(tl.int32, bitcast=True) + 0x7FFFFF) >> 23
     tl.store(scale_ptr, (exponent << 23).to(tl.float32, bitcast=True))
@@ -227,10 +208,11 @@ def _from_fp8(out_ptr, values_ptr, shift_ptr, factor_ptr, dim, BLOCK: tl.constex
 def encode_8bit_(
     values: Tensor, scales: Tensor, x: Tensor, activation: Activation = "none", added: Tensor | None = None
 ) -> Tensor:
-    """Convert y = activation(x) + added to 8 bits: write y / scale to `values`, and the scales to `scales`.
+    """Convert y = activation(x) + added to 8 bits: write y / scale to `values` (int8 or float8_e4m3fn), and return
+    `values`.
 
-    x, `added` and `values` are [tokens, heads*head_dim]; `added` may be None. `values` is int8 or float8_e4m3fn.
-    `scales` (fp32 [tokens, heads]) is max|y| / (largest number of the dtype) for each token and head. Return `values`.
+    x, `added` (or None) and `values` are [tokens, heads*head_dim]. The scales, written to `scales` (fp32 [tokens,
+    heads]), are max|y| / (largest number of the dtype) for each token and head.
     """
     dim, x, added = values.numel() // scales.numel(), x.contiguous(), None if added is None else added.contiguous()
     if dim > PART or added is not None:
@@ -244,21 +226,15 @@ def encode_8bit_(
 
 
 def decode_8bit_(out: Tensor, values: Tensor, scales: Tensor) -> Tensor:
-    """Write `values` * `scales` to `out` [tokens, heads*head_dim], and return `out`.
-
-    `values` [tokens, heads*head_dim] are int8 or float8_e4m3fn. `scales` (fp32 [tokens, heads]) has one scale for each
-    token and head.
-    """
+    """Write `values` * `scales` to `out`, and return `out`. `values` (int8 or float8_e4m3fn) and `out` are [tokens,
+    heads*head_dim], `scales` is fp32 [tokens, heads]."""
     _run_by_head(_decode_8bit, scales, out, values, scales)
     return out
 
 
 def layer_norm_8bit_(values: Tensor, scales: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """Write norm(x) / scale to `values` (int8 or float8_e4m3fn [tokens, dim]), and return `values`.
-
-    norm(x) is the layer norm of x [tokens, dim] with weight [dim], bias [dim] and the epsilon `eps`. Each token has one
-    scale, which is written to `scales` (fp32 [tokens, 1]).
-    """
+    """Write the layer norm of x [tokens, dim], divided by its scale, to `values` (int8 or float8_e4m3fn), and return
+    `values`. Each token's scale is written to `scales` (fp32 [tokens, 1]). weight and bias are [dim]."""
     with torch.cuda.device_of(x):
         _layer_norm_8bit[(len(x),)](
             values,
@@ -276,11 +252,9 @@ def layer_norm_8bit_(values: Tensor, scales: Tensor, x: Tensor, weight: Tensor, 
 
 
 def rescale_(out: Tensor, products: Tensor, scales: Tensor, weight_scales: Tensor, bias: Tensor | None) -> Tensor:
-    """Write products * scales * weight_scales + bias to `out` [tokens, dim], and return `out`.
-
-    `products` [tokens, dim] are the unscaled results of an 8-bit matrix product. `scales` (fp32 [tokens, 1]) are the
-    tokens' scales, and `weight_scales` (fp32 [dim]) the output channels'. bias is [dim] or None.
-    """
+    """Write products * scales * weight_scales + bias to `out` [tokens, dim], and return `out`. `products` [tokens, dim]
+    are those of an 8-bit matrix product, `scales` (fp32 [tokens, 1]) the tokens' scales, and `weight_scales` (fp32
+    [dim]) the output channels'. bias is [dim] or None."""
     with torch.cuda.device_of(out):
         _rescale[parts_of(out)](
             out,
@@ -296,11 +270,8 @@ def rescale_(out: Tensor, products: Tensor, scales: Tensor, weight_scales: Tenso
 
 
 def fp8_scale(x: Tensor, mean: Tensor, headroom: float) -> tuple[Tensor, Tensor]:
-    """Return a scale and 1 / scale, fp32 [1] each, with which x [tokens, dim] minus mean [dim] fits into float8_e4m3fn.
-
-    The scale is the smallest power of two that is at least headroom * max|x - mean| / 448. A token's channels must be
-    adjacent; tokens may be strided.
-    """
+    """Return a scale and 1 / scale, fp32 [1] each: the smallest power of two that is at least headroom * max|x - mean|
+    / 448, for x [tokens, dim] and mean [dim]. A token's channels must be adjacent; tokens may be strided."""
     largest = torch.zeros(1, dtype=torch.float32, device=x.device)
     scale, factor = torch.empty_like(largest), torch.empty_like(largest)  # separate, because cuDNN wants alignment
     with torch.cuda.device_of(x):
@@ -310,40 +281,28 @@ def fp8_scale(x: Tensor, mean: Tensor, headroom: float) -> tuple[Tensor, Tensor]
 
 
 def to_fp8_(out: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Write (x - shift) * factor to `out` (float8_e4m3fn [tokens, dim]), and return `out`.
-
-    x is [tokens, dim]; shift [dim] and factor [1] are fp32.
-    """
+    """Write (x - shift) * factor to `out` (float8_e4m3fn [tokens, dim]), and return `out`. shift [dim] and factor [1]
+    are fp32."""
     return scatter_fp8_(out, None, x, shift, factor)
 
 
 def scatter_fp8_(out: Tensor, rows: Tensor | None, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Write (x - shift) * factor, for x [tokens, dim], to rows of `out` (float8_e4m3fn [rows, dim]); return `out`.
-
-    shift [dim] and factor [1] are fp32. `rows` (int64 [tokens]) are the numbers of the rows. If `rows` is None, token i
-    is written to row i.
-    """
+    """Write (x - shift) * factor, for x [tokens, dim], to the `rows` (int64 [tokens]; None: in order) of `out`
+    (float8_e4m3fn [n, dim]), and return `out`. shift [dim] and factor [1] are fp32."""
     with torch.cuda.device_of(out):
         _to_fp8[parts_of(x)](out, rows, x, shift, factor, x.stride(0), x.shape[1], BLOCK=PART)
     return out
 
 
 def from_fp8_(out: Tensor, values: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Write values * factor + shift to `out` [tokens, dim], and return `out`.
-
-    `values` is [tokens, dim]; factor [1] and shift [dim] are fp32.
-    """
+    """Write values * factor + shift to `out` [tokens, dim], and return `out`. factor [1] and shift [dim] are fp32."""
     with torch.cuda.device_of(out):
         _from_fp8[parts_of(out)](out, values, shift, factor, out.shape[1], BLOCK=PART)
     return out
 
 
 def _run_by_head(kernel: Any, scales: Tensor, first: Tensor, *others: Tensor, **settings: Any) -> None:
-    """Launch a kernel on a matrix in which each row is one head of one token. A program computes several rows.
-
-    The number of rows is the number of `scales`. The kernel gets `first` and `others` as pointers, the number of rows,
-    the length of a row, and `settings` as keyword arguments.
-    """
+    """Launch a kernel on a matrix whose rows are the heads of tokens. A program computes several rows."""
     rows, dim = scales.numel(), first.numel() // scales.numel()
     block = triton.next_power_of_2(dim)
     count = max(1, 4096 // block)

@@ -1,9 +1,5 @@
-"""Triton kernels for the operations of ops/pointwise.py.
-
-Each token is read from memory once and written once. A program computes one or a few tokens, or a part of a token if no
-statistics over the channels are needed. All numbers are computed in fp32. Kernels for 8-bit numbers are in
-matrix_8bit.py, and kernels for 4-bit weights in weights_4bit.py.
-"""
+"""Triton kernels for the operations of ops/pointwise.py, in fp32. Each token is read from memory once and written once.
+matrix_8bit.py has the kernels for 8-bit numbers, weights_4bit.py those for 4-bit weights."""
 
 import torch
 import triton
@@ -36,10 +32,8 @@ def _layer_norm(x_ptr, weight_ptr, bias_ptr, out_ptr, dim, eps, BLOCK: tl.conste
 
 @triton.jit
 def _store_as(at, x, factor, inside):
-    """Store x at the addresses `at` where the mask `inside` is set, in the dtype of that memory.
-
-    For fp8, x is first multiplied by `factor` and clamped.
-    """
+    """Store x at the addresses `at`, in the dtype of that memory. For fp8, x is first multiplied by `factor` and
+    clamped."""
     if at.dtype.element_ty == tl.float8e4nv:
         x = tl.minimum(tl.maximum(x * factor, -_FP8), _FP8)
     tl.store(at, x.to(at.dtype.element_ty), mask=inside)
@@ -64,12 +58,9 @@ def _rms(
     HALF: tl.constexpr,
     ROPE: tl.constexpr,
 ):
-    """The kernel of `_normalise`: root-mean-square norm of one token, followed by RoPE if ROPE.
-
-    If `shift_ptr` is given, the shift is subtracted from the result. For fp8, the difference is multiplied by the
-    factor at `factor_ptr`. `rows_ptr` points to the row of the output for each token; without `rows_ptr`, token i is
-    written to row i. `out_ptr` may be `x_ptr`.
-    """
+    """The kernel of `_normalise`: root-mean-square norm of one token, followed by RoPE if ROPE, then minus the shift,
+    if any, and for fp8 times the factor. `rows_ptr` has the output row of each token; without it, token i is written to
+    row i. `out_ptr` may be `x_ptr`."""
     row = tl.program_id(0).to(tl.int64)
     to_row, factor = row, 1.0
     if rows_ptr is not None:
@@ -171,10 +162,8 @@ def _merge(
     BLOCK: tl.constexpr,
     REST: tl.constexpr,
 ):
-    """Merge attention over parts of the keys (see `ops.pointwise.merge_`) for ROWS rows.
-
-    A row is one head of one token.
-    """
+    """Merge attention over parts of the keys (see `ops.pointwise.merge_`) for ROWS rows. A row is one head of one
+    token."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     cols, inside = tl.arange(0, BLOCK)[None, :], row < rows
     at, whole = row[:, None] * dim + cols, inside[:, None] & (cols < dim)
@@ -225,20 +214,16 @@ def rms_norm_(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def rms_rope_(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float) -> Tensor:
-    """Replace x [tokens, dim] by its root-mean-square norm times weight [dim], followed by RoPE; return x.
-
-    cos and sin [tokens, head_dim / 2] are the cosines and sines of the RoPE angles (see `ops.pointwise.rms_rope_`).
-    """
+    """Replace x [tokens, dim] by its root-mean-square norm times weight [dim], followed by RoPE; return x. cos and sin
+    are [tokens, head_dim / 2] (see `ops.pointwise.rms_rope_`)."""
     return _normalise(x, x, weight, (cos, sin), eps)
 
 
 def scatter_rotated_(
     out: Tensor, rows: Tensor | None, x: Tensor, norm_rope: NormRope, shift: Tensor | None, factor: Tensor | None
 ) -> Tensor:
-    """Write x [tokens, dim], after root-mean-square norm and RoPE, to rows of `out` [rows, dim], and return `out`.
-
-    `norm_rope` holds the arguments of norm and RoPE. `rows` (int64 [tokens]) is the row of `out` for each token; if
-    `rows` is None, token i is written to row i.
+    """Write x [tokens, dim], after root-mean-square norm and RoPE, to the `rows` (int64 [tokens]; None: in order) of
+    `out` [n, dim], and return `out`.
 
     If `factor` (fp32 [1]) is given, `out` is float8_e4m3fn, and (y - shift) * factor is written, where y is x after
     norm and RoPE. A `shift` (fp32 [dim]) of None means 0.
@@ -255,11 +240,8 @@ def _normalise(
     eps: float,
     placed: tuple[Tensor | None, Tensor | None, Tensor | None] = (None, None, None),
 ) -> Tensor:
-    """Write the root-mean-square norm of x [tokens, dim] to `out`, followed by RoPE if `angles` (cos, sin) are given.
-
-    Return `out`. `placed` has three optional tensors: rows, shift and factor. rows (int64 [tokens]) is the row of `out`
-    for each token. shift (fp32 [dim]) and factor (fp32 [1]) are for an fp8 `out`, as in `scatter_rotated_`.
-    """
+    """Write the root-mean-square norm of x [tokens, dim] to `out`, followed by RoPE if `angles` (cos, sin) are given,
+    and return `out`. `placed` is (rows, shift, factor) as in `scatter_rotated_`."""
     (cos, sin), dim, (rows, *scaling) = angles or (weight, weight), x.shape[1], placed
     sizes = {"BLOCK": PART, "BLOCKS": triton.cdiv(dim, PART), "HALF": cos.shape[-1], "ROPE": angles is not None}
     with torch.cuda.device_of(x):
@@ -292,10 +274,8 @@ def rms_silu(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def gated_add_(x: Tensor, y: Tensor, gate: Tensor | None) -> Tensor:
-    """Replace x [tokens, dim] by x + y * gate, and return x.
-
-    y is [tokens, dim], and gate is [dim], or None for ones.
-    """
+    """Replace x [tokens, dim] by x + y * gate, and return x. y is [tokens, dim], and gate is [dim], or None for
+    ones."""
     with torch.cuda.device_of(x):
         given = x if gate is None else gate.contiguous()
         _gated_add[parts_of(x)](x, y, given, x.shape[1], BLOCK=PART, GATED=gate is not None)
@@ -310,11 +290,8 @@ def affine_(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
 
 
 def modulated(times: Tensor, weights: Tensor) -> Tensor:
-    """Return a block's modulation [B, 6, dim]: times + weights, with 1 added to both scales.
-
-    `times` is [B, 6, dim] and `weights` [1, 6, dim]. The six rows are shift, scale and gate of self-attention, then of
-    the feed-forward.
-    """
+    """Return a block's modulation [B, 6, dim], times [B, 6, dim] + weights [1, 6, dim], with 1 added to both scales.
+    The six rows are shift, scale and gate of self-attention, then of the feed-forward."""
     times, out = times.contiguous(), torch.empty_like(times, memory_format=torch.contiguous_format)
     with torch.cuda.device_of(times):
         _modulated[parts_of(times.flatten(0, 1))](
@@ -324,22 +301,19 @@ def modulated(times: Tensor, weights: Tensor) -> Tensor:
 
 
 def scatter_(out: Tensor, rows: Tensor, x: Tensor) -> Tensor:
-    """Write each token of x [tokens, dim] to a row of `out` [n, dim], and return `out`.
-
-    `rows` (int64 [tokens]) is the row of `out` for each token.
-    """
+    """Write each token of x [tokens, dim] to its row in `rows` (int64 [tokens]) of `out` [n, dim], and return `out`."""
     with torch.cuda.device_of(out):
         _put[parts_of(x)](out, rows, x, x.stride(0), x.shape[1], BLOCK=PART)
     return out
 
 
 def merge_(out: Tensor, parts: Tensor, log_sums: Tensor, rest: Tensor | None, rest_log_sums: Tensor | None) -> Tensor:
-    """Write attention over all keys to `out` [tokens, heads, head_dim], merged from attention over parts of the keys.
+    """Write attention over all keys to `out` [tokens, heads, head_dim], merged from attention over parts of the keys,
+    and return `out`. The result is sum(w * parts) with w = softmax(log_sums) over the parts.
 
-    `parts` [n, tokens, heads, head_dim], contiguous, is the attention over each of n parts. `log_sums` (fp32
-    [n, heads, tokens]) are the logarithms of the softmax denominators of the parts. `rest` [1, tokens, heads, head_dim]
-    with `rest_log_sums` is one more part, or None. The result is sum(w * parts) with w = softmax(log_sums) over the
-    parts. Return `out`.
+    `parts` [n, tokens, heads, head_dim], contiguous, is the attention over each part, `log_sums` (fp32 [n, heads,
+    tokens]) the logarithms of the softmax denominators. `rest` [1, tokens, heads, head_dim] with `rest_log_sums` is one
+    more part, or None.
     """
     count, tokens, heads, dim = parts.shape
     rows, block = tokens * heads, triton.next_power_of_2(dim)

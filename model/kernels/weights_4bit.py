@@ -1,8 +1,8 @@
-"""Triton kernels that decode 4-bit weights, for quantized/decoding.py.
+"""Triton kernels that decode 4-bit weights, for quantized/decoding.py. All numbers are computed in fp32, and each
+product and sum is rounded, so the results are the same as in plain torch.
 
-A program decodes full blocks and reads each block's scale once. A packed byte holds two 4-bit values. The two decoded
-numbers are written together, as one integer of twice the width, so that each thread reads and writes adjacent bytes.
-All numbers are computed in fp32. Each product and each sum is rounded, so the results are the same as in plain torch.
+A program decodes full blocks and reads each block's scale once. The two values of a packed byte are written as one
+integer of twice the width, so that each thread reads and writes adjacent bytes.
 """
 
 import math
@@ -44,10 +44,8 @@ def _scales(
     NESTED: tl.constexpr,
     NESTED_BLOCKSIZE: tl.constexpr,
 ):
-    """Return the fp32 scale of each block with an index in `block`.
-
-    With NESTED, the stored scales are themselves quantized, and are decoded first.
-    """
+    """Return the fp32 scale of each block with an index in `block`. With NESTED, stored scales are quantized
+    themselves."""
     scale = tl.load(absmax_ptr + block, mask=inside, other=0)
     if NESTED:
         outer = tl.load(nested_absmax_ptr + block // NESTED_BLOCKSIZE, mask=inside, other=0.0)
@@ -57,10 +55,8 @@ def _scales(
 
 @triton.jit
 def _pair(first, second, kind: tl.constexpr):
-    """Return two fp32 numbers, converted to the dtype `kind`, as one integer with the bits of both.
-
-    The first number is in the lower half of the bits.
-    """
+    """Return two fp32 numbers, converted to the dtype `kind`, as one integer with the first number in its lower
+    half."""
     if kind == tl.float8e4nv:  # one instruction; Triton's own conversion leaves a neighbour's bits in the upper half
         pair = tl.inline_asm_elementwise(
             "cvt.rn.satfinite.e4m3x2.f32 $0, $2, $1;", "=h,f,f", [first, second], tl.int16, is_pure=True, pack=1
@@ -81,11 +77,8 @@ def _pair(first, second, kind: tl.constexpr):
 def _write(
     out_ptr, packed_ptr, code_ptr, scales, bytes_left, HALF: tl.constexpr, TYPE: tl.constexpr, MASKED: tl.constexpr
 ):
-    """Decode blocks of 4-bit values and store the values in the dtype TYPE.
-
-    `scales` has one number for each block, and a block has HALF bytes. If MASKED, only the first `bytes_left` bytes are
-    read and decoded.
-    """
+    """Decode 4-bit blocks of HALF bytes, each with a number in `scales`, and store them in the dtype TYPE. If MASKED,
+    only the first `bytes_left` bytes are decoded."""
     at = tl.arange(0, scales.shape[0])[:, None] * HALF + tl.arange(0, HALF)[None, :]
     if MASKED:
         packed = tl.load(packed_ptr + at, mask=at < bytes_left, other=0).to(tl.int32)
@@ -116,10 +109,7 @@ def _decode(
     NESTED: tl.constexpr,
     NESTED_BLOCKSIZE: tl.constexpr,
 ):
-    """The kernel of `decode_4bit`. A program decodes BLOCKS blocks of a 4-bit weight.
-
-    A block has HALF bytes, and each byte holds two values.
-    """
+    """The kernel of `decode_4bit`. A program decodes BLOCKS blocks of HALF bytes."""
     block = tl.program_id(0).to(tl.int64) * BLOCKS + tl.arange(0, BLOCKS)
     scales = _scales(
         absmax_ptr,
@@ -154,11 +144,8 @@ def _recode(
     NESTED: tl.constexpr,
     NESTED_BLOCKSIZE: tl.constexpr,
 ):
-    """The kernel of `recode_4bit`. A program converts one row of a 4-bit weight to 8 bits with one scale.
-
-    The row has `row_blocks` blocks, and the program converts BLOCKS blocks at a time. ROW_BLOCKS is `row_blocks`
-    rounded up to a power of two.
-    """
+    """The kernel of `recode_4bit`. A program converts one row of `row_blocks` blocks to 8 bits with one scale, BLOCKS
+    at a time. ROW_BLOCKS is `row_blocks` rounded up to a power of two."""
     first = tl.program_id(0).to(tl.int64) * row_blocks
     block = tl.arange(0, ROW_BLOCKS)
     scales = _scales(
@@ -194,10 +181,8 @@ def _recode(
 
 
 def decode_4bit(packed: Tensor, scales: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Return a 4-bit weight of `shape`, decoded to `dtype`, with the same bits as `quantized.codec.decode`.
-
-    `packed` (uint8) holds two values in a byte, and `scales` are a `codec.Scales`.
-    """
+    """Return a 4-bit weight of `shape`, decoded to `dtype`, with the same bits as `quantized.codec.decode`. `packed`
+    (uint8) holds two values in a byte, and `scales` are a `codec.Scales`."""
     count = math.prod(shape)
     out = torch.empty(count + count % 2, dtype=dtype, device=packed.device)
     blocks = math.gcd(-(-count // scales.blocksize), DECODED_AT_ONCE // scales.blocksize or 1)
@@ -217,11 +202,9 @@ def decode_4bit(packed: Tensor, scales: Any, shape: tuple[int, ...], dtype: torc
 
 
 def recode_4bit(packed: Tensor, scales: Any, shape: tuple[int, ...], dtype: torch.dtype) -> EightBit:
-    """Return a 4-bit weight of `shape` [out, in] in the 8-bit `dtype`, with a scale for each row.
-
-    `packed` (uint8) holds two values in a byte, and `scales` are a `codec.Scales`. Raises RuntimeError for float8 on
-    AMD's GPUs: the kernel contains an NVIDIA instruction that would crash AMD's compiler.
-    """
+    """Return a 4-bit weight of `shape` [out, in] in the 8-bit `dtype`, with a scale for each row. `packed` and `scales`
+    are as in `decode_4bit`. Raises RuntimeError for float8 on AMD's GPUs: the kernel contains an NVIDIA instruction
+    that would crash AMD's compiler."""
     if dtype == torch.float8_e4m3fn and torch.version.hip is not None:
         raise RuntimeError("float8 weights are made by an instruction that AMD's GPUs lack")
     rows, width = shape

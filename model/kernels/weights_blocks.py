@@ -1,8 +1,5 @@
-"""A Triton kernel that decodes the block formats of GGUF files.
-
-A thread computes one value. Neighbouring threads read the same bytes, which stay in the multiprocessor's cache. All
-numbers are computed in fp32. Each product and each sum is rounded, so the results are the same as in plain torch.
-"""
+"""A Triton kernel that decodes the block formats of GGUF files. A thread computes one value in fp32. Each product and
+each sum is rounded, so the results are the same as in plain torch."""
 
 import math
 
@@ -25,34 +22,29 @@ def _byte(start, at):
 
 @triton.jit
 def _signed(start, at):
-    """Return the byte number `at` of a block as a signed number from -128 to 127. `start` is the block's address."""
+    """Return the byte number `at` of the block at `start` as a signed number from -128 to 127."""
     return (_byte(start, at) ^ 128) - 128
 
 
 @triton.jit
 def _half(start, at):
-    """Return the float16 number at byte `at` of a block as fp32. `at` is even, and `start` is the block's address."""
+    """Return the float16 number at the even byte `at` of the block at `start` as fp32."""
     return (_byte(start, at) | (_byte(start, at + 1) << 8)).to(tl.uint16).to(tl.float16, bitcast=True).to(tl.float32)
 
 
 @triton.jit
 def _bits(start, at, value, BITS: tl.constexpr, GROUP: tl.constexpr):
-    """Return the numbers with the indices `value` in a packed array of unsigned BITS-bit numbers, as int32.
-
-    `start` is the address of the block, and `at` is the array's offset in the block in bytes. The array consists of
-    groups of GROUP bytes with GROUP * 8 / BITS numbers each. Number i of a group is in byte i % GROUP, from bit
-    BITS * (i // GROUP) on.
-    """
+    """Return the numbers with the indices `value` in a packed array of unsigned BITS-bit numbers, `at` bytes into the
+    block. The array has groups of GROUP bytes. Number i of a group is in byte i % GROUP, from bit BITS * (i // GROUP)
+    on."""
     packed = _byte(start, at + value // (GROUP * 8 // BITS) * GROUP + value % GROUP)
     return (packed >> (value // GROUP % (8 // BITS) * BITS)) & ((1 << BITS) - 1)
 
 
 @triton.jit
 def _of_32(start, i, KIND: tl.constexpr, LEAST: tl.constexpr):
-    """Return the decoded value number `i` of a block, for a format KIND with 32 values in a block.
-
-    `start` is the block's address. If LEAST, the block stores an offset, which is added to the value.
-    """
+    """Return the decoded value number `i` of the block at `start`, for a format KIND with 32 values in a block. If
+    LEAST, the block stores an offset, which is added."""
     if KIND == "Q8_0":
         value = _signed(start, 2 + i)
     elif KIND == "Q4_0":
@@ -71,12 +63,11 @@ def _of_32(start, i, KIND: tl.constexpr, LEAST: tl.constexpr):
 
 @triton.jit
 def _six_bits(start, group, first, second, SHIFT: tl.constexpr):
-    """Return number `group` of the eight 6-bit numbers in a block's scales.
+    """Return number `group` of the eight 6-bit numbers in a block's scales. `first` and `second` are offsets of four
+    bytes each.
 
-    `first` and `second` are the offsets of four bytes each in the block, and `start` is the block's address. Numbers 0
-    to 3 are the low six bits of the bytes from `first` on. The low four bits of numbers 4 to 7 are in the bytes from
-    `second` on, after a shift to the right by SHIFT bits. The high two bits of numbers 4 to 7 are the top two bits of
-    the bytes from `first` on.
+    Numbers 0 to 3 are the low six bits of the first bytes. The low four bits of numbers 4 to 7 are in the second bytes,
+    from bit SHIFT on, and their high two bits are the top two bits of the first bytes.
     """
     low = _byte(start, first + group % 4)
     rest = (_byte(start, second + group % 4) >> SHIFT) & 15
@@ -85,10 +76,7 @@ def _six_bits(start, group, first, second, SHIFT: tl.constexpr):
 
 @triton.jit
 def _of_256(start, i, KIND: tl.constexpr):
-    """Return the decoded value number `i` of a block, for the format KIND with 256 values in a block.
-
-    `start` is the block's address.
-    """
+    """Return the decoded value number `i` of the block at `start`, for a format KIND with 256 values in a block."""
     if KIND == "Q2_K":
         scales = _byte(start, i // 16)
         scale = _half(start, 80) * (scales & 15).to(tl.float32)
@@ -123,11 +111,8 @@ def _decode(
     NBYTES: tl.constexpr,
     AT_ONCE: tl.constexpr,
 ):
-    """The kernel of `decode_blocks`. A program decodes AT_ONCE values of a GGUF weight.
-
-    AT_ONCE is a multiple of VALUES. KIND is the format, such as "Q4_K". A block holds VALUES values in NBYTES bytes.
-    LEAST is True if a block of 32 values also stores an offset, which is added to each value.
-    """
+    """The kernel of `decode_blocks`. A program decodes AT_ONCE values, a multiple of VALUES, the values in a block of
+    NBYTES bytes. If LEAST, a block of 32 values also stores an offset."""
     first = tl.program_id(0).to(tl.int64) * AT_ONCE
     at = tl.arange(0, AT_ONCE)
     start = packed_ptr + first // VALUES * NBYTES + at // VALUES * NBYTES
@@ -137,10 +122,8 @@ def _decode(
 
 
 def decode_blocks(packed: Tensor, kind: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Return a weight of `shape`, decoded to `dtype` from the blocks in `packed` (uint8).
-
-    `kind` is the blocks' format, such as "Q4_K". The result has the same bits as that of `quantized.ggml.decode`.
-    """
+    """Return a weight of `shape`, decoded to `dtype` from the blocks in `packed` (uint8) with the format `kind`, such
+    as "Q4_K". The bits are those of `quantized.ggml.decode`."""
     count, block = math.prod(shape), BLOCKS[kind]
     out = torch.empty(shape, dtype=dtype, device=packed.device)
     at_once = math.gcd(count, DECODED_AT_ONCE)

@@ -1,18 +1,16 @@
 """The cache of keys and values of the latent frames to which a causal model's chunk attends.
 
-A causal model predicts a video chunk by chunk, a few latent frames at a time. Attention reads a window of slots, one
-for each latent frame. The first `sink` slots hold the video's first frames for good. The other slots form a ring, in
-which a new frame overwrites the oldest one. Keys are stored after RoPE with absolute positions, and attention has no
-mask. So the order of the slots does not matter, and stored frames never move.
+Attention reads a window of slots, one per latent frame. The first `sink` slots hold the video's first frames for good.
+The others form a ring, in which a new frame overwrites the oldest. Keys are stored after RoPE with absolute positions,
+and attention has no mask, so the order of slots does not matter and stored frames never move.
 
-Keys and values are stored in one of three formats: the model's dtype, int8 (`eight_bit`) with a scale for each token
-and head, or `fp8`, the operands of 8-bit attention. The first chunk sets the fp8 scales and means of each block for the
-whole video. If the keys have a norm, the norm's weights set the scale of the keys instead.
+Tensors are stored in the model's dtype, in int8 (`eight_bit`) with a scale for each token and head, or in `fp8`, the
+operands of 8-bit attention, whose scales and means the first chunk (for keys, a norm's weights) sets for the whole
+video.
 
-On the model's device, attention reads the stored tensors directly, except in int8. In int8 or in pinned host memory
-(`on_host`), attention reads a copy. From host memory, the tensors of a block are copied to the device while the
-previous block computes. Such storage does not receive the current chunk until the chunk is denoised. Then the chunk
-overwrites frames that no later chunk attends to.
+In int8 or in pinned host memory (`on_host`), attention reads a copy; from host memory a block's tensors are copied
+while the previous block computes. The current chunk is stored there only when it is denoised, over frames that no later
+chunk attends to. Otherwise attention reads the stored tensors directly.
 """
 
 from __future__ import annotations
@@ -47,18 +45,13 @@ from .place import ON_DEVICE, KeyValuePlace, stored_shapes
 from .storage import DeviceStorage, HostStorage, Past, SplitStorage, Storage
 
 FP8_HEADROOM = 16.0
-"""The factor by which later chunks' values may exceed the first chunk's maximum in fp8 without being clamped.
-
-It also applies to keys, unless a norm bounds them.
-"""
+"""The factor by which later chunks' values may exceed the first chunk's maximum in fp8 without being clamped. The same
+holds for keys, unless a norm bounds them."""
 
 
 class Kept(NamedTuple):
-    """A range of adjacent tokens of the current chunk, to be copied to storage.
-
-    `seen` are the rows of the tokens in the tensors that attention reads, the source of the copy. `stored` are the rows
-    in storage.
-    """
+    """A range of adjacent tokens of the current chunk to copy to storage: from the rows `seen` of the tensors that
+    attention reads, to the rows `stored` in storage."""
 
     seen: slice
     stored: slice
@@ -68,8 +61,8 @@ class KeyValueCache:
     """The cache of all blocks' keys and values over a window of latent frames, for one video.
 
     Call `begin` before each chunk, and pass the cache to the model as `options["kv_cache"]`. After denoising, run one
-    more forward of the finished chunk with `keep` set to True. Later chunks attend to the keys and values of this
-    forward, and not to the keys and values of the denoising forwards.
+    more forward of the finished chunk with `keep` set to True: later chunks attend to the keys and values of this
+    forward.
     """
 
     def __init__(
@@ -83,16 +76,14 @@ class KeyValueCache:
         dtype: torch.dtype,
         place: KeyValuePlace = ON_DEVICE,
     ) -> None:
-        """Create the cache.
+        """Create the cache. Raises InputError if the window has no room for the sink and a chunk.
 
-        frame_tokens: number of tokens of a latent frame.
+        frame_tokens: the number of tokens of a latent frame.
         held: window and sink (the video's first frames, which always stay in the window), in latent frames.
-        chunk: number of latent frames of a chunk.
-        dtype: dtype of the model's keys and values.
-        place: location and format of the stored tensors. fp8 requires attention for which `takes_operands` returns
-        True, and overrides `eight_bit`.
-
-        Raises InputError if the window has no room for the sink and a chunk.
+        chunk: the number of latent frames of a chunk.
+        dtype: the dtype of the model's keys and values.
+        place: location and format of the stored tensors. fp8, which overrides `eight_bit`, requires that
+        `takes_operands` returns True.
         """
         window, sink = held.frames, held.sink
         if not 0 <= sink <= window - chunk:
@@ -125,50 +116,39 @@ class KeyValueCache:
 
     @property
     def repeatable(self) -> bool:
-        """True if the current forward may be repeated after a failure.
-
-        A forward with `keep` may already have overwritten earlier frames in host memory or int8 storage.
-        """
+        """Whether the current forward may be repeated after a failure. With `keep` it may already have overwritten
+        earlier frames in host memory or int8 storage."""
         return not self.keep or self._place.in_place
 
     @property
     def in_place(self) -> bool:
-        """True if attention reads the stored tensors themselves, so that `extend` returns no copies.
-
-        Then all chunks run the same kernels as soon as the window is full. The kernels read the positions of the
-        chunk's tokens from device memory.
-        """
+        """Whether attention reads the stored tensors themselves. Then all chunks run the same kernels as soon as the
+        window is full, with the positions of the chunk's tokens in device memory."""
         return self._place.in_place
 
     def see_all_frames(self) -> None:
-        """Let attention process all slots of the window from the first chunk on, even slots that hold no frame yet.
-
-        `frame_shares` then excludes the slots without a frame. So every forward runs the same kernels, as CUDA graphs
-        require. The cache must be `in_place`, and `attends_to_frames` must return True for the device.
-        """
+        """Let attention process all slots of the window from the first chunk on, so that every forward runs the same
+        kernels, as CUDA graphs require. `frame_shares` excludes slots without a frame. The cache must be `in_place`,
+        and `attends_to_frames` must be True for the device."""
         self._by_frames = True
 
     @property
     def frame_shares(self) -> Tensor | None:
-        """The argument `shares` of attention, fp32 [window]: 0 for each slot that holds a frame, else -inf.
-
-        The value is None if attention processes no empty slots.
-        """
+        """The argument `shares` of attention, fp32 [window]: 0 for each slot that holds a frame, else -inf. None if
+        attention processes no empty slots."""
         return self._shares if self._by_frames and not self._full else None
 
     @property
     def form(self) -> str | None:
-        """The state of the window, which decides the sequence of attention kernels: "full" or "filling".
-
-        Chunks in the same state run the same kernels. The value is None if the kernels may differ from chunk to chunk.
-        """
+        """The state of the window, "full" or "filling"; chunks in the same state run the same kernels. None if the
+        kernels may differ from chunk to chunk."""
         if self._place.fp8 and None in self._scalings:
             return None
         return "full" if self._full else "filling" if self._by_frames else None
 
     @contextmanager
     def as_if_full(self) -> Iterator[None]:
-        """Let forwards inside a `with` block run the kernels of a full window, even if some slots hold no frame yet."""
+        """A context in which forwards run the kernels of a full window, even if some slots hold no frame yet."""
         used, self._used = self._used, self.window * self._frame_tokens
         try:
             yield
@@ -180,18 +160,12 @@ class KeyValueCache:
         return self._used == self.window * self._frame_tokens
 
     def ends_at(self, block: int) -> bool:
-        """Return whether the current forward may stop after it has computed this block's keys and values.
-
-        The result is True in the last block of a forward with `keep`, because only the keys and values of such a
-        forward are used, and not its velocity.
-        """
+        """Return whether the current forward may stop after this block's keys and values: in the last block of a
+        forward with `keep`, whose velocity is not used."""
         return self.keep and block == len(self._scalings) - 1
 
     def begin(self, again: bool = False) -> None:
-        """Start the next chunk of the video.
-
-        If `again` is True, start the current, unfinished chunk again.
-        """
+        """Start the next chunk of the video, or the current, unfinished one again if `again`."""
         first = self.first_frame = self.first_frame if again else self._next
         after = self._next = first + self._chunk
         own, past = range(first, after), [frame for frame in range(first) if self._is_seen(frame, first)]
@@ -216,19 +190,18 @@ class KeyValueCache:
 
     @property
     def in_fp8(self) -> bool:
-        """True if `extend` returns keys and values as Operands (fp8 values with their scale)."""
+        """Whether `extend` returns keys and values as Operands (fp8 values with their scale)."""
         return self._place.fp8
 
     def extend(
         self, block: int, queries: Tensor | Unrotated | None, keys: Tensor | Unrotated, values: Tensor
     ) -> tuple[Any, Any, Any]:
-        """Add the current chunk's keys and values to a block's window, and return queries, keys and values for the
-        block's attention.
+        """Add the current chunk's keys and values to a block's window. Return queries, keys and values for the block's
+        attention.
 
-        The arguments are the current chunk's, [chunk tokens, dim] each. The returned keys and values also contain the
-        earlier frames in the window. If the cache is in fp8, keys and values are Operands (fp8 values with their
-        scale), else tensors. The result is valid until the next call of this method, because the next call may start to
-        overwrite the buffers.
+        The arguments are the current chunk's, [chunk tokens, dim] each. The returned keys and values contain the
+        earlier frames too, as Operands (fp8 values with their scale) if the cache is in fp8. They are valid until the
+        next call, which may overwrite the buffers.
 
         Unrotated queries (before norm and RoPE) are returned after norm and RoPE, in fp8 as an Operand. Other queries,
         or None, are returned unchanged.
@@ -244,10 +217,8 @@ class KeyValueCache:
         return made, seen[0][:used], seen[1][:used]
 
     def _store(self, block: int, seen: Sequence[Tensor]) -> None:
-        """Copy the current chunk's keys and values of a block to storage, but only frames to which later chunks attend.
-
-        `seen` are the tensors that attention reads, from which the keys and values are copied.
-        """
+        """Copy the current chunk's tokens from `seen`, the tensors that attention reads, to storage, but only frames to
+        which later chunks attend."""
         for kept in self._kept:
             rows = [tokens[kept.seen] for tokens in seen]
             if self._place.eight_bit:
@@ -262,12 +233,9 @@ class KeyValueCache:
         values: Tensor,
         scalings: tuple[Scaling, Scaling] | None = None,
     ) -> Tensor | Operand | None:
-        """Write the current chunk's keys and values into the tensors `seen`, which attention reads, and return the
-        queries.
-
-        Queries and keys that are Unrotated get norm and RoPE. For a cache in fp8, `scalings` are the Scalings of keys
-        and of values, and Unrotated queries are returned as an Operand (fp8 values with their scale).
-        """
+        """Write the current chunk's keys and values into `seen`, the tensors that attention reads, and return the
+        queries. Unrotated queries and keys get norm and RoPE. `scalings` are those of keys and values for a cache in
+        fp8; queries are then returned as an Operand."""
         pairs = None if scalings is None else (scalings[0].shift_and_factor, scalings[1].shift_and_factor)
         into = seen[0], None if self._columns is not None else seen[1]
         made: Tensor | tuple[Tensor, Tensor, Tensor] | None
@@ -334,11 +302,8 @@ class KeyValueCache:
         return frame if frame < self.sink else self.sink + (frame - self.sink) % (slots - self.sink)
 
     def _runs(self, places: Iterable[tuple[int, ...]]) -> list[tuple[slice, ...]]:
-        """Return ranges of tokens, as slices, for frames that are stored in two or more tensors at the same time.
-
-        `places` has one tuple for each frame: the slot of the frame in each tensor. Each tuple in the result has one
-        slice for each tensor. Frames that are adjacent in all tensors share a slice.
-        """
+        """Return ranges of tokens for frames with a slot in each of several tensors. `places` has a tuple of slots for
+        each frame, the result a tuple of slices; frames that are adjacent in all tensors share slices."""
         runs: list[tuple[list[int], int]] = []
         for each in places:
             if runs and list(each) == [start + runs[-1][1] for start in runs[-1][0]]:

@@ -16,11 +16,9 @@ from .storage import HostStorage, Shapes
 class KeyValuePlace(NamedTuple):
     """The location and format of a KeyValueCache's tensors.
 
-    The format is int8 if `eight_bit` is True. It is float8_e4m3fn, which 8-bit attention reads directly, if `fp8` is
-    True. Otherwise it is the model's dtype.
-
-    The tensors are in pinned host memory if `on_host` is True, else on the device. With `on_host`, `device_blocks` is
-    the number of blocks that keep their tensors on the device.
+    eight_bit, fp8: int8, or float8_e4m3fn, which 8-bit attention reads directly; with neither, the model's dtype.
+    on_host: whether the tensors are in pinned host memory, else on the device.
+    device_blocks: with `on_host`, the number of blocks whose tensors stay on the device.
     """
 
     eight_bit: bool = False
@@ -30,16 +28,12 @@ class KeyValuePlace(NamedTuple):
 
     @property
     def in_place(self) -> bool:
-        """True if the tensors are on the device and not in int8, so that attention reads the stored tensors
-        directly."""
+        """Whether attention reads the stored tensors directly, because they are on the device and not in int8."""
         return not self.eight_bit and not self.on_host
 
     def on_device(self, layers: int) -> list[int]:
-        """Return the indices of the blocks that keep their keys and values on the device.
-
-        `layers` is the number of all blocks of the model. The returned blocks are evenly spaced, so that the other
-        blocks' tensors can be copied from host memory while the returned blocks compute.
-        """
+        """Return the indices of the blocks, of `layers`, that keep their tensors on the device. They are evenly spaced,
+        so that the others' tensors can be copied from host memory while they compute."""
         there = min(self.device_blocks, layers) if self.on_host else layers
         return [block for block in range(layers) if block * there // layers < (block + 1) * there // layers]
 
@@ -50,16 +44,15 @@ ON_DEVICE = KeyValuePlace()
 def stored_shapes(
     config: ModelConfig, frames: tuple[int, int], frame_tokens: int, dtype: torch.dtype, place: KeyValuePlace
 ) -> list[tuple[tuple[int, int], torch.dtype]]:
-    """Return the (shape, dtype) of each tensor that a storage's `fetch` returns for one block: keys, then values.
+    """Return the (shape, dtype) of each tensor that a storage's `fetch` returns for one block: keys, then values. A
+    shape is (tokens, columns). Values for kernels that read them transposed have another shape.
 
-    frames: (latent frames of the attention window, latent frames of a chunk).
+    frames: the latent frames of the attention window, and those of a chunk.
     frame_tokens: the number of tokens of a latent frame.
     dtype: the dtype of the model's keys and values.
-    place: the location and format of the tensors.
 
-    A shape is (tokens, columns), with all tokens of the window. In fp8, the tokens include padding at the end. In int8,
-    the current chunk's tokens are left out, a tensor of fp32 scales follows the keys, and another follows the values.
-    For kernels that read transposed fp8 values, KeyValueCache changes the shape of the values.
+    In fp8, the window's tokens are padded. In int8, the current chunk's tokens are left out, and fp32 scales follow the
+    keys and the values.
     """
     tokens = frames[0] * frame_tokens
     if place.fp8:
@@ -74,8 +67,7 @@ class KeyValueBytes(NamedTuple):
     """The size of a KeyValueCache in bytes.
 
     device: stored tensors and copy buffers on the device.
-    working: one block's decoded keys and values, which exist on the device during a forward; 0 unless the cache is in
-    int8.
+    working: one block's decoded keys and values, on the device during a forward; 0 unless the cache is in int8.
     host: stored tensors in pinned host memory.
     """
 
@@ -87,11 +79,8 @@ class KeyValueBytes(NamedTuple):
 def key_value_bytes(
     config: ModelConfig, window: int, frame_tokens: int, dtype: torch.dtype, place: KeyValuePlace, chunk: int = CHUNK
 ) -> KeyValueBytes:
-    """Return the size in bytes of a KeyValueCache for `window` latent frames of `frame_tokens` tokens each.
-
-    `chunk` is the number of latent frames of a chunk, and `dtype` the dtype of the model's keys and values. `place` is
-    the location and format of the cache.
-    """
+    """Return the size of a KeyValueCache for `window` latent frames of `frame_tokens` tokens each. `dtype` is that of
+    the model's keys and values, `chunk` the number of latent frames of a chunk."""
     shapes = stored_shapes(config, (window, chunk), frame_tokens, dtype, place)
     block = _nbytes(shapes)
     working = 2 * window * frame_tokens * config.dim * dtype.itemsize if place.eight_bit and not place.fp8 else 0
@@ -102,7 +91,7 @@ def key_value_bytes(
 
 
 def _nbytes(shapes: Shapes, most: int | None = None) -> int:
-    """Return the size in bytes of tensors with these shapes. If `most` is given, count at most `most` rows of each."""
+    """Return the size in bytes of tensors with these shapes, counting at most `most` rows of each."""
     return sum(
         (rows if most is None else min(rows, most)) * columns * dtype.itemsize for (rows, columns), dtype in shapes
     )
@@ -119,11 +108,8 @@ _PLACES: dict[KeyValueMode, tuple[KeyValuePlace, ...]] = {
 
 
 def key_value_places(mode: KeyValueMode, fp8: bool) -> list[KeyValuePlace]:
-    """Return the locations and formats that the user's setting `mode` allows, the preferred one first.
-
-    `fp8` is True if attention reads keys and values in fp8. Every returned place then has the format fp8 instead of
-    int8 or the model's dtype.
-    """
+    """Return the locations and formats that the user's setting `mode` allows, the preferred one first. If `fp8`,
+    because attention reads fp8, every format is fp8."""
     return [place._replace(fp8=fp8, eight_bit=place.eight_bit and not fp8) for place in _PLACES[mode]]
 
 

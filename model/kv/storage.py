@@ -15,22 +15,16 @@ Shapes = Sequence[tuple[tuple[int, int], torch.dtype]]
 
 
 class Past(NamedTuple):
-    """A range of consecutive tokens of earlier frames.
-
-    `stored` is the slice of rows that holds these tokens in storage. `seen` is their slice of rows in the tensor that
-    attention reads.
-    """
+    """A range of consecutive tokens of earlier frames: their rows `stored` in storage, and their rows `seen` in the
+    tensor that attention reads."""
 
     stored: slice
     seen: slice
 
 
 class DeviceStorage:
-    """The storage of all blocks' tensors [tokens, columns] on the device.
-
-    Its `fetch` returns the stored tensors themselves. The other storages have the same methods `begin`, `fetch` and
-    `store`.
-    """
+    """The storage of all blocks' tensors [tokens, columns] on the device. `fetch` returns the stored tensors
+    themselves. The other storages have the same methods."""
 
     def __init__(self, shapes: Shapes, blocks: int, device: torch.device) -> None:
         self._blocks = [
@@ -38,17 +32,12 @@ class DeviceStorage:
         ]
 
     def begin(self, past: Sequence[Past]) -> None:
-        """Select the tokens of earlier frames, `past`, that later calls of `fetch` must provide.
-
-        This class ignores the selection, because the device holds all tokens.
-        """
+        """Select the tokens of earlier frames that later calls of `fetch` must provide. On the device they are all
+        there."""
 
     def fetch(self, block: int) -> Sequence[Tensor]:
-        """Return the tensors [tokens, columns] of transformer block number `block`, on the device.
-
-        The rows of the earlier frames named in the last call of `begin` hold their stored values. Callers must treat
-        the other rows as undefined, and may overwrite them.
-        """
+        """Return the tensors [tokens, columns] of a block, on the device. The rows that `begin` selected hold their
+        stored values; the others are undefined and may be overwritten."""
         return self._blocks[block]
 
     def store(self, block: int, tokens: slice, rows: Sequence[Tensor]) -> None:
@@ -58,10 +47,7 @@ class DeviceStorage:
 
 
 class _Copy(NamedTuple):
-    """A copy of a block's tensors from host memory to `buffers` on the device.
-
-    The CUDA event `arrived` marks the end of the copy.
-    """
+    """A copy of a block's tensors from host memory to `buffers`. The CUDA event `arrived` marks its end."""
 
     block: int
     buffers: list[Tensor]
@@ -71,19 +57,16 @@ class _Copy(NamedTuple):
 class HostStorage:
     """The storage of all blocks' tensors in host memory, with copy buffers for two blocks on the device.
 
-    For a CUDA device, a thread pins the memory while the first chunk computes. While a block computes, a separate CUDA
-    stream copies the next block's tokens of earlier frames to the device. Each copy waits for all work that is already
-    queued on the compute stream, because an earlier block may still read the buffers.
+    For CUDA, a thread pins the memory while the first chunk computes. While a block computes, a separate stream copies
+    the next block's earlier frames to the device, after all work already queued on the compute stream, which may still
+    read the buffers.
     """
 
     BUFFERS = 2
 
     def __init__(self, shapes: Shapes, stored: int, blocks: int, device: torch.device) -> None:
-        """Allocate host memory for `blocks` blocks, and copy buffers on the device.
-
-        `shapes` holds the shape and dtype of each tensor that `fetch` returns for a block. `stored` is the number of
-        tokens to hold in host memory for each of these tensors.
-        """
+        """Allocate host memory for `blocks` blocks, and copy buffers. `shapes` has the shape and dtype of each tensor
+        that `fetch` returns for a block; host memory holds `stored` tokens of each."""
         self._device = device
         self._past: Sequence[Past] = ()
         self._host = [[torch.empty(stored, *shape[1:], dtype=dtype) for shape, dtype in shapes] for _ in range(blocks)]
@@ -120,10 +103,7 @@ class HostStorage:
                     row.record_stream(self._stream)
 
     def _start_copy(self, block: int) -> _Copy:
-        """Start to copy a block's tokens of earlier frames from host memory to the device.
-
-        The destination is the least recently used set of buffers.
-        """
+        """Start to copy a block's earlier frames to the least recently used buffers on the device."""
         self._turn = (self._turn + 1) % self.BUFFERS
         buffers = self._buffers[self._turn]
         with self._behind_current_work():
@@ -133,10 +113,8 @@ class HostStorage:
             return _Copy(block, buffers, None if self._stream is None else self._stream.record_event())
 
     def _behind_current_work(self) -> AbstractContextManager:
-        """Return a context in which torch uses the copy stream.
-
-        Copies in the context start after everything that is now queued on the compute stream.
-        """
+        """Return a context with the copy stream, whose copies start after everything now queued on the compute
+        stream."""
         if self._stream is None:
             return nullcontext()
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
@@ -147,10 +125,8 @@ class SplitStorage:
     """A storage with some blocks' tensors on the device and the others' in host memory."""
 
     def __init__(self, device: DeviceStorage, host: HostStorage, on_device: Collection[int], blocks: int) -> None:
-        """Use the storage `device` for the blocks with the indices `on_device`, and the storage `host` for the others.
-
-        `blocks` is the number of all blocks.
-        """
+        """Use the storage `device` for the blocks with the indices `on_device`, and `host` for the others of
+        `blocks`."""
         self._host = host
         counts = {True: 0, False: 0}
         self._places: list[tuple[DeviceStorage | HostStorage, int]] = []

@@ -35,10 +35,8 @@ class _Attention(nn.Module):
 
 
 class SelfAttention(_Attention):
-    """A self-attention layer with RoPE. The norms of q and k cover all heads together.
-
-    `in_8_bits` is True if `attention` computes in 8 bits.
-    """
+    """A self-attention layer with RoPE. The norms of q and k cover all heads together. `in_8_bits` is True if
+    `attention` computes in 8 bits."""
 
     in_8_bits = False
 
@@ -53,14 +51,14 @@ class SelfAttention(_Attention):
     ) -> None:
         """Add gate * attention(norm(x) * scale + shift) to the residual stream x of each batch element in `rows`.
 
-        modulation: shift, 1 + scale, and gate, [B, 3, dim]; the formula's scale already includes the 1.
+        modulation: shift, 1 + scale, and gate, [B, 3, dim].
         rope: cosines and sines of the tokens' RoPE angles.
         reference: a tensor with the dtype for GEMMs and attention.
-        extend: a causal model's function (queries, keys, values) -> (queries, keys, values), for a single batch
-        element. It adds the keys and values of earlier frames.
+        extend: for a single batch element of a causal model, a function (queries, keys, values) -> (queries, keys,
+        values) that adds the keys and values of earlier frames.
 
-        If several processes compute a forward together, x holds only this process's tokens. Attention and `extend` then
-        get all tokens, but only this process's heads.
+        If several processes compute a forward, x holds this process's tokens. Attention and `extend` then get all
+        tokens, but only this process's heads.
         """
         norms = self._norms(rows[0].stream)
         with prepared_layers(reference, self.q, self.k, self.v, self.o) as (*layers, to_out):
@@ -73,11 +71,8 @@ class SelfAttention(_Attention):
                 del y
 
     def give(self, row: Residual, modulation: Tensor, rope: Rope, reference: Tensor, extend: Extend) -> None:
-        """Pass the keys and values of a single batch element to `extend`, without computing attention.
-
-        The last block calls this method in the last forward of a chunk, from which only the keys and values are needed.
-        The arguments are as in `update_`.
-        """
+        """Pass the keys and values of a single batch element to `extend`, without computing attention. The last block
+        needs only these in the last forward of a chunk. The arguments are those of `update_`."""
         shift, scale, _ = modulation[0]
         with prepared_layers(reference, self.k, self.v) as (to_keys, to_values):
             y = row.normed(scale, shift, self.eps, reference.dtype, to_keys, to_values)
@@ -90,13 +85,12 @@ class SelfAttention(_Attention):
     def _project(
         self, y: Rows, layers: Sequence[Layer], norms: Pair, rope: Rope, options: ForwardOptions
     ) -> Iterator[Any]:
-        """Yield q, k and v, computed one by one from the normed input y [tokens, dim].
-
-        `layers` are the linear layers of q, k and v. `norms` are the weights of the norms of q and k.
+        """Yield q, k and v, computed one by one by `layers` from the normed input y [tokens, dim]. `norms` are the
+        weights of the norms of q and k.
 
         For a causal model in a single process, keys are Unrotated (before norm and RoPE), because the KV cache applies
-        both. Queries are Unrotated too, unless an fp8 cache is combined with attention that needs 16-bit inputs. In all
-        other cases, norm and RoPE are already applied to q and k.
+        both. So are queries, unless an fp8 cache is combined with attention that needs 16-bit inputs. Otherwise norm
+        and RoPE are already applied.
 
         For attention in 8 bits without a KV cache, the results are Operands (fp8 values with their scale). Each 16-bit
         tensor is then freed before the next is computed.
@@ -117,11 +111,8 @@ class SelfAttention(_Attention):
         yield next(made)
 
     def in_operands(self, device: torch.device, options: ForwardOptions) -> bool:
-        """Return whether q, k and v are quantized one by one to Operands (fp8 values with their scale).
-
-        This requires attention in 8 bits on a device that supports Operands, a single process, and no KV cache. The
-        result is False during torch.compile.
-        """
+        """Return whether q, k and v are quantized one by one to Operands (fp8 values with their scale): in 8-bit
+        attention that supports them, in a single process, without a KV cache and torch.compile."""
         alone = options.get("kv_cache") is None and "token_share" not in options and not torch.compiler.is_compiling()
         return alone and self._alone_in_8_bits(options) and attends_to_operands(device, self.head_dim)
 
@@ -133,12 +124,9 @@ class SelfAttention(_Attention):
     def _attend(
         self, projected: Iterator[Any], extend: Extend | None, options: ForwardOptions, dtype: torch.dtype
     ) -> Rows:
-        """Return the result of attention for this process's tokens.
-
-        `projected` yields q, k and v. If several processes share the tokens, they exchange heads before and after
-        attention. `extend` adds the keys and values of earlier frames; it is None without a KV cache. `dtype` is the
-        input dtype of the next layer. Kernels that can write 8 bits use `dtype` for the result.
-        """
+        """Return attention for this process's tokens from `projected`, which yields q, k and v. `extend` adds the keys
+        and values of earlier frames, None without a KV cache. Kernels that can write the next layer's 8-bit input
+        `dtype` do so."""
         share = options.get("token_share")
         given = projected if share is None else share.to_heads(projected)
         q, keys, values = cast(tuple[Any, Any, Any], given if extend is None else extend(*given))
@@ -158,23 +146,17 @@ class SelfAttention(_Attention):
 
 
 class CrossAttention(_Attention):
-    """A cross-attention layer from the video's tokens to the prompt.
-
-    As in training, the video's tokens attend to all text_len tokens of the prompt, including padding. If a prompt has
-    fewer tokens, its last token is padding. The softmax then counts this token once for each position from its own to
-    text_len.
-    """
+    """A cross-attention layer from the video's tokens to the prompt. As in training, padding up to text_len is not
+    masked. If a prompt has fewer tokens, its last token is padding and counts once for each position from its own to
+    text_len."""
 
     def __init__(self, config: ModelConfig, operations: Operations, attention: Attention, **factory: Any) -> None:
         super().__init__(config, operations, attention, **factory)
         self._text_len = config.text_len
 
     def project(self, context: Tensor, stream: Tensor) -> Pair:
-        """Return the keys, after their norm, and the values of the embedded prompts, each [B, text_len, dim].
-
-        `context` holds the embedded prompts [B, text_len, dim]. The norm's weight is moved to the device of the
-        residual stream `stream`.
-        """
+        """Return the keys, after their norm, and the values of the embedded prompts `context` [B, text_len, dim], with
+        its shape. The norm's weight is moved to the device of `stream`."""
         norm_k = norm_parameters(self.norm_k, stream)[0]
         with prepared_layers(context, self.k, self.v) as (to_k, to_v):
             keys = [rms_norm_(to_k(prompt), norm_k, self.eps) for prompt in context]
@@ -183,11 +165,8 @@ class CrossAttention(_Attention):
     def update_(
         self, rows: Sequence[Residual], norm: Pair, keys_values: Pair, context: Tensor, options: ForwardOptions
     ) -> None:
-        """Add attention(norm(x), prompts) to the residual stream x of each batch element in `rows`.
-
-        `norm` is the weight and bias of x's norm. `keys_values` are the keys and values of the prompts `context`, made
-        by `project`. GEMMs use the dtype of `context`. `options` are passed to the attention function.
-        """
+        """Add attention(norm(x), prompts) to the residual stream x of each batch element in `rows`. `norm` is the
+        weight and bias of x's norm, `keys_values` the result of `project`. GEMMs use the dtype of `context`."""
         norm_q, lengths = norm_parameters(self.norm_q, rows[0].stream)[0], options.get("prompt_lengths")
         with prepared_layers(context, self.q, self.o) as (to_q, to_out):
             for row, number, k, v in in_turn(rows, range(len(rows)), *keys_values):
@@ -206,11 +185,9 @@ class CrossAttention(_Attention):
 
 
 def projections(y: Rows, *layers: Layer, at_once: bool) -> Iterator[Tensor]:
-    """Yield the result of each layer for y [tokens, in].
-
-    If `at_once`, and the layers' weights are adjacent in memory, one matrix product computes all results, which are
-    strided views. Otherwise each layer runs when its result is requested.
-    """
+    """Yield the result of each layer for y [tokens, in]. If `at_once`, and the layers' weights are adjacent in memory,
+    one matrix product computes all results, as strided views. Otherwise each layer runs when its result is
+    requested."""
     whole = joined(*layers) if at_once else None
     if whole is None:
         yield from (layer(y) for layer in layers)
@@ -219,6 +196,4 @@ def projections(y: Rows, *layers: Layer, at_once: bool) -> Iterator[Tensor]:
 
 
 def _as_row(x: Tensor | Operand) -> Any:
-    """Return keys or values [tokens, columns] as [1, tokens, columns], or an Operand (fp8 values with their scale)
-    unchanged."""
     return x[None] if isinstance(x, Tensor) else x

@@ -1,8 +1,5 @@
-"""One transformer block: self-attention, camera layers, cross-attention and feed-forward.
-
-The batch elements are the prompts of classifier-free guidance. A layer decodes or casts its weight once for all of
-them, but processes them one by one, which saves memory. The residual stream is fp32 and updated in place.
-"""
+"""One transformer block: self-attention, camera layers, cross-attention and feed-forward. A layer prepares its weight
+once for all batch elements (prompts), but processes them one by one, which saves memory."""
 
 from __future__ import annotations
 
@@ -25,14 +22,11 @@ from .operations import Layer, Operations, gelu_layer, norm_parameters, prepared
 from .residual import Residual, in_turn, residuals
 
 FFN_TOKENS = 32768
-"""The maximum number of tokens that the feed-forward processes at once: all tokens of 81 frames of 832x480 pixels.
-
-A limit of half this number would take 1 % more time per step. It would not lower the peak memory, because
-self-attention needs more memory than the feed-forward.
-"""
+"""The largest number of tokens that the feed-forward processes at once: those of 81 frames of 832x480 pixels. Half of
+it would take 1 % more time per step without lowering the peak memory, which self-attention sets."""
 
 CAMERA_TOKENS = 32768
-"""The maximum number of tokens that the camera layers process at once. Longer videos are processed in parts."""
+"""The largest number of tokens that the camera layers process at once. Longer videos are processed in parts."""
 
 
 class Block(nn.Module):
@@ -64,13 +58,12 @@ class Block(nn.Module):
 
     @property
     def joint_layers(self) -> tuple[nn.Module, ...]:
-        """The self-attention's q, k and v layers. One matrix product can compute all three results."""
+        """The self-attention's q, k and v layers, which can run as one matrix product."""
         return self.self_attn.q, self.self_attn.k, self.self_attn.v
 
     @property
     def main_layers(self) -> tuple[nn.Module, ...]:
-        """The linear layers that process the video's tokens. Their results change in every step, so none can be
-        cached."""
+        """The linear layers that process the video's tokens. Their results change in every step."""
         own, cross = self.self_attn, self.cross_attn
         return own.q, own.k, own.v, own.o, cross.q, cross.o, self.ffn[0], self.ffn[2]
 
@@ -90,13 +83,9 @@ class Block(nn.Module):
         context: the embedded prompts [B, text_len, dim], in the dtype for GEMMs and attention.
         camera: the embedded camera, or None.
         rope: the cosines and sines of the RoPE angles.
-        options: values that are also passed to the attention function.
-
-        For a causal model options["kv_cache"] is a KeyValueCache. If the cache's `keep` is set and a single process
-        computes the forward, the last block computes only keys and values.
-
-        options["residuals"] may hold the Residual of each batch element of x. Then x is overwritten, and this block's
-        last addition may be deferred to the next block.
+        options: values that are also passed to the attention function. With the Residual of each batch element in
+        "residuals", x is overwritten, and the last addition may be deferred to the next block. If "kv_cache" has `keep`
+        set in a single process, the last block computes only keys and values.
         """
         given = None if torch.compiler.is_compiling() else options.get("residuals")
         x = x if inplace or given else x.clone()
@@ -132,10 +121,8 @@ class Block(nn.Module):
                     del y
 
     def _prompt_keys_values(self, x: Tensor, context: Tensor, cache: CameraCache | None) -> Pair:
-        """Return the keys and values of the embedded prompts `context`, from the cache if possible.
-
-        Computed keys and values are cached if there is room.
-        """
+        """Return the keys and values of the embedded prompts `context`, from the cache if possible, and cache new ones
+        if there is room."""
         if torch.compiler.is_compiling() or cache is None or cache.prompt.embedded is not context:
             return self.cross_attn.project(context, x)
         cached = cache.prompt.get(self.index)
@@ -146,11 +133,8 @@ class Block(nn.Module):
         return cached
 
     def _inject(self, rows: Sequence[Residual], camera: Camera, reference: Tensor) -> None:
-        """Replace the residual stream x of all batch elements in `rows` by x * (1 + scale) + shift.
-
-        Scale and shift depend on the camera. They are read from the cache, or computed for a part of the tokens at a
-        time, in the dtype of `reference`.
-        """
+        """Replace each residual stream x by x * (1 + scale) + shift. Scale and shift depend on the camera, and are read
+        from the cache or computed for a part of the tokens at a time, in the dtype of `reference`."""
         cached = self._cached_scale_and_shift(camera, reference)
         if cached is not None:
             for own, scale, shift in zip(_rows_by_camera(rows, cached[0]), *cached, strict=True):
@@ -163,11 +147,8 @@ class Block(nn.Module):
                     _scale_and_shift_rows([row.part(part) for row in own], *scale_and_shift)
 
     def _cached_scale_and_shift(self, camera: Camera, reference: Tensor) -> Pair | None:
-        """Return the scale and shift of all tokens from the camera cache. If they are missing, compute and cache them
-        first.
-
-        The layers compute in the dtype of `reference`. Return None if there is no cache or the cache has no room.
-        """
+        """Return the scale and shift of all tokens from the camera cache, computed first if missing; None without a
+        cache or room in it."""
         if torch.compiler.is_compiling() or camera.cache is None:
             return None
         cached = camera.cache.get(self.index)
@@ -208,11 +189,7 @@ def _scale_and_shift(tokens: Tensor, layers: tuple[Layer, ...]) -> Pair:
 
 
 def _rows_by_camera(rows: Sequence[Residual], cameras: Tensor) -> list[Sequence[Residual]]:
-    """Return the batch elements in `rows`, grouped by camera: one group of residual streams for each camera.
-
-    The first dimension of `cameras` counts the cameras. One camera belongs to all batch elements. Several cameras
-    belong to one batch element each.
-    """
+    """Return the batch elements grouped by camera. A single camera belongs to all of them, else each has its own."""
     return [rows] if len(cameras) == 1 else [[row] for row in rows]
 
 

@@ -1,11 +1,8 @@
 """The model's linear and norm layers, and the functions through which the model reads their weights.
 
-A host is an application such as ComfyUI. It may provide its own layer classes, with the names in `TorchOperations`. A
-host's layers may keep weights on another device, in another dtype or quantized, and may apply LoRAs. So the model never
-reads `layer.weight`.
-
-The model calls `prepared` for a linear layer and `norm_parameters` for a norm. The result of one call serves all batch
-elements.
+A host application such as ComfyUI may provide its own layer classes, which may keep weights on another device, in
+another dtype or quantized, and may apply LoRAs. So the model never reads `layer.weight`, but calls `prepared` for a
+linear layer and `norm_parameters` for a norm, once for all batch elements.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,14 +23,12 @@ Layer = Callable[[Any], Tensor]
 scales."""
 
 Operations: TypeAlias = Any
-"""A namespace of layer classes, which have the names and constructors of the classes in `TorchOperations`."""
+"""A namespace of layer classes with the names and constructors of those in `TorchOperations`."""
 
 
 def materialise(weight: Tensor, reference: Tensor) -> Tensor:
-    """Return a weight as a plain tensor with the device and dtype of `reference`. Quantized weights are decoded.
-
-    A quantized weight is a DecodedParameter or comfy_kitchen's QuantizedTensor.
-    """
+    """Return a weight as a plain tensor with the device and dtype of `reference`. A DecodedParameter or comfy_kitchen's
+    QuantizedTensor is dequantized."""
     if hasattr(weight, "decode"):
         return weight.decode(reference.dtype)
     weight = weight.to(device=reference.device, dtype=reference.dtype)
@@ -45,16 +40,12 @@ def _cast(tensor: Tensor | None, reference: Tensor) -> Tensor | None:
 
 
 class Linear(torch.nn.Linear):
-    """A linear layer with a plain or quantized weight (see `materialise`).
+    """A linear layer with a plain or quantized weight (see `materialise`). `forward` computes in its input's dtype.
 
-    `arithmetic` is the number format in which the function from `prepared` multiplies; it may be 8 bits. Hooks and
-    other extensions call `forward` instead, which computes in its input's dtype.
-
-    `changes`, for instance LoRAs, are added to the weight at each use. Each change is a matrix, or a pair of matrices
-    to multiply. With changes, the layer always computes in its input's dtype.
-
-    `own_format` has an effect only if `arithmetic` is an 8-bit format. A weight in NVFP4 or MXFP8 is then multiplied in
-    its own format instead, if the GPU supports that format.
+    arithmetic: the number format, maybe in 8 bits, in which the function from `prepared` multiplies.
+    own_format: with an 8-bit `arithmetic`, multiply an NVFP4 or MXFP8 weight in its own format if the GPU supports it.
+    changes: changes, such as LoRAs, that are added to the weight at each use: a matrix, or two matrices to multiply.
+    With changes, the layer always computes in its input's dtype.
     """
 
     arithmetic: Arithmetic = "bf16"
@@ -102,7 +93,7 @@ class RMSNorm(torch.nn.RMSNorm):
 
 
 class TorchOperations:
-    """The namespace of this module's layer classes, which have the same constructors as torch's classes."""
+    """The namespace of this module's layer classes, which have the same constructors as torch's."""
 
     Linear = Linear
     Conv3d = Conv3d
@@ -112,13 +103,11 @@ class TorchOperations:
 
 @contextmanager
 def prepared(layer: torch.nn.Module, reference: Tensor) -> Iterator[Layer]:
-    """Yield a function that applies a linear layer, for use in a `with` statement.
+    """Yield a function that applies a linear layer to inputs with the device and dtype of `reference`.
 
-    The function takes inputs with the device and dtype of `reference`. The layer's weight is cast, decoded or quantized
-    to 8 bits once, and freed when the context ends. A host's layer does this in its own method `prepared(reference)`.
-
-    Other layers are yielded unchanged, as their own function: layers of an unknown class, and layers with hooks or a
-    replaced `forward`. Such a layer runs its hooks, and prepares its weight in every call.
+    The weight is cast, decoded or quantized to 8 bits once, and freed when the context ends. A host's layer does this
+    in its own method `prepared(reference)`. A layer of an unknown class, with hooks or with a replaced `forward` is
+    yielded itself, and prepares its weight in every call.
     """
     own = getattr(layer, "prepared", None)
     if "forward" in vars(layer) or layer._forward_hooks or layer._forward_pre_hooks:
@@ -144,20 +133,15 @@ def _eight_bit_layer(layer: Linear, bias: Tensor | None, reference: Tensor, dtyp
 
 @contextmanager
 def prepared_layers(reference: Tensor, *layers: torch.nn.Module) -> Iterator[tuple[Layer, ...]]:
-    """Yield one function for each of several layers, for use in a `with` statement (see `prepared`).
-
-    The functions take inputs with the device and dtype of `reference`. All weights are freed together when the context
-    ends.
-    """
+    """Yield one function for each of several layers (see `prepared`). All weights are freed together when the context
+    ends."""
     with ExitStack() as stack:
         yield tuple(stack.enter_context(prepared(layer, reference)) for layer in layers)
 
 
 class ExactLayer:
-    """A linear layer as a function that multiplies without quantization to 8 bits.
-
-    The weight [out, in] is decoded, and the bias is [out] or None. Inputs must have the weight's dtype.
-    """
+    """A linear layer as a function without quantization to 8 bits, with a decoded weight [out, in] and a bias [out] or
+    None. Inputs must have the weight's dtype."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.parts = weight, bias
@@ -170,10 +154,8 @@ class ExactLayer:
         return F.linear(x, *self.parts)
 
     def gelu(self, x: Tensor) -> Tensor:
-        """Return GELU (tanh form) of the layer's result for x [tokens, in].
-
-        On NVIDIA GPUs the matrix product's kernel also applies GELU, in fp32, so rounding to 16 bits happens only once.
-        """
+        """Return GELU (tanh form) of the layer's result for x [tokens, in]. On NVIDIA GPUs the matrix product's kernel
+        applies GELU in fp32, so rounding to 16 bits happens only once."""
         weight, bias = self.parts
         nvidia = torch.version.cuda is not None and x.is_cuda and not torch.compiler.is_compiling()
         if nvidia and bias is not None and x.element_size() == 2:
@@ -193,19 +175,15 @@ _product_with_gelu = or_else(_in_one_kernel, _product_then_gelu, "GELU of a prod
 
 
 def gelu_layer(layer: Layer, following: Layer) -> Layer | None:
-    """Return a function that applies `layer` and then GELU (tanh form), or None if GELU must be a separate step.
-
-    GELU is a separate step if `layer` is not an ExactLayer. It is also separate if the next layer, `following`, takes
-    8-bit inputs, because `activated` applies GELU and quantizes at once.
-    """
+    """Return a function that applies `layer` and then GELU (tanh form), or None if GELU must be a separate step: if
+    `layer` is not an ExactLayer, or `following` takes 8-bit inputs, for which `activated` applies GELU and quantizes at
+    once."""
     return layer.gelu if isinstance(layer, ExactLayer) and input_dtype(following) is None else None
 
 
 def joined(*layers: Any) -> Layer | None:
-    """Return one layer that computes the concatenated results of all layers, or None if that is impossible.
-
-    The layers must be of the same class, with weights and biases adjacent in memory (see `parameters.keep_together`).
-    """
+    """Return one layer that computes the concatenated results of all layers, or None. The layers must have one class,
+    and adjacent weights and biases in memory (see `parameters.keep_together`)."""
     kind = type(layers[0])
     if kind not in (ExactLayer, EightBitLayer) or any(type(layer) is not kind for layer in layers):
         return None
@@ -229,11 +207,8 @@ def _one_of(tensors: Sequence[Tensor | None]) -> Tensor | None:
 
 
 def norm_parameters(layer: torch.nn.Module, reference: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Return a norm's weight [dim], and its bias [dim] or None, on the device of `reference`.
-
-    The results keep the layer's dtype. A host's layer has its own method `norm_parameters(reference)`, and may return
-    the results in the dtype of `reference`. The kernels accept both dtypes.
-    """
+    """Return a norm's weight [dim], and its bias [dim] or None, on the device of `reference` in the layer's dtype. A
+    host's layer has its own method `norm_parameters(reference)`, and may return them in the dtype of `reference`."""
     own = getattr(layer, "norm_parameters", None)
     if own is not None:
         return own(reference)

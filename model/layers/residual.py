@@ -13,21 +13,16 @@ from ..ops.linear_8bit import normed, sum_normed
 from ..ops.pointwise import Rows, affine_, gated_add_, slices
 
 Waits = Literal["never", "last", "always"]
-"""The rule that decides which additions are deferred to the next norm.
-
-"always" defers every addition, and "never" defers none. "last" defers an addition only for the batch element that a
-layer processes last.
-"""
+"""The rule for deferring additions to the next norm: every one ("always"), none ("never"), or only that to the batch
+element that a layer processes last ("last")."""
 
 
 class Residual:
-    """The residual stream x [tokens, dim] of one batch element, updated in place.
-
-    An addition may be deferred to the next norm, even to a norm in the next block. The camera's scale and shift may be
-    deferred too. One kernel then performs all deferred operations and reads x once. `waits` selects which additions are
+    """The residual stream x [tokens, dim] of one batch element, updated in place. `waits` selects which additions are
     deferred.
 
-    A deferred addend stays in memory until it is added. Call `settle` before you read x.
+    An addition, and the camera's scale and shift, may be deferred to the next norm, even in the next block. One kernel
+    then performs all operations and reads x once. A deferred addend stays in memory. Call `settle` before you read x.
     """
 
     def __init__(self, x: Tensor, waits: Waits) -> None:
@@ -37,12 +32,12 @@ class Residual:
 
     @property
     def stream(self) -> Tensor:
-        """The tensor x. Callers may use only its device, dtype and shape, because its values may not be up to date."""
+        """The tensor x. Use only its device, dtype and shape, because its values may not be up to date."""
         return self._x
 
     @property
     def waiting(self) -> bool:
-        """True while an addition is deferred."""
+        """Whether an addition is deferred."""
         return self._added[0] is not None
 
     def add(self, y: Tensor, gate: Tensor | None = None) -> None:
@@ -61,12 +56,9 @@ class Residual:
             affine_(self.settle(), scale, shift)
 
     def normed(self, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype, *layers: object) -> Rows:
-        """Apply the deferred operations to x, and return the layer norm of x [tokens, dim].
-
-        weight and bias are [dim], and `eps` is the epsilon. `layers` are the layers that will use the result. If all of
-        them take inputs in the same 8-bit dtype, the result has that dtype and a scale for each token. Otherwise it is
-        in `dtype`.
-        """
+        """Apply the deferred operations to x, and return the layer norm of x [tokens, dim], with weight and bias [dim].
+        If all of the `layers` that use it take inputs in one 8-bit dtype, it has that dtype and a scale for each token,
+        else `dtype`."""
         added, affine = self._take_deferred()
         if added[0] is None and affine is None:
             return normed(self._x, weight, bias, eps, dtype, *layers)
@@ -92,18 +84,15 @@ class Residual:
         return Residual(self.settle()[tokens], "never")
 
     def _take_deferred(self) -> tuple[tuple[Tensor | None, Tensor | None], Pair | None]:
-        """Return the deferred addition, scale and shift, and clear them."""
         deferred = self._added, self._affine
         self._added, self._affine = (None, None), None
         return deferred
 
 
 def residuals(x: Tensor, defer_all: bool = False) -> list[Residual]:
-    """Return the residual stream of each batch element of x [B, tokens, dim].
-
-    If x has one batch element or `defer_all` is True, every addition is deferred to the next norm. Otherwise only the
-    addition to the element that a layer processes last is deferred. During torch.compile nothing is deferred.
-    """
+    """Return the residual stream of each batch element of x [B, tokens, dim]. With `defer_all` or a single element
+    every addition is deferred to the next norm, else only that to the element processed last; under torch.compile
+    none."""
     waits: Waits = "always" if defer_all or len(x) == 1 else "last"
     return [Residual(row, "never" if torch.compiler.is_compiling() else waits) for row in x]
 
@@ -111,9 +100,9 @@ def residuals(x: Tensor, defer_all: bool = False) -> list[Residual]:
 def in_turn(rows: Sequence[Residual], *given: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
     """Yield the batch elements in the best order of processing: (residual stream, one item of each of `given`).
 
-    An element with a deferred addition comes first, because its norm frees the addend's memory. Before the first
-    element is yielded, each element's attribute `last` is set: True for the final element, False for the others. If a
-    Residual's `waits` is "last", its next addition is deferred only with `last` True.
+    Elements with a deferred addition come first, because their norm frees memory. Before the first is yielded, the
+    attribute `last` is set to True for the final element, False for the others; it decides on deferring if `waits` is
+    "last".
     """
     turns = list(zip(rows, *given, strict=True))
     if any(row.waiting for row in rows):

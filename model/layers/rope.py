@@ -12,8 +12,7 @@ THETA = 10000.0
 
 
 class RopeScale(NamedTuple):
-    """The linear change of positions, position * scale + shift, with a scale and a shift for each axis: frame, row and
-    column."""
+    """The linear change of positions, position * scale + shift, for each axis: frame, row and column."""
 
     scales: tuple[float, float, float] = (1.0, 1.0, 1.0)
     shifts: tuple[float, float, float] = (0.0, 0.0, 0.0)
@@ -30,11 +29,9 @@ def rope_table(
 
     grid: the number of frames, rows and columns of tokens.
     first_frame: the position, in latent frames from the start of the video, of the grid's first frame.
-    scale: a linear change of the positions.
 
     Of a head's d channels, 2*(d//6) are for the row, 2*(d//6) for the column, and the others for the frame. Angles are
-    computed in fp64, which is precise for any number of frames. The results of the last four different calls are
-    cached.
+    computed in fp64, which is precise for any number of frames. The last four results are cached.
     """
     side = 2 * (head_dim // 6)
     widths = head_dim - 2 * side, side, side

@@ -1,5 +1,4 @@
-"""The launch of the CUDA kernel in attention.cu: attention in float8_e4m3fn or bf16 on GPUs of compute capability
-9.0."""
+"""The launch of attention.cu: attention in float8_e4m3fn or bf16 on GPUs of compute capability 9.0."""
 
 from __future__ import annotations
 
@@ -16,27 +15,22 @@ from .nvrtc import CudaKernel, Launch, load
 
 Result = TypeVar("Result", bound=Tensor | EightBit)
 QUERIES, QUERY_TILES, HEAD, ROW, VALUES_ROW, TURNED = 192, 2, 128, 128, 32, 64
-"""The constants that must have the same values in the CUDA sources.
-
-`QUERIES` is the number of queries in a tile, and `QUERY_TILES` the number of such tiles in shared memory. `HEAD` is the
-head size. TMA loads rows of `VALUES_ROW` bytes for 8-bit values, and of `ROW` bytes for all other operands. A thread
-block of the kernel `across` transposes `TURNED` tokens times `TURNED` channels.
-"""
+"""Constants that must have the same values in the CUDA sources: the queries in a tile, the tiles of queries in shared
+memory, the head size, and the bytes of a row that TMA loads, `VALUES_ROW` for 8-bit values, else `ROW`. The kernel
+`across` transposes `TURNED` tokens times `TURNED` channels."""
 THREADS, WARPS, THREAD_RESULTS = 512, 12, HEAD // 2 + 4
 MOST_PARTS, PART_COST = 16, 640
-"""The constants of key splitting: `MOST_PARTS` is the largest number of parts, `PART_COST` the overhead of splitting.
-
-The overhead is a number of keys: splitting takes as long as attention to so many keys.
-"""
+"""The largest number of parts into which keys are split, and the cost of splitting, as a number of keys that take as
+long."""
 
 
 class Configuration(NamedTuple):
     """The configuration of the attention kernel for one dtype of q, k and v.
 
-    `name` is the dtype's name in PTX, and `bytes` is the size of one number. `tile` is the number of keys that are
-    loaded at once, and `stages` is the number of such tiles in shared memory. `scores` is the number of bits in which
-    the kernel computes attention scores. `cluster` is the number of thread blocks that share the loaded keys and
-    values.
+    name, bytes: the dtype's name in PTX, and the bytes of one number.
+    tile, stages: the number of keys that are loaded at once, and the number of such tiles in shared memory.
+    scores: the number of bits of attention scores.
+    cluster: the number of thread blocks that share the loaded keys and values.
     """
 
     name: str
@@ -71,19 +65,17 @@ def attend(
 ) -> Result:
     """Write attention of q [tokens, heads*128] over k and v [keys, heads*128] to `out`, and return `out`.
 
-    q, k and v are all bf16, or all float8_e4m3fn. A float8_e4m3fn v is [heads*128, columns], made by `transpose`. A
-    token's channels must be adjacent, and the stride between tokens a multiple of 16 bytes. `out` is bf16 and may be q.
-    For float8_e4m3fn operands `out` may also be an EightBit (8-bit values with a scale for each token).
+    q, k, v: all bf16 or all float8_e4m3fn, with adjacent channels and a stride of a multiple of 16 bytes between
+    tokens. A float8_e4m3fn v is [heads*128, columns], made by `transpose`.
+    out: bf16, may be q; or, for float8_e4m3fn, an EightBit (8-bit values with a scale for each token).
+    scales: for float8_e4m3fn the scales of q, k and v, fp32 [1] each; the values' mean, fp32 [heads*128], which is
+    added to the result; and, for an EightBit `out`, an upper bound of the results, fp32 [1].
+    shares: fp32 [frames], 0 for each latent frame to attend to, -inf for the frames to ignore, which must be the last
+    ones. None means all.
+    unlike: the index of the first of equal keys with equal values at the end, int32 [1]. The kernel then reads only
+    one.
 
-    `scales` are five tensors for float8_e4m3fn operands. The first three are the scales of q, k and v, fp32 [1] each.
-    The fourth is the values' mean, fp32 [heads*128], which is added to the result. The last is an upper bound of the
-    results, fp32 [1], which is only needed for an EightBit `out`.
-
-    `shares` (fp32 [frames]) is 0 for each latent frame to attend to, and -inf for each frame to ignore. The ignored
-    frames must be the last ones. None means all frames.
-
-    If the last keys are all equal, and so are their values, `unlike` (int32 [1]) may be the index of the first equal
-    key. The kernel then reads only one of the equal keys. Raises RuntimeError if the driver reports an error.
+    Raises RuntimeError if the driver reports an error.
     """
     queries, keys, kind, blocks = len(q), len(k), KINDS[q.dtype], _blocks(q)
     shared, parts = divided(queries, 0 if unlike is not None else keys, heads, blocks, kind)
@@ -105,12 +97,11 @@ def attend(
 
 
 def divided(queries: int, keys: int, heads: int, blocks: int, kind: Configuration) -> tuple[int, int]:
-    """Return the number of query tiles in the incomplete last round, and the number of key parts for these tiles.
+    """Return the number of query tiles in the incomplete last round, rounded up to full clusters, and the fastest
+    number of key parts for these tiles.
 
-    Each of the `heads` heads has one tile for every QUERIES of the `queries`. In a round, each of the `blocks` thread
-    blocks processes one tile, over all `keys`. The last round often has few tiles, so the keys are split into the
-    number of parts that takes the least time. The first result is rounded up to full clusters. `kind` is the kernel's
-    configuration.
+    Each head has one tile for every QUERIES queries. In a round, each of the `blocks` thread blocks processes one tile
+    over all keys; in the last round few do, so the keys are split.
     """
     clusters, key_tiles = blocks // kind.cluster, max(1, -(-keys // kind.tile))
     groups = -(-(-(-queries // QUERIES) * heads) // kind.cluster) % clusters
@@ -122,20 +113,14 @@ def divided(queries: int, keys: int, heads: int, blocks: int, kind: Configuratio
 
 
 def _blocks(x: Tensor) -> int:
-    """Return the number of thread blocks to launch: the number of multiprocessors (SMs), rounded down to an even
-    number.
-
-    The number is even because a cluster has two blocks if the operands are in 8 bits.
-    """
+    """Return the number of thread blocks to launch: that of SMs, but even, because a cluster has two blocks in 8
+    bits."""
     return torch.cuda.get_device_properties(x.device).multi_processor_count // 2 * 2
 
 
 def transpose(v: Tensor) -> Tensor:
-    """Return 8-bit values v [tokens, dim] transposed to [dim, columns], for `attend`.
-
-    The number of columns is a multiple of TURNED, and additional columns are zero. Within every 16 tokens the columns
-    have the order that values_across.cu describes.
-    """
+    """Return 8-bit values v [tokens, dim] as [dim, columns], for `attend`. The columns are a multiple of TURNED;
+    additional ones are zero. values_across.cu describes the order of every 16 columns."""
     tokens, dim = v.shape
     row = -(-tokens // TURNED) * TURNED
     out = torch.empty(dim, row, dtype=v.dtype, device=v.device)
@@ -145,11 +130,9 @@ def transpose(v: Tensor) -> Tensor:
 
 
 def scatter_transposed_(out: Tensor, places: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Write (x - shift) * factor, for x [tokens, dim], to columns of `out` (float8_e4m3fn [dim, columns]).
-
-    Return `out`. shift [dim] and factor [1] are fp32. `places` (int64 [tokens]) are the columns of `out` to which the
-    tokens are written. `dim` and the number of columns must be multiples of 64.
-    """
+    """Write (x - shift) * factor, for x [tokens, dim], to the columns `places` (int64 [tokens]) of `out` (float8_e4m3fn
+    [dim, columns]), and return `out`. shift [dim] and factor [1] are fp32. `dim` and the number of columns must be
+    multiples of 64."""
     x = x.bfloat16()
     if x.stride(0) % 8 or x.data_ptr() % 16:  # the kernel reads eight numbers at once
         x = x.contiguous()
@@ -161,7 +144,7 @@ def scatter_transposed_(out: Tensor, places: Tensor, x: Tensor, shift: Tensor, f
 
 
 def source(dtype: torch.dtype) -> str:
-    """Return the CUDA source of the attention kernel for operands of a dtype, including its matrix instructions."""
+    """Return the CUDA source of the attention kernel for operands of a dtype."""
     kind = KINDS[dtype]
     operands, register = (kind.name, kind.bytes), "r" if kind.scores == 16 else "f"
     products = [
@@ -183,7 +166,7 @@ def _attend(device: torch.device, dtype: torch.dtype) -> CudaKernel:
 
 @lru_cache
 def _transposing(device: torch.device) -> tuple[CudaKernel, CudaKernel]:
-    """Return the CUDA kernels `across` (transposes) and `put_across` (converts to 8 bits and transposes)."""
+    """Return the kernels `across`, which transposes, and `put_across`, which converts to 8 bits first."""
     with torch.cuda.device(device):
         module = load(hopper.source("values_across.cu"), hopper.ARCHITECTURE)
         return CudaKernel(module, "across"), CudaKernel(module, "put_across")

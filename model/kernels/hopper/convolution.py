@@ -1,7 +1,5 @@
-"""The launch of the CUDA kernel in convolution.cu, for GPUs of compute capability 9.0.
-
-The kernel computes convolutions with a window of 3 x 3 pixels in three frames.
-"""
+"""The launch of convolution.cu, for GPUs of compute capability 9.0: convolutions with a window of 3 x 3 pixels in three
+frames."""
 
 from __future__ import annotations
 
@@ -14,30 +12,24 @@ from . import launch as hopper
 from .nvrtc import CudaKernel, Launch, load
 
 COLUMNS, PIXELS, CHANNELS, STAGES, LINE = 96, 384, 32, 5, 400
-"""The tile sizes of convolution.cu. COLUMNS is inserted into the source; the others must equal the constants in the
-source.
+"""The tile sizes of convolution.cu. COLUMNS is inserted into the source; the others must equal its constants.
 
-A tile has `PIXELS` rows, one for each pixel, and `COLUMNS` output channels. Shared memory has `STAGES` buffers. Each
-buffer holds `CHANNELS` input channels of `LINE` rows, and the weights for these channels. `LINE` is `PIXELS` plus one
-neighbour on each side, rounded up.
+A tile has `PIXELS` rows, one for each pixel, and `COLUMNS` output channels. Each of `STAGES` buffers in shared memory
+holds `CHANNELS` input channels of `LINE` rows, and their weights. `LINE` is `PIXELS` plus one neighbour on each side,
+rounded up.
 """
 THREADS, ROW = 512, 2 * CHANNELS
 SHARED = 1024 + STAGES * (ROW * (LINE + 3 * COLUMNS) + 16)
 LEAST_ROUNDS = 0.9
-"""The smallest number of tiles for each multiprocessor (SM) of the GPU, with which this kernel is used.
-
-With fewer tiles, many SMs would be idle.
-"""
+"""The smallest number of tiles per multiprocessor (SM) for this kernel. With fewer, many SMs would be idle."""
 
 
 def suits(x: Tensor, weight: Tensor, size: tuple[int, int], side: int) -> bool:
-    """Return whether this kernel supports a convolution and is the fastest kernel for frames of this size.
+    """Return whether this kernel supports a convolution and is the fastest for frames of `size` (height, width).
 
-    x [rows, channels] are the frames, `size` is a frame's (height, width), and `side` is the side of the window in
-    pixels. `weight` has one row for each output channel. The kernel supports fp16 with a side of 3. The number of input
-    channels must be a multiple of CHANNELS, and the number of output channels a multiple of COLUMNS.
-
-    In all other cases the kernel in kernels/convolution.py is used.
+    x is [rows, channels], `weight` has one row for each output channel, and `side` is the side of the window in pixels.
+    Supported are fp16, a side of 3, input channels in multiples of CHANNELS and output channels in multiples of
+    COLUMNS.
     """
     if side != 3 or x.dtype != torch.float16 or x.shape[1] % CHANNELS or len(weight) % COLUMNS:
         return False
@@ -50,11 +42,10 @@ def convolve(
 ) -> Tensor:
     """Return a 3x3 convolution over three frames of the pool x [rows, channels], as [(height + 1) * (width + 1), out].
 
-    `size` is the frames' (height, width). kernels/convolution.py describes pools and the layout of rows. `slots` (int32
-    on the GPU) are the pool's slot numbers of the three frames, the oldest first. `weight` is [out, 9 * 3 * channels],
-    and bias [out]. `added` has the shape of the result and is added to it.
-
-    Raises RuntimeError if the driver reports an error, and OSError if NVRTC is missing.
+    kernels/convolution.py describes pools and the layout of rows. `size` is the frames' (height, width). `slots` (int32
+    on the GPU) are the frames' slot numbers in the pool, the oldest first. `weight` is [out, 9 * 3 * channels], bias
+    [out]; `added` is added to the result. Raises RuntimeError if the driver reports an error, and OSError if NVRTC is
+    missing.
     """
     (height, width), channels, out_channels = size, x.shape[1], len(weight)
     # `near`: bytes of a neighbour's weights for an output channel
@@ -72,7 +63,7 @@ def convolve(
 
 
 def source() -> str:
-    """Return the CUDA source of the convolution kernel, including its matrix instructions."""
+    """Return the CUDA source of the convolution kernel."""
     products = hopper.product("add_products", COLUMNS, ("f16", 2))
     return hopper.source("convolution.cu", PRODUCTS=f"constexpr int COLUMNS = {COLUMNS};\n{products}")
 

@@ -18,19 +18,18 @@ ARCHITECTURE = "sm_90a"
 UINT8, PROMOTE_256 = 0, 3
 """Constants of cuda.h: `UINT8` of the enum CUtensorMapDataType, `PROMOTE_256` of CUtensorMapL2promotion."""
 WORST_PROBE = 0.01
-"""The limit of a kernel's relative RMS error in `is_right`: a kernel passes if the error is smaller."""
+"""The relative RMS error below which a kernel passes `is_right`."""
 MOST_MAPS = 4096
-"""The maximum number of cached tensor maps. Caching pays, because tensors often have the same addresses again."""
+"""The largest number of cached tensor maps. Tensors often have the same addresses again."""
 SWIZZLE_32, SWIZZLE_64, SWIZZLE_128 = 1, 2, 3
 """Constants of the enum CUtensorMapSwizzle in cuda.h, for rows of 32, 64 and 128 bytes in shared memory."""
 
 
 def is_right(what: str, made: Callable[[], Tensor], want: Tensor) -> bool:
-    """Return whether a kernel passes the test: the relative RMS error of `made()` must be below WORST_PROBE.
+    """Return whether the result of a kernel, `made()`, has a relative RMS error below WORST_PROBE compared with `want`.
 
-    `made` is a function that runs the kernel, and `want` is the exact result. If the error is too large, or `made`
-    raises an exception, the result is False. A logged warning then says that other, slower kernels are used. `what` is
-    the beginning of the warning, such as "attention is computed". Raises torch.OutOfMemoryError if memory runs out.
+    If the error is too large, or `made` raises an exception, a logged warning that begins with `what`, such as
+    "attention is computed", says that slower kernels are used. Raises torch.OutOfMemoryError if memory runs out.
     """
     try:
         error = ((made() - want).norm() / want.norm()).item()
@@ -45,10 +44,8 @@ def is_right(what: str, made: Callable[[], Tensor], want: Tensor) -> bool:
 
 
 def source(name: str, **parts: str) -> str:
-    """Return the CUDA source in the file `name` of this folder, after the shared header hopper.cuh.
-
-    Each name @NAME@ in the source is replaced by the text of the argument NAME in `parts`.
-    """
+    """Return the CUDA source in the file `name` after the header hopper.cuh, with each @NAME@ replaced by the argument
+    NAME in `parts`."""
     program = f"{text('hopper.cuh')}\n{text(name)}"
     for part, given in parts.items():
         program = program.replace(f"@{part}@", given)
@@ -56,19 +53,16 @@ def source(name: str, **parts: str) -> str:
 
 
 def text(name: str) -> str:
-    """Return the text of a file of this folder."""
+    """Return the text of a file in the folder of this module."""
     return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
 def product(name: str, columns: int, dtype: tuple[str, int], given: str = "+f", adds: bool = True) -> str:
-    """Return the source of a CUDA function `name`(d, a, b) for a matrix product of a and b, both in shared memory.
+    """Return the source of a CUDA function `name`(d, a, b) that multiplies 64 rows (a) by `columns` columns (b), both
+    32 bytes long and in shared memory. The product is added to d, or overwrites d if `adds` is False.
 
-    The function multiplies 64 rows (a) by `columns` columns (b). Each row and each column is 32 bytes long. The product
-    is added to d, or overwrites d if `adds` is False. `dtype` is the operands' name in PTX and the size of a number in
-    bytes.
-
-    `given` is the constraint of d in inline assembly: first "+", or "=" to overwrite; then "f" for fp32, or "r" for two
-    fp16 numbers in a register.
+    `dtype` is the operands' name in PTX and the bytes of a number. `given` is the constraint of d in inline assembly:
+    "+", or "=" to overwrite; then "f" for fp32, or "r" for two fp16 numbers in a register.
     """
     half, across = given[1] == "r", ", 0, 0" if dtype[1] == 2 else ""
     count, kind = (columns // 4, "u32") if half else (columns // 2, "float")
@@ -81,12 +75,9 @@ def product(name: str, columns: int, dtype: tuple[str, int], given: str = "+f", 
 
 
 def product_of_registers(name: str, columns: int, dtype: tuple[str, int]) -> str:
-    """Return the source of a CUDA function `name`(d, a, b) that adds a matrix product to d in fp32.
-
-    The function multiplies 64 rows (a, in registers) by `columns` columns (b, in shared memory). Each row and each
-    column is 32 bytes long. `dtype` is the operands' name in PTX and the size of a number in bytes. If the size is 2,
-    the wgmma instruction also transposes b.
-    """
+    """Return the source of a CUDA function `name`(d, a, b) that adds a product to d in fp32: 64 rows (a, in registers)
+    by `columns` columns (b, in shared memory), both 32 bytes long. `dtype` is the operands' name in PTX and the bytes
+    of a number. With two bytes, the wgmma instruction also transposes b."""
     count, across = columns // 2, ", 1" if dtype[1] == 2 else ""
     a = ", ".join(f"%{count + i}" for i in range(4))
     return f"""INLINE void {name}(float (&d)[{count}], const u32* a, u64 b) {{
@@ -111,13 +102,15 @@ def _each(given: str, count: int) -> str:
 def tensor_map(
     x: Tensor, box: Sequence[int], swizzle: int, shape: Sequence[int] = (), strides: Sequence[int] = ()
 ) -> ctypes.Array[ctypes.c_char]:
-    """Return a tensor map, with which TMA loads boxes (small blocks) of a matrix x [rows, numbers].
+    """Return a tensor map, a struct of 128 bytes with which TMA loads boxes (small blocks) of a matrix x [rows,
+    numbers].
 
-    A tensor map is a struct of 128 bytes. `box` is the size of a box: the bytes of a row, then the number of rows.
-    `swizzle` is one of the SWIZZLE constants. Elements outside x read as 0.
+    box: the bytes of a box's row, then its number of rows.
+    swizzle: one of the SWIZZLE constants.
+    shape, strides: for more than two dimensions, the innermost first: `shape` from the bytes of a row on, `strides` in
+    bytes without the innermost.
 
-    For more than two dimensions, pass `shape` and `strides`, with the innermost dimension first. `shape` starts with
-    the bytes of a row. `strides` are in bytes, and omit the innermost dimension.
+    Elements outside x read as 0.
     """
     shape = shape or (x.shape[1] * x.itemsize, x.shape[0])
     return _encoded(x.data_ptr(), tuple(shape), tuple(strides or (x.stride(0) * x.itemsize,)), tuple(box), swizzle)
@@ -127,11 +120,8 @@ def tensor_map(
 def _encoded(
     address: int, shape: Sequence[int], strides: Sequence[int], box: Sequence[int], swizzle: int
 ) -> ctypes.Array[ctypes.c_char]:
-    """Return the tensor map for the matrix at `address`, cached by the arguments, which are the same as in
-    `tensor_map`.
-
-    A tensor map depends on the address alone, and not on the data at the address.
-    """
+    """Return the tensor map for the matrix at `address`. It may be cached, because it does not depend on the data
+    there."""
     made, aligned, ones = (ctypes.c_char * 128)(), (ctypes.c_char * 192)(), [1] * len(shape)
     at = -(-ctypes.addressof(aligned) // 64) * 64  # the driver requires a multiple of 64
     check(

@@ -1,8 +1,5 @@
-"""CUDA kernels that torch's copy of the NVRTC library compiles, and that the CUDA driver launches.
-
-They need instructions that Triton does not offer. A kernel is launched on torch's current stream, and a CUDA graph may
-record it.
-"""
+"""CUDA kernels, with instructions that Triton does not offer, that torch's copy of NVRTC compiles and the CUDA driver
+launches on torch's current stream. A CUDA graph may record them."""
 
 from __future__ import annotations
 
@@ -22,8 +19,8 @@ DYNAMIC_SHARED_BYTES = 8
 """The constant CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES of cuda.h."""
 _COMPILING = Lock()
 Argument = Tensor | int | ctypes.Array[Any] | None
-"""An argument of a kernel. A tensor is passed as its address, None as a null pointer, and an int or a
-ctypes array (the bytes of a struct) by value."""
+"""An argument of a kernel. A tensor is passed as its address, None as a null pointer, an int or a struct's bytes by
+value."""
 
 
 class Launch(NamedTuple):
@@ -38,20 +35,15 @@ class CudaKernel:
     """A kernel function in a compiled CUDA module, on one device."""
 
     def __init__(self, module: ctypes.c_void_p, name: str, shared: int = 0) -> None:
-        """Look up the function `name` in a loaded module.
-
-        `shared` is the largest number of bytes of dynamic shared memory of any launch. Raises RuntimeError if the
-        driver reports an error.
-        """
+        """Look up the function `name` in a loaded module. `shared` is the largest number of bytes of dynamic shared
+        memory of any launch. Raises RuntimeError if the driver reports an error."""
         self._function = ctypes.c_void_p()
         check(driver().cuModuleGetFunction(ctypes.byref(self._function), module, name.encode()), "cuModuleGetFunction")
         check(driver().cuFuncSetAttribute(self._function, DYNAMIC_SHARED_BYTES, shared), "cuFuncSetAttribute")
 
     def __call__(self, launch: Launch, *arguments: Argument) -> None:
-        """Launch the kernel on torch's current stream. The current device must be the kernel's device.
-
-        Raises RuntimeError if the driver reports an error.
-        """
+        """Launch the kernel on torch's current stream. The current device must be the kernel's. Raises RuntimeError if
+        the driver reports an error."""
         values = [_value(each) for each in arguments]
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(each) for each in values))
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
@@ -72,10 +64,8 @@ def _value(argument: Argument) -> Any:
 
 
 def check(result: int, what: str) -> None:
-    """Raise RuntimeError if `result`, a status code of the driver or NVRTC, is not 0.
-
-    The message is `what`, the name of the function that was called, with the status code.
-    """
+    """Raise RuntimeError if `result`, a status code of the driver or NVRTC, is not 0. `what` is the called function's
+    name."""
     if result:
         raise RuntimeError(f"{what}: error {result}")
 
@@ -86,12 +76,9 @@ def driver() -> ctypes.CDLL:
 
 
 def load(source: str, architecture: str) -> ctypes.c_void_p:
-    """Compile CUDA source code, load the code on the current device, and return the loaded module.
-
-    The module is never unloaded. `architecture` is the target, such as "sm_90a". Raises OSError if NVRTC is missing.
-    Raises RuntimeError with the compiler's log if the source does not compile, or with an error number if the driver
-    reports an error.
-    """
+    """Compile CUDA source code for an `architecture` such as "sm_90a", and return the module, loaded on the current
+    device for good. Raises OSError if NVRTC is missing, and RuntimeError if the source does not compile or the driver
+    reports an error."""
     torch.cuda.current_stream().synchronize()  # torch creates the device's context
     module = ctypes.c_void_p()
     check(driver().cuModuleLoadData(ctypes.byref(module), compiled(source, architecture)), "cuModuleLoadData")
@@ -99,11 +86,10 @@ def load(source: str, architecture: str) -> ctypes.c_void_p:
 
 
 def compiled(source: str, architecture: str) -> bytes:
-    """Return the machine code of a CUDA source for an architecture such as "sm_90a". No GPU is needed.
+    """Return the machine code of a CUDA source for an `architecture` such as "sm_90a". No GPU is needed.
 
-    The result is cached. The first compilation of a source takes half a second, and other threads wait for the end of
-    the compilation. Raises RuntimeError with the compiler's log if the source does not compile, or OSError if NVRTC is
-    missing.
+    The first compilation of a source takes half a second, and other threads wait for it; then it is cached. Raises
+    RuntimeError with the compiler's log if the source does not compile, or OSError if NVRTC is missing.
     """
     with _COMPILING:
         return _compiled(source, architecture)
@@ -127,7 +113,6 @@ def _compiled(source: str, architecture: str) -> bytes:
 
 
 def _text(library: ctypes.CDLL, program: ctypes.c_void_p) -> str:
-    """Return the compiler's log for an NVRTC `program`. `library` is the loaded NVRTC library."""
     size = ctypes.c_size_t()
     library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
     text = ctypes.create_string_buffer(size.value)
