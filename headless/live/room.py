@@ -39,7 +39,8 @@ class Room:
         self._leaving = False
         self._line: deque[tuple[asyncio.Future[None], Client]] = deque()
         self._threads = ThreadPoolExecutor(MANY_THREADS, thread_name_prefix="lingbot-live")
-        self._held: asyncio.TimerHandle | None = None
+        self._held: asyncio.TimerHandle | None = None  # the end of a walk whose client lost its connection
+        self._lost_at = 0.0
 
     async def enter(self, socket: Socket, init: Init, inbox: Connection) -> None:
         """Serve a client until it disconnects. `socket`: the connection for messages to the client. `init`: the
@@ -83,11 +84,12 @@ class Room:
     async def _wait_for_turn(self, client: Client, inbox: Connection) -> None:
         """Wait until the model is free. `inbox`: the client's connection, read to detect a disconnection. Raises
         ConnectionError if the client disconnects, and InputError if too many clients wait. Also raises InputError for a
-        client of SGLang's protocol, which has no message for waiting, unless the current walk is ending."""
+        client of SGLang's protocol, which has no message for waiting, unless the current walk ends within seconds."""
         if not self._taken:
             self._taken = True
             return
-        soon = self._leaving and not self._line
+        idle = self.visit is not None and self.visit.idle
+        soon = (self._leaving or self._held is not None or idle) and not self._line
         if not (client.ours or soon) or len(self._line) >= LINE:
             raise InputError(f"another client walks here, and {len(self._line)} wait in line; try again later")
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -109,6 +111,8 @@ class Room:
             gone.cancel()
 
     def _tell_places(self) -> None:
+        if self._held is not None:
+            self._limit_hold()
         for place, (_, client) in enumerate(self._line, 1):
             client.tell({"type": "status", "content": "waiting", "place": place})
 
@@ -228,13 +232,24 @@ class Room:
                 return
 
     async def _hold(self, visit: Visit) -> None:
-        """Pause the walk of a client that lost its connection. End the walk after `rules.back` seconds if the client
-        does not reconnect."""
+        """Pause the walk of a client that lost its connection, until the client reconnects or the walk ends."""
         visit.client, visit.goes_on = None, visit.stopped or not visit.session.paused
         visit.session.controls.let_go()
         visit.session.pause()
-        loop = asyncio.get_running_loop()
-        self._held = loop.call_later(self.rules.back, lambda: loop.create_task(self._free()))
+        self._lost_at = asyncio.get_running_loop().time()
+        self._limit_hold()
+
+    def _limit_hold(self) -> None:
+        """Set the end of a held walk: `rules.back` seconds after the connection was lost, or `rules.back_in_line` if
+        another client waits."""
+        if self._held is not None:
+            self._held.cancel()
+        limit = self.rules.back_in_line if self._line else self.rules.back
+        self._held = asyncio.get_running_loop().call_at(self._lost_at + limit, self._end_hold)
+
+    def _end_hold(self) -> None:
+        self._held = None  # a client that now joins the line must not end the walk again
+        asyncio.create_task(self._free())
 
     async def _free(self) -> None:
         """End the current walk, free its memory, and give the model to the next client."""

@@ -31,12 +31,14 @@ class Rules:
     idle: the time without input after which a walk pauses, or ends if another client is waiting.
     gone: the time without input after which a walk ends.
     back: the time within which a client may reconnect.
+    back_in_line: the same limit while another client is waiting.
     reading: the time after which a connection without a complete request is closed.
     """
 
     idle: float = 180.0
     gone: float = 1800.0
     back: float = 60.0
+    back_in_line: float = 10.0
     reading: float = 30.0
 
 

@@ -21,6 +21,7 @@ from lingbot_world.headless.live.room import LINE
 from lingbot_world.headless.live.serving import ENDPOINT, MOST_CONNECTIONS
 from lingbot_world.live import Frames, load_walk
 from lingbot_world.live.walk import Walk
+from lingbot_world.live.wire import connection
 from lingbot_world.live.wire.client import MOST_TOLD, Client
 from lingbot_world.live.wire.codec import MSGPACK
 from lingbot_world.live.wire.connection import WAITING
@@ -67,6 +68,35 @@ def test_a_lost_connection_is_taken_up_again(server):
     assert again.status("started")["resume"] == token
     assert again.chunk()["chunk_index"] > reached
     again.close()
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_who_waits_in_line_waits_shorter_for_a_lost_connection(toy_package, tmp_path, ours):
+    """Also who comes to the line later, and a program, which hears nothing of a line."""
+    with Server(toy_package, tmp_path, rules=Rules(back=1e6, back_in_line=0.0)) as server:
+        lost = server.client(lingbot_world=True)
+        token = lost.status("started")["resume"]
+        lost.chunk(1)
+        if ours:
+            later = server.client(lingbot_world=True)
+            later.status("waiting")
+        lost.tear()
+        if not ours:
+            wait_for(lambda: server.room.visit.client is None)
+            later = server.client()
+        later.chunk()
+        again = server.client(lingbot_world=True, resume=token)
+        assert "the walk is over" in again.error()
+
+
+def test_a_client_that_is_frozen_loses_its_place_to_who_waits(toy_package, tmp_path, monkeypatch):
+    """As a laptop whose lid is closed: nothing is read, and nothing said."""
+    monkeypatch.setattr(connection, "HEARTBEAT", 0.5)
+    with Server(toy_package, tmp_path, rules=Rules(back=1e6, back_in_line=0.0)) as server:
+        frozen = server.client(lingbot_world=True)
+        frozen.status("started")
+        monkeypatch.undo()
+        server.client(lingbot_world=True).status("started")
 
 
 def test_who_had_paused_comes_back_to_a_pause(server):

@@ -186,3 +186,12 @@ def test_who_does_nothing_makes_room_for_who_waits(idle_server):
     second.status("started")
     second.chunk()
     second.close()
+
+
+def test_a_program_that_waits_for_no_line_takes_the_place_of_who_does_nothing(idle_server):
+    first = idle_server.client(lingbot_world=True)
+    hushed(idle_server, first, paused)
+    program = idle_server.client()
+    first.until(ended)
+    program.chunk()
+    program.close()
