@@ -351,7 +351,7 @@ describe("live", () => {
     await page.keyboard.press("Space");
     assert.ok(await page.isChecked("[name=refresh]"));
     assert.doesNotMatch(page.sent, /kind\xa5pause/);
-    for (const part of ["[data-command=full]", ".bar .refresh", ".menu summary", "[data-command=restart]"]) {
+    for (const part of ["[data-command=full]", ".bar .refresh", ".menu summary", ".bar [data-command=ask]"]) {
       await page.click(part);
       assert.equal(await page.evaluate(() => document.activeElement.tagName), "CANVAS", part);
     }

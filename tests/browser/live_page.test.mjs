@@ -291,6 +291,23 @@ describe("live page", () => {
     assert.ok(await page.isHidden(".ask"));
   });
 
+  test("Restart asks as R does, on a phone upright and on its side", LIMIT, async () => {
+    const page = await open({ size: [390, 844], options: PHONE });
+    await begin(page);
+    for (const [times, size] of [[1, [390, 844]], [2, [844, 390]]]) {
+      await page.setViewportSize({ width: size[0], height: size[1] });
+      await page.touchscreen.tap(size[0] / 2, 60); // the controls are there
+      await page.tap(".bar [data-command=ask]");
+      await page.tap(".ask [data-command=stay]");
+      assert.equal(kinds("restart").length, times - 1);
+      await page.tap(".bar [data-command=ask]");
+      await page.tap(".ask [data-command=again]");
+      await happens(() => kinds("restart").length === times, "the answer does not begin anew");
+      assert.ok(await page.isHidden(".ask"));
+    }
+    assert.deepEqual(page.faults, []);
+  });
+
   test("controls fade while one walks, and stay with the focus, in a pause and over the pointer", LIMIT, async () => {
     const page = await open(), quiet = page.locator(".bar[data-quiet]");
     await begin(page);
@@ -396,7 +413,7 @@ describe("live page", () => {
       const reached = [];
       await page.focus("canvas");
       reached.push(...await order(11));
-      for (const wanted of ["pause", "back", "restart", "picture", "prompt", "refresh", "full", "leave"]) assert.ok(reached.includes(wanted), `${size}: ${wanted} of ${reached.join()}`);
+      for (const wanted of ["pause", "back", "ask", "picture", "prompt", "refresh", "full", "leave"]) assert.ok(reached.includes(wanted), `${size}: ${wanted} of ${reached.join()}`);
       assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), size.join());
       walk.close();
       await page.context().close();
