@@ -1,8 +1,6 @@
 """Registration of this node pack in ComfyUI: a check for a second copy, sorted templates, and addresses of scripts.
 
-If two copies are installed, only the copy that loads first registers anything. Otherwise ComfyUI would mix nodes of one
-copy with routes and scripts of the other.
-"""
+Of two copies only the first registers anything; otherwise nodes of one would meet routes and scripts of the other."""
 
 import inspect
 import json
@@ -13,7 +11,7 @@ from urllib.parse import quote
 from ..version import __version__
 
 PREFIX = "LingBotWorld"
-"""The prefix of the ids of all nodes of this pack. No other pack uses it."""
+"""The prefix of the ids of all nodes of this pack, which no other pack uses."""
 HERE = Path(__file__).parent.parent
 WEB, ENTRY = HERE / "web", "js/extension.js"
 TEMPLATES = ("/workflow_templates", "/api/workflow_templates")
@@ -23,9 +21,7 @@ EXTENSIONS = ("/extensions", "/api/extensions")
 def gives_way() -> bool:
     """Return whether another copy of the pack is already loaded, so that this copy must not register anything.
 
-    If so, log the folders of both copies with a remedy, and remove this copy's scripts from ComfyUI's list. No page
-    then loads these scripts.
-    """
+    If so, log both folders with a remedy, and remove this copy's scripts from ComfyUI's list."""
     from nodes import EXTENSION_WEB_DIRS, NODE_CLASS_MAPPINGS
 
     loaded = [inspect.getfile(node) for name, node in NODE_CLASS_MAPPINGS.items() if name.startswith(PREFIX)]
@@ -48,11 +44,9 @@ def gives_way() -> bool:
 def register(server) -> None:
     """Add a middleware and a route to `server`, ComfyUI's PromptServer.
 
-    The middleware sorts the pack's workflow templates by name, because ComfyUI lists them in the file system's order.
-    In ComfyUI's list of scripts, the middleware replaces the pack's scripts by one entry script. The address of this
-    script contains the pack's version, and the route serves the files at this address. The entry script imports the
-    others relative to its own address, so a browser's cache cannot supply files of an earlier version.
-    """
+    The middleware sorts the pack's workflow templates by name, and lists one entry script in place of all scripts of
+    the pack. The route serves the scripts at an address with the pack's version, relative to which the entry script
+    imports the others, so that a browser's cache cannot supply files of an earlier version."""
     from aiohttp import web
 
     from nodes import EXTENSION_WEB_DIRS

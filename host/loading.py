@@ -1,7 +1,4 @@
-"""Loading of model files as MODELs.
-
-Files are memory-mapped and checked, and the model is wrapped for ComfyUI's memory management.
-"""
+"""Loading of memory-mapped model files as MODELs."""
 
 import logging
 import threading
@@ -44,9 +41,8 @@ def load_experts(
     arithmetic: the number format of matrix products, see options.Arithmetic.
     attention: the number format of self-attention, see options.AttentionMode.
 
-    Raises CheckpointError for unreadable files and for experts that are not a pair. Raises InputError for an 8-bit
-    format that the device or the model's sizes do not allow.
-    """
+    Raises CheckpointError for unreadable files and for experts that are not a pair, and InputError for an 8-bit format
+    that the device or the model's sizes do not allow."""
     checkpoints = open_experts(paths)
     high = load_patcher(checkpoints.high, weight_dtype, "high", arithmetic, attention)
     progress(1, 2)
@@ -58,12 +54,9 @@ def load_experts(
 def load_causal(
     folder: Path, weight_dtype: str, arithmetic: Arithmetic = "auto", attention: AttentionMode = "auto"
 ) -> ExactPatches:
-    """Return the causal model in the file or folder `folder` as a MODEL. Log its release, such as LingBot-World 2.0,
-    and licence.
+    """Return the causal model in the file or folder `folder` as a MODEL, and log its release and licence.
 
-    The other arguments are as in `load_experts`. Raises CheckpointError for unreadable files, and InputError for a
-    number format that the device does not support.
-    """
+    Other arguments and errors as in `load_experts`."""
     patcher = load_patcher(folder, weight_dtype, arithmetic=arithmetic, attention=attention)
     for line in patcher.model.checkpoint.release_lines:
         logging.info("%s", line)
@@ -86,9 +79,7 @@ def load_patcher(
     role: "high" or "low" for an expert, None for a causal model.
     disable_dynamic: True to load without ComfyUI's dynamic VRAM.
 
-    The other arguments are described in `load_experts`. Raises CheckpointError for unreadable files, and InputError for
-    a number format that the device does not support.
-    """
+    Other arguments and errors as in `load_experts`."""
     device = comfy.model_management.get_torch_device()
     dtype = compute_dtype(weight_dtype, device)
     checkpoint = (source if isinstance(source, Checkpoint) else open_checkpoint(source)).rounded(dtype)
@@ -113,19 +104,15 @@ def load_patcher(
 
 
 def check_8_bits(checkpoint: Checkpoint, arithmetic: Arithmetic, attention: AttentionMode) -> tuple[str, ...]:
-    """Check the requested 8-bit formats for a model on ComfyUI's device, and return notes for the user.
+    """Return notes for the user about the requested 8-bit formats.
 
-    Raises InputError for a format that the device or the sizes of the model in `checkpoint` do not allow.
-    """
+    Raises InputError for a format that ComfyUI's device or the sizes of the model in `checkpoint` do not allow."""
     device = comfy.model_management.get_torch_device()
     return attention_8bit.check_8_bits(arithmetic, attention, device, checkpoint.config)
 
 
 def compute_dtype(weight_dtype: str, device: torch.device) -> torch.dtype:
-    """Return the dtype with the name `weight_dtype`.
-
-    For "default" it is the first of bf16, fp16 and fp32 that ComfyUI recommends for the device.
-    """
+    """Return the dtype `weight_dtype`; for "default" the first of bf16, fp16 and fp32 that ComfyUI recommends."""
     if weight_dtype in DTYPE_NAMES:
         return torch_dtype(weight_dtype)
     if comfy.model_management.should_use_bf16(device, prioritize_performance=True, manual_cast=True):
@@ -161,12 +148,10 @@ def _log_memory(checkpoint: Checkpoint, dtype: torch.dtype, arithmetic: Arithmet
 
 
 def mark_file_slices(model: torch.nn.Module, checkpoint: Checkpoint) -> int:
-    """Mark the weights of `model` that are views into the checkpoint's files. Return the number of marked weights.
+    """Mark the weights of `model` that are views into the checkpoint's files, and return the number of marked weights.
 
-    The mark holds file, offset and size, in the attribute that ComfyUI's own safetensors loader sets. ComfyUI's dynamic
-    VRAM reads marked weights directly from the file to the GPU. One thread copies other weights out of the memory map,
-    which is slow.
-    """
+    The mark (file, offset and size) is the attribute that ComfyUI's own safetensors loader sets. ComfyUI's dynamic VRAM
+    reads marked weights directly to the GPU. One thread copies others out of the memory map, which is slow."""
     mapped = {
         entry.view().data_ptr(): entry
         for entry in checkpoint.tensors.values()
@@ -175,11 +160,9 @@ def mark_file_slices(model: torch.nn.Module, checkpoint: Checkpoint) -> int:
 
     @cache
     def opened(file: MappedFile):
-        """Return (file object, lock) for a mapped file.
+        """Return (file object, lock), shared by all weights of a file.
 
-        The result is cached, so all weights of a file share one file object and one lock. Raises CheckpointError if the
-        file has changed since its header was read.
-        """
+        Raises CheckpointError if the file has changed since its header was read."""
         return file.open(), threading.Lock()
 
     marked = 0

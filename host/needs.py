@@ -1,8 +1,7 @@
 """The names of ComfyUI's internals that the nodes use.
 
-ComfyUI changes its internals without notice. So the names are looked up before the nodes load. If a name is missing,
-only the nodes that need it are left out, and the log shows the name. A test compares the names with the code.
-"""
+ComfyUI changes its internals without notice, so the names are looked up before the nodes load. Nodes that need a
+missing name are left out, and the log shows the name."""
 
 import logging
 import sys
@@ -11,8 +10,7 @@ from importlib import import_module
 from operator import attrgetter
 
 OLDEST = "0.33"
-"""The oldest version of ComfyUI that the pack supports. pyproject.toml states the same version for ComfyUI's
-Manager."""
+"""The oldest version of ComfyUI that the pack supports. pyproject.toml states it too."""
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -139,18 +137,13 @@ NEEDS: dict[str, tuple[str, ...]] = {
     ),
     "machine": _names("comfy.model_management: get_torch_device soft_empty_cache"),
 }
-"""The names, as `module:name`, that each module of nodes/ needs from ComfyUI. The key is the module of nodes/.
-
-Names that a module of host/ needs are listed for each module of nodes/ that imports it.
-"""
+"""The names, as `module:name`, that each module of nodes/ (the key) and its modules of host/ need from ComfyUI."""
 
 
 def usable(modules: Iterable[str], ours: str) -> list[str]:
-    """Return the `modules` of nodes/ for which this ComfyUI has all needed names, and log the missing names of the
-    others.
+    """Return the `modules` of nodes/ for which this ComfyUI has all needed names, and log the others' missing names.
 
-    `ours` is the version of the pack, for the log.
-    """
+    `ours` is the version of the pack, for the log."""
     wanted = {name for names in NEEDS.values() for name in (*EVERY_NODE, *names)}
     missing = {name for name in wanted if not _is_there(name)}
     if not missing:

@@ -1,9 +1,6 @@
 """Checks of a CONDITIONING: the keys that LingBot-World uses, and the shapes of their values.
 
-A CONDITIONING is a list of prompts. Each prompt is a pair of an embedding and a dict. ComfyUI passes one dict per
-prompt to a sampling run, with the embedding under the key `cross_attn`. The running node shows a warning about unused
-keys.
-"""
+ComfyUI passes one dict per prompt to a sampling run, with the embedding under the key `cross_attn`."""
 
 import math
 from collections.abc import Collection, Iterable, Iterator
@@ -79,10 +76,8 @@ NOT_READ = {
 }
 """The keys of a prompt's dict that this package's experts do not use, each with a description for warnings.
 
-Most of them are for inputs of other models, for which LingBot-World has no layers. A text node's events are read by a
-Rollout node only. These keys are removed from the prompts before sampling. Warnings report any other unused key under
-its own name.
-"""
+Most are inputs of other models. A text node's events are read by a Rollout node only. These keys are removed before
+sampling; a warning reports any other unused key under its own name."""
 _PARTS = {
     "area": "an area",
     "mask": "a mask",
@@ -92,20 +87,16 @@ _PARTS = {
     "default": "a default",
     "strength": "a strength",
 }
-"""The keys that make a prompt apply only in part, each with a description for error messages.
+"""The keys that limit a prompt to a region or to some timesteps, or change its strength, described for error messages.
 
-They limit the prompt to a region or to some timesteps, change its strength, or make it the default for the rest. A
-rollout (the video of a causal model) rejects a prompt that has one of these keys.
-"""
+A rollout (the video of a causal model) rejects a prompt that has one of these keys."""
 SIDES = {"positive": "the prompt", "negative": "the negative prompt"}
 
 
 def not_read(entries: Iterable[dict], used: Collection[str]) -> list[str]:
-    """Return descriptions of the keys in the prompts' dicts `entries` that have no effect, without duplicates.
+    """Return descriptions of the keys in the prompts' dicts `entries` that are not in `used`, without duplicates.
 
-    A key has an effect if it is in `used`. Keys that ComfyUI itself adds, and a `pooled_output` of None, are not
-    listed.
-    """
+    Keys that ComfyUI itself adds, and a `pooled_output` of None, are not listed."""
     keys = (
         key
         for entry in entries
@@ -116,8 +107,7 @@ def not_read(entries: Iterable[dict], used: Collection[str]) -> list[str]:
 
 
 def words_for(unread: list[str]) -> str:
-    """Return a warning that lists `unread`, the descriptions of unused keys; return an empty string for an empty
-    list."""
+    """Return a warning that lists `unread`, the descriptions of unused keys, or an empty string for an empty list."""
     return f"LingBot-World does not read {'; nor '.join(unread)}." if unread else ""
 
 
@@ -135,12 +125,9 @@ def check_text(text: Tensor | None, config: ModelConfig) -> None:
 def text_of_rollout(name: str, prompt: list, config: ModelConfig) -> tuple[list, list[str]]:
     """Return a CONDITIONING reduced to the keys that a rollout (a causal model's video) uses, and a list of warnings.
 
-    The list contains a single warning if `prompt`, the CONDITIONING, has unused keys; otherwise it is empty. The events
-    of `prompt` are removed without a warning. `name` is the input's name in error messages.
-
-    Raises InputError if the CONDITIONING has several prompts, or an embedding of another text encoder. Also raises it
-    for a prompt with a start image or a camera, and for a prompt with one of the keys in `_PARTS`.
-    """
+    A warning lists the unused keys of `prompt`, the CONDITIONING. Its events (timed prompt changes) are removed without
+    a warning. `name` is the input's name in error messages. Raises InputError for several prompts, an embedding of
+    another text encoder, a start image, a camera, or a key in `_PARTS`."""
     if len(prompt) != 1 or prompt[0][0].shape[0] != 1:
         raise InputError(f"{name} holds several prompts; a rollout takes one: connect one text node's output")
     text, extras = prompt[0]
@@ -162,14 +149,10 @@ def text_of_rollout(name: str, prompt: list, config: ModelConfig) -> tuple[list,
 
 
 def events_by_chunk(prompt: list, config: ModelConfig, chunks: int, seconds: float) -> dict[int, Tensor]:
-    """Return the prompt embeddings [1, L, D] of a video's events, each by the number of the first chunk that uses it.
+    """Return the embeddings [1, L, D] of a video's timed prompt changes ("events"), by the first chunk that uses each.
 
-    An event replaces the prompt from a given second of the video on. The events come from the CONDITIONING `prompt`;
-    the dict is empty if there are none. A chunk without an entry uses the embedding of the chunk before it. The video
-    has `chunks` chunks of `seconds` seconds each.
-
-    Raises InputError for an event that no chunk shows, and if no event has a start.
-    """
+    `prompt` is a CONDITIONING; without events the dict is empty. The video has `chunks` chunks of `seconds` seconds
+    each. Raises InputError for an event that no chunk shows, and if no event has a start."""
     from ...text.events import by_chunk, check_times  # not at the start of ComfyUI: it imports the model
 
     if EVENTS not in prompt[0][1]:
@@ -180,10 +163,8 @@ def events_by_chunk(prompt: list, config: ModelConfig, chunks: int, seconds: flo
 
 
 def without_events(prompt: list) -> tuple[list, list[str]]:
-    """Return the CONDITIONING `prompt` without its events, and a list of notes for the user.
-
-    If the CONDITIONING had events, a note says that they have no effect in an interactive run.
-    """
+    """Return the CONDITIONING without its events (timed prompt changes), and a list of at most one note for the
+    user."""
     entries = [[text, {key: value for key, value in extras.items() if key != EVENTS}] for text, extras in prompt]
     had = any(EVENTS in extras for _, extras in prompt)
     return entries, ["The events of the text node have no effect in a walk."] if had else []
@@ -192,9 +173,7 @@ def without_events(prompt: list) -> tuple[list, list[str]]:
 def check_entry(entry: dict, latent: Tensor, config: ModelConfig) -> None:
     """Raise InputError or CameraError if a prompt's dict `entry` does not fit the model or the latent [B, 16, f, h, w].
 
-    The embedding, the start image and the camera are checked. A start image of another height or width only shows a
-    warning, because ComfyUI stretches it.
-    """
+    A start image of another height or width only shows a warning, because ComfyUI stretches it."""
     if latent.ndim != 5:
         raise InputError(f"the latent is {list(latent.shape)}, of images; connect the video latent of WanImageToVideo")
     check_text(entry.get("cross_attn"), config)
@@ -226,16 +205,15 @@ def _video(latent: Tensor) -> str:
 
 
 def check_parts(side: str, entries: list[dict], latent: Tensor, sigmas: Tensor, sampling) -> None:
-    """Raise InputError if one side has no effect in some step: none of its prompts applies to any part of the latent.
+    """Raise InputError if in some step the prompts `entries` apply to no part of the latent.
 
-    A side is the positive or the negative prompts. If the prompts cover only a part of the latent in some step, the
-    running node shows a warning. Also raises InputError for an area outside of the latent, or in percent of an image.
+    Partial coverage shows a warning on the running node. Also raises InputError for an area outside of the latent, or
+    in percent of an image.
 
-    side: "the prompt" or "the negative prompt".
+    side: "the prompt" or "the negative prompt", for messages.
     entries: the dicts of this side's prompts, with their areas, masks and timestep ranges.
     sigmas: the noise levels of the sampling run, one more than its steps.
-    sampling: the MODEL's model_sampling.
-    """
+    sampling: the MODEL's model_sampling."""
     shares = list(_shares(entries, latent, sigmas[:-1].tolist(), sampling))
     if 0.0 in shares:
         raise InputError(
@@ -250,12 +228,9 @@ def check_parts(side: str, entries: list[dict], latent: Tensor, sigmas: Tensor, 
 
 
 def _shares(entries: list[dict], latent: Tensor, sigmas: list[float], sampling) -> Iterator[float]:
-    """Yield for each sigma the fraction of the latent, from 0 to 1, to which at least one of the prompts `entries`
-    applies.
+    """Yield for each sigma the fraction of the latent, from 0 to 1, to which at least one of the prompts applies.
 
-    `sampling` is the MODEL's model_sampling, which converts timestep ranges to sigmas. Raises InputError for an area
-    outside of the latent, or in percent of an image.
-    """
+    Raises InputError for an area outside of the latent, or in percent of an image."""
     resolved, size = list(entries), latent.shape[2:]
     areas = [entry["area"] for entry in entries if "area" in entry]
     if any(area[0] == "percentage" and len(area) != 1 + 2 * len(size) for area in areas):
@@ -293,10 +268,9 @@ def _places(entry: dict, size: tuple[int, ...]) -> Tensor:
 
 
 def _area(entry: dict, size: tuple[int, ...]) -> list[tuple[int, int]]:
-    """Return (start, length) of the area of the prompt `entry` on each axis of the latent, whose size is `size`.
+    """Return (start, length) of a prompt's area on each axis of a latent of `size`, or the full axes without an area.
 
-    Raises InputError for an area outside of the latent, and for a height or width of an odd number of cells.
-    """
+    Raises InputError for an area outside of the latent, and for an odd height or width in latent cells."""
     if "area" not in entry:
         return [(0, length) for length in size]
     area = comfy.samplers.add_area_dims(list(entry["area"]), len(size))

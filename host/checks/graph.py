@@ -1,9 +1,6 @@
 """Checks of the graph while ComfyUI validates a prompt, before any node runs.
 
-The checks find samplers with the wrong kind of model, and Rollout nodes with inputs that exclude each other. They
-follow a MODEL link back to its loader node, because the loader's class shows the kind of model. `plan_rollout` checks
-the other inputs of a Rollout node when the node runs.
-"""
+A MODEL link is followed back to its loader node, because the loader's class shows the kind of model."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -19,10 +16,9 @@ from ..prompt.queue import Prompt, PromptValues, UnknownError, is_link, node_in_
 LOAD_EXPERTS, LOAD_CAUSAL = "LingBotWorldLoadExperts", "LingBotWorldLoadCausal"
 MODEL, ANYTHING = "MODEL", "*"
 OTHER_SCHEDULERS = "LTXVScheduler", "SDTurboScheduler", "Flux2Scheduler", "Ideogram4Scheduler"
-"""The names of ComfyUI's scheduler nodes for other models.
+"""ComfyUI's scheduler nodes for other models with sigmas from 1, like LingBot-World's.
 
-Their sigmas begin at 1, like LingBot-World's, so the first sigma does not reveal the wrong schedule.
-"""
+The first sigma does not reveal such a wrong schedule."""
 OTHER_MODELS = "FLUX", "Chroma"
 """The values of OptimalStepsScheduler's `model_type` that select a schedule of another model than Wan."""
 
@@ -30,10 +26,9 @@ OTHER_MODELS = "FLUX", "Chroma"
 def check_rollout() -> None:
     """Raise InputError or CameraError if the Rollout node that ComfyUI is validating cannot run.
 
-    An InputError reports that the model is an expert of the base model, or that the inputs define no start of the video
-    or two different ones. It also reports a window too small for its sink and a chunk. A CameraError reports a video or
-    camera path shorter than a chunk. Nothing is checked if ComfyUI is validating no node.
-    """
+    InputError: the model is an expert of the base model, the video has no start or two, or the window is too small for
+    the sink and a chunk. CameraError: the video or the camera path is shorter than a chunk. Nothing is checked if
+    ComfyUI is validating no node."""
     try:
         prompt, node = node_in_question()
     except UnknownError:
@@ -58,9 +53,8 @@ def check_rollout() -> None:
 def check_start(image: bool, latent: bool, state: bool) -> None:
     """Raise InputError unless the connected inputs of a Rollout node give its video exactly one start.
 
-    `image`, `latent` and `state` are True if the inputs start_image, start_latent and state are connected. At least one
-    of them must be connected. A latent excludes the other two.
-    """
+    Each argument is True if that input (start_image, start_latent, state) is connected. A latent excludes the other
+    two; an image and a state may be combined."""
     if latent and (image or state):
         other = "start_image" if image else "state"
         raise InputError(f"start_latent and {other} are both connected, and a video begins with one: disconnect one")
@@ -72,19 +66,15 @@ def check_start(image: bool, latent: bool, state: bool) -> None:
 
 
 def _is_set(latent_frames: Any) -> bool:
-    """Return whether a widget's value is a number of latent frames.
-
-    The result is False for a link and for a negative value, which means the model's default.
-    """
+    """Return whether a widget's value is a frame count, neither a link nor negative (the model's default)."""
     return isinstance(latent_frames, int) and latent_frames >= 0
 
 
 def _frames_from_elsewhere(prompt: Prompt, inputs: Mapping[str, Any]) -> int | None:
-    """Return the smaller of two numbers: the poses of the camera input, and the value of a linked `frames` input.
+    """Return the smaller of two frame counts: the poses of the camera input and the value of a linked `frames` input.
 
-    If only one of the inputs exists, return its number. Return None if both are missing, or if one of them is not known
-    before the run. A number typed into the `frames` widget is not used, because ComfyUI itself checks it.
-    """
+    Return the only one if an input is missing, and None without both or if a value is not known before the run. A
+    number typed into the `frames` widget does not count, because ComfyUI itself checks it."""
     values, lengths = PromptValues(prompt), []
     try:
         if "camera" in inputs:
@@ -97,8 +87,7 @@ def _frames_from_elsewhere(prompt: Prompt, inputs: Mapping[str, Any]) -> int | N
 
 
 def check_experts(*names: str) -> None:
-    """Raise InputError if a causal model is connected to one of the inputs `names` of the node that ComfyUI is
-    validating."""
+    """Raise InputError if the node that ComfyUI is validating has a causal model at one of the inputs `names`."""
     try:
         prompt, node = node_in_question()
     except UnknownError:
@@ -111,10 +100,8 @@ def check_experts(*names: str) -> None:
 def check_steps() -> None:
     """Raise InputError if a node of the prompt that ComfyUI is validating leaves a sampler without steps.
 
-    Such a node is a KSampler (Advanced) with an expert and an empty range of steps, or a ManualSigmas without a number.
-    A check at sampling time (`host.checks.sampling`) cannot report this, because ComfyUI does not call the model of a
-    sampler without steps.
-    """
+    These are a KSampler (Advanced) with an expert and an empty range of steps, and a ManualSigmas without a number. No
+    check at sampling time can find them, because ComfyUI does not call the model then."""
     try:
         prompt, _ = node_in_question()
     except UnknownError:
@@ -138,10 +125,9 @@ def check_steps() -> None:
 
 
 def loader_of(prompt: Prompt, link: Any) -> str | None:
-    """Return the class name of the loader node that a MODEL `link` leads back to: LOAD_EXPERTS or LOAD_CAUSAL.
+    """Return the class of the loader node that a MODEL `link` leads back to, LOAD_EXPERTS or LOAD_CAUSAL, else None.
 
-    Return None for any other loader. The search passes through nodes with one MODEL input, such as LoRA loaders.
-    """
+    Nodes with one MODEL input, such as LoRA loaders, are passed through."""
     passed = set()
     while type_of(prompt, link) == MODEL and link[0] not in passed:
         passed.add(link[0])
@@ -165,8 +151,7 @@ def nodes_before(prompt: Prompt, node: str, types: Collection[str]) -> list[str]
 
 
 def other_schedules() -> list[str]:
-    """Return a warning for each scheduler node that is made for another model and whose sigmas reach the running
-    node."""
+    """Return a warning for each node upstream of the running node that makes the noise schedule of another model."""
     try:
         prompt, node = running_prompt()
     except UnknownError:
@@ -182,8 +167,7 @@ def other_schedules() -> list[str]:
 def type_of(prompt: Prompt, link: Any) -> str | None:
     """Return the declared type, such as "MODEL", of the node output that `link` refers to.
 
-    Return None if `link` is a plain value or the output does not exist.
-    """
+    Return None if `link` is a plain value or the output does not exist."""
     if not is_link(link):
         return None
     known = import_module("nodes").NODE_CLASS_MAPPINGS  # ComfyUI's `nodes`

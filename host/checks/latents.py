@@ -1,8 +1,7 @@
-"""Checks of the noise level of latents, for videos that several samplers make one after the other.
+"""Checks of a latent's noise level when several samplers make a video one after the other.
 
-The noise level that one sampler leaves must be the level that the next one expects. Each sampling run stores its last
-noise level under a fingerprint of its latent. So the check works through reroutes, subgraphs and cached outputs.
-"""
+Each sampling run stores its last noise level under a fingerprint of its latent, so that the check of the next run works
+through reroutes, subgraphs and cached outputs."""
 
 from collections.abc import Iterator
 
@@ -15,10 +14,7 @@ from .graph import type_of
 SMALL = 0.01
 """The largest difference between two noise levels that count as equal. A level of at most SMALL counts as no noise."""
 NEARLY_FULL = 0.95
-"""The limit of a sampling run's first sigma, below which an empty latent leads to a warning.
-
-The limit is below 1 because some of ComfyUI's schedules begin a little below 1.
-"""
+"""The first sigma below which an empty latent gives a warning. Some of ComfyUI's schedules begin a little below 1."""
 _MOST, _SAMPLES = 64, 4096
 _left: dict[bytes, float] = {}
 
@@ -32,10 +28,7 @@ def remember(latent: Tensor, level: float) -> None:
 
 
 def _fingerprint(latent: Tensor) -> bytes:
-    """Return bytes that identify a latent: up to a few thousand of its values in fp16.
-
-    The precision is fp16 because ComfyUI may convert latents to fp16 between nodes.
-    """
+    """Return up to a few thousand of the latent's values as fp16, because ComfyUI may convert latents between nodes."""
     values = latent.detach().flatten()
     return values[:: max(1, len(values) // _SAMPLES)].half().cpu().numpy().tobytes()
 
@@ -52,12 +45,10 @@ def check_finite(guider, sigmas: Tensor, latent: Tensor) -> None:
 
 
 def beginning_words(sigmas: Tensor, noise: Tensor, latent: Tensor) -> str:
-    """Return a warning if the latent of a sampling run does not have the noise level of the first sigma, else an empty
-    string.
+    """Return a warning if a sampling run's latent does not have the noise level of the first sigma, else "".
 
-    The run starts from the latent plus `noise`. For an empty latent (all zeros), the warning is returned if `noise` is
-    all zeros or the first sigma is below NEARLY_FULL.
-    """
+    `noise` is added to the latent by the run. A latent of zeros needs noise, and a first sigma of at least
+    NEARLY_FULL."""
     first, adds = float(sigmas[0]), bool(noise.any())
     if latent.any():
         return _going_on(_left.get(_fingerprint(latent)), first, adds)
@@ -75,9 +66,8 @@ def beginning_words(sigmas: Tensor, noise: Tensor, latent: Tensor) -> str:
 def _going_on(left: float | None, first: float, adds: bool) -> str:
     """Return a warning if a sampling run cannot continue a latent, else an empty string.
 
-    `left` is the noise level that the previous run left in the latent, or None if no run made it. `first` is the first
-    sigma of this run. `adds` is True if this run adds noise.
-    """
+    `left` is the noise level of the latent, or None if no run made it; `first` is the first sigma of this run. `adds`
+    is True if this run adds noise."""
     if adds:
         if left is None or left <= SMALL:
             return ""
@@ -104,11 +94,9 @@ def _going_on(left: float | None, first: float, adds: bool) -> str:
 
 
 def ending_words(sigmas: Tensor, whole: bool) -> Iterator[str]:
-    """Yield a warning if a sampling run leaves noise in its latent and no later sampler removes it.
+    """Yield a warning if a sampling run leaves noise in its latent and the graph has no later sampler to remove it.
 
-    The graph shows whether a later sampler exists. If the graph is unknown, `whole` decides: it is True if no other run
-    is expected to continue this one.
-    """
+    If the graph is unknown, `whole` decides: it is True if no other run is expected to continue this one."""
     level = float(sigmas[-1])
     if level <= SMALL or bool((sigmas.diff() > 0).any()):
         return
@@ -121,10 +109,7 @@ def ending_words(sigmas: Tensor, whole: bool) -> Iterator[str]:
 
 
 def _goes_on(prompt: Prompt, node: str) -> bool:
-    """Return whether the latent output of `node` leads to another sampler or to a Save Latent node.
-
-    A saved latent counts because another run may continue from it.
-    """
+    """Return whether the latent output of `node` leads to another sampler, or to a Save Latent node for a later run."""
     seen, waiting = {node}, [node]
     while waiting:
         here = waiting.pop()

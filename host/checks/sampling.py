@@ -1,9 +1,6 @@
 """Checks of a sampling run before any weight is loaded, for this pack's samplers and ComfyUI's own.
 
-The MODEL of every expert carries the checks as a wrapper around ComfyUI's function `outer_sample`. The wrapper raises
-errors for inputs that cannot be sampled. It shows warnings on the running node about inputs that are unused, missing or
-misplaced.
-"""
+The MODEL of every expert carries the checks as a wrapper around ComfyUI's `outer_sample`."""
 
 import math
 from collections.abc import Iterator
@@ -36,11 +33,7 @@ from .text import unseen_words
 from .unused import idle_ranges, two_caches, without_negative
 
 FULL_NOISE = 0.9985
-"""The lowest first sigma at which a sampling run counts as starting from full noise.
-
-Such a run keeps nothing of a video in its latent, and a warning reports this. With an empty latent, this package's
-samplers start from the noise alone, as in the official code.
-"""
+"""The lowest first sigma that counts as full noise, from which a run keeps nothing of a video in its latent."""
 CONNECT = (
     "Connect Text Encode to WanImageToVideo, its outputs to Apply LingBot-World Camera (if there is a camera), and "
     "that node's outputs to this one."
@@ -48,11 +41,9 @@ CONNECT = (
 
 
 def add_checks(patcher) -> None:
-    """Make ComfyUI check the inputs of every sampling run of the MODEL `patcher` before it samples.
+    """Add checks to the MODEL `patcher` and its clones, which run before each sampling run.
 
-    The checks raise errors for inputs that cannot be sampled, and show warnings on the node. Clones of the MODEL have
-    the checks too.
-    """
+    They raise errors for inputs that cannot be sampled, and show warnings on the running node."""
     options = patcher.model_options
     add_wrapper_with_key(WrappersMP.OUTER_SAMPLE, KEY, _checked, options, is_model_options=True)
 
@@ -96,11 +87,9 @@ def _checked(executor, noise, latent_image, sampler, sigmas, denoise_mask=None, 
 
 
 def _odd_beginning(sigmas: Tensor, noise: Tensor, latent: Tensor, guider) -> Iterator[str]:
-    """Yield warnings about unsuitable sigmas and noise levels of a sampling run. A yielded string may be empty.
+    """Yield warnings, possibly empty, about sigmas without a step, rising sigmas and sigmas of another schedule.
 
-    Sigmas are unsuitable if they contain no step, if they rise, or if they come from another schedule. Otherwise the
-    noise level of the latent is compared with the start and the end of the run.
-    """
+    For good sigmas, the warnings compare the latent's noise level with the start and the end of the run."""
     if len(sigmas) < 2:
         yield "There is no step: a run needs two sigmas or more."
         return
@@ -115,16 +104,13 @@ def _odd_beginning(sigmas: Tensor, noise: Tensor, latent: Tensor, guider) -> Ite
 
 
 def _inner(sampler):
-    """Return the sampler that a `_SwitchingSampler` wraps, or `sampler` itself if it is another one."""
     return getattr(sampler, "sampler", sampler)
 
 
 def _of_another_solver(sampler, sigmas: Tensor) -> str:
     """Return a warning if the sigmas were made for another official solver than `sampler`, else an empty string.
 
-    The official solvers are DPM++ and UniPC. The first sigma shows the solver: it is 1 for DPM++, and a little less for
-    UniPC.
-    """
+    The first sigma is 1 for DPM++ and a little less for UniPC."""
     solver, first = getattr(sampler, "solver", None), float(sigmas[0]) if len(sigmas) else 0.0
     if solver is None or sampler.timesteps is not None or not FULL_NOISE <= first <= 1:
         return ""
@@ -174,13 +160,12 @@ def _sides_without(used: dict[str, list[dict]], key: str) -> list[str]:
 
 
 def _one_sided(what: str, used: dict, without: list[str], node: str) -> str:
-    """Return a warning if some prompts have an input and others lack it, else an empty string.
+    """Return a warning if some of the prompts `used` have an input and others lack it, else an empty string.
 
     what: the name of the input, "start image" or "camera".
-    used: the prompts that have an effect, under the names "positive" and "negative".
-    without: the names in `used` of the prompts that lack the input.
-    node: the node that adds the input.
-    """
+    used: the prompts by the names "positive" and "negative".
+    without: the names of the prompts that lack the input.
+    node: the node that adds the input."""
     if not 0 < len(without) < len(used):
         return ""
     has, lacks = (" and ".join(side for side in used if (side in without) is lacking) for lacking in (False, True))
@@ -209,10 +194,7 @@ def _check_model(guider, sigmas: Tensor, sampler, masked: bool) -> None:
 
 
 def _wrong_steps(role: str | None, sigmas: Tensor) -> str:
-    """Return a warning if an expert would run steps at timesteps of the other expert, else an empty string.
-
-    `role` is the expert, "high" or "low".
-    """
+    """Return a warning if the expert `role`, "high" or "low", would run the other expert's steps, else ""."""
     high = [is_high_noise(timestep, BOUNDARY) for timestep in truncated_timesteps(sigmas)[:-1].tolist()]
     if role is None or not high:
         return ""

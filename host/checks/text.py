@@ -1,7 +1,6 @@
-"""Warnings about text nodes of ComfyUI that silently change a prompt.
+"""Warnings about ComfyUI's text nodes that silently change a prompt.
 
-The resulting CONDITIONING does not show these changes, so the text nodes in the running graph are examined.
-"""
+The CONDITIONING does not show these changes, so the nodes in the running graph are examined."""
 
 import re
 from collections.abc import Iterator
@@ -17,11 +16,9 @@ _EMBEDDING = re.compile(r"embedding:[^\s,()]+")
 
 
 def unseen_words() -> list[str]:
-    """Return warnings about the text nodes upstream of the running node.
+    """Return warnings about nodes up to the running one that silently change a prompt, or that have crossed wires.
 
-    One kind of warning reports a node that silently changes a prompt. The other kind reports a `positive` output at a
-    `negative` input, or the reverse.
-    """
+    Crossed wires connect a `positive` output to a `negative` input, or the reverse."""
     try:
         prompt, node = running_prompt()
     except UnknownError:
@@ -31,11 +28,9 @@ def unseen_words() -> list[str]:
 
 
 def embedding_words(place: str, text: str) -> list[str]:
-    """Return a warning for each different `embedding:name` in `text`.
+    """Return a warning for each different `embedding:name` in `text`. `place` names the node in the warning.
 
-    The warning says that ComfyUI silently leaves out an embedding that is not in models/embeddings for umt5-xxl.
-    `place` names the node in the warning.
-    """
+    ComfyUI silently leaves out an embedding that is not in models/embeddings for umt5-xxl."""
     return [
         f"{place}: {name} counts only if models/embeddings has it for umt5-xxl; else ComfyUI leaves it out of the "
         "prompt, and only its log reports it."
@@ -63,7 +58,6 @@ def _words(node: str, made: dict) -> Iterator[str]:
 
 
 def _crossed(prompt: Prompt, node: str) -> Iterator[str]:
-    """Yield a warning if a node's `positive` input is linked to a `negative` output, or the reverse."""
     known = import_module("nodes").NODE_CLASS_MAPPINGS  # ComfyUI's `nodes`
     for name, other in (("positive", "negative"), ("negative", "positive")):
         link = prompt[node]["inputs"].get(name)

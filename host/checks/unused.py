@@ -1,7 +1,4 @@
-"""Warnings about settings of a sampling run that have no effect.
-
-Examples are a LoRA on an expert without steps, a timestep range between two steps, and a guidance node at cfg 1.
-"""
+"""Warnings about settings without effect, such as a LoRA on an expert that runs no step."""
 
 import math
 from collections.abc import Iterator
@@ -15,14 +12,11 @@ CACHES = {"easycache", "lazycache"}
 
 
 def unused_expert(high, low, cfg: tuple[float, float], first_low: int, steps: int) -> str:
-    """Return a warning if one expert runs no step although it has patches, LoRAs or a cfg of its own, else an empty
-    string.
+    """Return a warning if one expert runs no step but has patches, LoRAs or its own cfg, else an empty string.
 
     high, low: the MODELs of the high-noise and the low-noise expert.
     cfg: their guidance scales.
-    first_low: the index of the low-noise expert's first step.
-    steps: the number of steps.
-    """
+    first_low: the index of the low-noise expert's first step, out of `steps`."""
     if 0 < first_low < steps or steps < 1:
         return ""
     idle, patcher, other = ("high", high, low) if first_low == 0 else ("low", low, high)
@@ -70,9 +64,7 @@ def _makers(patcher) -> Iterator[str]:
 def without_negative(patcher) -> str:
     """Return a warning if nodes on the MODEL change the guidance of a run at cfg 1, else an empty string.
 
-    Such a run leaves out the negative prompt, so these nodes may have no effect. There is no warning if one of them
-    requests the negative prompt (disable_cfg1_optimization).
-    """
+    Such a run leaves out the negative prompt, unless one of them sets disable_cfg1_optimization."""
     changed = patcher.model_options.keys() & GUIDANCE
     if not changed or "disable_cfg1_optimization" in changed:
         return ""
@@ -84,9 +76,7 @@ def without_negative(patcher) -> str:
 def two_caches(patchers, sampler) -> str:
     """Return a warning if both the solver and a cache node skip steps, else an empty string.
 
-    The solver `sampler` skips steps with a `reuse_threshold` above 0. The cache nodes are EasyCache and LazyCache, on
-    any of the MODELs `patchers`.
-    """
+    The solver `sampler` skips steps with a `reuse_threshold` above 0; the cache nodes are EasyCache and LazyCache."""
     names = {name for patcher in patchers for name in features(patcher, every=True) & CACHES}
     if not names or not getattr(sampler, "reuse_threshold", 0):
         return ""

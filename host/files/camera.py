@@ -1,7 +1,6 @@
-"""Camera paths inside ComfyUI: the lists of camera files, loading and drawing them, and adding them to a CONDITIONING.
+"""Camera paths in ComfyUI: listing, loading and drawing files, and use in a CONDITIONING.
 
-A LINGBOT_CAMERA is a `CameraPath`.
-"""
+A LINGBOT_CAMERA is a `CameraPath`."""
 
 import os
 from collections.abc import Callable
@@ -35,16 +34,14 @@ BESIDE, DEFAULT_LENS = "beside the poses", "default (79 degrees)"
 CAMERA_CONTROL, ACTION_CONTROL = "camera", "action (W, A, S, D)"
 CONDITIONING_KEY = "lingbot_camera"
 VIDEO_LATENTS = ("WanImageToVideo", "WanFirstLastFrameToVideo", "WanFunInpaintToVideo", "EmptyHunyuanLatentVideo")
-"""The class names of ComfyUI's nodes that make a video latent. The latent has as many video frames as their input
-`length`."""
+"""ComfyUI's nodes that make a video latent, with as many video frames as their input `length`."""
 FOLDER_DEPTH = 4  # levels of folders below the input folder that are searched
 
 
 def pose_choices() -> list[str]:
     """Return the choices of a poses input: folders with a file poses.npy, and other .npy files with poses.
 
-    ComfyUI's input folder and the folders in `models/lingbot_world` are searched down to FOLDER_DEPTH levels.
-    """
+    Names are relative to ComfyUI's input folder or a folder of `models/lingbot_world`."""
     found = _named(looks_like_poses, ".npy")
     return sorted({name.removesuffix("/poses.npy") if name.endswith("/poses.npy") else name for name in found})
 
@@ -52,26 +49,21 @@ def pose_choices() -> list[str]:
 def lens_choices() -> list[str]:
     """Return the choices of a lens input: BESIDE, DEFAULT_LENS, then .npy files with an array [4] or [n, 4].
 
-    BESIDE means the file intrinsics.npy next to the poses. DEFAULT_LENS is the lens of the official examples. ComfyUI's
-    input folder and the folders in `models/lingbot_world` are searched down to FOLDER_DEPTH levels.
-    """
+    BESIDE means the file intrinsics.npy next to the poses, and DEFAULT_LENS the lens of the official examples."""
     return [BESIDE, DEFAULT_LENS, *_named(looks_like_lens, ".npy")]
 
 
 def camera_files() -> list[str]:
-    """Return the names of the files that may contain a camera path in one of the supported formats.
+    """Return the names of files that look like a camera path in one of the supported formats.
 
-    ComfyUI's input folder and the folders in `models/lingbot_world` are searched down to FOLDER_DEPTH levels.
-    """
+    Names are relative to ComfyUI's input folder or a folder of `models/lingbot_world`."""
     return _named(looks_like_camera, ".npz", ".txt", ".csv", ".tum", ".json", ".npy", ".bin")
 
 
 def _named(looks: Callable[[Path], bool], *suffixes: str) -> list[str]:
-    """Return the sorted names of the files with one of `suffixes` for which `looks(full path)` is true.
+    """Return the sorted names of files with one of `suffixes` for which `looks(full path)` is true.
 
-    ComfyUI's input folder and the folders in `models/lingbot_world` are searched down to FOLDER_DEPTH levels. A name is
-    the path relative to the searched folder, with forward slashes.
-    """
+    Names are relative to ComfyUI's input folder or a folder of `models/lingbot_world`, with forward slashes."""
     found = set()
     for root in _roots():
         for folder, folders, files in os.walk(root):
@@ -86,8 +78,7 @@ def _named(looks: Callable[[Path], bool], *suffixes: str) -> list[str]:
 def resolve(name: str) -> Path:
     """Return the path of the file or folder `name` in ComfyUI's input folder or in a folder of `models/lingbot_world`.
 
-    Raises InputError for a name that leads out of these folders, and CameraError if the file or folder does not exist.
-    """
+    Raises InputError for a name that leads out of these folders, and CameraError if the path does not exist."""
     parts = parts_of(name, "camera file", "input folder")
     for root in _roots():
         path = root.joinpath(*parts)
@@ -99,10 +90,9 @@ def resolve(name: str) -> Path:
 def pose_files(poses: str, lens: str) -> tuple[Path, Path | None, Path]:
     """Return the paths of the pose file, the lens file and the action file for the choices `poses` and `lens`.
 
-    The lens file is None for DEFAULT_LENS. The action file may not exist. Raises InputError for a name that leads out
-    of ComfyUI's input folder and `models/lingbot_world`. Raises CameraError for a missing pose or lens file, and for a
-    symbolic link that leads out of these folders.
-    """
+    The lens file is None for DEFAULT_LENS; the action file may not exist. Raises InputError for a name that leads out
+    of ComfyUI's input folder and `models/lingbot_world`, and CameraError for a missing file or a symbolic link that
+    leads out."""
     path = resolve(poses)
     path = path / "poses.npy" if path.is_dir() else path
     if not path.is_file():
@@ -118,8 +108,7 @@ def pose_files(poses: str, lens: str) -> tuple[Path, Path | None, Path]:
 
 
 def _inside(path: Path) -> bool:
-    """Return whether `path`, with its symbolic links resolved, lies in ComfyUI's input folder or
-    `models/lingbot_world`."""
+    """Return whether `path` without symbolic links lies in ComfyUI's input folder or `models/lingbot_world`."""
     return any(path.resolve().is_relative_to(root.resolve()) for root in _roots())
 
 
@@ -127,21 +116,19 @@ def check_poses(poses: str, lens: str = DEFAULT_LENS, start: int = 0) -> None:
     """Raise CameraError if a pose or lens file is missing or damaged, or has too few poses from frame `start` on.
 
     A `lens` that is not in the list of choices is ignored, because ComfyUI itself rejects it. Raises InputError for a
-    name that leads out of ComfyUI's input folder and `models/lingbot_world`.
-    """
+    name that leads out of ComfyUI's input folder and `models/lingbot_world`."""
     pose_file, lens_file, _ = pose_files(poses, lens if lens in lens_choices() else DEFAULT_LENS)
     folder = read_pose_folder(pose_file, lens=lens_from_fov() if lens_file is None else lens_file)
     check_length(pose_file, len(folder.c2w), start)
 
 
 def load_path(poses: str, lens: str, frames: int, start: int) -> CameraPath:
-    """Return the camera path in a file, without the poses before frame `start`.
+    """Return the camera path in a pose file from frame `start` on.
 
-    The path has `frames` poses, rounded down to 4n+1, or fewer if the file is shorter. `poses` and `lens` are file
-    names from the node's inputs. This function shows notes about unused parts of the files on the running node. Raises
-    InputError for a name that leads out of ComfyUI's input folder and `models/lingbot_world`. Raises CameraError for
-    files that are missing, damaged or too short.
-    """
+    It has `frames` poses, rounded down to 4n+1, or fewer if the file is shorter. `poses` and `lens` are entries of
+    `pose_choices` and `lens_choices`. The running node shows notes about unused parts of the files. Raises InputError
+    for a name that leads out of ComfyUI's input folder and `models/lingbot_world`. Raises CameraError for files that
+    are missing, damaged or too short."""
     pose_file, lens_file, _ = pose_files(poses, lens)
     folder = read_pose_folder(pose_file, lens=lens_from_fov() if lens_file is None else lens_file)
     show_warning("")
@@ -156,35 +143,28 @@ def load_path(poses: str, lens: str, frames: int, start: int) -> CameraPath:
 
 
 def check_length(file: Path, poses: int, start: int, least: int = FEWEST_POSES) -> int:
-    """Return how many of a file's poses are at or after frame `start`. `poses` is the number of all its poses.
+    """Return how many of a file's `poses` poses are at or after frame `start`.
 
-    Raises CameraError, with `file` in the message, if the result is below `least`.
-    """
+    Raises CameraError, with `file` in the message, if the result is below `least`."""
     if poses - start < least:
         raise CameraError(f"{file}: {poses} poses, fewer than {least} of them from frame {start} on; lower `start`")
     return poses - start
 
 
 def chain(paths: list[CameraPath]) -> CameraPath:
-    """Return the camera paths joined one after the other.
+    """Return the camera paths joined one after the other, each moved to begin at the last pose of the previous one.
 
-    Each path is moved to begin at the last pose of the previous path, and the shared pose occurs once. All poses get
-    the frame rate of the first path, without resampling. Actions remain only if all paths have actions. Raises
-    CameraError if the result has more than MOST_FRAMES poses.
-    """
+    The shared pose occurs once. All poses get the frame rate of the first path, without resampling. Actions remain only
+    if all paths have actions. Raises CameraError if the result has more than MOST_FRAMES poses."""
     return reduce(CameraPath.__add__, [replace(path, fps=paths[0].fps) for path in paths])
 
 
 def embedding_for(path: CameraPath, latent: dict, control: str) -> torch.Tensor:
     """Return the model's camera input for a path and a LATENT [B, 16, f, h, w].
 
-    `control` is the kind of camera input that the model takes. CAMERA_CONTROL gives a Pluecker map [1, 384, f, h, w].
-    ACTION_CONTROL gives [1, 448, f, h, w], which includes the actions. The running node shows a warning if the path's
-    last poses are not used.
-
-    Raises CameraError if the LATENT is not a video, or its number of frames does not match the path. Also raises it if
-    ACTION_CONTROL finds no actions in the path.
-    """
+    The result is a Pluecker map [1, 384, f, h, w] for CAMERA_CONTROL, and [1, 448, f, h, w] with the path's actions for
+    ACTION_CONTROL. The running node shows a warning if the path's last poses are not used. Raises CameraError if the
+    LATENT is not a video, does not match the path's length, or if ACTION_CONTROL finds no actions."""
     samples = latent["samples"]
     if samples.ndim != 5:
         raise CameraError(f"latent {list(samples.shape)} is of images; wire the video latent of WanImageToVideo")
@@ -203,11 +183,10 @@ def embedding_for(path: CameraPath, latent: dict, control: str) -> torch.Tensor:
 
 
 def check_fit(path: CameraPath, latent_frames: int, control: str) -> np.ndarray | None:
-    """Check that a path fits a video. Return the path's actions if `control` is ACTION_CONTROL, else None.
+    """Return the path's actions if `control` is ACTION_CONTROL, else None.
 
-    The video has `latent_frames` latent frames. Raises CameraError if the number of poses, rounded down to 4n+1,
-    differs from the video's number of frames. Also raises it if ACTION_CONTROL finds no actions in the path.
-    """
+    Raises CameraError if ACTION_CONTROL finds no actions, or if the path does not have the length of the video of
+    `latent_frames` latent frames. The path's length is the number of poses, rounded down to 4n+1."""
     frames, video = frame_count(len(path), len(path)), latent_frames * 4 - 3
     if frames != video:
         raise CameraError(
@@ -222,11 +201,9 @@ def check_fit(path: CameraPath, latent_frames: int, control: str) -> np.ndarray 
 
 
 def show_origin(path: CameraPath) -> list[str]:
-    """Show on the running node how the path's file was interpreted, and a warning if the assumed convention seems
-    wrong.
+    """Show on the running node how the path's file was interpreted, and return the shown texts.
 
-    The convention is the file's definition of camera axes and matrices. Return all shown texts, the warnings first.
-    """
+    Warnings come first. They report that the assumed convention (camera axes and matrices) seems wrong."""
     notes, doubted = explained(path), doubts(path)
     for text in doubted:
         show_warning(text)
@@ -236,19 +213,16 @@ def show_origin(path: CameraPath) -> list[str]:
 
 
 def show_warnings(path: CameraPath, frames: int) -> None:
-    """Show warnings on the running node about camera moves that the model will not follow in a video of `frames`
-    frames."""
+    """Show warnings on the running node about camera moves that the model will not follow in `frames` video frames."""
     show_warning("")
     for text in warnings(path, frames):
         show_warning(text)
 
 
 def with_camera(conditioning, embedding: torch.Tensor):
-    """Return the CONDITIONING with the camera `embedding` [1, 384, f, h, w] (448 channels with actions) added to each
-    prompt.
+    """Return the CONDITIONING with the camera `embedding` [1, 384, f, h, w] (448 channels with actions) in each prompt.
 
-    An earlier camera is replaced, and the running node shows a warning about this.
-    """
+    An earlier camera is replaced, and the running node shows a warning about this."""
     if any(CONDITIONING_KEY in extras for _, extras in conditioning):
         show_warning(
             "The texts had a camera already, from another Apply LingBot-World Camera: this one takes its "
@@ -265,8 +239,7 @@ def preview_image(
     image: the video's first frame as an IMAGE, or None.
     frames: the number of video frames.
     size: (width, height) in pixels.
-    light: True for the colours of a light page.
-    """
+    light: True for the colours of a light page."""
     first = None if image is None else Image.fromarray(pixels(image[0]))
     return as_image(render_preview(path, first, frames, size, light))
 
@@ -274,9 +247,8 @@ def preview_image(
 def check_camera_fits() -> None:
     """Raise CameraError if the Apply Camera node that ComfyUI is validating gets an unsuitable path.
 
-    A path is unsuitable if its number of frames differs from the latent's, or if it lacks the actions that the node's
-    `control` requires. The check is skipped if the path or the latent is known only when other nodes have run.
-    """
+    Such a path has another length than the latent, or lacks the actions that `control` requires. The check is skipped
+    if the path or the latent is known only when other nodes have run."""
     try:
         prompt, node = node_in_question()
         inputs, values = prompt[node]["inputs"], PromptValues(prompt)

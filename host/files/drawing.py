@@ -1,7 +1,4 @@
-"""The two HTTP routes that ComfyUI's page uses for a camera path before a prompt runs.
-
-One draws the path, and the other returns warnings about it.
-"""
+"""The HTTP routes by which ComfyUI's page draws a camera path before a prompt runs, and lists warnings about it."""
 
 import asyncio
 import io
@@ -26,11 +23,10 @@ def register(server) -> None:
 
     @server.routes.post(ADDRESS)
     async def draw(request: web.Request) -> web.Response:
-        """Return a response with a PNG of the camera path that `drawing_of` draws.
+        """Return a PNG of the camera path, or JSON with the reason if the path cannot be read.
 
-        If the path cannot be read, the response is JSON with the reason. If the path is known only when the prompt
-        runs, the response is empty with status 204. If the request names no preview node, the status is 400.
-        """
+        The status is 204 if the path is known only when the prompt runs, and 400 if the request names no preview
+        node."""
         try:
             image = await asyncio.to_thread(drawing_of, await request.json())
         except UnknownError:
@@ -47,8 +43,7 @@ def register(server) -> None:
     async def warn(request: web.Request) -> web.Response:
         """Return as JSON the warnings about camera moves that the model will not follow.
 
-        The request body is a camera editor's document. The status is 400 for an invalid document.
-        """
+        The request body is a camera editor's document. The status is 400 if it is invalid."""
         try:
             path = await asyncio.to_thread(path_from_editor, await request.json())
             found = await asyncio.to_thread(warnings, path, len(path))
@@ -60,11 +55,9 @@ def register(server) -> None:
 def drawing_of(request: dict[str, Any]) -> bytes:
     """Return a drawing of a camera path, as the bytes of a PNG.
 
-    `request["prompt"]` is the prompt, and `request["node"]` the id of its preview node. If `request["light"]` is true,
-    the drawing has the colours of a light page.
-
-    Raises UnknownError if the path is known only when the prompt runs, and CameraError for a missing or invalid path.
-    """
+    The request has "prompt", a ComfyUI prompt, "node", the id of its preview node, and optionally "light", true for the
+    colours of a light page. Raises UnknownError if the path is known only when the prompt runs, and CameraError for a
+    missing or invalid path."""
     prompt = request["prompt"]
     inputs, values = prompt[request["node"]]["inputs"], PromptValues(prompt)
     if any(values.of(node["inputs"].get("frames", 0)) > MOST_FRAMES for node in prompt.values()):

@@ -1,7 +1,4 @@
-"""The export of a video, an IMAGE [F, H, W, 3], and its camera path as a scene for 3D programs.
-
-The scene is written to ComfyUI's output folder.
-"""
+"""The export of a video and its camera path as a scene for 3D programs, into ComfyUI's output folder."""
 
 from __future__ import annotations
 
@@ -26,9 +23,8 @@ from .names import parts_of
 def check_export(prefix: str, points: bool, format: str) -> None:
     """Raise InputError or DependencyError if an export with these settings is impossible.
 
-    An InputError reports a `prefix` that leads out of the output folder, or the format "ply" without `points`. A
-    DependencyError reports that `points` is True and pycolmap or OpenCV is missing.
-    """
+    InputError: `prefix` leads out of the output folder, or the format is "ply" without `points`. DependencyError:
+    `points` is True and pycolmap or OpenCV is missing."""
     parts_of(prefix, "export", "output folder")
     if points or format == "ply":
         check_points(left_out=not points)
@@ -39,10 +35,9 @@ def export_images(
 ) -> tuple[str, Any, dict[str, Any], list[str]]:
     """Export a video and its camera path into a new numbered folder of the output folder.
 
-    Return four items: the folder, a FILE_3D of points and cameras, a LOAD3D_CAMERA view, and the lines of a report. The
-    view is from above and behind the first camera. ComfyUI's viewer moves and scales a point cloud; the view is in the
-    coordinates after this change. If no points are requested or found, the FILE_3D is an ExecutionBlocker, and the view
-    is the first camera.
+    Return the folder, a FILE_3D of points and cameras, a LOAD3D_CAMERA view, and the lines of a report. The view is
+    from above and behind the first camera, in the coordinates to which ComfyUI's viewer moves and scales a point cloud.
+    Without points the FILE_3D is an ExecutionBlocker, and the view is the first camera.
 
     images: the video, an IMAGE [F, H, W, 3].
     format: the scene format, such as "ply".
@@ -50,9 +45,8 @@ def export_images(
     points: True to compute 3D points from the frames.
     prefix: the beginning of the folder's name.
 
-    Raises InputError if the video has no frames or another number of frames than the path, and if the frames cannot be
-    written. Also raises it for the format "ply" if no points are found. Raises the errors of `check_export` too.
-    """
+    Raises the errors of `check_export`, and InputError if the video has no frames or another number than the path, if
+    the frames cannot be written, and for "ply" if no points are found."""
     check_export(prefix, points, format)
     root, name, counter, _, _ = folder_paths.get_save_image_path(prefix, folder_paths.get_output_directory())
     folder = Path(root) / f"{name}_{counter:05}_"
@@ -68,10 +62,9 @@ def export_images(
 
 
 def _points(made: Exported, fps: float) -> tuple[Points | None, list[str]]:
-    """Return the 3D points found in the exported scene `made` (None if there are none), and lines for the report.
+    """Return the 3D points found in the exported scene, or None, and lines for the report.
 
-    `fps` is the frame rate of the video. Raises InputError if no points are found and the format is "ply".
-    """
+    Raises InputError if no points are found and the format is "ply"."""
     try:
         found = add_points(made, fps)
     except InputError as reason:

@@ -1,8 +1,7 @@
 """The model files that nodes list: in ComfyUI's own model folders and in `models/lingbot_world/<package>`.
 
-A package is a model's folder exactly as `hf download` leaves it. Names may come from a stranger's workflow, so they are
-resolved below these folders only. Nodes list names with forward slashes and accept both kinds of slash.
-"""
+A package is a model's folder as `hf download` leaves it. Names may come from a stranger's workflow, so they are
+resolved below these folders only. Listed names have forward slashes; both kinds of slash are accepted."""
 
 import logging
 import os
@@ -37,7 +36,7 @@ _EXAMPLE = Path(__file__).parents[2] / "toy" / "maze" / "example" / "image.png"
 _GGUF = ".gguf"
 _WEIGHTS = (".safetensors", ".sft", ".pt", ".pth", _GGUF)
 _WITH_GGUF = ("diffusion_models", "text_encoders")
-"""The names of ComfyUI's model folders in which users also keep GGUF files. ComfyUI itself does not list GGUF files."""
+"""The model folders in which users also keep GGUF files, which ComfyUI itself does not list."""
 _TEXT_ENCODER, _VAE = PART_FOLDERS
 _SHARD = re.compile(r"-(\d{5})-of-\d{5}\.[a-z]+$")
 _ONE_FILE, SHARDS = "model.safetensors", "*.safetensors"
@@ -51,8 +50,7 @@ because ComfyUI's page reports only such names as a missing model.
 def register() -> None:
     """Register `lingbot_world` as a model folder of ComfyUI, after folders of that name in extra_model_paths.yaml.
 
-    Also register lists of GGUF files, because ComfyUI's own lists omit them.
-    """
+    Also register lists of GGUF files, because ComfyUI's own lists omit them."""
     folder_paths.add_model_folder_path(PACKAGES, os.path.join(folder_paths.models_dir, PACKAGES))
     for name in _WITH_GGUF:  # the same list object, so folders added later are searched too
         folders = folder_paths.folder_names_and_paths[name][0]
@@ -64,20 +62,15 @@ def _gguf_files(model_folder: str) -> str:
 
 
 def toy_folder() -> Path:
-    """Return the folder of the toy model, a tiny model for trials, in `models/lingbot_world`.
-
-    If none exists, the result is a new path in ComfyUI's first `lingbot_world` folder.
-    """
+    """Return the folder, which may not exist yet, of the toy model (for trials) in `models/lingbot_world`."""
     roots = [Path(root) for root in folder_paths.get_folder_paths(PACKAGES)]
     return next((root / TOY for root in roots if _tells(Path.is_dir, root / TOY)), roots[0] / TOY)
 
 
 def lay_out_example() -> None:
-    """Write `example.png`, the start image of the example workflows, into ComfyUI's input folder if the folder has no
-    files.
+    """Write `example.png`, the start image of the example workflows, into ComfyUI's input folder if it has no files.
 
-    Errors are ignored, for instance for a read-only folder.
-    """
+    Errors are ignored, for instance for a read-only folder."""
     folder = Path(folder_paths.get_input_directory())
     with suppress(OSError):  # a read-only folder: Load Image reports the missing file
         folder.mkdir(parents=True, exist_ok=True)
@@ -97,35 +90,29 @@ def package_choices() -> list[str]:
 
 
 def resolve_package(name: str) -> Path:
-    """Return the path of the folder `name` in `models/lingbot_world`.
-
-    Raises InputError for a name outside of the model folders, and for a folder that does not exist.
-    """
+    """Return the path of the folder `name` in `models/lingbot_world`. Raises InputError if it is missing."""
     return resolve(name, (PACKAGES,), "package", Path.is_dir)
 
 
 def expert_choices() -> list[str]:
     """Return the names of all experts: the files in `diffusion_models`, and the expert files in `models/lingbot_world`.
 
-    The shards of one model are listed once, as their folder.
-    """
+    The shards of one model are listed once, as their folder."""
     return sorted({*_shards_merged(_listed("diffusion_models")), *_shards_merged(_package_experts())})
 
 
 def resolve_expert(name: str, what: str = "expert") -> Path:
     """Return the path of the expert `name`, a file or folder in `diffusion_models` or in `models/lingbot_world`.
 
-    `what` names the expert in error messages. Raises InputError if it is missing.
-    """
+    `what` names the expert in error messages. Raises InputError if it is missing."""
     return resolve(name, ("diffusion_models", PACKAGES), what, Path.exists)
 
 
 def causal_choices() -> list[str]:
-    """Return the names of all causal models (LingBot-World Fast and 2.0).
+    """Return the names of all causal models (LingBot-World Fast and 2.0) in ComfyUI's model folders.
 
-    These are folders with such a model in `diffusion_models` and in `models/lingbot_world`. Single files in
-    `diffusion_models` are listed if their names state that the model is causal.
-    """
+    These are folders with such a model in `diffusion_models` and `models/lingbot_world`, and single files in
+    `diffusion_models` with names that state it."""
     files = list(_listed("diffusion_models"))
     names = {name.rpartition("/")[0] for name in files} - {""}
     roots = map(Path, folder_paths.get_folder_paths("diffusion_models"))
@@ -139,11 +126,10 @@ def causal_choices() -> list[str]:
 
 
 def _by_its_file(root: Path, name: str) -> str:
-    """Return the list entry of a causal model: the folder `name` with its weight file, or with SHARDS for several
+    """Return a causal model's entry in a node's list: its folder `name` and its weight file, or SHARDS for several
     files.
 
-    Return the folder's name alone if it has neither. `root` is the folder that contains the model's folder.
-    """
+    Return the folder's name alone if it has neither. `root` is the folder that contains the model's folder."""
     alone = next((file.name for file in (root / name).glob(f"*{_GGUF}")), _ONE_FILE)
     if (root / name / alone).is_file():
         return f"{name}/{alone}"
@@ -153,8 +139,7 @@ def _by_its_file(root: Path, name: str) -> str:
 def resolve_causal(name: str) -> Path:
     """Return the folder or file of the causal model `name`, an entry of `causal_choices`.
 
-    Raises InputError if it is missing or not a causal model.
-    """
+    Raises InputError if it is missing or not a causal model."""
     folder = re.sub(rf"[\\/]({re.escape(_ONE_FILE)}|{re.escape(SHARDS)})$", "", name)
     return resolve(folder, ("diffusion_models", PACKAGES), "causal model", _is_causal)
 
@@ -166,36 +151,28 @@ def _is_causal(path: Path) -> bool:
 
 
 def text_encoder_choices() -> list[str]:
-    """Return the names of all text encoders: the files in `text_encoders`, and each T5 in `models/lingbot_world`.
+    """Return the names of the files in `text_encoders` and of each T5 in `models/lingbot_world`.
 
-    umt5 encoders come first. Among them, encoders in `models/lingbot_world` come before others.
-    """
+    umt5 encoders come first, those in `models/lingbot_world` before others."""
     packages = _package_parts("*t5*", _TEXT_ENCODER)
     return _best_first({*_listed("text_encoders"), *packages}, ("*/*umt5*", f"*/{_TEXT_ENCODER}", "*umt5*"))
 
 
 def resolve_text_encoder(name: str) -> Path:
-    """Return the path of the text encoder `name`, in `text_encoders` or in `models/lingbot_world`.
-
-    The path is a file, or a folder in diffusers' layout. Raises InputError if it is missing.
-    """
+    """Return the path of the text encoder `name`, a file or diffusers' folder. Raises InputError if it is missing."""
     return resolve(name, ("text_encoders", PACKAGES), "text encoder", _holds_weights)
 
 
 def vae_choices() -> list[str]:
-    """Return the names of all VAEs: the files in `vae`, and each VAE in `models/lingbot_world`.
+    """Return the names of the files in `vae` and of each VAE in `models/lingbot_world`.
 
-    VAEs of Wan 2.1 come first. Among them, VAEs in `models/lingbot_world` come before others.
-    """
+    VAEs of Wan 2.1 come first, those in `models/lingbot_world` before others."""
     packages = _package_parts("*vae*", _VAE)
     return _best_first({*_listed("vae"), *packages}, ("*/*wan2.1*", f"*/{_VAE}", "*wan*2*1*vae*"))
 
 
 def resolve_vae(name: str) -> Path:
-    """Return the path of the VAE `name`, in `vae` or in `models/lingbot_world`.
-
-    The path is a file, or a folder in diffusers' layout. Raises InputError if it is missing.
-    """
+    """Return the path of the VAE `name`, a file or diffusers' folder. Raises InputError if it is missing."""
     return resolve(name, ("vae", PACKAGES), "VAE", _holds_weights)
 
 
@@ -204,8 +181,9 @@ def _holds_weights(path: Path) -> bool:
 
 
 def tiny_decoder_choices() -> list[str]:
-    """Return the names of the files in `models/vae_approx` that contain `taew2_1`. These are the tiny decoders TAEHV
-    and LightTAE for latents of Wan 2.1."""
+    """Return the names of the `taew2_1` files in `models/vae_approx`.
+
+    These are the tiny decoders TAEHV and LightTAE for latents of Wan 2.1."""
     found = [name.replace(os.sep, "/") for name in folder_paths.get_filename_list("vae_approx")]
     return [name for name in found if "taew2_1" in name.lower()]
 
@@ -219,8 +197,7 @@ def resolve_tiny_decoder(name: str) -> Path:
 
 
 def tokenizer_choices() -> list[str]:
-    """Return the choices of a tokenizer input: AUTO, then the names of the tokenizer folders in
-    `models/lingbot_world`."""
+    """Return the choices of a tokenizer input: AUTO, then the tokenizer folders in `models/lingbot_world`."""
     pairs = ((folder, name) for folder in _folders() for name in TOKENIZER_FOLDERS)
     return [AUTO, *sorted({f"{folder.name}/{name}" for folder, name in pairs if _tells(tokenizer_in, folder / name)})]
 
@@ -228,12 +205,9 @@ def tokenizer_choices() -> list[str]:
 def resolve_tokenizer(choice: str, encoder: Path) -> Path:
     """Return the path of a tokenizer: a folder in `models/lingbot_world`, or a file that contains a tokenizer.
 
-    `choice` is AUTO, or the name of a tokenizer folder. `encoder` is the path of the text encoder. For AUTO, tokenizer
-    folders are searched next to the encoder, then in `models/lingbot_world`. If there are none, the encoder's file and
-    then the umt5 files in `text_encoders` are searched.
-
-    Raises InputError if no tokenizer is found.
-    """
+    `choice` is AUTO, or the name of a tokenizer folder. AUTO searches folders next to the text encoder's file
+    `encoder`, folders in `models/lingbot_world`, the encoder's file, then the umt5 files in `text_encoders`. Raises
+    InputError if no tokenizer is found."""
     if choice != AUTO:
         return resolve(choice, (PACKAGES,), "tokenizer", Path.is_dir)
     for folder in (encoder.parent, *_folders()):
@@ -252,11 +226,10 @@ def resolve_tokenizer(choice: str, encoder: Path) -> Path:
 
 
 def fingerprint(paths: Iterable[Path | str | None]) -> str:
-    """Return a string that changes if one of the files in `paths` changes, so that ComfyUI runs a node again.
+    """Return names, modification times and sizes of files as a string, so that ComfyUI runs a node again after a
+    change.
 
-    A folder stands for all files in it. The string consists of the files' names, modification times and sizes. None in
-    `paths` is skipped. Raises OSError for a missing file.
-    """
+    A folder stands for all files in it. None in `paths` is skipped. Raises OSError for a missing file."""
     files: list[Path] = []
     for path in (Path(path) for path in paths if path is not None):
         files += sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
@@ -265,20 +238,14 @@ def fingerprint(paths: Iterable[Path | str | None]) -> str:
 
 
 def _folders() -> Iterator[Path]:
-    """Yield the folders in `models/lingbot_world`.
-
-    Unfinished quantizations and folders without read permission, such as a drive's `lost+found`, are skipped.
-    """
+    """Yield the readable folders in `models/lingbot_world`, without unfinished quantizations."""
     for root in map(Path, folder_paths.get_folder_paths(PACKAGES)):
         folders = sorted(root.iterdir()) if _tells(_is_open, root) else []
         yield from (folder for folder in folders if _tells(_is_open, folder) and not _unfinished(folder))
 
 
 def _is_open(path: Path) -> bool:
-    """Return True for a readable folder and False for a path that is no folder.
-
-    Raises OSError for a folder without read permission, so that `_tells` can log the reason.
-    """
+    """Return whether `path` is a folder. Raises OSError if it cannot be read, so that `_tells` can log the reason."""
     if not path.is_dir():
         return False
     with os.scandir(path):
@@ -287,10 +254,7 @@ def _is_open(path: Path) -> bool:
 
 
 def _tells(look: Callable[[Path], object], path: Path) -> bool:
-    """Return `bool(look(path))`, or False if `look` raises OSError.
-
-    The error, for instance a missing permission, is logged once.
-    """
+    """Return `bool(look(path))`, or False if `look` raises OSError, which is logged once."""
     try:
         return bool(look(path))
     except OSError as error:
@@ -304,7 +268,7 @@ def _log_once(words: str) -> None:
 
 
 def _unfinished(folder: Path) -> bool:
-    """Return whether a folder is the unfinished result of a quantization that is running or was stopped."""
+    """Return whether a folder is the result of a quantization that is running or was stopped."""
     return folder.name.endswith(".part")
 
 
@@ -322,11 +286,9 @@ def _package_experts() -> Iterator[str]:
 
 
 def _package_parts(pattern: str, part: str) -> Iterator[str]:
-    """Yield the names of parts of models in `models/lingbot_world`, each as folder/name.
+    """Yield as folder/name the models of one kind in folders of `models/lingbot_world`.
 
-    A part is a subfolder named `part` with the weights of one model, or a weight file whose lower-case name matches
-    `pattern`.
-    """
+    They are the subfolders `part`, and the weight files with a lower-case name that matches `pattern`."""
     for package in _folders():
         if _tells(is_expert_folder, package / part):
             yield f"{package.name}/{part}"
@@ -342,11 +304,9 @@ def _listed(model_folder: str) -> Iterator[str]:
 
 
 def _shards_merged(names: Iterable[str]) -> Iterator[str]:
-    """Yield the names, with a model's shards replaced by their folder.
+    """Yield the names, with each shard of a model replaced by the shard's folder.
 
-    The folder is yielded once for each shard. Of shards without a folder, only the first is yielded. Names of other
-    files are yielded unchanged.
-    """
+    The folder is yielded once for each shard. Of shards without a folder, only the first is yielded."""
     for name in names:
         folder, _, file = name.rpartition("/")
         shard = _SHARD.search(file)
@@ -357,10 +317,9 @@ def _shards_merged(names: Iterable[str]) -> Iterator[str]:
 
 
 def _best_first(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
-    """Return the names sorted by the first pattern that they match, then by name.
+    """Return the names sorted by the first of `patterns` that the lower-case name matches, then by name.
 
-    `patterns` are in order of preference, and match lower-case names. Names without a match come last.
-    """
+    Names without a match come last."""
 
     def rank(name: str) -> int:
         return next((at for at, pattern in enumerate(patterns) if fnmatch(name.lower(), pattern)), len(patterns))
@@ -371,8 +330,8 @@ def _best_first(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
 def resolve(name: str, model_folders: tuple[str, ...], what: str, exists: Callable[[Path], bool]) -> Path:
     """Return the path of `name` in the first of ComfyUI's `model_folders` where `exists(path)` is true.
 
-    `what` names the path in error messages. Raises InputError for a name outside of the folders and for a missing path.
-    """
+    `what` names the path in error messages. Raises InputError for a name outside of the folders and for a missing
+    path."""
     parts = parts_of(name, what)
     roots = [Path(root) for folder in model_folders for root in folder_paths.get_folder_paths(folder)]
     try:

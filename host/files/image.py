@@ -1,8 +1,4 @@
-"""Conversion of images for nodes.
-
-An IMAGE is [B, H, W, C] with values 0 to 1. Files are read into an IMAGE, an IMAGE is converted to uint8 pixels, and
-images are resized to the video's size.
-"""
+"""Conversion of images for nodes. An IMAGE is float32 [B, H, W, C] with values 0 to 1."""
 
 from pathlib import Path
 
@@ -21,10 +17,7 @@ AREAS = {
     "1280x720, in the image's shape": 1280 * 720,
     "416x240, in the image's shape": 416 * 240,
 }
-"""The choices of the size input that set only the video's area, in pixels.
-
-Height and width then follow from the image's aspect ratio, by the official code's rule.
-"""
+"""The choices of the size input that set only the video's area, in pixels; its aspect ratio is the image's."""
 PRESETS = {
     "16:9 (832x480)": (832, 480),
     "9:16 (480x832)": (480, 832),
@@ -37,10 +30,7 @@ PRESETS = {
 EXPLICIT = "width and height"
 SIZES = (*AREAS, *PRESETS, EXPLICIT)
 FORMER = {"480*832": 832 * 480, "720*1280": 1280 * 720, "240*416": 416 * 240}
-"""The names that earlier versions used for the choices in AREAS, each with its area in pixels.
-
-Saved workflows may contain them.
-"""
+"""The names of the choices in AREAS in saved workflows of earlier versions, each with its area in pixels."""
 FITS = ("stretch", "crop", "pad")
 ONE_FRAME = 1
 
@@ -61,11 +51,10 @@ def pixels(image: Tensor) -> np.ndarray:
 
 
 def target_geometry(image: Tensor, size: str, width: int, height: int) -> Geometry:
-    """Return the size of the video for a choice `size` of the size input. Raises InputError for an unknown choice.
+    """Return the video's size for a choice of the size input. Raises InputError for an unknown choice.
 
-    A choice from AREAS gives that area in the aspect ratio of `image`, an IMAGE [B, H, W, C]. A choice from PRESETS
-    gives its own size. EXPLICIT gives `width` and `height`, in pixels.
-    """
+    A choice from AREAS gives that area in the aspect ratio of `image`, an IMAGE [B, H, W, C]. EXPLICIT gives `width`
+    and `height`, in pixels."""
     check_size(size)
     if area := (AREAS | FORMER).get(size):
         return output_geometry(image.shape[2], image.shape[1], area, ONE_FRAME)
@@ -73,8 +62,7 @@ def target_geometry(image: Tensor, size: str, width: int, height: int) -> Geomet
 
 
 def check_size(size: str) -> None:
-    """Raise InputError unless `size` is one of SIZES (the current choices) or FORMER (the choices of earlier
-    versions)."""
+    """Raise InputError unless `size` is one of SIZES or FORMER (the choices of earlier versions)."""
     if size not in SIZES and size not in FORMER:
         raise InputError(f"size is {size!r}, expected one of: {'; '.join(SIZES)}")
 
@@ -82,12 +70,9 @@ def check_size(size: str) -> None:
 def fit_image(image: Tensor, geometry: Geometry, fit: str) -> Tensor:
     """Return an IMAGE [B, H, W, C] resized to [B, geometry.height, geometry.width, 3].
 
-    `fit` is one of three names. "stretch" resizes as the official code does: bicubic (a = -0.75), without antialiasing
-    or clamping. "crop" fills the frame and cuts off the parts that exceed it. "pad" shows the whole image with black
-    bars. "crop" and "pad" keep the aspect ratio and use antialiasing.
-
-    Raises InputError for an unknown `fit`.
-    """
+    `fit` "stretch" resizes as the official code does: bicubic (a = -0.75), without antialiasing or clamping. "crop"
+    fills the frame and cuts off the rest, "pad" adds black bars; both keep the aspect ratio and use antialiasing.
+    Raises InputError for another `fit`."""
     if fit not in FITS:
         raise InputError(f"fit is {fit!r}, expected one of {', '.join(FITS)}")
     pixels = _opaque(image.float()).movedim(-1, 1)
@@ -104,10 +89,7 @@ def fit_image(image: Tensor, geometry: Geometry, fit: str) -> Tensor:
 
 
 def _opaque(image: Tensor) -> Tensor:
-    """Return an IMAGE [B, H, W, C] with three channels.
-
-    An alpha channel is blended with white, as when image files are read.
-    """
+    """Return an IMAGE [B, H, W, 3], with an alpha channel blended with white as when image files are read."""
     if image.shape[-1] != 4:
         return image[..., :3]
     alpha = image[..., 3:].clamp(0, 1)

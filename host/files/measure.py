@@ -1,7 +1,4 @@
-"""Measurements of a finished video, an IMAGE [F, H, W, 3].
-
-They are its estimated camera path, the difference from the intended path, and its drift in quality.
-"""
+"""Measurements of a finished video: its estimated camera path, the error of that path, and its drift in quality."""
 
 from collections.abc import Iterator
 
@@ -28,8 +25,7 @@ def measure_image(
     size: the (width, height) of the drawing in pixels.
 
     Raises CameraError for fewer than two frames, for more frames than poses, and if the camera is found in fewer than
-    half of the keyframes.
-    """
+    half of the keyframes."""
     measured = measure.measure_camera(_grey(images), path, every or None)
     figures = [measure.error_words(measured), *measure.table(measured)]
     return as_image(measure.render_measurement(measured, size)), measure.summary(measured), figures
@@ -39,23 +35,17 @@ def path_of_video(images: Tensor, fov_deg: float) -> tuple[CameraPath, list[str]
     """Return the estimated camera path of a video, an IMAGE [F, H, W, 3], and lines of notes about the estimate.
 
     `fov_deg` is the horizontal field of view in degrees; 0 means that it is estimated too. Raises CameraError for fewer
-    than two frames or too many, and if the camera is found in fewer than half of the keyframes.
-    """
+    than two frames or too many, and if the camera is found in fewer than half of the keyframes."""
     camera = measure.find_camera(_grey(images), fov_deg or None)
     path = measure.video_path(camera)
     return path, measure.found_words(camera, path, bool(fov_deg))
 
 
 def measure_drift(images: Tensor, fps: float, size: tuple[int, int]) -> tuple[Tensor, list[str], list[str]]:
-    """Measure how the quality of a video, an IMAGE [F, H, W, 3], drifts over time.
+    """Measure how the quality of a video, an IMAGE [F, H, W, 3] at `fps` frames per second, drifts over time.
 
-    Return a drawing as an IMAGE, the lines of a summary of faults, and the lines of a table.
-
-    fps: the frame rate of the video.
-    size: the (width, height) of the drawing in pixels.
-
-    Raises InputError for fewer than two frames.
-    """
+    Return a drawing of `size` (width, height) in pixels as an IMAGE, the lines of a summary of faults, and the lines of
+    a table. Raises InputError for fewer than two frames."""
     figures = drift.measure_frames(map(pixels, one_by_one(images)), fps)
     faults = drift.find_faults(figures)
     return as_image(drift.render_drift(figures, faults, size)), drift.words(figures, faults), drift.table(figures)

@@ -1,5 +1,4 @@
-"""Functions of the node that quantizes models: the list of models, the folder of the result, progress and
-interruption."""
+"""Functions of the node that quantizes models: the choices, the folder of the result, progress and interruption."""
 
 import os
 from collections.abc import Iterator
@@ -24,26 +23,24 @@ _TEXT_ENCODER = ("token_embedding.weight", "shared.weight", "embed_tokens.weight
 
 
 def source_choices() -> list[str]:
-    """Return the sorted names of all models that can be quantized and are not yet in NF4 or FP4.
+    """Return the sorted names of all models and text encoders that can be quantized and are not yet in NF4 or FP4.
 
-    The models are downloaded folders with experts, causal models, single experts and text encoders. A file that cannot
-    be read, such as GGUF without the package gguf, is included, so that choosing it shows the error.
-    """
+    A file that cannot be read, such as GGUF without the package gguf, is included, so that choosing it shows the
+    error."""
     causal = (name.removesuffix(f"/{folders.SHARDS}") for name in folders.causal_choices())
     names = {*folders.package_choices(), *causal, *folders.expert_choices(), *folders.text_encoder_choices()}
     return sorted(name for name in names if _fits(resolve_source(name)))
 
 
 def resolve_source(name: str) -> Path:
-    """Return the path of the file or folder with a name from `source_choices`. Raises InputError if it is missing."""
+    """Return the path of a model in `source_choices`. Raises InputError if it is missing."""
     return folders.resolve(name, ("diffusion_models", folders.PACKAGES, "text_encoders"), "model", Path.exists)
 
 
 def new_package(name: str) -> Path:
-    """Return the path for a new folder `name` in `models/lingbot_world`. No folder is created.
+    """Return the path for a new folder `name` in `models/lingbot_world`, without creating the folder.
 
-    Raises InputError for an invalid name and for an existing folder.
-    """
+    Raises InputError for an invalid name and for an existing folder."""
     parts = new_parts(name, "folder")
     roots = [Path(root) for root in folder_paths.get_folder_paths(folders.PACKAGES)]
     there = next((folder for folder in (root.joinpath(*parts) for root in roots) if folder.exists()), None)
@@ -66,9 +63,8 @@ def device() -> str:
 def show_stage(_name: str, _unit: str) -> Iterator[Progress]:
     """Yield a callback `progress(done, total)` that updates the running node's progress bar.
 
-    The callback raises ComfyUI's interrupt exception if the user has cancelled the run. The arguments are a label and a
-    unit, which other kinds of progress bar show. This function ignores them.
-    """
+    The callback raises ComfyUI's interrupt exception if the user has cancelled the run. The arguments, a label and a
+    unit, are unused: they are for other kinds of progress bar."""
     bar = comfy.utils.ProgressBar(1)
 
     def update(done: int, total: int) -> None:
@@ -93,9 +89,7 @@ def _fits(path: Path) -> bool:
 def _fits_as_it_is(path: Path, _written: str) -> bool:
     """Return whether a file or folder holds a model or text encoder that is not yet in bitsandbytes' 4-bit format.
 
-    Results are cached by path and `_written`, a fingerprint of the files. Changed files have another fingerprint, so
-    they are read again.
-    """
+    `_written` is a fingerprint of the files, so that changed files are read again despite the cache."""
     names = list(read_tensors(path))
     known = any(name.endswith((_MODEL, *_TEXT_ENCODER)) for name in names)
     return known and not any(map(component_owner, names))

@@ -1,8 +1,6 @@
-"""Files with the state of a causal model. A later run continues the video from such a state.
+"""Files with the state of a causal model's video, from which a later run continues.
 
-New files go to ComfyUI's output folder. Files are read from ComfyUI's output and input folders only, because a file
-name may come from a stranger's workflow.
-"""
+Files are read from ComfyUI's output and input folders only, because a name may come from a stranger's workflow."""
 
 from __future__ import annotations
 
@@ -19,16 +17,14 @@ if TYPE_CHECKING:
     from ...pipeline.state import WorldState
 
 SUFFIX, OF_OUTPUT = ".state", " [output]"
-"""SUFFIX is the suffix of a state file. OF_OUTPUT is the mark that ComfyUI appends to the names of files in its output
-folder."""
+"""The suffix of a state file, and the mark that ComfyUI appends to the names of files in its output folder."""
 
 
 def save(state: WorldState, prefix: str) -> Path:
     """Write a state to a new file in ComfyUI's output folder and return the file's path.
 
-    The file's name is `prefix` and the next free number, as in ComfyUI's own save nodes. Raises InputError for an
-    invalid prefix.
-    """
+    The name is `prefix` and the next free number, as in ComfyUI's save nodes. Raises InputError for an invalid
+    prefix."""
     check_prefix(prefix)
     folder, name, counter, _, _ = folder_paths.get_save_image_path(prefix, folder_paths.get_output_directory())
     path = Path(folder) / f"{name}_{counter:05}_{SUFFIX}"
@@ -42,10 +38,9 @@ def check_prefix(prefix: str) -> None:
 
 
 def choices() -> list[str]:
-    """Return the names of all state files in ComfyUI's input folder, then of all in its output folder.
+    """Return the names of all state files in ComfyUI's input folder, then of those in its output folder.
 
-    Names in the output folder end with OF_OUTPUT.
-    """
+    Names in the output folder end with OF_OUTPUT."""
     found = []
     for root, mark in _roots():
         files = (Path(folder, name) for folder, _, names in os.walk(root) for name in names if name.endswith(SUFFIX))
@@ -56,19 +51,17 @@ def choices() -> list[str]:
 def load(name: str) -> WorldState:
     """Return the state in the file `name`.
 
-    Raises InputError for a missing file, for a file that holds no state, and for a name that leads out of ComfyUI's
-    input and output folders. Raises CheckpointError for a damaged file.
-    """
+    Raises InputError for a missing file, one without a state, and a name that leads out of ComfyUI's input and output
+    folders. Raises CheckpointError for a damaged file."""
     from ...pipeline.state import load_state  # not at the start of ComfyUI: it imports the model
 
     return load_state(resolve(name))
 
 
 def resolve(name: str) -> Path:
-    """Return the path of the state file `name`.
+    """Return the path of the state file `name`, which may not exist.
 
-    Raises InputError if the path leaves ComfyUI's input or output folder, also through a symbolic link.
-    """
+    Raises InputError if the path leaves ComfyUI's input or output folder, also through a symbolic link."""
     root, mark = next((root, mark) for root, mark in reversed(_roots()) if name.endswith(mark))
     path = root.joinpath(*parts_of(name.removesuffix(mark), "state", f"{root.name} folder"))
     if not path.resolve().is_relative_to(root.resolve()):
@@ -77,8 +70,5 @@ def resolve(name: str) -> Path:
 
 
 def _roots() -> tuple[tuple[Path, str], ...]:
-    """Return two pairs (folder, mark): ComfyUI's input folder with an empty mark, and its output folder with OF_OUTPUT.
-
-    The mark is the end of the names of files in this folder.
-    """
+    """Return ComfyUI's input and output folder, each with the mark at the end of its files' names."""
     return (Path(folder_paths.get_input_directory()), ""), (Path(folder_paths.get_output_directory()), OF_OUTPUT)

@@ -1,8 +1,6 @@
-"""The HTTP route by which a browser uploads camera files.
+"""The HTTP route by which a browser uploads camera files, each upload to a new folder of ComfyUI's input folder.
 
-Each upload is stored in a new folder of ComfyUI's input folder. The folder's name contains a hash of the files, so no
-upload overwrites other files.
-"""
+The folder's name contains a hash of the files, so no upload overwrites other files."""
 
 import asyncio
 import hashlib
@@ -53,15 +51,14 @@ def register(server) -> None:
 def keep_files(kind: str, files: Files) -> tuple[str, list[str]]:
     """Store uploaded camera files in a new folder of ComfyUI's input folder, and unpack zip archives.
 
-    Return the name of the first uploaded camera path, and all file names that the list `kind` now offers. If the same
-    files are uploaded again, the existing folder is used.
+    Return the name of the first camera path in them, and all names that the list `kind` now offers. The same files
+    again use the existing folder.
 
     kind: the node's list of files, "poses" or "cameras", a key of LISTS.
     files: (name, content) of each file.
 
     Raises CameraError, and stores nothing, for an unknown `kind`, and for files that are unusable or contain no camera
-    path. Raises OSError if a file cannot be written.
-    """
+    path. Raises OSError if a file cannot be written."""
     if kind not in LISTS:
         raise CameraError(f"kind is {kind!r}, expected one of {', '.join(LISTS)}")
     kept: dict[str, bytes] = {}
@@ -103,10 +100,7 @@ def _of_zip(name: str, data: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def _inside(name: str) -> PurePosixPath:
-    """Return the name of an uploaded file as a relative path.
-
-    Raises CameraError for a name that leads out of the upload's folder.
-    """
+    """Return an uploaded file's name as a relative path. Raises CameraError for a name that leads out of the folder."""
     parts = [part for part in re.split(r"[\\/]+", name) if part not in ("", ".")]
     if not parts or any(part == ".." or re.search(r"[:\0]", part) for part in parts):
         raise CameraError(f"{name!r} is not the name of a camera file")
@@ -114,10 +108,7 @@ def _inside(name: str) -> PurePosixPath:
 
 
 def _without_common_folder(files: Files) -> Files:
-    """Return the files with all common parent folders removed from their names.
-
-    Files thus get the same names whether the user uploads a folder or the files in it.
-    """
+    """Remove all common parent folders, so that an uploaded folder and the files in it get the same names."""
     tops = {PurePosixPath(name).parts[0] for name, _ in files}
     if len(tops) != 1 or any(len(PurePosixPath(name).parts) == 1 for name, _ in files):
         return files
@@ -133,8 +124,7 @@ def _folder_name(sent: Files, files: Files) -> str:
 
 
 def _write(folder: Path, files: Files) -> None:
-    """Write the files to a temporary folder, then rename it to `folder`. Readers thus never see an incomplete
-    folder."""
+    """Write the files to a temporary folder, then rename it, so that readers never see an incomplete folder."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
         whole = Path(temporary) / "files"

@@ -1,7 +1,4 @@
-"""ComfyUI's BaseModel for an expert or a causal model.
-
-It prepares the conditioning, estimates the memory of a step, and holds the camera cache.
-"""
+"""ComfyUI's BaseModel for an expert or a causal model, with the memory estimate of a step and the camera cache."""
 
 import logging
 import threading
@@ -31,10 +28,7 @@ from .patches import foreign
 from .transformer import CAMERA_CACHE, TIMESTEP, HostModel
 
 CAMERA = "lingbot_camera"
-"""The key of the camera in a conditioning.
-
-The value is a Pluecker map [1, 384, f, h, w], or [1, 448, f, h, w] for a model with action input.
-"""
+"""The key of the camera in a conditioning: a Pluecker map [1, 384, f, h, w], or [1, 448, f, h, w] with actions."""
 CAMERA_CACHE_MODE = "lingbot_camera_cache"
 """The key in transformer_options of the CameraCacheMode, "auto" by default.
 
@@ -43,17 +37,11 @@ gpu: ComfyUI unloads other models to make room for the cache.
 off: the camera is not cached.
 """
 BATCH_HEADROOM = 1.5
-"""The multiple of a step's memory that must be free, so that ComfyUI runs prompt and negative prompt as one batch.
-
-With less free memory, ComfyUI runs the two prompts one after the other.
-"""
+"""The multiple of a step's memory that must be free, so that ComfyUI runs prompt and negative prompt as one batch."""
 _FREEING = threading.Lock()
-"""A lock for ComfyUI's list of loaded models.
-
-The list is not thread-safe, and the node MultiGPU CFG Split runs one thread per device.
-"""
+"""A lock for ComfyUI's list of loaded models, because MultiGPU CFG Split runs one thread per device."""
 CHUNK_INPUTS = "lingbot_world_chunk"
-"""The key in transformer_options of a `ChunkInputs`: the inputs for the current chunk of a causal model's video."""
+"""The key in transformer_options of the `ChunkInputs` for the current chunk of a causal model's video."""
 ONLY_ROLLOUT = (
     "this is a causal model (LingBot-World Fast or 2.0), which makes a video chunk by chunk: connect it to "
     "LingBot-World Rollout; samplers take the experts of Load LingBot-World Experts"
@@ -78,10 +66,7 @@ Role = Literal["high", "low"]
 
 
 class _Sizes(dict):
-    """A dict of the model's sizes, which ComfyUI and nodes read.
-
-    A missing key, such as a size of a U-Net, raises InputError.
-    """
+    """A dict of the model's sizes for ComfyUI and nodes. A missing key, as of a U-Net's size, raises InputError."""
 
     def __missing__(self, name):
         raise InputError(
@@ -111,7 +96,7 @@ class ExpertConfig(comfy.supported_models.WAN21_T2V):
 
 
 class CameraCond(comfy.conds.CONDNoiseShape):
-    """A camera condition. A camera with one batch element is not repeated for a batch of prompt and negative prompt."""
+    """A camera condition that is not repeated for a batch of prompt and negative prompt if it has one batch element."""
 
     def process_cond(self, batch_size, area, **kwargs):
         rows = 1 if len(self.cond) == 1 else batch_size
@@ -129,9 +114,7 @@ class CameraCond(comfy.conds.CONDNoiseShape):
 class LingBotWorldExpert(comfy.model_base.WAN21):
     """ComfyUI's BaseModel for an expert or a causal model.
 
-    It adds a camera to the conditioning of ComfyUI's Wan model (image latent, mask, text). Its network is the engine's
-    transformer.
-    """
+    It adds a camera to the conditioning of ComfyUI's Wan model. Its network is the engine's transformer."""
 
     def __init__(self, model: HostModel, checkpoint: Checkpoint | None = None, role: Role | None = None):
         # WAN21's own constructor would build core's transformer.
@@ -173,21 +156,17 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
             return super()._apply_model(x, t, c_concat, c_crossattn, control, options, **kwargs)
 
     def _camera_cache(self, options: dict, shape, has_camera: bool) -> CameraCache | None:
-        """Return the camera cache for a step without CUDA graphs, or None if the step has to run without a cache.
+        """Return the camera cache for a step without CUDA graphs on a latent [B, 16, f, h, w], if one can be used.
 
-        `shape` is the latent's shape [B, 16, f, h, w]. Return None without a camera, or if `camera_cache_for_step`
-        rejects the cache. Also return None outside of a sampling run, because only the end of a run frees the cache.
-        """
+        Return None without a camera, or if `camera_cache_for_step` does. Also return None outside of a sampling run,
+        because only the end of a run frees the cache."""
         if self.current_patcher is None or not has_camera:
             return None
         mode = options.get(CAMERA_CACHE_MODE, "auto")
         return self.camera_cache_for_step(mode, shape[2:], self._step_bytes(shape))
 
     def watch_options(self) -> None:
-        """Restart the check of transformer_options at the beginning of a run.
-
-        The check compares each step's keys with the first step's keys. The node shows a warning about unknown new keys.
-        """
+        """Restart the check of transformer_options, which warns about keys that appear after a run's first step."""
         self.usual_options, self.warned = None, ""
 
     def _watch(self, options: dict) -> None:
@@ -200,9 +179,8 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
     def process_timestep(self, timestep, **kwargs):
         """Return the official code's integer timesteps, in the shape and dtype of `timestep`, which is 1000 * sigma.
 
-        This pack's solvers pass the integer in transformer_options. With other solvers, return `timestep` without its
-        fraction.
-        """
+        This pack's solvers pass the integer in transformer_options. With other solvers, drop the fraction of
+        `timestep`."""
         if self.solver_timestep is None:
             return timestep.trunc()
         return torch.full_like(timestep, self.solver_timestep)
@@ -221,8 +199,7 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         """Return a prompt's embedding [B, L, D] padded with zeros to the model's text length.
 
         Prompt and negative prompt can then run as one batch. A longer embedding, as from Conditioning Concat, is
-        returned unchanged.
-        """
+        unchanged."""
         missing = self.diffusion_model.config.text_len - text.shape[1]
         return F.pad(text, (0, 0, 0, missing)) if missing > 0 else text
 
@@ -236,11 +213,9 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         )
 
     def memory_required(self, input_shape, cond_shapes=None, **later_versions_options):
-        """Return the number of bytes that a step with a camera needs besides the weights.
+        """Return the bytes that a step needs besides the weights, including a causal model's cached keys and values.
 
-        `input_shape` is the latent's shape [B, 16, f, h, w]; other arguments are ignored. A causal model's cached keys
-        and values are included.
-        """
+        `input_shape` is the latent's shape [B, 16, f, h, w]; other arguments are ignored."""
         self.last_memory_required = self._step_bytes(input_shape) + self.key_value_bytes
         return self.last_memory_required
 
@@ -256,13 +231,11 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
     ) -> CameraCache | None:
         """Return the camera cache for the next step, or None if the step has to run without a cache.
 
-        The attribute `limit_bytes` of the returned cache is its current size plus the device memory that the step
-        leaves free.
+        The cache's `limit_bytes` becomes its current size plus the device memory that the step leaves free.
 
         mode: a CameraCacheMode; see CAMERA_CACHE_MODE.
         latent_size: the latent's (frames, height, width).
-        step_bytes: the bytes that the step needs besides the weights.
-        """
+        step_bytes: the bytes that the step needs besides the weights."""
         cache, device = self.camera_cache, self.current_patcher.load_device
         in_main_memory = device.type in ("cpu", "mps")
         if mode == "off" or (mode == "auto" and in_main_memory) or cache.given_up:
@@ -288,12 +261,9 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         return cache
 
     def free_camera_cache(self) -> int:
-        """Free the camera cache, and a causal model's caches and recorded CUDA graphs. Return the number of freed
-        bytes.
+        """Free the camera cache, and a causal model's caches and CUDA graphs, and return the number of freed bytes.
 
-        The memory that torch's caching allocator reserves but does not use is released too, because ComfyUI's dynamic
-        VRAM cannot use it.
-        """
+        Torch's unused reserved memory is released too, because ComfyUI's dynamic VRAM cannot use it."""
         freed = self.camera_cache.clear() + sum(kept.clear() for kept in self.kept_by_rollout)
         if freed:
             management.soft_empty_cache()
@@ -301,6 +271,5 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
 
 
 def is_causal(patcher) -> bool | None:
-    """Return True for the MODEL of a causal model, False for an expert, and None for a MODEL that is not
-    LingBot-World's."""
+    """Return whether a MODEL is a causal model (True) or an expert (False), or None if it is not LingBot-World's."""
     return patcher.model.diffusion_model.config.causal if isinstance(patcher.model, LingBotWorldExpert) else None

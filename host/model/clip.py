@@ -1,8 +1,4 @@
-"""Encoding of prompts in ComfyUI.
-
-The text encoder is either streamed block by block for each new prompt, or loaded as an ordinary CLIP that stays in
-memory.
-"""
+"""Encoding of prompts in ComfyUI, with a text encoder that is streamed block by block or stays loaded as a CLIP."""
 
 import re
 from collections import OrderedDict
@@ -39,17 +35,16 @@ _SYNTAX = re.compile(r"\([^()]+:\s*\d*\.?\d+\s*\)|(?<!\S)embedding:\S")
 _WORKSPACE = 512 << 20
 _CORE_BUCKETS = 32
 KEPT = 8
-"""The largest number of embeddings in the cache in host memory. Each has at most 8 MB: 512 tokens of 16 KB."""
+"""The largest number of embeddings in the host memory cache, of up to 8 MB each (512 tokens of 16 KB)."""
 _kept: OrderedDict[tuple[str, str], Tensor] = OrderedDict()
 
 
 def encode_prompts(encoder: Path, tokenizer: Path, prompts: Sequence[str]) -> list[Conditioning]:
     """Return a CONDITIONING for each prompt, with an embedding float32 [1, 512, D] that is zero after the last token.
 
-    `encoder` and `tokenizer` are the paths of the text encoder and the tokenizer. Recent prompts come from a cache. For
-    others only one block of the text encoder is in memory at a time. After each block the node's progress bar advances,
-    and ComfyUI's interrupt exception is raised if the user has cancelled the run. Raises TextError for unusable files.
-    """
+    `encoder` and `tokenizer` are paths. Prompts that are not in a cache are encoded with one block of the text encoder
+    in memory at a time. Raises ComfyUI's interrupt exception between blocks if the user has cancelled the run, and
+    TextError for unusable files."""
     show_warning("")
     if any(_SYNTAX.search(prompt) for prompt in prompts):
         show_warning(
@@ -82,9 +77,8 @@ def encode_prompts(encoder: Path, tokenizer: Path, prompts: Sequence[str]) -> li
 def encode_with_events(encoder: Path, tokenizer: Path, prompt: str, negative: str, events: str) -> list[Conditioning]:
     """Return the CONDITIONING of a prompt with its events, then the CONDITIONING of the negative prompt.
 
-    `events` is a JSON text with the later prompts of a video and their times, or empty for no events. `encoder` and
-    `tokenizer` are paths. Raises InputError for invalid events, and TextError for unusable files.
-    """
+    `events` is a JSON text with the later prompts of a video and their times, or empty. `encoder` and `tokenizer` are
+    paths. Raises InputError for invalid events, and TextError for unusable files."""
     if not events.strip():
         return encode_prompts(encoder, tokenizer, [prompt, negative])
     from ...text.events import events_of, prompts_by_second  # not at the start of ComfyUI: it imports the model
@@ -101,11 +95,10 @@ def encode_with_events(encoder: Path, tokenizer: Path, prompt: str, negative: st
 def _embeddings(
     files: Iterable[Path], prompts: Iterable[str], encode: Callable[[list[str]], list[Tensor]]
 ) -> list[Tensor]:
-    """Return the embedding [L, D] of each prompt. One call of `encode` encodes all prompts that are not in the cache.
+    """Return the embedding [L, D] of each prompt, from the cache or one call of `encode`.
 
-    `files` are the paths of text encoder and tokenizer; their fingerprint is part of the cache's keys. A prompt of 512
-    tokens may have been cut, and is not cached. So each use encodes it again, and `encode` shows the warning again.
-    """
+    `files`, the text encoder and tokenizer, are fingerprinted for the cache's keys. A prompt of 512 tokens may have
+    been cut and is not cached, so that each use shows the warning of `encode` again."""
     prompts, version = list(prompts), fingerprint(files)
     missing = [prompt for prompt in dict.fromkeys(prompts) if (version, prompt) not in _kept]
     made = dict(zip(missing, encode(missing) if missing else [], strict=True))
@@ -126,10 +119,9 @@ def load_clip(
 ) -> comfy.sd.CLIP:
     """Return ComfyUI's CLIP for a umt5 encoder of any size, with official or Hugging Face key names.
 
-    `encoder` and `tokenizer` are the paths of the files. `model_options` are ComfyUI's options of a CLIP. With
-    `disable_dynamic`, ComfyUI's dynamic VRAM is not used. Raises TextError for 4-bit and GGUF weights, for a tokenizer
-    with another vocabulary, and for a file of another model.
-    """
+    `encoder` and `tokenizer` are paths, and `model_options` ComfyUI's options of a CLIP. `disable_dynamic` turns off
+    ComfyUI's dynamic VRAM. Raises TextError for 4-bit and GGUF weights, a tokenizer with another vocabulary, and a file
+    of another model."""
     weights = open_weights(encoder)
     if any(isinstance(weight, FourBitWeight | BlockWeight) for weight in weights.quantized.values()):
         raise TextError(
@@ -168,10 +160,9 @@ def load_clip(
 
 
 def _warn_of_layers(encoder: type) -> type:
-    """Return a subclass of `encoder`, a text encoder class of ComfyUI, that warns about the node CLIP Set Last Layer.
+    """Return a subclass of `encoder`, a text encoder class of ComfyUI, that warns about CLIP Set Last Layer.
 
-    This node selects another layer than the last one. LingBot-World was trained with the last one.
-    """
+    This node selects another layer than the last one, which LingBot-World was trained with."""
 
     class PromptEncoder(encoder):
         def set_clip_options(self, options):
@@ -188,8 +179,7 @@ def _warn_of_layers(encoder: type) -> type:
 def _core_config(config: UMT5Config) -> dict[str, int]:
     """Return the encoder's sizes under the key names of ComfyUI's umt5_config_xxl.json.
 
-    Raises TextError if the number of relative position buckets differs from ComfyUI's.
-    """
+    Raises TextError if the number of relative position buckets differs from ComfyUI's."""
     if config.buckets != _CORE_BUCKETS:
         raise TextError(
             f"ComfyUI's T5 has {_CORE_BUCKETS} relative position buckets, this file has {config.buckets}; "
@@ -206,11 +196,9 @@ def _core_config(config: UMT5Config) -> dict[str, int]:
 
 
 class PromptTokenizer(sd1_clip.SDTokenizer):
-    """A tokenizer for ComfyUI's CLIP with a limit of 512 tokens.
+    """A tokenizer for ComfyUI's CLIP with a limit of 512 tokens, and the clean-up and token ids of the official code.
 
-    It supports ComfyUI's prompt syntax (weights in parentheses, embeddings). Text clean-up and token ids are the same
-    as in the official code.
-    """
+    It supports ComfyUI's prompt syntax (weights in parentheses, embeddings)."""
 
     def __init__(self, ids: Tokenizer, dim: int, embedding_directory=None, tokenizer_data=None):
         super().__init__(
@@ -230,8 +218,7 @@ class PromptTokenizer(sd1_clip.SDTokenizer):
     def tokenize_with_weights(self, text: str, return_word_ids: bool = False, **kwargs) -> list[list[tuple]]:
         """Return a list with one list of (id, weight) pairs, padded to 512 tokens.
 
-        A longer text is cut but keeps its end-of-sequence token, and the node shows a warning.
-        """
+        A longer text is cut but keeps its end-of-sequence token, and the node shows a warning."""
         show_warning("")
         (tokens,) = super().tokenize_with_weights(text, return_word_ids, **kwargs)
         if len(tokens) > MAX_TOKENS:

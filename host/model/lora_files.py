@@ -1,8 +1,4 @@
-"""Support for LoRA tensors that ComfyUI's own loader ignores.
-
-The changes in these tensors are added to the patches that ComfyUI makes from a LoRA file. If the file cannot be read
-completely, the running node shows the number of ignored tensors.
-"""
+"""Support for LoRA tensors that ComfyUI's own loader ignores, as additions to the patches that ComfyUI makes."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -25,18 +21,14 @@ NAMED = 3
 
 
 def completed(patches: dict[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-    """Return ComfyUI's `patches` of a LoRA, with additions for tensors that ComfyUI's loader ignores.
+    """Return ComfyUI's `patches` of a LoRA, with the file's tensors and scales that ComfyUI's loader ignores.
 
-    The LoRA is the one that the running node loads. The additions are modulations, biases of the up matrices, and
-    weights under other key names. A patch is replaced if the file's header or adapter_config.json states another scale
-    than ComfyUI uses.
-
-    `patches` is returned unchanged if the node does not load exactly one LoRA. It is also returned unchanged if
-    `read_loras` cannot read the file. The node then shows the invalid scale, or the number of ignored tensors.
+    The added tensors are modulations, biases of the up matrices, and weights under other key names. `patches` is
+    returned unchanged if the running node does not load exactly one LoRA. It is also unchanged if the file cannot be
+    read; a warning then shows the invalid scale or the number of ignored tensors.
 
     patches: ComfyUI's patches; each key is PREFIX and the parameter's official name.
-    shapes: the shape of each model parameter, by official name.
-    """
+    shapes: the shape of each model parameter, by official name."""
     paths = [path for name in loras_of(running_node()) if (path := folder_paths.get_full_path("loras", name))]
     if len(paths) != 1:
         return patches
@@ -82,11 +74,9 @@ def _patch(change: Change) -> Any:
 
 
 def _scaled_otherwise(patch: Any, changes: Collection[Change]) -> bool:
-    """Return whether ComfyUI's patch of a weight has another scale than the LoRA file.
+    """Return whether ComfyUI's patch of a weight has another scale than the change that `read_loras` found in the file.
 
-    `changes` are the weight's changes that `read_loras` has found in the file. Only a single pair of low-rank matrices
-    is compared. In all other cases the result is False.
-    """
+    Only a single pair of low-rank matrices is compared; otherwise the result is False."""
     if not isinstance(patch, LoRAAdapter) or len(changes) != 1:
         return False
     (change,) = changes
@@ -95,10 +85,9 @@ def _scaled_otherwise(patch: Any, changes: Collection[Change]) -> bool:
 
 
 def _name_left_out(file: Path, patches: Mapping[str, Any], error: CheckpointError) -> None:
-    """Show on the running node the number, and some names, of a LoRA file's tensors that ComfyUI's loader ignores.
+    """Show on the node the number and examples of a LoRA file's tensors that ComfyUI's loader ignores.
 
-    `patches` are ComfyUI's patches for the file. `error` is the engine's reason why it cannot read the file.
-    """
+    `error` is the engine's reason why it cannot read the file."""
     try:
         keys = read_tensors(file).keys()
     except CheckpointError as unread:

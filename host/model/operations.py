@@ -1,9 +1,6 @@
-"""The model's layers, built on ComfyUI's weight casting, so that offloading, dynamic VRAM and LoRAs apply to every
-weight.
+"""The model's layers on ComfyUI's weight casting, so that offloading, dynamic VRAM and LoRAs apply to every weight.
 
-A weight in 4 or 8 bits is a QuantizedTensor of views into the memory-mapped file. It stays quantized when it moves
-between devices, and it is decoded for each use.
-"""
+A weight in 4 or 8 bits is a QuantizedTensor of views into the memory-mapped file, which is decoded for each use."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -39,9 +36,7 @@ def weight_and_bias(
     """Yield (weight, bias) of a layer with LoRAs applied, on the device and in the dtype of `reference`.
 
     The weight is `decode(weight, reference)`, by default a tensor [out, in] that is not quantized. ComfyUI has only a
-    few transfer buffers. A weight or bias in a buffer is copied and the buffer is released at once, so that several
-    layers can be open together.
-    """
+    few transfer buffers, so a weight or bias in one is copied at once; several layers can then be open together."""
     comfy.ops.run_every_op()
     weight, bias, offload = comfy.ops.cast_bias_weight(layer, reference, offloadable=True)
     in_transfer_buffer = offload is not None and offload[0] is not None
@@ -60,10 +55,9 @@ def weight_and_bias(
 
 
 def in_8_bits(weight: Tensor, reference: Tensor, dtype: torch.dtype) -> EightBit:
-    """Return a weight [out, in], plain or quantized, in the 8-bit `dtype` (float8_e4m3fn or int8), with a scale for
-    each row.
+    """Return a plain or quantized weight [out, in] in 8 bits with a scale for each row, on the device of `reference`.
 
-    The result is on the device of `reference`. It is rotated if `rotates` says so.
+    `dtype` is float8_e4m3fn or int8. The result is rotated (ConvRot) where `rotates` is true for it.
     """
     if rotates(weight.shape[-1], dtype, reference.device):
         return encode_rotated(materialise(weight, reference.new_empty(0, dtype=torch.bfloat16)))
@@ -78,11 +72,10 @@ def in_8_bits(weight: Tensor, reference: Tensor, dtype: torch.dtype) -> EightBit
 
 
 class Linear(comfy.ops.manual_cast.Linear):
-    """A linear layer with a plain or quantized weight.
+    """A linear layer with a plain or quantized weight, which multiplies in the number format `arithmetic`.
 
-    `as_loaded` holds the original parameters, which are views into the memory-mapped file. The layer multiplies in the
-    number format `arithmetic`. With a LoRA it computes in the model's dtype instead, so that the LoRA is exact.
-    """
+    With a LoRA it computes in the model's dtype instead, so that the LoRA is exact. `as_loaded` holds the original
+    parameters, views into the memory-mapped file."""
 
     arithmetic: Arithmetic = "bf16"
 
@@ -97,11 +90,9 @@ class Linear(comfy.ops.manual_cast.Linear):
 
     @contextmanager
     def prepared(self, reference: Tensor) -> Iterator[Layer]:
-        """Yield a function that applies this layer to inputs [..., in], for use in a `with` statement.
+        """Yield a function that applies this layer to inputs [..., in] with the device and dtype of `reference`.
 
-        `reference` is a tensor with the device and dtype of the inputs. The weight is decoded or quantized to 8 bits
-        once, for all calls.
-        """
+        The weight is decoded or quantized to 8 bits once, for all calls."""
         if self.computes_in_8_bits:
             decode = partial(in_8_bits, dtype=DTYPES[self.arithmetic])
             with weight_and_bias(self, reference, decode) as (weight, bias):
@@ -121,15 +112,13 @@ class Linear(comfy.ops.manual_cast.Linear):
         self._parameters[name] = self.as_loaded[name] = parameter
 
     def convert_weight(self, weight: Tensor, inplace: bool = False, **kwargs) -> Tensor:
-        """Return `weight` as plain values. ComfyUI calls this method to merge models, for instance."""
+        """Return `weight` as plain values, for instance when ComfyUI merges models."""
         return weight.dequantize() if is_quantized(weight) else weight
 
     @property
     def weight_scales(self) -> Tensor | None:
-        """The scales of a quantized weight, or None for a plain weight.
-
-        `state_dict` contains the scales, because ComfyUI computes the model's size from the state dict.
-        """
+        """The scales of a quantized weight, or None. `state_dict` has them, for ComfyUI's estimate of the model's
+        size."""
         return self.weight._params.scale if is_quantized(self.weight) else None
 
     def _save_to_state_dict(self, destination, prefix, keep_vars):
@@ -151,11 +140,11 @@ class Linear(comfy.ops.manual_cast.Linear):
         return self
 
     def _moved(self, name: str, parameter: torch.nn.Parameter, fn) -> torch.nn.Parameter:
-        """Return `fn(parameter)`, where `fn` moves or converts a tensor. `name` is "weight" or "bias".
+        """Return `fn(parameter)`, where `fn` moves or converts a tensor, or without a copy the view into the file if it
+        fits.
 
-        If the view into the file has the device and dtype of the result, return this view, without a copy. If a
-        PendingUpload accepts the parameter, return the view too; the upload moves it later.
-        """
+        The view fits if it has the result's device and dtype. If a PendingUpload accepts the parameter, return the view
+        too; the upload moves it later."""
         in_file = self.as_loaded.get(name)
         target = fn(torch.empty(0, device=parameter.device, dtype=parameter.dtype))
         if self.upload is not None and parameter is in_file and self.upload.takes(self, name, target):
@@ -169,9 +158,8 @@ class Linear(comfy.ops.manual_cast.Linear):
 class PendingUpload:
     """A collection of a model's parameters that are copied to `device` together, at the full speed of the bus.
 
-    With `--disable-dynamic-vram` ComfyUI calls `.to(device)` on one layer after another. Each call would read the
-    memory-mapped file page by page. While a PendingUpload is open, the layers only register their parameters.
-    """
+    With `--disable-dynamic-vram` ComfyUI calls `.to(device)` layer by layer, and each call would read the memory-mapped
+    file page by page. While a PendingUpload is open, the layers only register their parameters."""
 
     def __init__(self, checkpoint: Checkpoint, network: torch.nn.Module, dtype: torch.dtype, device: torch.device):
         self.checkpoint, self.dtype, self.device = checkpoint, dtype, device
@@ -179,13 +167,10 @@ class PendingUpload:
         self.waiting: dict[str, tuple[Linear, str]] = {}
 
     def takes(self, layer: Linear, parameter: str, target: Tensor) -> bool:
-        """Register the layer's `parameter` ("weight" or "bias") for the copy to the device. Return False if it is
-        rejected.
+        """Register the layer's `parameter` ("weight" or "bias") for the copy to the device, or return False.
 
-        `target` is a tensor of any shape with the device and dtype that ComfyUI requests. A parameter is rejected if
-        they are not the upload's. A weight of another dtype in the file is rejected, because its conversion would need
-        memory for two copies on the device.
-        """
+        `target` is a tensor of any shape with the device and dtype that ComfyUI requests, which must be the upload's. A
+        weight of another dtype in the file is rejected, because its conversion would need two copies on the device."""
         name = f"{self.layer_names[layer]}.{parameter}"
         stored = self.checkpoint.plain.get(name) if parameter == "weight" else None
         if (target.device, target.dtype) != (self.device, self.dtype) or (stored and stored.dtype != self.dtype):
@@ -197,8 +182,7 @@ class PendingUpload:
         """Copy the registered parameters to the device.
 
         Each layer gets its own memory, so that ComfyUI can free it by unloading that layer. Raises CheckpointError or
-        OSError if the file cannot be read, and torch's errors of the device, such as OutOfMemoryError.
-        """
+        OSError if the file cannot be read, and torch's errors of the device, such as OutOfMemoryError."""
         options = {"names": self.waiting, "copy": True, "buffer_key": layer_of}
         sent = state_tensors(self.checkpoint, self.dtype, self.device, **options)
         for name, (layer, parameter) in self.waiting.items():
@@ -214,13 +198,8 @@ def can_upload(checkpoint: Checkpoint | None, device: torch.device | None) -> bo
 def uploading(checkpoint: Checkpoint, network: torch.nn.Module, dtype: torch.dtype, device: torch.device):
     """Collect the parameters that ComfyUI moves to `device` inside this context, and copy them together when it ends.
 
-    checkpoint: the source of the weights.
-    network: the model with these parameters.
-    dtype: the compute dtype.
-    device: a CUDA device.
-
-    If copying raises CheckpointError, OSError or a device error, all weights are still views into their file.
-    """
+    `dtype` is the compute dtype, `device` a CUDA device. If the copy raises an error, all weights of `network` are
+    still views into the checkpoint's files."""
     upload = PendingUpload(checkpoint, network, dtype, device)
     for layer in upload.layer_names:
         layer.upload = upload
@@ -235,8 +214,7 @@ def uploading(checkpoint: Checkpoint, network: torch.nn.Module, dtype: torch.dty
 class _NormParameters(torch.nn.Module):
     """A mixin for norm layers with ComfyUI's weight casting.
 
-    The method `norm_parameters` returns copies of weight and bias for the engine's fused kernels.
-    """
+    The method `norm_parameters` returns copies of weight and bias for the engine's fused kernels."""
 
     def norm_parameters(self, reference: Tensor) -> tuple[Tensor, Tensor | None]:
         with weight_and_bias(self, reference) as (weight, bias):

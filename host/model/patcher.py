@@ -1,8 +1,7 @@
 """Subclasses of ComfyUI's ModelPatcher that apply LoRAs exactly, also to 4-bit weights.
 
-ComfyUI itself adds a LoRA to a weight and quantizes the result again. At four bits this loses nearly all of the LoRA.
-These patchers leave the weight unchanged, and the layer applies its patches to the decoded weight at each use.
-"""
+ComfyUI itself adds a LoRA to a weight and quantizes the result again, which at four bits loses nearly all of the LoRA.
+Here the layer applies its patches to the decoded weight at each use."""
 
 import logging
 import math
@@ -29,32 +28,25 @@ from .lora_files import completed
 from .operations import can_upload, is_quantized, uploading
 
 _Backup = namedtuple("_Backup", ["weight", "inplace_update"])
-"""A record of a parameter before it is patched: the original `weight`, and whether the patch was in place.
-
-The fields are the same as in the records of ComfyUI's patchers.
-"""
+"""A parameter's original `weight`, and whether it was patched in place, as ComfyUI's patchers record them."""
 _WHICH_LORA = "use one that was made for the 14B models of Wan 2.1 or 2.2"
 _AnyPatcher: Any = object  # for type checkers: one of ComfyUI's patchers follows the mixin
 _ENOUGH = 2**62
-"""The number of free bytes that the patcher of a causal model reports. It is larger than any batch of prompts needs."""
+"""The number of free bytes that a causal model's patcher reports, more than any batch of prompts needs."""
 _AS_LORA = "model_as_lora"
 """The kind of a ComfyUI patch that holds the weights of another model."""
 
 
 class ExactPatches(_AnyPatcher):
-    """A mixin for ModelPatcher and ModelPatcherDynamic.
+    """A mixin for ModelPatcher and ModelPatcherDynamic that stores patches in the layers' `weight_function` and
+    `bias_function`.
 
-    It stores each layer's patches in the layer's `weight_function` and `bias_function`. It frees the camera cache
-    whenever ComfyUI needs memory.
-    """
+    It frees the camera cache whenever ComfyUI needs memory."""
 
     made_by: str | None = None
     """The id of the node that made this clone of the MODEL, or None."""
     _hooked_sigma = math.inf
-    """The sigma of the last forward with hook keyframes in this run, or infinity before the first such forward.
-
-    A forward with a higher sigma begins a new chunk.
-    """
+    """The sigma of the run's last forward with hook keyframes. A higher sigma begins a new chunk."""
     _threads = 0
     """The number of torch's threads before the latest sampling run, or 0 before the first run."""
 
@@ -69,11 +61,10 @@ class ExactPatches(_AnyPatcher):
         return super().add_hook_patches(hook, self._fitting(patches, strength_patch), strength_patch, strength_model)
 
     def _fitting(self, patches: dict, strength: float) -> dict:
-        """Return the patches of a LoRA that have the shape of their weight.
+        """Return the patches of a LoRA that have the shape of their weight, and log the others once.
 
-        Other patches are left out and logged once. Otherwise ComfyUI would log an error at every use. Raises InputError
-        if more than half have a wrong shape, and for a LoRA without patches unless `strength` is 0.
-        """
+        Raises InputError if more than half have a wrong shape, and for a LoRA without patches if `strength` is not
+        0."""
         if not patches and strength:
             raise InputError(f"none of this LoRA's keys is one of a LingBot-World expert; {_WHICH_LORA}")
         weights = dict(self.model.named_parameters())
@@ -102,19 +93,15 @@ class ExactPatches(_AnyPatcher):
         return None
 
     def get_free_memory(self, device):
-        """Return the number of free bytes of a device. ComfyUI derives from it how many prompts run as one batch.
+        """Return the free bytes of a device, from which ComfyUI derives how many prompts run as one batch.
 
-        For a causal model return _ENOUGH, because its forwards have one prompt, and CUDA's memory query is slow.
-        """
+        For a causal model return _ENOUGH, because its forwards have one prompt, and CUDA's memory query is slow."""
         if self.model.diffusion_model.config.causal:
             return _ENOUGH
         return super().get_free_memory(device)
 
     def pre_run(self):
-        """Prepare a sampling run. ComfyUI calls this method once per run.
-
-        On a CPU, torch gets a thread for each idle core, within limits. `cleanup` restores ComfyUI's number of threads.
-        """
+        """Prepare a sampling run. On a CPU, torch gets a thread for each idle core, within limits, until `cleanup`."""
         self._threads = torch.get_num_threads()
         if fewer := use_idle_cores(self.load_device):
             logging.info(fewer)
@@ -156,8 +143,7 @@ class ExactPatches(_AnyPatcher):
     def cleanup(self):
         """Free the camera cache, and the caches and CUDA graphs of a rollout; restore the number of threads.
 
-        ComfyUI calls this method at the end of every sampling run, also after an error.
-        """
+        ComfyUI calls this method at the end of every sampling run, also after an error."""
         if self._threads not in (0, torch.get_num_threads()):
             torch.set_num_threads(self._threads)
         self.model.free_camera_cache()
@@ -186,19 +172,16 @@ class ExactPatches(_AnyPatcher):
     def unpatch_hooks(self, whitelist_keys_set=None):
         """Remove the patches of conditioning hooks from the layers.
 
-        ComfyUI calls this method for a new hook group or keyframe, for a load or unload, and at the end of a run. The
-        patches are found by their class, because ComfyUI may have set `current_hooks` to None already.
-        """
+        The patches are found by their class, because ComfyUI may have set `current_hooks` to None already."""
         super().unpatch_hooks(whitelist_keys_set)
         if any(isinstance(patch, _HookPatch) for patch in self._attached_patches()):
             self.model.camera_cache.clear()
             self._set_patches(_HookPatch, {})
 
     def prepare_hook_patches_current_keyframe(self, t, hook_group, model_options):
-        """Restart the hooks' keyframes at the beginning of each chunk of a causal model's video.
+        """Restart the hooks' keyframes at each chunk of a causal model's video, where the sigma `t` rises.
 
-        A chunk begins where the sigma `t` rises. ComfyUI itself never goes back to an earlier keyframe within a run.
-        """
+        ComfyUI itself never goes back to an earlier keyframe within a run."""
         frames = [hook.hook_keyframe for hook in hook_group.hooks if not hook.hook_keyframe.is_empty()]
         if frames and self.model.diffusion_model.config.causal:
             before, self._hooked_sigma = self._hooked_sigma, float(t[0])
@@ -212,8 +195,7 @@ class ExactPatches(_AnyPatcher):
     def weights_held(self) -> Iterator[Hashable]:
         """Keep all weights at their memory addresses while the context is open.
 
-        Yield a key that changes with the addresses, or None if some weights are not on the GPU or have patches.
-        """
+        Yield a key that changes with the addresses, or None if some weights are not on the GPU or have patches."""
         yield None if self._is_patched or self.model.model_lowvram else "static"
 
     @property
@@ -244,19 +226,16 @@ class ExactPatches(_AnyPatcher):
         return not self.is_dynamic() or is_quantized(getattr(layer, name))
 
     def _attach_patches(self) -> None:
-        """Set every layer's patches: first the patches of conditioning hooks, then the model's own.
+        """Set every layer's patches: those of conditioning hooks, before the model's own.
 
-        The order matters for the node Create Hook Model as LoRA. Its patch subtracts the layer's weight, and must get
-        this weight without the model's own patches.
-        """
+        The patch of Create Hook Model as LoRA subtracts the layer's weight, so it must get the weight without other
+        patches."""
         self._set_patches(LowVramPatch, self.patches)
         self._set_patches(_HookPatch, self.get_combined_hook_patches(self.current_hooks))
 
     def _set_patches(self, kind: type[LowVramPatch], source: dict) -> None:
-        """Replace the layers' patch functions of class `kind` by functions that apply the patches in `source`.
-
-        Functions that other node packs have added stay.
-        """
+        """Replace the layers' patch functions of class `kind` by new ones for `source`. Those of other node packs
+        stay."""
         for owner, layer in self.model.named_modules():
             for name in ("weight", "bias"):
                 key = f"{owner}.{name}"
@@ -270,10 +249,9 @@ class ExactPatches(_AnyPatcher):
                     setattr(layer, f"{name}_lowvram_function", None)
 
     def keep_loras_on(self, device: torch.device) -> bool:
-        """Copy the tensors of all LoRAs to the device if they leave enough free memory for a sampling step.
+        """Copy the tensors of all LoRAs to the device if that leaves enough free memory for a sampling step.
 
-        Return whether they were copied. Otherwise they are sent to the device at each use.
-        """
+        Return whether they were copied. Otherwise they are sent to the device at each use."""
         patches = [patch for patch in self._attached_patches() if patch.prepared_patches is None]
         wanted = sum(patch.memory_required() for patch in patches)
         # ComfyUI requests a step's memory only from the first device's model: the parent of a copy on another device.
@@ -291,8 +269,7 @@ class ExactPatches(_AnyPatcher):
                     yield function
 
     def _patch_bare_parameters(self, device_to) -> None:
-        """Apply patches to the parameters that belong to no layer (the modulations), which ComfyUI's own loading
-        omits."""
+        """Apply patches to the parameters outside of layers (the modulations), which ComfyUI's own loading omits."""
         parameters = dict(self.model.named_parameters())
         for key in self.patches:
             owner = comfy.utils.get_attr(self.model, key.rpartition(".")[0]) if key in parameters else None
@@ -301,12 +278,9 @@ class ExactPatches(_AnyPatcher):
 
 
 class _HookPatch(LowVramPatch):
-    """A LowVramPatch for the LoRAs of the active conditioning hooks.
+    """A patch for the LoRAs of the active conditioning hooks, which can be replaced without the model's own patches.
 
-    Hook patches have a class of their own, so that they can be replaced while the model's own patches stay. A patch of
-    the node Create Hook Model as LoRA subtracts the original weight, so such a patch gets the weight before all
-    patches.
-    """
+    A patch of Create Hook Model as LoRA subtracts the original weight, so it gets the weight before all patches."""
 
     def __call__(self, weight):
         patches = self.prepared_patches if self.prepared_patches is not None else self.patches[self.key]
@@ -316,10 +290,7 @@ class _HookPatch(LowVramPatch):
 
 
 def _patch_shape(patch) -> tuple[int, ...] | None:
-    """Return the shape of the weight that a patch changes, or None for an uncommon kind of patch.
-
-    The common kinds are a pair of LoRA matrices, a difference, and the weights of another model.
-    """
+    """Return the shape of the weight that a patch changes, or None for an uncommon kind of patch."""
     if isinstance(patch, LoRAAdapter):
         up, down, _alpha, middle, _dora_scale, reshape = patch.weights
         return None if middle is not None or reshape is not None else (up.shape[0], down.shape[1:].numel())
@@ -340,11 +311,10 @@ class DynamicExpertPatcher(ExactPatches, comfy.model_patcher.ModelPatcherDynamic
 
     @contextmanager
     def weights_held(self) -> Iterator[Hashable]:
-        """Pin the weights' pages of ComfyUI's dynamic VRAM while the context is open, and yield the pages' signature.
+        """Pin the weights' pages of ComfyUI's dynamic VRAM while the context is open.
 
-        The signature changes after ComfyUI has evicted a page. Yield None if some weights are not on the GPU or have
-        patches.
-        """
+        Yield the pages' signature, which changes after an eviction, or None if some weights are not on the GPU or have
+        patches."""
         vbar = None if self._is_patched else self._vbar_get()
         pages = None if vbar is None else (vbar, vbar.base_addr, vbar.offset)
         signature = None if pages is None else model_vbar.vbar_fault(pages)
@@ -356,10 +326,7 @@ class DynamicExpertPatcher(ExactPatches, comfy.model_patcher.ModelPatcherDynamic
 
 
 def patcher_class(load_device: torch.device, disable_dynamic: bool = False) -> type[ExactPatches]:
-    """Return the ModelPatcher class for a device.
-
-    It is DynamicExpertPatcher if ComfyUI uses dynamic VRAM there and `disable_dynamic` is False, else ExpertPatcher.
-    """
+    """Return DynamicExpertPatcher where ComfyUI uses dynamic VRAM, unless `disable_dynamic`, else ExpertPatcher."""
     dynamic = issubclass(comfy.model_patcher.CoreModelPatcher, comfy.model_patcher.ModelPatcherDynamic)
     usable = dynamic and not disable_dynamic and not comfy.model_management.is_device_cpu(load_device)
     return DynamicExpertPatcher if usable else ExpertPatcher

@@ -1,9 +1,7 @@
 """Checks of the additions that other nodes make to a MODEL: options, patches, wrappers and replaced objects.
 
-Most additions work with LingBot-World's experts as with any model. The running node shows a warning about additions
-that are never called, that only other models read, or that this pack does not know. A rollout removes additions that
-concern the denoising steps of a whole video.
-"""
+The running node shows a warning about additions that are never called, that only other models read, or that this pack
+does not know. A rollout removes additions that concern the denoising steps of a whole video."""
 
 import traceback
 from collections.abc import Iterator, Mapping
@@ -40,8 +38,7 @@ _ABOUT_STEPS = {
 }
 """The keys of model_options that a rollout (a causal model's video) removes, each with its description for the user.
 
-A rollout has its own steps, guidance and attention window, and no denoise mask.
-"""
+A rollout has its own steps, guidance and attention window, and no denoise mask."""
 _RUN_OPTIONS = {
     "transformer_options",
     "to_load_options",
@@ -65,9 +62,8 @@ TRANSFORMER_OPTIONS = {
 PATCHES, REPLACED, BLOCK = {"attn1_patch", "attn2_patch", "double_block"}, "dit", "double_block"
 """The patches that LingBot-World's model calls, as ComfyUI's Wan model does.
 
-PATCHES are the possible keys of transformer_options["patches"]. REPLACED is the only possible key of
-transformer_options["patches_replace"]. Its value has keys (BLOCK, index of the block).
-"""
+PATCHES are keys of transformer_options["patches"]. REPLACED is a key of transformer_options["patches_replace"], the
+value of which has keys (BLOCK, index of the block)."""
 _FOREIGN = {"chroma_radiance_options", "stg_self_attn_blocks", "a2v_cross_attn", "v2a_cross_attn"}
 """Keys of transformer_options that nodes for other models set during a run. LingBot-World ignores them."""
 WRAPPERS = {
@@ -79,24 +75,15 @@ WRAPPERS = {
     "ContextWindows_sampler_sample",
     "None",
 }
-"""The names of wrappers that cause no warning.
-
-"None" stands for all wrappers without a name, which cannot be identified.
-"""
+"""The names of wrappers that cause no warning; "None" stands for all wrappers without a name."""
 _OF_STEPS = (WrappersMP.OUTER_SAMPLE, WrappersMP.SAMPLER_SAMPLE, WrappersMP.PREDICT_NOISE, WrappersMP.CALC_COND_BATCH)
 _REPLACED = {"model_sampling": "the shift of a Model Sampling node", "manual_cast_dtype": "a compute dtype"}
-"""The objects of a MODEL that ComfyUI's nodes replace and that a rollout (a causal model's video) restores.
-
-Each has a description for warnings.
-"""
+"""The objects of a MODEL that nodes replace and a rollout restores, each with a description for warnings."""
 _INJECTED = {"bypass_lora"}
 
 
 def check_sampling(patcher) -> None:
-    """Raise InputError if a node has set an unsuitable `model_sampling` on the MODEL.
-
-    A suitable one is flow matching with timestep = 1000 * sigma.
-    """
+    """Raise InputError unless the MODEL's `model_sampling` is flow matching with timestep = 1000 * sigma."""
     sampling = patcher.get_model_object("model_sampling")
     half = torch.tensor([0.5])
     if not isinstance(sampling, comfy.model_sampling.CONST) or float(sampling.timestep(half)) != 500:
@@ -109,10 +96,8 @@ def check_sampling(patcher) -> None:
 def raise_for_node(error: Exception) -> None:
     """Raise InputError if another node's code on the MODEL caused `error`; otherwise return.
 
-    Another node is the cause if `error` was raised in its code or in a function that its code called. It is also the
-    cause if its attention patch has the signature for another kind of model. An out-of-memory error is never attributed
-    to a node.
-    """
+    The cause is code of that node, a function that it called, or its attention patch for another kind of model. An
+    out-of-memory error is never attributed to a node."""
     if comfy.model_management.is_oom(error):
         return
     frames = traceback.extract_tb(error.__traceback__)
@@ -149,12 +134,11 @@ def not_called(options: Mapping[str, Any], blocks: int) -> list[str]:
 
 
 def foreign(options: Mapping[str, Any], usual: set[str], blocks: int) -> str:
-    """Return a warning about additions that have no effect on this model, or an empty string.
+    """Return a warning about a step's patches and options that have no effect on this model, or an empty string.
 
-    The additions are patches that are never called, and keys that a node added to transformer_options during the run.
-    `options` are the current step's transformer_options, and `usual` are the keys of the first step. `blocks` is the
-    number of blocks of the model.
-    """
+    options: the current step's transformer_options.
+    usual: the keys of the first step's transformer_options; nodes have added other keys during the run.
+    blocks: the number of blocks of the model."""
     later = (options.keys() - usual - TRANSFORMER_OPTIONS) | (_FOREIGN & options.keys())
     return _changes_nothing("asks for" if later else "patches", [*not_called(options, blocks), *sorted(later)])
 
@@ -177,10 +161,7 @@ def not_called_words(patcher) -> Iterator[str]:
 
 
 def unknown(patcher) -> Iterator[str]:
-    """Yield a warning if the MODEL has additions that this pack does not know.
-
-    Additions are options, wrappers, replaced objects, weight wrappers and injections.
-    """
+    """Yield a warning if the MODEL has options, wrappers, replaced objects or injections unknown to this pack."""
     transformer = patcher.model_options.get("transformer_options", {})
     names = (patcher.model_options.keys() - OPTIONS) | (_wrappers(patcher) - WRAPPERS)
     names |= {name for name in transformer.keys() - TRANSFORMER_OPTIONS if not name.startswith(_OURS)}
@@ -194,10 +175,9 @@ def unknown(patcher) -> Iterator[str]:
 
 
 def on_one_only(high, low) -> str:
-    """Return a warning that names the additions that only one of the two experts has, or "" if there are none.
+    """Return a warning that names the additions that only one of the two experts' MODELs has, or "" if there are none.
 
-    `high` and `low` are the experts' MODELs. LoRAs, shifts and dtypes are not compared, because they may differ.
-    """
+    LoRAs, shifts and dtypes are not compared, because they may differ."""
     first, second = features(high), features(low)
     one = [f"{name} (high noise)" for name in sorted(first - second)]
     one += [f"{name} (low noise)" for name in sorted(second - first)]
@@ -210,9 +190,7 @@ def on_one_only(high, low) -> str:
 def features(patcher, every: bool = False) -> set[str]:
     """Return the names of the additions by nodes on a MODEL, for a comparison of the two experts.
 
-    Shift and compute dtype are left out, because they may differ between experts. LazyCache may differ too, and is
-    included only if `every` is True.
-    """
+    Shift, compute dtype and, unless `every`, LazyCache are left out, because they may differ between experts."""
     options = patcher.model_options
     transformer = options.get("transformer_options", {})
     names = {_ABOUT_STEPS.get(name, name) for name in options.keys() - _RUN_OPTIONS - {"disable_cfg1_optimization"}}
@@ -237,10 +215,7 @@ def _all_wrappers(patcher) -> list[tuple[dict, str, str | None]]:
 
 
 def changed_nothing(patcher) -> Iterator[str]:
-    """Yield a warning for each node between loader and sampler that left the MODEL unchanged.
-
-    Most such nodes are for other kinds of models.
-    """
+    """Yield a warning for each node between loader and sampler that left the MODEL unchanged."""
     after, here = patcher, running_node()
     while after is not None:
         node, before = getattr(after, "made_by", None), after
@@ -252,10 +227,9 @@ def changed_nothing(patcher) -> Iterator[str]:
 
 
 def loras_of_the_other(patcher) -> Iterator[str]:
-    """Yield a warning for each LoRA of the MODEL `patcher` whose file name states the role of the other expert.
+    """Yield a warning for each LoRA of the MODEL with a file name that states the role of the other expert.
 
-    An example is "high noise" in the name of a LoRA on the low-noise expert.
-    """
+    An example is "high noise" in the name of a LoRA on the low-noise expert."""
     role, after = patcher.model.role, patcher
     while after is not None and role is not None:
         for name in loras_of(getattr(after, "made_by", None)):
@@ -288,10 +262,7 @@ def _same(before, after) -> bool:
 
 
 def for_rollout(patcher) -> tuple[Any, list[str]]:
-    """Return the MODEL without additions that concern the denoising steps of a whole video, and notes that name them.
-
-    Such additions are wrappers, options and replaced objects.
-    """
+    """Return the MODEL without additions for the denoising steps of a whole video, and notes that name them."""
     options, notes = patcher.model_options, []
     found = dict.fromkeys(words for name, words in _ABOUT_STEPS.items() if name in options)
     steps = {name for _, kind, name in _all_wrappers(patcher) if kind in _OF_STEPS} - {KEY}

@@ -1,7 +1,4 @@
-"""The engine's transformer with the interface of ComfyUI's Wan model.
-
-It takes the same arguments and patches, and attention is chosen in the same way.
-"""
+"""The engine's transformer with the arguments, patches and attention choice of ComfyUI's Wan model."""
 
 import logging
 from collections.abc import Mapping
@@ -26,10 +23,9 @@ from .operations import HostOperations
 TIMESTEP = "lingbot_world_timestep"
 """The key in transformer_options of the current step's integer timestep, as in the official code.
 
-Only this pack's solvers set this key.
-"""
+Only this pack's solvers set this key."""
 CAMERA_CACHE = "camera_cache"
-"""The key in transformer_options of the engine's CameraCache. The value is None if the step has no cache."""
+"""The key in transformer_options of the engine's CameraCache, or of None if the step has no cache."""
 _LATENT = "lingbot_world_latent"
 _ATTENTION_SWITCHES = (
     "use_sage_attention",
@@ -43,9 +39,8 @@ _ATTENTION_SWITCHES = (
 def cross_attention(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tensor:
     """Return the attention of q, k and v, each [B, L, heads * D], in the same shape.
 
-    ComfyUI's attention is used if a command line switch or an override in `options` selects it. Otherwise the engine's
-    is used, which is faster.
-    """
+    It is ComfyUI's if a command line switch or an override in `options` selects it, else the engine's, which is
+    faster."""
     if "optimized_attention_override" in options or _by_switch():
         return comfy_attention.optimized_attention(q, k, v, heads=heads, transformer_options=options)
     return sdpa(q, k, v, heads, options)
@@ -59,10 +54,8 @@ def _by_switch() -> bool:
 def attention_may_be_recorded(device: torch.device, heads: int, head_dim: int, dtype: torch.dtype) -> bool:
     """Return whether a CUDA graph may record the attention that ComfyUI's command line switches select.
 
-    Without such a switch, or without a CUDA device, the result is True. Otherwise the attention is tried on a CUDA
-    stream of its own. Kernels that always run on the default stream, such as SageAttention 2.x, fail this test, which
-    is logged.
-    """
+    The attention is tried on a CUDA stream of its own. Kernels that always run on the default stream, such as
+    SageAttention 2.x, fail, which is logged. Without a switch or a CUDA device the result is True."""
     if device.type != "cuda" or not _by_switch():
         return True
     generator = torch.Generator(device).manual_seed(0)
@@ -74,10 +67,7 @@ def attention_may_be_recorded(device: torch.device, heads: int, head_dim: int, d
 
 
 def self_attention(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tensor:
-    """Return the attention of q, k and v, each [B, L, heads * D], in the same shape.
-
-    It is computed as in `cross_attention`, with every `attn1_patch` in `options` applied.
-    """
+    """Return `cross_attention` of q, k and v, each [B, L, heads * D], with every `attn1_patch` in `options` applied."""
     return _patched(q, k, cross_attention(q, k, v, heads, options), heads, options)
 
 
@@ -87,8 +77,7 @@ def self_attention_8bit(q: Tensor, k: Tensor | Operand, v: Tensor | Operand, hea
     ComfyUI's switches and overrides of attention are ignored.
 
     q: [B, L, heads * D].
-    k, v: each [B, S, heads * D]. For B = 1 each may also be an Operand (float8_e4m3fn values with scales).
-    """
+    k, v: each [B, S, heads * D]. For B = 1 each may also be an Operand (float8_e4m3fn values with scales)."""
     own = q.clone() if options.get("patches", {}).get("attn1_patch") else q  # `attend_8bit` may overwrite it
     return _patched(q, k, attend_8bit(own, k, v, heads, options), heads, options)
 
@@ -104,10 +93,7 @@ def _patched(q: Tensor, k: Tensor | Operand, out: Tensor, heads: int, options: M
 
 
 class HostModel(LingBotWorldModel):
-    """A `LingBotWorldModel` that ComfyUI can call as a diffusion model.
-
-    It runs the wrappers, block patches and attention patches of other nodes.
-    """
+    """A `LingBotWorldModel` that ComfyUI can call as a diffusion model, with other nodes' wrappers and patches."""
 
     attention_8bit = staticmethod(self_attention_8bit)
 
@@ -133,9 +119,8 @@ class HostModel(LingBotWorldModel):
         clip_fea, time_dim_concat: ignored.
         kwargs: `lingbot_camera`, the Pluecker map or None; others are ignored.
 
-        The arguments are in the order of ComfyUI's WanModel, because some wrappers pass them by position. Raises
-        InputError and CameraError for wrong shapes.
-        """
+        The order of arguments is that of ComfyUI's WanModel, because some wrappers pass them by position. Raises
+        InputError and CameraError for wrong shapes."""
         options = {} if transformer_options is None else transformer_options
         return WrapperExecutor.new_class_executor(
             self._forward, self, get_all_wrappers(WrappersMP.DIFFUSION_MODEL, options)
@@ -162,10 +147,7 @@ class HostModel(LingBotWorldModel):
         return comfy.model_management.is_oom(error)
 
     def rope_scale(self, options):
-        """Return the scales and shifts of positions along time, height and width that the node ScaleROPE has set.
-
-        Without that node return AS_TRAINED.
-        """
+        """Return the position scales and shifts (time, height, width) of the node ScaleROPE, by default AS_TRAINED."""
         given = options.get("rope_options")
         if not given:
             return AS_TRAINED
@@ -181,10 +163,8 @@ class HostModel(LingBotWorldModel):
     def run_block(self, index, block, x, e0, context, camera, rope, options):
         """Return the hidden states [B, L, D] after the block number `index`, with the patches of other nodes applied.
 
-        The other arguments are as in `LingBotWorldModel.run_block`. ComfyUI's interrupt check splits the graph of
-        torch.compile at each block. The code compiled for the first block then serves all blocks, as long as no value
-        in this method depends on `index`.
-        """
+        ComfyUI's interrupt check splits the graph of torch.compile at each block. The code compiled for the first block
+        then serves all blocks, as long as no value in this method depends on `index`."""
         comfy.model_management.throw_exception_if_processing_interrupted()
         options["block_index"] = index
         run = partial(_run_with_attn2_patches, block) if options.get("patches", {}).get("attn2_patch") else block
@@ -212,8 +192,7 @@ class HostModel(LingBotWorldModel):
 def truncated_timesteps(sigmas: Tensor) -> Tensor:
     """Return the int64 timesteps of `sigmas`: sigma * 1000 computed in float32, without the fraction.
 
-    They equal the official timesteps of UniPC. For DPM++ a few official timesteps are one lower.
-    """
+    They equal the official timesteps of UniPC. For DPM++ a few official timesteps are one lower."""
     return (sigmas.detach().float() * 1000).long()
 
 
@@ -238,13 +217,9 @@ def _run_with_attn2_patches(block, x, e0, context, camera, rope, options, inplac
 
 
 def _original(run, camera, given):
-    """Run the original block for a block replacement of another node pack.
+    """Return {"img": x}, the hidden states [B, L, D] after the original block, for another pack's block replacement.
 
-    Return {"img": x}, where x are the hidden states [B, L, D] after the block.
-
-    run: the block.
-    camera: the camera input of the block.
-    given: the other inputs by ComfyUI's names `img`, `vec`, `txt`, `pe` and `transformer_options`.
-    """
+    `run` is the block, `camera` its camera input. `given` has its other inputs by ComfyUI's names: `img`, `vec`, `txt`,
+    `pe` and `transformer_options`."""
     x, e0, context, rope = (given[name] for name in ("img", "vec", "txt", "pe"))
     return {"img": run(x, e0, context, camera, rope, given["transformer_options"], inplace=False)}

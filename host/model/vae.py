@@ -14,15 +14,13 @@ from ...weights.files import read_tensors
 from ..prompt.notice import show_note
 
 KEPT = 4
-"""The largest number of latents in the cache. For 81 frames a latent has 9 MB at 480x832, and 19 MB at 720x1280."""
+"""The number of cached latents. One of 81 frames has 9 MB at 480x832, and 19 MB at 720x1280."""
 
 
 class RememberingVAE(comfy.sd.VAE):
     """A VAE that encodes the same images only once.
 
-    ComfyUI runs WanImageToVideo again when only a prompt changes, because prompts are inputs of that node. The latent
-    of its start image then comes from the cache.
-    """
+    ComfyUI runs WanImageToVideo again when only a prompt changes, because prompts are inputs of that node."""
 
     def __init__(self, **options):
         super().__init__(**options)
@@ -31,8 +29,7 @@ class RememberingVAE(comfy.sd.VAE):
     def encode(self, pixel_samples: Tensor) -> Tensor:
         """Return the latent [1, 16, f, h, w] of a video, an IMAGE [F, H, W, C] with values 0 to 1.
 
-        The last KEPT latents are cached by the contents of the IMAGE.
-        """
+        The last KEPT latents are cached by the contents of the IMAGE."""
         pixels = pixel_samples.cpu().contiguous().view(torch.uint8).numpy()
         key = (*pixel_samples.shape, pixel_samples.dtype, hashlib.blake2b(pixels, digest_size=16).digest())
         if key not in self.kept:
@@ -45,8 +42,7 @@ class RememberingVAE(comfy.sd.VAE):
     def decode_tiled(self, samples: Tensor, *tiles, tile_t: int | None = None, **options) -> Tensor:
         """Return the frames [1, F, H, W, 3], values 0 to 1, of a latent [1, 16, f, h, w], decoded in spatial tiles.
 
-        The arguments are ComfyUI's, but tiles always span all frames; see `_whole_time`.
-        """
+        The arguments are ComfyUI's, but tiles always span all frames; see `_whole_time`."""
         return super().decode_tiled(samples, *tiles, tile_t=_whole_time(tile_t, samples.shape[2]), **options)
 
     def encode_tiled(self, pixel_samples: Tensor, *tiles, tile_t: int | None = None, **options) -> Tensor:
@@ -58,11 +54,11 @@ class RememberingVAE(comfy.sd.VAE):
 
 
 def _whole_time(tile: int | None, frames: int) -> int | None:
-    """Return the length of a tile in time: None if `tile` is None, otherwise `tile` or `frames`, whichever is larger.
+    """Return the larger of a tile's length in time, `tile`, and `frames`; None if `tile` is None.
 
     A shorter tile would be a new video for this VAE, and its first latent frame would decode to one frame instead of
-    four. The brightness would jump by up to 80 %. The VAE works frame by frame, so shorter tiles would save no memory.
-    """
+    four. The brightness would jump by up to 80 %. The VAE works frame by frame, so shorter tiles would save no
+    memory."""
     if tile is None or tile >= frames:
         return tile
     show_note("The tiles are in space only: in time this VAE goes frame by frame, and a tile would begin a new video.")
@@ -70,11 +66,10 @@ def _whole_time(tile: int | None, frames: int) -> int | None:
 
 
 def open_vae(path: Path) -> RememberingVAE:
-    """Return the VAE in a file or folder.
+    """Return the VAE in a file of any format that ComfyUI reads, in a file with diffusers' key names or a diffusers
+    folder.
 
-    A file may have any format that ComfyUI reads, or diffusers' key names. A folder must have diffusers' layout. Raises
-    CheckpointError for a broken file, and RuntimeError for a file that is not a VAE.
-    """
+    Raises CheckpointError for a broken file, and RuntimeError for a file that is not a VAE."""
     if path.is_dir() or diffusers_names.MARK in read_tensors(path):
         vae = RememberingVAE(sd=read_vae(path))
     else:

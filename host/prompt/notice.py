@@ -10,15 +10,12 @@ from comfy_execution.utils import get_executing_context
 TEXT_EVENT = "lingbot_world.text"
 _quiet: ContextVar[bool] = ContextVar("lingbot_world_quiet", default=False)
 _shown: dict[str, tuple[str, tuple[str, ...]]] = {}
-"""The texts that nodes show, by node id. Each value is a pair: the id of the node's latest prompt, and the texts."""
+"""The texts that nodes show: for each node id the id of the node's latest prompt, and the texts."""
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Suppress warnings and notes while this context is open.
-
-    It is used when nodes are evaluated before a run, to validate a prompt.
-    """
+    """Suppress warnings and notes while this context is open, for nodes that are evaluated before a run."""
     token = _quiet.set(True)
     try:
         yield
@@ -66,9 +63,7 @@ def _show(text: str, level: int) -> None:
 def show_text(text: str) -> None:
     """Replace the text on the running node; an empty text removes it.
 
-    The script web/js/comfy/node_text.js displays the text, because ComfyUI's own text of a node disappears when the run
-    ends.
-    """
+    web/js/comfy/node_text.js displays it, because ComfyUI's own text of a node disappears when the run ends."""
     context = get_executing_context()
     if context is not None:
         from server import PromptServer

@@ -1,12 +1,9 @@
 """Access to the prompt (ComfyUI's graph of nodes) that ComfyUI is validating or running.
 
-Checks use the prompt to read the inputs of other nodes, even before the run. Before the run, the only known values are
-numbers, and camera paths that depend only on numbers and files.
-
-During validation ComfyUI passes a node only its own inputs, not the prompt. A handler therefore stores the prompt in a
-context variable. ComfyUI's server calls the handler with each prompt that a client queues. The server then validates
-the prompt in the same asyncio task, in which the variable can be read.
-"""
+Before the run, the only known values are numbers, and camera paths that depend only on numbers and files. During
+validation ComfyUI passes a node only its own inputs. So a handler that ComfyUI's server calls with each queued prompt
+stores the prompt in a context variable. The server validates it in the same asyncio task, which can read the
+variable."""
 
 from collections.abc import Mapping
 from contextvars import ContextVar
@@ -21,8 +18,7 @@ CAMERA_MAKERS = tuple(
     f"LingBotWorld{name}"
     for name in ("LoadPoses", "CameraImport", "CameraPreset", "CameraKeys", "CameraChain", "CameraEditor")
 )
-"""The classes of the nodes that make a camera path within milliseconds, so that they can be evaluated before the
-run."""
+"""The nodes that make a camera path within milliseconds, so that they can be evaluated before the run."""
 NUMBERS = ("PrimitiveInt", "PrimitiveFloat")
 IMAGES = ("image",)
 """The inputs of the nodes in CAMERA_MAKERS that do not affect the path and are not evaluated before the run."""
@@ -38,7 +34,6 @@ def register(server) -> None:
     from aiohttp import web
 
     def store(request: dict) -> dict:
-        """Reset the prompt's unused seeds, store the prompt for its validation, and return the request."""
         prompt = request.get("prompt") or {}
         _reset_unused_seeds(prompt)
         _queued.set(prompt)
@@ -46,10 +41,10 @@ def register(server) -> None:
 
     @server.routes.get(WORKFLOW_OF)
     async def workflow_of(request: web.Request) -> web.Response:
-        """Return as JSON the id of the workflow on the canvas from which a run was queued.
+        """Return as JSON the id of the workflow on the canvas that a run was queued from, or null if the client sent
+        none.
 
-        The value is null if the client sent no id. The query's `prompt` is the id of the run.
-        """
+        The query's `prompt` is the id of the run."""
         run = request.query.get("prompt", "")
         found: Any = next((item[3] for item in _items(run) if item[1] == run), None)
         for name in ("extra_pnginfo", "workflow", "id"):
@@ -60,8 +55,9 @@ def register(server) -> None:
 
 
 def _reset_unused_seeds(prompt: dict[str, Any]) -> None:
-    """Set the seed of each Camera Preset node without shake to 0, because the seed has no effect there. Otherwise a new
-    seed from the canvas would make ComfyUI run the node and all later nodes again."""
+    """Set the unused seed of each Camera Preset node without shake to 0.
+
+    A new seed from the canvas would otherwise make ComfyUI run the node and all later nodes again."""
     for node in prompt.values():
         inputs = node.get("inputs") if isinstance(node, dict) and node.get("class_type") == PRESET else None
         if isinstance(inputs, dict) and inputs.get("shake") == 0 and not is_link(inputs.get("seed")):
@@ -69,10 +65,7 @@ def _reset_unused_seeds(prompt: dict[str, Any]) -> None:
 
 
 def known_inputs() -> Mapping[str, Any]:
-    """Return the plain values (not links) among the inputs of the node that ComfyUI is validating.
-
-    Return an empty mapping if no validation is in progress.
-    """
+    """Return the plain values (not links) of the node that ComfyUI is validating; empty outside of a validation."""
     try:
         prompt, node = node_in_question()
     except UnknownError:
@@ -86,10 +79,9 @@ def kind_of(node: str) -> str:
 
 
 def loras_of(node: str | None) -> list[str]:
-    """Return the LoRA file names in the inputs of the node with the id `node` in the running prompt.
+    """Return the LoRA file names in the inputs of the running prompt's node with the id `node`.
 
-    The list is empty if the node's class does not have LoRA in its name.
-    """
+    The list is empty if the node's class does not have LoRA in its name."""
     found = next((prompt[node] for prompt in _running() if node in prompt), None)
     if found is None or "lora" not in found["class_type"].lower():
         return []
@@ -97,8 +89,7 @@ def loras_of(node: str | None) -> list[str]:
 
 
 def running_prompt() -> tuple[Prompt, str]:
-    """Return the running prompt, and the id of the node that runs. Raises UnknownError if no prompt runs in this
-    thread."""
+    """Return the running prompt and its running node's id. Raises UnknownError if no prompt runs in this thread."""
     node = running_node()
     found = next((prompt for prompt in _running() if node in prompt), None)
     if node is None or found is None:
@@ -111,10 +102,7 @@ def _running() -> list[Prompt]:
 
 
 def _items(run: str | None = None) -> list[tuple]:
-    """Return ComfyUI's queue items (number, id, prompt, extra data) that are running.
-
-    If `run` is given, the finished item with this id is added.
-    """
+    """Return ComfyUI's running queue items (number, id, prompt, extra data), and the finished item `run`, if given."""
     from server import PromptServer
 
     queue = getattr(getattr(PromptServer, "instance", None), "prompt_queue", None)
@@ -125,10 +113,7 @@ def _items(run: str | None = None) -> list[tuple]:
 
 
 def node_in_question() -> tuple[Prompt, str]:
-    """Return the prompt that ComfyUI is validating, and the id of the node that it is validating.
-
-    Raises UnknownError if no validation is in progress.
-    """
+    """Return the prompt that ComfyUI is validating and its node's id. Raises UnknownError outside of a validation."""
     context = get_executing_context()
     if context is None or context.node_id not in _queued.get():
         raise UnknownError
@@ -140,10 +125,9 @@ class UnknownError(Exception):
 
 
 class PromptValues:
-    """An evaluator for the inputs of a prompt before the prompt runs.
+    """An evaluator for the inputs of a prompt before the prompt runs, without warnings and notes.
 
-    It evaluates each node at most once, and suppresses warnings and notes.
-    """
+    It evaluates each node at most once."""
 
     def __init__(self, prompt: Prompt):
         self._prompt = prompt
@@ -152,9 +136,8 @@ class PromptValues:
     def of(self, value: Any) -> Any:
         """Return the value of an input. For a link, evaluate the linked node and return its output.
 
-        Raises UnknownError for a linked node of a class outside of NUMBERS and CAMERA_MAKERS, and for a loop of links.
-        Raises the errors of an evaluated node.
-        """
+        Raises the evaluated node's errors, and UnknownError for a loop of links or a class outside of NUMBERS and
+        CAMERA_MAKERS."""
         if not is_link(value):
             return value
         node, slot = value
@@ -183,8 +166,7 @@ def is_link(value: Any) -> bool:
 
 
 def _nested(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the inputs with dotted names grouped as ComfyUI passes them to a node: `cameras.camera0` becomes
-    `cameras["camera0"]`."""
+    """Return the inputs with dotted names grouped as ComfyUI does: `cameras.camera0` becomes `cameras["camera0"]`."""
     made: dict[str, Any] = {}
     for name, value in inputs.items():
         group, _, member = name.rpartition(".")

@@ -1,12 +1,9 @@
 """A guider that runs both experts in one sampling run.
 
-`ExpertGuider` is ComfyUI's CFGGuider of the high-noise expert, and contains a second CFGGuider for the low-noise
-expert. ComfyUI prepares conditioning, hooks and wrappers of both before the first step. The solver then runs once over
-all sigmas, so that its history survives the change of experts.
-
-The solver calls a `_Switch` as if it were the model. The `_Switch` chooses the expert by timestep, loads the expert's
-weights if needed, and calls the expert's guider. Each guider has its own CFG and LoRAs.
-"""
+`ExpertGuider` is ComfyUI's CFGGuider of the high-noise expert, and contains a second one for the low-noise expert.
+ComfyUI prepares conditioning, hooks and wrappers of both before the first step. The solver then runs once over all
+sigmas, so that its history survives the change of experts. It calls a `_Switch` as its model, which chooses the expert
+by timestep."""
 
 from collections.abc import Callable
 from typing import Any
@@ -29,11 +26,9 @@ from ..model.transformer import TIMESTEP, truncated_timesteps
 from ..prompt.notice import show_warning
 
 READ_AHEAD_STEPS = 2
-"""The number of steps between the start of reading the low-noise expert's file and the expert's first step.
+"""The number of steps before the low-noise expert's first step at which its file is read into the page cache.
 
-A thread reads the file into the page cache. If the solver may skip the model in some steps, the reading starts earlier
-by the largest number of skipped steps in a row.
-"""
+If the solver may skip steps, the reading starts earlier by the largest number of skipped steps in a row."""
 _SET_BY_SAMPLERS = ("sampler_post_cfg_function", "disable_cfg1_optimization")
 """The model options that ComfyUI's CFG++ samplers set during a run. They apply to both experts."""
 
@@ -42,11 +37,9 @@ class ExpertGuider(comfy.samplers.CFGGuider):
     """A guider of both experts.
 
     models: the MODELs of the high-noise and the low-noise expert.
-    boundary: a noise level, 0 to 1. The high-noise expert predicts from this level upwards, the low-noise expert below
-    it.
+    boundary: a noise level, 0 to 1. The high-noise expert predicts from this level upwards, the low-noise expert below.
 
-    Raises InputError if both MODELs are the same, swapped or causal, and for an invalid boundary.
-    """
+    Raises InputError if both MODELs are the same, swapped or causal, and for an invalid boundary."""
 
     def __init__(self, models: PerExpert, boundary: float):
         if any(map(is_causal, models)):
@@ -69,12 +62,11 @@ class ExpertGuider(comfy.samplers.CFGGuider):
         self.low.switches = True  # the guider chooses each step's expert, not the wiring
 
     def set_conds(self, positive, negative):
-        """Set the positive and the negative CONDITIONING of both experts."""
         super().set_conds(positive, negative)
         self.low.set_conds(positive, negative)
 
     def set_cfg(self, cfg: float | PerExpert[float]):
-        """Set the guidance scales. A PerExpert has one scale for each expert; a number is the scale of both experts."""
+        """Set the guidance scales. A PerExpert has one scale for each expert; a number is the scale of both."""
         self.cfg, self.low.cfg = cfg if isinstance(cfg, PerExpert) else (cfg, cfg)
 
     def set_camera_cache(self, mode: CameraCacheMode):
@@ -88,8 +80,7 @@ class ExpertGuider(comfy.samplers.CFGGuider):
     def patched_shifts(self) -> list[float]:
         """Return the shifts of the noise schedule that nodes such as ModelSamplingSD3 have set on the experts.
 
-        Shifts that are equal to the model's own are left out.
-        """
+        Shifts that are equal to the model's own are left out."""
         patched = [model.object_patches.get("model_sampling") for model in self.get_models()]
         shifts = [getattr(sampling, "shift", None) for sampling in patched]
         own = self.model_patcher.model.model_sampling.shift
@@ -100,7 +91,6 @@ class ExpertGuider(comfy.samplers.CFGGuider):
         return is_high_noise(timestep, self.boundary)
 
     def get_models(self) -> list:
-        """Return the MODELs of the high-noise and the low-noise expert."""
         return [self.model_patcher, self.low.model_patcher]
 
     def sample(
@@ -108,8 +98,7 @@ class ExpertGuider(comfy.samplers.CFGGuider):
     ):
         """Return the sampled latent, as ComfyUI's CFGGuider.sample does with the same arguments.
 
-        An expert that has no step in `sigmas` is not loaded. Raises InputError for empty sigmas.
-        """
+        An expert that has no step in `sigmas` is not loaded. Raises InputError for empty sigmas."""
         if len(sigmas) == 0:
             raise InputError("there are no sigmas, so the run has no step: make them with LingBot-World Sigmas")
         low_from, sigmas = self.first_low(sampler, sigmas), sigmas.clone()  # ComfyUI's uni_pc writes into them
@@ -127,12 +116,10 @@ class ExpertGuider(comfy.samplers.CFGGuider):
             _forget_run(self.low)
 
     def first_low(self, sampler, sigmas: Tensor) -> int:
-        """Return the index of the first of the `sigmas` at which the low-noise expert predicts; `len(sigmas)` if there
-        is none.
+        """Return the index of the first of the `sigmas` at which the low-noise expert predicts, `len(sigmas)` if none.
 
         The timesteps are the official ones if `sampler` is one of this pack's solvers, else 1000 * sigma without the
-        fraction.
-        """
+        fraction."""
         timesteps = truncated_timesteps(sigmas)
         if hasattr(sampler, "timesteps_of"):
             timesteps = torch.cat([sampler.timesteps_of(sigmas), timesteps[-1:].cpu()])
@@ -142,10 +129,9 @@ class ExpertGuider(comfy.samplers.CFGGuider):
 class _SwitchingSampler(comfy.samplers.Sampler):
     """A sampler that runs another sampler with a `_Switch` as its model.
 
-    ComfyUI calls `sample` when the high-noise expert is prepared. `sample` starts a second, nested sampling run with
-    the low-noise expert's guider and `WhenPrepared` as its sampler. ComfyUI thus prepares the low-noise expert too, and
-    the other sampler runs inside the nested run.
-    """
+    ComfyUI calls `sample` when the high-noise expert is prepared. `sample` starts a nested sampling run with the
+    low-noise expert's guider, so that ComfyUI prepares that expert too. The other sampler runs inside the nested
+    run."""
 
     def __init__(self, guider: ExpertGuider, sampler, raw_inputs: tuple, read_ahead_at: float):
         self.guider, self.sampler, self.read_ahead_at = guider, sampler, read_ahead_at
@@ -179,7 +165,7 @@ class _SwitchingSampler(comfy.samplers.Sampler):
 
 
 class WhenPrepared(comfy.samplers.Sampler):
-    """A sampler that does not sample. It calls `run(model, extra_args)` with the model that ComfyUI has prepared."""
+    """A sampler that only calls `run(model, extra_args)` with the model that ComfyUI has prepared."""
 
     def __init__(self, run: Callable):
         self.run = run
@@ -190,11 +176,9 @@ class WhenPrepared(comfy.samplers.Sampler):
 
 
 class _Switch:
-    """The object that the solver calls as its model. Each call selects the expert of the timestep and runs it.
+    """The object that the solver calls as its model. Each call loads and runs the expert of the timestep.
 
-    The expert's weights are loaded if needed. `high_wrap` and `low_wrap` are the experts as ComfyUI prepares models for
-    a sampler.
-    """
+    `high_wrap` and `low_wrap` are the experts as ComfyUI prepares models for a sampler."""
 
     def __init__(self, guider: ExpertGuider, high_wrap, high_options: dict, read_ahead_at: float):
         self.guider, self.high_wrap, self.read_ahead_at = guider, high_wrap, read_ahead_at
@@ -209,14 +193,12 @@ class _Switch:
         return getattr(self.high_wrap, name)
 
     def postpone_loading(self, executor, model, noise_shape, conds, *args, **kwargs):
-        """Return the results of ComfyUI's PREPARE_SAMPLING for the low-noise expert, without loading its weights.
+        """Prepare the low-noise expert without loading its weights, as a wrapper of ComfyUI's PREPARE_SAMPLING
+        (`executor`).
 
-        This method is a wrapper of PREPARE_SAMPLING, and `executor` is the wrapped function. The method sets `load_low`
-        and `load_high`, which load the weights when an expert's steps begin.
-
-        The result is (model, conditioning, additional MODELs). The additional MODELs are the copies that the node
-        MultiGPU CFG Split made for other devices. ComfyUI runs prompts on a copy only if the copy is among them.
-        """
+        Set `load_low` and `load_high`, which load the weights when an expert's steps begin. Return (model,
+        conditioning, additional MODELs). The last are MultiGPU CFG Split's copies for other devices; ComfyUI uses only
+        copies listed there."""
 
         def load_low():
             self.guider.low.loaded_models = executor(model, noise_shape, conds, *args, **kwargs)[2]
@@ -229,10 +211,7 @@ class _Switch:
         return model.model, conds, copies_on_other_devices(model)
 
     def drop_references(self) -> None:
-        """Clear the attributes that are parts of reference cycles.
-
-        Otherwise they would keep the conditioning on the GPU until the garbage collector runs.
-        """
+        """Clear the reference cycles that would keep the conditioning on the GPU until the garbage collector runs."""
         self.high_wrap = self.low_wrap = self.load_high = self.load_low = None
         self.low_options = {}
 
@@ -269,11 +248,9 @@ class _Switch:
             warm(checkpoint)
 
     def _options_for_low(self, high_options: dict) -> dict:
-        """Return the model options for the low-noise expert.
+        """Return the low-noise expert's own model options with the sampler's additions to `high_options`.
 
-        The result contains the expert's own options and the sampler's additions to `high_options`, the high-noise
-        expert's options. Such additions are CFG++ functions and the timestep.
-        """
+        Such additions are CFG++ functions and the timestep."""
         options, inner = _copies(high_options)
         options_at_start, inner_at_start = self.high_options_at_start
         added = {k: v for k, v in options.items() if k in _SET_BY_SAMPLERS and v is not options_at_start.get(k)}

@@ -1,8 +1,4 @@
-"""The execution of the Live node: a walk (a video that is generated while the user steers) inside ComfyUI's own
-sampling.
-
-The user steers from ComfyUI's page, or the camera follows a recorded path.
-"""
+"""The execution of the Live node, which makes a walk (a video steered while it is generated) in ComfyUI's sampling."""
 
 import logging
 from collections.abc import Iterator
@@ -37,10 +33,9 @@ from .rollout import encode_image, prepare_rollout
 from .rollout_sampler import plan_memory, run_prepared
 
 FOLDER = "walks"
-"""The name of the folder in ComfyUI's output folder in which walks (steered videos) are saved.
+"""The folder in ComfyUI's output folder in which walks (steered videos) are saved.
 
-Each walk's state, camera path and latents stay there, even if the run fails.
-"""
+Each walk's state, camera path and latents stay there, even if the run fails."""
 
 
 class WalkOutputs(NamedTuple):
@@ -49,8 +44,7 @@ class WalkOutputs(NamedTuple):
     images: all frames, an IMAGE [n, H, W, 3].
     latent: the LATENT of the whole video.
     state: the state, from which a video can be continued.
-    camera: the camera path, with one pose per frame.
-    """
+    camera: the camera path, with one pose per frame."""
 
     images: Tensor
     latent: dict
@@ -61,9 +55,8 @@ class WalkOutputs(NamedTuple):
 def first_prompt(positive: list | None, clip: Any, prompt: str, state: WorldState | None) -> tuple[list, str]:
     """Return the CONDITIONING and the text of a walk's first prompt.
 
-    The source is `positive` (with an empty text), else `prompt` encoded by `clip`, else the last prompt of `state`.
-    Shows a warning for a `prompt` that is not used. Raises InputError if there is no source.
-    """
+    The source is `positive` (with an empty text), else `prompt` encoded by `clip`, else the last prompt of `state`. A
+    warning reports an unused `prompt`. Raises InputError if there is no source."""
     if prompt.strip() and (positive is not None or clip is None):
         instead = "positive is connected" if positive is not None else "connect a clip, which encodes it"
         show_warning(f"The node's prompt has no effect: {instead}.")
@@ -99,8 +92,7 @@ def prepare_live(
     more: the other fields of the LiveRun, except `rollout` and `frames`.
 
     Raises InputError for a model with guidance or without camera input, and for inputs that a rollout rejects. Raises
-    CameraError for a camera path that does not fit.
-    """
+    CameraError for a camera path that does not fit."""
     frames = wanted.frames
     positive, event_notes = without_events(positive)
     if steered:
@@ -128,10 +120,9 @@ def run_live(run: LiveRun, vae, view: LiveView) -> WalkOutputs:
     vae: ComfyUI's VAE, which decodes the frames.
     view: the connection to the client.
 
-    The walk ends when the client stops it, when the path ends, or after `run.frames` frames. If ComfyUI interrupts the
-    run, the walk ends at the next forward, and the video so far stays in its folder. Raises InputError if there is
-    neither a client nor a path, and if no frame was made or written.
-    """
+    The walk ends when the client stops it, when the path ends, after `run.frames` frames, or at the next forward after
+    an interrupt by ComfyUI. Raises InputError if there is neither a client nor a path, and if no frame was made or
+    written."""
     spec, patcher = run.rollout.spec, run.rollout.patcher
     frames = Decoders(vae, spec.geometry, patcher.load_device)
     memory, on_device = plan_memory(patcher, spec, run.kv_cache, frames.nbytes)
@@ -153,10 +144,7 @@ def run_live(run: LiveRun, vae, view: LiveView) -> WalkOutputs:
 
 
 def _path(run: LiveRun, view: LiveView) -> CameraPath | None:
-    """Return None if a client steers the walk, else the recorded camera path of `run`.
-
-    Raises InputError if there is neither a client nor a path.
-    """
+    """Return None if a client steers the walk, else the recorded camera path. Raises InputError if there is neither."""
     if run.steered and view.somebody(alone=run.path is not None):
         return None
     if run.path is None:
@@ -166,10 +154,7 @@ def _path(run: LiveRun, view: LiveView) -> CameraPath | None:
 
 @contextmanager
 def _session(run: LiveRun, engine: Engine, view: LiveView, path: CameraPath | None) -> Iterator[Session]:
-    """Yield the session of a walk, and close it at the end.
-
-    After that, the walk's files in ComfyUI's output folder are complete, even after an interrupt.
-    """
+    """Yield the session of a walk, and close it at the end, so that even an interrupted walk's files are complete."""
     spec = run.rollout.spec
     lens = None if path is None else path.intrinsics[0]
     folder = Path(folder_paths.get_output_directory()) / FOLDER
@@ -199,8 +184,7 @@ def _session(run: LiveRun, engine: Engine, view: LiveView, path: CameraPath | No
 def _walk(run: LiveRun, session: Session, view: LiveView, lost: list[str]) -> WalkOutputs:
     """Run the session and return the walk's results. Raises InputError if no frame was made or written.
 
-    The list `lost` collects reasons why files could not be written, also while the session closes.
-    """
+    The list `lost` collects reasons why files could not be written, also while the session closes."""
     walking = _Walking(run, session, view, lost)
     session.run(walking.deliver, walking.tell, view.watch)
     album, kept = walking.album, session.walk.kept
@@ -217,10 +201,7 @@ def _walk(run: LiveRun, session: Session, view: LiveView, lost: list[str]) -> Wa
 
 
 class _Walking:
-    """The callbacks of a running walk (a steered video).
-
-    They collect the frames in an album, and forward frames and events to the client's view.
-    """
+    """The callbacks of a running walk, which collect its frames in an album and inform the client's view."""
 
     def __init__(self, run: LiveRun, session: Session, view: LiveView, lost: list[str]):
         self._run, self._session, self._view, self._lost = run, session, view, lost

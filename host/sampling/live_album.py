@@ -40,10 +40,9 @@ class Album:
 
 
 def decode_by_vae(session: Session) -> Album:
-    """Decode the frames of the session's walk again, by the VAE. The shown frames came from a tiny decoder.
+    """Decode a walk's frames again by the VAE, because the frames that were shown came from a tiny decoder.
 
-    If values are too large for fp16, decode all frames in fp32. Raises ComfyUI's interrupt exception.
-    """
+    If values are too large for fp16, decode all frames in fp32. Raises ComfyUI's interrupt exception."""
     for exact in (False, True):
         album = Album()
         try:
@@ -58,11 +57,9 @@ def decode_by_vae(session: Session) -> Album:
 
 
 def cut_to_saved(album: Album, kept: Kept) -> None:
-    """Remove from the album the frames that could not be saved, and show a warning on the node.
+    """Remove from the album the frames that could not be saved in the folder `kept`, and show a warning on the node.
 
-    The album then has as many frames as the saved state and path in the folder `kept`. Raises InputError if no frame
-    was saved.
-    """
+    Raises InputError if no frame was saved."""
     made = album.frames
     album.cut(kept.chunks)
     if not album.frames:

@@ -1,7 +1,4 @@
-"""The checked inputs of a walk (a steered video) inside ComfyUI, and its engine.
-
-Decoders and prompts come from ComfyUI's VAE and CLIP.
-"""
+"""The checked inputs of a walk (a steered video) inside ComfyUI, and its engine with ComfyUI's VAE and CLIP."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ from .rollout import NodeRollout
 from .rollout_sampler import room_on
 
 VAE_SHARE = 0.25
-"""A fraction of the GPU memory that ComfyUI can free. A VAE decoder that needs more memory decodes in tiles."""
+"""The fraction of the GPU memory that ComfyUI can free. A VAE decoder that needs more memory decodes in tiles."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +44,7 @@ class LiveRun:
     kv_cache: the location and number format of cached keys and values.
     clip: the CLIP for new prompts from the client, or None.
     moving: whether the video continues without input.
-    decoder: the file name in models/vae_approx of the preview's decoder, or None.
-    """
+    decoder: the file name in models/vae_approx of the preview's decoder, or None."""
 
     rollout: NodeRollout
     path: CameraPath | None
@@ -88,10 +84,9 @@ def make_engine(
 
 
 def _preview(name: str, device: torch.device) -> Callable[[], PreviewDecoder]:
-    """Return a function that creates preview decoders from the file `name` in models/vae_approx.
+    """Return a factory of preview decoders from the file `name` in models/vae_approx.
 
-    Raises a LingBotError for an unusable file.
-    """
+    Raises a LingBotError for an unusable file."""
     half = torch.float16 if device.type == "cuda" else torch.float32
     tiny = load_tiny_decoder(resolve_tiny_decoder(name), device=device, dtype=half)
     return lambda: PreviewDecoder(tiny.anew())
@@ -100,15 +95,13 @@ def _preview(name: str, device: torch.device) -> Callable[[], PreviewDecoder]:
 class Decoders:
     """A factory of decoders that decode chunk by chunk with the weights of ComfyUI's VAE. Call it with True for fp32.
 
-    `nbytes` is the number of bytes that one decoder needs on a GPU, or 0 on other devices.
-    """
+    `nbytes` is the number of bytes that one decoder needs on a GPU, or 0 on other devices."""
 
     def __init__(self, vae, geometry: Geometry, device: torch.device):
         """Use the weights of `vae`, and decide by the free memory whether videos of this `geometry` are decoded in
         tiles.
 
-        Raises CheckpointError for a VAE other than Wan 2.1's.
-        """
+        Raises CheckpointError for a VAE other than Wan 2.1's."""
         weights = vae.get_sd()
         self._size, self._device, self._weights = (geometry.lat_h, geometry.lat_w), device, weights
         self._half = device.type == "cuda" and vae.vae_dtype != torch.float32
@@ -127,10 +120,7 @@ class Decoders:
 
 
 class Prompts:
-    """A function object that returns the embedding [1, L, D] of a prompt's text, and caches every result.
-
-    The cache contains the walk's first prompt from the beginning.
-    """
+    """A callable that returns the embedding [1, L, D] of a prompt's text, and caches every result."""
 
     def __init__(self, run: LiveRun):
         self._run, self._kept = run, {run.text: run.rollout.contexts[0].cpu()}
@@ -143,8 +133,7 @@ class Prompts:
     def _encoded(self, text: str) -> Tensor:
         """Return the embedding [1, L, D] of `text` by the CLIP. Raises InputError without a CLIP.
 
-        Afterwards the causal model is loaded again, because ComfyUI may have unloaded it to make room for the CLIP.
-        """
+        Afterwards load the causal model again, because ComfyUI may have unloaded it to make room for the CLIP."""
         run, clip = self._run.rollout, self._run.clip
         if clip is None:
             raise InputError("this walk has no text encoder: connect a clip to the node, and the prompt can be changed")

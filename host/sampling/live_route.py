@@ -12,10 +12,7 @@ MOST_BYTES = 1 << 17
 """The limit of a message in bytes. The longest prompt fits even if every letter is written as an escape sequence."""
 MOST_VIEWS = 16
 PATIENCE = 10.0
-"""The time in seconds that a new connection waits for its node to start.
-
-It must wait because ComfyUI notifies the page before the node runs.
-"""
+"""The seconds that a new connection waits for its node to start, because ComfyUI notifies the page before that."""
 views: dict[str, Any] = {}
 """The `LiveView` of each running Live node, by node id."""
 
@@ -28,16 +25,14 @@ def register(server) -> None:
 
     @server.routes.get(ADDRESS + "/running")
     async def running(request: web.Request) -> web.Response:
-        """Return as JSON the ids of the running Live nodes, so that a reloaded page can connect to them.
+        """Return as JSON the running Live nodes' ids, so that a reloaded page can connect to them.
 
-        The list is empty for any page but the one that queued the prompt.
-        """
+        The list is empty for any page but the one that queued the prompt."""
         is_own = server.client_id is not None and request.query.get("client") == server.client_id
         return web.json_response(sorted(views) if is_own else [])
 
     @server.routes.get(ADDRESS + "/walks")
     async def walks(_request: web.Request) -> web.Response:
-        """Return as JSON the number of running walks (steered videos)."""
         return web.json_response({"walks": len(views)})
 
     @server.routes.get(ADDRESS)

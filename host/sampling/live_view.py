@@ -1,7 +1,4 @@
-"""The connection between a Live node and the page that shows its walk (its steered video).
-
-The node runs in a thread; the page is connected by a websocket.
-"""
+"""The websocket connection between a Live node, which runs in a thread, and the page that shows its steered video."""
 
 import asyncio
 import time
@@ -24,18 +21,16 @@ from ...options import FPS
 from .live_route import views
 
 WALKS_EVENT, START_EVENT = "lingbot_world.walks", "lingbot_world.start"
-"""WALKS_EVENT is the name of the message that tells every page the number of running walks (steered videos).
+"""WALKS_EVENT is the message that tells every page the number of running walks (steered videos).
 
-START_EVENT is the name of the message with a walk's start image to the page that queued the prompt.
-"""
+START_EVENT is the message with a walk's start image to the page that queued the prompt."""
 STOPPED = 1000
 """The websocket close code that the view's Stop button sends. A closed page or a broken connection has another code."""
 
 
 @contextmanager
 def live_view(wait: float) -> Iterator["LiveView"]:
-    """Yield a LiveView for the node that ComfyUI is running, and close it at the end. The view waits at most `wait`
-    seconds for a client."""
+    """Yield a LiveView that waits at most `wait` seconds for a client of the running node, and close it at the end."""
     from server import PromptServer
 
     server, context = getattr(PromptServer, "instance", None), get_executing_context()
@@ -54,8 +49,7 @@ def live_view(wait: float) -> Iterator["LiveView"]:
 def _tell_pages(server) -> None:
     """Send the number of running walks to every page.
 
-    ComfyUI itself sends a node's messages only to the page that queued the prompt.
-    """
+    ComfyUI itself sends a node's messages only to the page that queued the prompt."""
     if server is not None:
         server.send_sync(WALKS_EVENT, {"walks": len(views)})
 
@@ -87,12 +81,10 @@ class LiveView:
         )
 
     def somebody(self, alone: bool) -> bool:
-        """Wait for a client. Return whether a client has connected in time, or has already stopped the walk.
+        """Wait for a client, and return whether one has connected in time, or has already stopped the walk.
 
-        If the walk can run without a client (`alone`) and the page that queued the prompt is closed, return at once.
-
-        Raises ComfyUI's interrupt exception.
-        """
+        Do not wait if the walk can run without a client (`alone`) and the page that queued the prompt is closed. Raises
+        ComfyUI's interrupt exception."""
         page = None if self._server is None else self._server.sockets.get(self._server.client_id)
         ends = time.monotonic() + (0 if alone and page is None else self._wait)
         while self._client is None and not self._stopped and time.monotonic() < ends:
@@ -103,8 +95,7 @@ class LiveView:
     def show_start(self, image: Mapping[str, str], size: tuple[int, int]) -> None:
         """Send the start image to the page that queued the prompt.
 
-        `image` is ComfyUI's reference to a file, and `size` is its (width, height) in pixels.
-        """
+        `image` is ComfyUI's reference to a file, and `size` is its (width, height) in pixels."""
         if self._server is not None and (context := get_executing_context()) is not None:
             start = {"node": context.node_id, "image": image, "width": size[0], "height": size[1]}
             self._server.send_sync(START_EVENT, start, self._server.client_id)
@@ -113,8 +104,7 @@ class LiveView:
         """Connect the client to the session.
 
         steered: whether the client may move the camera.
-        prompts: whether the client may change the prompt.
-        """
+        prompts: whether the client may change the prompt."""
         self._session, self._steered, self._prompts = session, steered, prompts
         self._alone_since = time.monotonic()
         self._in_the_loop(self._ready.set)
@@ -124,19 +114,15 @@ class LiveView:
         self._in_the_loop(self._offer, frames)
 
     def tell(self, kind: str, message: dict[str, Any]) -> None:
-        """Send an event of the session to the client as a status message.
-
-        `kind` is the kind of the event, and `message` has its details (see `live.making.Tell`).
-        """
+        """Send an event of the session, of this `kind` and with the details `message` (see `live.making.Tell`)."""
         self._in_the_loop(self._tell, kind, message)
 
     def watch(self) -> None:
-        """Stop or pause the walk if nobody steers it. A walk along a recorded path goes on.
+        """Stop or pause a steered walk that nobody steers.
 
-        The session calls this method before each chunk and while it waits. The walk stops if its client has pressed
-        Stop, or if it has had no client for more than `Rules.back` seconds. It also stops after `Rules.gone` seconds
-        without input, and pauses after `Rules.idle` seconds without input. Raises ComfyUI's interrupt exception.
-        """
+        Stop it if its client pressed Stop, has been gone for more than `Rules.back` seconds, or has sent no input for
+        `Rules.gone` seconds; pause it after `Rules.idle` seconds without input. The session calls this method before
+        each chunk and while it waits. Raises ComfyUI's interrupt exception."""
         management.throw_exception_if_processing_interrupted()
         session, alone = self._session, time.monotonic() - self._alone_since
         if not self._steered:
@@ -157,8 +143,7 @@ class LiveView:
 
         socket: the client's websocket.
         init: its first message.
-        inbox: the reader of its later messages.
-        """
+        inbox: the reader of its later messages."""
         client = Client(socket, init, self._threads, JSON)
         before = self._client
         if before is not None:
@@ -205,8 +190,7 @@ class LiveView:
     async def _facts(self, client: Client, inbox) -> dict[str, Any] | None:
         """Return a new client's first status message about the walk, or None if the client leaves first.
 
-        Between two walks, wait until the new walk has begun. `inbox` is the reader of the client's messages.
-        """
+        Between two walks, wait until the new walk has begun."""
         while not (client.finished or inbox.ended.is_set()):
             with suppress(InputError):
                 return facts(self._session, FPS)

@@ -18,15 +18,14 @@ from ..prompt.notice import show_note
 
 
 class FlowSolver(comfy.samplers.Sampler):
-    """The UniPC or DPM++ 2M solver of the official implementation as a ComfyUI SAMPLER.
+    """The official implementation's UniPC or DPM++ 2M solver as a ComfyUI SAMPLER.
 
     solver: "unipc" or "dpmpp".
     timesteps: the official integer timesteps, int64 [steps]; None computes them from the sigmas.
     reuse_threshold: above 0, some steps reuse the last prediction instead of calling the model (see
     `sampling.StepReuse`).
 
-    Raises InputError for an invalid `reuse_threshold`.
-    """
+    Raises InputError for an invalid `reuse_threshold`."""
 
     def __init__(self, solver: SolverName, timesteps: Tensor | None = None, reuse_threshold: float = 0.0):
         self.solver, self.timesteps = solver, timesteps
@@ -42,8 +41,7 @@ class FlowSolver(comfy.samplers.Sampler):
     ):
         """Return the latent after all steps of `sigmas` [steps + 1].
 
-        Masks, previews and model options work as in ComfyUI's KSAMPLER.
-        """
+        Masks, previews and model options work as in ComfyUI's KSAMPLER."""
         total = len(sigmas) - 1
         reuse = StepReuse(self.reuse_threshold)
         predictor = _SomeSteps(model_wrap, reuse, total) if reuse.threshold else model_wrap
@@ -77,10 +75,7 @@ class FlowSolver(comfy.samplers.Sampler):
 
 
 class _SomeSteps:
-    """A wrapper of the model that ComfyUI passes to a sampler.
-
-    In some steps it reuses an earlier prediction instead of calling the model.
-    """
+    """A wrapper of the model that ComfyUI passes to a sampler, which reuses an earlier prediction in some steps."""
 
     def __init__(self, model, reuse: StepReuse, steps: int):
         self.model, self.reuse, self.steps_left = model, reuse, steps
@@ -104,9 +99,7 @@ def schedule_timesteps(sigmas: Tensor) -> Tensor:
     """Return the official integer timesteps, int64 [steps], for float32 `sigmas` [steps + 1].
 
     The sigmas are a schedule or its last part. UniPC's timesteps are sigma * 1000 without the fraction; some of DPM++
-    are one lower. So the steps and the shift of a DPM++ schedule are computed from the sigmas. If this schedule has
-    exactly these sigmas, return its timesteps; otherwise return UniPC's.
-    """
+    are one lower. If the sigmas are exactly those of a DPM++ schedule, return its timesteps, else UniPC's."""
     sigmas = sigmas.detach().float().cpu()
     products = truncated_timesteps(sigmas)[:-1]
     schedule = _dpmpp_schedule(sigmas) if len(sigmas) > 3 and sigmas[-1] == 0 else None
@@ -119,8 +112,7 @@ def _dpmpp_schedule(sigmas: Tensor) -> tuple[int, float] | None:
     """Return the (steps, shift) of the DPM++ schedule that ends with these sigmas, or None if no positive shift fits.
 
     Both follow from the first and the last sigma above 0 by 1/sigma = (1 - 1/shift) + (steps/shift) / steps_left, where
-    steps_left is the number of steps from this sigma on.
-    """
+    steps_left is the number of steps from this sigma on."""
     inverse = 1 / sigmas[:-1].double()
     steps_left = torch.arange(len(inverse), 0, -1, dtype=torch.float64)
     slope = ((inverse[-1] - inverse[0]) / (1 / steps_left[-1] - 1 / steps_left[0])).item()
@@ -132,10 +124,7 @@ def _dpmpp_schedule(sigmas: Tensor) -> tuple[int, float] | None:
 
 
 def sample_latent(guider, sampler, sigmas: Tensor, latent: dict, seed: int) -> dict:
-    """Return the LATENT that `guider` and `sampler` make from the LATENT `latent` and noise with this seed.
-
-    ComfyUI shows progress and previews on the running node.
-    """
+    """Return the LATENT that `guider` and `sampler` make from the LATENT `latent` and noise with this seed."""
     scale = latent.get("downscale_ratio_spacial"), latent.get("downscale_ratio_temporal")
     samples = comfy.sample.fix_empty_latent_channels(guider.model_patcher, latent["samples"], *scale)
     noise = comfy.sample.prepare_noise(samples, seed, latent.get("batch_index"))
