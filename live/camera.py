@@ -1,4 +1,4 @@
-"""The camera of a walk (a steered video). It turns the user's inputs into camera poses, one per video frame."""
+"""The camera of a walk (a steered video), which turns the user's inputs into one camera pose per video frame."""
 
 from __future__ import annotations
 
@@ -17,34 +17,27 @@ WALKING_UNIT = FRAMES_OF_ONE * STEP
 """The unit of length for a walk that starts from an image: the distance at full speed in one latent frame.
 
 The model's camera input has translations in this unit. Full speed is thus 1, the largest translation that the model was
-trained with.
-"""
+trained with."""
 FRAMES_TO_SPEED = 3
-"""The number of video frames in which the camera accelerates to full speed, or brakes.
-
-A short tap on a key thus gives a small move.
-"""
+"""The number of video frames in which the camera reaches full speed, or brakes. A tap thus gives a small move."""
 FASTEST_LOOK_DEG = 6.0
 """The largest rotation by the mouse in one video frame, in degrees. The remaining rotation follows in later frames."""
 WALKING_SPEED = 0.5
-"""The default speed of a walking key, as a fraction of the longest step.
+"""The default speed of a walking key, as a fraction of the longest step; Shift doubles it.
 
-The longest step is the largest translation per latent frame that the model was trained with. Shift doubles the speed.
-In the official examples the median latent frame moves by 0.19 to 0.78 of the clip's longest step.
-"""
+The longest step is the largest translation per latent frame that the model was trained with. In the official examples
+the median latent frame moves by 0.19 to 0.78 of the clip's longest step."""
 PITCH_DEG = 1.5
 """The largest change of pitch in one video frame, in degrees, so 6 in a latent frame.
 
-The official examples have 0.3 to 1.0 degrees per frame on average, and at most 6.8.
-"""
+The official examples have 0.3 to 1.0 degrees per frame on average, and at most 6.8."""
 
 
 class WalkingCamera:
     """A steered camera with a position, a yaw, a pitch and their speeds.
 
     Poses are computed from these numbers, so the rotation matrices stay exact in a long video. `unit` is the length by
-    which translations are divided for the model; see WALKING_UNIT.
-    """
+    which translations are divided for the model; see WALKING_UNIT."""
 
     def __init__(
         self,
@@ -56,19 +49,17 @@ class WalkingCamera:
     ) -> None:
         """Place the camera without motion at the camera-to-world pose [4, 4]; None is the identity.
 
-        unit: the unit of length.
+        unit: the unit of length; see WALKING_UNIT.
         speed: the speed of a walking key, as a fraction of the longest step (the largest translation per latent frame
         that the model was trained with). Shift doubles it, up to the longest step.
         pitch_deg: the largest change of pitch in a video frame, in degrees.
-        walls: the walls of a map, along which the camera slides, or None.
-        """
+        walls: the walls of a map, along which the camera slides, or None."""
         self.unit, self._step, self.left = unit, unit / FRAMES_OF_ONE * speed, math.inf
         self._running, self._pitch_deg, self.walls = max(1.0, min(RUNNING, 1 / speed)), pitch_deg, walls
         self.place(np.eye(4) if pose is None else pose)
 
     def place(self, pose: np.ndarray, _frame: int = 0) -> None:
-        """Move the camera to the pose [4, 4] and stop its motion. The number of the video frame is ignored; see
-        `RecordedCamera`."""
+        """Move the camera to the pose [4, 4] and stop its motion. Only `RecordedCamera` uses the video frame number."""
         self._yaw, self._pitch, self._roll = to_angles(pose[:3, :3])
         self._position = pose[:3, 3].copy()
         self._speeds = np.zeros(4)  # fractions of full speed: forward, right, yaw, pitch
@@ -76,8 +67,7 @@ class WalkingCamera:
 
     @property
     def moves(self) -> bool:
-        """Whether the camera still moves without further input, because it brakes or a mouse rotation is not
-        finished."""
+        """Whether the camera still moves without further input: it brakes, or a mouse rotation is not finished."""
         return bool(self._speeds.any() or self._look.any())
 
     @property
@@ -87,8 +77,7 @@ class WalkingCamera:
         return rigid(rotation, self._position[None])[0]
 
     def walk(self, wishes: Wishes) -> np.ndarray:
-        """Move the camera by `wishes`, the user's inputs for n video frames, and return their poses, float64
-        [n, 4, 4]."""
+        """Move the camera by the user's inputs for n video frames, and return their poses, float64 [n, 4, 4]."""
         self._look += wishes.look
         return np.stack([self._advance(axes) for axes in wishes.axes]) if len(wishes.axes) else np.empty((0, 4, 4))
 
@@ -119,18 +108,15 @@ class RecordedCamera:
     """A camera that follows a given path and ignores inputs.
 
     left: the number of remaining video frames.
-    unit: the length by which translations are divided for the model.
-    """
+    unit: the length by which translations are divided for the model."""
 
     def __init__(self, path: np.ndarray, pose: np.ndarray | None, unit: float) -> None:
         """Start at the first pose of the path.
 
         path: camera-to-world poses [n, 4, 4].
-        pose: the last pose [4, 4] of the video that the walk continues, or None. The path is moved to begin at this
-        pose.
+        pose: the last pose [4, 4] of the continued video, or None. The path is moved to begin at this pose.
         unit: the unit of length of the continued video, or 0 for the path's longest step (without motion:
-        WALKING_UNIT).
-        """
+        WALKING_UNIT)."""
         self._path = path if pose is None else pose @ inverse(path[0]) @ path
         self._at = 0
         latents = self._path[::FRAMES_OF_ONE]
@@ -138,7 +124,6 @@ class RecordedCamera:
 
     @property
     def moves(self) -> bool:
-        """Whether the path has remaining frames."""
         return self.left > 0
 
     @property
@@ -150,7 +135,7 @@ class RecordedCamera:
         return self._path[self._at]
 
     def place(self, _pose: np.ndarray, frame: int) -> None:
-        """Go to the path's pose of video frame number `frame`. The pose argument is ignored; see `WalkingCamera`."""
+        """Go to the path's pose of video frame number `frame`. Only `WalkingCamera` uses the pose argument."""
         self._at = frame
 
     def walk(self, wishes: Wishes) -> np.ndarray:
@@ -162,8 +147,7 @@ class RecordedCamera:
 def whole_numbers(poses: np.ndarray) -> list[list[int]]:
     """Return integers [x, y, z, yaw, pitch] for each camera-to-world pose [n, 4, 4], to send in a message.
 
-    Positions are in 1/1000 of the poses' unit of length, angles in 1/100 degree.
-    """
+    Positions are in 1/1000 of the poses' unit of length, angles in 1/100 degree."""
     angles = np.array([to_angles(pose[:3, :3])[:2] for pose in poses]).reshape(-1, 2)
     return np.rint(np.concatenate([1000 * poses[:, :3, 3], 100 * angles], axis=1)).astype(int).tolist()
 
@@ -172,8 +156,7 @@ def model_steps(world: np.ndarray, before: np.ndarray | None, unit: float) -> np
     """Return the model's camera input [f, 4, 4] for the camera-to-world poses `world` [f, 4, 4] of latent frames.
 
     Each result is a pose relative to the previous one, with its translation divided by the length `unit`. `before` is
-    the pose [4, 4] of the previous latent frame; if it is None, the first result is the identity.
-    """
+    the pose [4, 4] of the previous latent frame; without it the first result is the identity."""
     if before is None:
         rest = model_steps(world[1:], world[0], unit) if len(world) > 1 else world[1:]
         return np.concatenate([np.eye(4)[None], rest])

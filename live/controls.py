@@ -1,9 +1,8 @@
-"""The user's inputs for a walk (a steered video): keys, mouse and gamepad. Any thread may send inputs at any time.
+"""The user's inputs for a walk (a steered video): keys, mouse and gamepad, sent by any thread at any time.
 
-The generating thread reads the inputs of a chunk as late as possible. A key that is held at that time applies to all
-video frames of the chunk, so that its effect comes soon. A tap is a key that was pressed and released since the last
-chunk. It applies only to the video frames that correspond to the time of the tap.
-"""
+The generating thread reads the inputs of a chunk as late as possible. A key that is held then applies to all video
+frames of the chunk, so that its effect comes soon. A tap, a key pressed and released since the last chunk, applies only
+to the frames at the time of the tap."""
 
 from __future__ import annotations
 
@@ -53,10 +52,9 @@ class _Pending(NamedTuple):
 class Controls:
     """The state of keys, mouse and gamepad of one walk (a steered video).
 
-    The argument `event` of the methods is an optional number that the sender gives to an input. The first video frames
-    that include the input carry this number. Methods raise InputError for an unknown key, a number that is not finite,
-    and invalid timed keys.
-    """
+    The argument `event` is an optional number that the sender gives to an input. The first video frames that include
+    the input carry this number. Methods raise InputError for an unknown key, a number that is not finite, and invalid
+    timed keys."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._lock = clock, Lock()
@@ -75,19 +73,17 @@ class Controls:
         self._pending: _Pending | None = None
 
     def press(self, key: str, event: int | None = None) -> None:
-        """Press a key, in addition to the held ones. `event` is an optional number by which frames refer to this
-        input."""
+        """Press a further key. The first frames that include this input carry its optional number `event`."""
         self.hold({*self._down, key}, event)
 
     def release(self, key: str, event: int | None = None) -> None:
-        """Release a key. `event` is an optional number by which frames refer to this input."""
+        """Release a key. The first frames that include this input carry its optional number `event`."""
         self.hold({*self._down} - {key}, event)
 
     def hold(self, keys: Iterable[str], event: int | None = None) -> None:
         """Hold exactly these keys from now on, and end running timed keys (see `script`).
 
-        `event` is an optional number by which frames refer to this input.
-        """
+        The first frames that include this input carry its optional number `event`."""
         wanted = _checked(keys)
         with self._receiving("hold", event) as now:
             self.switches += wanted != self._down.keys()
@@ -101,15 +97,13 @@ class Controls:
 
     @property
     def down(self) -> frozenset[str]:
-        """The keys that are currently held."""
         with self._lock:
             return frozenset(self._down)
 
     def look(self, yaw: float, pitch: float, event: int | None = None) -> None:
         """Add a mouse movement in degrees: `yaw` to the right, `pitch` upwards.
 
-        `event` is an optional number by which frames refer to this input.
-        """
+        The first frames that include this input carry its optional number `event`."""
         turned = _finite("look", (yaw, pitch), FURTHEST_LOOK)
         with self._receiving("look", event):
             self._look = [
@@ -118,11 +112,10 @@ class Controls:
             ]
 
     def stick(self, forward: float, right: float, yaw: float, pitch: float, event: int | None = None) -> None:
-        """Set the positions of the gamepad's sticks, -1 to 1 each. They stay until the next call.
+        """Set the positions of the gamepad's sticks, -1 to 1 each, until the next call.
 
-        One stick walks `forward` and `right`; the other turns by `yaw` to the right and `pitch` upwards. `event` is an
-        optional number by which frames refer to this input.
-        """
+        One stick walks `forward` and `right`; the other turns by `yaw` to the right and `pitch` upwards. The first
+        frames that include this input carry its optional number `event`."""
         forward, right, yaw, pitch = _finite("stick", (forward, right, yaw, pitch), 1.0)
         with self._receiving("stick", event):
             stick = forward, right, yaw, pitch
@@ -132,9 +125,8 @@ class Controls:
     def script(self, rows: Sequence[Iterable[str]], event: int | None = None) -> None:
         """Release all keys, and set the keys that count as held in the next latent frames.
 
-        `rows` has one collection of keys per latent frame. No key is held after the last row. `event` is an optional
-        number by which frames refer to this input.
-        """
+        `rows` has one collection of keys per latent frame. No key is held after the last row. The first frames that
+        include this input carry its optional number `event`."""
         if not isinstance(rows, Sequence):
             raise InputError(f"the script is {rows!r:.40}; expected a list with the keys of each latent frame")
         if len(rows) > MOST_ROWS:
@@ -147,13 +139,12 @@ class Controls:
             self._script = deque(checked)
 
     def hear(self) -> None:
-        """Record that the user is active, without an input for the camera, so that the session does not count as
-        idle."""
+        """Record that the user is active, so that the session does not count as idle, without moving the camera."""
         with self._lock:
             self.last_input = self._clock()
 
     def let_go(self) -> None:
-        """Release all keys and sticks, drop taps and mouse movements, and end timed keys, because the user has left."""
+        """Release all keys and sticks, and drop taps, mouse movements and timed keys, because the user has left."""
         with self._lock:
             self._down.clear()
             self._taps.clear()
@@ -162,26 +153,22 @@ class Controls:
 
     @property
     def asks(self) -> bool:
-        """Whether an input would move the camera in the next frames.
-
-        Such an input is a held key other than shift, a tap, a stick, a timed key (see `script`) or a mouse movement.
-        """
+        """Whether an input would move the camera in the next frames; a held shift alone would not."""
         with self._lock:
             held = self._down.keys() - {RUN} or self._script or any(self._stick)
             return bool(held or self._taps or any(self._look))
 
     @property
     def changes(self) -> bool:
-        """Whether the inputs have changed since the last chunk, or timed keys (see `script`) are running."""
+        """Whether inputs have arrived since the last chunk, or timed keys (see `script`) are running."""
         with self._lock:
             return self._arrived is not None or bool(self._script)
 
     def take(self, frames: int) -> Wishes:
-        """Return the user's inputs for the next `frames` video frames, and remove taps and mouse movements.
+        """Return the user's inputs for the next `frames` video frames.
 
-        If `frames` is 0, taps stay for the next call. Held keys, sticks and the other timed keys (see `script`) always
-        stay.
-        """
+        Mouse movements, the timed keys (see `script`) of these frames, and, unless `frames` is 0, taps are removed.
+        Held keys and sticks stay."""
         with self._lock:
             now, since = self._clock(), self._taken
             look, arrived = (self._look[0], self._look[1]), self._arrived
@@ -209,8 +196,7 @@ class Controls:
             return Wishes(axes, look, self._event, waited, tuple(placed))
 
     def put_back(self) -> None:
-        """Restore the inputs that the last `take` returned, because its chunk was dropped. Inputs that arrived later
-        stay as well."""
+        """Restore the inputs that the last `take` returned, for a dropped chunk, and keep the inputs since then."""
         with self._lock:
             before, self._pending = self._pending, None
             if before is None:
@@ -228,11 +214,7 @@ class Controls:
 
     @contextmanager
     def _receiving(self, kind: str, event: int | None) -> Iterator[float]:
-        """Register an input of the given `kind`, and yield its time in seconds.
-
-        The lock is held inside this context. `self.changed()` is called after the context. `event` is an optional
-        number by which frames refer to this input.
-        """
+        """Register an input of the given `kind`, and yield its time in seconds while the lock is held."""
         with self._lock:
             self._event = self._event if event is None else event
             self.last_input = self._arrived = self._clock()
@@ -257,48 +239,44 @@ class Controls:
 def _row(at: float, frames: int, since: float, now: float) -> int:
     """Return the index of the chunk's video frame to which an input at the time `at` belongs.
 
-    The `frames` frames of the chunk divide the time from `since` to `now` evenly. All times are in seconds.
-    """
+    The `frames` frames of the chunk divide the time from `since` to `now`, in seconds, evenly."""
     return min(frames - 1, int(frames * (at - since) / max(now - since, 1e-9)))
 
 
 class Steered:
     """A base class of sessions with methods for the user's inputs, which pass the inputs to the attribute `controls`.
 
-    The argument `event` of the methods is an optional number that the sender gives to an input (see `Controls`).
-    """
+    The argument `event` is an optional number that the sender gives to an input (see `Controls`)."""
 
     controls: Controls
 
     def press(self, key: str, event: int | None = None) -> None:
-        """Press a key: w, a, s, d, i, j, k, l or shift. `event` is an optional number by which frames refer to this
-        input."""
+        """Press a key: w, a, s, d, i, j, k, l or shift. The first frames with this input carry its number `event`."""
         self.controls.press(key, event)
 
     def release(self, key: str, event: int | None = None) -> None:
-        """Release a key. `event` is an optional number by which frames refer to this input."""
+        """Release a key. The first frames that include this input carry its optional number `event`."""
         self.controls.release(key, event)
 
     def hold(self, keys: Iterable[str], event: int | None = None) -> None:
-        """Hold exactly these keys from now on. `event` is an optional number by which frames refer to this input."""
+        """Hold exactly these keys from now on. The first frames with this input carry its optional number `event`."""
         self.controls.hold(keys, event)
 
     def look(self, yaw: float, pitch: float, event: int | None = None) -> None:
-        """Turn the camera by degrees: `yaw` to the right, `pitch` upwards. `event` is an optional number by which
-        frames refer to this input."""
+        """Turn the camera by degrees: `yaw` right, `pitch` up.
+
+        The first frames that include this input carry its optional number `event`."""
         self.controls.look(yaw, pitch, event)
 
     def stick(self, forward: float, right: float, yaw: float, pitch: float, event: int | None = None) -> None:
-        """Set the positions of a gamepad's sticks, -1 to 1 each. `event` is an optional number by which frames refer to
-        this input."""
+        """Set a gamepad's sticks, -1 to 1 each. The first frames with this input carry its optional number `event`."""
         self.controls.stick(forward, right, yaw, pitch, event)
 
     def script(self, rows: Sequence[Iterable[str]], event: int | None = None) -> None:
         """Set the keys that count as held in the next latent frames: `rows` has one collection of keys per latent
         frame.
 
-        `event` is an optional number by which frames refer to this input.
-        """
+        The first frames that include this input carry its optional number `event`."""
         self.controls.script(rows, event)
 
 
@@ -313,10 +291,9 @@ def _checked(keys: Iterable[str]) -> frozenset[str]:
 
 
 def _finite(name: str, values: Sequence[float], most: float) -> tuple[float, ...]:
-    """Return the values as floats, clipped to the range -`most` to `most`.
+    """Return the values as floats, clipped to -`most` to `most`.
 
-    Raises InputError for values that are not finite numbers; its message contains `name`.
-    """
+    Raises InputError for values that are not finite numbers; its message contains `name`."""
     try:
         numbers = [float(value) for value in values]
     except (TypeError, ValueError, OverflowError) as error:

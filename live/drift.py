@@ -1,13 +1,8 @@
 """Detection of a walk (a steered video) that degrades, by a comparison of each chunk with the first two seconds.
 
-A chunk counts as bad if at least two of four figures are beyond their limits: sharpness, colourfulness, tint and
-brightness. It is also bad if its sharpness is below a stricter limit. The detector reports a drift after four seconds
-of bad chunks.
-
-The limits are the same as in the command `lingbot-world measure`. That command tracks parts of the scene through the
-video, so it can distinguish a dark wall from a video that becomes dark. This module compares only whole frames, so one
-figure alone is not enough.
-"""
+A chunk counts as bad if at least two of four figures (sharpness, colourfulness, tint and brightness) are beyond the
+limits of `lingbot-world measure`, or if its sharpness is below a stricter limit. One figure is not enough, because this
+module compares only whole frames: a dark wall then looks like a video that becomes dark."""
 
 from __future__ import annotations
 
@@ -20,12 +15,9 @@ from ..measure.drift_faults import BLURRED, BLURRED_PLACES, DARKER, PALE, TINTED
 from ..measure.drift_figures import colourfulness
 
 FIRST = 8
-"""The number of latent frames at the start of a walk with which later chunks are compared.
-
-With four video frames each, they last two seconds.
-"""
+"""The number of latent frames at the start of a walk with which later chunks are compared: two seconds."""
 LASTS = 16
-"""The number of latent frames in successive bad chunks after which a drift is reported. They last four seconds."""
+"""The number of latent frames in successive bad chunks after which a drift is reported: four seconds."""
 SIDE = 128
 """The largest side, in pixels, of the reduced frames that are measured."""
 HINT = "the video is degrading: R restarts from the image"
@@ -45,8 +37,7 @@ class DriftWatch:
         """Add a chunk: its `latent` [1, 16, n, h, w] and the `pixels` of its last frame, uint8 [H, W, 3].
 
         Return True if four seconds of bad chunks end with this chunk. Later bad chunks return False, until a good chunk
-        begins a new count.
-        """
+        begins a new count."""
         row = _figures(latent, pixels)
         if len(self._first) < self._first_chunks:
             self._first.append(row)
@@ -60,8 +51,7 @@ class DriftWatch:
         """Four figures that compare the last chunk with the first two seconds, or None before the first comparison.
 
         `spread` (the latent's standard deviation), `sharpness` and `colour` are fractions of their values in the first
-        two seconds. `mean` is the change of the latent's mean, in standard deviations of the first two seconds.
-        """
+        two seconds. `mean` is the change of the latent's mean, in standard deviations of the first two seconds."""
         if self._last is None:
             return None
         spread = self._at_first("spread")

@@ -1,7 +1,4 @@
-"""The Engine: the parts of a model that a walk (a steered video) uses.
-
-The command lingbot-world and ComfyUI's Live node make engines. Other programs can make them too.
-"""
+"""The Engine: the parts of a model that a walk (a steered video) uses."""
 
 from __future__ import annotations
 
@@ -28,12 +25,11 @@ from .worlds.walls import WorldMap
 class WalkVideo(Protocol):
     """The video file of one walk (a steered video).
 
-    `add` appends frames. `cut` removes frame `number` and all later frames after the user has gone back. Both return at
-    once, except that `add` with `wait` waits for a free entry in the queue. `close` waits for the encoder.
+    `add` appends frames; with `wait` it waits for room in the encoder's queue. `cut` removes frame `number` and all
+    later frames after the user has gone back. `close` waits for the encoder.
 
     left_out: the number of frames that were dropped because the encoder was too slow.
-    failure: the reason why the video has ended early, or an empty string.
-    """
+    failure: the reason why the video has ended early, or an empty string."""
 
     left_out: int
     failure: str
@@ -46,8 +42,8 @@ class WalkVideo(Protocol):
 RecordWalk = Callable[[Path, float, int, Callable[[str], None]], WalkVideo]
 """The signature record(path, fps, first, tell) of a function that opens a video file and returns a WalkVideo.
 
-The video begins with frame number `first` of the walk. The function calls tell(reason) if the video becomes incomplete.
-"""
+The video begins with frame number `first` of the walk. The function calls tell(reason) if the video becomes
+incomplete."""
 
 
 @dataclass(frozen=True)
@@ -118,8 +114,7 @@ class Start:
 
     @classmethod
     def of(cls, begin: Start | WorldState) -> Start:
-        """Return `begin` unchanged if it is a Start. If it is a state of an earlier video, return the Start that
-        continues it. Raises InputError for another type."""
+        """Return `begin`, or the Start that continues it if it is a state. Raises InputError for other types."""
         check_types({"begin": begin}, {"begin": Start | WorldState})
         return cls.after(begin) if isinstance(begin, WorldState) else begin
 
@@ -127,13 +122,11 @@ class Start:
     def after(cls, state: WorldState, prompt: str = "", seed: int = 0) -> Start:
         """Return the Start that continues the video of a state. An empty prompt means the state's last prompt.
 
-        `seed` is the seed of the noise.
-        """
+        `seed` is the seed of the noise."""
         return cls(state.frame, prompt, None, seed, state)
 
     def check(self, engine: Engine) -> None:
-        """Raise InputError if the frame's size or the state does not fit the engine, and for an invalid prompt or
-        seed."""
+        """Raise InputError for a frame or state that does not fit the engine, and for an invalid prompt or seed."""
         check_types({"prompt": self.prompt, "seed": self.seed}, {"prompt": str, "seed": int})
         check_text("`prompt`", self.prompt)
         if self.state is not None:

@@ -5,8 +5,7 @@ the fields `axes` [n, 4] and `look` [2] of `Wishes`; n is 1 if all video frames 
 without such a row had no input.
 
 A row with `rebuild` states that keys and values were recomputed before the chunk. The reason was a return to an earlier
-chunk or, if `refresh` is true, another prompt.
-"""
+chunk or, if `refresh` is true, another prompt."""
 
 from __future__ import annotations
 
@@ -18,8 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 FILE = "inputs.jsonl"
-"""The name of the file to which rows are appended during a walk. When the walk ends, the rows are moved into
-walk.json."""
+"""The file to which rows are appended during a walk. When the walk ends, the rows are moved into walk.json."""
 Row = dict[str, Any]
 
 
@@ -64,8 +62,7 @@ class InputLog:
         self._file = self._path.open("wb", 0)
 
     def add_wishes(self, latent_frame: int, wishes: Wishes) -> None:
-        """Add a row with `wishes`, the inputs of the chunk that begins at `latent_frame`. A chunk without inputs gets
-        no row."""
+        """Add a row with the inputs of the chunk that begins at `latent_frame`. A chunk without inputs gets no row."""
         axes = wishes.axes[:1] if (wishes.axes == wishes.axes[:1]).all() else wishes.axes
         if axes.any() or any(wishes.look):
             row = {"latent_frame": latent_frame, "axes": axes.tolist(), "look": [*wishes.look]}
@@ -74,8 +71,7 @@ class InputLog:
     def add_rebuild(self, latent_frame: int, *, refresh: bool) -> None:
         """Add a row that records a recomputation of keys and values before `latent_frame`.
 
-        The reason is another prompt if `refresh` is True, else a return to an earlier chunk.
-        """
+        The reason is another prompt if `refresh` is True, else a return to an earlier chunk."""
         self._add({"latent_frame": latent_frame, "rebuild": True, "refresh": refresh})
 
     def cut(self, latent_frames: int) -> None:
@@ -87,7 +83,6 @@ class InputLog:
             self._add(row)
 
     def rows(self) -> list[Row]:
-        """Return all rows in order."""
         return _rows(self._path)
 
     def close(self, *, delete: bool) -> None:
@@ -103,9 +98,8 @@ class InputLog:
 def read_inputs(folder: Path, head: dict[str, Any]) -> dict[int, list[Row]]:
     """Return the rows of a saved walk's inputs, grouped by the latent frame at which their chunk begins.
 
-    `head` is the contents of walk.json. If it has no inputs because the process was killed, the rows come from FILE in
-    `folder`. Raises OSError if FILE cannot be read, and KeyError or ValueError for an invalid row.
-    """
+    `head` is the contents of walk.json. If a killed process left it without inputs, the rows come from FILE in
+    `folder`. Raises OSError if FILE cannot be read, and KeyError or ValueError for an invalid row."""
     found: dict[int, list[Row]] = {}
     for row in head["inputs"] if "inputs" in head else _rows(folder / FILE):
         found.setdefault(row["latent_frame"], []).append(row)

@@ -1,13 +1,10 @@
-"""The folder of a walk (a steered video) in progress. Each chunk is appended to the files in it.
+"""The folder of a walk (a steered video) in progress, to which each chunk is appended.
 
-So memory does not grow with the walk, and a killed process loses no complete chunk.
-
-`walk.json` holds the settings. `start.safetensors` holds the first frame, `prompt.N.safetensors` the embedding of a
-prompt, and `before.state` the continued video, if any. Three files grow with each chunk: `latent.f32`, `steps.f64` (the
-model's camera input, a pose per latent frame) and `poses.f64` (a pose per video frame).
-
-With the seed, the schedule, the dtype and the inputs (see inputs.py) the walk can be repeated.
-"""
+So memory does not grow with the walk, and a killed process loses no complete chunk. `walk.json` holds the settings,
+`start.safetensors` the first frame, `prompt.N.safetensors` the embedding of a prompt, and `before.state` the continued
+video, if any. Three files grow with each chunk: `latent.f32`, `steps.f64` (the model's camera input, a pose per latent
+frame) and `poses.f64` (a pose per video frame). With the seed, the schedule, the dtype and the inputs (see inputs.py)
+the walk can be repeated."""
 
 from __future__ import annotations
 
@@ -63,8 +60,7 @@ class Kept:
         lens: [4], fx, fy, cx, cy in pixels of an 832x480 image.
         unit: the camera's unit of length.
         before: the state of the video that the walk continues, or None.
-        facts: further settings for walk.json.
-        """
+        facts: further settings for walk.json."""
         self.folder, self.failure = folder, ""
         self._engine, self.lens, self._unit = engine, lens, unit
         self._before, self.latent_frames, self._facts = before, 0, facts
@@ -83,14 +79,12 @@ class Kept:
 
     @property
     def chunks(self) -> int:
-        """The number of saved chunks."""
         return self.latent_frames // self._engine.chunk
 
     def prompt(self, text: str, context: Tensor) -> None:
         """Save the prompt of the next chunks, with its embedding `context` [1, L, D].
 
-        Raises InputError if it is the walk's first prompt and cannot be written.
-        """
+        Raises InputError if it is the walk's first prompt and cannot be written."""
         first = not self._prompts
         self._prompts = [*(part for part in self._prompts if part[2] < self.latent_frames)]
         self._prompts.append((text, context.cpu(), self.latent_frames))
@@ -110,8 +104,7 @@ class Kept:
         latent: float32 [1, 16, n, h, w].
         steps: the model's camera input [n, 4, 4].
         poses: the poses [m, 4, 4] of the video frames.
-        wishes: the user's inputs for the chunk.
-        """
+        wishes: the user's inputs for the chunk."""
         rows = latent[0].transpose(0, 1).contiguous().numpy(), steps, poses
         if not self.failure:
             self._try(lambda: self._append(rows, latent.shape[2], wishes))
@@ -119,8 +112,7 @@ class Kept:
     def rebuilt(self, *, refresh: bool) -> None:
         """Record that keys and values were recomputed after the last chunk.
 
-        The reason is another prompt if `refresh` is True, else a return to an earlier chunk.
-        """
+        The reason is another prompt if `refresh` is True, else a return to an earlier chunk."""
         if not self.failure:
             self._try(lambda: self._inputs.add_rebuild(self.latent_frames, refresh=refresh))
 
@@ -133,7 +125,7 @@ class Kept:
         self.latent_frames += latent_frames
 
     def cut(self, chunks: int) -> None:
-        """Remove all saved chunks after the first `chunks` ones."""
+        """Remove all saved chunks except the first `chunks`."""
         self.latent_frames = min(self.latent_frames, chunks * self._engine.chunk)
         self._prompts = [part for part in self._prompts if part[2] < self.latent_frames] or self._prompts[:1]
         self._try(self._write_head)
@@ -163,8 +155,7 @@ class Kept:
         return latent_rows(self.folder / "latent.f32", (height, width), first, last)
 
     def steps(self, first: int, last: int) -> np.ndarray:
-        """Return the model's camera input of the latent frames from number `first` to `last` (excluded), float64
-        [n, 4, 4]."""
+        """Return the model's camera input, float64 [n, 4, 4], of latent frames `first` to `last` (excluded)."""
         return pose_rows(self.folder / "steps.f64", last)[first:]
 
     def context(self, latent_frame: int) -> Tensor:
@@ -179,15 +170,11 @@ class Kept:
     def poses(self) -> np.ndarray:
         """Return the poses of the walk's video frames, float64 [n, 4, 4].
 
-        If the walk continues another video, that video's last pose comes first.
-        """
+        If the walk continues another video, that video's last pose comes first."""
         return path_rows(self.folder, self.latent_frames, self._before)
 
     def state(self) -> WorldState:
-        """Return the state after the last saved chunk, from which the video can be continued.
-
-        Raises InputError before the first chunk.
-        """
+        """Return the state after the last saved chunk, for a continuation. Raises InputError before the first chunk."""
         return load_walk(self.folder)
 
     def _write_head(self) -> None:

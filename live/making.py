@@ -1,7 +1,4 @@
-"""The base class of a session, which makes the chunks of a walk (a steered video) at the right times.
-
-It runs in the caller's thread or in its own, and reports events.
-"""
+"""The base class of a session, which makes the chunks of a walk (a steered video) at the right times."""
 
 from __future__ import annotations
 
@@ -36,11 +33,9 @@ WATCH = 0.2
 GIVE_BACK = 64
 """The number of chunks on a CPU between two releases of the memory that the C allocator has cached.
 
-Without these releases, a walk of one hour would hold 2.6 GB.
-"""
+Without these releases, a walk of one hour would hold 2.6 GB."""
 QUIET = 10.0
-"""The time without input, in seconds, after which a session makes chunks half as often. Only sessions with `moving`
-make chunks without input (see ChunkMaker)."""
+"""The seconds without input after which a session with `moving` makes chunks half as often (see ChunkMaker)."""
 Deliver = Callable[[Frames], None]
 Tell = Callable[[str, dict[str, Any]], None]
 """A callback tell(kind, facts) for the events of a session. `facts` is a dict with the details below.
@@ -61,14 +56,13 @@ failed: an error occurred; `what` failed (walk, command or prompt), the `reason`
 
 
 class ChunkMaker(Steered):
-    """The base class of a session, which makes the chunks of a walk (a steered video) in the caller's thread or in its
-    own.
+    """The base class of a session, which makes the chunks of a walk (a steered video) in the caller's or its own
+    thread.
 
     Commands from other threads run between two chunks. A subclass must set `_walks`, the walks of the session.
 
     moving: whether chunks are made also without input.
-    failure: the error that has ended the walk, or an empty string.
-    """
+    failure: the error that has ended the walk, or an empty string."""
 
     _walks: Walks
 
@@ -104,7 +98,6 @@ class ChunkMaker(Steered):
 
     @property
     def video(self) -> WalkVideo | None:
-        """The video file of the current walk, or None."""
         return self._walks.video
 
     @property
@@ -117,8 +110,7 @@ class ChunkMaker(Steered):
         """Whether the session waits for an input.
 
         It waits if the camera does not move and `moving` is False, because a video of a resting camera degrades within
-        seconds.
-        """
+        seconds."""
         walk = self.walk
         return walk.chunks > 0 and not self._awake and walk.rests and not self.moving
 
@@ -137,10 +129,7 @@ class ChunkMaker(Steered):
 
     @property
     def _is_delivering(self) -> bool:
-        """Whether the current thread is one of the session's threads that call `deliver`.
-
-        Such a thread must not wait for itself in `stop`.
-        """
+        """Whether the current thread is one of those that call `deliver`, so that `stop` must not wait for it."""
         mine = current_thread() is self._thread or (self._decoding is not None and self._decoding.here)
         return self.running and mine
 
@@ -170,10 +159,9 @@ class ChunkMaker(Steered):
                 self._decoding.close()
 
     def _wait_for_turn(self) -> bool:
-        """Wait until the next chunk should begin, and run commands while waiting.
+        """Run commands until it is time for the next chunk.
 
-        Return True then, or False if the walk has ended or the session has been stopped.
-        """
+        Return True then, or False if the walk has ended or the session has been stopped."""
         while True:
             if self._watch is not None:
                 self._watch()
@@ -191,6 +179,7 @@ class ChunkMaker(Steered):
 
     def _stands(self) -> bool:
         """Return whether the session waits for an input (see `still`), and report a change to the session's callback.
+
         Also set whether chunks are made half as often (see QUIET)."""
         still = self.still
         if still != self._still:
@@ -223,10 +212,7 @@ class ChunkMaker(Steered):
                 self._tell("failed", {"what": "command", "reason": str(error), "ended": False})
 
     def _next_chunk(self, deliver: Deliver) -> None:
-        """Make a chunk and pass its frames to `deliver`.
-
-        With a decoding thread, delivery continues while the next chunk is made.
-        """
+        """Make a chunk and pass its frames to `deliver`, with a decoding thread even while the next chunk is made."""
         if self._decoding is None:
             for frames in self._chunk():
                 deliver(frames)
@@ -270,8 +256,7 @@ class ChunkMaker(Steered):
     def _watch_steps(self, frames: Frames) -> None:
         """Report an event if the frames no longer change although the camera walks.
 
-        If `stop_when_stuck` is set, held walking keys are then ignored until a key changes.
-        """
+        If `stop_when_stuck` is set, held walking keys are then ignored until a key changes."""
         if frames.poses is None or isinstance(self.controls, Replay):
             return
         pose = frames.poses[-1]
@@ -282,11 +267,10 @@ class ChunkMaker(Steered):
 
     @contextmanager
     def _work(self) -> Iterator[None]:
-        """Run the tasks before and after the making of a chunk, which happens inside this context.
+        """Run the tasks around the making of a chunk, which happens inside this context.
 
         The scheduler (`pace`) gets the time that the chunk took. On a CPU, cached memory is released after each
-        GIVE_BACK chunks. If saving has begun to fail, the reason is reported.
-        """
+        GIVE_BACK chunks. If saving has begun to fail, the reason is reported."""
         failed_before, began, cores = self.walk.kept.failure, time.perf_counter(), torch.get_num_threads()
         if isinstance(self.controls, Replay):
             self.controls.prepare(self.walk)

@@ -1,7 +1,6 @@
 """The scheduler that decides when a session makes the next chunk of a walk (a steered video).
 
-It delays each chunk, so that the chunk's first frames arrive when the earlier frames have been played.
-"""
+A chunk begins so late that its first frames arrive when the earlier frames have been played."""
 
 from __future__ import annotations
 
@@ -13,34 +12,25 @@ from .controls import FRAMES_OF_ONE
 from .shown.frames import Frames
 
 SPARE = 0.03
-"""The safety margin in seconds between the planned arrival of a chunk's first frames and the time at which they are
-due.
-
-It covers inaccurate clocks and delayed threads.
-"""
+"""The margin in seconds, for inaccurate clocks and delayed threads, by which a chunk's first frames arrive early."""
 RECENT = 32
 """The number of recent video frames from which the delay of the next chunk is predicted.
 
-The prediction is the longest delay among the chunks of these frames. At least two chunks are considered.
-"""
+The prediction is the longest delay among the chunks of these frames, two chunks at least."""
 SPAN = 4.0
 """The length in seconds of the period over which the frame rate is measured."""
 
 
 class Pace:
-    """A scheduler of chunks with `of_chunk` video frames each. Frames are played at `fps` as soon as they are
-    delivered.
+    """A scheduler of chunks with `of_chunk` video frames each, which are played at `fps` as soon as they are delivered.
 
     A machine that is faster than the playback waits before each chunk, so that the chunk includes the latest inputs. A
-    slower machine never waits. With an `fps` of 0 no chunk waits.
-
-    The delay of the first chunk of a walk, or after a pause, is not used to predict later delays. Such a chunk may take
-    longer, for instance because kernels are compiled.
+    slower machine never waits. With an `fps` of 0 no chunk waits. The delay of the first chunk of a walk or after a
+    pause is not used to predict later delays, because it may be longer, for instance to compile kernels.
 
     late: the number of frames in late deliveries.
     stalls: the number of interruptions of the playback.
-    clock: a function that returns the time in seconds.
-    """
+    clock: a function that returns the time in seconds."""
 
     def __init__(
         self, fps: float, clock: Callable[[], float] = time.monotonic, *, of_chunk: int = FRAMES_OF_ONE
@@ -86,11 +76,10 @@ class Pace:
         self.on_the_way(0)
 
     def answered(self, seconds: float) -> None:
-        """Record the delay in seconds from the start of a chunk to its first frames.
+        """Record the seconds from the start of a chunk to its first frames, except for the first chunk or after a
+        pause.
 
-        The delay is ignored for the first chunk of a walk or after a pause. The caller must then pass the number of
-        these frames to `handed`.
-        """
+        The caller must then pass the number of these frames to `handed`."""
         if self._played is not None:
             self._answers.append(seconds)
 

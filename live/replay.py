@@ -1,7 +1,6 @@
 """The replay of a saved walk (a steered video).
 
-With the same model on the same device, the new frames equal the saved walk's frames bit for bit.
-"""
+With the same model on the same device, the new frames equal the saved walk's frames bit for bit."""
 
 from __future__ import annotations
 
@@ -27,17 +26,13 @@ if TYPE_CHECKING:
 
 
 class Replay(Controls):
-    """A subclass of Controls that repeats the inputs of a saved walk (a steered video).
-
-    It also repeats changes of the prompt and returns to earlier chunks. The user's inputs are ignored.
-    """
+    """Controls that repeat the inputs, prompts and returns of a saved walk, and ignore the user's inputs."""
 
     def __init__(self, folder: str | Path) -> None:
         """Read a walk from `folder`.
 
-        Raises InputError if the folder has no walk, or has a walk without inputs. A walk has no inputs if its camera
-        followed a recorded path, or if an earlier version of this project made it.
-        """
+        Raises InputError for a folder without a walk, and for a walk without inputs: it followed a recorded path, or an
+        earlier version of this project made it."""
         super().__init__()
         self.folder = Path(folder)
         self.state: WorldState = load_walk(self.folder)
@@ -58,14 +53,10 @@ class Replay(Controls):
         self._at = 0  # the first latent frame of the next chunk
 
     def schedule(self) -> FewStepSchedule:
-        """Return the schedule of the saved walk's denoising steps."""
         return FewStepSchedule(**{name: tuple(values) for name, values in self.head["schedule"].items()})
 
     def check(self, engine: Engine) -> None:
-        """Raise InputError if a setting of the engine differs from the saved walk's settings.
-
-        The settings are frame size, chunk, window, model configuration, dtype and schedule (see `engine_facts`).
-        """
+        """Raise InputError if a setting of the engine, such as the window or dtype, differs from the saved walk's."""
         for name, expected in engine_facts(engine).items():
             found = self.head.get(name)
             if found != expected:
@@ -88,10 +79,9 @@ class Replay(Controls):
     def prepare(self, walk: Walk) -> None:
         """Prepare `walk`, the repeated walk, for its next chunk: repeat the saved walk's changes before this chunk.
 
-        If the prompt changed, set the new prompt. If the saved walk recomputed its cached keys and values, recompute
-        them in `walk` too. The reason was a return to this chunk, or a prompt with `refresh`. If the saved walk ran on
-        a CPU, set torch's number of threads to the recorded number.
-        """
+        If the prompt changed, set the new prompt. If the saved walk recomputed its cached keys and values, after a
+        return to this chunk or for a prompt with `refresh`, recompute them too. If it ran on a CPU, set torch's number
+        of threads to the recorded number."""
         if "threads" in self.head:
             torch.set_num_threads(self.head["threads"])
         self._at = walk.chunks * walk.engine.chunk

@@ -35,10 +35,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 AWAKE = 16
-"""The number of latent frames (four seconds) that are made after a new prompt even without other input.
-
-They let the user see the effect of the prompt.
-"""
+"""The number of latent frames (four seconds) that are made after a new prompt, to show its effect without input."""
 
 OPTIONS: dict[str, Any] = {
     "fps": float,
@@ -77,11 +74,9 @@ class Session(ChunkMaker):
             for frames in session:
                 ...
 
-    Instead, `start(deliver)` makes the chunks in a thread, for playback at `fps`. Any thread may call the methods, and
-    they take effect with the next chunk.
-
-    With a `path` the user's inputs are ignored. The camera follows the path, and the walk ends after its last full
-    chunk.
+    Instead, `start(deliver)` makes the chunks in a thread, for playback at `fps`. Any thread may call the methods,
+    which take effect with the next chunk. With a `path` the camera follows it, without the user's inputs, and the walk
+    ends after its last full chunk.
     """
 
     def __init__(
@@ -110,8 +105,7 @@ class Session(ChunkMaker):
         walk: the options of each walk, see WalkOptions.
 
         If the attribute `restart_on_drift` is true, a walk is restarted when its video degrades. Raises InputError if
-        the start does not fit the engine, and for an invalid option. Raises CameraError for an invalid path.
-        """
+        the start does not fit the engine, and for an invalid option. Raises CameraError for an invalid path."""
         check_options(fps=fps, folder=folder, whole=whole, moving=moving, controls=controls, **walk)
         pace = Pace(fps, of_chunk=FRAMES_OF_ONE * engine.chunk)
         super().__init__(engine, controls or Controls(), pace, moving=moving)
@@ -135,8 +129,7 @@ class Session(ChunkMaker):
         """Return a session that repeats the saved walk in the folder `walk` bit for bit, and then ends.
 
         `options` are further arguments of Session. Raises InputError for a folder without a walk, and for an engine
-        with other settings than the walk's.
-        """
+        with other settings than the walk's."""
         replay = Replay(walk)
         replay.check(engine)
         given = {"events": replay.head.get("events"), **options}
@@ -154,8 +147,7 @@ class Session(ChunkMaker):
         refresh: whether to recompute the cached keys and values of the window, so that the video changes at once.
         event: a number that identifies this input; see Controls.
 
-        Raises InputError for an empty prompt, and after `stop` or `close`.
-        """
+        Raises InputError for an empty prompt, and after `stop` or `close`."""
         if not isinstance(text, str):
             raise InputError(f"the prompt is {text!r:.40}; expected a text that describes the world")
         if not text.strip():
@@ -170,8 +162,7 @@ class Session(ChunkMaker):
         on: True, False, or None to toggle the event.
         refresh, event: as in `prompt`.
 
-        Raises InputError for an unknown event, and after `stop` or `close`.
-        """
+        Raises InputError for an unknown event, and after `stop` or `close`."""
         check_types({"on": on, "refresh": refresh}, {"on": bool | None, "refresh": bool})
         self._say(self.events.switch(name, on), refresh, Input("event", event, time.monotonic()))
 
@@ -212,13 +203,12 @@ class Session(ChunkMaker):
             self.walk.kept.note("events", self.events.facts())
 
     def update_events(self) -> None:
-        """Set the active events to the events in the walk's last prompt, and report them to the callback `tell`."""
+        """Set the active events to those in the walk's last prompt, and report them to the callback `tell`."""
         self.events.stand(self.walk.kept.last_prompt[0])
         if self.events.all:
             self._tell("events", {"events": sorted(self.events.active)})
 
     def _begin_and_end_events(self) -> None:
-        """Queue a change of the prompt if a world event starts or ends at the time of the next chunk."""
         if self._walks.now is None or isinstance(self.controls, Replay):
             return
         text = self.events.at(self.walk.chunks * self.engine.chunk * FRAMES_OF_ONE / FPS)
@@ -227,17 +217,13 @@ class Session(ChunkMaker):
             self._commands.append(lambda: self._encoded(text, False, cause))
 
     def pause(self) -> None:
-        """Stop making chunks in `start` or `run` until `resume` is called.
-
-        A program that iterates over the session needs no pause, because each chunk is made on request.
-        """
+        """Stop making chunks in `start` or `run` until `resume` is called. Iteration makes chunks all the same."""
         with self._changed:
             self._paused = True
         self._tell("paused", {})
 
     def resume(self) -> None:
-        """End a pause. The call also restarts the time without input, after which chunks are made half as often (see
-        QUIET in `making`)."""
+        """End a pause. The time without input, after which chunks are made half as often, begins again."""
         self.controls.hear()
         with self._changed:
             if not self._paused:
@@ -249,16 +235,14 @@ class Session(ChunkMaker):
 
     @property
     def paused(self) -> bool:
-        """Whether the session is paused."""
         return self._paused
 
     def back(self, chunk: int, event: int | None = None) -> None:
         """Queue a return to the state after the first `chunk` chunks of the walk. The later chunks are discarded.
 
-        `event` is a number that identifies this input; see Controls. Whether `chunk` exists is checked when the command
-        runs. If not, a program receives an InputError from its next request for frames. A started session passes the
-        reason to `tell`.
-        """
+        `event` is a number that identifies this input; see Controls. If `chunk` does not exist when the command runs, a
+        program receives an InputError from its next request for frames, and a started session passes the reason to
+        `tell`."""
         check_types({"chunk": chunk}, {"chunk": int})
         cause = Input("back", event, time.monotonic())
 
@@ -280,9 +264,8 @@ class Session(ChunkMaker):
         """Return the next frames of the walk. If all frames of the last chunk were returned, make the next chunk.
 
         The iteration ends after `stop` or `close`, and at the end of a path or a replayed walk. Raises InputError while
-        the thread of `start` runs. Raises any error of the walk or of a queued command. If an exception, such as
-        KeyboardInterrupt, ends a chunk early, the next call makes this chunk again.
-        """
+        the thread of `start` runs, and any error of the walk or of a queued command. If an exception, such as
+        KeyboardInterrupt, ends a chunk early, the next call makes this chunk again."""
         if self.running:
             raise InputError("since `start` a thread makes the chunks of this session and passes them to `deliver`")
         with self._working:
@@ -315,8 +298,7 @@ class Session(ChunkMaker):
         deliver: called with the Frames of each part of a chunk. On a CPU another thread may call it.
         tell: called as tell(kind, facts) for the session's events; see `Tell` in `making`.
 
-        Both must return soon, because the next chunk waits for them.
-        """
+        Both must return soon, because the next chunk waits for them."""
         if self._thread is not None or self._closing:
             raise InputError("the session was started, or closed, before; begin another one")
         self._tell, self._on_request = tell or self._tell, False
@@ -329,25 +311,20 @@ class Session(ChunkMaker):
         deliver, tell: as in `start`.
         watch: called without arguments before each chunk and a few times a second while waiting.
 
-        Raises the errors of `watch` and of the walk.
-        """
+        Raises the errors of `watch` and of the walk."""
         self._tell, self._on_request, self._watch = tell, False, watch
         while self._wait_for_turn():
             self._next_chunk(deliver)
 
     def state(self) -> WorldState:
-        """Return the state after the last chunk, to save it or to begin another walk with it.
-
-        Raises InputError before the first chunk.
-        """
+        """Return the state after the last chunk, to save or continue it. Raises InputError before the first chunk."""
         return self.walk.kept.state()
 
     def close(self, *, whole: bool = False) -> None:
         """End the session and its walk. The walk's folder stays, unless it is temporary.
 
         If `whole` is True, save the state and the camera path even if the session was created without this option. A
-        call within `deliver` only stops the making of chunks, like `stop`.
-        """
+        call within `deliver` only stops the making of chunks, like `stop`."""
         self.stop()
         if self._is_delivering:
             return

@@ -1,7 +1,4 @@
-"""One walk: a video that a user steers while it is generated.
-
-A World, a decoder and a camera make it chunk by chunk.
-"""
+"""One walk: a video that a user steers while a World, a decoder and a camera make it chunk by chunk."""
 
 from __future__ import annotations
 
@@ -47,8 +44,7 @@ class WalkOptions(TypedDict, total=False):
     model was trained with); by default 0.5. Shift doubles it.
     walls: whether the walls of a known map stop the camera, by default true.
     path: camera-to-world poses [n, 4, 4] to follow, one per video frame.
-    seed: a seed that replaces the seed of the Start.
-    """
+    seed: a seed that replaces the seed of the Start."""
 
     speed: float
     walls: bool
@@ -59,8 +55,7 @@ class WalkOptions(TypedDict, total=False):
 class Walk(WalkWorld):
     """A walk: a steered video that begins at a Start or continues an earlier video. It is saved in a folder.
 
-    Only one thread may use it.
-    """
+    Only one thread may use it."""
 
     def __init__(
         self,
@@ -78,8 +73,7 @@ class Walk(WalkWorld):
         folder: the folder to save the walk in.
         options: see WalkOptions. A `path` overrides the inputs.
 
-        Raises InputError if the start does not fit the engine, and CameraError for an invalid path.
-        """
+        Raises InputError if the start does not fit the engine, and CameraError for an invalid path."""
         start = Start.of(start)
         start.check(engine)
         self.engine, self.controls = engine, controls
@@ -136,8 +130,7 @@ class Walk(WalkWorld):
         """Whether the camera would stand still in the next chunk.
 
         It stands still if nothing is pressed and no earlier movement continues. It also stands still if a wall or the
-        pitch limit stopped it in the last chunk, and the inputs are unchanged.
-        """
+        pitch limit stopped it in the last chunk, and the inputs are unchanged."""
         if self._blocked:
             return not self.controls.changes
         return not (self.controls.asks or self.camera.moves)
@@ -147,10 +140,9 @@ class Walk(WalkWorld):
         self._stopped = self.controls.switches
 
     def finds(self) -> bool:
-        """Return True at the first call after the camera has reached the crate, which the user has to find in the map.
+        """Return True once, at the first call after the camera has reached the map's crate, which the user has to find.
 
-        All other calls return False. Without a map the result is always False.
-        """
+        Without a map the result is always False."""
         if self.found or self.standing is None:
             return False
         self.found = self.standing.finds(self.camera.pose[:3, 3])
@@ -162,14 +154,12 @@ class Walk(WalkWorld):
         return self._made
 
     def chunk(self) -> Iterator[Frames]:
-        """Make the next chunk with the current inputs and yield its frames in two parts.
+        """Make the next chunk with the current inputs and yield its frames in two parts: of the first latent frame, and
+        others.
 
-        The first part has the frames of the chunk's first latent frame. The chunk is saved before its last frames are
-        yielded. Then the cache of keys and values is updated.
-
-        If forwards are replayed as CUDA graphs, that update is queued before the frames are yielded. The GPU then works
-        while Python delivers frames, or while another GPU decodes them.
-        """
+        The chunk is saved before its last frames are yielded, and the cache of keys and values is updated afterwards.
+        With CUDA graphs this update is queued before the frames are yielded, so that the GPU works while Python
+        delivers the frames or another GPU decodes them."""
         made = self._next_chunk()
         ahead, apart = self._world.replays, self._decoder.device != made.latent.device
         if ahead and apart:
@@ -188,9 +178,8 @@ class Walk(WalkWorld):
     def chunk_ahead(self) -> Iterator[Frames]:
         """Make and save the next chunk, and return an iterator that decodes the chunk's frames on request.
 
-        Unlike `chunk`, this method does not update the cache. Until the iterator ends, only this method and the cache
-        update (`remember`) may be called.
-        """
+        The cache is not updated. Until the iterator ends, only this method and the cache update (`remember`) may be
+        called."""
         made = self._next_chunk()
         frames = self._handed_out(made, decode_parts(made, self._decoder))
         self._keep(made)
@@ -204,8 +193,7 @@ class Walk(WalkWorld):
         """Make the next chunk. On a slow machine a change of the pressed keys restarts it once.
 
         If the last chunk's first frames took longer than PREEMPT, the pressed keys are compared after each forward in
-        the chunk's first half. A second restart would lose more time than it gains.
-        """
+        the chunk's first half. A second restart would lose more time than it gains."""
         switches, camera, forwards = self.controls.switches, copy(self.camera), len(self.engine.schedule.timesteps)
 
         def look_again(forward: int) -> None:
@@ -273,12 +261,10 @@ class Walk(WalkWorld):
         """Set the prompt of the next chunks.
 
         context: the embedding [1, L, D] of the text.
-        refresh: whether to recompute the cached keys and values of the window with this prompt, so that the video
-        changes at once.
+        refresh: whether to recompute the cached keys and values in the window too, so that the video changes at once.
         cause: the input that changes the prompt, for the receipts.
 
-        Raises InputError for `refresh` after saving has failed, because the chunks of the window are not on disk then.
-        """
+        Raises InputError for `refresh` after saving has failed, because the window's chunks are not on disk then."""
         if refresh and self.kept.failure:
             raise InputError(
                 f"the past frames cannot change at once: {self.kept.failure}; send the prompt without `refresh`"
@@ -293,8 +279,7 @@ class Walk(WalkWorld):
         """Go back to the end of the first `chunk` chunks of this walk, and discard the later ones.
 
         `cause` is the input that requests this, for the receipts. Raises InputError unless `chunk` is between 0 and the
-        number of saved chunks.
-        """
+        number of saved chunks."""
         if not 0 <= chunk <= self.kept.chunks:
             raise InputError(f"back to chunk {chunk}: expected 0 to {self.kept.chunks}, the chunks that are kept")
         self.kept.cut(chunk)
@@ -317,7 +302,5 @@ class Walk(WalkWorld):
     def decode_again(self, *, exact: bool) -> Iterator[Frames]:
         """Yield the frames of all saved chunks, decoded by the VAE; this works also after `close`.
 
-        If `exact` is True, the VAE decodes in fp32. Otherwise OverflowError is raised for values that are too large for
-        fp16.
-        """
+        With `exact` the VAE decodes in fp32; otherwise values that are too large for fp16 raise OverflowError."""
         return decode_kept(self.engine, self.kept, self._state, exact=exact)

@@ -26,26 +26,22 @@ Tell = Callable[[str], None]
 VIDEO, PREVIEW = "walk.mp4", "walk.preview.mp4"
 """The file names of a walk's videos.
 
-If a tiny decoder shows the walk, PREVIEW is made of its frames. VIDEO is decoded by the VAE, and replaces PREVIEW.
-"""
+If a tiny decoder shows the walk, PREVIEW is made of its frames. VIDEO is decoded by the VAE, and replaces PREVIEW."""
 
 
 class Walks:
     """The walks of a session. `now` is the current walk, and `video` is its video file or None.
 
-    A thread completes the files of finished walks.
-    """
+    A thread completes the files of finished walks."""
 
     def __init__(self, make: Make, folder: str | Path | None, *, whole: bool, fps: float, tell_video: Tell) -> None:
         """Prepare to save walks in subfolders of `folder`.
 
-        A `folder` of None is a temporary folder, which `close` deletes; no videos are written then.
-
+        folder: the folder, or None for a temporary one, which `close` deletes; no videos are written then.
         make: the function that begins a walk (see Make).
         whole: whether to save a state and a camera path of each finished walk.
         fps: the frame rate of the videos.
-        tell_video: called with a reason if a video becomes incomplete.
-        """
+        tell_video: called with a reason if a video becomes incomplete."""
         self._make, self.whole, self._fps, self._tell_video = make, whole, fps, tell_video
         self.video: WalkVideo | None = None
         self._temporary = tempfile.TemporaryDirectory(prefix="lingbot-live-") if folder is None else None
@@ -58,8 +54,7 @@ class Walks:
         """End the current walk, begin another one at `start`, and return it.
 
         `tell(reason)` is called if files of the old walk cannot be written. Raises InputError or CameraError if the new
-        walk cannot begin. In this case `now` is None.
-        """
+        walk cannot begin; `now` is None then."""
         self._end(tell)
         folder = self._own_folder()
         try:
@@ -73,8 +68,7 @@ class Walks:
         return self.now
 
     def _own_folder(self) -> Path:
-        """Create and return a new folder walk-N, even if other processes do the same at the same time. Raises
-        InputError if it cannot be created."""
+        """Create and return a new folder walk-N, also next to other processes. Raises InputError if this fails."""
         while True:
             self._number += 1
             folder = self._folder / f"walk-{self._number}"
@@ -87,10 +81,8 @@ class Walks:
             return folder
 
     def _end(self, tell: Tell) -> None:
-        """End the current walk and free its memory. A thread then completes its files.
-
-        `tell(reason)` is called if they cannot be written.
-        """
+        """End the current walk and free its memory. A thread completes its files, and calls `tell(reason)` if it
+        fails."""
         walk, video, self.now, self.video = self.now, self.video, None, None
         if walk is None:
             return
@@ -102,8 +94,7 @@ class Walks:
     def close(self, tell: Tell) -> None:
         """End the current walk, and wait until the files of all walks are complete.
 
-        `tell(reason)` is called if files cannot be written.
-        """
+        `tell(reason)` is called if files cannot be written."""
         self._end(tell)
         self._writer.shutdown()
         if self._temporary is not None:
@@ -114,18 +105,14 @@ def _new_video(walk: Walk, fps: float, tell: Tell, *, preview: bool = True) -> W
     """Return a new video file for a walk, or None if the engine records no videos.
 
     If `preview` is True, the file is for the frames shown during the walk, else for frames that the VAE decodes
-    afterwards. `tell(reason)` is called if the video becomes incomplete.
-    """
+    afterwards. `tell(reason)` is called if the video becomes incomplete."""
     engine = walk.engine
     name = PREVIEW if preview and engine.new_preview is not None else VIDEO
     return None if engine.record is None else engine.record(walk.kept.folder / name, fps, walk.frames, tell)
 
 
 def _write(walk: Walk, video: WalkVideo | None, whole: bool, fps: float, tell: Tell) -> None:
-    """Complete the files of a finished walk: its video and, if `whole`, its state and its camera path.
-
-    `tell(reason)` is called if they cannot be written.
-    """
+    """Complete a finished walk's video and, if `whole`, state and camera path. Call `tell(reason)` if this fails."""
     try:
         if video is not None:
             video.close()
@@ -138,10 +125,7 @@ def _write(walk: Walk, video: WalkVideo | None, whole: bool, fps: float, tell: T
 
 
 def _decode_again(walk: Walk, fps: float, tell: Tell) -> None:
-    """Decode a finished walk with the VAE, and replace its video of preview frames by the result.
-
-    `tell(reason)` is called if the new video is incomplete.
-    """
+    """Decode a finished walk with the VAE, and replace its video of preview frames by the result."""
     log.info("The VAE decodes the walk in %s.", walk.kept.folder)
     for exact in (False, True):
         walk.frames = walk.frames_before

@@ -1,7 +1,4 @@
-"""The settings file of a saved walk (a steered video), and the names of the files in its folder.
-
-Importing this module does not import torch.
-"""
+"""The settings file of a saved walk (a steered video), and the names of the files in its folder, without torch."""
 
 import json
 from collections.abc import Iterator
@@ -16,8 +13,7 @@ HEAD, STATE, CAMERA = "walk.json", "walk.state", "camera"
 
 
 def kept_walks(folder: Path) -> list[Path]:
-    """Return the folders `walk-1`, `walk-2` and so on of saved walks (steered videos) in `folder`. The folder with the
-    oldest `walk.json` comes first."""
+    """Return the folders `walk-1`, `walk-2` and so on in `folder`, the one with the oldest `walk.json` first."""
     found = [walk for walk in folder.glob("walk-*") if (walk / HEAD).is_file()]
     return sorted(found, key=lambda walk: (walk / HEAD).stat().st_mtime)
 
@@ -25,8 +21,7 @@ def kept_walks(folder: Path) -> list[Path]:
 def read_head(folder: Path) -> dict[str, Any]:
     """Return the contents of a walk's settings file, `walk.json`.
 
-    Raises InputError if the file cannot be read, is not JSON or has another format.
-    """
+    Raises InputError if the file cannot be read, is not JSON or has another format."""
     with naming_walk(folder):
         head: dict[str, Any] = json.loads((folder / HEAD).read_text(encoding="utf-8"))
         if head.get("format") != FORMAT or not isinstance(head.get("continued"), bool):
@@ -38,8 +33,7 @@ def read_head(folder: Path) -> dict[str, Any]:
 def naming_walk(folder: Path) -> Iterator[None]:
     """Convert errors from reading a walk's folder inside this context to an InputError that names the folder.
 
-    The errors are missing or unreadable files and invalid contents. A LingBotError is not changed.
-    """
+    These are errors of missing, unreadable or invalid files. A LingBotError is not changed."""
     try:
         yield
     except LingBotError:

@@ -1,4 +1,4 @@
-"""A thread for decoding on a CPU. It decodes a chunk's frames while the model computes the next chunk."""
+"""A thread for decoding on a CPU, in parallel with the model's next chunk."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from .frames import Frames
 class DecodingThread:
     """A thread that decodes and delivers a chunk on the CPU while the model computes the next chunk.
 
-    It gets half of the CPU cores, and the thread that creates this object keeps the rest. If the layers are small, this
-    is faster than to compute and decode in turn with all cores.
-    """
+    It gets half of the CPU cores, and the thread that creates this object keeps the rest. With small layers this is
+    faster than to compute and decode in turn with all cores."""
 
     def __init__(self) -> None:
         self._cores = torch.get_num_threads()
@@ -32,22 +31,19 @@ class DecodingThread:
 
     @property
     def here(self) -> bool:
-        """Whether the calling thread is this decoding thread."""
         return get_ident() == self._ident
 
     @classmethod
     def where_it_gains(cls, device: torch.device) -> DecodingThread | None:
         """Return a new decoding thread if the model runs on a CPU with more than one core, else None.
 
-        A GPU needs no thread, because it works asynchronously.
-        """
+        A GPU needs no thread, because it works asynchronously."""
         return cls() if device.type == "cpu" and torch.get_num_threads() > 1 else None
 
     def hand_out(self, frames: Iterator[Frames], deliver: Callable[[Frames], None]) -> None:
-        """Iterate over a chunk's `frames` in the decoding thread, and call `deliver` for each.
+        """Call `deliver` for each of a chunk's `frames` in the decoding thread, once the previous chunk is delivered.
 
-        The call first waits until the previous chunk is delivered. Raises an error of the previous delivery.
-        """
+        Raises an error of the previous delivery."""
 
         def run() -> None:
             for each in frames:

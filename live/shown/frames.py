@@ -17,13 +17,12 @@ class Receipt(NamedTuple):
     """A report that an input has taken effect.
 
     kind: hold (keys), look (mouse), stick (gamepad), script (timed keys), prompt, event, time, or back (a return to an
-    earlier chunk). An `event` is a world event that the user switched, and `time` a world event that started or ended
-    at its set time.
+    earlier chunk). An `event` is a world event that the user switched; a `time` is one that began or ended at its set
+    time.
     event: the number that the sender gave the input, or None.
     arrived: the time of its arrival in seconds (time.monotonic).
     waited: the seconds from its arrival until its chunk began.
-    latent_frame: the index in the walk of the first latent frame that includes the input.
-    """
+    latent_frame: the index in the walk of the first latent frame that includes the input."""
 
     kind: str
     event: int | None
@@ -60,7 +59,6 @@ class Frames:
 
     @property
     def last(self) -> bool:
-        """Whether these are the last frames of their chunk."""
         return self.part == self.parts - 1
 
 
@@ -102,8 +100,7 @@ def receipts_of(inputs: Iterable[Input], now: float, chunk: int, size: int, fram
     now: the time in seconds at which the chunk began (time.monotonic).
     chunk: the index of the chunk in the walk.
     size: the number of latent frames in a chunk.
-    frames: the number of video frames in this chunk, without the start image.
-    """
+    frames: the number of video frames in this chunk, without the start image."""
     first, before = chunk * size, (chunk + 1) * size * FRAMES_OF_ONE - frames
 
     def latent_frame(each: Input) -> int:  # the start image shows a prompt, but no movement of the camera
@@ -116,8 +113,7 @@ def receipts_of(inputs: Iterable[Input], now: float, chunk: int, size: int, fram
 
 
 class KeyChangedError(Exception):
-    """An exception that ends a chunk early because a key has changed. `camera` is the camera as it was before the
-    chunk."""
+    """An exception that ends a chunk early because a key has changed. `camera` is the camera before the chunk."""
 
     def __init__(self, camera: WalkingCamera | RecordedCamera) -> None:
         self.camera = camera

@@ -1,7 +1,4 @@
-"""The queue of messages and frames to a client.
-
-Messages keep their order. If the connection is too slow, frames are dropped.
-"""
+"""The queue of messages and frames to a client. Messages keep their order; frames are dropped on a slow connection."""
 
 from __future__ import annotations
 
@@ -23,18 +20,16 @@ MOST_WAITING = 64_000_000
 MOST_TOLD = 1000
 """The largest number of queued messages for a client."""
 LONGEST_WAIT = 1.5
-"""The limit of a client's queued frames, in seconds of playback. At least 16 frames are allowed.
+"""The limit of a client's queued frames in seconds of playback, but at least 16 frames.
 
-It applies to clients that play frames as they arrive, which do not limit the number of chunks (`most_chunks`).
-"""
+It applies to clients that play frames as they arrive, which do not limit the number of chunks (`most_chunks`)."""
 
 
 class Client:
-    """The connection to one client: a queue of frames and messages. The walk never waits for this queue.
+    """The connection to one client: a queue of frames and messages, for which the walk never waits.
 
     `ours` is True if the client is this project's own page. `threads` encode the frames. All methods must be called in
-    the event loop.
-    """
+    the event loop."""
 
     def __init__(self, socket: Socket, init: Init, threads: Executor, codec: Codec) -> None:
         self.id, self.ours, self.moving = uuid4().hex, init.ours, init.moving
@@ -64,8 +59,7 @@ class Client:
     def tell(self, message: dict[str, Any]) -> None:
         """Queue a message. It is dropped if MOST_TOLD messages are queued already.
 
-        A message of type `status` is sent only to this project's own page.
-        """
+        A message of type `status` is sent only to this project's own page."""
         waiting = sum(not isinstance(item, Frames) for item in self._waiting)
         if waiting < MOST_TOLD and (message["type"] != "status" or self.ours):
             self._waiting.append(message)

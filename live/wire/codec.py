@@ -10,8 +10,7 @@ from ..controls import MOST_ROWS
 from .protocol import MOST_IMAGE_BYTES, MOST_PROMPT
 
 APART = 1 << 16
-"""The smallest size, in bytes, of raw frames that MSGPACK sends in a separate message after their header. SGLang has
-the same limit."""
+"""The size in bytes from which MSGPACK sends raw frames apart from their header, as SGLang does."""
 
 
 class Socket(Protocol):
@@ -26,8 +25,7 @@ class Codec(Protocol):
     """An encoding of messages.
 
     `read` decodes a client's message, and raises InputError for data that is not a map. `send` encodes and sends a
-    message, and `send_frames` sends encoded frames with their header.
-    """
+    message, and `send_frames` sends encoded frames with their header."""
 
     def read(self, data: bytes | str) -> dict[str, Any]: ...
 
@@ -82,8 +80,7 @@ def unpack(data: bytes) -> dict[str, Any]:
     """Return the map encoded in msgpack data.
 
     Raises InputError for any other data and for strings, lists or bytes that are too long. Raises DependencyError if
-    the package msgpack is missing.
-    """
+    the package msgpack is missing."""
     msgpack = require("msgpack", '"lingbot-world[live]"')
     try:
         message = msgpack.unpackb(

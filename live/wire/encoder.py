@@ -1,7 +1,4 @@
-"""The encoding of a walk's frames in the format that a client has chosen.
-
-It runs in other threads than the walk.
-"""
+"""The encoding of a walk's frames, in other threads than the walk, in the format that a client has chosen."""
 
 from __future__ import annotations
 
@@ -25,8 +22,7 @@ class Encoder:
     """An encoder of frames for one client, in the format `output`, for playback at `fps`.
 
     Its calls must not overlap, because H.264 frames depend on earlier ones. Raises DependencyError for H.264 if PyAV is
-    missing.
-    """
+    missing."""
 
     def __init__(self, output: Output, fps: float) -> None:
         self.output, self._fps = output, fps
@@ -37,9 +33,8 @@ class Encoder:
     def encode(self, pixels: np.ndarray) -> tuple[dict[str, Any], bytes]:
         """Return (header, data) for frames, uint8 [n, H, W, 3], reduced to the output's width if they are wider.
 
-        `data` has the encoded frames, one after the other. The header is a dict with the format, the size of a frame in
-        pixels, the number of frames, and the length of each encoded frame in bytes.
-        """
+        `data` has the encoded frames, one after the other. The header has the format, the size of a frame in pixels,
+        the number of frames, and the length of each encoded frame in bytes."""
         pixels = self._scaled(pixels)
         count, height, width = pixels.shape[:3]
         name = self.output.format
@@ -79,10 +74,7 @@ class Encoder:
         return file.getvalue()
 
     def _h264(self, pixels: np.ndarray) -> list[bytes]:
-        """Return each frame of `pixels`, uint8 [n, H, W, 3], as an H.264 access unit in Annex B format.
-
-        A client can decode each unit without later ones.
-        """
+        """Return each frame, uint8 [H, W, 3], as an H.264 access unit (Annex B), decodable without later ones."""
         if self._stream is None:
             self._stream = self._new_stream(*pixels.shape[1:3])
         units = []

@@ -1,8 +1,6 @@
 """The messages of SGLang's realtime video protocol, with this server's additions, and their limits.
 
-Each message is a map (a dict), which a `codec` encodes. `read_init` parses a client's first message into an Init.
-`read_event` parses later messages into Events. All numbers are integers in the messages that SGLang's server sends too.
-"""
+Each message is a map (a dict), which a `codec` encodes. Numbers in the messages of SGLang's own server are integers."""
 
 from __future__ import annotations
 
@@ -89,8 +87,7 @@ class Event:
 
     kind: one of KINDS.
     payload: the data of the message; its type depends on the kind.
-    number: the `event_id` of the message, or None.
-    """
+    number: the `event_id` of the message, or None."""
 
     kind: str
     payload: Any
@@ -130,10 +127,9 @@ def read_init(message: dict[str, Any]) -> Init:
 
 
 def read_event(message: dict[str, Any]) -> list[Event]:
-    """Return the events in a client's message.
+    """Return the events in a client's message: several for a `composite_input`, else one.
 
-    A `composite_input` contains several events, any other message one. Raises InputError for an invalid message.
-    """
+    Raises InputError for an invalid message."""
     if message.get("type") != "event":
         raise InputError("after the `init` come messages of type `event`")
     number = _whole("event_id", message, 0)
@@ -155,11 +151,10 @@ def _event(kind: Any, payload: Any, number: int | None) -> Event:
 
 
 def _actions(payload: Any) -> dict[str, Any]:
-    """Return the keys in the payload of a `camera_actions` message. A row is a list of keys.
+    """Return the keys in the payload of a `camera_actions` message, in rows (lists of keys).
 
-    For a list the result is {"script": rows}, with one row per latent frame. For a map of transitions the result is
-    {"held": rows}, with the held keys after each transition. Raises InputError for an invalid payload.
-    """
+    A list gives {"script": rows}, a row per latent frame; a map of transitions gives {"held": rows}, the held keys
+    after each. Raises InputError for an invalid payload."""
     if not isinstance(payload, dict):
         return {"script": _script(payload)}
     transitions = payload.get("transitions")
@@ -197,11 +192,9 @@ def _new_prompt(payload: Any) -> tuple[str, bool]:
 
 
 def _world_event(payload: dict[str, Any]) -> tuple[str, bool | None, bool]:
-    """Return (name, on, refresh) of an `event` message, which switches a world event.
+    """Return (name, on, refresh) of an `event` message, which switches a world event; None for `on` toggles it.
 
-    `name` is the event's name or key. `on` is its new state; None toggles it. `refresh` is whether to recompute the
-    cached keys and values. Raises InputError for a value of a wrong type.
-    """
+    `name` is the event's name or key, `refresh` whether to recompute the cached keys and values."""
     name = payload.get("name")
     if not isinstance(name, str):
         raise InputError(f"`event`: `name` is {_shown(name)}; expected the name of an event, or its key")
@@ -218,8 +211,7 @@ def _numbers(name: str, count: int, most: float) -> Any:
 
 
 def _finite(value: Any) -> bool:
-    """Return whether a value is an int or a finite float. A large int is accepted even if a float cannot represent
-    it."""
+    """Return whether a value is an int, even one too large for a float, or a finite float."""
     return type(value) is int or (type(value) is float and math.isfinite(value))
 
 
@@ -248,21 +240,16 @@ def _output(message: dict[str, Any], otherwise: str) -> Output:
 
 
 def _shown(value: Any) -> str:
-    """Return a short text that stands for a client's value in an error message.
-
-    It has the first 20 characters of a string, a number or None, and the type's name for any other value.
-    """
+    """Return a client's value for an error message: 20 characters of a string, number or None, else its type's name."""
     if isinstance(value, str):
         return repr(value[:20])
     return str(value)[:20] if value is None or isinstance(value, (int, float)) else f"of type {type(value).__name__}"
 
 
 def _size(text: Any) -> tuple[int, int] | None:
-    """Return (height, width) in pixels for a text such as "832x480" (width x height).
+    """Return (height, width), rounded down to multiples of 16, for a text such as "832x480" (width x height).
 
-    Both are rounded down to multiples of 16, but are at least 16. Return None for None and an empty text. Raises
-    InputError for other values.
-    """
+    Each is at least 16. Return None for None and an empty text. Raises InputError for other values."""
     if text in (None, ""):
         return None
     sides = SIDE.fullmatch(text.strip()) if isinstance(text, str) else None

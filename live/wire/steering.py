@@ -1,5 +1,4 @@
-"""The handling of a client's events in a session, and the status messages about the session's walk (a steered
-video)."""
+"""The handling of a client's events in a session, and the status messages about its walk (a steered video)."""
 
 from __future__ import annotations
 
@@ -18,10 +17,7 @@ from .connection import Connection
 from .protocol import Event, read_event
 
 BETWEEN_WALKS = 0.1
-"""The interval, in seconds, at which a client's connection checks during a restart whether the new walk exists.
-
-The first status message to the client describes this walk.
-"""
+"""The interval in seconds at which a connection checks during a restart whether the new walk exists."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +39,9 @@ class Rules:
 
 
 async def obey(inbox: Connection, client: Client, do: Callable[[Event], Awaitable[None]]) -> None:
-    """Read the messages of a client from `inbox`, and call `do(event)` for each event, until the client disconnects.
+    """Call `do(event)` for each event in a client's messages until it disconnects.
 
-    If a LingBotError is raised, its message is sent to the client.
-    """
+    If a LingBotError is raised, its message is sent to the client."""
     while True:
         try:
             message = await inbox.next()
@@ -62,8 +57,7 @@ def steer(session: Session, event: Event) -> None:
     """Apply a client's event to the session. The caller handles the kinds `restart` and `output`.
 
     Most events also resume a paused session. A pause, a mouse movement, sticks at rest, and a message of held keys
-    without a new one do not. Raises a LingBotError for an event that cannot be applied.
-    """
+    without a new one do not. Raises a LingBotError for an event that cannot be applied."""
     payload, number, goes_on = event.payload, event.number, event.kind != "pause"
     if event.kind == "camera_actions" and "script" in payload:
         session.script(payload["script"], number)
@@ -103,8 +97,7 @@ def quiet_since(session: Session) -> float:
 def facts(session: Session, fps: float) -> dict[str, Any]:
     """Return the first status message about the session's walk, for this project's own page.
 
-    `fps` is the frame rate. Raises InputError if no walk exists during a restart.
-    """
+    `fps` is the frame rate. Raises InputError if no walk exists during a restart."""
     engine, walk, device = session.engine, session.walk, session.engine.device
     kept = walk.kept
     return {
@@ -136,9 +129,8 @@ def facts(session: Session, fps: float) -> dict[str, Any]:
 def figures(session: Session, client: Client | None) -> dict[str, Any]:
     """Return the status message with current measurements, such as frame rate, late frames and GPU memory.
 
-    This project's own page receives it every second. The number of dropped frames is read from `client`, if it is not
-    None. Raises InputError if no walk exists during a restart.
-    """
+    The number of dropped frames comes from `client`; it is 0 for None. Raises InputError if no walk exists during a
+    restart."""
     pace, device = session.pace, session.engine.device
     drift = session.drift.ratios
     free, whole = torch.cuda.mem_get_info(device) if device.type == "cuda" else (0, 0)

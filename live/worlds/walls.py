@@ -1,11 +1,8 @@
-"""The map of a world of equal rooms, such as the maze of the toy models, with walls that stop the camera.
+"""The map of a world of equal rooms, such as the toy models' maze, with walls and a crate that the user has to find.
 
-The map also has a crate that the user has to find. The map and the poses of a walk have the same unit of length. x
-points to the right, y down and z ahead, and the floor is at y = 0.
-
-The map is the file example/map.json in a model's folder. Only folders of toy models have this file. `tools/toy` writes
-it from the boxes of its renderer.
-"""
+The map and the poses of a walk have the same unit of length. x points to the right, y down and z ahead, and the floor
+is at y = 0. The map is example/map.json in the folder of a toy model, written by `tools/toy`; other models have
+none."""
 
 from __future__ import annotations
 
@@ -29,8 +26,7 @@ LOOK = 6, 8
 ALIKE = 6.0
 """The limit of the root mean square difference between the mean colours (0 to 255) of two images.
 
-Below this limit, a start image is recognized as a known image.
-"""
+Below this limit, a start image is recognized as a known image."""
 REACH = 1.3
 """The distance from the camera within which the crate counts as found, in units of the map."""
 
@@ -71,8 +67,7 @@ class WorldMap:
     def stand(self, frame: Tensor, seed: int) -> Standing | None:
         """Return the position in the map of a walk that begins with the image `frame` [3, H, W], values -1 to 1.
 
-        Return None if `frame` is not a start image of the map. `seed` selects the crate's room.
-        """
+        Return None if `frame` is not a start image of the map. `seed` selects the crate's room."""
         look = mean_colours((frame.clamp(-1, 1) + 1) * 127.5)
         for place in self.places:
             if float(np.sqrt(np.mean((place.look - look) ** 2))) < ALIKE:
@@ -80,12 +75,10 @@ class WorldMap:
         return None
 
     def clearance(self, point: np.ndarray) -> float:
-        """Return the signed distance of a point [3] from the nearest box, in units of the map. It is negative inside a
-        box.
+        """Return the signed distance of a point [3] from the nearest box, negative inside a box, in units of the map.
 
-        The distance from a box is not Euclidean. It is the largest of the distances from its sides along x and z and
-        from its top. The boxes repeat at every corner of the grid.
-        """
+        It is not Euclidean, but the largest of the distances from the box's sides along x and z and from its top. The
+        boxes repeat at every corner of the grid."""
         x, z = (value - self.room * round(value / self.room) for value in (point[0], point[2]))
         aside = np.maximum(abs(x - self.boxes[:, 0]) - self.boxes[:, 2], abs(z - self.boxes[:, 1]) - self.boxes[:, 3])
         return float(np.maximum(aside, -point[1] - self.boxes[:, 4]).min())
@@ -94,8 +87,7 @@ class WorldMap:
 class Standing:
     """A conversion between the coordinates of a walk and of a map, with the position of the crate.
 
-    The walk's origin is the first frame's camera.
-    """
+    The walk's origin is the first frame's camera."""
 
     def __init__(self, world: WorldMap, place: Place, room: tuple[int, int]) -> None:
         self._map, self._place = world, place
@@ -107,8 +99,7 @@ class Standing:
     def slide(self, position: np.ndarray, step: np.ndarray) -> np.ndarray:
         """Return the camera's position [3] after a `step` [3] from `position` [3], all in the walk's coordinates.
 
-        If a wall is in the way, the camera moves along the wall.
-        """
+        If a wall is in the way, the camera moves along the wall."""
         here, step = self._in_map(position), self._turn @ step
         place = here
         for axis in (0, 2):
@@ -120,10 +111,8 @@ class Standing:
         return position + self._turn.T @ (place - here)  # exactly the same position before a wall
 
     def finds(self, position: np.ndarray) -> bool:
-        """Return whether the crate, the object to find, is in the same room as `position` [3] and closer than REACH.
-
-        `position` is in the walk's coordinates.
-        """
+        """Return whether the crate is in the same room as `position` [3], in the walk's coordinates, and near it
+        (REACH)."""
         here = self._in_map(position)[::2]
         rooms = [np.floor(point / self._map.room) for point in (here, self._goal)]
         return bool((rooms[0] == rooms[1]).all() and np.hypot(*(here - self._goal)) < REACH)
@@ -134,8 +123,7 @@ class Standing:
         room: the side of a room.
         boxes: as in WorldMap.
         goal: the crate's x and z, half of its sizes along x and z, and its height.
-        at: the x, y and z of the start image, and its yaw in degrees.
-        """
+        at: the x, y and z of the start image, and its yaw in degrees."""
         world = self._map
         return {
             "room": world.room,
@@ -151,8 +139,7 @@ class Standing:
 def mean_colours(frame: Tensor) -> np.ndarray:
     """Return the mean colours, float32 [3 * rows * columns], of an image [3, H, W] with values 0 to 255.
 
-    A mean colour is computed for each cell of a grid of LOOK (rows, columns).
-    """
+    A mean colour is computed for each cell of a grid of LOOK (rows, columns)."""
     return F.adaptive_avg_pool2d(frame[None].float(), LOOK).flatten().numpy()
 
 

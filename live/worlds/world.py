@@ -1,7 +1,6 @@
 """The World (the model with its KV cache) and the decoder of a walk (a steered video).
 
-Both can be computed again from the walk's saved chunks.
-"""
+Both can be computed again from the walk's saved chunks."""
 
 from __future__ import annotations
 
@@ -29,8 +28,7 @@ log = logging.getLogger(__name__)
 MOST_REPLAYED = 256
 """The length of a walk, in latent frames, up to which a return to an earlier chunk recomputes all keys and values.
 
-For a longer walk only the chunks in the attention window are recomputed.
-"""
+For a longer walk only the chunks in the attention window are recomputed."""
 
 
 class WalkWorld:
@@ -41,10 +39,7 @@ class WalkWorld:
     camera: WalkingCamera | RecordedCamera
     _state: WorldState | None
     _conditioning: list[Tensor]
-    """The model's image inputs, [1, 20, chunk, h, w] each, for the first chunks of a video, in order.
-
-    The last one is used for all later chunks.
-    """
+    """The model's image inputs, [1, 20, chunk, h, w] each, for a video's first chunks. Later chunks use the last."""
     _rays: np.ndarray
     _made: int
     _start_pose: np.ndarray
@@ -55,8 +50,7 @@ class WalkWorld:
         """Recompute the cached keys and values from the saved chunks, each chunk with its own prompt.
 
         For a long walk only the chunks in the window are recomputed. With `refresh` only the window is recomputed, with
-        the last prompt.
-        """
+        the last prompt."""
         size, made = self.engine.chunk, self.kept.chunks
         if self.kept.latent_frames <= MOST_REPLAYED and not refresh:
             chunks = list(range(made))
@@ -70,8 +64,7 @@ class WalkWorld:
         """Create a new World and decoder. Compute the keys and values of the saved chunks with the indices `chunks`.
 
         The chunks of a continued video are computed first, each with its own prompt. Each chunk of the walk uses its
-        own prompt, or `context` (an embedding [1, L, D]) if it is given.
-        """
+        own prompt, or `context` (an embedding [1, L, D]) if it is given."""
         self._drop()  # frees their memory before the new ones are built
         self._made = self.kept.chunks
         self._start_pose = self.camera.pose if not self._made else self.kept.poses()[0]
@@ -89,7 +82,6 @@ class WalkWorld:
         self._decoder = decoder_of_last(self.engine, self.kept, self._state, exact=False)
 
     def _y(self, chunk: int) -> Tensor:
-        """Return the model's image input for chunk number `chunk` of this walk."""
         return self._y_of_video(chunk + (0 if self._state is None else self._state.chunks))
 
     def _y_of_video(self, chunk: int) -> Tensor:
@@ -98,8 +90,7 @@ class WalkWorld:
     def _drop(self) -> None:
         """Free the World and the decoder once the GPU has finished everything that is queued.
 
-        Otherwise torch could free the memory of a CUDA graph that is still running.
-        """
+        Otherwise torch could free the memory of a CUDA graph that is still running."""
         decoder = self.__dict__.get("_decoder")
         for device in {self.engine.device, *(() if decoder is None else (decoder.device,))}:
             if device.type == "cuda":
@@ -110,10 +101,7 @@ class WalkWorld:
             self.__dict__.pop(name, None)
 
     def _check_frames(self) -> None:
-        """Switch the decoder to fp32 for all further chunks if a value of the last chunk was too large for fp16.
-
-        The last chunk is already delivered and stays unchanged.
-        """
+        """Switch the decoder to fp32 for all further chunks if a value of the last chunk was too large for fp16."""
         try:
             self._decoder.check()
             return
