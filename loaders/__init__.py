@@ -1,8 +1,6 @@
-"""Loading of weights from disk. A model has quantized weights (NF4, FP4 or other formats) or plain ones, and may have
-LoRAs. A package is a folder with all models needed for a video.
+"""Loading of weights from disk, plain or quantized (NF4, FP4 or other formats), with LoRAs.
 
-The names in `__all__` are imported at their first use, so that importing this package takes little time.
-"""
+A package is a folder with all models needed for a video. The names in `__all__` are imported at their first use."""
 
 import importlib
 from typing import TYPE_CHECKING

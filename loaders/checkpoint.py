@@ -1,5 +1,4 @@
-"""A checkpoint: one model on disk, which is an expert of the base model or a causal model. Opening it reads and checks
-all file headers, but no weights."""
+"""A checkpoint: an expert of the base model or a causal model on disk, of which opening reads only file headers."""
 
 import dataclasses
 import math
@@ -73,14 +72,15 @@ class Checkpoint:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names, such as folder names, that may state the model's release or role, the most reliable first (see
-        `names_of`)."""
+        """The names, such as folder names, that may state the model's release or role, most reliable first."""
         return names_of(self.path, self.source)
 
     @property
     def release_lines(self) -> tuple[str, ...]:
-        """Messages for the user about a causal model: its release and licence, whether the release is a guess, and
-        whether scheduler/scheduler_config.json states another flow_shift than the release. Empty for an expert."""
+        """Messages about a causal model's release and licence; empty for an expert.
+
+        They also report a guessed release, and another flow_shift in scheduler/scheduler_config.json than the
+        release's."""
         if self.release is None:
             return ()
         lines = [f"{self.release.name} ({self.release.licence}): {self.name}"]
@@ -95,14 +95,16 @@ class Checkpoint:
         return tuple(lines)
 
     def rounded(self, dtype: torch.dtype) -> "Checkpoint":
-        """Return a copy of this checkpoint that rounds plain parameters of more bits than `dtype` to `dtype` when they
-        are read. So no device buffer holds the unrounded values."""
+        """Return a copy that rounds plain parameters of more bits than `dtype` to `dtype` when they are read.
+
+        So no device buffer holds the unrounded values."""
         tensors = {name: entry.rounded(dtype) if name in self.plain else entry for name, entry in self.tensors.items()}
         return dataclasses.replace(self, tensors=tensors)
 
     def taken_for(self, release: str) -> "Checkpoint":
-        """Return a copy of this checkpoint, treated as a causal model of `release`, a key of RELEASES, whatever was
-        detected. Raises InputError for a name that is no such key."""
+        """Return a copy, treated as a causal model of `release`, a key of RELEASES, whatever was detected.
+
+        Raises InputError for any other name."""
         config = dataclasses.replace(self.config, causal=True)
         return dataclasses.replace(self, config=config, release=release_called(release), chosen=True)
 
@@ -115,7 +117,6 @@ class Checkpoint:
 
     @property
     def files(self) -> list[Path]:
-        """The files that hold the tensors."""
         return list(dict.fromkeys(entry.path for entry in self.tensors.values()))
 
     @property
@@ -138,23 +139,22 @@ class Checkpoint:
         return sum(math.prod(shape) for shape in self.shapes.values())
 
     def entries(self, names: Iterable[str]) -> list[TensorEntry]:
-        """Return the tensors to read for the parameters `names`. A plain parameter needs one tensor; a quantized one
-        needs values, scales and tables."""
+        """Return the tensors to read for the parameters `names`.
+
+        A plain parameter needs one tensor; a quantized one needs values, scales and tables."""
         weights = ((name, self.quantized.get(name)) for name in names)
         return [entry for name, weight in weights for entry in (weight.entries if weight else [self.tensors[name]])]
 
 
 def open_checkpoint(path: str | Path, loras: Sequence[LoraFile] = ()) -> Checkpoint:
-    """Return the Checkpoint of a model and of the LoRAs to load with it, from the files' headers only. `path` is a
-    model's folder in a package, or any file that `read_tensors` accepts.
+    """Return the Checkpoint of a model, with the LoRAs to load, from the files' headers only.
 
-    A `config.json` in the folder of the weights states what tensors cannot show: num_heads, text_len, eps, and whether
-    the model is causal. Without it the folder names show whether the model is causal (see release.py).
+    `path` is a model's folder in a package, or any file that `read_tensors` accepts. A `config.json` next to the
+    weights states what tensors cannot show: num_heads, text_len, eps, and whether the model is causal. Without it the
+    folder names show whether it is causal (see release.py).
 
-    Raises CheckpointError for a damaged file, for another kind of file, and for a LoRA that does not match the model's
-    shapes. It is also raised if names or shapes of tensors differ from the ones that ModelConfig requires; one message
-    lists all differences.
-    """
+    Raises CheckpointError for a damaged file, another kind of file, a LoRA that does not match the model's shapes, and
+    tensors with other names or shapes than ModelConfig requires; one message lists all differences."""
     path = Path(path).expanduser().absolute()
     tensors, quantized = _read(path)
     shapes = shapes_of(tensors, quantized)
@@ -176,9 +176,8 @@ def open_checkpoint(path: str | Path, loras: Sequence[LoraFile] = ()) -> Checkpo
 def _read(path: Path) -> tuple[dict[str, TensorEntry], dict[str, QuantizedWeight]]:
     """Return the tensors at `path` and the quantized weights, both by official name.
 
-    A quantized weight consists of several of the tensors, such as values and scales. Raises CheckpointError if the file
-    is damaged or holds another kind of model.
-    """
+    A quantized weight consists of several of the tensors. Raises CheckpointError if the file is damaged or holds
+    another kind of model."""
     entries = read_tensors(path)
     official = _official_name(entries)
     _refuse_other_kinds(path.name, {official(key): entry for key, entry in entries.items()})
@@ -190,8 +189,9 @@ def _read(path: Path) -> tuple[dict[str, TensorEntry], dict[str, QuantizedWeight
 
 
 def _official_name(keys: Collection[str]) -> Callable[[str], str]:
-    """Return a function that converts a key of a file to the official name. It removes ComfyUI's prefix, or another
-    prefix common to all keys, and translates diffusers' names."""
+    """Return a function that converts a key of a file to the official name.
+
+    It removes ComfyUI's prefix, or another prefix common to all keys, and translates diffusers' names."""
     known = next((prefix for prefix in _PREFIXES if any(key.startswith(prefix) for key in keys)), "")
     prefix = known or shared_prefix(keys, (_PATCH,))
     if any(mark in key for key in keys for mark in diffusers_names.MARKS):
@@ -239,8 +239,7 @@ def _check_meta(checkpoint: Checkpoint, meta: dict) -> None:
 
 
 def _refuse_other_kinds(name: str, entries: Mapping[str, TensorEntry]) -> None:
-    """Raise CheckpointError if the tensors belong to another kind of model, or are quantized in an unsupported way. The
-    message states the detected kind. `name`: the model's name in the message."""
+    """Raise CheckpointError, with the detected kind, for another kind of model or an unsupported quantization."""
     all_keys = "\n".join(entries)
     for kind, marks in _KEYS_OF_OTHER_KINDS:
         mark = next((mark for mark in marks if mark in all_keys), None)

@@ -1,8 +1,7 @@
 """The layout of tensors in device buffers, and the pieces of files, named chunks here, that are copied into them.
 
 Tensors that share a buffer are in file order, each at a 256-byte boundary. Small float32 tensors, such as the scales
-and tables of 4-bit weights, are packed as in the file, so that one copy moves about forty of them.
-"""
+and tables of 4-bit weights, are packed as in the file, so that one copy moves about forty of them."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -18,8 +17,9 @@ ALIGNMENT = 256
 SMALL = 1 << 16
 """The size in bytes below which a float32 tensor is aligned to 4 bytes instead of 256."""
 _JOINT = [f".self_attn.{layer}.{kind}" for kind in ("weight", "bias") for layer in "qkv"]
-"""The ends of the names of the weights and biases of q, k and v. The matching tensors of a block are adjacent in a
-buffer, so that the three layers can run as one product: see `operations.joined`."""
+"""The ends of the names of the weights and biases of q, k and v, which are adjacent in a block's buffer.
+
+So the three layers can run as one product: see `operations.joined`."""
 _BLOCK = re.compile(r"blocks\.\d+\.")
 _AFTER_LAYER = re.compile(r"\.(weight|bias).*")
 # The most unwanted bytes between two tensors that are read along with them: cheaper than another read.
@@ -27,15 +27,13 @@ _GAP = 1 << 16
 
 
 def block_of(name: str) -> str:
-    """Return the prefix of the transformer block that a tensor belongs to, such as `blocks.0.`; an empty string for
-    other tensors."""
+    """Return the prefix of a tensor's transformer block, such as `blocks.0.`, or "" for a tensor of no block."""
     block = _BLOCK.match(name)
     return block[0] if block else ""
 
 
 def layer_of(name: str) -> str:
-    """Return the name of the layer that owns a tensor. The scales and tables of a quantized weight belong to the
-    weight's layer."""
+    """Return the name of a tensor's layer; scales and tables of a quantized weight belong to the weight's layer."""
     return _AFTER_LAYER.sub("", name)
 
 
@@ -52,21 +50,22 @@ class BufferRange(NamedTuple):
 
     @property
     def file_bytes(self) -> int:
-        """The number of bytes in the file from which this range is filled."""
         return self.in_file(self.nbytes)
 
     def in_file(self, nbytes: int) -> int:
-        """Return the number of bytes in the file from which `nbytes` bytes of the buffer are filled. The two numbers
-        differ if values are rounded to a smaller dtype."""
+        """Return the number of bytes in the file from which `nbytes` bytes of the buffer are filled.
+
+        The two numbers differ if values are rounded to a smaller dtype."""
         return nbytes if self.rounded is None else nbytes // self.rounded[1].itemsize * self.rounded[0].itemsize
 
     def view(self) -> Tensor:
         return self.buffer.narrow(0, self.start, self.nbytes)
 
     def fill(self, staged: Tensor, start: int, non_blocking: bool = False) -> None:
-        """Copy bytes of `staged` (uint8, host memory), from byte `start` on, into this range of the device buffer. If
-        the range has `rounded` dtypes, values are rounded. If `non_blocking`, the GPU copies and rounds later, in the
-        order of its stream."""
+        """Copy bytes of `staged` (uint8, host memory), from byte `start` on, into this range of the device buffer.
+
+        If the range has `rounded` dtypes, values are rounded. If `non_blocking`, the GPU copies and rounds later, in
+        the order of its stream."""
         values, target = staged[start : start + self.file_bytes], self.view()
         if self.rounded is not None:
             values, target = values.view(self.rounded[0]), target.view(self.rounded[1])
@@ -77,9 +76,7 @@ class BufferRange(NamedTuple):
 class FileChunk:
     """The bytes [start, stop) of a file, or of a tensor in memory, and where to copy them.
 
-    Each item of `copies` is a pair: the first byte to copy, counted from `start`, and the BufferRange that receives the
-    bytes.
-    """
+    Each of `copies` is the first byte to copy, counted from `start`, and the BufferRange that receives the bytes."""
 
     source: MappedFile | Tensor
     start: int
@@ -93,7 +90,7 @@ class FileChunk:
 
 
 def by_key(entries: Iterable[TensorEntry], key: Callable[[str], str]) -> list[list[TensorEntry]]:
-    """Group entries with the same value of `key(name)`, and return the groups as lists."""
+    """Return the entries grouped into lists by the value of `key(name)`."""
     lists: dict[str, list[TensorEntry]] = {}
     for entry in entries:
         lists.setdefault(key(entry.name), []).append(entry)
@@ -117,8 +114,9 @@ def targets_in(buffer: Tensor, entries: list[TensorEntry]) -> dict[str, BufferRa
 def allocate(
     entries: list[TensorEntry], device: torch.device, buffer_key: Callable[[str], str]
 ) -> dict[str, BufferRange]:
-    """Allocate device buffers, and return the range of each entry by name. Entries share a buffer if `buffer_key(name)`
-    is the same."""
+    """Allocate device buffers, and return the range of each entry by name.
+
+    Entries share a buffer if `buffer_key(name)` is the same."""
     targets: dict[str, BufferRange] = {}
     with torch.inference_mode(False):  # the reader threads could not write to an inference tensor
         for together in by_key(entries, buffer_key):
@@ -134,8 +132,9 @@ def tensor_at(target: BufferRange, entry: TensorEntry) -> Tensor:
 
 
 def _layout(entries: list[TensorEntry]) -> tuple[list[tuple[TensorEntry, int]], int]:
-    """Return each entry with the position of its first byte in a buffer, and the size of the buffer. The _JOINT entries
-    of a block are adjacent; the others are in file order."""
+    """Return each entry with the position of its first byte in a buffer, and the size of the buffer.
+
+    The _JOINT entries of a block are adjacent; the others are in file order."""
     starts, end = [], 0
     for entry in sorted(in_file_order(entries), key=_joint_first):
         alignment = 4 if entry.dtype == torch.float32 and entry.nbytes < SMALL else ALIGNMENT
@@ -151,8 +150,10 @@ def _joint_first(entry: TensorEntry) -> tuple[str, int]:
 
 
 def chunks_of(entries: list[TensorEntry], targets: dict[str, BufferRange], size: int) -> Iterator[FileChunk]:
-    """Yield chunks of at most `size` bytes that cover every entry, in file order. `targets`: the range of each entry in
-    a device buffer, by name. Tensors that are adjacent both in the file and in a buffer become one copy."""
+    """Yield chunks of at most `size` bytes that cover every entry, in file order.
+
+    `targets` has the range of each entry in a device buffer, by name. Tensors that are adjacent both in the file and in
+    a buffer become one copy."""
     chunk: FileChunk | None = None
     for entry in in_file_order(entries):
         source = entry.source.view(-1).view(torch.uint8) if isinstance(entry.source, Tensor) else entry.source
@@ -177,8 +178,9 @@ def chunks_of(entries: list[TensorEntry], targets: dict[str, BufferRange], size:
 
 
 def clipped(chunks: Iterable[FileChunk], first: int, stop: int, buffer: Tensor) -> Iterator[FileChunk]:
-    """Yield `chunks` reduced to the bytes [first, stop) of their target buffer, and redirected to the start of
-    `buffer`. With this, each of several processes reads only its own piece of a block's weights."""
+    """Yield `chunks` reduced to the bytes [first, stop) of their target buffer, and redirected to `buffer`'s start.
+
+    With this, each of several processes reads only its own piece of a block's weights."""
     for chunk in chunks:
         copies: list[tuple[int, BufferRange]] = []
         for begin, target in chunk.copies:
@@ -193,8 +195,9 @@ def clipped(chunks: Iterable[FileChunk], first: int, stop: int, buffer: Tensor) 
 
 
 def _add(copies: list[tuple[int, BufferRange]], start: int, target: BufferRange) -> None:
-    """Append the pair (`start`, `target`) to `copies`: file bytes from `start` on are copied into `target`. If the pair
-    continues the last copy, both in the file and in the buffer, the two are merged."""
+    """Append the pair (`start`, `target`) to `copies`: file bytes from `start` on are copied into `target`.
+
+    If the pair continues the last copy, both in the file and in the buffer, the two are merged."""
     if copies:
         begin, last = copies[-1]
         adjacent = begin + last.file_bytes == start and last.start + last.nbytes == target.start
