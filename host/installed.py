@@ -1,6 +1,5 @@
-"""Registration of this node pack in ComfyUI: a check for a second copy, sorted templates, and addresses of scripts.
-
-Of two copies only the first registers anything; otherwise nodes of one would meet routes and scripts of the other."""
+"""Registration of this node pack in ComfyUI: a check for a second copy, sorted templates, and addresses of scripts. Of
+two copies only the first registers anything; otherwise nodes of one would meet routes and scripts of the other."""
 
 import inspect
 import json
@@ -19,9 +18,8 @@ EXTENSIONS = ("/extensions", "/api/extensions")
 
 
 def gives_way() -> bool:
-    """Return whether another copy of the pack is already loaded, so that this copy must not register anything.
-
-    If so, log both folders with a remedy, and remove this copy's scripts from ComfyUI's list."""
+    """Return whether another copy of the pack is already loaded, so that this copy must not register anything. If so,
+    log both folders with a remedy, and remove this copy's scripts from ComfyUI's list."""
     from nodes import EXTENSION_WEB_DIRS, NODE_CLASS_MAPPINGS
 
     loaded = [inspect.getfile(node) for name, node in NODE_CLASS_MAPPINGS.items() if name.startswith(PREFIX)]
@@ -46,7 +44,8 @@ def register(server) -> None:
 
     The middleware sorts the pack's workflow templates by name, and lists one entry script in place of all scripts of
     the pack. The route serves the scripts at an address with the pack's version, relative to which the entry script
-    imports the others, so that a browser's cache cannot supply files of an earlier version."""
+    imports the others, so that a browser's cache cannot supply files of an earlier version.
+    """
     from aiohttp import web
 
     from nodes import EXTENSION_WEB_DIRS

@@ -42,7 +42,8 @@ def load_experts(
     attention: the number format of self-attention, see options.AttentionMode.
 
     Raises CheckpointError for unreadable files and for experts that are not a pair, and InputError for an 8-bit format
-    that the device or the model's sizes do not allow."""
+    that the device or the model's sizes do not allow.
+    """
     checkpoints = open_experts(paths)
     high = load_patcher(checkpoints.high, weight_dtype, "high", arithmetic, attention)
     progress(1, 2)
@@ -54,9 +55,8 @@ def load_experts(
 def load_causal(
     folder: Path, weight_dtype: str, arithmetic: Arithmetic = "auto", attention: AttentionMode = "auto"
 ) -> ExactPatches:
-    """Return the causal model in the file or folder `folder` as a MODEL, and log its release and licence.
-
-    Other arguments and errors as in `load_experts`."""
+    """Return the causal model in the file or folder `folder` as a MODEL, and log its release and licence. Other
+    arguments and errors as in `load_experts`."""
     patcher = load_patcher(folder, weight_dtype, arithmetic=arithmetic, attention=attention)
     for line in patcher.model.checkpoint.release_lines:
         logging.info("%s", line)
@@ -79,7 +79,8 @@ def load_patcher(
     role: "high" or "low" for an expert, None for a causal model.
     disable_dynamic: True to load without ComfyUI's dynamic VRAM.
 
-    Other arguments and errors as in `load_experts`."""
+    Other arguments and errors as in `load_experts`.
+    """
     device = comfy.model_management.get_torch_device()
     dtype = compute_dtype(weight_dtype, device)
     checkpoint = (source if isinstance(source, Checkpoint) else open_checkpoint(source)).rounded(dtype)
@@ -104,9 +105,8 @@ def load_patcher(
 
 
 def check_8_bits(checkpoint: Checkpoint, arithmetic: Arithmetic, attention: AttentionMode) -> tuple[str, ...]:
-    """Return notes for the user about the requested 8-bit formats.
-
-    Raises InputError for a format that ComfyUI's device or the sizes of the model in `checkpoint` do not allow."""
+    """Return notes for the user about the requested 8-bit formats. Raises InputError for a format that ComfyUI's device
+    or the sizes of the model in `checkpoint` do not allow."""
     device = comfy.model_management.get_torch_device()
     return attention_8bit.check_8_bits(arithmetic, attention, device, checkpoint.config)
 
@@ -149,7 +149,6 @@ def _log_memory(checkpoint: Checkpoint, dtype: torch.dtype, arithmetic: Arithmet
 
 def mark_file_slices(model: torch.nn.Module, checkpoint: Checkpoint) -> int:
     """Mark the weights of `model` that are views into the checkpoint's files, and return the number of marked weights.
-
     The mark (file, offset and size) is the attribute that ComfyUI's own safetensors loader sets. ComfyUI's dynamic VRAM
     reads marked weights directly to the GPU. One thread copies others out of the memory map, which is slow."""
     mapped = {
@@ -160,9 +159,8 @@ def mark_file_slices(model: torch.nn.Module, checkpoint: Checkpoint) -> int:
 
     @cache
     def opened(file: MappedFile):
-        """Return (file object, lock), shared by all weights of a file.
-
-        Raises CheckpointError if the file has changed since its header was read."""
+        """Return (file object, lock), shared by all weights of a file. Raises CheckpointError if the file has changed
+        since its header was read."""
         return file.open(), threading.Lock()
 
     marked = 0

@@ -1,7 +1,5 @@
-"""The names of ComfyUI's internals that the nodes use.
-
-ComfyUI changes its internals without notice, so the names are looked up before the nodes load. Nodes that need a
-missing name are left out, and the log shows the name."""
+"""The names of ComfyUI's internals that the nodes use. ComfyUI changes its internals without notice, so the names are
+looked up before the nodes load. Nodes that need a missing name are left out, and the log shows the name."""
 
 import logging
 import sys
@@ -142,7 +140,6 @@ NEEDS: dict[str, tuple[str, ...]] = {
 
 def usable(modules: Iterable[str], ours: str) -> list[str]:
     """Return the `modules` of nodes/ for which this ComfyUI has all needed names, and log the others' missing names.
-
     `ours` is the version of the pack, for the log."""
     wanted = {name for names in NEEDS.values() for name in (*EVERY_NODE, *names)}
     missing = {name for name in wanted if not _is_there(name)}

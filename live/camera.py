@@ -14,30 +14,26 @@ from .controls import FRAMES_OF_ONE, RUNNING, Wishes
 from .worlds.walls import Standing
 
 WALKING_UNIT = FRAMES_OF_ONE * STEP
-"""The unit of length for a walk that starts from an image: the distance at full speed in one latent frame.
-
-The model's camera input has translations in this unit. Full speed is thus 1, the largest translation that the model was
-trained with."""
+"""The unit of length for a walk that starts from an image: the distance at full speed in one latent frame. The model's
+camera input has translations in this unit. Full speed is thus 1, the largest translation that the model was trained
+with."""
 FRAMES_TO_SPEED = 3
 """The number of video frames in which the camera reaches full speed, or brakes. A tap thus gives a small move."""
 FASTEST_LOOK_DEG = 6.0
 """The largest rotation by the mouse in one video frame, in degrees. The remaining rotation follows in later frames."""
 WALKING_SPEED = 0.5
-"""The default speed of a walking key, as a fraction of the longest step; Shift doubles it.
-
-The longest step is the largest translation per latent frame that the model was trained with. In the official examples
-the median latent frame moves by 0.19 to 0.78 of the clip's longest step."""
+"""The default speed of a walking key, as a fraction of the longest step; Shift doubles it. The longest step is the
+largest translation per latent frame that the model was trained with. In the official examples the median latent frame
+moves by 0.19 to 0.78 of the clip's longest step."""
 PITCH_DEG = 1.5
-"""The largest change of pitch in one video frame, in degrees, so 6 in a latent frame.
-
-The official examples have 0.3 to 1.0 degrees per frame on average, and at most 6.8."""
+"""The largest change of pitch in one video frame, in degrees, so 6 in a latent frame. The official examples have 0.3 to
+1.0 degrees per frame on average, and at most 6.8."""
 
 
 class WalkingCamera:
-    """A steered camera with a position, a yaw, a pitch and their speeds.
-
-    Poses are computed from these numbers, so the rotation matrices stay exact in a long video. `unit` is the length by
-    which translations are divided for the model; see WALKING_UNIT."""
+    """A steered camera with a position, a yaw, a pitch and their speeds. Poses are computed from these numbers, so the
+    rotation matrices stay exact in a long video. `unit` is the length by which translations are divided for the model;
+    see WALKING_UNIT."""
 
     def __init__(
         self,
@@ -53,7 +49,8 @@ class WalkingCamera:
         speed: the speed of a walking key, as a fraction of the longest step (the largest translation per latent frame
         that the model was trained with). Shift doubles it, up to the longest step.
         pitch_deg: the largest change of pitch in a video frame, in degrees.
-        walls: the walls of a map, along which the camera slides, or None."""
+        walls: the walls of a map, along which the camera slides, or None.
+        """
         self.unit, self._step, self.left = unit, unit / FRAMES_OF_ONE * speed, math.inf
         self._running, self._pitch_deg, self.walls = max(1.0, min(RUNNING, 1 / speed)), pitch_deg, walls
         self.place(np.eye(4) if pose is None else pose)
@@ -108,7 +105,8 @@ class RecordedCamera:
     """A camera that follows a given path and ignores inputs.
 
     left: the number of remaining video frames.
-    unit: the length by which translations are divided for the model."""
+    unit: the length by which translations are divided for the model.
+    """
 
     def __init__(self, path: np.ndarray, pose: np.ndarray | None, unit: float) -> None:
         """Start at the first pose of the path.
@@ -116,7 +114,8 @@ class RecordedCamera:
         path: camera-to-world poses [n, 4, 4].
         pose: the last pose [4, 4] of the continued video, or None. The path is moved to begin at this pose.
         unit: the unit of length of the continued video, or 0 for the path's longest step (without motion:
-        WALKING_UNIT)."""
+        WALKING_UNIT).
+        """
         self._path = path if pose is None else pose @ inverse(path[0]) @ path
         self._at = 0
         latents = self._path[::FRAMES_OF_ONE]
@@ -145,18 +144,16 @@ class RecordedCamera:
 
 
 def whole_numbers(poses: np.ndarray) -> list[list[int]]:
-    """Return integers [x, y, z, yaw, pitch] for each camera-to-world pose [n, 4, 4], to send in a message.
-
-    Positions are in 1/1000 of the poses' unit of length, angles in 1/100 degree."""
+    """Return integers [x, y, z, yaw, pitch] for each camera-to-world pose [n, 4, 4], to send in a message. Positions
+    are in 1/1000 of the poses' unit of length, angles in 1/100 degree."""
     angles = np.array([to_angles(pose[:3, :3])[:2] for pose in poses]).reshape(-1, 2)
     return np.rint(np.concatenate([1000 * poses[:, :3, 3], 100 * angles], axis=1)).astype(int).tolist()
 
 
 def model_steps(world: np.ndarray, before: np.ndarray | None, unit: float) -> np.ndarray:
-    """Return the model's camera input [f, 4, 4] for the camera-to-world poses `world` [f, 4, 4] of latent frames.
-
-    Each result is a pose relative to the previous one, with its translation divided by the length `unit`. `before` is
-    the pose [4, 4] of the previous latent frame; without it the first result is the identity."""
+    """Return the model's camera input [f, 4, 4] for the camera-to-world poses `world` [f, 4, 4] of latent frames. Each
+    result is a pose relative to the previous one, with its translation divided by the length `unit`. `before` is the
+    pose [4, 4] of the previous latent frame; without it the first result is the identity."""
     if before is None:
         rest = model_steps(world[1:], world[0], unit) if len(world) > 1 else world[1:]
         return np.concatenate([np.eye(4)[None], rest])

@@ -2,7 +2,8 @@
 
 The generating thread reads the inputs of a chunk as late as possible. A key that is held then applies to all video
 frames of the chunk, so that its effect comes soon. A tap, a key pressed and released since the last chunk, applies only
-to the frames at the time of the tap."""
+to the frames at the time of the tap.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +29,7 @@ FRAMES_OF_ONE = 4
 """The number of video frames in a latent frame."""
 MOST_TAPS, MOST_ROWS = 256, 4096
 """MOST_TAPS is the largest number of taps (short key presses), and of records of inputs, that wait for the next chunk.
-
-MOST_ROWS is the largest number of latent frames in a list of timed keys (see `Controls.script`).
-"""
+MOST_ROWS is the largest number of latent frames in a list of timed keys (see `Controls.script`)."""
 FURTHEST_LOOK = 720.0
 """The limit in degrees, for yaw and for pitch, of mouse rotation that has not been applied to the camera yet."""
 _AXES = {"w": (0, 1), "s": (0, -1), "d": (1, 1), "a": (1, -1), "l": (2, 1), "j": (2, -1), "i": (3, 1), "k": (3, -1)}
@@ -50,11 +49,9 @@ class _Pending(NamedTuple):
 
 
 class Controls:
-    """The state of keys, mouse and gamepad of one walk (a steered video).
-
-    The argument `event` is an optional number that the sender gives to an input. The first video frames that include
-    the input carry this number. Methods raise InputError for an unknown key, a number that is not finite, and invalid
-    timed keys."""
+    """The state of keys, mouse and gamepad of one walk (a steered video). The argument `event` is an optional number
+    that the sender gives to an input. The first video frames that include the input carry this number. Methods raise
+    InputError for an unknown key, a number that is not finite, and invalid timed keys."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._lock = clock, Lock()
@@ -81,9 +78,8 @@ class Controls:
         self.hold({*self._down} - {key}, event)
 
     def hold(self, keys: Iterable[str], event: int | None = None) -> None:
-        """Hold exactly these keys from now on, and end running timed keys (see `script`).
-
-        The first frames that include this input carry its optional number `event`."""
+        """Hold exactly these keys from now on, and end running timed keys (see `script`). The first frames that include
+        this input carry its optional number `event`."""
         wanted = _checked(keys)
         with self._receiving("hold", event) as now:
             self.switches += wanted != self._down.keys()
@@ -101,9 +97,8 @@ class Controls:
             return frozenset(self._down)
 
     def look(self, yaw: float, pitch: float, event: int | None = None) -> None:
-        """Add a mouse movement in degrees: `yaw` to the right, `pitch` upwards.
-
-        The first frames that include this input carry its optional number `event`."""
+        """Add a mouse movement in degrees: `yaw` to the right, `pitch` upwards. The first frames that include this
+        input carry its optional number `event`."""
         turned = _finite("look", (yaw, pitch), FURTHEST_LOOK)
         with self._receiving("look", event):
             self._look = [
@@ -112,10 +107,9 @@ class Controls:
             ]
 
     def stick(self, forward: float, right: float, yaw: float, pitch: float, event: int | None = None) -> None:
-        """Set the positions of the gamepad's sticks, -1 to 1 each, until the next call.
-
-        One stick walks `forward` and `right`; the other turns by `yaw` to the right and `pitch` upwards. The first
-        frames that include this input carry its optional number `event`."""
+        """Set the positions of the gamepad's sticks, -1 to 1 each, until the next call. One stick walks `forward` and
+        `right`; the other turns by `yaw` to the right and `pitch` upwards. The first frames that include this input
+        carry its optional number `event`."""
         forward, right, yaw, pitch = _finite("stick", (forward, right, yaw, pitch), 1.0)
         with self._receiving("stick", event):
             stick = forward, right, yaw, pitch
@@ -123,10 +117,9 @@ class Controls:
             self._stick = stick
 
     def script(self, rows: Sequence[Iterable[str]], event: int | None = None) -> None:
-        """Release all keys, and set the keys that count as held in the next latent frames.
-
-        `rows` has one collection of keys per latent frame. No key is held after the last row. The first frames that
-        include this input carry its optional number `event`."""
+        """Release all keys, and set the keys that count as held in the next latent frames. `rows` has one collection of
+        keys per latent frame. No key is held after the last row. The first frames that include this input carry its
+        optional number `event`."""
         if not isinstance(rows, Sequence):
             raise InputError(f"the script is {rows!r:.40}; expected a list with the keys of each latent frame")
         if len(rows) > MOST_ROWS:
@@ -165,10 +158,8 @@ class Controls:
             return self._arrived is not None or bool(self._script)
 
     def take(self, frames: int) -> Wishes:
-        """Return the user's inputs for the next `frames` video frames.
-
-        Mouse movements, the timed keys (see `script`) of these frames, and, unless `frames` is 0, taps are removed.
-        Held keys and sticks stay."""
+        """Return the user's inputs for the next `frames` video frames. Mouse movements, the timed keys (see `script`)
+        of these frames, and, unless `frames` is 0, taps are removed. Held keys and sticks stay."""
         with self._lock:
             now, since = self._clock(), self._taken
             look, arrived = (self._look[0], self._look[1]), self._arrived
@@ -237,15 +228,13 @@ class Controls:
 
 
 def _row(at: float, frames: int, since: float, now: float) -> int:
-    """Return the index of the chunk's video frame to which an input at the time `at` belongs.
-
-    The `frames` frames of the chunk divide the time from `since` to `now`, in seconds, evenly."""
+    """Return the index of the chunk's video frame to which an input at the time `at` belongs. The `frames` frames of
+    the chunk divide the time from `since` to `now`, in seconds, evenly."""
     return min(frames - 1, int(frames * (at - since) / max(now - since, 1e-9)))
 
 
 class Steered:
     """A base class of sessions with methods for the user's inputs, which pass the inputs to the attribute `controls`.
-
     The argument `event` is an optional number that the sender gives to an input (see `Controls`)."""
 
     controls: Controls
@@ -263,9 +252,8 @@ class Steered:
         self.controls.hold(keys, event)
 
     def look(self, yaw: float, pitch: float, event: int | None = None) -> None:
-        """Turn the camera by degrees: `yaw` right, `pitch` up.
-
-        The first frames that include this input carry its optional number `event`."""
+        """Turn the camera by degrees: `yaw` right, `pitch` up. The first frames that include this input carry its
+        optional number `event`."""
         self.controls.look(yaw, pitch, event)
 
     def stick(self, forward: float, right: float, yaw: float, pitch: float, event: int | None = None) -> None:
@@ -274,9 +262,7 @@ class Steered:
 
     def script(self, rows: Sequence[Iterable[str]], event: int | None = None) -> None:
         """Set the keys that count as held in the next latent frames: `rows` has one collection of keys per latent
-        frame.
-
-        The first frames that include this input carry its optional number `event`."""
+        frame. The first frames that include this input carry its optional number `event`."""
         self.controls.script(rows, event)
 
 
@@ -291,9 +277,8 @@ def _checked(keys: Iterable[str]) -> frozenset[str]:
 
 
 def _finite(name: str, values: Sequence[float], most: float) -> tuple[float, ...]:
-    """Return the values as floats, clipped to -`most` to `most`.
-
-    Raises InputError for values that are not finite numbers; its message contains `name`."""
+    """Return the values as floats, clipped to -`most` to `most`. Raises InputError for values that are not finite
+    numbers; its message contains `name`."""
     try:
         numbers = [float(value) for value in values]
     except (TypeError, ValueError, OverflowError) as error:

@@ -2,7 +2,8 @@
 
 A chunk counts as bad if at least two of four figures (sharpness, colourfulness, tint and brightness) are beyond the
 limits of `lingbot-world measure`, or if its sharpness is below a stricter limit. One figure is not enough, because this
-module compares only whole frames: a dark wall then looks like a video that becomes dark."""
+module compares only whole frames: a dark wall then looks like a video that becomes dark.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +35,9 @@ class DriftWatch:
         self._passed = 0
 
     def see(self, latent: Tensor, pixels: np.ndarray) -> bool:
-        """Add a chunk: its `latent` [1, 16, n, h, w] and the `pixels` of its last frame, uint8 [H, W, 3].
-
-        Return True if four seconds of bad chunks end with this chunk. Later bad chunks return False, until a good chunk
-        begins a new count."""
+        """Add a chunk: its `latent` [1, 16, n, h, w] and the `pixels` of its last frame, uint8 [H, W, 3]. Return True
+        if four seconds of bad chunks end with this chunk. Later bad chunks return False, until a good chunk begins a
+        new count."""
         row = _figures(latent, pixels)
         if len(self._first) < self._first_chunks:
             self._first.append(row)
@@ -49,7 +49,6 @@ class DriftWatch:
     @property
     def ratios(self) -> Row | None:
         """Four figures that compare the last chunk with the first two seconds, or None before the first comparison.
-
         `spread` (the latent's standard deviation), `sharpness` and `colour` are fractions of their values in the first
         two seconds. `mean` is the change of the latent's mean, in standard deviations of the first two seconds."""
         if self._last is None:

@@ -29,7 +29,8 @@ class WalkVideo(Protocol):
     later frames after the user has gone back. `close` waits for the encoder.
 
     left_out: the number of frames that were dropped because the encoder was too slow.
-    failure: the reason why the video has ended early, or an empty string."""
+    failure: the reason why the video has ended early, or an empty string.
+    """
 
     left_out: int
     failure: str
@@ -40,10 +41,8 @@ class WalkVideo(Protocol):
 
 
 RecordWalk = Callable[[Path, float, int, Callable[[str], None]], WalkVideo]
-"""The signature record(path, fps, first, tell) of a function that opens a video file and returns a WalkVideo.
-
-The video begins with frame number `first` of the walk. The function calls tell(reason) if the video becomes
-incomplete."""
+"""The signature record(path, fps, first, tell) of a function that opens a video file and returns a WalkVideo. The video
+begins with frame number `first` of the walk. The function calls tell(reason) if the video becomes incomplete."""
 
 
 @dataclass(frozen=True)
@@ -120,9 +119,8 @@ class Start:
 
     @classmethod
     def after(cls, state: WorldState, prompt: str = "", seed: int = 0) -> Start:
-        """Return the Start that continues the video of a state. An empty prompt means the state's last prompt.
-
-        `seed` is the seed of the noise."""
+        """Return the Start that continues the video of a state. An empty prompt means the state's last prompt. `seed`
+        is the seed of the noise."""
         return cls(state.frame, prompt, None, seed, state)
 
     def check(self, engine: Engine) -> None:

@@ -5,7 +5,8 @@ the fields `axes` [n, 4] and `look` [2] of `Wishes`; n is 1 if all video frames 
 without such a row had no input.
 
 A row with `rebuild` states that keys and values were recomputed before the chunk. The reason was a return to an earlier
-chunk or, if `refresh` is true, another prompt."""
+chunk or, if `refresh` is true, another prompt.
+"""
 
 from __future__ import annotations
 
@@ -69,9 +70,8 @@ class InputLog:
             self._add(row if wishes.event is None else {**row, "event": wishes.event})
 
     def add_rebuild(self, latent_frame: int, *, refresh: bool) -> None:
-        """Add a row that records a recomputation of keys and values before `latent_frame`.
-
-        The reason is another prompt if `refresh` is True, else a return to an earlier chunk."""
+        """Add a row that records a recomputation of keys and values before `latent_frame`. The reason is another prompt
+        if `refresh` is True, else a return to an earlier chunk."""
         self._add({"latent_frame": latent_frame, "rebuild": True, "refresh": refresh})
 
     def cut(self, latent_frames: int) -> None:
@@ -96,10 +96,9 @@ class InputLog:
 
 
 def read_inputs(folder: Path, head: dict[str, Any]) -> dict[int, list[Row]]:
-    """Return the rows of a saved walk's inputs, grouped by the latent frame at which their chunk begins.
-
-    `head` is the contents of walk.json. If a killed process left it without inputs, the rows come from FILE in
-    `folder`. Raises OSError if FILE cannot be read, and KeyError or ValueError for an invalid row."""
+    """Return the rows of a saved walk's inputs, grouped by the latent frame at which their chunk begins. `head` is the
+    contents of walk.json. If a killed process left it without inputs, the rows come from FILE in `folder`. Raises
+    OSError if FILE cannot be read, and KeyError or ValueError for an invalid row."""
     found: dict[int, list[Row]] = {}
     for row in head["inputs"] if "inputs" in head else _rows(folder / FILE):
         found.setdefault(row["latent_frame"], []).append(row)

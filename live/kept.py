@@ -4,7 +4,8 @@ So memory does not grow with the walk, and a killed process loses no complete ch
 `start.safetensors` the first frame, `prompt.N.safetensors` the embedding of a prompt, and `before.state` the continued
 video, if any. Three files grow with each chunk: `latent.f32`, `steps.f64` (the model's camera input, a pose per latent
 frame) and `poses.f64` (a pose per video frame). With the seed, the schedule, the dtype and the inputs (see inputs.py)
-the walk can be repeated."""
+the walk can be repeated.
+"""
 
 from __future__ import annotations
 
@@ -38,10 +39,8 @@ from .inputs import InputLog
 
 
 class Kept:
-    """The folder of a walk (a steered video) in progress.
-
-    If the disk is full or a write fails, the saved data stays, the walk continues unsaved, and `failure` is the reason.
-    """
+    """The folder of a walk (a steered video) in progress. If the disk is full or a write fails, the saved data stays,
+    the walk continues unsaved, and `failure` is the reason."""
 
     def __init__(
         self,
@@ -60,7 +59,8 @@ class Kept:
         lens: [4], fx, fy, cx, cy in pixels of an 832x480 image.
         unit: the camera's unit of length.
         before: the state of the video that the walk continues, or None.
-        facts: further settings for walk.json."""
+        facts: further settings for walk.json.
+        """
         self.folder, self.failure = folder, ""
         self._engine, self.lens, self._unit = engine, lens, unit
         self._before, self.latent_frames, self._facts = before, 0, facts
@@ -82,9 +82,8 @@ class Kept:
         return self.latent_frames // self._engine.chunk
 
     def prompt(self, text: str, context: Tensor) -> None:
-        """Save the prompt of the next chunks, with its embedding `context` [1, L, D].
-
-        Raises InputError if it is the walk's first prompt and cannot be written."""
+        """Save the prompt of the next chunks, with its embedding `context` [1, L, D]. Raises InputError if it is the
+        walk's first prompt and cannot be written."""
         first = not self._prompts
         self._prompts = [*(part for part in self._prompts if part[2] < self.latent_frames)]
         self._prompts.append((text, context.cpu(), self.latent_frames))
@@ -104,15 +103,15 @@ class Kept:
         latent: float32 [1, 16, n, h, w].
         steps: the model's camera input [n, 4, 4].
         poses: the poses [m, 4, 4] of the video frames.
-        wishes: the user's inputs for the chunk."""
+        wishes: the user's inputs for the chunk.
+        """
         rows = latent[0].transpose(0, 1).contiguous().numpy(), steps, poses
         if not self.failure:
             self._try(lambda: self._append(rows, latent.shape[2], wishes))
 
     def rebuilt(self, *, refresh: bool) -> None:
-        """Record that keys and values were recomputed after the last chunk.
-
-        The reason is another prompt if `refresh` is True, else a return to an earlier chunk."""
+        """Record that keys and values were recomputed after the last chunk. The reason is another prompt if `refresh`
+        is True, else a return to an earlier chunk."""
         if not self.failure:
             self._try(lambda: self._inputs.add_rebuild(self.latent_frames, refresh=refresh))
 
@@ -168,9 +167,8 @@ class Kept:
         return self._prompts[-1][:2]
 
     def poses(self) -> np.ndarray:
-        """Return the poses of the walk's video frames, float64 [n, 4, 4].
-
-        If the walk continues another video, that video's last pose comes first."""
+        """Return the poses of the walk's video frames, float64 [n, 4, 4]. If the walk continues another video, that
+        video's last pose comes first."""
         return path_rows(self.folder, self.latent_frames, self._before)
 
     def state(self) -> WorldState:

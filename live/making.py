@@ -31,9 +31,8 @@ log = logging.getLogger(__name__)
 WATCH = 0.2
 """The interval in seconds between calls of `watch` (see Session.run) while the session waits for the next chunk."""
 GIVE_BACK = 64
-"""The number of chunks on a CPU between two releases of the memory that the C allocator has cached.
-
-Without these releases, a walk of one hour would hold 2.6 GB."""
+"""The number of chunks on a CPU between two releases of the memory that the C allocator has cached. Without these
+releases, a walk of one hour would hold 2.6 GB."""
 QUIET = 10.0
 """The seconds without input after which a session with `moving` makes chunks half as often (see ChunkMaker)."""
 Deliver = Callable[[Frames], None]
@@ -62,7 +61,8 @@ class ChunkMaker(Steered):
     Commands from other threads run between two chunks. A subclass must set `_walks`, the walks of the session.
 
     moving: whether chunks are made also without input.
-    failure: the error that has ended the walk, or an empty string."""
+    failure: the error that has ended the walk, or an empty string.
+    """
 
     _walks: Walks
 
@@ -107,10 +107,8 @@ class ChunkMaker(Steered):
 
     @property
     def still(self) -> bool:
-        """Whether the session waits for an input.
-
-        It waits if the camera does not move and `moving` is False, because a video of a resting camera degrades within
-        seconds."""
+        """Whether the session waits for an input. It waits if the camera does not move and `moving` is False, because a
+        video of a resting camera degrades within seconds."""
         walk = self.walk
         return walk.chunks > 0 and not self._awake and walk.rests and not self.moving
 
@@ -159,9 +157,8 @@ class ChunkMaker(Steered):
                 self._decoding.close()
 
     def _wait_for_turn(self) -> bool:
-        """Run commands until it is time for the next chunk.
-
-        Return True then, or False if the walk has ended or the session has been stopped."""
+        """Run commands until it is time for the next chunk. Return True then, or False if the walk has ended or the
+        session has been stopped."""
         while True:
             if self._watch is not None:
                 self._watch()
@@ -179,7 +176,6 @@ class ChunkMaker(Steered):
 
     def _stands(self) -> bool:
         """Return whether the session waits for an input (see `still`), and report a change to the session's callback.
-
         Also set whether chunks are made half as often (see QUIET)."""
         still = self.still
         if still != self._still:
@@ -254,9 +250,8 @@ class ChunkMaker(Steered):
                 self.restart()
 
     def _watch_steps(self, frames: Frames) -> None:
-        """Report an event if the frames no longer change although the camera walks.
-
-        If `stop_when_stuck` is set, held walking keys are then ignored until a key changes."""
+        """Report an event if the frames no longer change although the camera walks. If `stop_when_stuck` is set, held
+        walking keys are then ignored until a key changes."""
         if frames.poses is None or isinstance(self.controls, Replay):
             return
         pose = frames.poses[-1]
@@ -267,10 +262,9 @@ class ChunkMaker(Steered):
 
     @contextmanager
     def _work(self) -> Iterator[None]:
-        """Run the tasks around the making of a chunk, which happens inside this context.
-
-        The scheduler (`pace`) gets the time that the chunk took. On a CPU, cached memory is released after each
-        GIVE_BACK chunks. If saving has begun to fail, the reason is reported."""
+        """Run the tasks around the making of a chunk, which happens inside this context. The scheduler (`pace`) gets
+        the time that the chunk took. On a CPU, cached memory is released after each GIVE_BACK chunks. If saving has
+        begun to fail, the reason is reported."""
         failed_before, began, cores = self.walk.kept.failure, time.perf_counter(), torch.get_num_threads()
         if isinstance(self.controls, Replay):
             self.controls.prepare(self.walk)

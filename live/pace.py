@@ -1,6 +1,5 @@
-"""The scheduler that decides when a session makes the next chunk of a walk (a steered video).
-
-A chunk begins so late that its first frames arrive when the earlier frames have been played."""
+"""The scheduler that decides when a session makes the next chunk of a walk (a steered video). A chunk begins so late
+that its first frames arrive when the earlier frames have been played."""
 
 from __future__ import annotations
 
@@ -14,9 +13,8 @@ from .shown.frames import Frames
 SPARE = 0.03
 """The margin in seconds, for inaccurate clocks and delayed threads, by which a chunk's first frames arrive early."""
 RECENT = 32
-"""The number of recent video frames from which the delay of the next chunk is predicted.
-
-The prediction is the longest delay among the chunks of these frames, two chunks at least."""
+"""The number of recent video frames from which the delay of the next chunk is predicted. The prediction is the longest
+delay among the chunks of these frames, two chunks at least."""
 SPAN = 4.0
 """The length in seconds of the period over which the frame rate is measured."""
 
@@ -30,7 +28,8 @@ class Pace:
 
     late: the number of frames in late deliveries.
     stalls: the number of interruptions of the playback.
-    clock: a function that returns the time in seconds."""
+    clock: a function that returns the time in seconds.
+    """
 
     def __init__(
         self, fps: float, clock: Callable[[], float] = time.monotonic, *, of_chunk: int = FRAMES_OF_ONE
@@ -77,9 +76,7 @@ class Pace:
 
     def answered(self, seconds: float) -> None:
         """Record the seconds from the start of a chunk to its first frames, except for the first chunk or after a
-        pause.
-
-        The caller must then pass the number of these frames to `handed`."""
+        pause. The caller must then pass the number of these frames to `handed`."""
         if self._played is not None:
             self._answers.append(seconds)
 

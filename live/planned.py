@@ -10,18 +10,15 @@ from ..options import Release, Window
 from ..pipeline.spec import STANDING_STILL, RolloutSpec
 
 LATENT_FRAMES = 72
-"""The smallest length, in latent frames, of the video for which memory is planned.
-
-It is a multiple of each released model's chunk size, and longer than each released model's window."""
+"""The smallest length, in latent frames, of the video for which memory is planned. It is a multiple of each released
+model's chunk size, and longer than each released model's window."""
 LIVE_WINDOW = Window(18, 6)
-"""The attention window (18 latent frames, 6 of them the sink) for a model that by default attends to the whole video.
-
-A walk (a steered video) has no end, so its window must be limited."""
+"""The attention window (18 latent frames, 6 of them the sink) for a model that by default attends to the whole video. A
+walk (a steered video) has no end, so its window must be limited."""
 
 
 def latent_frames(window: int | None) -> int:
     """Return the length, in latent frames, of the video for which a walk's memory is planned. A walk itself has no end.
-
     It is the smallest multiple of LATENT_FRAMES that is at least `window`, the attention window in latent frames (None
     for the model's own). Raises InputError for 0 (the whole video)."""
     if window == 0:
@@ -30,9 +27,8 @@ def latent_frames(window: int | None) -> int:
 
 
 def check_walkable(spec: RolloutSpec, model: str) -> None:
-    """Raise InputError unless the model of `spec` can generate a walk (a steered video).
-
-    It must have few steps, no guidance, and a camera input without pressed keys. `model` is its name in the message."""
+    """Raise InputError unless the model of `spec` can generate a walk (a steered video). It must have few steps, no
+    guidance, and a camera input without pressed keys. `model` is its name in the message."""
     if spec.guided:
         raise InputError(
             f"{model}: a walk takes a causal model of a few steps (LingBot-World Fast or 2.0); this one takes many"
@@ -48,7 +44,8 @@ def without_end(
 
     The note about a camera that stands still is removed. If `spec` attends to the whole video, it gets LIVE_WINDOW and
     a note; `window` and `sink`, in latent frames, replace the values of LIVE_WINDOW, unless they are None. Raises
-    InputError if this window is too small for its sink and a chunk."""
+    InputError if this window is too small for its sink and a chunk.
+    """
     notes = tuple(note for note in notes if note != STANDING_STILL)
     if spec.window.frames:
         return spec, notes
@@ -59,7 +56,6 @@ def without_end(
 
 def off_release_notes(release: Release, spec: RolloutSpec) -> tuple[str, ...]:
     """Return notes for the user about settings in `spec` that may reduce the quality. `release` is the model's release.
-
     They are another chunk size than the release's, a smaller window or sink, and fewer steps. The effects in the notes
     were seen or measured with the 1.3B model. The result is empty for a release that attends to the whole video."""
     if not release.window.frames:

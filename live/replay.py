@@ -1,6 +1,5 @@
-"""The replay of a saved walk (a steered video).
-
-With the same model on the same device, the new frames equal the saved walk's frames bit for bit."""
+"""The replay of a saved walk (a steered video). With the same model on the same device, the new frames equal the saved
+walk's frames bit for bit."""
 
 from __future__ import annotations
 
@@ -29,10 +28,8 @@ class Replay(Controls):
     """Controls that repeat the inputs, prompts and returns of a saved walk, and ignore the user's inputs."""
 
     def __init__(self, folder: str | Path) -> None:
-        """Read a walk from `folder`.
-
-        Raises InputError for a folder without a walk, and for a walk without inputs: it followed a recorded path, or an
-        earlier version of this project made it."""
+        """Read a walk from `folder`. Raises InputError for a folder without a walk, and for a walk without inputs: it
+        followed a recorded path, or an earlier version of this project made it."""
         super().__init__()
         self.folder = Path(folder)
         self.state: WorldState = load_walk(self.folder)
@@ -81,7 +78,8 @@ class Replay(Controls):
 
         If the prompt changed, set the new prompt. If the saved walk recomputed its cached keys and values, after a
         return to this chunk or for a prompt with `refresh`, recompute them too. If it ran on a CPU, set torch's number
-        of threads to the recorded number."""
+        of threads to the recorded number.
+        """
         if "threads" in self.head:
             torch.set_num_threads(self.head["threads"])
         self._at = walk.chunks * walk.engine.chunk

@@ -105,7 +105,8 @@ class Session(ChunkMaker):
         walk: the options of each walk, see WalkOptions.
 
         If the attribute `restart_on_drift` is true, a walk is restarted when its video degrades. Raises InputError if
-        the start does not fit the engine, and for an invalid option. Raises CameraError for an invalid path."""
+        the start does not fit the engine, and for an invalid option. Raises CameraError for an invalid path.
+        """
         check_options(fps=fps, folder=folder, whole=whole, moving=moving, controls=controls, **walk)
         pace = Pace(fps, of_chunk=FRAMES_OF_ONE * engine.chunk)
         super().__init__(engine, controls or Controls(), pace, moving=moving)
@@ -126,10 +127,9 @@ class Session(ChunkMaker):
 
     @classmethod
     def replay(cls, engine: Engine, walk: str | Path, **options: Any) -> Session:
-        """Return a session that repeats the saved walk in the folder `walk` bit for bit, and then ends.
-
-        `options` are further arguments of Session. Raises InputError for a folder without a walk, and for an engine
-        with other settings than the walk's."""
+        """Return a session that repeats the saved walk in the folder `walk` bit for bit, and then ends. `options` are
+        further arguments of Session. Raises InputError for a folder without a walk, and for an engine with other
+        settings than the walk's."""
         replay = Replay(walk)
         replay.check(engine)
         given = {"events": replay.head.get("events"), **options}
@@ -147,7 +147,8 @@ class Session(ChunkMaker):
         refresh: whether to recompute the cached keys and values of the window, so that the video changes at once.
         event: a number that identifies this input; see Controls.
 
-        Raises InputError for an empty prompt, and after `stop` or `close`."""
+        Raises InputError for an empty prompt, and after `stop` or `close`.
+        """
         if not isinstance(text, str):
             raise InputError(f"the prompt is {text!r:.40}; expected a text that describes the world")
         if not text.strip():
@@ -162,7 +163,8 @@ class Session(ChunkMaker):
         on: True, False, or None to toggle the event.
         refresh, event: as in `prompt`.
 
-        Raises InputError for an unknown event, and after `stop` or `close`."""
+        Raises InputError for an unknown event, and after `stop` or `close`.
+        """
         check_types({"on": on, "refresh": refresh}, {"on": bool | None, "refresh": bool})
         self._say(self.events.switch(name, on), refresh, Input("event", event, time.monotonic()))
 
@@ -242,7 +244,8 @@ class Session(ChunkMaker):
 
         `event` is a number that identifies this input; see Controls. If `chunk` does not exist when the command runs, a
         program receives an InputError from its next request for frames, and a started session passes the reason to
-        `tell`."""
+        `tell`.
+        """
         check_types({"chunk": chunk}, {"chunk": int})
         cause = Input("back", event, time.monotonic())
 
@@ -265,7 +268,8 @@ class Session(ChunkMaker):
 
         The iteration ends after `stop` or `close`, and at the end of a path or a replayed walk. Raises InputError while
         the thread of `start` runs, and any error of the walk or of a queued command. If an exception, such as
-        KeyboardInterrupt, ends a chunk early, the next call makes this chunk again."""
+        KeyboardInterrupt, ends a chunk early, the next call makes this chunk again.
+        """
         if self.running:
             raise InputError("since `start` a thread makes the chunks of this session and passes them to `deliver`")
         with self._working:
@@ -298,7 +302,8 @@ class Session(ChunkMaker):
         deliver: called with the Frames of each part of a chunk. On a CPU another thread may call it.
         tell: called as tell(kind, facts) for the session's events; see `Tell` in `making`.
 
-        Both must return soon, because the next chunk waits for them."""
+        Both must return soon, because the next chunk waits for them.
+        """
         if self._thread is not None or self._closing:
             raise InputError("the session was started, or closed, before; begin another one")
         self._tell, self._on_request = tell or self._tell, False
@@ -311,7 +316,8 @@ class Session(ChunkMaker):
         deliver, tell: as in `start`.
         watch: called without arguments before each chunk and a few times a second while waiting.
 
-        Raises the errors of `watch` and of the walk."""
+        Raises the errors of `watch` and of the walk.
+        """
         self._tell, self._on_request, self._watch = tell, False, watch
         while self._wait_for_turn():
             self._next_chunk(deliver)
@@ -321,10 +327,9 @@ class Session(ChunkMaker):
         return self.walk.kept.state()
 
     def close(self, *, whole: bool = False) -> None:
-        """End the session and its walk. The walk's folder stays, unless it is temporary.
-
-        If `whole` is True, save the state and the camera path even if the session was created without this option. A
-        call within `deliver` only stops the making of chunks, like `stop`."""
+        """End the session and its walk. The walk's folder stays, unless it is temporary. If `whole` is True, save the
+        state and the camera path even if the session was created without this option. A call within `deliver` only
+        stops the making of chunks, like `stop`."""
         self.stop()
         if self._is_delivering:
             return

@@ -44,7 +44,8 @@ class WalkOptions(TypedDict, total=False):
     model was trained with); by default 0.5. Shift doubles it.
     walls: whether the walls of a known map stop the camera, by default true.
     path: camera-to-world poses [n, 4, 4] to follow, one per video frame.
-    seed: a seed that replaces the seed of the Start."""
+    seed: a seed that replaces the seed of the Start.
+    """
 
     speed: float
     walls: bool
@@ -53,9 +54,8 @@ class WalkOptions(TypedDict, total=False):
 
 
 class Walk(WalkWorld):
-    """A walk: a steered video that begins at a Start or continues an earlier video. It is saved in a folder.
-
-    Only one thread may use it."""
+    """A walk: a steered video that begins at a Start or continues an earlier video. It is saved in a folder. Only one
+    thread may use it."""
 
     def __init__(
         self,
@@ -73,7 +73,8 @@ class Walk(WalkWorld):
         folder: the folder to save the walk in.
         options: see WalkOptions. A `path` overrides the inputs.
 
-        Raises InputError if the start does not fit the engine, and CameraError for an invalid path."""
+        Raises InputError if the start does not fit the engine, and CameraError for an invalid path.
+        """
         start = Start.of(start)
         start.check(engine)
         self.engine, self.controls = engine, controls
@@ -127,10 +128,9 @@ class Walk(WalkWorld):
 
     @property
     def rests(self) -> bool:
-        """Whether the camera would stand still in the next chunk.
-
-        It stands still if nothing is pressed and no earlier movement continues. It also stands still if a wall or the
-        pitch limit stopped it in the last chunk, and the inputs are unchanged."""
+        """Whether the camera would stand still in the next chunk. It stands still if nothing is pressed and no earlier
+        movement continues. It also stands still if a wall or the pitch limit stopped it in the last chunk, and the
+        inputs are unchanged."""
         if self._blocked:
             return not self.controls.changes
         return not (self.controls.asks or self.camera.moves)
@@ -141,7 +141,6 @@ class Walk(WalkWorld):
 
     def finds(self) -> bool:
         """Return True once, at the first call after the camera has reached the map's crate, which the user has to find.
-
         Without a map the result is always False."""
         if self.found or self.standing is None:
             return False
@@ -159,7 +158,8 @@ class Walk(WalkWorld):
 
         The chunk is saved before its last frames are yielded, and the cache of keys and values is updated afterwards.
         With CUDA graphs this update is queued before the frames are yielded, so that the GPU works while Python
-        delivers the frames or another GPU decodes them."""
+        delivers the frames or another GPU decodes them.
+        """
         made = self._next_chunk()
         ahead, apart = self._world.replays, self._decoder.device != made.latent.device
         if ahead and apart:
@@ -176,10 +176,8 @@ class Walk(WalkWorld):
         self._check_frames()
 
     def chunk_ahead(self) -> Iterator[Frames]:
-        """Make and save the next chunk, and return an iterator that decodes the chunk's frames on request.
-
-        The cache is not updated. Until the iterator ends, only this method and the cache update (`remember`) may be
-        called."""
+        """Make and save the next chunk, and return an iterator that decodes the chunk's frames on request. The cache is
+        not updated. Until the iterator ends, only this method and the cache update (`remember`) may be called."""
         made = self._next_chunk()
         frames = self._handed_out(made, decode_parts(made, self._decoder))
         self._keep(made)
@@ -190,10 +188,9 @@ class Walk(WalkWorld):
         self._world.remember()
 
     def _next_chunk(self) -> Made:
-        """Make the next chunk. On a slow machine a change of the pressed keys restarts it once.
-
-        If the last chunk's first frames took longer than PREEMPT, the pressed keys are compared after each forward in
-        the chunk's first half. A second restart would lose more time than it gains."""
+        """Make the next chunk. On a slow machine a change of the pressed keys restarts it once. If the last chunk's
+        first frames took longer than PREEMPT, the pressed keys are compared after each forward in the chunk's first
+        half. A second restart would lose more time than it gains."""
         switches, camera, forwards = self.controls.switches, copy(self.camera), len(self.engine.schedule.timesteps)
 
         def look_again(forward: int) -> None:
@@ -264,7 +261,8 @@ class Walk(WalkWorld):
         refresh: whether to recompute the cached keys and values in the window too, so that the video changes at once.
         cause: the input that changes the prompt, for the receipts.
 
-        Raises InputError for `refresh` after saving has failed, because the window's chunks are not on disk then."""
+        Raises InputError for `refresh` after saving has failed, because the window's chunks are not on disk then.
+        """
         if refresh and self.kept.failure:
             raise InputError(
                 f"the past frames cannot change at once: {self.kept.failure}; send the prompt without `refresh`"
@@ -276,10 +274,9 @@ class Walk(WalkWorld):
             self.rebuild(refresh=True)
 
     def back(self, chunk: int, cause: Input | None = None) -> None:
-        """Go back to the end of the first `chunk` chunks of this walk, and discard the later ones.
-
-        `cause` is the input that requests this, for the receipts. Raises InputError unless `chunk` is between 0 and the
-        number of saved chunks."""
+        """Go back to the end of the first `chunk` chunks of this walk, and discard the later ones. `cause` is the input
+        that requests this, for the receipts. Raises InputError unless `chunk` is between 0 and the number of saved
+        chunks."""
         if not 0 <= chunk <= self.kept.chunks:
             raise InputError(f"back to chunk {chunk}: expected 0 to {self.kept.chunks}, the chunks that are kept")
         self.kept.cut(chunk)
@@ -300,7 +297,6 @@ class Walk(WalkWorld):
         return 0 if self._state is None else self._state.frames
 
     def decode_again(self, *, exact: bool) -> Iterator[Frames]:
-        """Yield the frames of all saved chunks, decoded by the VAE; this works also after `close`.
-
-        With `exact` the VAE decodes in fp32; otherwise values that are too large for fp16 raise OverflowError."""
+        """Yield the frames of all saved chunks, decoded by the VAE; this works also after `close`. With `exact` the VAE
+        decodes in fp32; otherwise values that are too large for fp16 raise OverflowError."""
         return decode_kept(self.engine, self.kept, self._state, exact=exact)

@@ -24,15 +24,13 @@ Make = Callable[[Start | WorldState, Path], Walk]
 Tell = Callable[[str], None]
 """A callback tell(reason) that reports why a walk (a steered video) could not be saved."""
 VIDEO, PREVIEW = "walk.mp4", "walk.preview.mp4"
-"""The file names of a walk's videos.
-
-If a tiny decoder shows the walk, PREVIEW is made of its frames. VIDEO is decoded by the VAE, and replaces PREVIEW."""
+"""The file names of a walk's videos. If a tiny decoder shows the walk, PREVIEW is made of its frames. VIDEO is decoded
+by the VAE, and replaces PREVIEW."""
 
 
 class Walks:
-    """The walks of a session. `now` is the current walk, and `video` is its video file or None.
-
-    A thread completes the files of finished walks."""
+    """The walks of a session. `now` is the current walk, and `video` is its video file or None. A thread completes the
+    files of finished walks."""
 
     def __init__(self, make: Make, folder: str | Path | None, *, whole: bool, fps: float, tell_video: Tell) -> None:
         """Prepare to save walks in subfolders of `folder`.
@@ -41,7 +39,8 @@ class Walks:
         make: the function that begins a walk (see Make).
         whole: whether to save a state and a camera path of each finished walk.
         fps: the frame rate of the videos.
-        tell_video: called with a reason if a video becomes incomplete."""
+        tell_video: called with a reason if a video becomes incomplete.
+        """
         self._make, self.whole, self._fps, self._tell_video = make, whole, fps, tell_video
         self.video: WalkVideo | None = None
         self._temporary = tempfile.TemporaryDirectory(prefix="lingbot-live-") if folder is None else None
@@ -51,10 +50,9 @@ class Walks:
         self.now: Walk | None = None
 
     def begin(self, start: Start | WorldState, tell: Tell) -> Walk:
-        """End the current walk, begin another one at `start`, and return it.
-
-        `tell(reason)` is called if files of the old walk cannot be written. Raises InputError or CameraError if the new
-        walk cannot begin; `now` is None then."""
+        """End the current walk, begin another one at `start`, and return it. `tell(reason)` is called if files of the
+        old walk cannot be written. Raises InputError or CameraError if the new walk cannot begin; `now` is None
+        then."""
         self._end(tell)
         folder = self._own_folder()
         try:
@@ -92,9 +90,8 @@ class Walks:
         self._writer.submit(_write, walk, video, self.whole, self._fps, tell)
 
     def close(self, tell: Tell) -> None:
-        """End the current walk, and wait until the files of all walks are complete.
-
-        `tell(reason)` is called if files cannot be written."""
+        """End the current walk, and wait until the files of all walks are complete. `tell(reason)` is called if files
+        cannot be written."""
         self._end(tell)
         self._writer.shutdown()
         if self._temporary is not None:
@@ -102,10 +99,9 @@ class Walks:
 
 
 def _new_video(walk: Walk, fps: float, tell: Tell, *, preview: bool = True) -> WalkVideo | None:
-    """Return a new video file for a walk, or None if the engine records no videos.
-
-    If `preview` is True, the file is for the frames shown during the walk, else for frames that the VAE decodes
-    afterwards. `tell(reason)` is called if the video becomes incomplete."""
+    """Return a new video file for a walk, or None if the engine records no videos. If `preview` is True, the file is
+    for the frames shown during the walk, else for frames that the VAE decodes afterwards. `tell(reason)` is called if
+    the video becomes incomplete."""
     engine = walk.engine
     name = PREVIEW if preview and engine.new_preview is not None else VIDEO
     return None if engine.record is None else engine.record(walk.kept.folder / name, fps, walk.frames, tell)

@@ -77,10 +77,8 @@ class Checkpoint:
 
     @property
     def release_lines(self) -> tuple[str, ...]:
-        """Messages about a causal model's release and licence; empty for an expert.
-
-        They also report a guessed release, and another flow_shift in scheduler/scheduler_config.json than the
-        release's."""
+        """Messages about a causal model's release and licence; empty for an expert. They also report a guessed release,
+        and another flow_shift in scheduler/scheduler_config.json than the release's."""
         if self.release is None:
             return ()
         lines = [f"{self.release.name} ({self.release.licence}): {self.name}"]
@@ -95,16 +93,14 @@ class Checkpoint:
         return tuple(lines)
 
     def rounded(self, dtype: torch.dtype) -> "Checkpoint":
-        """Return a copy that rounds plain parameters of more bits than `dtype` to `dtype` when they are read.
-
-        So no device buffer holds the unrounded values."""
+        """Return a copy that rounds plain parameters of more bits than `dtype` to `dtype` when they are read. So no
+        device buffer holds the unrounded values."""
         tensors = {name: entry.rounded(dtype) if name in self.plain else entry for name, entry in self.tensors.items()}
         return dataclasses.replace(self, tensors=tensors)
 
     def taken_for(self, release: str) -> "Checkpoint":
-        """Return a copy, treated as a causal model of `release`, a key of RELEASES, whatever was detected.
-
-        Raises InputError for any other name."""
+        """Return a copy, treated as a causal model of `release`, a key of RELEASES, whatever was detected. Raises
+        InputError for any other name."""
         config = dataclasses.replace(self.config, causal=True)
         return dataclasses.replace(self, config=config, release=release_called(release), chosen=True)
 
@@ -139,9 +135,8 @@ class Checkpoint:
         return sum(math.prod(shape) for shape in self.shapes.values())
 
     def entries(self, names: Iterable[str]) -> list[TensorEntry]:
-        """Return the tensors to read for the parameters `names`.
-
-        A plain parameter needs one tensor; a quantized one needs values, scales and tables."""
+        """Return the tensors to read for the parameters `names`. A plain parameter needs one tensor; a quantized one
+        needs values, scales and tables."""
         weights = ((name, self.quantized.get(name)) for name in names)
         return [entry for name, weight in weights for entry in (weight.entries if weight else [self.tensors[name]])]
 
@@ -154,7 +149,8 @@ def open_checkpoint(path: str | Path, loras: Sequence[LoraFile] = ()) -> Checkpo
     folder names show whether it is causal (see release.py).
 
     Raises CheckpointError for a damaged file, another kind of file, a LoRA that does not match the model's shapes, and
-    tensors with other names or shapes than ModelConfig requires; one message lists all differences."""
+    tensors with other names or shapes than ModelConfig requires; one message lists all differences.
+    """
     path = Path(path).expanduser().absolute()
     tensors, quantized = _read(path)
     shapes = shapes_of(tensors, quantized)
@@ -174,10 +170,8 @@ def open_checkpoint(path: str | Path, loras: Sequence[LoraFile] = ()) -> Checkpo
 
 
 def _read(path: Path) -> tuple[dict[str, TensorEntry], dict[str, QuantizedWeight]]:
-    """Return the tensors at `path` and the quantized weights, both by official name.
-
-    A quantized weight consists of several of the tensors. Raises CheckpointError if the file is damaged or holds
-    another kind of model."""
+    """Return the tensors at `path` and the quantized weights, both by official name. A quantized weight consists of
+    several of the tensors. Raises CheckpointError if the file is damaged or holds another kind of model."""
     entries = read_tensors(path)
     official = _official_name(entries)
     _refuse_other_kinds(path.name, {official(key): entry for key, entry in entries.items()})
@@ -189,9 +183,8 @@ def _read(path: Path) -> tuple[dict[str, TensorEntry], dict[str, QuantizedWeight
 
 
 def _official_name(keys: Collection[str]) -> Callable[[str], str]:
-    """Return a function that converts a key of a file to the official name.
-
-    It removes ComfyUI's prefix, or another prefix common to all keys, and translates diffusers' names."""
+    """Return a function that converts a key of a file to the official name. It removes ComfyUI's prefix, or another
+    prefix common to all keys, and translates diffusers' names."""
     known = next((prefix for prefix in _PREFIXES if any(key.startswith(prefix) for key in keys)), "")
     prefix = known or shared_prefix(keys, (_PATCH,))
     if any(mark in key for key in keys for mark in diffusers_names.MARKS):

@@ -1,5 +1,4 @@
 """The layout of tensors in device buffers, and the pieces of files, named chunks here, that are copied into them.
-
 Tensors that share a buffer are in file order, each at a 256-byte boundary. Small float32 tensors, such as the scales
 and tables of 4-bit weights, are packed as in the file, so that one copy moves about forty of them."""
 
@@ -17,9 +16,8 @@ ALIGNMENT = 256
 SMALL = 1 << 16
 """The size in bytes below which a float32 tensor is aligned to 4 bytes instead of 256."""
 _JOINT = [f".self_attn.{layer}.{kind}" for kind in ("weight", "bias") for layer in "qkv"]
-"""The ends of the names of the weights and biases of q, k and v, which are adjacent in a block's buffer.
-
-So the three layers can run as one product: see `operations.joined`."""
+"""The ends of the names of the weights and biases of q, k and v, which are adjacent in a block's buffer. So the three
+layers can run as one product: see `operations.joined`."""
 _BLOCK = re.compile(r"blocks\.\d+\.")
 _AFTER_LAYER = re.compile(r"\.(weight|bias).*")
 # The most unwanted bytes between two tensors that are read along with them: cheaper than another read.
@@ -38,10 +36,8 @@ def layer_of(name: str) -> str:
 
 
 class BufferRange(NamedTuple):
-    """The bytes [start, start + nbytes) of a uint8 device buffer, as the target of a copy.
-
-    `rounded`: the dtypes (in the file, in the buffer) if values are rounded during the copy, else None.
-    """
+    """The bytes [start, start + nbytes) of a uint8 device buffer, as the target of a copy. `rounded`: the dtypes (in
+    the file, in the buffer) if values are rounded during the copy, else None."""
 
     buffer: Tensor
     start: int
@@ -53,19 +49,17 @@ class BufferRange(NamedTuple):
         return self.in_file(self.nbytes)
 
     def in_file(self, nbytes: int) -> int:
-        """Return the number of bytes in the file from which `nbytes` bytes of the buffer are filled.
-
-        The two numbers differ if values are rounded to a smaller dtype."""
+        """Return the number of bytes in the file from which `nbytes` bytes of the buffer are filled. The two numbers
+        differ if values are rounded to a smaller dtype."""
         return nbytes if self.rounded is None else nbytes // self.rounded[1].itemsize * self.rounded[0].itemsize
 
     def view(self) -> Tensor:
         return self.buffer.narrow(0, self.start, self.nbytes)
 
     def fill(self, staged: Tensor, start: int, non_blocking: bool = False) -> None:
-        """Copy bytes of `staged` (uint8, host memory), from byte `start` on, into this range of the device buffer.
-
-        If the range has `rounded` dtypes, values are rounded. If `non_blocking`, the GPU copies and rounds later, in
-        the order of its stream."""
+        """Copy bytes of `staged` (uint8, host memory), from byte `start` on, into this range of the device buffer. If
+        the range has `rounded` dtypes, values are rounded. If `non_blocking`, the GPU copies and rounds later, in the
+        order of its stream."""
         values, target = staged[start : start + self.file_bytes], self.view()
         if self.rounded is not None:
             values, target = values.view(self.rounded[0]), target.view(self.rounded[1])
@@ -74,9 +68,8 @@ class BufferRange(NamedTuple):
 
 @dataclass
 class FileChunk:
-    """The bytes [start, stop) of a file, or of a tensor in memory, and where to copy them.
-
-    Each of `copies` is the first byte to copy, counted from `start`, and the BufferRange that receives the bytes."""
+    """The bytes [start, stop) of a file, or of a tensor in memory, and where to copy them. Each of `copies` is the
+    first byte to copy, counted from `start`, and the BufferRange that receives the bytes."""
 
     source: MappedFile | Tensor
     start: int
@@ -114,9 +107,8 @@ def targets_in(buffer: Tensor, entries: list[TensorEntry]) -> dict[str, BufferRa
 def allocate(
     entries: list[TensorEntry], device: torch.device, buffer_key: Callable[[str], str]
 ) -> dict[str, BufferRange]:
-    """Allocate device buffers, and return the range of each entry by name.
-
-    Entries share a buffer if `buffer_key(name)` is the same."""
+    """Allocate device buffers, and return the range of each entry by name. Entries share a buffer if `buffer_key(name)`
+    is the same."""
     targets: dict[str, BufferRange] = {}
     with torch.inference_mode(False):  # the reader threads could not write to an inference tensor
         for together in by_key(entries, buffer_key):
@@ -132,9 +124,8 @@ def tensor_at(target: BufferRange, entry: TensorEntry) -> Tensor:
 
 
 def _layout(entries: list[TensorEntry]) -> tuple[list[tuple[TensorEntry, int]], int]:
-    """Return each entry with the position of its first byte in a buffer, and the size of the buffer.
-
-    The _JOINT entries of a block are adjacent; the others are in file order."""
+    """Return each entry with the position of its first byte in a buffer, and the size of the buffer. The _JOINT entries
+    of a block are adjacent; the others are in file order."""
     starts, end = [], 0
     for entry in sorted(in_file_order(entries), key=_joint_first):
         alignment = 4 if entry.dtype == torch.float32 and entry.nbytes < SMALL else ALIGNMENT
@@ -150,10 +141,8 @@ def _joint_first(entry: TensorEntry) -> tuple[str, int]:
 
 
 def chunks_of(entries: list[TensorEntry], targets: dict[str, BufferRange], size: int) -> Iterator[FileChunk]:
-    """Yield chunks of at most `size` bytes that cover every entry, in file order.
-
-    `targets` has the range of each entry in a device buffer, by name. Tensors that are adjacent both in the file and in
-    a buffer become one copy."""
+    """Yield chunks of at most `size` bytes that cover every entry, in file order. `targets` has the range of each entry
+    in a device buffer, by name. Tensors that are adjacent both in the file and in a buffer become one copy."""
     chunk: FileChunk | None = None
     for entry in in_file_order(entries):
         source = entry.source.view(-1).view(torch.uint8) if isinstance(entry.source, Tensor) else entry.source
@@ -179,7 +168,6 @@ def chunks_of(entries: list[TensorEntry], targets: dict[str, BufferRange], size:
 
 def clipped(chunks: Iterable[FileChunk], first: int, stop: int, buffer: Tensor) -> Iterator[FileChunk]:
     """Yield `chunks` reduced to the bytes [first, stop) of their target buffer, and redirected to `buffer`'s start.
-
     With this, each of several processes reads only its own piece of a block's weights."""
     for chunk in chunks:
         copies: list[tuple[int, BufferRange]] = []
@@ -195,9 +183,8 @@ def clipped(chunks: Iterable[FileChunk], first: int, stop: int, buffer: Tensor) 
 
 
 def _add(copies: list[tuple[int, BufferRange]], start: int, target: BufferRange) -> None:
-    """Append the pair (`start`, `target`) to `copies`: file bytes from `start` on are copied into `target`.
-
-    If the pair continues the last copy, both in the file and in the buffer, the two are merged."""
+    """Append the pair (`start`, `target`) to `copies`: file bytes from `start` on are copied into `target`. If the pair
+    continues the last copy, both in the file and in the buffer, the two are merged."""
     if copies:
         begin, last = copies[-1]
         adjacent = begin + last.file_bytes == start and last.start + last.nbytes == target.start

@@ -1,6 +1,5 @@
-"""Checks of a CONDITIONING: the keys that LingBot-World uses, and the shapes of their values.
-
-ComfyUI passes one dict per prompt to a sampling run, with the embedding under the key `cross_attn`."""
+"""Checks of a CONDITIONING: the keys that LingBot-World uses, and the shapes of their values. ComfyUI passes one dict
+per prompt to a sampling run, with the embedding under the key `cross_attn`."""
 
 import math
 from collections.abc import Collection, Iterable, Iterator
@@ -33,11 +32,9 @@ BY_SAMPLERS = (BY_ROLLOUT - {EVENTS}) | {
     "clip_start_percent",
     "clip_end_percent",
 }
-"""The keys of a prompt's dict in a CONDITIONING that have an effect on sampling.
-
-BY_ROLLOUT has the keys that a rollout uses (a causal model's video, made chunk by chunk). BY_SAMPLERS has the keys that
-the samplers of an expert use: this package's samplers and ComfyUI's own.
-"""
+"""The keys of a prompt's dict in a CONDITIONING that have an effect on sampling. BY_ROLLOUT has the keys that a rollout
+uses (a causal model's video, made chunk by chunk). BY_SAMPLERS has the keys that the samplers of an expert use: this
+package's samplers and ComfyUI's own."""
 OF_COMFYUI = frozenset({"model_conds", "uuid", "prompt_type"})
 """The keys that ComfyUI itself adds to a prompt's dict when it samples."""
 _CONTROL, _REFERENCE, _SOUND = "the ControlNet", "the reference image", "the sound"
@@ -74,10 +71,9 @@ NOT_READ = {
     "noise_concat": "the latent that a node appends to the noise",
     "pooled_output": "the pooled output of a text encoder that is not umt5-xxl",
 }
-"""The keys of a prompt's dict that this package's experts do not use, each with a description for warnings.
-
-Most are inputs of other models. A text node's events are read by a Rollout node only. These keys are removed before
-sampling; a warning reports any other unused key under its own name."""
+"""The keys of a prompt's dict that this package's experts do not use, each with a description for warnings. Most are
+inputs of other models. A text node's events are read by a Rollout node only. These keys are removed before sampling; a
+warning reports any other unused key under its own name."""
 _PARTS = {
     "area": "an area",
     "mask": "a mask",
@@ -88,15 +84,13 @@ _PARTS = {
     "strength": "a strength",
 }
 """The keys that limit a prompt to a region or to some timesteps, or change its strength, described for error messages.
-
 A rollout (the video of a causal model) rejects a prompt that has one of these keys."""
 SIDES = {"positive": "the prompt", "negative": "the negative prompt"}
 
 
 def not_read(entries: Iterable[dict], used: Collection[str]) -> list[str]:
-    """Return descriptions of the keys in the prompts' dicts `entries` that are not in `used`, without duplicates.
-
-    Keys that ComfyUI itself adds, and a `pooled_output` of None, are not listed."""
+    """Return descriptions of the keys in the prompts' dicts `entries` that are not in `used`, without duplicates. Keys
+    that ComfyUI itself adds, and a `pooled_output` of None, are not listed."""
     keys = (
         key
         for entry in entries
@@ -127,7 +121,8 @@ def text_of_rollout(name: str, prompt: list, config: ModelConfig) -> tuple[list,
 
     A warning lists the unused keys of `prompt`, the CONDITIONING. Its events (timed prompt changes) are removed without
     a warning. `name` is the input's name in error messages. Raises InputError for several prompts, an embedding of
-    another text encoder, a start image, a camera, or a key in `_PARTS`."""
+    another text encoder, a start image, a camera, or a key in `_PARTS`.
+    """
     if len(prompt) != 1 or prompt[0][0].shape[0] != 1:
         raise InputError(f"{name} holds several prompts; a rollout takes one: connect one text node's output")
     text, extras = prompt[0]
@@ -150,7 +145,6 @@ def text_of_rollout(name: str, prompt: list, config: ModelConfig) -> tuple[list,
 
 def events_by_chunk(prompt: list, config: ModelConfig, chunks: int, seconds: float) -> dict[int, Tensor]:
     """Return the embeddings [1, L, D] of a video's timed prompt changes ("events"), by the first chunk that uses each.
-
     `prompt` is a CONDITIONING; without events the dict is empty. The video has `chunks` chunks of `seconds` seconds
     each. Raises InputError for an event that no chunk shows, and if no event has a start."""
     from ...text.events import by_chunk, check_times  # not at the start of ComfyUI: it imports the model
@@ -172,7 +166,6 @@ def without_events(prompt: list) -> tuple[list, list[str]]:
 
 def check_entry(entry: dict, latent: Tensor, config: ModelConfig) -> None:
     """Raise InputError or CameraError if a prompt's dict `entry` does not fit the model or the latent [B, 16, f, h, w].
-
     A start image of another height or width only shows a warning, because ComfyUI stretches it."""
     if latent.ndim != 5:
         raise InputError(f"the latent is {list(latent.shape)}, of images; connect the video latent of WanImageToVideo")
@@ -213,7 +206,8 @@ def check_parts(side: str, entries: list[dict], latent: Tensor, sigmas: Tensor, 
     side: "the prompt" or "the negative prompt", for messages.
     entries: the dicts of this side's prompts, with their areas, masks and timestep ranges.
     sigmas: the noise levels of the sampling run, one more than its steps.
-    sampling: the MODEL's model_sampling."""
+    sampling: the MODEL's model_sampling.
+    """
     shares = list(_shares(entries, latent, sigmas[:-1].tolist(), sampling))
     if 0.0 in shares:
         raise InputError(
@@ -229,7 +223,6 @@ def check_parts(side: str, entries: list[dict], latent: Tensor, sigmas: Tensor, 
 
 def _shares(entries: list[dict], latent: Tensor, sigmas: list[float], sampling) -> Iterator[float]:
     """Yield for each sigma the fraction of the latent, from 0 to 1, to which at least one of the prompts applies.
-
     Raises InputError for an area outside of the latent, or in percent of an image."""
     resolved, size = list(entries), latent.shape[2:]
     areas = [entry["area"] for entry in entries if "area" in entry]
@@ -269,7 +262,6 @@ def _places(entry: dict, size: tuple[int, ...]) -> Tensor:
 
 def _area(entry: dict, size: tuple[int, ...]) -> list[tuple[int, int]]:
     """Return (start, length) of a prompt's area on each axis of a latent of `size`, or the full axes without an area.
-
     Raises InputError for an area outside of the latent, and for an odd height or width in latent cells."""
     if "area" not in entry:
         return [(0, length) for length in size]

@@ -1,6 +1,5 @@
-"""Checks of the graph while ComfyUI validates a prompt, before any node runs.
-
-A MODEL link is followed back to its loader node, because the loader's class shows the kind of model."""
+"""Checks of the graph while ComfyUI validates a prompt, before any node runs. A MODEL link is followed back to its
+loader node, because the loader's class shows the kind of model."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -16,9 +15,8 @@ from ..prompt.queue import Prompt, PromptValues, UnknownError, is_link, node_in_
 LOAD_EXPERTS, LOAD_CAUSAL = "LingBotWorldLoadExperts", "LingBotWorldLoadCausal"
 MODEL, ANYTHING = "MODEL", "*"
 OTHER_SCHEDULERS = "LTXVScheduler", "SDTurboScheduler", "Flux2Scheduler", "Ideogram4Scheduler"
-"""ComfyUI's scheduler nodes for other models with sigmas from 1, like LingBot-World's.
-
-The first sigma does not reveal such a wrong schedule."""
+"""ComfyUI's scheduler nodes for other models with sigmas from 1, like LingBot-World's. The first sigma does not reveal
+such a wrong schedule."""
 OTHER_MODELS = "FLUX", "Chroma"
 """The values of OptimalStepsScheduler's `model_type` that select a schedule of another model than Wan."""
 
@@ -28,7 +26,8 @@ def check_rollout() -> None:
 
     InputError: the model is an expert of the base model, the video has no start or two, or the window is too small for
     the sink and a chunk. CameraError: the video or the camera path is shorter than a chunk. Nothing is checked if
-    ComfyUI is validating no node."""
+    ComfyUI is validating no node.
+    """
     try:
         prompt, node = node_in_question()
     except UnknownError:
@@ -51,10 +50,9 @@ def check_rollout() -> None:
 
 
 def check_start(image: bool, latent: bool, state: bool) -> None:
-    """Raise InputError unless the connected inputs of a Rollout node give its video exactly one start.
-
-    Each argument is True if that input (start_image, start_latent, state) is connected. A latent excludes the other
-    two; an image and a state may be combined."""
+    """Raise InputError unless the connected inputs of a Rollout node give its video exactly one start. Each argument is
+    True if that input (start_image, start_latent, state) is connected. A latent excludes the other two; an image and a
+    state may be combined."""
     if latent and (image or state):
         other = "start_image" if image else "state"
         raise InputError(f"start_latent and {other} are both connected, and a video begins with one: disconnect one")
@@ -72,7 +70,6 @@ def _is_set(latent_frames: Any) -> bool:
 
 def _frames_from_elsewhere(prompt: Prompt, inputs: Mapping[str, Any]) -> int | None:
     """Return the smaller of two frame counts: the poses of the camera input and the value of a linked `frames` input.
-
     Return the only one if an input is missing, and None without both or if a value is not known before the run. A
     number typed into the `frames` widget does not count, because ComfyUI itself checks it."""
     values, lengths = PromptValues(prompt), []
@@ -98,10 +95,9 @@ def check_experts(*names: str) -> None:
 
 
 def check_steps() -> None:
-    """Raise InputError if a node of the prompt that ComfyUI is validating leaves a sampler without steps.
-
-    These are a KSampler (Advanced) with an expert and an empty range of steps, and a ManualSigmas without a number. No
-    check at sampling time can find them, because ComfyUI does not call the model then."""
+    """Raise InputError if a node of the prompt that ComfyUI is validating leaves a sampler without steps. These are a
+    KSampler (Advanced) with an expert and an empty range of steps, and a ManualSigmas without a number. No check at
+    sampling time can find them, because ComfyUI does not call the model then."""
     try:
         prompt, _ = node_in_question()
     except UnknownError:
@@ -126,7 +122,6 @@ def check_steps() -> None:
 
 def loader_of(prompt: Prompt, link: Any) -> str | None:
     """Return the class of the loader node that a MODEL `link` leads back to, LOAD_EXPERTS or LOAD_CAUSAL, else None.
-
     Nodes with one MODEL input, such as LoRA loaders, are passed through."""
     passed = set()
     while type_of(prompt, link) == MODEL and link[0] not in passed:
@@ -165,9 +160,8 @@ def other_schedules() -> list[str]:
 
 
 def type_of(prompt: Prompt, link: Any) -> str | None:
-    """Return the declared type, such as "MODEL", of the node output that `link` refers to.
-
-    Return None if `link` is a plain value or the output does not exist."""
+    """Return the declared type, such as "MODEL", of the node output that `link` refers to. Return None if `link` is a
+    plain value or the output does not exist."""
     if not is_link(link):
         return None
     known = import_module("nodes").NODE_CLASS_MAPPINGS  # ComfyUI's `nodes`

@@ -1,7 +1,6 @@
-"""Checks of a latent's noise level when several samplers make a video one after the other.
-
-Each sampling run stores its last noise level under a fingerprint of its latent, so that the check of the next run works
-through reroutes, subgraphs and cached outputs."""
+"""Checks of a latent's noise level when several samplers make a video one after the other. Each sampling run stores its
+last noise level under a fingerprint of its latent, so that the check of the next run works through reroutes, subgraphs
+and cached outputs."""
 
 from collections.abc import Iterator
 
@@ -45,10 +44,8 @@ def check_finite(guider, sigmas: Tensor, latent: Tensor) -> None:
 
 
 def beginning_words(sigmas: Tensor, noise: Tensor, latent: Tensor) -> str:
-    """Return a warning if a sampling run's latent does not have the noise level of the first sigma, else "".
-
-    `noise` is added to the latent by the run. A latent of zeros needs noise, and a first sigma of at least
-    NEARLY_FULL."""
+    """Return a warning if a sampling run's latent does not have the noise level of the first sigma, else "". `noise` is
+    added to the latent by the run. A latent of zeros needs noise, and a first sigma of at least NEARLY_FULL."""
     first, adds = float(sigmas[0]), bool(noise.any())
     if latent.any():
         return _going_on(_left.get(_fingerprint(latent)), first, adds)
@@ -64,10 +61,9 @@ def beginning_words(sigmas: Tensor, noise: Tensor, latent: Tensor) -> str:
 
 
 def _going_on(left: float | None, first: float, adds: bool) -> str:
-    """Return a warning if a sampling run cannot continue a latent, else an empty string.
-
-    `left` is the noise level of the latent, or None if no run made it; `first` is the first sigma of this run. `adds`
-    is True if this run adds noise."""
+    """Return a warning if a sampling run cannot continue a latent, else an empty string. `left` is the noise level of
+    the latent, or None if no run made it; `first` is the first sigma of this run. `adds` is True if this run adds
+    noise."""
     if adds:
         if left is None or left <= SMALL:
             return ""
@@ -94,9 +90,8 @@ def _going_on(left: float | None, first: float, adds: bool) -> str:
 
 
 def ending_words(sigmas: Tensor, whole: bool) -> Iterator[str]:
-    """Yield a warning if a sampling run leaves noise in its latent and the graph has no later sampler to remove it.
-
-    If the graph is unknown, `whole` decides: it is True if no other run is expected to continue this one."""
+    """Yield a warning if a sampling run leaves noise in its latent and the graph has no later sampler to remove it. If
+    the graph is unknown, `whole` decides: it is True if no other run is expected to continue this one."""
     level = float(sigmas[-1])
     if level <= SMALL or bool((sigmas.diff() > 0).any()):
         return

@@ -1,6 +1,5 @@
-"""Checks of a sampling run before any weight is loaded, for this pack's samplers and ComfyUI's own.
-
-The MODEL of every expert carries the checks as a wrapper around ComfyUI's `outer_sample`."""
+"""Checks of a sampling run before any weight is loaded, for this pack's samplers and ComfyUI's own. The MODEL of every
+expert carries the checks as a wrapper around ComfyUI's `outer_sample`."""
 
 import math
 from collections.abc import Iterator
@@ -41,9 +40,8 @@ CONNECT = (
 
 
 def add_checks(patcher) -> None:
-    """Add checks to the MODEL `patcher` and its clones, which run before each sampling run.
-
-    They raise errors for inputs that cannot be sampled, and show warnings on the running node."""
+    """Add checks to the MODEL `patcher` and its clones, which run before each sampling run. They raise errors for
+    inputs that cannot be sampled, and show warnings on the running node."""
     options = patcher.model_options
     add_wrapper_with_key(WrappersMP.OUTER_SAMPLE, KEY, _checked, options, is_model_options=True)
 
@@ -87,9 +85,8 @@ def _checked(executor, noise, latent_image, sampler, sigmas, denoise_mask=None, 
 
 
 def _odd_beginning(sigmas: Tensor, noise: Tensor, latent: Tensor, guider) -> Iterator[str]:
-    """Yield warnings, possibly empty, about sigmas without a step, rising sigmas and sigmas of another schedule.
-
-    For good sigmas, the warnings compare the latent's noise level with the start and the end of the run."""
+    """Yield warnings, possibly empty, about sigmas without a step, rising sigmas and sigmas of another schedule. For
+    good sigmas, the warnings compare the latent's noise level with the start and the end of the run."""
     if len(sigmas) < 2:
         yield "There is no step: a run needs two sigmas or more."
         return
@@ -108,9 +105,8 @@ def _inner(sampler):
 
 
 def _of_another_solver(sampler, sigmas: Tensor) -> str:
-    """Return a warning if the sigmas were made for another official solver than `sampler`, else an empty string.
-
-    The first sigma is 1 for DPM++ and a little less for UniPC."""
+    """Return a warning if the sigmas were made for another official solver than `sampler`, else an empty string. The
+    first sigma is 1 for DPM++ and a little less for UniPC."""
     solver, first = getattr(sampler, "solver", None), float(sigmas[0]) if len(sigmas) else 0.0
     if solver is None or sampler.timesteps is not None or not FULL_NOISE <= first <= 1:
         return ""
@@ -165,7 +161,8 @@ def _one_sided(what: str, used: dict, without: list[str], node: str) -> str:
     what: the name of the input, "start image" or "camera".
     used: the prompts by the names "positive" and "negative".
     without: the names of the prompts that lack the input.
-    node: the node that adds the input."""
+    node: the node that adds the input.
+    """
     if not 0 < len(without) < len(used):
         return ""
     has, lacks = (" and ".join(side for side in used if (side in without) is lacking) for lacking in (False, True))

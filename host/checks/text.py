@@ -1,6 +1,5 @@
-"""Warnings about ComfyUI's text nodes that silently change a prompt.
-
-The CONDITIONING does not show these changes, so the nodes in the running graph are examined."""
+"""Warnings about ComfyUI's text nodes that silently change a prompt. The CONDITIONING does not show these changes, so
+the nodes in the running graph are examined."""
 
 import re
 from collections.abc import Iterator
@@ -17,7 +16,6 @@ _EMBEDDING = re.compile(r"embedding:[^\s,()]+")
 
 def unseen_words() -> list[str]:
     """Return warnings about nodes up to the running one that silently change a prompt, or that have crossed wires.
-
     Crossed wires connect a `positive` output to a `negative` input, or the reverse."""
     try:
         prompt, node = running_prompt()
@@ -28,9 +26,8 @@ def unseen_words() -> list[str]:
 
 
 def embedding_words(place: str, text: str) -> list[str]:
-    """Return a warning for each different `embedding:name` in `text`. `place` names the node in the warning.
-
-    ComfyUI silently leaves out an embedding that is not in models/embeddings for umt5-xxl."""
+    """Return a warning for each different `embedding:name` in `text`. `place` names the node in the warning. ComfyUI
+    silently leaves out an embedding that is not in models/embeddings for umt5-xxl."""
     return [
         f"{place}: {name} counts only if models/embeddings has it for umt5-xxl; else ComfyUI leaves it out of the "
         "prompt, and only its log reports it."

@@ -16,7 +16,8 @@ def unused_expert(high, low, cfg: tuple[float, float], first_low: int, steps: in
 
     high, low: the MODELs of the high-noise and the low-noise expert.
     cfg: their guidance scales.
-    first_low: the index of the low-noise expert's first step, out of `steps`."""
+    first_low: the index of the low-noise expert's first step, out of `steps`.
+    """
     if 0 < first_low < steps or steps < 1:
         return ""
     idle, patcher, other = ("high", high, low) if first_low == 0 else ("low", low, high)
@@ -62,9 +63,8 @@ def _makers(patcher) -> Iterator[str]:
 
 
 def without_negative(patcher) -> str:
-    """Return a warning if nodes on the MODEL change the guidance of a run at cfg 1, else an empty string.
-
-    Such a run leaves out the negative prompt, unless one of them sets disable_cfg1_optimization."""
+    """Return a warning if nodes on the MODEL change the guidance of a run at cfg 1, else an empty string. Such a run
+    leaves out the negative prompt, unless one of them sets disable_cfg1_optimization."""
     changed = patcher.model_options.keys() & GUIDANCE
     if not changed or "disable_cfg1_optimization" in changed:
         return ""
@@ -74,9 +74,8 @@ def without_negative(patcher) -> str:
 
 
 def two_caches(patchers, sampler) -> str:
-    """Return a warning if both the solver and a cache node skip steps, else an empty string.
-
-    The solver `sampler` skips steps with a `reuse_threshold` above 0; the cache nodes are EasyCache and LazyCache."""
+    """Return a warning if both the solver and a cache node skip steps, else an empty string. The solver `sampler` skips
+    steps with a `reuse_threshold` above 0; the cache nodes are EasyCache and LazyCache."""
     names = {name for patcher in patchers for name in features(patcher, every=True) & CACHES}
     if not names or not getattr(sampler, "reuse_threshold", 0):
         return ""

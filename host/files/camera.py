@@ -1,6 +1,5 @@
-"""Camera paths in ComfyUI: listing, loading and drawing files, and use in a CONDITIONING.
-
-A LINGBOT_CAMERA is a `CameraPath`."""
+"""Camera paths in ComfyUI: listing, loading and drawing files, and use in a CONDITIONING. A LINGBOT_CAMERA is a
+`CameraPath`."""
 
 import os
 from collections.abc import Callable
@@ -39,31 +38,27 @@ FOLDER_DEPTH = 4  # levels of folders below the input folder that are searched
 
 
 def pose_choices() -> list[str]:
-    """Return the choices of a poses input: folders with a file poses.npy, and other .npy files with poses.
-
-    Names are relative to ComfyUI's input folder or a folder of `models/lingbot_world`."""
+    """Return the choices of a poses input: folders with a file poses.npy, and other .npy files with poses. Names are
+    relative to ComfyUI's input folder or a folder of `models/lingbot_world`."""
     found = _named(looks_like_poses, ".npy")
     return sorted({name.removesuffix("/poses.npy") if name.endswith("/poses.npy") else name for name in found})
 
 
 def lens_choices() -> list[str]:
-    """Return the choices of a lens input: BESIDE, DEFAULT_LENS, then .npy files with an array [4] or [n, 4].
-
-    BESIDE means the file intrinsics.npy next to the poses, and DEFAULT_LENS the lens of the official examples."""
+    """Return the choices of a lens input: BESIDE, DEFAULT_LENS, then .npy files with an array [4] or [n, 4]. BESIDE
+    means the file intrinsics.npy next to the poses, and DEFAULT_LENS the lens of the official examples."""
     return [BESIDE, DEFAULT_LENS, *_named(looks_like_lens, ".npy")]
 
 
 def camera_files() -> list[str]:
-    """Return the names of files that look like a camera path in one of the supported formats.
-
-    Names are relative to ComfyUI's input folder or a folder of `models/lingbot_world`."""
+    """Return the names of files that look like a camera path in one of the supported formats. Names are relative to
+    ComfyUI's input folder or a folder of `models/lingbot_world`."""
     return _named(looks_like_camera, ".npz", ".txt", ".csv", ".tum", ".json", ".npy", ".bin")
 
 
 def _named(looks: Callable[[Path], bool], *suffixes: str) -> list[str]:
-    """Return the sorted names of files with one of `suffixes` for which `looks(full path)` is true.
-
-    Names are relative to ComfyUI's input folder or a folder of `models/lingbot_world`, with forward slashes."""
+    """Return the sorted names of files with one of `suffixes` for which `looks(full path)` is true. Names are relative
+    to ComfyUI's input folder or a folder of `models/lingbot_world`, with forward slashes."""
     found = set()
     for root in _roots():
         for folder, folders, files in os.walk(root):
@@ -77,7 +72,6 @@ def _named(looks: Callable[[Path], bool], *suffixes: str) -> list[str]:
 
 def resolve(name: str) -> Path:
     """Return the path of the file or folder `name` in ComfyUI's input folder or in a folder of `models/lingbot_world`.
-
     Raises InputError for a name that leads out of these folders, and CameraError if the path does not exist."""
     parts = parts_of(name, "camera file", "input folder")
     for root in _roots():
@@ -92,7 +86,8 @@ def pose_files(poses: str, lens: str) -> tuple[Path, Path | None, Path]:
 
     The lens file is None for DEFAULT_LENS; the action file may not exist. Raises InputError for a name that leads out
     of ComfyUI's input folder and `models/lingbot_world`, and CameraError for a missing file or a symbolic link that
-    leads out."""
+    leads out.
+    """
     path = resolve(poses)
     path = path / "poses.npy" if path.is_dir() else path
     if not path.is_file():
@@ -113,9 +108,8 @@ def _inside(path: Path) -> bool:
 
 
 def check_poses(poses: str, lens: str = DEFAULT_LENS, start: int = 0) -> None:
-    """Raise CameraError if a pose or lens file is missing or damaged, or has too few poses from frame `start` on.
-
-    A `lens` that is not in the list of choices is ignored, because ComfyUI itself rejects it. Raises InputError for a
+    """Raise CameraError if a pose or lens file is missing or damaged, or has too few poses from frame `start` on. A
+    `lens` that is not in the list of choices is ignored, because ComfyUI itself rejects it. Raises InputError for a
     name that leads out of ComfyUI's input folder and `models/lingbot_world`."""
     pose_file, lens_file, _ = pose_files(poses, lens if lens in lens_choices() else DEFAULT_LENS)
     folder = read_pose_folder(pose_file, lens=lens_from_fov() if lens_file is None else lens_file)
@@ -128,7 +122,8 @@ def load_path(poses: str, lens: str, frames: int, start: int) -> CameraPath:
     It has `frames` poses, rounded down to 4n+1, or fewer if the file is shorter. `poses` and `lens` are entries of
     `pose_choices` and `lens_choices`. The running node shows notes about unused parts of the files. Raises InputError
     for a name that leads out of ComfyUI's input folder and `models/lingbot_world`. Raises CameraError for files that
-    are missing, damaged or too short."""
+    are missing, damaged or too short.
+    """
     pose_file, lens_file, _ = pose_files(poses, lens)
     folder = read_pose_folder(pose_file, lens=lens_from_fov() if lens_file is None else lens_file)
     show_warning("")
@@ -143,19 +138,17 @@ def load_path(poses: str, lens: str, frames: int, start: int) -> CameraPath:
 
 
 def check_length(file: Path, poses: int, start: int, least: int = FEWEST_POSES) -> int:
-    """Return how many of a file's `poses` poses are at or after frame `start`.
-
-    Raises CameraError, with `file` in the message, if the result is below `least`."""
+    """Return how many of a file's `poses` poses are at or after frame `start`. Raises CameraError, with `file` in the
+    message, if the result is below `least`."""
     if poses - start < least:
         raise CameraError(f"{file}: {poses} poses, fewer than {least} of them from frame {start} on; lower `start`")
     return poses - start
 
 
 def chain(paths: list[CameraPath]) -> CameraPath:
-    """Return the camera paths joined one after the other, each moved to begin at the last pose of the previous one.
-
-    The shared pose occurs once. All poses get the frame rate of the first path, without resampling. Actions remain only
-    if all paths have actions. Raises CameraError if the result has more than MOST_FRAMES poses."""
+    """Return the camera paths joined one after the other, each moved to begin at the last pose of the previous one. The
+    shared pose occurs once. All poses get the frame rate of the first path, without resampling. Actions remain only if
+    all paths have actions. Raises CameraError if the result has more than MOST_FRAMES poses."""
     return reduce(CameraPath.__add__, [replace(path, fps=paths[0].fps) for path in paths])
 
 
@@ -164,7 +157,8 @@ def embedding_for(path: CameraPath, latent: dict, control: str) -> torch.Tensor:
 
     The result is a Pluecker map [1, 384, f, h, w] for CAMERA_CONTROL, and [1, 448, f, h, w] with the path's actions for
     ACTION_CONTROL. The running node shows a warning if the path's last poses are not used. Raises CameraError if the
-    LATENT is not a video, does not match the path's length, or if ACTION_CONTROL finds no actions."""
+    LATENT is not a video, does not match the path's length, or if ACTION_CONTROL finds no actions.
+    """
     samples = latent["samples"]
     if samples.ndim != 5:
         raise CameraError(f"latent {list(samples.shape)} is of images; wire the video latent of WanImageToVideo")
@@ -183,10 +177,9 @@ def embedding_for(path: CameraPath, latent: dict, control: str) -> torch.Tensor:
 
 
 def check_fit(path: CameraPath, latent_frames: int, control: str) -> np.ndarray | None:
-    """Return the path's actions if `control` is ACTION_CONTROL, else None.
-
-    Raises CameraError if ACTION_CONTROL finds no actions, or if the path does not have the length of the video of
-    `latent_frames` latent frames. The path's length is the number of poses, rounded down to 4n+1."""
+    """Return the path's actions if `control` is ACTION_CONTROL, else None. Raises CameraError if ACTION_CONTROL finds
+    no actions, or if the path does not have the length of the video of `latent_frames` latent frames. The path's length
+    is the number of poses, rounded down to 4n+1."""
     frames, video = frame_count(len(path), len(path)), latent_frames * 4 - 3
     if frames != video:
         raise CameraError(
@@ -201,9 +194,8 @@ def check_fit(path: CameraPath, latent_frames: int, control: str) -> np.ndarray 
 
 
 def show_origin(path: CameraPath) -> list[str]:
-    """Show on the running node how the path's file was interpreted, and return the shown texts.
-
-    Warnings come first. They report that the assumed convention (camera axes and matrices) seems wrong."""
+    """Show on the running node how the path's file was interpreted, and return the shown texts. Warnings come first.
+    They report that the assumed convention (camera axes and matrices) seems wrong."""
     notes, doubted = explained(path), doubts(path)
     for text in doubted:
         show_warning(text)
@@ -221,7 +213,6 @@ def show_warnings(path: CameraPath, frames: int) -> None:
 
 def with_camera(conditioning, embedding: torch.Tensor):
     """Return the CONDITIONING with the camera `embedding` [1, 384, f, h, w] (448 channels with actions) in each prompt.
-
     An earlier camera is replaced, and the running node shows a warning about this."""
     if any(CONDITIONING_KEY in extras for _, extras in conditioning):
         show_warning(
@@ -239,16 +230,16 @@ def preview_image(
     image: the video's first frame as an IMAGE, or None.
     frames: the number of video frames.
     size: (width, height) in pixels.
-    light: True for the colours of a light page."""
+    light: True for the colours of a light page.
+    """
     first = None if image is None else Image.fromarray(pixels(image[0]))
     return as_image(render_preview(path, first, frames, size, light))
 
 
 def check_camera_fits() -> None:
-    """Raise CameraError if the Apply Camera node that ComfyUI is validating gets an unsuitable path.
-
-    Such a path has another length than the latent, or lacks the actions that `control` requires. The check is skipped
-    if the path or the latent is known only when other nodes have run."""
+    """Raise CameraError if the Apply Camera node that ComfyUI is validating gets an unsuitable path. Such a path has
+    another length than the latent, or lacks the actions that `control` requires. The check is skipped if the path or
+    the latent is known only when other nodes have run."""
     try:
         prompt, node = node_in_question()
         inputs, values = prompt[node]["inputs"], PromptValues(prompt)

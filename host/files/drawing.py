@@ -23,10 +23,8 @@ def register(server) -> None:
 
     @server.routes.post(ADDRESS)
     async def draw(request: web.Request) -> web.Response:
-        """Return a PNG of the camera path, or JSON with the reason if the path cannot be read.
-
-        The status is 204 if the path is known only when the prompt runs, and 400 if the request names no preview
-        node."""
+        """Return a PNG of the camera path, or JSON with the reason if the path cannot be read. The status is 204 if the
+        path is known only when the prompt runs, and 400 if the request names no preview node."""
         try:
             image = await asyncio.to_thread(drawing_of, await request.json())
         except UnknownError:
@@ -41,9 +39,8 @@ def register(server) -> None:
 
     @server.routes.post(WARNINGS)
     async def warn(request: web.Request) -> web.Response:
-        """Return as JSON the warnings about camera moves that the model will not follow.
-
-        The request body is a camera editor's document. The status is 400 if it is invalid."""
+        """Return as JSON the warnings about camera moves that the model will not follow. The request body is a camera
+        editor's document. The status is 400 if it is invalid."""
         try:
             path = await asyncio.to_thread(path_from_editor, await request.json())
             found = await asyncio.to_thread(warnings, path, len(path))
@@ -53,11 +50,9 @@ def register(server) -> None:
 
 
 def drawing_of(request: dict[str, Any]) -> bytes:
-    """Return a drawing of a camera path, as the bytes of a PNG.
-
-    The request has "prompt", a ComfyUI prompt, "node", the id of its preview node, and optionally "light", true for the
-    colours of a light page. Raises UnknownError if the path is known only when the prompt runs, and CameraError for a
-    missing or invalid path."""
+    """Return a drawing of a camera path, as the bytes of a PNG. The request has "prompt", a ComfyUI prompt, "node", the
+    id of its preview node, and optionally "light", true for the colours of a light page. Raises UnknownError if the
+    path is known only when the prompt runs, and CameraError for a missing or invalid path."""
     prompt = request["prompt"]
     inputs, values = prompt[request["node"]]["inputs"], PromptValues(prompt)
     if any(values.of(node["inputs"].get("frames", 0)) > MOST_FRAMES for node in prompt.values()):

@@ -21,10 +21,9 @@ from .names import parts_of
 
 
 def check_export(prefix: str, points: bool, format: str) -> None:
-    """Raise InputError or DependencyError if an export with these settings is impossible.
-
-    InputError: `prefix` leads out of the output folder, or the format is "ply" without `points`. DependencyError:
-    `points` is True and pycolmap or OpenCV is missing."""
+    """Raise InputError or DependencyError if an export with these settings is impossible. InputError: `prefix` leads
+    out of the output folder, or the format is "ply" without `points`. DependencyError: `points` is True and pycolmap or
+    OpenCV is missing."""
     parts_of(prefix, "export", "output folder")
     if points or format == "ply":
         check_points(left_out=not points)
@@ -46,7 +45,8 @@ def export_images(
     prefix: the beginning of the folder's name.
 
     Raises the errors of `check_export`, and InputError if the video has no frames or another number than the path, if
-    the frames cannot be written, and for "ply" if no points are found."""
+    the frames cannot be written, and for "ply" if no points are found.
+    """
     check_export(prefix, points, format)
     root, name, counter, _, _ = folder_paths.get_save_image_path(prefix, folder_paths.get_output_directory())
     folder = Path(root) / f"{name}_{counter:05}_"
@@ -62,9 +62,8 @@ def export_images(
 
 
 def _points(made: Exported, fps: float) -> tuple[Points | None, list[str]]:
-    """Return the 3D points found in the exported scene, or None, and lines for the report.
-
-    Raises InputError if no points are found and the format is "ply"."""
+    """Return the 3D points found in the exported scene, or None, and lines for the report. Raises InputError if no
+    points are found and the format is "ply"."""
     try:
         found = add_points(made, fps)
     except InputError as reason:

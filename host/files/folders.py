@@ -1,7 +1,6 @@
-"""The model files that nodes list: in ComfyUI's own model folders and in `models/lingbot_world/<package>`.
-
-A package is a model's folder as `hf download` leaves it. Names may come from a stranger's workflow, so they are
-resolved below these folders only. Listed names have forward slashes; both kinds of slash are accepted."""
+"""The model files that nodes list: in ComfyUI's own model folders and in `models/lingbot_world/<package>`. A package is
+a model's folder as `hf download` leaves it. Names may come from a stranger's workflow, so they are resolved below these
+folders only. Listed names have forward slashes; both kinds of slash are accepted."""
 
 import logging
 import os
@@ -40,17 +39,14 @@ _WITH_GGUF = ("diffusion_models", "text_encoders")
 _TEXT_ENCODER, _VAE = PART_FOLDERS
 _SHARD = re.compile(r"-(\d{5})-of-\d{5}\.[a-z]+$")
 _ONE_FILE, SHARDS = "model.safetensors", "*.safetensors"
-"""The last part of a causal model's name in a node's list, after the name of the model's folder.
-
-A model in one file has _ONE_FILE, and a model in several files has SHARDS. Both look like the name of a weight file,
-because ComfyUI's page reports only such names as a missing model.
-"""
+"""The last part of a causal model's name in a node's list, after the name of the model's folder. A model in one file
+has _ONE_FILE, and a model in several files has SHARDS. Both look like the name of a weight file, because ComfyUI's page
+reports only such names as a missing model."""
 
 
 def register() -> None:
-    """Register `lingbot_world` as a model folder of ComfyUI, after folders of that name in extra_model_paths.yaml.
-
-    Also register lists of GGUF files, because ComfyUI's own lists omit them."""
+    """Register `lingbot_world` as a model folder of ComfyUI, after folders of that name in extra_model_paths.yaml. Also
+    register lists of GGUF files, because ComfyUI's own lists omit them."""
     folder_paths.add_model_folder_path(PACKAGES, os.path.join(folder_paths.models_dir, PACKAGES))
     for name in _WITH_GGUF:  # the same list object, so folders added later are searched too
         folders = folder_paths.folder_names_and_paths[name][0]
@@ -69,7 +65,6 @@ def toy_folder() -> Path:
 
 def lay_out_example() -> None:
     """Write `example.png`, the start image of the example workflows, into ComfyUI's input folder if it has no files.
-
     Errors are ignored, for instance for a read-only folder."""
     folder = Path(folder_paths.get_input_directory())
     with suppress(OSError):  # a read-only folder: Load Image reports the missing file
@@ -96,23 +91,20 @@ def resolve_package(name: str) -> Path:
 
 def expert_choices() -> list[str]:
     """Return the names of all experts: the files in `diffusion_models`, and the expert files in `models/lingbot_world`.
-
     The shards of one model are listed once, as their folder."""
     return sorted({*_shards_merged(_listed("diffusion_models")), *_shards_merged(_package_experts())})
 
 
 def resolve_expert(name: str, what: str = "expert") -> Path:
-    """Return the path of the expert `name`, a file or folder in `diffusion_models` or in `models/lingbot_world`.
-
-    `what` names the expert in error messages. Raises InputError if it is missing."""
+    """Return the path of the expert `name`, a file or folder in `diffusion_models` or in `models/lingbot_world`. `what`
+    names the expert in error messages. Raises InputError if it is missing."""
     return resolve(name, ("diffusion_models", PACKAGES), what, Path.exists)
 
 
 def causal_choices() -> list[str]:
-    """Return the names of all causal models (LingBot-World Fast and 2.0) in ComfyUI's model folders.
-
-    These are folders with such a model in `diffusion_models` and `models/lingbot_world`, and single files in
-    `diffusion_models` with names that state it."""
+    """Return the names of all causal models (LingBot-World Fast and 2.0) in ComfyUI's model folders. These are folders
+    with such a model in `diffusion_models` and `models/lingbot_world`, and single files in `diffusion_models` with
+    names that state it."""
     files = list(_listed("diffusion_models"))
     names = {name.rpartition("/")[0] for name in files} - {""}
     roots = map(Path, folder_paths.get_folder_paths("diffusion_models"))
@@ -127,9 +119,7 @@ def causal_choices() -> list[str]:
 
 def _by_its_file(root: Path, name: str) -> str:
     """Return a causal model's entry in a node's list: its folder `name` and its weight file, or SHARDS for several
-    files.
-
-    Return the folder's name alone if it has neither. `root` is the folder that contains the model's folder."""
+    files. Return the folder's name alone if it has neither. `root` is the folder that contains the model's folder."""
     alone = next((file.name for file in (root / name).glob(f"*{_GGUF}")), _ONE_FILE)
     if (root / name / alone).is_file():
         return f"{name}/{alone}"
@@ -137,9 +127,8 @@ def _by_its_file(root: Path, name: str) -> str:
 
 
 def resolve_causal(name: str) -> Path:
-    """Return the folder or file of the causal model `name`, an entry of `causal_choices`.
-
-    Raises InputError if it is missing or not a causal model."""
+    """Return the folder or file of the causal model `name`, an entry of `causal_choices`. Raises InputError if it is
+    missing or not a causal model."""
     folder = re.sub(rf"[\\/]({re.escape(_ONE_FILE)}|{re.escape(SHARDS)})$", "", name)
     return resolve(folder, ("diffusion_models", PACKAGES), "causal model", _is_causal)
 
@@ -151,9 +140,8 @@ def _is_causal(path: Path) -> bool:
 
 
 def text_encoder_choices() -> list[str]:
-    """Return the names of the files in `text_encoders` and of each T5 in `models/lingbot_world`.
-
-    umt5 encoders come first, those in `models/lingbot_world` before others."""
+    """Return the names of the files in `text_encoders` and of each T5 in `models/lingbot_world`. umt5 encoders come
+    first, those in `models/lingbot_world` before others."""
     packages = _package_parts("*t5*", _TEXT_ENCODER)
     return _best_first({*_listed("text_encoders"), *packages}, ("*/*umt5*", f"*/{_TEXT_ENCODER}", "*umt5*"))
 
@@ -164,9 +152,8 @@ def resolve_text_encoder(name: str) -> Path:
 
 
 def vae_choices() -> list[str]:
-    """Return the names of the files in `vae` and of each VAE in `models/lingbot_world`.
-
-    VAEs of Wan 2.1 come first, those in `models/lingbot_world` before others."""
+    """Return the names of the files in `vae` and of each VAE in `models/lingbot_world`. VAEs of Wan 2.1 come first,
+    those in `models/lingbot_world` before others."""
     packages = _package_parts("*vae*", _VAE)
     return _best_first({*_listed("vae"), *packages}, ("*/*wan2.1*", f"*/{_VAE}", "*wan*2*1*vae*"))
 
@@ -181,9 +168,8 @@ def _holds_weights(path: Path) -> bool:
 
 
 def tiny_decoder_choices() -> list[str]:
-    """Return the names of the `taew2_1` files in `models/vae_approx`.
-
-    These are the tiny decoders TAEHV and LightTAE for latents of Wan 2.1."""
+    """Return the names of the `taew2_1` files in `models/vae_approx`. These are the tiny decoders TAEHV and LightTAE
+    for latents of Wan 2.1."""
     found = [name.replace(os.sep, "/") for name in folder_paths.get_filename_list("vae_approx")]
     return [name for name in found if "taew2_1" in name.lower()]
 
@@ -207,7 +193,8 @@ def resolve_tokenizer(choice: str, encoder: Path) -> Path:
 
     `choice` is AUTO, or the name of a tokenizer folder. AUTO searches folders next to the text encoder's file
     `encoder`, folders in `models/lingbot_world`, the encoder's file, then the umt5 files in `text_encoders`. Raises
-    InputError if no tokenizer is found."""
+    InputError if no tokenizer is found.
+    """
     if choice != AUTO:
         return resolve(choice, (PACKAGES,), "tokenizer", Path.is_dir)
     for folder in (encoder.parent, *_folders()):
@@ -227,9 +214,7 @@ def resolve_tokenizer(choice: str, encoder: Path) -> Path:
 
 def fingerprint(paths: Iterable[Path | str | None]) -> str:
     """Return names, modification times and sizes of files as a string, so that ComfyUI runs a node again after a
-    change.
-
-    A folder stands for all files in it. None in `paths` is skipped. Raises OSError for a missing file."""
+    change. A folder stands for all files in it. None in `paths` is skipped. Raises OSError for a missing file."""
     files: list[Path] = []
     for path in (Path(path) for path in paths if path is not None):
         files += sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
@@ -286,9 +271,8 @@ def _package_experts() -> Iterator[str]:
 
 
 def _package_parts(pattern: str, part: str) -> Iterator[str]:
-    """Yield as folder/name the models of one kind in folders of `models/lingbot_world`.
-
-    They are the subfolders `part`, and the weight files with a lower-case name that matches `pattern`."""
+    """Yield as folder/name the models of one kind in folders of `models/lingbot_world`. They are the subfolders `part`,
+    and the weight files with a lower-case name that matches `pattern`."""
     for package in _folders():
         if _tells(is_expert_folder, package / part):
             yield f"{package.name}/{part}"
@@ -304,9 +288,8 @@ def _listed(model_folder: str) -> Iterator[str]:
 
 
 def _shards_merged(names: Iterable[str]) -> Iterator[str]:
-    """Yield the names, with each shard of a model replaced by the shard's folder.
-
-    The folder is yielded once for each shard. Of shards without a folder, only the first is yielded."""
+    """Yield the names, with each shard of a model replaced by the shard's folder. The folder is yielded once for each
+    shard. Of shards without a folder, only the first is yielded."""
     for name in names:
         folder, _, file = name.rpartition("/")
         shard = _SHARD.search(file)
@@ -317,9 +300,8 @@ def _shards_merged(names: Iterable[str]) -> Iterator[str]:
 
 
 def _best_first(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
-    """Return the names sorted by the first of `patterns` that the lower-case name matches, then by name.
-
-    Names without a match come last."""
+    """Return the names sorted by the first of `patterns` that the lower-case name matches, then by name. Names without
+    a match come last."""
 
     def rank(name: str) -> int:
         return next((at for at, pattern in enumerate(patterns) if fnmatch(name.lower(), pattern)), len(patterns))
@@ -328,10 +310,8 @@ def _best_first(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
 
 
 def resolve(name: str, model_folders: tuple[str, ...], what: str, exists: Callable[[Path], bool]) -> Path:
-    """Return the path of `name` in the first of ComfyUI's `model_folders` where `exists(path)` is true.
-
-    `what` names the path in error messages. Raises InputError for a name outside of the folders and for a missing
-    path."""
+    """Return the path of `name` in the first of ComfyUI's `model_folders` where `exists(path)` is true. `what` names
+    the path in error messages. Raises InputError for a name outside of the folders and for a missing path."""
     parts = parts_of(name, what)
     roots = [Path(root) for folder in model_folders for root in folder_paths.get_folder_paths(folder)]
     try:

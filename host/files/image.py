@@ -51,10 +51,9 @@ def pixels(image: Tensor) -> np.ndarray:
 
 
 def target_geometry(image: Tensor, size: str, width: int, height: int) -> Geometry:
-    """Return the video's size for a choice of the size input. Raises InputError for an unknown choice.
-
-    A choice from AREAS gives that area in the aspect ratio of `image`, an IMAGE [B, H, W, C]. EXPLICIT gives `width`
-    and `height`, in pixels."""
+    """Return the video's size for a choice of the size input. Raises InputError for an unknown choice. A choice from
+    AREAS gives that area in the aspect ratio of `image`, an IMAGE [B, H, W, C]. EXPLICIT gives `width` and `height`, in
+    pixels."""
     check_size(size)
     if area := (AREAS | FORMER).get(size):
         return output_geometry(image.shape[2], image.shape[1], area, ONE_FRAME)
@@ -72,7 +71,8 @@ def fit_image(image: Tensor, geometry: Geometry, fit: str) -> Tensor:
 
     `fit` "stretch" resizes as the official code does: bicubic (a = -0.75), without antialiasing or clamping. "crop"
     fills the frame and cuts off the rest, "pad" adds black bars; both keep the aspect ratio and use antialiasing.
-    Raises InputError for another `fit`."""
+    Raises InputError for another `fit`.
+    """
     if fit not in FITS:
         raise InputError(f"fit is {fit!r}, expected one of {', '.join(FITS)}")
     pixels = _opaque(image.float()).movedim(-1, 1)

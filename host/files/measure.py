@@ -25,7 +25,8 @@ def measure_image(
     size: the (width, height) of the drawing in pixels.
 
     Raises CameraError for fewer than two frames, for more frames than poses, and if the camera is found in fewer than
-    half of the keyframes."""
+    half of the keyframes.
+    """
     measured = measure.measure_camera(_grey(images), path, every or None)
     figures = [measure.error_words(measured), *measure.table(measured)]
     return as_image(measure.render_measurement(measured, size)), measure.summary(measured), figures
@@ -33,7 +34,6 @@ def measure_image(
 
 def path_of_video(images: Tensor, fov_deg: float) -> tuple[CameraPath, list[str]]:
     """Return the estimated camera path of a video, an IMAGE [F, H, W, 3], and lines of notes about the estimate.
-
     `fov_deg` is the horizontal field of view in degrees; 0 means that it is estimated too. Raises CameraError for fewer
     than two frames or too many, and if the camera is found in fewer than half of the keyframes."""
     camera = measure.find_camera(_grey(images), fov_deg or None)
@@ -42,10 +42,9 @@ def path_of_video(images: Tensor, fov_deg: float) -> tuple[CameraPath, list[str]
 
 
 def measure_drift(images: Tensor, fps: float, size: tuple[int, int]) -> tuple[Tensor, list[str], list[str]]:
-    """Measure how the quality of a video, an IMAGE [F, H, W, 3] at `fps` frames per second, drifts over time.
-
-    Return a drawing of `size` (width, height) in pixels as an IMAGE, the lines of a summary of faults, and the lines of
-    a table. Raises InputError for fewer than two frames."""
+    """Measure how the quality of a video, an IMAGE [F, H, W, 3] at `fps` frames per second, drifts over time. Return a
+    drawing of `size` (width, height) in pixels as an IMAGE, the lines of a summary of faults, and the lines of a table.
+    Raises InputError for fewer than two frames."""
     figures = drift.measure_frames(map(pixels, one_by_one(images)), fps)
     faults = drift.find_faults(figures)
     return as_image(drift.render_drift(figures, faults, size)), drift.words(figures, faults), drift.table(figures)
@@ -56,10 +55,8 @@ def _grey(images: Tensor) -> Iterator[np.ndarray]:
 
 
 def one_by_one(images: Tensor) -> Iterator[Tensor]:
-    """Yield the frames [H, W, 3] of an IMAGE, with a progress bar on the running node.
-
-    Raises ComfyUI's interrupt exception if the user cancels the run.
-    """
+    """Yield the frames [H, W, 3] of an IMAGE, with a progress bar on the running node. Raises ComfyUI's interrupt
+    exception if the user cancels the run."""
     bar = comfy.utils.ProgressBar(len(images))
     for image in images:
         comfy.model_management.throw_exception_if_processing_interrupted()

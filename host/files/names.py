@@ -7,19 +7,16 @@ from ...errors import InputError
 _FORBIDDEN = re.compile(r'[<>"|?*\x00-\x1f]')
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?$", re.IGNORECASE)
 _MOST_BYTES, _MOST_CHARACTERS = 255, 1000
-"""The largest lengths of a name: of one part of a path in bytes, and of the whole name in characters.
-
-_MOST_BYTES is the limit of common file systems.
-"""
+"""The largest lengths of a name: of one part of a path in bytes, and of the whole name in characters. _MOST_BYTES is
+the limit of common file systems."""
 _MOST_BYTES_OF_NEW = 240
 """The limit of a new folder's name in bytes, below _MOST_BYTES because an unfinished folder has the suffix `.part`."""
 
 
 def parts_of(name: str, what: str, folders: str = "model folders") -> list[str]:
-    """Return the parts of the relative path `name`, split at slashes and backslashes.
-
-    Raises InputError for an absolute path, a drive letter, `..`, a null byte, and a name that is too long. `what` and
-    `folders` describe the file and its allowed folders in the message."""
+    """Return the parts of the relative path `name`, split at slashes and backslashes. Raises InputError for an absolute
+    path, a drive letter, `..`, a null byte, and a name that is too long. `what` and `folders` describe the file and its
+    allowed folders in the message."""
     parts = re.split(r"[\\/]+", name[: _MOST_CHARACTERS + 1])
     if len(name) > _MOST_CHARACTERS or any(_bytes(part) > _MOST_BYTES for part in parts):
         raise InputError(f"{name[:60]!r}... is too long for the name of a {what}")
@@ -29,10 +26,9 @@ def parts_of(name: str, what: str, folders: str = "model folders") -> list[str]:
 
 
 def new_parts(name: str, what: str) -> list[str]:
-    """Return the parts of the relative path of a new folder, split at slashes and backslashes.
-
-    Raises InputError for a name that `parts_of` rejects or Windows cannot store, for more than two parts, and for a
-    part that ends with `.part` or is longer than _MOST_BYTES_OF_NEW. `what` describes the folder in the message."""
+    """Return the parts of the relative path of a new folder, split at slashes and backslashes. Raises InputError for a
+    name that `parts_of` rejects or Windows cannot store, for more than two parts, and for a part that ends with `.part`
+    or is longer than _MOST_BYTES_OF_NEW. `what` describes the folder in the message."""
     parts = parts_of(name, what)
     if len(parts) > 2:
         raise InputError(f"`name` {name!r}: at most two folders, as in my-package or my-package/lingbot_world_fast")

@@ -23,9 +23,8 @@ _TEXT_ENCODER = ("token_embedding.weight", "shared.weight", "embed_tokens.weight
 
 
 def source_choices() -> list[str]:
-    """Return the sorted names of all models and text encoders that can be quantized and are not yet in NF4 or FP4.
-
-    A file that cannot be read, such as GGUF without the package gguf, is included, so that choosing it shows the
+    """Return the sorted names of all models and text encoders that can be quantized and are not yet in NF4 or FP4. A
+    file that cannot be read, such as GGUF without the package gguf, is included, so that choosing it shows the
     error."""
     causal = (name.removesuffix(f"/{folders.SHARDS}") for name in folders.causal_choices())
     names = {*folders.package_choices(), *causal, *folders.expert_choices(), *folders.text_encoder_choices()}
@@ -38,9 +37,8 @@ def resolve_source(name: str) -> Path:
 
 
 def new_package(name: str) -> Path:
-    """Return the path for a new folder `name` in `models/lingbot_world`, without creating the folder.
-
-    Raises InputError for an invalid name and for an existing folder."""
+    """Return the path for a new folder `name` in `models/lingbot_world`, without creating the folder. Raises InputError
+    for an invalid name and for an existing folder."""
     parts = new_parts(name, "folder")
     roots = [Path(root) for root in folder_paths.get_folder_paths(folders.PACKAGES)]
     there = next((folder for folder in (root.joinpath(*parts) for root in roots) if folder.exists()), None)
@@ -61,10 +59,9 @@ def device() -> str:
 
 @contextmanager
 def show_stage(_name: str, _unit: str) -> Iterator[Progress]:
-    """Yield a callback `progress(done, total)` that updates the running node's progress bar.
-
-    The callback raises ComfyUI's interrupt exception if the user has cancelled the run. The arguments, a label and a
-    unit, are unused: they are for other kinds of progress bar."""
+    """Yield a callback `progress(done, total)` that updates the running node's progress bar. The callback raises
+    ComfyUI's interrupt exception if the user has cancelled the run. The arguments, a label and a unit, are unused: they
+    are for other kinds of progress bar."""
     bar = comfy.utils.ProgressBar(1)
 
     def update(done: int, total: int) -> None:
@@ -88,7 +85,6 @@ def _fits(path: Path) -> bool:
 @lru_cache(1024)
 def _fits_as_it_is(path: Path, _written: str) -> bool:
     """Return whether a file or folder holds a model or text encoder that is not yet in bitsandbytes' 4-bit format.
-
     `_written` is a fingerprint of the files, so that changed files are read again despite the cache."""
     names = list(read_tensors(path))
     known = any(name.endswith((_MODEL, *_TEXT_ENCODER)) for name in names)

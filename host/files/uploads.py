@@ -1,6 +1,5 @@
-"""The HTTP route by which a browser uploads camera files, each upload to a new folder of ComfyUI's input folder.
-
-The folder's name contains a hash of the files, so no upload overwrites other files."""
+"""The HTTP route by which a browser uploads camera files, each upload to a new folder of ComfyUI's input folder. The
+folder's name contains a hash of the files, so no upload overwrites other files."""
 
 import asyncio
 import hashlib
@@ -58,7 +57,8 @@ def keep_files(kind: str, files: Files) -> tuple[str, list[str]]:
     files: (name, content) of each file.
 
     Raises CameraError, and stores nothing, for an unknown `kind`, and for files that are unusable or contain no camera
-    path. Raises OSError if a file cannot be written."""
+    path. Raises OSError if a file cannot be written.
+    """
     if kind not in LISTS:
         raise CameraError(f"kind is {kind!r}, expected one of {', '.join(LISTS)}")
     kept: dict[str, bytes] = {}

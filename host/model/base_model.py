@@ -112,9 +112,8 @@ class CameraCond(comfy.conds.CONDNoiseShape):
 
 
 class LingBotWorldExpert(comfy.model_base.WAN21):
-    """ComfyUI's BaseModel for an expert or a causal model.
-
-    It adds a camera to the conditioning of ComfyUI's Wan model. Its network is the engine's transformer."""
+    """ComfyUI's BaseModel for an expert or a causal model. It adds a camera to the conditioning of ComfyUI's Wan model.
+    Its network is the engine's transformer."""
 
     def __init__(self, model: HostModel, checkpoint: Checkpoint | None = None, role: Role | None = None):
         # WAN21's own constructor would build core's transformer.
@@ -157,7 +156,6 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
 
     def _camera_cache(self, options: dict, shape, has_camera: bool) -> CameraCache | None:
         """Return the camera cache for a step without CUDA graphs on a latent [B, 16, f, h, w], if one can be used.
-
         Return None without a camera, or if `camera_cache_for_step` does. Also return None outside of a sampling run,
         because only the end of a run frees the cache."""
         if self.current_patcher is None or not has_camera:
@@ -178,7 +176,6 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
 
     def process_timestep(self, timestep, **kwargs):
         """Return the official code's integer timesteps, in the shape and dtype of `timestep`, which is 1000 * sigma.
-
         This pack's solvers pass the integer in transformer_options. With other solvers, drop the fraction of
         `timestep`."""
         if self.solver_timestep is None:
@@ -196,10 +193,8 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         return out
 
     def padded(self, text: torch.Tensor) -> torch.Tensor:
-        """Return a prompt's embedding [B, L, D] padded with zeros to the model's text length.
-
-        Prompt and negative prompt can then run as one batch. A longer embedding, as from Conditioning Concat, is
-        unchanged."""
+        """Return a prompt's embedding [B, L, D] padded with zeros to the model's text length. Prompt and negative
+        prompt can then run as one batch. A longer embedding, as from Conditioning Concat, is unchanged."""
         missing = self.diffusion_model.config.text_len - text.shape[1]
         return F.pad(text, (0, 0, 0, missing)) if missing > 0 else text
 
@@ -214,7 +209,6 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
 
     def memory_required(self, input_shape, cond_shapes=None, **later_versions_options):
         """Return the bytes that a step needs besides the weights, including a causal model's cached keys and values.
-
         `input_shape` is the latent's shape [B, 16, f, h, w]; other arguments are ignored."""
         self.last_memory_required = self._step_bytes(input_shape) + self.key_value_bytes
         return self.last_memory_required
@@ -235,7 +229,8 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
 
         mode: a CameraCacheMode; see CAMERA_CACHE_MODE.
         latent_size: the latent's (frames, height, width).
-        step_bytes: the bytes that the step needs besides the weights."""
+        step_bytes: the bytes that the step needs besides the weights.
+        """
         cache, device = self.camera_cache, self.current_patcher.load_device
         in_main_memory = device.type in ("cpu", "mps")
         if mode == "off" or (mode == "auto" and in_main_memory) or cache.given_up:
@@ -262,7 +257,6 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
 
     def free_camera_cache(self) -> int:
         """Free the camera cache, and a causal model's caches and CUDA graphs, and return the number of freed bytes.
-
         Torch's unused reserved memory is released too, because ComfyUI's dynamic VRAM cannot use it."""
         freed = self.camera_cache.clear() + sum(kept.clear() for kept in self.kept_by_rollout)
         if freed:

@@ -44,7 +44,8 @@ def encode_prompts(encoder: Path, tokenizer: Path, prompts: Sequence[str]) -> li
 
     `encoder` and `tokenizer` are paths. Prompts that are not in a cache are encoded with one block of the text encoder
     in memory at a time. Raises ComfyUI's interrupt exception between blocks if the user has cancelled the run, and
-    TextError for unusable files."""
+    TextError for unusable files.
+    """
     show_warning("")
     if any(_SYNTAX.search(prompt) for prompt in prompts):
         show_warning(
@@ -75,10 +76,9 @@ def encode_prompts(encoder: Path, tokenizer: Path, prompts: Sequence[str]) -> li
 
 
 def encode_with_events(encoder: Path, tokenizer: Path, prompt: str, negative: str, events: str) -> list[Conditioning]:
-    """Return the CONDITIONING of a prompt with its events, then the CONDITIONING of the negative prompt.
-
-    `events` is a JSON text with the later prompts of a video and their times, or empty. `encoder` and `tokenizer` are
-    paths. Raises InputError for invalid events, and TextError for unusable files."""
+    """Return the CONDITIONING of a prompt with its events, then the CONDITIONING of the negative prompt. `events` is a
+    JSON text with the later prompts of a video and their times, or empty. `encoder` and `tokenizer` are paths. Raises
+    InputError for invalid events, and TextError for unusable files."""
     if not events.strip():
         return encode_prompts(encoder, tokenizer, [prompt, negative])
     from ...text.events import events_of, prompts_by_second  # not at the start of ComfyUI: it imports the model
@@ -95,10 +95,9 @@ def encode_with_events(encoder: Path, tokenizer: Path, prompt: str, negative: st
 def _embeddings(
     files: Iterable[Path], prompts: Iterable[str], encode: Callable[[list[str]], list[Tensor]]
 ) -> list[Tensor]:
-    """Return the embedding [L, D] of each prompt, from the cache or one call of `encode`.
-
-    `files`, the text encoder and tokenizer, are fingerprinted for the cache's keys. A prompt of 512 tokens may have
-    been cut and is not cached, so that each use shows the warning of `encode` again."""
+    """Return the embedding [L, D] of each prompt, from the cache or one call of `encode`. `files`, the text encoder and
+    tokenizer, are fingerprinted for the cache's keys. A prompt of 512 tokens may have been cut and is not cached, so
+    that each use shows the warning of `encode` again."""
     prompts, version = list(prompts), fingerprint(files)
     missing = [prompt for prompt in dict.fromkeys(prompts) if (version, prompt) not in _kept]
     made = dict(zip(missing, encode(missing) if missing else [], strict=True))
@@ -121,7 +120,8 @@ def load_clip(
 
     `encoder` and `tokenizer` are paths, and `model_options` ComfyUI's options of a CLIP. `disable_dynamic` turns off
     ComfyUI's dynamic VRAM. Raises TextError for 4-bit and GGUF weights, a tokenizer with another vocabulary, and a file
-    of another model."""
+    of another model.
+    """
     weights = open_weights(encoder)
     if any(isinstance(weight, FourBitWeight | BlockWeight) for weight in weights.quantized.values()):
         raise TextError(
@@ -160,9 +160,8 @@ def load_clip(
 
 
 def _warn_of_layers(encoder: type) -> type:
-    """Return a subclass of `encoder`, a text encoder class of ComfyUI, that warns about CLIP Set Last Layer.
-
-    This node selects another layer than the last one, which LingBot-World was trained with."""
+    """Return a subclass of `encoder`, a text encoder class of ComfyUI, that warns about CLIP Set Last Layer. This node
+    selects another layer than the last one, which LingBot-World was trained with."""
 
     class PromptEncoder(encoder):
         def set_clip_options(self, options):
@@ -177,9 +176,8 @@ def _warn_of_layers(encoder: type) -> type:
 
 
 def _core_config(config: UMT5Config) -> dict[str, int]:
-    """Return the encoder's sizes under the key names of ComfyUI's umt5_config_xxl.json.
-
-    Raises TextError if the number of relative position buckets differs from ComfyUI's."""
+    """Return the encoder's sizes under the key names of ComfyUI's umt5_config_xxl.json. Raises TextError if the number
+    of relative position buckets differs from ComfyUI's."""
     if config.buckets != _CORE_BUCKETS:
         raise TextError(
             f"ComfyUI's T5 has {_CORE_BUCKETS} relative position buckets, this file has {config.buckets}; "
@@ -197,7 +195,6 @@ def _core_config(config: UMT5Config) -> dict[str, int]:
 
 class PromptTokenizer(sd1_clip.SDTokenizer):
     """A tokenizer for ComfyUI's CLIP with a limit of 512 tokens, and the clean-up and token ids of the official code.
-
     It supports ComfyUI's prompt syntax (weights in parentheses, embeddings)."""
 
     def __init__(self, ids: Tokenizer, dim: int, embedding_directory=None, tokenizer_data=None):
@@ -216,9 +213,8 @@ class PromptTokenizer(sd1_clip.SDTokenizer):
         )
 
     def tokenize_with_weights(self, text: str, return_word_ids: bool = False, **kwargs) -> list[list[tuple]]:
-        """Return a list with one list of (id, weight) pairs, padded to 512 tokens.
-
-        A longer text is cut but keeps its end-of-sequence token, and the node shows a warning."""
+        """Return a list with one list of (id, weight) pairs, padded to 512 tokens. A longer text is cut but keeps its
+        end-of-sequence token, and the node shows a warning."""
         show_warning("")
         (tokens,) = super().tokenize_with_weights(text, return_word_ids, **kwargs)
         if len(tokens) > MAX_TOKENS:

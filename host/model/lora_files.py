@@ -28,7 +28,8 @@ def completed(patches: dict[str, Any], shapes: Mapping[str, tuple[int, ...]]) ->
     read; a warning then shows the invalid scale or the number of ignored tensors.
 
     patches: ComfyUI's patches; each key is PREFIX and the parameter's official name.
-    shapes: the shape of each model parameter, by official name."""
+    shapes: the shape of each model parameter, by official name.
+    """
     paths = [path for name in loras_of(running_node()) if (path := folder_paths.get_full_path("loras", name))]
     if len(paths) != 1:
         return patches
@@ -75,7 +76,6 @@ def _patch(change: Change) -> Any:
 
 def _scaled_otherwise(patch: Any, changes: Collection[Change]) -> bool:
     """Return whether ComfyUI's patch of a weight has another scale than the change that `read_loras` found in the file.
-
     Only a single pair of low-rank matrices is compared; otherwise the result is False."""
     if not isinstance(patch, LoRAAdapter) or len(changes) != 1:
         return False
@@ -85,9 +85,8 @@ def _scaled_otherwise(patch: Any, changes: Collection[Change]) -> bool:
 
 
 def _name_left_out(file: Path, patches: Mapping[str, Any], error: CheckpointError) -> None:
-    """Show on the node the number and examples of a LoRA file's tensors that ComfyUI's loader ignores.
-
-    `error` is the engine's reason why it cannot read the file."""
+    """Show on the node the number and examples of a LoRA file's tensors that ComfyUI's loader ignores. `error` is the
+    engine's reason why it cannot read the file."""
     try:
         keys = read_tensors(file).keys()
     except CheckpointError as unread:

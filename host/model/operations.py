@@ -1,6 +1,5 @@
-"""The model's layers on ComfyUI's weight casting, so that offloading, dynamic VRAM and LoRAs apply to every weight.
-
-A weight in 4 or 8 bits is a QuantizedTensor of views into the memory-mapped file, which is decoded for each use."""
+"""The model's layers on ComfyUI's weight casting, so that offloading, dynamic VRAM and LoRAs apply to every weight. A
+weight in 4 or 8 bits is a QuantizedTensor of views into the memory-mapped file, which is decoded for each use."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -33,10 +32,9 @@ def is_quantized(weight: Tensor | None) -> bool:
 def weight_and_bias(
     layer: torch.nn.Module, reference: Tensor, decode: Callable[[Tensor, Tensor], Any] = materialise
 ) -> Iterator[tuple[Any, Tensor | None]]:
-    """Yield (weight, bias) of a layer with LoRAs applied, on the device and in the dtype of `reference`.
-
-    The weight is `decode(weight, reference)`, by default a tensor [out, in] that is not quantized. ComfyUI has only a
-    few transfer buffers, so a weight or bias in one is copied at once; several layers can then be open together."""
+    """Yield (weight, bias) of a layer with LoRAs applied, on the device and in the dtype of `reference`. The weight is
+    `decode(weight, reference)`, by default a tensor [out, in] that is not quantized. ComfyUI has only a few transfer
+    buffers, so a weight or bias in one is copied at once; several layers can then be open together."""
     comfy.ops.run_every_op()
     weight, bias, offload = comfy.ops.cast_bias_weight(layer, reference, offloadable=True)
     in_transfer_buffer = offload is not None and offload[0] is not None
@@ -56,9 +54,7 @@ def weight_and_bias(
 
 def in_8_bits(weight: Tensor, reference: Tensor, dtype: torch.dtype) -> EightBit:
     """Return a plain or quantized weight [out, in] in 8 bits with a scale for each row, on the device of `reference`.
-
-    `dtype` is float8_e4m3fn or int8. The result is rotated (ConvRot) where `rotates` is true for it.
-    """
+    `dtype` is float8_e4m3fn or int8. The result is rotated (ConvRot) where `rotates` is true for it."""
     if rotates(weight.shape[-1], dtype, reference.device):
         return encode_rotated(materialise(weight, reference.new_empty(0, dtype=torch.bfloat16)))
     if not is_quantized(weight):
@@ -72,10 +68,9 @@ def in_8_bits(weight: Tensor, reference: Tensor, dtype: torch.dtype) -> EightBit
 
 
 class Linear(comfy.ops.manual_cast.Linear):
-    """A linear layer with a plain or quantized weight, which multiplies in the number format `arithmetic`.
-
-    With a LoRA it computes in the model's dtype instead, so that the LoRA is exact. `as_loaded` holds the original
-    parameters, views into the memory-mapped file."""
+    """A linear layer with a plain or quantized weight, which multiplies in the number format `arithmetic`. With a LoRA
+    it computes in the model's dtype instead, so that the LoRA is exact. `as_loaded` holds the original parameters,
+    views into the memory-mapped file."""
 
     arithmetic: Arithmetic = "bf16"
 
@@ -90,9 +85,8 @@ class Linear(comfy.ops.manual_cast.Linear):
 
     @contextmanager
     def prepared(self, reference: Tensor) -> Iterator[Layer]:
-        """Yield a function that applies this layer to inputs [..., in] with the device and dtype of `reference`.
-
-        The weight is decoded or quantized to 8 bits once, for all calls."""
+        """Yield a function that applies this layer to inputs [..., in] with the device and dtype of `reference`. The
+        weight is decoded or quantized to 8 bits once, for all calls."""
         if self.computes_in_8_bits:
             decode = partial(in_8_bits, dtype=DTYPES[self.arithmetic])
             with weight_and_bias(self, reference, decode) as (weight, bias):
@@ -141,10 +135,8 @@ class Linear(comfy.ops.manual_cast.Linear):
 
     def _moved(self, name: str, parameter: torch.nn.Parameter, fn) -> torch.nn.Parameter:
         """Return `fn(parameter)`, where `fn` moves or converts a tensor, or without a copy the view into the file if it
-        fits.
-
-        The view fits if it has the result's device and dtype. If a PendingUpload accepts the parameter, return the view
-        too; the upload moves it later."""
+        fits. The view fits if it has the result's device and dtype. If a PendingUpload accepts the parameter, return
+        the view too; the upload moves it later."""
         in_file = self.as_loaded.get(name)
         target = fn(torch.empty(0, device=parameter.device, dtype=parameter.dtype))
         if self.upload is not None and parameter is in_file and self.upload.takes(self, name, target):
@@ -156,10 +148,9 @@ class Linear(comfy.ops.manual_cast.Linear):
 
 
 class PendingUpload:
-    """A collection of a model's parameters that are copied to `device` together, at the full speed of the bus.
-
-    With `--disable-dynamic-vram` ComfyUI calls `.to(device)` layer by layer, and each call would read the memory-mapped
-    file page by page. While a PendingUpload is open, the layers only register their parameters."""
+    """A collection of a model's parameters that are copied to `device` together, at the full speed of the bus. With
+    `--disable-dynamic-vram` ComfyUI calls `.to(device)` layer by layer, and each call would read the memory-mapped file
+    page by page. While a PendingUpload is open, the layers only register their parameters."""
 
     def __init__(self, checkpoint: Checkpoint, network: torch.nn.Module, dtype: torch.dtype, device: torch.device):
         self.checkpoint, self.dtype, self.device = checkpoint, dtype, device
@@ -167,10 +158,9 @@ class PendingUpload:
         self.waiting: dict[str, tuple[Linear, str]] = {}
 
     def takes(self, layer: Linear, parameter: str, target: Tensor) -> bool:
-        """Register the layer's `parameter` ("weight" or "bias") for the copy to the device, or return False.
-
-        `target` is a tensor of any shape with the device and dtype that ComfyUI requests, which must be the upload's. A
-        weight of another dtype in the file is rejected, because its conversion would need two copies on the device."""
+        """Register the layer's `parameter` ("weight" or "bias") for the copy to the device, or return False. `target`
+        is a tensor of any shape with the device and dtype that ComfyUI requests, which must be the upload's. A weight
+        of another dtype in the file is rejected, because its conversion would need two copies on the device."""
         name = f"{self.layer_names[layer]}.{parameter}"
         stored = self.checkpoint.plain.get(name) if parameter == "weight" else None
         if (target.device, target.dtype) != (self.device, self.dtype) or (stored and stored.dtype != self.dtype):
@@ -179,10 +169,9 @@ class PendingUpload:
         return True
 
     def send(self) -> None:
-        """Copy the registered parameters to the device.
-
-        Each layer gets its own memory, so that ComfyUI can free it by unloading that layer. Raises CheckpointError or
-        OSError if the file cannot be read, and torch's errors of the device, such as OutOfMemoryError."""
+        """Copy the registered parameters to the device. Each layer gets its own memory, so that ComfyUI can free it by
+        unloading that layer. Raises CheckpointError or OSError if the file cannot be read, and torch's errors of the
+        device, such as OutOfMemoryError."""
         options = {"names": self.waiting, "copy": True, "buffer_key": layer_of}
         sent = state_tensors(self.checkpoint, self.dtype, self.device, **options)
         for name, (layer, parameter) in self.waiting.items():
@@ -197,7 +186,6 @@ def can_upload(checkpoint: Checkpoint | None, device: torch.device | None) -> bo
 @contextmanager
 def uploading(checkpoint: Checkpoint, network: torch.nn.Module, dtype: torch.dtype, device: torch.device):
     """Collect the parameters that ComfyUI moves to `device` inside this context, and copy them together when it ends.
-
     `dtype` is the compute dtype, `device` a CUDA device. If the copy raises an error, all weights of `network` are
     still views into the checkpoint's files."""
     upload = PendingUpload(checkpoint, network, dtype, device)
@@ -212,9 +200,8 @@ def uploading(checkpoint: Checkpoint, network: torch.nn.Module, dtype: torch.dty
 
 
 class _NormParameters(torch.nn.Module):
-    """A mixin for norm layers with ComfyUI's weight casting.
-
-    The method `norm_parameters` returns copies of weight and bias for the engine's fused kernels."""
+    """A mixin for norm layers with ComfyUI's weight casting. The method `norm_parameters` returns copies of weight and
+    bias for the engine's fused kernels."""
 
     def norm_parameters(self, reference: Tensor) -> tuple[Tensor, Tensor | None]:
         with weight_and_bias(self, reference) as (weight, bias):

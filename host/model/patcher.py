@@ -1,7 +1,6 @@
-"""Subclasses of ComfyUI's ModelPatcher that apply LoRAs exactly, also to 4-bit weights.
-
-ComfyUI itself adds a LoRA to a weight and quantizes the result again, which at four bits loses nearly all of the LoRA.
-Here the layer applies its patches to the decoded weight at each use."""
+"""Subclasses of ComfyUI's ModelPatcher that apply LoRAs exactly, also to 4-bit weights. ComfyUI itself adds a LoRA to a
+weight and quantizes the result again, which at four bits loses nearly all of the LoRA. Here the layer applies its
+patches to the decoded weight at each use."""
 
 import logging
 import math
@@ -39,9 +38,7 @@ _AS_LORA = "model_as_lora"
 
 class ExactPatches(_AnyPatcher):
     """A mixin for ModelPatcher and ModelPatcherDynamic that stores patches in the layers' `weight_function` and
-    `bias_function`.
-
-    It frees the camera cache whenever ComfyUI needs memory."""
+    `bias_function`. It frees the camera cache whenever ComfyUI needs memory."""
 
     made_by: str | None = None
     """The id of the node that made this clone of the MODEL, or None."""
@@ -61,10 +58,8 @@ class ExactPatches(_AnyPatcher):
         return super().add_hook_patches(hook, self._fitting(patches, strength_patch), strength_patch, strength_model)
 
     def _fitting(self, patches: dict, strength: float) -> dict:
-        """Return the patches of a LoRA that have the shape of their weight, and log the others once.
-
-        Raises InputError if more than half have a wrong shape, and for a LoRA without patches if `strength` is not
-        0."""
+        """Return the patches of a LoRA that have the shape of their weight, and log the others once. Raises InputError
+        if more than half have a wrong shape, and for a LoRA without patches if `strength` is not 0."""
         if not patches and strength:
             raise InputError(f"none of this LoRA's keys is one of a LingBot-World expert; {_WHICH_LORA}")
         weights = dict(self.model.named_parameters())
@@ -93,9 +88,8 @@ class ExactPatches(_AnyPatcher):
         return None
 
     def get_free_memory(self, device):
-        """Return the free bytes of a device, from which ComfyUI derives how many prompts run as one batch.
-
-        For a causal model return _ENOUGH, because its forwards have one prompt, and CUDA's memory query is slow."""
+        """Return the free bytes of a device, from which ComfyUI derives how many prompts run as one batch. For a causal
+        model return _ENOUGH, because its forwards have one prompt, and CUDA's memory query is slow."""
         if self.model.diffusion_model.config.causal:
             return _ENOUGH
         return super().get_free_memory(device)
@@ -141,9 +135,8 @@ class ExactPatches(_AnyPatcher):
         return super().detach(*args, **kwargs)
 
     def cleanup(self):
-        """Free the camera cache, and the caches and CUDA graphs of a rollout; restore the number of threads.
-
-        ComfyUI calls this method at the end of every sampling run, also after an error."""
+        """Free the camera cache, and the caches and CUDA graphs of a rollout; restore the number of threads. ComfyUI
+        calls this method at the end of every sampling run, also after an error."""
         if self._threads not in (0, torch.get_num_threads()):
             torch.set_num_threads(self._threads)
         self.model.free_camera_cache()
@@ -170,18 +163,16 @@ class ExactPatches(_AnyPatcher):
             self._attach_patches()
 
     def unpatch_hooks(self, whitelist_keys_set=None):
-        """Remove the patches of conditioning hooks from the layers.
-
-        The patches are found by their class, because ComfyUI may have set `current_hooks` to None already."""
+        """Remove the patches of conditioning hooks from the layers. The patches are found by their class, because
+        ComfyUI may have set `current_hooks` to None already."""
         super().unpatch_hooks(whitelist_keys_set)
         if any(isinstance(patch, _HookPatch) for patch in self._attached_patches()):
             self.model.camera_cache.clear()
             self._set_patches(_HookPatch, {})
 
     def prepare_hook_patches_current_keyframe(self, t, hook_group, model_options):
-        """Restart the hooks' keyframes at each chunk of a causal model's video, where the sigma `t` rises.
-
-        ComfyUI itself never goes back to an earlier keyframe within a run."""
+        """Restart the hooks' keyframes at each chunk of a causal model's video, where the sigma `t` rises. ComfyUI
+        itself never goes back to an earlier keyframe within a run."""
         frames = [hook.hook_keyframe for hook in hook_group.hooks if not hook.hook_keyframe.is_empty()]
         if frames and self.model.diffusion_model.config.causal:
             before, self._hooked_sigma = self._hooked_sigma, float(t[0])
@@ -193,9 +184,8 @@ class ExactPatches(_AnyPatcher):
 
     @contextmanager
     def weights_held(self) -> Iterator[Hashable]:
-        """Keep all weights at their memory addresses while the context is open.
-
-        Yield a key that changes with the addresses, or None if some weights are not on the GPU or have patches."""
+        """Keep all weights at their memory addresses while the context is open. Yield a key that changes with the
+        addresses, or None if some weights are not on the GPU or have patches."""
         yield None if self._is_patched or self.model.model_lowvram else "static"
 
     @property
@@ -226,10 +216,8 @@ class ExactPatches(_AnyPatcher):
         return not self.is_dynamic() or is_quantized(getattr(layer, name))
 
     def _attach_patches(self) -> None:
-        """Set every layer's patches: those of conditioning hooks, before the model's own.
-
-        The patch of Create Hook Model as LoRA subtracts the layer's weight, so it must get the weight without other
-        patches."""
+        """Set every layer's patches: those of conditioning hooks, before the model's own. The patch of Create Hook
+        Model as LoRA subtracts the layer's weight, so it must get the weight without other patches."""
         self._set_patches(LowVramPatch, self.patches)
         self._set_patches(_HookPatch, self.get_combined_hook_patches(self.current_hooks))
 
@@ -249,9 +237,8 @@ class ExactPatches(_AnyPatcher):
                     setattr(layer, f"{name}_lowvram_function", None)
 
     def keep_loras_on(self, device: torch.device) -> bool:
-        """Copy the tensors of all LoRAs to the device if that leaves enough free memory for a sampling step.
-
-        Return whether they were copied. Otherwise they are sent to the device at each use."""
+        """Copy the tensors of all LoRAs to the device if that leaves enough free memory for a sampling step. Return
+        whether they were copied. Otherwise they are sent to the device at each use."""
         patches = [patch for patch in self._attached_patches() if patch.prepared_patches is None]
         wanted = sum(patch.memory_required() for patch in patches)
         # ComfyUI requests a step's memory only from the first device's model: the parent of a copy on another device.
@@ -278,9 +265,8 @@ class ExactPatches(_AnyPatcher):
 
 
 class _HookPatch(LowVramPatch):
-    """A patch for the LoRAs of the active conditioning hooks, which can be replaced without the model's own patches.
-
-    A patch of Create Hook Model as LoRA subtracts the original weight, so it gets the weight before all patches."""
+    """A patch for the LoRAs of the active conditioning hooks, which can be replaced without the model's own patches. A
+    patch of Create Hook Model as LoRA subtracts the original weight, so it gets the weight before all patches."""
 
     def __call__(self, weight):
         patches = self.prepared_patches if self.prepared_patches is not None else self.patches[self.key]
@@ -311,10 +297,8 @@ class DynamicExpertPatcher(ExactPatches, comfy.model_patcher.ModelPatcherDynamic
 
     @contextmanager
     def weights_held(self) -> Iterator[Hashable]:
-        """Pin the weights' pages of ComfyUI's dynamic VRAM while the context is open.
-
-        Yield the pages' signature, which changes after an eviction, or None if some weights are not on the GPU or have
-        patches."""
+        """Pin the weights' pages of ComfyUI's dynamic VRAM while the context is open. Yield the pages' signature, which
+        changes after an eviction, or None if some weights are not on the GPU or have patches."""
         vbar = None if self._is_patched else self._vbar_get()
         pages = None if vbar is None else (vbar, vbar.base_addr, vbar.offset)
         signature = None if pages is None else model_vbar.vbar_fault(pages)

@@ -1,7 +1,6 @@
-"""Checks of the additions that other nodes make to a MODEL: options, patches, wrappers and replaced objects.
-
-The running node shows a warning about additions that are never called, that only other models read, or that this pack
-does not know. A rollout removes additions that concern the denoising steps of a whole video."""
+"""Checks of the additions that other nodes make to a MODEL: options, patches, wrappers and replaced objects. The
+running node shows a warning about additions that are never called, that only other models read, or that this pack does
+not know. A rollout removes additions that concern the denoising steps of a whole video."""
 
 import traceback
 from collections.abc import Iterator, Mapping
@@ -36,9 +35,8 @@ _ABOUT_STEPS = {
     "denoise_mask_function": "Differential Diffusion",
     "context_handler": "context windows",
 }
-"""The keys of model_options that a rollout (a causal model's video) removes, each with its description for the user.
-
-A rollout has its own steps, guidance and attention window, and no denoise mask."""
+"""The keys of model_options that a rollout (a causal model's video) removes, each with its description for the user. A
+rollout has its own steps, guidance and attention window, and no denoise mask."""
 _RUN_OPTIONS = {
     "transformer_options",
     "to_load_options",
@@ -60,10 +58,9 @@ TRANSFORMER_OPTIONS = {
 }
 """The keys of transformer_options that nodes set, and that LingBot-World or one of ComfyUI's wrappers reads."""
 PATCHES, REPLACED, BLOCK = {"attn1_patch", "attn2_patch", "double_block"}, "dit", "double_block"
-"""The patches that LingBot-World's model calls, as ComfyUI's Wan model does.
-
-PATCHES are keys of transformer_options["patches"]. REPLACED is a key of transformer_options["patches_replace"], the
-value of which has keys (BLOCK, index of the block)."""
+"""The patches that LingBot-World's model calls, as ComfyUI's Wan model does. PATCHES are keys of
+transformer_options["patches"]. REPLACED is a key of transformer_options["patches_replace"], the value of which has keys
+(BLOCK, index of the block)."""
 _FOREIGN = {"chroma_radiance_options", "stg_self_attn_blocks", "a2v_cross_attn", "v2a_cross_attn"}
 """Keys of transformer_options that nodes for other models set during a run. LingBot-World ignores them."""
 WRAPPERS = {
@@ -94,10 +91,9 @@ def check_sampling(patcher) -> None:
 
 
 def raise_for_node(error: Exception) -> None:
-    """Raise InputError if another node's code on the MODEL caused `error`; otherwise return.
-
-    The cause is code of that node, a function that it called, or its attention patch for another kind of model. An
-    out-of-memory error is never attributed to a node."""
+    """Raise InputError if another node's code on the MODEL caused `error`; otherwise return. The cause is code of that
+    node, a function that it called, or its attention patch for another kind of model. An out-of-memory error is never
+    attributed to a node."""
     if comfy.model_management.is_oom(error):
         return
     frames = traceback.extract_tb(error.__traceback__)
@@ -138,7 +134,8 @@ def foreign(options: Mapping[str, Any], usual: set[str], blocks: int) -> str:
 
     options: the current step's transformer_options.
     usual: the keys of the first step's transformer_options; nodes have added other keys during the run.
-    blocks: the number of blocks of the model."""
+    blocks: the number of blocks of the model.
+    """
     later = (options.keys() - usual - TRANSFORMER_OPTIONS) | (_FOREIGN & options.keys())
     return _changes_nothing("asks for" if later else "patches", [*not_called(options, blocks), *sorted(later)])
 
@@ -176,7 +173,6 @@ def unknown(patcher) -> Iterator[str]:
 
 def on_one_only(high, low) -> str:
     """Return a warning that names the additions that only one of the two experts' MODELs has, or "" if there are none.
-
     LoRAs, shifts and dtypes are not compared, because they may differ."""
     first, second = features(high), features(low)
     one = [f"{name} (high noise)" for name in sorted(first - second)]
@@ -188,9 +184,8 @@ def on_one_only(high, low) -> str:
 
 
 def features(patcher, every: bool = False) -> set[str]:
-    """Return the names of the additions by nodes on a MODEL, for a comparison of the two experts.
-
-    Shift, compute dtype and, unless `every`, LazyCache are left out, because they may differ between experts."""
+    """Return the names of the additions by nodes on a MODEL, for a comparison of the two experts. Shift, compute dtype
+    and, unless `every`, LazyCache are left out, because they may differ between experts."""
     options = patcher.model_options
     transformer = options.get("transformer_options", {})
     names = {_ABOUT_STEPS.get(name, name) for name in options.keys() - _RUN_OPTIONS - {"disable_cfg1_optimization"}}
@@ -227,9 +222,8 @@ def changed_nothing(patcher) -> Iterator[str]:
 
 
 def loras_of_the_other(patcher) -> Iterator[str]:
-    """Yield a warning for each LoRA of the MODEL with a file name that states the role of the other expert.
-
-    An example is "high noise" in the name of a LoRA on the low-noise expert."""
+    """Yield a warning for each LoRA of the MODEL with a file name that states the role of the other expert. An example
+    is "high noise" in the name of a LoRA on the low-noise expert."""
     role, after = patcher.model.role, patcher
     while after is not None and role is not None:
         for name in loras_of(getattr(after, "made_by", None)):

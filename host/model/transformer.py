@@ -21,9 +21,8 @@ from ...model.layers.rope import AS_TRAINED, RopeScale
 from .operations import HostOperations
 
 TIMESTEP = "lingbot_world_timestep"
-"""The key in transformer_options of the current step's integer timestep, as in the official code.
-
-Only this pack's solvers set this key."""
+"""The key in transformer_options of the current step's integer timestep, as in the official code. Only this pack's
+solvers set this key."""
 CAMERA_CACHE = "camera_cache"
 """The key in transformer_options of the engine's CameraCache, or of None if the step has no cache."""
 _LATENT = "lingbot_world_latent"
@@ -37,10 +36,8 @@ _ATTENTION_SWITCHES = (
 
 
 def cross_attention(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tensor:
-    """Return the attention of q, k and v, each [B, L, heads * D], in the same shape.
-
-    It is ComfyUI's if a command line switch or an override in `options` selects it, else the engine's, which is
-    faster."""
+    """Return the attention of q, k and v, each [B, L, heads * D], in the same shape. It is ComfyUI's if a command line
+    switch or an override in `options` selects it, else the engine's, which is faster."""
     if "optimized_attention_override" in options or _by_switch():
         return comfy_attention.optimized_attention(q, k, v, heads=heads, transformer_options=options)
     return sdpa(q, k, v, heads, options)
@@ -52,10 +49,9 @@ def _by_switch() -> bool:
 
 @lru_cache
 def attention_may_be_recorded(device: torch.device, heads: int, head_dim: int, dtype: torch.dtype) -> bool:
-    """Return whether a CUDA graph may record the attention that ComfyUI's command line switches select.
-
-    The attention is tried on a CUDA stream of its own. Kernels that always run on the default stream, such as
-    SageAttention 2.x, fail, which is logged. Without a switch or a CUDA device the result is True."""
+    """Return whether a CUDA graph may record the attention that ComfyUI's command line switches select. The attention
+    is tried on a CUDA stream of its own. Kernels that always run on the default stream, such as SageAttention 2.x,
+    fail, which is logged. Without a switch or a CUDA device the result is True."""
     if device.type != "cuda" or not _by_switch():
         return True
     generator = torch.Generator(device).manual_seed(0)
@@ -77,7 +73,8 @@ def self_attention_8bit(q: Tensor, k: Tensor | Operand, v: Tensor | Operand, hea
     ComfyUI's switches and overrides of attention are ignored.
 
     q: [B, L, heads * D].
-    k, v: each [B, S, heads * D]. For B = 1 each may also be an Operand (float8_e4m3fn values with scales)."""
+    k, v: each [B, S, heads * D]. For B = 1 each may also be an Operand (float8_e4m3fn values with scales).
+    """
     own = q.clone() if options.get("patches", {}).get("attn1_patch") else q  # `attend_8bit` may overwrite it
     return _patched(q, k, attend_8bit(own, k, v, heads, options), heads, options)
 
@@ -120,7 +117,8 @@ class HostModel(LingBotWorldModel):
         kwargs: `lingbot_camera`, the Pluecker map or None; others are ignored.
 
         The order of arguments is that of ComfyUI's WanModel, because some wrappers pass them by position. Raises
-        InputError and CameraError for wrong shapes."""
+        InputError and CameraError for wrong shapes.
+        """
         options = {} if transformer_options is None else transformer_options
         return WrapperExecutor.new_class_executor(
             self._forward, self, get_all_wrappers(WrappersMP.DIFFUSION_MODEL, options)
@@ -162,7 +160,6 @@ class HostModel(LingBotWorldModel):
 
     def run_block(self, index, block, x, e0, context, camera, rope, options):
         """Return the hidden states [B, L, D] after the block number `index`, with the patches of other nodes applied.
-
         ComfyUI's interrupt check splits the graph of torch.compile at each block. The code compiled for the first block
         then serves all blocks, as long as no value in this method depends on `index`."""
         comfy.model_management.throw_exception_if_processing_interrupted()
@@ -190,9 +187,8 @@ class HostModel(LingBotWorldModel):
 
 
 def truncated_timesteps(sigmas: Tensor) -> Tensor:
-    """Return the int64 timesteps of `sigmas`: sigma * 1000 computed in float32, without the fraction.
-
-    They equal the official timesteps of UniPC. For DPM++ a few official timesteps are one lower."""
+    """Return the int64 timesteps of `sigmas`: sigma * 1000 computed in float32, without the fraction. They equal the
+    official timesteps of UniPC. For DPM++ a few official timesteps are one lower."""
     return (sigmas.detach().float() * 1000).long()
 
 
@@ -218,7 +214,6 @@ def _run_with_attn2_patches(block, x, e0, context, camera, rope, options, inplac
 
 def _original(run, camera, given):
     """Return {"img": x}, the hidden states [B, L, D] after the original block, for another pack's block replacement.
-
     `run` is the block, `camera` its camera input. `given` has its other inputs by ComfyUI's names: `img`, `vec`, `txt`,
     `pe` and `transformer_options`."""
     x, e0, context, rope = (given[name] for name in ("img", "vec", "txt", "pe"))

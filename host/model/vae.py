@@ -18,18 +18,16 @@ KEPT = 4
 
 
 class RememberingVAE(comfy.sd.VAE):
-    """A VAE that encodes the same images only once.
-
-    ComfyUI runs WanImageToVideo again when only a prompt changes, because prompts are inputs of that node."""
+    """A VAE that encodes the same images only once. ComfyUI runs WanImageToVideo again when only a prompt changes,
+    because prompts are inputs of that node."""
 
     def __init__(self, **options):
         super().__init__(**options)
         self.kept: OrderedDict[tuple, Tensor] = OrderedDict()
 
     def encode(self, pixel_samples: Tensor) -> Tensor:
-        """Return the latent [1, 16, f, h, w] of a video, an IMAGE [F, H, W, C] with values 0 to 1.
-
-        The last KEPT latents are cached by the contents of the IMAGE."""
+        """Return the latent [1, 16, f, h, w] of a video, an IMAGE [F, H, W, C] with values 0 to 1. The last KEPT
+        latents are cached by the contents of the IMAGE."""
         pixels = pixel_samples.cpu().contiguous().view(torch.uint8).numpy()
         key = (*pixel_samples.shape, pixel_samples.dtype, hashlib.blake2b(pixels, digest_size=16).digest())
         if key not in self.kept:
@@ -40,25 +38,20 @@ class RememberingVAE(comfy.sd.VAE):
         return self.kept[key].clone()
 
     def decode_tiled(self, samples: Tensor, *tiles, tile_t: int | None = None, **options) -> Tensor:
-        """Return the frames [1, F, H, W, 3], values 0 to 1, of a latent [1, 16, f, h, w], decoded in spatial tiles.
-
-        The arguments are ComfyUI's, but tiles always span all frames; see `_whole_time`."""
+        """Return the frames [1, F, H, W, 3], values 0 to 1, of a latent [1, 16, f, h, w], decoded in spatial tiles. The
+        arguments are ComfyUI's, but tiles always span all frames; see `_whole_time`."""
         return super().decode_tiled(samples, *tiles, tile_t=_whole_time(tile_t, samples.shape[2]), **options)
 
     def encode_tiled(self, pixel_samples: Tensor, *tiles, tile_t: int | None = None, **options) -> Tensor:
-        """Return the latent [1, 16, f, h, w] of a video [F, H, W, C], values 0 to 1, encoded in spatial tiles.
-
-        The arguments are ComfyUI's, but tiles always span all frames; see `_whole_time`.
-        """
+        """Return the latent [1, 16, f, h, w] of a video [F, H, W, C], values 0 to 1, encoded in spatial tiles. The
+        arguments are ComfyUI's, but tiles always span all frames; see `_whole_time`."""
         return super().encode_tiled(pixel_samples, *tiles, tile_t=_whole_time(tile_t, len(pixel_samples)), **options)
 
 
 def _whole_time(tile: int | None, frames: int) -> int | None:
-    """Return the larger of a tile's length in time, `tile`, and `frames`; None if `tile` is None.
-
-    A shorter tile would be a new video for this VAE, and its first latent frame would decode to one frame instead of
-    four. The brightness would jump by up to 80 %. The VAE works frame by frame, so shorter tiles would save no
-    memory."""
+    """Return the larger of a tile's length in time, `tile`, and `frames`; None if `tile` is None. A shorter tile would
+    be a new video for this VAE, and its first latent frame would decode to one frame instead of four. The brightness
+    would jump by up to 80 %. The VAE works frame by frame, so shorter tiles would save no memory."""
     if tile is None or tile >= frames:
         return tile
     show_note("The tiles are in space only: in time this VAE goes frame by frame, and a tile would begin a new video.")
@@ -67,9 +60,7 @@ def _whole_time(tile: int | None, frames: int) -> int | None:
 
 def open_vae(path: Path) -> RememberingVAE:
     """Return the VAE in a file of any format that ComfyUI reads, in a file with diffusers' key names or a diffusers
-    folder.
-
-    Raises CheckpointError for a broken file, and RuntimeError for a file that is not a VAE."""
+    folder. Raises CheckpointError for a broken file, and RuntimeError for a file that is not a VAE."""
     if path.is_dir() or diffusers_names.MARK in read_tensors(path):
         vae = RememberingVAE(sd=read_vae(path))
     else:

@@ -24,10 +24,8 @@ def quiet() -> Iterator[None]:
 
 
 def show_warning(text: str) -> None:
-    """Log a warning and add it to the texts on the running node. Without a running node, only log it.
-
-    A node's first call in a run also removes the texts of the previous run. An empty `text` adds nothing.
-    """
+    """Log a warning and add it to the texts on the running node. Without a running node, only log it. A node's first
+    call in a run also removes the texts of the previous run. An empty `text` adds nothing."""
     _show(text, logging.WARNING)
 
 
@@ -61,9 +59,8 @@ def _show(text: str, level: int) -> None:
 
 
 def show_text(text: str) -> None:
-    """Replace the text on the running node; an empty text removes it.
-
-    web/js/comfy/node_text.js displays it, because ComfyUI's own text of a node disappears when the run ends."""
+    """Replace the text on the running node; an empty text removes it. web/js/comfy/node_text.js displays it, because
+    ComfyUI's own text of a node disappears when the run ends."""
     context = get_executing_context()
     if context is not None:
         from server import PromptServer

@@ -3,7 +3,8 @@
 Before the run, the only known values are numbers, and camera paths that depend only on numbers and files. During
 validation ComfyUI passes a node only its own inputs. So a handler that ComfyUI's server calls with each queued prompt
 stores the prompt in a context variable. The server validates it in the same asyncio task, which can read the
-variable."""
+variable.
+"""
 
 from collections.abc import Mapping
 from contextvars import ContextVar
@@ -42,9 +43,7 @@ def register(server) -> None:
     @server.routes.get(WORKFLOW_OF)
     async def workflow_of(request: web.Request) -> web.Response:
         """Return as JSON the id of the workflow on the canvas that a run was queued from, or null if the client sent
-        none.
-
-        The query's `prompt` is the id of the run."""
+        none. The query's `prompt` is the id of the run."""
         run = request.query.get("prompt", "")
         found: Any = next((item[3] for item in _items(run) if item[1] == run), None)
         for name in ("extra_pnginfo", "workflow", "id"):
@@ -55,9 +54,8 @@ def register(server) -> None:
 
 
 def _reset_unused_seeds(prompt: dict[str, Any]) -> None:
-    """Set the unused seed of each Camera Preset node without shake to 0.
-
-    A new seed from the canvas would otherwise make ComfyUI run the node and all later nodes again."""
+    """Set the unused seed of each Camera Preset node without shake to 0. A new seed from the canvas would otherwise
+    make ComfyUI run the node and all later nodes again."""
     for node in prompt.values():
         inputs = node.get("inputs") if isinstance(node, dict) and node.get("class_type") == PRESET else None
         if isinstance(inputs, dict) and inputs.get("shake") == 0 and not is_link(inputs.get("seed")):
@@ -79,9 +77,8 @@ def kind_of(node: str) -> str:
 
 
 def loras_of(node: str | None) -> list[str]:
-    """Return the LoRA file names in the inputs of the running prompt's node with the id `node`.
-
-    The list is empty if the node's class does not have LoRA in its name."""
+    """Return the LoRA file names in the inputs of the running prompt's node with the id `node`. The list is empty if
+    the node's class does not have LoRA in its name."""
     found = next((prompt[node] for prompt in _running() if node in prompt), None)
     if found is None or "lora" not in found["class_type"].lower():
         return []
@@ -125,18 +122,16 @@ class UnknownError(Exception):
 
 
 class PromptValues:
-    """An evaluator for the inputs of a prompt before the prompt runs, without warnings and notes.
-
-    It evaluates each node at most once."""
+    """An evaluator for the inputs of a prompt before the prompt runs, without warnings and notes. It evaluates each
+    node at most once."""
 
     def __init__(self, prompt: Prompt):
         self._prompt = prompt
         self._made: dict[str, tuple | None] = {}
 
     def of(self, value: Any) -> Any:
-        """Return the value of an input. For a link, evaluate the linked node and return its output.
-
-        Raises the evaluated node's errors, and UnknownError for a loop of links or a class outside of NUMBERS and
+        """Return the value of an input. For a link, evaluate the linked node and return its output. Raises the
+        evaluated node's errors, and UnknownError for a loop of links or a class outside of NUMBERS and
         CAMERA_MAKERS."""
         if not is_link(value):
             return value

@@ -3,7 +3,8 @@
 `ExpertGuider` is ComfyUI's CFGGuider of the high-noise expert, and contains a second one for the low-noise expert.
 ComfyUI prepares conditioning, hooks and wrappers of both before the first step. The solver then runs once over all
 sigmas, so that its history survives the change of experts. It calls a `_Switch` as its model, which chooses the expert
-by timestep."""
+by timestep.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -26,9 +27,8 @@ from ..model.transformer import TIMESTEP, truncated_timesteps
 from ..prompt.notice import show_warning
 
 READ_AHEAD_STEPS = 2
-"""The number of steps before the low-noise expert's first step at which its file is read into the page cache.
-
-If the solver may skip steps, the reading starts earlier by the largest number of skipped steps in a row."""
+"""The number of steps before the low-noise expert's first step at which its file is read into the page cache. If the
+solver may skip steps, the reading starts earlier by the largest number of skipped steps in a row."""
 _SET_BY_SAMPLERS = ("sampler_post_cfg_function", "disable_cfg1_optimization")
 """The model options that ComfyUI's CFG++ samplers set during a run. They apply to both experts."""
 
@@ -39,7 +39,8 @@ class ExpertGuider(comfy.samplers.CFGGuider):
     models: the MODELs of the high-noise and the low-noise expert.
     boundary: a noise level, 0 to 1. The high-noise expert predicts from this level upwards, the low-noise expert below.
 
-    Raises InputError if both MODELs are the same, swapped or causal, and for an invalid boundary."""
+    Raises InputError if both MODELs are the same, swapped or causal, and for an invalid boundary.
+    """
 
     def __init__(self, models: PerExpert, boundary: float):
         if any(map(is_causal, models)):
@@ -78,9 +79,8 @@ class ExpertGuider(comfy.samplers.CFGGuider):
             guider.model_options.setdefault("transformer_options", {})[CAMERA_CACHE_MODE] = mode
 
     def patched_shifts(self) -> list[float]:
-        """Return the shifts of the noise schedule that nodes such as ModelSamplingSD3 have set on the experts.
-
-        Shifts that are equal to the model's own are left out."""
+        """Return the shifts of the noise schedule that nodes such as ModelSamplingSD3 have set on the experts. Shifts
+        that are equal to the model's own are left out."""
         patched = [model.object_patches.get("model_sampling") for model in self.get_models()]
         shifts = [getattr(sampling, "shift", None) for sampling in patched]
         own = self.model_patcher.model.model_sampling.shift
@@ -96,9 +96,8 @@ class ExpertGuider(comfy.samplers.CFGGuider):
     def sample(
         self, noise, latent_image, sampler, sigmas, denoise_mask=None, callback=None, disable_pbar=False, seed=None
     ):
-        """Return the sampled latent, as ComfyUI's CFGGuider.sample does with the same arguments.
-
-        An expert that has no step in `sigmas` is not loaded. Raises InputError for empty sigmas."""
+        """Return the sampled latent, as ComfyUI's CFGGuider.sample does with the same arguments. An expert that has no
+        step in `sigmas` is not loaded. Raises InputError for empty sigmas."""
         if len(sigmas) == 0:
             raise InputError("there are no sigmas, so the run has no step: make them with LingBot-World Sigmas")
         low_from, sigmas = self.first_low(sampler, sigmas), sigmas.clone()  # ComfyUI's uni_pc writes into them
@@ -117,7 +116,6 @@ class ExpertGuider(comfy.samplers.CFGGuider):
 
     def first_low(self, sampler, sigmas: Tensor) -> int:
         """Return the index of the first of the `sigmas` at which the low-noise expert predicts, `len(sigmas)` if none.
-
         The timesteps are the official ones if `sampler` is one of this pack's solvers, else 1000 * sigma without the
         fraction."""
         timesteps = truncated_timesteps(sigmas)
@@ -127,11 +125,9 @@ class ExpertGuider(comfy.samplers.CFGGuider):
 
 
 class _SwitchingSampler(comfy.samplers.Sampler):
-    """A sampler that runs another sampler with a `_Switch` as its model.
-
-    ComfyUI calls `sample` when the high-noise expert is prepared. `sample` starts a nested sampling run with the
-    low-noise expert's guider, so that ComfyUI prepares that expert too. The other sampler runs inside the nested
-    run."""
+    """A sampler that runs another sampler with a `_Switch` as its model. ComfyUI calls `sample` when the high-noise
+    expert is prepared. `sample` starts a nested sampling run with the low-noise expert's guider, so that ComfyUI
+    prepares that expert too. The other sampler runs inside the nested run."""
 
     def __init__(self, guider: ExpertGuider, sampler, raw_inputs: tuple, read_ahead_at: float):
         self.guider, self.sampler, self.read_ahead_at = guider, sampler, read_ahead_at
@@ -176,9 +172,8 @@ class WhenPrepared(comfy.samplers.Sampler):
 
 
 class _Switch:
-    """The object that the solver calls as its model. Each call loads and runs the expert of the timestep.
-
-    `high_wrap` and `low_wrap` are the experts as ComfyUI prepares models for a sampler."""
+    """The object that the solver calls as its model. Each call loads and runs the expert of the timestep. `high_wrap`
+    and `low_wrap` are the experts as ComfyUI prepares models for a sampler."""
 
     def __init__(self, guider: ExpertGuider, high_wrap, high_options: dict, read_ahead_at: float):
         self.guider, self.high_wrap, self.read_ahead_at = guider, high_wrap, read_ahead_at
@@ -198,7 +193,8 @@ class _Switch:
 
         Set `load_low` and `load_high`, which load the weights when an expert's steps begin. Return (model,
         conditioning, additional MODELs). The last are MultiGPU CFG Split's copies for other devices; ComfyUI uses only
-        copies listed there."""
+        copies listed there.
+        """
 
         def load_low():
             self.guider.low.loaded_models = executor(model, noise_shape, conds, *args, **kwargs)[2]
@@ -248,9 +244,8 @@ class _Switch:
             warm(checkpoint)
 
     def _options_for_low(self, high_options: dict) -> dict:
-        """Return the low-noise expert's own model options with the sampler's additions to `high_options`.
-
-        Such additions are CFG++ functions and the timestep."""
+        """Return the low-noise expert's own model options with the sampler's additions to `high_options`. Such
+        additions are CFG++ functions and the timestep."""
         options, inner = _copies(high_options)
         options_at_start, inner_at_start = self.high_options_at_start
         added = {k: v for k, v in options.items() if k in _SET_BY_SAMPLERS and v is not options_at_start.get(k)}

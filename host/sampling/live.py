@@ -33,9 +33,8 @@ from .rollout import encode_image, prepare_rollout
 from .rollout_sampler import plan_memory, run_prepared
 
 FOLDER = "walks"
-"""The folder in ComfyUI's output folder in which walks (steered videos) are saved.
-
-Each walk's state, camera path and latents stay there, even if the run fails."""
+"""The folder in ComfyUI's output folder in which walks (steered videos) are saved. Each walk's state, camera path and
+latents stay there, even if the run fails."""
 
 
 class WalkOutputs(NamedTuple):
@@ -44,7 +43,8 @@ class WalkOutputs(NamedTuple):
     images: all frames, an IMAGE [n, H, W, 3].
     latent: the LATENT of the whole video.
     state: the state, from which a video can be continued.
-    camera: the camera path, with one pose per frame."""
+    camera: the camera path, with one pose per frame.
+    """
 
     images: Tensor
     latent: dict
@@ -53,10 +53,9 @@ class WalkOutputs(NamedTuple):
 
 
 def first_prompt(positive: list | None, clip: Any, prompt: str, state: WorldState | None) -> tuple[list, str]:
-    """Return the CONDITIONING and the text of a walk's first prompt.
-
-    The source is `positive` (with an empty text), else `prompt` encoded by `clip`, else the last prompt of `state`. A
-    warning reports an unused `prompt`. Raises InputError if there is no source."""
+    """Return the CONDITIONING and the text of a walk's first prompt. The source is `positive` (with an empty text),
+    else `prompt` encoded by `clip`, else the last prompt of `state`. A warning reports an unused `prompt`. Raises
+    InputError if there is no source."""
     if prompt.strip() and (positive is not None or clip is None):
         instead = "positive is connected" if positive is not None else "connect a clip, which encodes it"
         show_warning(f"The node's prompt has no effect: {instead}.")
@@ -92,7 +91,8 @@ def prepare_live(
     more: the other fields of the LiveRun, except `rollout` and `frames`.
 
     Raises InputError for a model with guidance or without camera input, and for inputs that a rollout rejects. Raises
-    CameraError for a camera path that does not fit."""
+    CameraError for a camera path that does not fit.
+    """
     frames = wanted.frames
     positive, event_notes = without_events(positive)
     if steered:
@@ -122,7 +122,8 @@ def run_live(run: LiveRun, vae, view: LiveView) -> WalkOutputs:
 
     The walk ends when the client stops it, when the path ends, after `run.frames` frames, or at the next forward after
     an interrupt by ComfyUI. Raises InputError if there is neither a client nor a path, and if no frame was made or
-    written."""
+    written.
+    """
     spec, patcher = run.rollout.spec, run.rollout.patcher
     frames = Decoders(vae, spec.geometry, patcher.load_device)
     memory, on_device = plan_memory(patcher, spec, run.kv_cache, frames.nbytes)
@@ -182,9 +183,8 @@ def _session(run: LiveRun, engine: Engine, view: LiveView, path: CameraPath | No
 
 
 def _walk(run: LiveRun, session: Session, view: LiveView, lost: list[str]) -> WalkOutputs:
-    """Run the session and return the walk's results. Raises InputError if no frame was made or written.
-
-    The list `lost` collects reasons why files could not be written, also while the session closes."""
+    """Run the session and return the walk's results. Raises InputError if no frame was made or written. The list `lost`
+    collects reasons why files could not be written, also while the session closes."""
     walking = _Walking(run, session, view, lost)
     session.run(walking.deliver, walking.tell, view.watch)
     album, kept = walking.album, session.walk.kept

@@ -40,9 +40,8 @@ class Album:
 
 
 def decode_by_vae(session: Session) -> Album:
-    """Decode a walk's frames again by the VAE, because the frames that were shown came from a tiny decoder.
-
-    If values are too large for fp16, decode all frames in fp32. Raises ComfyUI's interrupt exception."""
+    """Decode a walk's frames again by the VAE, because the frames that were shown came from a tiny decoder. If values
+    are too large for fp16, decode all frames in fp32. Raises ComfyUI's interrupt exception."""
     for exact in (False, True):
         album = Album()
         try:
@@ -58,7 +57,6 @@ def decode_by_vae(session: Session) -> Album:
 
 def cut_to_saved(album: Album, kept: Kept) -> None:
     """Remove from the album the frames that could not be saved in the folder `kept`, and show a warning on the node.
-
     Raises InputError if no frame was saved."""
     made = album.frames
     album.cut(kept.chunks)

@@ -44,7 +44,8 @@ class LiveRun:
     kv_cache: the location and number format of cached keys and values.
     clip: the CLIP for new prompts from the client, or None.
     moving: whether the video continues without input.
-    decoder: the file name in models/vae_approx of the preview's decoder, or None."""
+    decoder: the file name in models/vae_approx of the preview's decoder, or None.
+    """
 
     rollout: NodeRollout
     path: CameraPath | None
@@ -84,9 +85,8 @@ def make_engine(
 
 
 def _preview(name: str, device: torch.device) -> Callable[[], PreviewDecoder]:
-    """Return a factory of preview decoders from the file `name` in models/vae_approx.
-
-    Raises a LingBotError for an unusable file."""
+    """Return a factory of preview decoders from the file `name` in models/vae_approx. Raises a LingBotError for an
+    unusable file."""
     half = torch.float16 if device.type == "cuda" else torch.float32
     tiny = load_tiny_decoder(resolve_tiny_decoder(name), device=device, dtype=half)
     return lambda: PreviewDecoder(tiny.anew())
@@ -94,14 +94,11 @@ def _preview(name: str, device: torch.device) -> Callable[[], PreviewDecoder]:
 
 class Decoders:
     """A factory of decoders that decode chunk by chunk with the weights of ComfyUI's VAE. Call it with True for fp32.
-
     `nbytes` is the number of bytes that one decoder needs on a GPU, or 0 on other devices."""
 
     def __init__(self, vae, geometry: Geometry, device: torch.device):
         """Use the weights of `vae`, and decide by the free memory whether videos of this `geometry` are decoded in
-        tiles.
-
-        Raises CheckpointError for a VAE other than Wan 2.1's."""
+        tiles. Raises CheckpointError for a VAE other than Wan 2.1's."""
         weights = vae.get_sd()
         self._size, self._device, self._weights = (geometry.lat_h, geometry.lat_w), device, weights
         self._half = device.type == "cuda" and vae.vae_dtype != torch.float32
@@ -131,9 +128,8 @@ class Prompts:
         return self._kept[text]
 
     def _encoded(self, text: str) -> Tensor:
-        """Return the embedding [1, L, D] of `text` by the CLIP. Raises InputError without a CLIP.
-
-        Afterwards load the causal model again, because ComfyUI may have unloaded it to make room for the CLIP."""
+        """Return the embedding [1, L, D] of `text` by the CLIP. Raises InputError without a CLIP. Afterwards load the
+        causal model again, because ComfyUI may have unloaded it to make room for the CLIP."""
         run, clip = self._run.rollout, self._run.clip
         if clip is None:
             raise InputError("this walk has no text encoder: connect a clip to the node, and the prompt can be changed")

@@ -25,9 +25,8 @@ def register(server) -> None:
 
     @server.routes.get(ADDRESS + "/running")
     async def running(request: web.Request) -> web.Response:
-        """Return as JSON the running Live nodes' ids, so that a reloaded page can connect to them.
-
-        The list is empty for any page but the one that queued the prompt."""
+        """Return as JSON the running Live nodes' ids, so that a reloaded page can connect to them. The list is empty
+        for any page but the one that queued the prompt."""
         is_own = server.client_id is not None and request.query.get("client") == server.client_id
         return web.json_response(sorted(views) if is_own else [])
 

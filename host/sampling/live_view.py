@@ -21,9 +21,8 @@ from ...options import FPS
 from .live_route import views
 
 WALKS_EVENT, START_EVENT = "lingbot_world.walks", "lingbot_world.start"
-"""WALKS_EVENT is the message that tells every page the number of running walks (steered videos).
-
-START_EVENT is the message with a walk's start image to the page that queued the prompt."""
+"""WALKS_EVENT is the message that tells every page the number of running walks (steered videos). START_EVENT is the
+message with a walk's start image to the page that queued the prompt."""
 STOPPED = 1000
 """The websocket close code that the view's Stop button sends. A closed page or a broken connection has another code."""
 
@@ -47,18 +46,15 @@ def live_view(wait: float) -> Iterator["LiveView"]:
 
 
 def _tell_pages(server) -> None:
-    """Send the number of running walks to every page.
-
-    ComfyUI itself sends a node's messages only to the page that queued the prompt."""
+    """Send the number of running walks to every page. ComfyUI itself sends a node's messages only to the page that
+    queued the prompt."""
     if server is not None:
         server.send_sync(WALKS_EVENT, {"walks": len(views)})
 
 
 class LiveView:
-    """The view of one walk (a steered video) by at most one client, who steers it or watches a recorded path.
-
-    `meet` runs on the server's event loop. The node's thread calls all other public methods.
-    """
+    """The view of one walk (a steered video) by at most one client, who steers it or watches a recorded path. `meet`
+    runs on the server's event loop. The node's thread calls all other public methods."""
 
     def __init__(self, server, wait: float):
         """Create a view that waits at most `wait` seconds for a client. `server` is ComfyUI's PromptServer, or None."""
@@ -81,10 +77,9 @@ class LiveView:
         )
 
     def somebody(self, alone: bool) -> bool:
-        """Wait for a client, and return whether one has connected in time, or has already stopped the walk.
-
-        Do not wait if the walk can run without a client (`alone`) and the page that queued the prompt is closed. Raises
-        ComfyUI's interrupt exception."""
+        """Wait for a client, and return whether one has connected in time, or has already stopped the walk. Do not wait
+        if the walk can run without a client (`alone`) and the page that queued the prompt is closed. Raises ComfyUI's
+        interrupt exception."""
         page = None if self._server is None else self._server.sockets.get(self._server.client_id)
         ends = time.monotonic() + (0 if alone and page is None else self._wait)
         while self._client is None and not self._stopped and time.monotonic() < ends:
@@ -93,9 +88,8 @@ class LiveView:
         return self._stopped or self._client is not None
 
     def show_start(self, image: Mapping[str, str], size: tuple[int, int]) -> None:
-        """Send the start image to the page that queued the prompt.
-
-        `image` is ComfyUI's reference to a file, and `size` is its (width, height) in pixels."""
+        """Send the start image to the page that queued the prompt. `image` is ComfyUI's reference to a file, and `size`
+        is its (width, height) in pixels."""
         if self._server is not None and (context := get_executing_context()) is not None:
             start = {"node": context.node_id, "image": image, "width": size[0], "height": size[1]}
             self._server.send_sync(START_EVENT, start, self._server.client_id)
@@ -104,7 +98,8 @@ class LiveView:
         """Connect the client to the session.
 
         steered: whether the client may move the camera.
-        prompts: whether the client may change the prompt."""
+        prompts: whether the client may change the prompt.
+        """
         self._session, self._steered, self._prompts = session, steered, prompts
         self._alone_since = time.monotonic()
         self._in_the_loop(self._ready.set)
@@ -122,7 +117,8 @@ class LiveView:
 
         Stop it if its client pressed Stop, has been gone for more than `Rules.back` seconds, or has sent no input for
         `Rules.gone` seconds; pause it after `Rules.idle` seconds without input. The session calls this method before
-        each chunk and while it waits. Raises ComfyUI's interrupt exception."""
+        each chunk and while it waits. Raises ComfyUI's interrupt exception.
+        """
         management.throw_exception_if_processing_interrupted()
         session, alone = self._session, time.monotonic() - self._alone_since
         if not self._steered:
@@ -143,7 +139,8 @@ class LiveView:
 
         socket: the client's websocket.
         init: its first message.
-        inbox: the reader of its later messages."""
+        inbox: the reader of its later messages.
+        """
         client = Client(socket, init, self._threads, JSON)
         before = self._client
         if before is not None:
@@ -188,9 +185,8 @@ class LiveView:
                 task.cancel()
 
     async def _facts(self, client: Client, inbox) -> dict[str, Any] | None:
-        """Return a new client's first status message about the walk, or None if the client leaves first.
-
-        Between two walks, wait until the new walk has begun."""
+        """Return a new client's first status message about the walk, or None if the client leaves first. Between two
+        walks, wait until the new walk has begun."""
         while not (client.finished or inbox.ended.is_set()):
             with suppress(InputError):
                 return facts(self._session, FPS)

@@ -39,7 +39,8 @@ class NodeRollout:
     prompts: the positive and, with guidance, the negative CONDITIONING.
     notes: notes for the user.
     start: a latent [1, 16, n, h, w], or None. Its last frame becomes the video's first one.
-    later: the embeddings [1, L, D] of later prompts, by the number of the first chunk that uses each."""
+    later: the embeddings [1, L, D] of later prompts, by the number of the first chunk that uses each.
+    """
 
     patcher: object
     spec: RolloutSpec
@@ -50,17 +51,14 @@ class NodeRollout:
 
     @property
     def contexts(self) -> list[Tensor]:
-        """The embeddings [1, L, D] of the prompt and, with guidance, of the negative prompt.
-
-        L is at most the model's text length."""
+        """The embeddings [1, L, D] of the prompt and, with guidance, of the negative prompt. L is at most the model's
+        text length."""
         return [prompt[0][0][:, : self.spec.config.text_len].float() for prompt in self.prompts]
 
 
 class RolloutOutputs(NamedTuple):
-    """The results of a rollout (a causal model's video).
-
-    They are the LATENT of the whole video, its new frames as an IMAGE [n, H, W, 3], and the state for a
-    continuation."""
+    """The results of a rollout (a causal model's video). They are the LATENT of the whole video, its new frames as an
+    IMAGE [n, H, W, 3], and the state for a continuation."""
 
     latent: dict
     images: Tensor
@@ -88,7 +86,8 @@ def prepare_rollout(
     latent: a LATENT, or None. The video then begins with its last frame.
 
     Raises InputError for another kind of model, a missing start, a missing negative prompt and invalid settings. Raises
-    CameraError for a camera path that the model does not take or that is too short."""
+    CameraError for a camera path that the model does not take or that is too short.
+    """
     if is_causal(patcher) is None:
         raise InputError("model is not a LingBot-World model: connect Load LingBot-World Causal Model")
     config = patcher.model.diffusion_model.config
@@ -141,9 +140,8 @@ def _without_effect(asked: RolloutRequest, release) -> list[str]:
 
 
 def _without_steps(patcher) -> tuple[Any, list[str]]:
-    """Return the MODEL without other nodes' additions that a rollout does not use, and notes for the user.
-
-    The notes name removed additions, and additions without effect. The check of transformer_options is restarted; see
+    """Return the MODEL without other nodes' additions that a rollout does not use, and notes for the user. The notes
+    name removed additions, and additions without effect. The check of transformer_options is restarted; see
     `watch_options`."""
     notes = [*not_called_words(patcher), *unknown(patcher), *changed_nothing(patcher)]
     if copies_on_other_devices(patcher):  # MultiGPU CFG Split has made them
@@ -162,7 +160,8 @@ def run_rollout(run: NodeRollout, vae, seed: int, mode: KeyValueMode = "auto") -
     seed: the seed of the noise.
     mode: the location and number format of cached keys and values.
 
-    Raises InputError if keys and values do not fit into memory."""
+    Raises InputError if keys and values do not fit into memory.
+    """
     if run.start is not None:
         run = replace(run, spec=replace(run.spec, frame=_as_frame(_decode_last(vae, run.start, 1)[-1:])))
     spec = run.spec
@@ -190,9 +189,7 @@ def run_rollout(run: NodeRollout, vae, seed: int, mode: KeyValueMode = "auto") -
 
 class _Chunks:
     """The display of a rollout (a causal model's video) in progress, with a bar and a preview of each chunk's last
-    frame.
-
-    The bar advances with each forward. The attribute `delivery` collects the finished chunks."""
+    frame. The bar advances with each forward. The attribute `delivery` collects the finished chunks."""
 
     def __init__(self, patcher, spec: RolloutSpec, device: torch.device) -> None:
         self._spec, self._done = spec, spec.made // spec.chunk
@@ -204,17 +201,15 @@ class _Chunks:
         self.delivery = Delivery(self._preview)
 
     def forward_done(self, number: int, forward: int) -> None:
-        """Show the preview of the previous chunk and the progress of the current one.
-
-        The loop over chunks calls this method after forward number `forward` of chunk `number`."""
+        """Show the preview of the previous chunk and the progress of the current one. The loop over chunks calls this
+        method after forward number `forward` of chunk `number`."""
         self.delivery.forward_done(number, forward)
         first, last = self._frames(number), self._frames(number + 1)
         self._show(first + (last - first) * forward // self._forwards)
 
     def add(self, number: int, latent: Tensor) -> None:
-        """Add the latent of chunk `number` to the delivery.
-
-        A chunk of the continued video is not delivered; it only advances the progress bar."""
+        """Add the latent of chunk `number` to the delivery. A chunk of the continued video is not delivered; it only
+        advances the progress bar."""
         if number < self._done:
             self._bar.update_absolute(number + 1, self._done)
         else:
@@ -240,9 +235,8 @@ def _previewer(patcher) -> latent_preview.LatentPreviewer:
 
 
 def _first_frame(image: Tensor | None, state: WorldState | None) -> Tensor:
-    """Return the video's first frame [3, H, W], values -1 to 1, from the state or from the image.
-
-    Raises InputError for an image with sides that are not multiples of STEP pixels or differ from the state's."""
+    """Return the video's first frame [3, H, W], values -1 to 1, from the state or from the image. Raises InputError for
+    an image with sides that are not multiples of STEP pixels or differ from the state's."""
     if image is not None:
         height, width = image.shape[1:3]
         if height % STEP or width % STEP:
@@ -266,10 +260,8 @@ def _as_frame(image: Tensor) -> Tensor:
 
 
 def _video_latent(samples: Tensor) -> Tensor:
-    """Return `samples`, the latent [1, 16, n, h, w] of one video, unchanged.
-
-    Raises InputError for another shape, for zeros, and for a height or width in pixels that is not a multiple of
-    STEP."""
+    """Return `samples`, the latent [1, 16, n, h, w] of one video, unchanged. Raises InputError for another shape, for
+    zeros, and for a height or width in pixels that is not a multiple of STEP."""
     shape = list(samples.shape)
     if len(shape) != 5 or shape[:2] != [1, LATENT_CHANNELS] or 0 in shape:
         raise InputError(
@@ -289,7 +281,6 @@ def _video_latent(samples: Tensor) -> Tensor:
 
 def encode_image(run: NodeRollout, vae) -> Tensor:
     """Return the normalized latent [1, 16, n, h, w] of a video: the start image of `run`, followed by grey frames.
-
     `vae` is ComfyUI's VAE. n is at most SETTLED, because all further latent frames would be equal to the last one."""
     spec = run.spec
     frames = 4 * min(spec.made + spec.geometry.lat_f, SETTLED) - 3
@@ -299,9 +290,8 @@ def encode_image(run: NodeRollout, vae) -> Tensor:
 
 
 def _decode_last(vae, whole: Tensor, latent_frames: int) -> Tensor:
-    """Decode the last `latent_frames` latent frames of `whole` [1, 16, f, h, w], and return an IMAGE [n, H, W, 3].
-
-    Up to REACH earlier latent frames are decoded too, and the IMAGE begins with their video frames. Without them, the
+    """Decode the last `latent_frames` latent frames of `whole` [1, 16, f, h, w], and return an IMAGE [n, H, W, 3]. Up
+    to REACH earlier latent frames are decoded too, and the IMAGE begins with their video frames. Without them, the
     other frames would differ from a decoding of the whole latent."""
     images = vae.decode(whole[:, :, -(latent_frames + REACH) :])
     return images.reshape(-1, *images.shape[-3:])

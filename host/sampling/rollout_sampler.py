@@ -2,7 +2,8 @@
 
 The engine makes chunk after chunk, and ComfyUI runs each forward with its own LoRAs, hooks, wrappers and memory
 management. ComfyUI prepares one sampling run, for one chunk's latent. Each forward gets the inputs of its chunk in
-transformer_options: the cache of keys and values, and a `ChunkInputs`."""
+transformer_options: the cache of keys and values, and a `ChunkInputs`.
+"""
 
 from collections.abc import Callable
 from weakref import WeakKeyDictionary
@@ -44,7 +45,8 @@ def run_prepared(
     prompt: a CONDITIONING.
     loop: the loop over chunks. ComfyUI prepares the run for its latent size and sigmas.
     seed: the seed that ComfyUI passes to the model; `task` draws its own noise.
-    held: the bytes that `task` keeps on the device besides the weights."""
+    held: the bytes that `task` keeps on the device besides the weights.
+    """
     guider = comfy.samplers.CFGGuider(patcher)
     guider.inner_set_conds({"positive": prompt})
     chunk = torch.zeros(1, LATENT_CHANNELS, loop.chunk, *loop.size)
@@ -58,9 +60,8 @@ def run_prepared(
 
 
 class _PreparedModel:
-    """A model prepared by ComfyUI with the interface of the engine's `CausalModel`. A call returns the velocity.
-
-    A CUDA graph may record a forward only if no node has added functions around the model or in its blocks.
+    """A model prepared by ComfyUI with the interface of the engine's `CausalModel`. A call returns the velocity. A CUDA
+    graph may record a forward only if no node has added functions around the model or in its blocks.
     `LingBotWorldExpert` also requires that all weights are on the GPU and unpatched."""
 
     def __init__(self, model_wrap, extra_args: dict, schedule: Schedule):
@@ -98,10 +99,9 @@ class _PreparedModel:
         return (latent - denoised) / sigma if step else torch.zeros_like(latent)
 
     def _kept(self, key: object, given: Tensor, make: Callable[[], Tensor]) -> Tensor:
-        """Return the result of `make()` for the tensor object `given`; another object causes a new call of `make`.
-
-        The camera cache recognizes its inputs by identity, so the result must stay the same object. `key` identifies
-        the result; only a weak reference to `key` is held."""
+        """Return the result of `make()` for the tensor object `given`; another object causes a new call of `make`. The
+        camera cache recognizes its inputs by identity, so the result must stay the same object. `key` identifies the
+        result; only a weak reference to `key` is held."""
         if key not in self._made or self._made[key][0] is not given:
             with torch.inference_mode(False):  # only then does torch count the writes to the tensor
                 self._made[key] = given, make()
@@ -110,7 +110,6 @@ class _PreparedModel:
 
 def draws(seed: int, frames: int, size: tuple[int, int]) -> tuple[Tensor, Callable[[tuple[int, ...]], Tensor]]:
     """Return the noise [1, 16, frames, h, w] of a video, and a function that returns further noise of a given shape.
-
     `size` is (h, w). Both use one CPU generator with this seed, as `lingbot-world generate --seed` does."""
     generator = torch.Generator("cpu").manual_seed(seed)
     noise = torch.randn((1, LATENT_CHANNELS, frames, *size), generator=generator)
@@ -127,7 +126,8 @@ def plan_memory(patcher, spec: RolloutSpec, mode: KeyValueMode, reserved: int = 
     spec: the engine's plan of the video.
     mode: the location and number format of cached keys and values.
 
-    Raises InputError if the keys and values fit neither on the device nor into host memory."""
+    Raises InputError if the keys and values fit neither on the device nor into host memory.
+    """
     model, device = patcher.model.diffusion_model, patcher.load_device
     precision = Precision(patcher.model.get_dtype_inference(), attention=model.attention_mode)
     work = RolloutWork(spec.config, spec.size, spec.chunk, spec.held.frames, precision, spec.guided)

@@ -25,7 +25,8 @@ class FlowSolver(comfy.samplers.Sampler):
     reuse_threshold: above 0, some steps reuse the last prediction instead of calling the model (see
     `sampling.StepReuse`).
 
-    Raises InputError for an invalid `reuse_threshold`."""
+    Raises InputError for an invalid `reuse_threshold`.
+    """
 
     def __init__(self, solver: SolverName, timesteps: Tensor | None = None, reuse_threshold: float = 0.0):
         self.solver, self.timesteps = solver, timesteps
@@ -39,9 +40,8 @@ class FlowSolver(comfy.samplers.Sampler):
     def sample(
         self, model_wrap, sigmas, extra_args, callback, noise, latent_image=None, denoise_mask=None, disable_pbar=False
     ):
-        """Return the latent after all steps of `sigmas` [steps + 1].
-
-        Masks, previews and model options work as in ComfyUI's KSAMPLER."""
+        """Return the latent after all steps of `sigmas` [steps + 1]. Masks, previews and model options work as in
+        ComfyUI's KSAMPLER."""
         total = len(sigmas) - 1
         reuse = StepReuse(self.reuse_threshold)
         predictor = _SomeSteps(model_wrap, reuse, total) if reuse.threshold else model_wrap
@@ -96,10 +96,9 @@ class _SomeSteps:
 
 
 def schedule_timesteps(sigmas: Tensor) -> Tensor:
-    """Return the official integer timesteps, int64 [steps], for float32 `sigmas` [steps + 1].
-
-    The sigmas are a schedule or its last part. UniPC's timesteps are sigma * 1000 without the fraction; some of DPM++
-    are one lower. If the sigmas are exactly those of a DPM++ schedule, return its timesteps, else UniPC's."""
+    """Return the official integer timesteps, int64 [steps], for float32 `sigmas` [steps + 1]. The sigmas are a schedule
+    or its last part. UniPC's timesteps are sigma * 1000 without the fraction; some of DPM++ are one lower. If the
+    sigmas are exactly those of a DPM++ schedule, return its timesteps, else UniPC's."""
     sigmas = sigmas.detach().float().cpu()
     products = truncated_timesteps(sigmas)[:-1]
     schedule = _dpmpp_schedule(sigmas) if len(sigmas) > 3 and sigmas[-1] == 0 else None
@@ -110,7 +109,6 @@ def schedule_timesteps(sigmas: Tensor) -> Tensor:
 
 def _dpmpp_schedule(sigmas: Tensor) -> tuple[int, float] | None:
     """Return the (steps, shift) of the DPM++ schedule that ends with these sigmas, or None if no positive shift fits.
-
     Both follow from the first and the last sigma above 0 by 1/sigma = (1 - 1/shift) + (steps/shift) / steps_left, where
     steps_left is the number of steps from this sigma on."""
     inverse = 1 / sigmas[:-1].double()

@@ -19,9 +19,8 @@ def kept_walks(folder: Path) -> list[Path]:
 
 
 def read_head(folder: Path) -> dict[str, Any]:
-    """Return the contents of a walk's settings file, `walk.json`.
-
-    Raises InputError if the file cannot be read, is not JSON or has another format."""
+    """Return the contents of a walk's settings file, `walk.json`. Raises InputError if the file cannot be read, is not
+    JSON or has another format."""
     with naming_walk(folder):
         head: dict[str, Any] = json.loads((folder / HEAD).read_text(encoding="utf-8"))
         if head.get("format") != FORMAT or not isinstance(head.get("continued"), bool):
@@ -31,9 +30,8 @@ def read_head(folder: Path) -> dict[str, Any]:
 
 @contextmanager
 def naming_walk(folder: Path) -> Iterator[None]:
-    """Convert errors from reading a walk's folder inside this context to an InputError that names the folder.
-
-    These are errors of missing, unreadable or invalid files. A LingBotError is not changed."""
+    """Convert errors from reading a walk's folder inside this context to an InputError that names the folder. These are
+    errors of missing, unreadable or invalid files. A LingBotError is not changed."""
     try:
         yield
     except LingBotError:

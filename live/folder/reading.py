@@ -22,17 +22,15 @@ CHANNELS = 16
 
 
 def load_walk(folder: str | Path) -> WorldState:
-    """Return the state after the last complete chunk of the walk (a steered video) saved in `folder`.
-
-    Raises InputError for a folder without a complete chunk."""
+    """Return the state after the last complete chunk of the walk (a steered video) saved in `folder`. Raises InputError
+    for a folder without a complete chunk."""
     return _load(Path(folder))[0]
 
 
 def save_whole(folder: str | Path) -> None:
-    """Write the state and the camera path of a saved walk, up to its last complete chunk, into its folder.
-
-    The files are `walk.state`, `camera/poses.npy` and `camera/intrinsics.npy`. Raises InputError for a folder without a
-    complete chunk, and if a file cannot be written."""
+    """Write the state and the camera path of a saved walk, up to its last complete chunk, into its folder. The files
+    are `walk.state`, `camera/poses.npy` and `camera/intrinsics.npy`. Raises InputError for a folder without a complete
+    chunk, and if a file cannot be written."""
     folder = Path(folder)
     state, poses = _load(folder)
     state.save(folder / STATE)
@@ -109,16 +107,14 @@ def _parts(prompts: list[dict[str, Any]], made: int) -> Iterator[tuple[int, str,
 
 
 def video_frames(latent_frames: int, before: WorldState | None) -> int:
-    """Return the number of video frames in a walk's `latent_frames` latent frames.
-
-    `before` is the state of the video that the walk continues, or None."""
+    """Return the number of video frames in a walk's `latent_frames` latent frames. `before` is the state of the video
+    that the walk continues, or None."""
     return max(0, FRAMES_OF_ONE * latent_frames - (3 if before is None else 0))
 
 
 def path_rows(folder: Path, latent_frames: int, before: WorldState | None) -> np.ndarray:
-    """Return the poses, float64 [n, 4, 4], of the video frames in a walk's first `latent_frames` latent frames.
-
-    If the walk continues another video, whose state is `before`, that video's last pose comes first."""
+    """Return the poses, float64 [n, 4, 4], of the video frames in a walk's first `latent_frames` latent frames. If the
+    walk continues another video, whose state is `before`, that video's last pose comes first."""
     walked = pose_rows(folder / "poses.f64", video_frames(latent_frames, before))
     return walked if before is None else np.concatenate([before.last_pose.numpy()[None], walked])
 
@@ -149,7 +145,6 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
     """Return the tensors in a safetensors file as copies, because mapped ones would change when the file is rewritten.
-
     Raises CheckpointError for a broken file."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file

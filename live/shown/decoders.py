@@ -20,7 +20,8 @@ def decoder_of_last(
 
     The decoder's state depends on the last REACH latent frames, so these are decoded first. If the walk has fewer, the
     last ones of `state` (the continued video, or None) precede them. If `exact` is True, the decoder works in fp32; a
-    preview decoder ignores `exact`."""
+    preview decoder ignores `exact`.
+    """
     preview, made = engine.new_preview, kept.latent_frames
     decoder = engine.new_decoder(exact) if preview is None else preview()
     parts = [kept.latent(max(0, made - REACH), made)] if made else []
@@ -34,7 +35,6 @@ def decoder_of_last(
 
 def decode_kept(engine: Engine, kept: Kept, state: WorldState | None, *, exact: bool) -> Iterator[Frames]:
     """Yield the video frames of the walk saved in `kept`, decoded by the VAE, as one Frames object per latent frame.
-
     `state` is the state of the video that the walk continues, or None. With `exact` the VAE decodes in fp32; otherwise
     values that are too large for fp16 raise OverflowError."""
     decoder, first = engine.new_decoder(exact), 0 if state is None else state.frames
@@ -48,7 +48,6 @@ def decode_kept(engine: Engine, kept: Kept, state: WorldState | None, *, exact: 
 
 def decode_parts(made: Made, decoder: VideoDecoder | PreviewDecoder) -> Iterable[Part]:
     """Return the decoded frames of a chunk as one Part for its first latent frame, and one for its other latent frames.
-
     On a GPU both parts are queued at once; on a CPU each is decoded on request. Between two GPUs the latent goes
     through host memory, because a direct copy would wait for everything that is queued on the model's GPU."""
     latent = made.latent

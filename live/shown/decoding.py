@@ -12,10 +12,9 @@ from .frames import Frames
 
 
 class DecodingThread:
-    """A thread that decodes and delivers a chunk on the CPU while the model computes the next chunk.
-
-    It gets half of the CPU cores, and the thread that creates this object keeps the rest. With small layers this is
-    faster than to compute and decode in turn with all cores."""
+    """A thread that decodes and delivers a chunk on the CPU while the model computes the next chunk. It gets half of
+    the CPU cores, and the thread that creates this object keeps the rest. With small layers this is faster than to
+    compute and decode in turn with all cores."""
 
     def __init__(self) -> None:
         self._cores = torch.get_num_threads()
@@ -35,14 +34,12 @@ class DecodingThread:
 
     @classmethod
     def where_it_gains(cls, device: torch.device) -> DecodingThread | None:
-        """Return a new decoding thread if the model runs on a CPU with more than one core, else None.
-
-        A GPU needs no thread, because it works asynchronously."""
+        """Return a new decoding thread if the model runs on a CPU with more than one core, else None. A GPU needs no
+        thread, because it works asynchronously."""
         return cls() if device.type == "cpu" and torch.get_num_threads() > 1 else None
 
     def hand_out(self, frames: Iterator[Frames], deliver: Callable[[Frames], None]) -> None:
         """Call `deliver` for each of a chunk's `frames` in the decoding thread, once the previous chunk is delivered.
-
         Raises an error of the previous delivery."""
 
         def run() -> None:

@@ -22,7 +22,8 @@ class Receipt(NamedTuple):
     event: the number that the sender gave the input, or None.
     arrived: the time of its arrival in seconds (time.monotonic).
     waited: the seconds from its arrival until its chunk began.
-    latent_frame: the index in the walk of the first latent frame that includes the input."""
+    latent_frame: the index in the walk of the first latent frame that includes the input.
+    """
 
     kind: str
     event: int | None
@@ -100,7 +101,8 @@ def receipts_of(inputs: Iterable[Input], now: float, chunk: int, size: int, fram
     now: the time in seconds at which the chunk began (time.monotonic).
     chunk: the index of the chunk in the walk.
     size: the number of latent frames in a chunk.
-    frames: the number of video frames in this chunk, without the start image."""
+    frames: the number of video frames in this chunk, without the start image.
+    """
     first, before = chunk * size, (chunk + 1) * size * FRAMES_OF_ONE - frames
 
     def latent_frame(each: Input) -> int:  # the start image shows a prompt, but no movement of the camera

@@ -20,16 +20,13 @@ MOST_WAITING = 64_000_000
 MOST_TOLD = 1000
 """The largest number of queued messages for a client."""
 LONGEST_WAIT = 1.5
-"""The limit of a client's queued frames in seconds of playback, but at least 16 frames.
-
-It applies to clients that play frames as they arrive, which do not limit the number of chunks (`most_chunks`)."""
+"""The limit of a client's queued frames in seconds of playback, but at least 16 frames. It applies to clients that play
+frames as they arrive, which do not limit the number of chunks (`most_chunks`)."""
 
 
 class Client:
-    """The connection to one client: a queue of frames and messages, for which the walk never waits.
-
-    `ours` is True if the client is this project's own page. `threads` encode the frames. All methods must be called in
-    the event loop."""
+    """The connection to one client: a queue of frames and messages, for which the walk never waits. `ours` is True if
+    the client is this project's own page. `threads` encode the frames. All methods must be called in the event loop."""
 
     def __init__(self, socket: Socket, init: Init, threads: Executor, codec: Codec) -> None:
         self.id, self.ours, self.moving = uuid4().hex, init.ours, init.moving
@@ -57,9 +54,8 @@ class Client:
         self._something.set()
 
     def tell(self, message: dict[str, Any]) -> None:
-        """Queue a message. It is dropped if MOST_TOLD messages are queued already.
-
-        A message of type `status` is sent only to this project's own page."""
+        """Queue a message. It is dropped if MOST_TOLD messages are queued already. A message of type `status` is sent
+        only to this project's own page."""
         waiting = sum(not isinstance(item, Frames) for item in self._waiting)
         if waiting < MOST_TOLD and (message["type"] != "status" or self.ours):
             self._waiting.append(message)

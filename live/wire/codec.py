@@ -22,10 +22,8 @@ class Socket(Protocol):
 
 
 class Codec(Protocol):
-    """An encoding of messages.
-
-    `read` decodes a client's message, and raises InputError for data that is not a map. `send` encodes and sends a
-    message, and `send_frames` sends encoded frames with their header."""
+    """An encoding of messages. `read` decodes a client's message, and raises InputError for data that is not a map.
+    `send` encodes and sends a message, and `send_frames` sends encoded frames with their header."""
 
     def read(self, data: bytes | str) -> dict[str, Any]: ...
 
@@ -77,10 +75,8 @@ def pack(message: dict[str, Any]) -> bytes:
 
 
 def unpack(data: bytes) -> dict[str, Any]:
-    """Return the map encoded in msgpack data.
-
-    Raises InputError for any other data and for strings, lists or bytes that are too long. Raises DependencyError if
-    the package msgpack is missing."""
+    """Return the map encoded in msgpack data. Raises InputError for any other data and for strings, lists or bytes that
+    are too long. Raises DependencyError if the package msgpack is missing."""
     msgpack = require("msgpack", '"lingbot-world[live]"')
     try:
         message = msgpack.unpackb(

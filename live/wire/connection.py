@@ -18,19 +18,17 @@ from .protocol import Init, read_init
 FIRST_WORD = 30.0
 """The time in seconds within which a client must send its init message."""
 MESSAGES, BURST = 240, 480
-"""The limits of messages read from one connection: MESSAGES per second, or BURST at once after a silence.
-
-Further messages wait in the network."""
+"""The limits of messages read from one connection: MESSAGES per second, or BURST at once after a silence. Further
+messages wait in the network."""
 WAITING = 64
 """The limit of messages of one connection that have been read but not yet processed."""
 HEARTBEAT = 10.0
 
 
 class Connection:
-    """A reader of a websocket's messages at a limited rate. `codec` is the encoding of messages.
-
-    The event `ended` is set when the connection ends. Then `code` is the websocket's close code, and `clean` is True if
-    the client closed the connection."""
+    """A reader of a websocket's messages at a limited rate. `codec` is the encoding of messages. The event `ended` is
+    set when the connection ends. Then `code` is the websocket's close code, and `clean` is True if the client closed
+    the connection."""
 
     def __init__(self, socket: web.WebSocketResponse, codec: Codec) -> None:
         self.clean, self.ended, self.code = False, asyncio.Event(), 0
@@ -77,15 +75,13 @@ class Connection:
 
 
 Meet = Callable[[web.WebSocketResponse, Init, Connection], Awaitable[None]]
-"""The type of a function meet(socket, init, inbox) that serves a client from its init message to its end.
-
-If it raises a LingBotError, the client receives the error's message."""
+"""The type of a function meet(socket, init, inbox) that serves a client from its init message to its end. If it raises
+a LingBotError, the client receives the error's message."""
 
 
 async def serve(request: web.Request, meet: Meet, codec: Codec, most_bytes: int) -> web.WebSocketResponse:
-    """Serve a client from the handshake of its websocket to its end. `meet` is called after the init message.
-
-    `codec` is the encoding of messages, and `most_bytes` the limit of a message in bytes."""
+    """Serve a client from the handshake of its websocket to its end. `meet` is called after the init message. `codec`
+    is the encoding of messages, and `most_bytes` the limit of a message in bytes."""
     socket = web.WebSocketResponse(max_msg_size=most_bytes, heartbeat=HEARTBEAT, compress=False)
     await socket.prepare(request)
     inbox, code = Connection(socket, codec), WSCloseCode.OK
@@ -123,8 +119,7 @@ async def _refuse(socket: web.WebSocketResponse, codec: Codec, reason: str) -> N
 
 
 def foreign_origin(request: web.Request) -> str:
-    """Return the origin of the web page that sends a request, if the page belongs to another site.
-
-    Return an empty string for the server's own pages, and for programs, because they send no origin."""
+    """Return the origin of the web page that sends a request, if the page belongs to another site. Return an empty
+    string for the server's own pages, and for programs, because they send no origin."""
     origin = request.headers.get("Origin")
     return "" if origin is None or urlsplit(origin).netloc == request.host else origin or "null"

@@ -19,10 +19,8 @@ KEY_FRAMES = 64
 
 
 class Encoder:
-    """An encoder of frames for one client, in the format `output`, for playback at `fps`.
-
-    Its calls must not overlap, because H.264 frames depend on earlier ones. Raises DependencyError for H.264 if PyAV is
-    missing."""
+    """An encoder of frames for one client, in the format `output`, for playback at `fps`. Its calls must not overlap,
+    because H.264 frames depend on earlier ones. Raises DependencyError for H.264 if PyAV is missing."""
 
     def __init__(self, output: Output, fps: float) -> None:
         self.output, self._fps = output, fps
@@ -31,10 +29,9 @@ class Encoder:
             require("av", '"lingbot-world[live]"')
 
     def encode(self, pixels: np.ndarray) -> tuple[dict[str, Any], bytes]:
-        """Return (header, data) for frames, uint8 [n, H, W, 3], reduced to the output's width if they are wider.
-
-        `data` has the encoded frames, one after the other. The header has the format, the size of a frame in pixels,
-        the number of frames, and the length of each encoded frame in bytes."""
+        """Return (header, data) for frames, uint8 [n, H, W, 3], reduced to the output's width if they are wider. `data`
+        has the encoded frames, one after the other. The header has the format, the size of a frame in pixels, the
+        number of frames, and the length of each encoded frame in bytes."""
         pixels = self._scaled(pixels)
         count, height, width = pixels.shape[:3]
         name = self.output.format

@@ -1,6 +1,5 @@
-"""The messages of SGLang's realtime video protocol, with this server's additions, and their limits.
-
-Each message is a map (a dict), which a `codec` encodes. Numbers in the messages of SGLang's own server are integers."""
+"""The messages of SGLang's realtime video protocol, with this server's additions, and their limits. Each message is a
+map (a dict), which a `codec` encodes. Numbers in the messages of SGLang's own server are integers."""
 
 from __future__ import annotations
 
@@ -87,7 +86,8 @@ class Event:
 
     kind: one of KINDS.
     payload: the data of the message; its type depends on the kind.
-    number: the `event_id` of the message, or None."""
+    number: the `event_id` of the message, or None.
+    """
 
     kind: str
     payload: Any
@@ -127,9 +127,8 @@ def read_init(message: dict[str, Any]) -> Init:
 
 
 def read_event(message: dict[str, Any]) -> list[Event]:
-    """Return the events in a client's message: several for a `composite_input`, else one.
-
-    Raises InputError for an invalid message."""
+    """Return the events in a client's message: several for a `composite_input`, else one. Raises InputError for an
+    invalid message."""
     if message.get("type") != "event":
         raise InputError("after the `init` come messages of type `event`")
     number = _whole("event_id", message, 0)
@@ -151,10 +150,9 @@ def _event(kind: Any, payload: Any, number: int | None) -> Event:
 
 
 def _actions(payload: Any) -> dict[str, Any]:
-    """Return the keys in the payload of a `camera_actions` message, in rows (lists of keys).
-
-    A list gives {"script": rows}, a row per latent frame; a map of transitions gives {"held": rows}, the held keys
-    after each. Raises InputError for an invalid payload."""
+    """Return the keys in the payload of a `camera_actions` message, in rows (lists of keys). A list gives {"script":
+    rows}, a row per latent frame; a map of transitions gives {"held": rows}, the held keys after each. Raises
+    InputError for an invalid payload."""
     if not isinstance(payload, dict):
         return {"script": _script(payload)}
     transitions = payload.get("transitions")
@@ -192,9 +190,8 @@ def _new_prompt(payload: Any) -> tuple[str, bool]:
 
 
 def _world_event(payload: dict[str, Any]) -> tuple[str, bool | None, bool]:
-    """Return (name, on, refresh) of an `event` message, which switches a world event; None for `on` toggles it.
-
-    `name` is the event's name or key, `refresh` whether to recompute the cached keys and values."""
+    """Return (name, on, refresh) of an `event` message, which switches a world event; None for `on` toggles it. `name`
+    is the event's name or key, `refresh` whether to recompute the cached keys and values."""
     name = payload.get("name")
     if not isinstance(name, str):
         raise InputError(f"`event`: `name` is {_shown(name)}; expected the name of an event, or its key")
@@ -247,9 +244,8 @@ def _shown(value: Any) -> str:
 
 
 def _size(text: Any) -> tuple[int, int] | None:
-    """Return (height, width), rounded down to multiples of 16, for a text such as "832x480" (width x height).
-
-    Each is at least 16. Return None for None and an empty text. Raises InputError for other values."""
+    """Return (height, width), rounded down to multiples of 16, for a text such as "832x480" (width x height). Each is
+    at least 16. Return None for None and an empty text. Raises InputError for other values."""
     if text in (None, ""):
         return None
     sides = SIDE.fullmatch(text.strip()) if isinstance(text, str) else None

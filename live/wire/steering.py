@@ -39,9 +39,8 @@ class Rules:
 
 
 async def obey(inbox: Connection, client: Client, do: Callable[[Event], Awaitable[None]]) -> None:
-    """Call `do(event)` for each event in a client's messages until it disconnects.
-
-    If a LingBotError is raised, its message is sent to the client."""
+    """Call `do(event)` for each event in a client's messages until it disconnects. If a LingBotError is raised, its
+    message is sent to the client."""
     while True:
         try:
             message = await inbox.next()
@@ -54,10 +53,9 @@ async def obey(inbox: Connection, client: Client, do: Callable[[Event], Awaitabl
 
 
 def steer(session: Session, event: Event) -> None:
-    """Apply a client's event to the session. The caller handles the kinds `restart` and `output`.
-
-    Most events also resume a paused session. A pause, a mouse movement, sticks at rest, and a message of held keys
-    without a new one do not. Raises a LingBotError for an event that cannot be applied."""
+    """Apply a client's event to the session. The caller handles the kinds `restart` and `output`. Most events also
+    resume a paused session. A pause, a mouse movement, sticks at rest, and a message of held keys without a new one do
+    not. Raises a LingBotError for an event that cannot be applied."""
     payload, number, goes_on = event.payload, event.number, event.kind != "pause"
     if event.kind == "camera_actions" and "script" in payload:
         session.script(payload["script"], number)
@@ -95,9 +93,8 @@ def quiet_since(session: Session) -> float:
 
 
 def facts(session: Session, fps: float) -> dict[str, Any]:
-    """Return the first status message about the session's walk, for this project's own page.
-
-    `fps` is the frame rate. Raises InputError if no walk exists during a restart."""
+    """Return the first status message about the session's walk, for this project's own page. `fps` is the frame rate.
+    Raises InputError if no walk exists during a restart."""
     engine, walk, device = session.engine, session.walk, session.engine.device
     kept = walk.kept
     return {
@@ -127,10 +124,8 @@ def facts(session: Session, fps: float) -> dict[str, Any]:
 
 
 def figures(session: Session, client: Client | None) -> dict[str, Any]:
-    """Return the status message with current measurements, such as frame rate, late frames and GPU memory.
-
-    The number of dropped frames comes from `client`; it is 0 for None. Raises InputError if no walk exists during a
-    restart."""
+    """Return the status message with current measurements, such as frame rate, late frames and GPU memory. The number
+    of dropped frames comes from `client`; it is 0 for None. Raises InputError if no walk exists during a restart."""
     pace, device = session.pace, session.engine.device
     drift = session.drift.ratios
     free, whole = torch.cuda.mem_get_info(device) if device.type == "cuda" else (0, 0)

@@ -12,24 +12,21 @@ EXAMPLE, EVENTS = "example", "events.json"
 
 def find_events(model: str | Path, named: str | Path | None = None) -> tuple[WorldEvent, ...]:
     """Return the world events in the JSON file `named`, by default in events.json in the example folder of a model.
-
     `model` is a model's folder or file. Return an empty tuple without such a file. Raises InputError for an invalid
     file."""
     return read_events(named or example_file(model, EVENTS))
 
 
 def find_map(model: str | Path) -> WorldMap | None:
-    """Return the map in map.json in the example folder of a model, or None without such a file.
-
-    `model` is a model's folder or file. Raises InputError for an invalid file."""
+    """Return the map in map.json in the example folder of a model, or None without such a file. `model` is a model's
+    folder or file. Raises InputError for an invalid file."""
     file = example_file(model, MAP)
     return None if file is None else read_map(file)
 
 
 def example_file(model: str | Path, name: str) -> Path | None:
-    """Return the path of the file `name` in the folder `example` in or next to a model's folder, or None.
-
-    `model` is a model's folder or file."""
+    """Return the path of the file `name` in the folder `example` in or next to a model's folder, or None. `model` is a
+    model's folder or file."""
     folder = Path(model).absolute()
     folder = folder.parent if folder.is_file() else folder
     files = (package / EXAMPLE / name for package in (folder, folder.parent))

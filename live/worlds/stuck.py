@@ -9,21 +9,18 @@ import numpy as np
 HINT = "the image no longer moves: turn, or walk another way"
 MOST_TURN_DEG = 0.5
 """The largest rotation between the last frames of two successive chunks, in degrees, for which the frames are compared.
-
 A larger rotation changes the frames even in front of a wall."""
 LEAST_STEP = 0.05
-"""The smallest translation per latent frame for which frames are compared, as a fraction of the longest step.
-
-The longest step is the largest translation per latent frame that the model was trained with."""
+"""The smallest translation per latent frame for which frames are compared, as a fraction of the longest step. The
+longest step is the largest translation per latent frame that the model was trained with."""
 KNOWN = 8
 """The number of latent frames (two seconds) with a walking camera after which the usual change of frames is known."""
 LASTS = 6
 """The number of latent frames in a row (one and a half seconds) without change, after which the camera is stuck."""
 STILL = 0.15
-"""The limit below which a chunk counts as unchanged, as a fraction of the usual change.
-
-The change is the mean difference between the last frames of this chunk and of the chunk before, divided by the camera's
-translation per latent frame. The usual change is the median of earlier changes that reached the limit."""
+"""The limit below which a chunk counts as unchanged, as a fraction of the usual change. The change is the mean
+difference between the last frames of this chunk and of the chunk before, divided by the camera's translation per latent
+frame. The usual change is the median of earlier changes that reached the limit."""
 SIDE = 64
 """The largest side, in pixels, of the reduced frames that are compared."""
 
@@ -46,7 +43,8 @@ class StuckWatch:
 
         pixels: the last frame of the chunk, uint8 [H, W, 3].
         position: the camera's position [3] at this frame, in units of the longest step.
-        rotation: the camera-to-world rotation [3, 3] at this frame."""
+        rotation: the camera-to-world rotation [3, 3] at this frame.
+        """
         small, before = _reduced(pixels), self._last
         self._last = small, position, rotation
         if before is None or before[0].shape != small.shape:

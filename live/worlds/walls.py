@@ -2,7 +2,8 @@
 
 The map and the poses of a walk have the same unit of length. x points to the right, y down and z ahead, and the floor
 is at y = 0. The map is example/map.json in the folder of a toy model, written by `tools/toy`; other models have
-none."""
+none.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +25,8 @@ MAP = "map.json"
 LOOK = 6, 8
 """The (rows, columns) of the grid of mean colours by which a start image is recognized."""
 ALIKE = 6.0
-"""The limit of the root mean square difference between the mean colours (0 to 255) of two images.
-
-Below this limit, a start image is recognized as a known image."""
+"""The limit of the root mean square difference between the mean colours (0 to 255) of two images. Below this limit, a
+start image is recognized as a known image."""
 REACH = 1.3
 """The distance from the camera within which the crate counts as found, in units of the map."""
 
@@ -65,9 +65,8 @@ class WorldMap:
     places: tuple[Place, ...]
 
     def stand(self, frame: Tensor, seed: int) -> Standing | None:
-        """Return the position in the map of a walk that begins with the image `frame` [3, H, W], values -1 to 1.
-
-        Return None if `frame` is not a start image of the map. `seed` selects the crate's room."""
+        """Return the position in the map of a walk that begins with the image `frame` [3, H, W], values -1 to 1. Return
+        None if `frame` is not a start image of the map. `seed` selects the crate's room."""
         look = mean_colours((frame.clamp(-1, 1) + 1) * 127.5)
         for place in self.places:
             if float(np.sqrt(np.mean((place.look - look) ** 2))) < ALIKE:
@@ -76,7 +75,6 @@ class WorldMap:
 
     def clearance(self, point: np.ndarray) -> float:
         """Return the signed distance of a point [3] from the nearest box, negative inside a box, in units of the map.
-
         It is not Euclidean, but the largest of the distances from the box's sides along x and z and from its top. The
         boxes repeat at every corner of the grid."""
         x, z = (value - self.room * round(value / self.room) for value in (point[0], point[2]))
@@ -85,9 +83,8 @@ class WorldMap:
 
 
 class Standing:
-    """A conversion between the coordinates of a walk and of a map, with the position of the crate.
-
-    The walk's origin is the first frame's camera."""
+    """A conversion between the coordinates of a walk and of a map, with the position of the crate. The walk's origin is
+    the first frame's camera."""
 
     def __init__(self, world: WorldMap, place: Place, room: tuple[int, int]) -> None:
         self._map, self._place = world, place
@@ -97,9 +94,8 @@ class Standing:
         self._goal = world.room * np.array(corner) + world.boxes[world.goal][:2]
 
     def slide(self, position: np.ndarray, step: np.ndarray) -> np.ndarray:
-        """Return the camera's position [3] after a `step` [3] from `position` [3], all in the walk's coordinates.
-
-        If a wall is in the way, the camera moves along the wall."""
+        """Return the camera's position [3] after a `step` [3] from `position` [3], all in the walk's coordinates. If a
+        wall is in the way, the camera moves along the wall."""
         here, step = self._in_map(position), self._turn @ step
         place = here
         for axis in (0, 2):
@@ -123,7 +119,8 @@ class Standing:
         room: the side of a room.
         boxes: as in WorldMap.
         goal: the crate's x and z, half of its sizes along x and z, and its height.
-        at: the x, y and z of the start image, and its yaw in degrees."""
+        at: the x, y and z of the start image, and its yaw in degrees.
+        """
         world = self._map
         return {
             "room": world.room,
@@ -137,9 +134,8 @@ class Standing:
 
 
 def mean_colours(frame: Tensor) -> np.ndarray:
-    """Return the mean colours, float32 [3 * rows * columns], of an image [3, H, W] with values 0 to 255.
-
-    A mean colour is computed for each cell of a grid of LOOK (rows, columns)."""
+    """Return the mean colours, float32 [3 * rows * columns], of an image [3, H, W] with values 0 to 255. A mean colour
+    is computed for each cell of a grid of LOOK (rows, columns)."""
     return F.adaptive_avg_pool2d(frame[None].float(), LOOK).flatten().numpy()
 
 

@@ -1,6 +1,5 @@
-"""The World (the model with its KV cache) and the decoder of a walk (a steered video).
-
-Both can be computed again from the walk's saved chunks."""
+"""The World (the model with its KV cache) and the decoder of a walk (a steered video). Both can be computed again from
+the walk's saved chunks."""
 
 from __future__ import annotations
 
@@ -26,9 +25,8 @@ from ..shown.decoders import decoder_of_last
 
 log = logging.getLogger(__name__)
 MOST_REPLAYED = 256
-"""The length of a walk, in latent frames, up to which a return to an earlier chunk recomputes all keys and values.
-
-For a longer walk only the chunks in the attention window are recomputed."""
+"""The length of a walk, in latent frames, up to which a return to an earlier chunk recomputes all keys and values. For
+a longer walk only the chunks in the attention window are recomputed."""
 
 
 class WalkWorld:
@@ -47,10 +45,9 @@ class WalkWorld:
     _decoder: VideoDecoder | PreviewDecoder
 
     def rebuild(self, *, refresh: bool) -> None:
-        """Recompute the cached keys and values from the saved chunks, each chunk with its own prompt.
-
-        For a long walk only the chunks in the window are recomputed. With `refresh` only the window is recomputed, with
-        the last prompt."""
+        """Recompute the cached keys and values from the saved chunks, each chunk with its own prompt. For a long walk
+        only the chunks in the window are recomputed. With `refresh` only the window is recomputed, with the last
+        prompt."""
         size, made = self.engine.chunk, self.kept.chunks
         if self.kept.latent_frames <= MOST_REPLAYED and not refresh:
             chunks = list(range(made))
@@ -62,7 +59,6 @@ class WalkWorld:
 
     def _rebuild(self, chunks: Sequence[int], context: Tensor | None = None) -> None:
         """Create a new World and decoder. Compute the keys and values of the saved chunks with the indices `chunks`.
-
         The chunks of a continued video are computed first, each with its own prompt. Each chunk of the walk uses its
         own prompt, or `context` (an embedding [1, L, D]) if it is given."""
         self._drop()  # frees their memory before the new ones are built
@@ -88,9 +84,8 @@ class WalkWorld:
         return self._conditioning[min(chunk, len(self._conditioning) - 1)]
 
     def _drop(self) -> None:
-        """Free the World and the decoder once the GPU has finished everything that is queued.
-
-        Otherwise torch could free the memory of a CUDA graph that is still running."""
+        """Free the World and the decoder once the GPU has finished everything that is queued. Otherwise torch could
+        free the memory of a CUDA graph that is still running."""
         decoder = self.__dict__.get("_decoder")
         for device in {self.engine.device, *(() if decoder is None else (decoder.device,))}:
             if device.type == "cuda":
