@@ -1,10 +1,5 @@
-"""Camera paths: build, read, check and draw them, and compute the model's camera input from them.
-
-The subpackages are `moves` (builders of paths), `formats` (file readers and writers) and `preview` (drawings). They
-import the modules of this folder, but not each other. The modules of this folder do not import the subpackages.
-`plucker` and `track` need torch and are imported on first use. The package `measure`, next to this one, measures how
-well a video follows a path.
-"""
+"""Camera paths: build, read, check and draw them, and compute the model's camera input. `plucker` and `track` need
+torch and are imported on first use."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING

@@ -19,8 +19,8 @@ FIELDS_DEG = 5.0, 150.0  # the range of plausible horizontal fields of view
 
 
 def warnings(path: CameraPath | PoseFolder, frames: int) -> list[str]:
-    """Return warnings about a camera path for a video of `frames` frames; an empty list if there are none. The warnings
-    concern too few or unused poses, jumps, fast turns, a still camera, and an implausible or changing lens."""
+    """Return warnings about a path for a video of `frames` frames, if any. They concern too few or unused poses, jumps,
+    fast turns, a still camera, and an implausible or changing lens."""
     c2w, lens = path.c2w, path.intrinsics
     try:
         used = frame_count(frames, len(c2w))
@@ -36,11 +36,8 @@ def warnings(path: CameraPath | PoseFolder, frames: int) -> list[str]:
 
 
 def motion_warnings(poses: np.ndarray) -> list[str]:
-    """Return warnings about jumps, fast turns, or a camera that stands still.
-
-    `poses` [f, 4, 4] are the model's input: each pose is relative to the one before, and the first pose of a new video
-    is the identity.
-    """
+    """Return warnings about jumps, fast turns, or a camera that stands still. `poses` [f, 4, 4] are the model's input:
+    each pose relative to the one before, the first of a new video the identity."""
     steps, turns_deg = _motion(poses)
     if not steps.any() and turns_deg.max() <= 1e-3:
         return ["The camera does not move: the model gets a standing camera."]
@@ -48,11 +45,8 @@ def motion_warnings(poses: np.ndarray) -> list[str]:
 
 
 def lens_warnings(lens: np.ndarray) -> list[str]:
-    """Return a list with a warning if the lens is implausible for an 832x480 image, else an empty list.
-
-    `lens` [4] is fx, fy, cx, cy in pixels. If the lens seems to be for another image size, or in fractions of the image
-    size, the warning includes the values for 832x480.
-    """
+    """Return a list with a warning if `lens` (fx, fy, cx, cy in pixels) is implausible for an 832x480 image, else an
+    empty list. A lens in fractions, or of another image size, is also given in pixels at 832x480."""
     fx, fy, cx, cy = lens
     middle = np.array([LENS_WIDTH, LENS_HEIGHT]) / 2
     if max(fx, fy, cx, cy) <= SHARES:
@@ -76,13 +70,8 @@ def lens_warnings(lens: np.ndarray) -> list[str]:
 
 
 def hints(path: CameraPath, frames: int) -> list[str]:
-    """Return a list with a hint if the camera moves at constant speed in a video of `frames` frames; otherwise an empty
-    list.
-
-    The hint says that the speed of such a path has no effect: translations are divided by the longest step, so the
-    model gets the same input for every constant speed. The list is also empty for a path with too few poses, which
-    `warnings` reports.
-    """
+    """Return a list with a hint if the camera moves at constant speed, else an empty list. The model divides
+    translations by the longest step, so every constant speed is the same input."""
     try:
         steps, _ = motion(path, frames)
     except CameraError:
@@ -96,11 +85,9 @@ def hints(path: CameraPath, frames: int) -> list[str]:
 
 
 def motion(path: CameraPath, frames: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the lengths [f - 1] and rotation angles [f - 1], in degrees, of a camera's steps between latent frames.
-
-    f is the number of latent frames in a video of `frames` frames. The longest step has length 1. All lengths are 0 if
-    the camera stands still. Raises CameraError for a path with too few poses.
-    """
+    """Return the lengths and the rotation angles in degrees, each [f - 1], of the steps between a video's f latent
+    frames. The longest step has length 1; a camera that stands still has lengths 0. Raises CameraError for too few
+    poses."""
     return _motion(model_poses(path.c2w, frames))
 
 

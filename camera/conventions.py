@@ -13,8 +13,8 @@ from .rounding import make_rigid, remove_rounding
 
 @dataclass(frozen=True)
 class Convention:
-    """A matrix convention. `camera_to_world`: whether matrices are camera-to-world, else world-to-camera.
-    `opengl_axes`: whether axes are OpenGL's, else OpenCV's. `by_column`: whether numbers are by column, else by row."""
+    """A matrix convention: direction, axes (OpenGL's or OpenCV's), and whether the numbers are stored by column or by
+    row."""
 
     description: str
     camera_to_world: bool = True
@@ -32,13 +32,11 @@ CONVENTIONS: dict[str, Convention] = {
 
 
 def to_opencv(values: ArrayLike, convention: Convention, name: str, written: np.ndarray | None = None) -> np.ndarray:
-    """Return the matrices in a file as checked camera-to-world poses, float64 [n, 4, 4] in OpenCV axes.
+    """Return the matrices of a file as checked camera-to-world poses, float64 [n, 4, 4] in OpenCV axes.
 
-    `values`: the matrices in the given `convention`, [n, 4, 4], [n, 3, 4], [n, 12] or [n, 16]; by column only [n, 16].
-    `written` [n, k]: the numbers in the file if they are not matrices but, for example, quaternions and positions.
-    Positions that differ only by the rounding of the file's numbers are made equal.
-
-    Raises CameraError, which begins with `name`, for another shape and for matrices that are not rigid transforms.
+    `values`: [n, 4, 4], [n, 3, 4], [n, 12] or [n, 16]; by column only [n, 16]. `written` [n, k]: the file's own numbers
+    if they are not matrices but, for example, quaternions and positions. Positions that differ only by the rounding of
+    these numbers become equal. Raises CameraError, which begins with `name`, for other shapes and non-rigid matrices.
     """
     matrices, dtype = as_float64(values, name), getattr(values, "dtype", None)
     if matrices.ndim == 2 and matrices.shape[1] in (12, 16) and not (convention.by_column and matrices.shape[1] == 12):
@@ -57,8 +55,7 @@ def to_opencv(values: ArrayLike, convention: Convention, name: str, written: np.
 
 
 def _are_by_column(matrices: np.ndarray) -> bool:
-    """Return whether matrices [n, 4, 4] are certainly by column: all last columns are 0, 0, 0, 1, but not all last rows
-    are. Other shapes give False."""
+    """Return whether all last columns, but not all last rows, are 0, 0, 0, 1."""
     last = [0, 0, 0, 1]
     if matrices.ndim != 3 or matrices.shape[1:] != (4, 4):
         return False
@@ -66,10 +63,7 @@ def _are_by_column(matrices: np.ndarray) -> bool:
 
 
 def reinterpret(c2w: np.ndarray, read: Convention, other: Convention) -> np.ndarray:
-    """Return the poses [n, 4, 4] that would result if the matrices in a file followed another convention.
-
-    `c2w` [n, 4, 4]: the poses that were read from the file under the convention `read`. `other`: the convention to try.
-    """
+    """Return the poses [n, 4, 4] of a file under the convention `other`, given the poses `c2w` read under `read`."""
     stored = c2w @ OPENGL_TO_OPENCV if read.opengl_axes else c2w
     poses = stored if read.camera_to_world == other.camera_to_world else inverse(stored)
     return poses @ OPENGL_TO_OPENCV if other.opengl_axes else poses

@@ -28,8 +28,8 @@ EASINGS: dict[str, Curve] = {
 
 
 def eased(name: str, time: np.ndarray) -> np.ndarray:
-    """Return the progress [n] of a camera move at each `time` [n], both from 0 to 1, on the easing curve `name`. Raises
-    CameraError for a `name` not in EASINGS."""
+    """Return a move's progress [n] at each `time` [n], both from 0 to 1. Raises CameraError for a `name` not in
+    EASINGS."""
     if not isinstance(name, str) or name not in EASINGS:
         raise CameraError(f"easing {name!r}: expected one of {', '.join(EASINGS)}")
     return EASINGS[name](np.asarray(time, dtype=np.float64))

@@ -1,5 +1,4 @@
-"""A report on a camera path that was read from a file: its matrix convention, the evidence for this convention, and the
-path's scale."""
+"""A report on a camera path from a file: its matrix convention, the evidence for it, and the path's scale."""
 
 from typing import NamedTuple
 
@@ -12,31 +11,28 @@ from .path import CameraPath
 from .plucker import framewise_relative, latent_poses, longest_step
 
 LONGER = 2.0
-"""The largest plausible ratio of a path's lengths under two conventions. Above this ratio, the convention with the
-longer path counts as implausible. For example, inverted matrices turn a rotation on the spot into a large arc around
-the world's origin."""
+"""The largest plausible ratio of a path's lengths under two conventions. Above it, the convention with the longer path
+is implausible: inverted matrices turn a rotation on the spot into a large arc around the world's origin."""
 PASSING, DECISIVE = 0.5, 0.5
-"""The limits of the plausibility tests of a path. Each test gives a score from -1 to 1. PASSING: a score above this
-limit passes the test. DECISIVE: a test decides between two conventions if their scores differ by more than this
-limit."""
+"""Limits of the plausibility scores, which run from -1 to 1: a test is passed above PASSING, and decides between two
+conventions if their scores differ by more than DECISIVE."""
 MEETING, TURNED_DEG = 0.1, 10.0
-"""The limits for the test whether the cameras' viewing axes meet at one point. MEETING: the largest distance of an axis
-from the point, as a fraction of the distance between the camera and the point. TURNED_DEG: the smallest angle, in
-degrees, by which at least one axis must differ from the first one."""
+"""Limits of the test whether the cameras' viewing axes meet at one point. MEETING: an axis's largest distance from the
+point, relative to the camera's. TURNED_DEG: the angle by which an axis must at least differ from the first one."""
 ACROSS = 0.3
-"""The limit for the absolute forward-motion score of a camera that moves across its viewing direction, as in an orbit.
-Below this limit the forward motion is no evidence for or against a convention."""
+"""The forward-motion score below which a camera moves across its viewing direction, as in an orbit. Such forward motion
+is no evidence for a convention."""
 Z_IS_UP = ("transforms", "camera_path")
 """The formats in which the world's z axis points up: Blender's and nerfstudio's."""
 UNITS = {"kitti": "metres", "vipe": "of ViPE's metres"}
 
 
 class _Comparison(NamedTuple):
-    """The comparison of a path's plausibility under its own convention and under an alternative one.
+    """A comparison of a path under its own convention and under an alternative.
 
     verdict: 1 if the path's own convention is more plausible, -1 if the alternative is, 0 if undecided.
-    why: a message with the reason for the verdict.
-    score: the alternative's plausibility from -1 to 1, plus 2 if the path is much shorter under the alternative.
+    why: a message with the reason.
+    score: the alternative's plausibility from -1 to 1, plus 2 if the alternative makes the path much shorter.
     """
 
     verdict: int
@@ -45,8 +41,8 @@ class _Comparison(NamedTuple):
 
 
 class _Score(NamedTuple):
-    """The result of a plausibility test of a path: a score from -1 to 1, and the messages if the path passes (`yes`) or
-    fails (`no`)."""
+    """The score of a plausibility test, from -1 to 1, and the messages for a path that passes (`yes`) or fails
+    (`no`)."""
 
     value: float
     yes: str
@@ -54,9 +50,8 @@ class _Score(NamedTuple):
 
 
 def explained(path: CameraPath, frames: int | None = None) -> list[str]:
-    """Return messages about a path that was read from a file; an empty list for a path without a file (`origin` is
-    None). The messages report the file's content, the convention and the reason for it, and the path's scale. `frames`:
-    the length of the video for which the scale is reported (None: the full path)."""
+    """Return messages about a path that was read from a file: content, convention with its evidence, and scale.
+    `frames`: the video's length for the scale (None: the full path). A path without a file gives an empty list."""
     if path.origin is None:
         return []
     read = f"Read as {path.origin.format}: {len(path)} poses, field of view {path.fov_deg:.1f} degrees."
@@ -64,8 +59,8 @@ def explained(path: CameraPath, frames: int | None = None) -> list[str]:
 
 
 def in_short(path: CameraPath) -> str:
-    """Return a line of text about the path's matrix convention for the preview image; empty for a path that was not
-    read from a file."""
+    """Return a line about the matrix convention for the preview image; empty for a path that was not read from a
+    file."""
     if path.origin is None:
         return ""
     verdicts = {
@@ -78,8 +73,7 @@ def in_short(path: CameraPath) -> str:
 
 
 def doubts(path: CameraPath) -> list[str]:
-    """Return a list with a warning if the path would be more plausible under another matrix convention, else an empty
-    list."""
+    """Return a list with a warning if another matrix convention makes the path more plausible, else an empty list."""
     if path.origin is None:
         return []
     better = {name: each for name, each in _compare_conventions(path).items() if each.verdict < 0}
@@ -109,8 +103,8 @@ def _convention(path: CameraPath) -> str:
 
 
 def _compare_conventions(path: CameraPath) -> dict[str, _Comparison]:
-    """Return the comparisons of the path's convention with the other conventions, by the other convention's name.
-    Conventions by column are left out. Only every fourth pose is used."""
+    """Return the comparisons with the other conventions, by name. Conventions by column are left out, because only the
+    memory layout differs. Every fourth pose is used."""
     assert path.origin is not None
     read = CONVENTIONS[path.origin.convention]
     c2w = path.c2w[::4]
@@ -124,8 +118,6 @@ def _compare_conventions(path: CameraPath) -> dict[str, _Comparison]:
 
 
 def _compare(read: np.ndarray, other: np.ndarray, name: str, z_up: bool) -> _Comparison:
-    """Return the comparison of two readings of the poses [f, 4, 4] in a file: `read` under the chosen convention, and
-    `other` under the convention `name`. `z_up`: whether the world's z axis points up."""
     mine, theirs = (_scores(each, z_up) for each in (read, other))
     score = next((each.value for each in theirs.values() if abs(each.value) > PASSING), 0.0)
     lengths = [float(np.linalg.norm(np.diff(each[:, :3, 3], axis=0), axis=1).sum()) for each in (read, other)]
@@ -150,8 +142,8 @@ def _times(more: float, less: float) -> str:
 
 
 def _scores(c2w: np.ndarray, z_up: bool) -> dict[str, _Score]:
-    """Return the scores of poses [f, 4, 4] in three tests, by name: whether the camera is upright, moves forward, and
-    looks at the centre of its orbit. The first test is made only if the world's z axis points up (`z_up`)."""
+    """Return three scores by name: whether the camera is upright (0 unless `z_up`), moves forward, and looks at the
+    centre of its orbit."""
     steps = framewise_relative(c2w)[1:, :3, 3]
     length = float(np.linalg.norm(steps, axis=1).sum())
     ahead = float(steps[:, 2].sum()) / length if length else 0.0
@@ -165,11 +157,8 @@ def _scores(c2w: np.ndarray, z_up: bool) -> dict[str, _Score]:
 
 
 def _meets(c2w: np.ndarray) -> float:
-    """Return a score for whether the cameras' viewing axes meet at one point: from 1 (a point in front of all cameras)
-    to -1 (behind all).
-
-    The score is 0 if the axes do not meet, or if no axis differs from the first one by TURNED_DEG degrees.
-    """
+    """Return a score from 1 (the viewing axes meet at a point in front of all cameras) to -1 (behind all). The score is
+    0 if they do not meet, or if no axis differs from the first by TURNED_DEG degrees."""
     places, views = c2w[:, :3, 3], c2w[:, :3, 2]
     if np.rad2deg(np.arccos(np.clip((views @ views[0]).min(), -1, 1))) < TURNED_DEG:
         return 0.0
@@ -182,8 +171,7 @@ def _meets(c2w: np.ndarray) -> float:
 
 
 def _scale(path: CameraPath, frames: int) -> list[str]:
-    """Return a list with a message about a path's scale: the longest step between latent frames, in the file's units,
-    becomes 1 for the model. `frames`: the video's length. A path with too few poses gives an empty list."""
+    """Return a list with a message about the path's scale, or an empty list for too few poses."""
     assert path.origin is not None
     try:
         steps, turns_deg = motion(path, frames)

@@ -17,10 +17,8 @@ MOST_FRAMES = 100_000
 
 
 def lens_from_fov(fov_deg: float = DEFAULT_FOV_DEG) -> np.ndarray:
-    """Return the lens [4] for a horizontal field of view in degrees: fx, fy, cx, cy in pixels of an 832x480 image.
-
-    Pixels are square and the principal point is the centre. Raises CameraError unless `fov_deg` is 1 to 170.
-    """
+    """Return the lens fx, fy, cx, cy in pixels of an 832x480 image, for a horizontal field of view in degrees. Pixels
+    are square, the principal point is the centre. Raises CameraError unless `fov_deg` is 1 to 170."""
     if not 1 <= fov_deg <= 170:
         raise CameraError(f"field of view {fov_deg} degrees: expected 1 to 170, measured across the picture")
     focal = LENS_WIDTH / 2 / np.tan(np.deg2rad(fov_deg) / 2)
@@ -29,12 +27,8 @@ def lens_from_fov(fov_deg: float = DEFAULT_FOV_DEG) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Origin:
-    """The origin of a path that was read from a file.
-
-    format: the file's format, a name in FORMATS.
-    convention: the convention of the file's matrices, a name in CONVENTIONS.
-    named: False for the format's own convention, True for one that the user chose or the file states.
-    """
+    """The file format of a path (a name in FORMATS) and the convention of its matrices (a name in CONVENTIONS).
+    `named`: whether the user or the file states the convention, else it is the format's own."""
 
     format: str
     convention: str
@@ -43,17 +37,12 @@ class Origin:
 
 @dataclass(frozen=True, eq=False)
 class CameraPath:
-    """A camera path.
+    """A camera path with read-only arrays. Raises CameraError for invalid arrays.
 
     c2w: [n, 4, 4], camera-to-world poses in OpenCV axes. Rotations are made orthonormal.
-    intrinsics: [n, 4], the lens as fx, fy, cx, cy in pixels of an 832x480 image. A single row [4] is repeated for every
-    frame.
-    fps: frames per second.
+    intrinsics: [n, 4], fx, fy, cx, cy in pixels of an 832x480 image. A single row [4] is repeated for every frame.
     actions: [n, 4], W, A, S, D flags for an action model; None for other models.
-    origin: the file that the path was read from. It is None without a file, and after an operation that changes the
-    world's coordinates or the order of frames.
-
-    All arrays are read-only. Raises CameraError for invalid arrays.
+    origin: the path's file. None without one, and after a change of the world's coordinates or of the frames' order.
     """
 
     c2w: np.ndarray
@@ -84,17 +73,14 @@ class CameraPath:
         return len(self.c2w)
 
     def __getitem__(self, frames: slice) -> CameraPath:
-        """Return a path of the frames in the slice, with unchanged poses; `path[::-1]` reverses the order."""
+        """Return a path of the frames in the slice; `path[::-1]` reverses the order."""
         actions = None if self.actions is None else self.actions[frames]
         origin = None if (frames.step or 1) < 0 else self.origin
         return replace(self, c2w=self.c2w[frames], intrinsics=self.intrinsics[frames], actions=actions, origin=origin)
 
     def __add__(self, other: CameraPath) -> CameraPath:
-        """Return this path followed by `other`, which is moved to begin at this path's last pose.
-
-        The shared pose occurs once. The result has actions only if both paths have actions. Raises CameraError for
-        paths of different frame rates.
-        """
+        """Return this path followed by `other`, moved to begin at this path's last pose, which occurs once. The result
+        has actions only if both paths have. Raises CameraError for different frame rates."""
         if other.fps != self.fps:
             raise CameraError(f"paths of {self.fps} and {other.fps} frames a second: retime one of them first")
         moved, actions = other.starting_at(self.c2w[-1]), None
@@ -124,12 +110,11 @@ class CameraPath:
         return float(np.rad2deg(2 * np.arctan(LENS_WIDTH / 2 / self.intrinsics[0, 0])))
 
     def moved(self, world: np.ndarray) -> CameraPath:
-        """Return the path in other world coordinates: each pose becomes `world` @ c2w, where `world` [4, 4] is a rigid
-        transform."""
+        """Return the path in other world coordinates: `world` @ c2w, for a rigid transform `world` [4, 4]."""
         return replace(self, c2w=world @ self.c2w, origin=None)
 
     def starting_at(self, pose: np.ndarray) -> CameraPath:
-        """Return the path moved so that `pose` [4, 4] is its first pose. The motion is unchanged."""
+        """Return the path moved so that `pose` [4, 4] is its first pose."""
         return self.moved(pose @ inverse(self.c2w[0]))
 
     def relative(self) -> CameraPath:
@@ -137,17 +122,13 @@ class CameraPath:
         return self.starting_at(np.eye(4))
 
     def reversed(self) -> CameraPath:
-        """Return the path with its poses in reverse order. The camera moves backwards and keeps the orientation of each
-        frame."""
+        """Return the path with its poses in reverse order: the camera moves backwards and keeps its orientations."""
         return self[::-1]
 
     def at(self, times: np.ndarray) -> CameraPath:
-        """Return the path at the fractional frame numbers `times` [m]. Positions and lens are interpolated linearly,
-        rotations by slerp.
-
-        Times outside the path are clamped to its ends. A pose gets the actions of the last frame at or before its time.
-        A time at the path's end is an exception: the pose gets the actions of the second-to-last frame.
-        """
+        """Return the path at fractional frame numbers `times` [m], clamped to its ends: positions and lens linearly,
+        rotations by slerp. A pose has the actions of the last frame at or before its time; at the path's end those of
+        the second-to-last frame."""
         frames = np.arange(len(self))
         times = np.clip(np.asarray(times, dtype=np.float64), 0, frames[-1])
         lens = np.stack([np.interp(times, frames, column) for column in self.intrinsics.T], -1)
@@ -162,19 +143,18 @@ class CameraPath:
         return self.at(np.linspace(0, len(self) - 1, frames))
 
     def for_video(self, frames: int) -> CameraPath:
-        """Return the full path resampled to the length of a video: `frames`, rounded down to 4n+1. The errors are as in
-        `frame_count` and `resampled`."""
+        """Return the full path resampled to a video's length: `frames`, rounded down to 4n+1. Raises CameraError for
+        `frames` below 1 or above MOST_FRAMES."""
         return self.resampled(frame_count(frames))
 
     def eased(self, easing: str) -> CameraPath:
-        """Return the path with its timing changed by the easing curve `easing`, a name in EASINGS. Raises CameraError
-        for another name."""
+        """Return the path timed by an easing curve, a name in EASINGS. Raises CameraError for another name."""
         last = len(self) - 1
         return self.at(last * eased(easing, np.arange(len(self)) / max(last, 1)))
 
     def scaled(self, factor: float) -> CameraPath:
-        """Return the path with distances from its first pose multiplied by `factor`; rotations are unchanged. Raises
-        CameraError unless `factor` is finite."""
+        """Return the path with distances from its first pose multiplied by `factor`. Raises CameraError unless `factor`
+        is finite."""
         if not np.isfinite(factor):
             raise CameraError(f"scale {factor}: expected a finite number")
         c2w, start = self.c2w.copy(), self.positions[0]
@@ -182,8 +162,8 @@ class CameraPath:
         return replace(self, c2w=c2w)
 
     def smoothed(self, radius: float) -> CameraPath:
-        """Return the path smoothed over time by a Gaussian with a sigma of `radius` frames (0: unchanged). Raises
-        CameraError for a negative or infinite `radius`."""
+        """Return the path smoothed by a Gaussian with a sigma of `radius` frames (0: unchanged). Raises CameraError for
+        a negative or infinite `radius`."""
         if not 0 <= radius < np.inf:
             raise CameraError(f"smoothing radius {radius}: expected 0 or more frames")
         reach = min(int(np.ceil(3 * radius)), len(self) - 1)
@@ -197,7 +177,7 @@ class CameraPath:
         return replace(self, c2w=c2w)
 
     def looped(self) -> CameraPath:
-        """Return the path followed by the same path backwards, so that it ends at its first pose."""
+        """Return the path followed by itself backwards, so that it ends at its first pose."""
         return self + self.reversed()
 
 

@@ -1,8 +1,6 @@
-"""Conversion of a camera path to the model's camera input: a ray for every pixel of every latent frame.
-
-The values equal those of the official code: its relative, scaled poses and its function `get_plucker_embeddings`. They
-are computed in float64 and stored as float32. The 8x8 pixels of each latent pixel become channels of the input.
-"""
+"""Conversion of a camera path to the model's camera input: a ray for every pixel of every latent frame. The values
+equal those of the official code (relative, scaled poses and `get_plucker_embeddings`), computed in float64 and stored
+as float32. The 8x8 pixels of each latent pixel become channels."""
 
 from functools import lru_cache
 
@@ -20,23 +18,21 @@ STILL_ABSOLUTE, STILL_RELATIVE = 1e-12, 1e-9
 
 
 def latent_poses(c2w: np.ndarray, frames: int, chunk: int = 1) -> np.ndarray:
-    """Return the camera-to-world poses [f, 4, 4] of a video's latent frames on a path `c2w` [n, 4, 4].
+    """Return the camera-to-world poses [f, 4, 4] of a video's latent frames on a path `c2w` [n, 4, 4]: every fourth
+    pose.
 
-    The video has `frames` frames, limited by `frame_count` to 4k+1 and to the path's length. The result is the first
-    pose and every fourth pose after it. If f must be reduced to a multiple of `chunk`, f poses are instead interpolated
-    at even intervals over the same part of the path. Raises CameraError if the path or `frames` is too short.
+    The video has `frames` frames, limited by `frame_count`. If f must be reduced to a multiple of `chunk`, f poses are
+    interpolated at even intervals over the same part of the path. Raises CameraError if the path or `frames` is too
+    short.
     """
     times = latent_times(len(c2w), frames, chunk)
     return interpolate(c2w, times) if times.dtype.kind == "f" else c2w[times].copy()
 
 
 def latent_times(n_poses: int, frames: int, chunk: int = 1) -> np.ndarray:
-    """Return the position [f] of each latent frame of a video on a camera path, as a pose index that may be fractional.
-
-    `n_poses`: the length of the path. `frames`: the requested length of the video; see `frame_count`. The positions are
-    the integers 0, 4, 8, and so on. If f must be reduced to a multiple of `chunk`, they are float64 instead, evenly
-    spaced from the first to the last used pose. Raises CameraError if the path or `frames` is too short.
-    """
+    """Return the pose index [f] of each latent frame on a path of `n_poses`: the integers 0, 4, 8 and so on. The video
+    has `frames` frames, limited by `frame_count`. If f must be reduced to a multiple of `chunk`, the indices are
+    float64, evenly spaced up to the last used pose. Raises CameraError if the path or `frames` is too short."""
     used, kept = (frame_count(frames, n_poses, size) for size in (1, chunk))
     return np.arange(0, used, 4) if kept == used else np.linspace(0, used - 1, (kept - 1) // 4 + 1)
 
@@ -51,18 +47,18 @@ def framewise_relative(c2w: np.ndarray) -> np.ndarray:
 
 
 def stillness(poses: np.ndarray) -> float:
-    """Return the length in world units up to which a step between two `poses` [n, 4, 4] counts as a rounding error."""
+    """Return the length up to which a step between two `poses` [n, 4, 4] counts as a rounding error, in world units."""
     return STILL_ABSOLUTE + STILL_RELATIVE * float(np.abs(poses[:, :3, 3]).max())
 
 
 def model_poses(
     c2w: np.ndarray, frames: int, chunk: int = 1, *, scale: float | None = None, before: ArrayLike | None = None
 ) -> np.ndarray:
-    """Return the poses that the model receives for a camera-to-world path [n, 4, 4]: float64 [f, 4, 4].
+    """Return a path's poses [f, 4, 4] as the model receives them: float64, one per latent frame, each relative to the
+    one before.
 
-    f is the number of latent frames. Each pose is relative to the pose before it. Translations are divided by `scale`;
-    None means the length of the longest translation. All translations are 0 if the camera stands still. The other
-    arguments and the errors are as in `camera_embedding`.
+    Translations are divided by `scale` (None: the longest one); they are 0 if the camera stands still. `before` [4, 4]:
+    the pose before the first one, which otherwise becomes the identity. `chunk` and errors: see `camera_embedding`.
     """
     return _scale(*_steps(latent_poses(c2w, frames, chunk), before), scale)
 
@@ -70,15 +66,13 @@ def model_poses(
 def continued_poses(
     c2w: ArrayLike, latent_frames: int, *, before: np.ndarray, scale: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the model poses and the world poses, both [f, 4, 4], of a camera path [n, 4, 4] that continues a video.
+    """Return the model poses (see `model_poses`) and camera-to-world poses, both [f, 4, 4], of a path that continues a
+    video.
 
-    Model poses are as from `model_poses`; world poses are camera-to-world. The path is moved so that it begins at
-    `before` [4, 4], the pose of the video's last latent frame. The f = `latent_frames` poses follow `before` at even
-    intervals, up to the path's end.
-
-    Translations are divided by `scale`, with which the earlier part of the video was made. A `scale` of 0 means that
-    the camera has not moved yet. Then translations are divided by the longest step of this path. Raises CameraError for
-    invalid poses and for a negative `scale`.
+    The path is moved to begin at `before` [4, 4], the pose of the video's last latent frame. The f = `latent_frames`
+    poses follow it at even intervals, up to the path's end. Translations are divided by the video's `scale`. At 0, when
+    the camera has not moved yet, they are divided by this path's longest step. Raises CameraError for invalid poses and
+    a negative `scale`.
     """
     path = check_poses(c2w)
     moved = before @ inverse(path[0]) @ path
@@ -87,27 +81,20 @@ def continued_poses(
 
 
 def longest_step_after(before: np.ndarray, world: np.ndarray) -> float:
-    """Return the length of the longest step, in world units, in a sequence of camera-to-world poses. The sequence is
-    `before` [4, 4] and then `world` [f, 4, 4]."""
+    """Return the length of the longest step in `before` [4, 4] followed by `world` [f, 4, 4], in world units."""
     return _steps(world, before)[1]
 
 
 def longest_step(c2w: ArrayLike, *, frames: int, chunk: int = 1) -> float:
-    """Return the length of the longest step between two latent frames of a path [n, 4, 4], in world units.
-
-    This is the default `scale` of `camera_embedding`. The result is 0 for a camera that stands still. `frames` and
-    `chunk` are as in `latent_poses`. Raises CameraError if the path or `frames` is too short.
-    """
+    """Return the length of the longest step between two latent frames of a path [n, 4, 4] in world units, the default
+    `scale` of `camera_embedding`; 0 for a camera that stands still. Raises CameraError if the path or `frames` is too
+    short."""
     return _steps(latent_poses(check_poses(c2w), frames, chunk))[1]
 
 
 def _steps(sampled: np.ndarray, before: ArrayLike | None = None) -> tuple[np.ndarray, float]:
-    """Return each pose of `sampled` [f, 4, 4] relative to the pose before, and the length of the longest translation.
-    `before` [4, 4]: the pose before the first one.
-
-    If the longest translation is no larger than a rounding error, its length is returned as 0. `_scale` then sets all
-    translations to 0, instead of enlarging the rounding error to length 1.
-    """
+    """Return each pose relative to the one before, and the length of the longest translation. A longest translation
+    within the rounding error counts as 0; `_scale` would enlarge it to 1."""
     start = [] if before is None else [check_poses(as_float64(before, "the pose before")[None], "the pose before")]
     poses = np.concatenate([*start, sampled])
     poses[:, :3, :3] = nearest_rotation(poses[:, :3, :3])
@@ -117,8 +104,7 @@ def _steps(sampled: np.ndarray, before: ArrayLike | None = None) -> tuple[np.nda
 
 
 def _scale(relative: np.ndarray, longest: float, scale: float | None) -> np.ndarray:
-    """Return the poses `relative` with their translations divided by `scale`, or by `longest` if `scale` is None. If
-    `longest` is 0, all translations become 0, because the camera stands still."""
+    """Divide the translations by `scale`, or by `longest` if None. A `longest` of 0 makes them 0."""
     if scale is not None and not 0 < scale < np.inf:
         raise CameraError(f"camera scale {scale}: expected a length above 0, in the units of the poses")
     relative[:, :3, 3] = relative[:, :3, 3] / (longest if scale is None else scale) if longest else 0
@@ -126,20 +112,15 @@ def _scale(relative: np.ndarray, longest: float, scale: float | None) -> np.ndar
 
 
 def scaled_intrinsics(intrinsics: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Return fx, fy, cx, cy [4] in pixels of a height x width image. They are converted from the first row of
-    `intrinsics`, in pixels of an 832x480 image."""
+    """Return fx, fy, cx, cy in pixels of a height x width image, from the first row of `intrinsics` at 832x480."""
     across, down = width / LENS_WIDTH, height / LENS_HEIGHT
     return intrinsics[0] * [across, down, across, down]
 
 
 def pixel_rays(intrinsics: ArrayLike, height: int, width: int) -> np.ndarray:
-    """Return the unit ray through the centre of each pixel in camera axes, float64 [3, 64, cells]. `height` and
-    `width`: the video's size in pixels.
-
-    The second axis has the 8x8 pixels of a latent cell, row by row. The third axis has the cells, row by row.
-    `intrinsics`, [n, 4] or [4], is in pixels of an 832x480 image; the first row is used. The last result is cached,
-    because all chunks of a video share it. Do not write into the result.
-    """
+    """Return the unit ray through each pixel's centre in camera axes, float64 [3, 64, cells]: the 8x8 pixels of a
+    latent cell by row, the cells by row. `intrinsics` [n, 4] or [4] is in pixels of an 832x480 image; the first row is
+    used. The last result is cached for the next chunk of a video, so do not write into it."""
     return _rays(tuple(scaled_intrinsics(check_intrinsics(intrinsics), height, width).tolist()), height, width)
 
 
@@ -169,15 +150,14 @@ def camera_embedding(
     """Return the Pluecker map (ray origin, unit ray direction) of a path, with the 8x8 pixels of a latent cell as
     channels.
 
-    `c2w` [n, 4, 4] is camera-to-world in OpenCV axes. `intrinsics` [n, 4] or [4] is fx, fy, cx, cy in pixels of an
-    832x480 image; the first row is used. `height` and `width` are the video's size in pixels. If there are fewer poses
-    than `frames`, the result is shorter: see `frame_count`. For a causal model pass its `chunk`, usually 3. The number
-    of latent frames is then a multiple of `chunk`, and the latent frames are spread over the full path.
-
-    Translations are divided by `scale`. None uses the path's longest step (`longest_step`), as in the official code.
-    For a later part of a path pass the first part's `scale`, so that the speed stays the same. Pass as `before` [4, 4]
-    the pose of the latent frame before this part; without it the first pose is the identity. If a user steers the
-    camera live, pass the distance of four frames at full speed as `scale`.
+    c2w: [n, 4, 4], camera-to-world in OpenCV axes. Too few poses for `frames` shorten the result, see `frame_count`.
+    intrinsics: [n, 4] or [4], fx, fy, cx, cy in pixels of an 832x480 image; the first row is used.
+    height, width: the video's size in pixels.
+    chunk: a causal model's, usually 3. The number of latent frames is then a multiple, spread over the full path.
+    scale: the divisor of translations. None: the path's longest step, as in the official code. A later part of a path
+    needs the first part's, so that the speed stays the same; live steering needs the distance of four frames at full
+    speed.
+    before: [4, 4], the pose of the latent frame before this part. None: the first pose is the identity.
 
     Returns float32 [1, 384, f, height/8, width/8], channel = component * 64 + row * 8 + column. Raises CameraError for
     invalid arrays, too few poses or `frames`, a size that is not a multiple of 8, and a `scale` of 0 or less.
@@ -190,12 +170,9 @@ def camera_embedding(
 def pose_embedding(
     poses: np.ndarray, intrinsics: ArrayLike, *, height: int, width: int, flags: np.ndarray | None = None
 ) -> torch.Tensor:
-    """Return the camera input for poses [f, 4, 4] from `model_poses`, of all or some latent frames of a video.
-
-    `intrinsics` [4] or [n, 4] is in pixels of an 832x480 image. `height` and `width` are the video's size in pixels.
-    `flags` [f, 4]: the W, A, S, D flags for an action model. The result is as from `camera_embedding`, or with `flags`
-    as from `action_embedding`. Raises CameraError for a size that is not a multiple of 8 and for invalid intrinsics.
-    """
+    """Return the camera input for poses [f, 4, 4] from `model_poses`, like `camera_embedding`, or with `flags` [f, 4]
+    (W, A, S, D) like `action_embedding`. `intrinsics` [4] or [n, 4] is in pixels of an 832x480 image. Raises
+    CameraError for a size that is not a multiple of 8 and for invalid intrinsics."""
     _check_size(height, width)
     rays = pixel_rays(intrinsics, height, width)
     if flags is not None:
@@ -207,11 +184,8 @@ def pose_embedding(
 
 def write_embedding(out: torch.Tensor, poses: np.ndarray, rays: np.ndarray) -> None:
     """Write the `pose_embedding` of `poses` [f, 4, 4] into `out`, float32 [1, 384, f, height/8, width/8] in host
-    memory.
-
-    `rays`: the result of `pixel_rays`. A live session reuses `out` and `rays` for each chunk, because allocating `out`
-    takes longer than filling it.
-    """
+    memory. `rays`: from `pixel_rays`. A live session reuses `out`, because allocating it takes longer than filling
+    it."""
     embedding = out.numpy().reshape(6, CELL * CELL, len(poses), -1)
     embedding[:3] = poses[:, :3, 3].T[:, None, :, None]
     _write_directions(embedding[3:], poses, rays)
@@ -220,12 +194,9 @@ def write_embedding(out: torch.Tensor, poses: np.ndarray, rays: np.ndarray) -> N
 def action_embedding(
     c2w: ArrayLike, intrinsics: ArrayLike, actions: ArrayLike, *, frames: int, height: int, width: int
 ) -> torch.Tensor:
-    """Return the camera input of an action model: for each pixel a ray direction (3) and W, A, S, D flags (4).
-
-    `actions` [n, 4] has a row of flags per frame; every fourth row is used. The other arguments are as in
-    `camera_embedding`. Returns float32 [1, 448, f, height/8, width/8]. Raises CameraError as `camera_embedding` does,
-    and for too few rows of actions.
-    """
+    """Return an action model's camera input, float32 [1, 448, f, height/8, width/8]: for each pixel a ray direction (3)
+    and W, A, S, D flags (4). `actions` [n, 4] has a row per frame; every fourth is used. Other arguments and errors:
+    see `camera_embedding`. Raises CameraError also for too few rows of actions."""
     _check_size(height, width)
     poses = model_poses(check_poses(c2w), frames)
     rows = check_actions(actions)

@@ -17,12 +17,12 @@ FILES = ("poses.npy", "intrinsics.npy", "action.npy")
 
 @dataclass(frozen=True)
 class PoseFolder:
-    """The content of a pose folder. All arrays are float64.
+    """The content of a pose folder, in float64.
 
-    c2w: [n, 4, 4], camera-to-world poses in OpenCV axes. Rotations are as in the file, orthonormal to within 1e-3.
-    intrinsics: [n, 4] or [1, 4], the lens as fx, fy, cx, cy in pixels of an 832x480 image.
+    c2w: [n, 4, 4], camera-to-world poses in OpenCV axes, with rotations as in the file, orthonormal to within 1e-3.
+    intrinsics: [n, 4] or [1, 4], fx, fy, cx, cy in pixels of an 832x480 image.
     actions: [n, 4], W, A, S, D flags, or None.
-    notes: messages for the user about parts of the files that are not used.
+    notes: messages for the user about unused parts of the files.
     """
 
     c2w: np.ndarray
@@ -32,8 +32,7 @@ class PoseFolder:
 
 
 def load_poses(path: str | Path) -> tuple[np.ndarray, np.ndarray]:
-    """Return the poses float64 [n, 4, 4] and the lens float64 [n, 4] or [1, 4] in a pose folder: see
-    `read_pose_folder`."""
+    """Return a pose folder's poses [n, 4, 4] and lens [n, 4] or [1, 4], both float64: see `read_pose_folder`."""
     folder = read_pose_folder(path, actions=False)
     return folder.c2w, folder.intrinsics
 
@@ -41,14 +40,14 @@ def load_poses(path: str | Path) -> tuple[np.ndarray, np.ndarray]:
 def read_pose_folder(
     path: str | Path, *, lens: Path | np.ndarray | None = None, actions: bool | None = None
 ) -> PoseFolder:
-    """Read a pose folder, a zip file of such a folder, or a pose file with intrinsics.npy and action.npy next to it.
+    """Read a pose folder, a zip file of one, or a pose file with intrinsics.npy and action.npy next to it.
 
     lens: a file or an array [n, 4] that replaces intrinsics.npy.
-    actions: whether to read action.npy. None reads it if it exists, True requires it, and False skips it.
+    actions: whether to read action.npy; None reads it if it exists.
 
-    If the number of lens rows is neither 1 nor the number of poses, only the first row is kept, because the model uses
-    no other. If the numbers of poses and actions differ, the longer array is cut. The `notes` of the result report both
-    cases. Raises CameraError for an invalid file or fewer than five poses.
+    If the number of lens rows is neither 1 nor the number of poses, the first row is used. If the numbers of poses and
+    actions differ, the longer array is cut. `notes` reports both. Raises CameraError for an invalid file or fewer than
+    five poses.
     """
     path = Path(path)
     if path.suffix.lower() == ".zip":
@@ -72,8 +71,7 @@ def read_pose_folder(
 
 
 def _read_zipped(path: Path, lens: Path | np.ndarray | None, actions: bool | None) -> PoseFolder:
-    """Read a zip file of a pose folder, such as a live session's camera.zip. Errors and notes name the zip file. The
-    arguments are those of `read_pose_folder`."""
+    """Read a zip file of a pose folder, such as a live session's camera.zip. Messages name the zip file."""
     check_file(path)
     with TemporaryDirectory() as folder:
         try:
@@ -85,8 +83,7 @@ def _read_zipped(path: Path, lens: Path | np.ndarray | None, actions: bool | Non
 
 
 def _unzip(path: Path, folder: Path) -> None:
-    """Extract poses.npy, intrinsics.npy and action.npy into `folder`, from any folder inside the zip file. Raises
-    CameraError for a zip file that cannot be read."""
+    """Extract poses.npy, intrinsics.npy and action.npy from any folder inside the zip file into `folder`."""
     try:
         with ZipFile(path) as archive:
             members = [(info, Path(info.filename).name) for info in archive.infolist()]

@@ -1,9 +1,6 @@
-"""Checks of arrays of poses, intrinsics and actions (W, A, S, D flags), and the length of a video with a given number
-of poses.
-
+"""Checks of poses, intrinsics and actions (W, A, S, D flags), and the length of a video with a given number of poses.
 Poses are camera-to-world matrices [n, 4, 4] in OpenCV axes (x right, y down, z forward). Intrinsics are fx, fy, cx, cy
-in pixels of an 832x480 image, for a video of any size.
-"""
+in pixels of an 832x480 image, for a video of any size."""
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,11 +13,9 @@ RIGID_TOLERANCE = 1e-3
 
 
 def frame_count(requested: int, n_poses: int | None = None, chunk: int = 1) -> int:
-    """Return the number of frames of a video: `requested`, rounded down to 4n+1 and limited by the number of poses.
-
-    Such a video has n + 1 latent frames. Their number is rounded down to a multiple of `chunk`. Raises CameraError for
-    fewer than five poses (two latent frames), `requested` below 1, and less than one chunk.
-    """
+    """Return the number of a video's frames: `requested`, limited by the number of poses and rounded down to 4n+1, so
+    that its n + 1 latent frames are a multiple of `chunk`. Raises CameraError for fewer than five poses (two latent
+    frames), `requested` below 1, and less than one chunk."""
     if n_poses is not None and n_poses < FEWEST_POSES:
         raise CameraError(f"{n_poses} camera poses; at least {FEWEST_POSES} are needed (two latent frames)")
     if requested < 1:
@@ -34,7 +29,7 @@ def frame_count(requested: int, n_poses: int | None = None, chunk: int = 1) -> i
 
 
 def with_last_row(matrices: np.ndarray) -> np.ndarray:
-    """Return matrices [n, 3, 4] as [n, 4, 4], with the row 0 0 0 1 added. Return other arrays unchanged."""
+    """Return matrices [n, 3, 4] as [n, 4, 4] with the row 0 0 0 1 added, and other arrays unchanged."""
     if matrices.ndim != 3 or matrices.shape[1:] != (3, 4):
         return matrices
     bottom = np.broadcast_to(np.array([0, 0, 0, 1], matrices.dtype), (len(matrices), 1, 4))
@@ -43,7 +38,7 @@ def with_last_row(matrices: np.ndarray) -> np.ndarray:
 
 def check_poses(poses: ArrayLike, name: str = "poses") -> np.ndarray:
     """Return `poses` [n, 4, 4] or [n, 3, 4] as float64 [n, 4, 4]. Raises CameraError, which begins with `name` and
-    names the frame, unless all poses are finite rigid transforms."""
+    names the frame, unless all are finite rigid transforms."""
     c2w = with_last_row(as_float64(poses, name))
     if c2w.ndim != 3 or c2w.shape[1:] != (4, 4):
         raise CameraError(f"{name}: shape {list(c2w.shape)}, expected [n, 4, 4] camera-to-world matrices")
@@ -59,8 +54,8 @@ def check_poses(poses: ArrayLike, name: str = "poses") -> np.ndarray:
 
 
 def check_actions(actions: ArrayLike, name: str = "actions") -> np.ndarray:
-    """Return `actions` [n, 4], the W, A, S, D flags, as float64. Raises CameraError, which begins with `name`, for
-    another shape and for values that are not numbers."""
+    """Return W, A, S, D flags [n, 4] as float64. Raises CameraError, which begins with `name`, for another shape or
+    dtype and for NaN or infinity."""
     flags = as_float64(actions, name, "fiub")
     if flags.ndim != 2 or flags.shape[1] != 4:
         raise CameraError(f"{name}: shape {list(flags.shape)}, expected [n, 4] (W, A, S, D)")
@@ -80,8 +75,8 @@ def check_intrinsics(intrinsics: ArrayLike, name: str = "intrinsics") -> np.ndar
 
 
 def lens_change(rows: np.ndarray) -> list[str]:
-    """Return a list with a note if the lens varies, else an empty list. The lens varies if a focal length in `rows`
-    [n, 4] differs by over 0.1 % from the first row."""
+    """Return a list with a note if a focal length in `rows` [n, 4] differs by over 0.1 % from the first row, else an
+    empty list."""
     change = np.abs(rows[:, :2] / rows[0, :2] - 1).max() if rows[0, :2].all() else 0
     return [f"The lens varies by {change:.1%}; the model uses the first frame's only."] if change > 0.001 else []
 

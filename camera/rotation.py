@@ -1,19 +1,17 @@
-"""Functions on rotations [..., 3, 3] and rigid transforms [..., 4, 4], which are float64 matrices.
-
-scipy is imported only inside the functions, because the import is slow and a live session does not need it.
-"""
+"""Functions on rotations [..., 3, 3] and rigid transforms [..., 4, 4] in float64. scipy is imported inside the
+functions, because the import is slow and a live session does not need it."""
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 OPENGL_TO_OPENCV = np.diag([1.0, -1.0, -1.0, 1.0])
-"""The transform between OpenGL and OpenCV camera axes, in both directions: it reverses the y and z axes."""
+"""The transform between OpenGL and OpenCV camera axes, in both directions: y and z are reversed."""
 STRAIGHT = 1e-7
-"""The cosine of the pitch below which a camera counts as looking straight up or down."""
+"""The cosine of the pitch below which a camera looks straight up or down."""
 
 
 def rigid(rotations: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """Return transforms [n, 4, 4] with these rotations, [n, 3, 3] or a single [3, 3], and positions [n, 3]."""
+    """Return transforms [n, 4, 4] with `rotations` [n, 3, 3] or [3, 3], and `positions` [n, 3]."""
     transforms = np.tile(np.eye(4), (len(positions), 1, 1))
     transforms[:, :3, :3], transforms[:, :3, 3] = rotations, positions
     return transforms
@@ -42,12 +40,9 @@ def unit(vectors: np.ndarray) -> np.ndarray:
 
 
 def from_angles(axes: str, degrees: ArrayLike) -> np.ndarray:
-    """Return right-handed rotations [n, 3, 3] by `degrees` about one or more coordinate axes.
-
-    `axes` is a string of k axes, such as "X" or "YXZ". `degrees` is [n, k], or [n] for one axis. The rotations are
-    multiplied in the order of the string: "YX" is Y @ X. In OpenCV axes a positive angle about X looks up, and about Y
-    turns right. About Z it rolls clockwise as the camera sees it.
-    """
+    """Return right-handed rotations [n, 3, 3] by `degrees` about the coordinate `axes`, a string such as "X" or "YXZ".
+    `degrees` is [n, k] for k axes, or [n] for one. "YX" is the product Y @ X. In OpenCV axes a positive angle about X
+    looks up, about Y turns right, and about Z rolls clockwise as the camera sees it."""
     angles = np.deg2rad(np.reshape(np.asarray(degrees, float), (-1, len(axes))))
     rotations = np.tile(np.eye(3), (len(angles), 1, 1))
     for axis, angle in zip(axes, angles.T, strict=True):
@@ -61,11 +56,8 @@ def from_angles(axes: str, degrees: ArrayLike) -> np.ndarray:
 
 
 def to_angles(rotation: np.ndarray) -> tuple[float, float, float]:
-    """Return the angles in degrees of a rotation [3, 3] about Y, X (-90 to 90) and Z. This function is the inverse of
-    `from_angles("YXZ", ...)`.
-
-    The angle about Z is 0 for a camera that looks straight up or down.
-    """
+    """Return a rotation's angles in degrees about Y, X (-90 to 90) and Z, the inverse of `from_angles("YXZ", ...)`. The
+    angle about Z is 0 for a camera that looks straight up or down."""
     level = float(np.hypot(rotation[1, 0], rotation[1, 1]))  # cosine of the angle about X
     pitch = np.arctan2(-rotation[1, 2], level)
     if level < STRAIGHT:
@@ -85,15 +77,14 @@ def from_quaternions(quaternions: ArrayLike) -> np.ndarray:
 
 
 def from_vectors(vectors: np.ndarray) -> np.ndarray:
-    """Return rotations [n, 3, 3] from rotation vectors [n, 3]. The direction of a vector is the axis, and its length
-    the angle in radians."""
+    """Return rotations [n, 3, 3] from rotation vectors [n, 3] (axis times angle in radians)."""
     from scipy.spatial.transform import Rotation
 
     return Rotation.from_rotvec(vectors).as_matrix()
 
 
 def to_vectors(rotations: np.ndarray) -> np.ndarray:
-    """Return the rotation vectors [n, 3] of rotations [n, 3, 3], the axis times an angle from 0 to pi."""
+    """Return the rotation vectors [n, 3] (axis times angle, 0 to pi) of rotations [n, 3, 3]."""
     from scipy.spatial.transform import Rotation
 
     return Rotation.from_matrix(rotations).as_rotvec()
@@ -105,8 +96,7 @@ def angle_deg(rotations: np.ndarray) -> np.ndarray:
 
 
 def slerp(start: np.ndarray, end: np.ndarray, fraction: np.ndarray) -> np.ndarray:
-    """Return rotations [n, 3, 3] between `start` and `end` [n, 3, 3], on the shortest arcs, at `fraction` [n] of the
-    way, 0 to 1."""
+    """Return rotations [n, 3, 3] at `fraction` [n], 0 to 1, of the shortest arcs from `start` to `end` [n, 3, 3]."""
     turn = to_vectors(np.swapaxes(start, -1, -2) @ end)
     return start @ from_vectors(fraction[:, None] * turn)
 

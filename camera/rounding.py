@@ -11,18 +11,15 @@ HALF = 2.0**-11
 """The relative rounding error of float16."""
 MOST_DIGITS = 9
 SAMPLE = 200
-"""The number of frames that are examined to estimate the rounding."""
+"""The number of frames from which the rounding is estimated."""
 EXACT = 1e-9
-"""The limit for every element of R^T R - I below which a rotation matrix R counts as exact."""
+"""The limit of each element of R^T R - I below which a rotation R counts as exact."""
 
 
 class Rounding:
-    """The rounding error of the numbers [n, k] in a file, estimated from their decimal digits or their `dtype`.
-
-    `absolute`: half a unit of the last decimal place; 0 if the numbers are not rounded to a decimal place. `relative`:
-    the relative error of float16, float32, or a fixed number of significant digits; 0 without such rounding.
-    `decimals`: the number of decimal places, or MOST_DIGITS + 1 if the numbers have more.
-    """
+    """The rounding error of a file's numbers [n, k], estimated from their decimal digits or `dtype`. `absolute`: half a
+    unit of the last decimal place, or 0. `relative`: the relative error of float16, float32 or a number of significant
+    digits, or 0. `decimals`: the number of decimal places, or MOST_DIGITS + 1 for more."""
 
     def __init__(self, numbers: np.ndarray, dtype: np.dtype | None = None) -> None:
         values = np.unique(numbers[:: max(1, len(numbers) // SAMPLE)])
@@ -46,16 +43,11 @@ def _written(values: np.ndarray, form: str) -> bool:
 
 
 def position_error(away: float, rounding: Rounding, exact_turns: bool, inverted: bool) -> float:
-    """Return the largest distance between two positions that can come from rounding alone, for a camera that stands
-    still.
+    """Return the largest distance between two positions of a still camera that can come from rounding alone.
 
-    away: the largest distance of a position from the origin.
-    rounding: the rounding error of the numbers in the file.
-    exact_turns: whether the rotations in the file are exact (see EXACT).
-    inverted: whether the file has world-to-camera matrices.
-
-    The position of a world-to-camera matrix is -R^T t. If its rotation R is rounded, the error grows with the distance
-    from the origin. All lengths are in the file's units.
+    away: the largest distance of a position from the origin, in the file's units like the result.
+    exact_turns: whether the file's rotations are exact (see EXACT).
+    inverted: whether the matrices are world-to-camera. Their position is -R^T t, so an error in R grows with `away`.
     """
     shift = rounding.at(away)
     if inverted and not exact_turns:
@@ -69,13 +61,9 @@ def position_error(away: float, rounding: Rounding, exact_turns: bool, inverted:
 def remove_rounding(
     c2w: np.ndarray, numbers: np.ndarray, *, inverted: bool = False, dtype: np.dtype | None = None
 ) -> np.ndarray:
-    """Return poses [n, 4, 4] with all positions set to their median, if the positions differ only by rounding errors.
-    Return other poses unchanged.
-
-    `numbers` [n, ...]: the numbers in the file, which are matrices, or quaternions and translations. `dtype`: their
-    dtype in the file. `inverted`: whether the file has world-to-camera matrices. The tolerance is estimated from the
-    digits or `dtype` of the numbers, and from the distance to the origin.
-    """
+    """Return the poses [n, 4, 4] with all positions set to their median if they differ by rounding errors only, else
+    unchanged. `numbers` [n, ...] and `dtype`: the file's matrices, or quaternions and translations, from which the
+    error is estimated. `inverted`: whether the file has world-to-camera matrices."""
     places = c2w[:, :3, 3]
     spread = np.ptp(places, axis=0).max(initial=0.0)
     away = float(np.linalg.norm(places, axis=1).max(initial=0.0))
@@ -91,8 +79,8 @@ def remove_rounding(
 
 
 def make_rigid(matrices: np.ndarray) -> np.ndarray:
-    """Return matrices [n, 4, 4] with each 3x3 part replaced by the nearest rotation. If the difference is too large for
-    a rounding error, return the matrices unchanged."""
+    """Return matrices [n, 4, 4] with each 3x3 part replaced by the nearest rotation, or unchanged if they differ by
+    more than a rounding error."""
     if not np.isfinite(matrices).all():
         return matrices
     skew = _skew(matrices).max(initial=0.0)
@@ -105,6 +93,6 @@ def make_rigid(matrices: np.ndarray) -> np.ndarray:
 
 
 def _skew(matrices: np.ndarray) -> np.ndarray:
-    """Return the largest absolute element [n] of R^T R - I, for the 3x3 parts R of matrices [n, 4, 4]."""
+    """Return the largest absolute element [n] of R^T R - I for the 3x3 parts R."""
     turns = matrices[:, :3, :3]
     return np.abs(np.swapaxes(turns, 1, 2) @ turns - np.eye(3)).max((1, 2), initial=0.0)

@@ -20,9 +20,8 @@ class CameraTrack:
     poses: [f, 4, 4], the model's input, each relative to the pose before it, with translations divided by `scale`.
     lens: [4], fx, fy, cx, cy in pixels of an 832x480 image.
     world: [f, 4, 4], the same poses as camera-to-world matrices in world units.
-    scale: the length, in world units, by which translations are divided; 0 until the camera moves.
-    used: the number of poses at the start of the path that the run uses; 0 without a path.
-    given: the number of poses of the whole path; 0 without a path.
+    scale: the divisor of translations in world units; 0 until the camera moves.
+    used, given: the number of poses that the run uses, and of the whole path; both 0 without a path.
     flags: [f, 4], the keys W, A, S, D of an action model; None for other models.
     """
 
@@ -36,8 +35,8 @@ class CameraTrack:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Messages to the user about unused poses, too long steps, and other camera motion that the model cannot
-        follow."""
+        """Messages to the user about unused poses and about motion that the model cannot follow, such as too long
+        steps."""
         notes = []
         if self.given >= self.used + FRAMES_OF_ONE:
             notes.append(
@@ -58,7 +57,7 @@ class CameraTrack:
 
 
 def standing_still(frames: int) -> np.ndarray:
-    """Return identity poses [n, 4, 4] of a camera that does not move; n is `frames`, but at least FEWEST_POSES."""
+    """Return identity poses [n, 4, 4] for a still camera; n is `frames`, but at least FEWEST_POSES."""
     return np.tile(np.eye(4), (max(FEWEST_POSES, frames), 1, 1))
 
 
@@ -67,9 +66,9 @@ def begin_track(
 ) -> CameraTrack:
     """Return the camera of a new video of `frames` frames on the path `c2w` [n, 4, 4] (None: the camera stands still).
 
-    `lens` [4] is fx, fy, cx, cy in pixels of an 832x480 image (None: the lens of the official examples). The number of
-    latent frames is a multiple of `chunk`. `actions` [n, 4] are W, A, S, D flags for an action model; each latent frame
-    takes the flags of the nearest pose. Raises CameraError for invalid arrays and for a path that is too short.
+    `lens` [4]: fx, fy, cx, cy in pixels of an 832x480 image (None: the official examples'). The number of latent frames
+    is a multiple of `chunk`. `actions` [n, 4]: W, A, S, D flags; a latent frame takes the nearest pose's. Raises
+    CameraError for invalid arrays and a path that is too short.
     """
     given = 0 if c2w is None else len(c2w)
     c2w = standing_still(frames) if c2w is None else c2w
@@ -96,10 +95,9 @@ def continue_track(
 ) -> CameraTrack:
     """Return the camera of a run that continues a video from its last pose, `before` [4, 4].
 
-    The run uses the first `frames` poses of the path `c2w` (None: the camera stands still). `lens`, `chunk` and
-    `actions` are as in `begin_track`. Translations are divided by `scale`, the `CameraTrack.scale` of the video so far.
-    If it is 0, they are divided by the longest step of this path. Raises CameraError for invalid arrays and for a path
-    that is too short.
+    The run uses the first `frames` poses of the path `c2w` (None: the camera stands still). Translations are divided by
+    `scale`, the `CameraTrack.scale` of the video so far, or if it is 0 by this path's longest step. Other arguments and
+    errors: see `begin_track`.
     """
     given = 0 if c2w is None else len(c2w)
     c2w = standing_still(frames) if c2w is None else c2w

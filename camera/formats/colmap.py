@@ -1,4 +1,4 @@
-"""Reader and writer of COLMAP's camera files. COLMAP's own code for these files is in scene/reconstruction_io_*.cc."""
+"""Reader and writer of COLMAP's camera files (COLMAP's own code: scene/reconstruction_io_*.cc)."""
 
 import math
 import re
@@ -25,7 +25,7 @@ LARGEST_BINARY = 4 * 2**30  # most of images.bin is points, which the reader ski
 
 COLMAP_FILES = ("images.bin", "images.txt", "cameras.bin", "cameras.txt")
 SHORTEST = 1e-6
-"""The limit for the length of a quaternion. A length below SHORTEST or above 1 / SHORTEST is an error."""
+"""The limit for a quaternion's length: below SHORTEST or above 1 / SHORTEST is an error."""
 POINT = struct.calcsize("<ddq")
 
 FIELDS = (
@@ -41,13 +41,8 @@ FIELDS = (
 
 
 class _Camera(NamedTuple):
-    """A camera in COLMAP's cameras file.
-
-    model: the name of the camera model.
-    size: the width and height of the images in pixels.
-    lens: fx, fy, cx, cy in pixels of these images; empty for a model other than a pinhole.
-    terms: the distortion terms.
-    """
+    """A camera in COLMAP's cameras file. `size`: the images' width and height. `lens`: fx, fy, cx, cy in their pixels,
+    empty for a model other than a pinhole. `terms`: the distortion terms."""
 
     model: str
     size: tuple[float, float]
@@ -56,13 +51,9 @@ class _Camera(NamedTuple):
 
 
 def read_colmap(path: Path, convention: Convention) -> CameraFile:
-    """Read a camera path from COLMAP's images and cameras files, .bin or .txt. Poses are ordered by image name.
-    `convention`: the convention of the matrices.
-
-    `path` is one of the files or a folder. In a project's folder the files are searched for in sparse/0, sparse,
-    colmap/sparse/0, colmap and 0. Raises CameraError if the images file is missing or invalid. If the cameras file has
-    a fault, the result's `lens_fault` describes it.
-    """
+    """Read a camera path from COLMAP's images and cameras files, .bin or .txt, in the order of image names. `path` is
+    one of the files or a folder, see `model_folder`. Raises CameraError for a missing or invalid images file. A fault
+    in the cameras file becomes the result's `lens_fault`."""
     folder = model_folder(path) if path.is_dir() else path.parent
     binary = path.suffix.lower() == ".bin" if path.is_file() else (folder / "images.bin").is_file()
     suffix = ".bin" if binary else ".txt"
@@ -81,14 +72,14 @@ def read_colmap(path: Path, convention: Convention) -> CameraFile:
 
 def model_folder(folder: Path) -> Path:
     """Return the first folder with COLMAP's files: `folder`, or in it sparse/0, sparse, colmap/sparse/0, colmap or 0.
-    Return `folder` if none has these files."""
+    Return `folder` if none has them."""
     below = (folder, *(folder / name for name in ("sparse/0", "sparse", "colmap/sparse/0", "colmap", "0")))
     return next((each for each in below if any((each / name).is_file() for name in COLMAP_FILES)), folder)
 
 
 def _other_models(folder: Path) -> tuple[str, ...]:
-    """Return a tuple with a note for the user if COLMAP made several models, else an empty tuple. Only the model in
-    `folder` is read. If COLMAP cannot join parts of a scene, it writes each part as a model into a numbered folder."""
+    """Return a note if COLMAP made several models: it writes the parts of a scene that it cannot join into numbered
+    folders, of which only `folder` is read."""
     files = [file for name in COLMAP_FILES[:2] for file in folder.parent.glob(f"[0-9]*/{name}")]
     others = sorted({file.parent.name for file in files})
     if not folder.name.isdigit() or len(others) < 2:
@@ -97,9 +88,8 @@ def _other_models(folder: Path) -> tuple[str, ...]:
 
 
 def _read_lens(cameras_file: Path, used: Sequence[str], images_file: Path) -> Lens:
-    """Return the lens fx, fy, cx, cy of each image, [n, 4] in pixels of an 832x480 image, and notes for the user.
-    `used`: the camera id of each image. `images_file`: the file that errors about these ids name. Raises CameraError
-    for a missing or non-pinhole camera."""
+    """Return the lens of each image. `used`: the camera id of each image. Raises CameraError for a missing or
+    non-pinhole camera."""
     cameras = (_binary_cameras if cameras_file.suffix == ".bin" else _text_cameras)(cameras_file)
     if missing := next((camera for camera in used if camera not in cameras), None):
         raise CameraError(f"{images_file}: taken by camera {missing}, which {cameras_file.name} lacks")
@@ -134,10 +124,8 @@ def _camera(name: str, values: list[float], where: str) -> _Camera:
 
 
 def _text_images(path: Path) -> list[tuple[str, list[float], list[float], str]]:
-    """Return the name, quaternion xyzw, translation and camera id of each image in images.txt.
-
-    A line with 2D points (triples of numbers) may follow each image and is skipped.
-    """
+    """Return the name, quaternion xyzw, translation and camera id of each image in images.txt. The optional line of 2D
+    points after an image is skipped."""
     images: list[tuple[str, list[float], list[float], str]] = []
     after_image = False
     for number, line in _lines(path):
@@ -156,8 +144,7 @@ def _text_images(path: Path) -> list[tuple[str, list[float], list[float], str]]:
 
 
 def _is_points(fields: Sequence[str]) -> bool:
-    """Return whether a line's columns `fields` in images.txt are 2D points, each with x, y and the integer id of a 3D
-    point."""
+    """Return whether a line's columns are 2D points: x, y and the integer id of a 3D point each."""
     if len(fields) % 3:
         return False
     try:
@@ -168,8 +155,8 @@ def _is_points(fields: Sequence[str]) -> bool:
 
 
 def _image(name: str, pose: Sequence[float], camera: str, where: str) -> tuple[str, list[float], list[float], str]:
-    """Return an image's name, quaternion xyzw, translation and camera id. `pose`: quaternion wxyz and translation as in
-    the file. Raises CameraError, which begins with `where`, for a quaternion of invalid length."""
+    """Return the name, quaternion xyzw, translation and camera id, given a `pose` of quaternion wxyz and
+    translation."""
     w, x, y, z, *shift = pose
     length = math.hypot(w, x, y, z)
     if not SHORTEST < length < 1 / SHORTEST:
@@ -212,8 +199,7 @@ def _binary_images(path: Path) -> list[tuple[str, list[float], list[float], str]
 
 
 def _read_numbers(file: IO[bytes], form: str, path: Path) -> tuple:
-    """Read little-endian numbers in the struct format `form` from the binary `file`. Raises CameraError, which begins
-    with `path`, if the file ends before the last number."""
+    """Read little-endian numbers in the struct format `form`. Raises CameraError if the file ends early."""
     data = file.read(struct.calcsize(f"<{form}"))
     try:
         return struct.unpack(f"<{form}", data)
@@ -222,10 +208,8 @@ def _read_numbers(file: IO[bytes], form: str, path: Path) -> tuple:
 
 
 def write_colmap(path: CameraPath, folder: Path, names: Sequence[str], size: tuple[int, int]) -> None:
-    """Write a path as COLMAP's text model without points: cameras.txt, images.txt and points3D.txt.
-
-    `names` are the image file names of the frames; `size` is the height and width of the frames in pixels.
-    """
+    """Write a path as COLMAP's text model without points. `names`: the frames' file names. `size`: their height and
+    width."""
     from scipy.spatial.transform import Rotation  # here: a slow import, which only this function needs
 
     height, width = size

@@ -34,12 +34,10 @@ from .text_files import KITTI_FIELDS, RE10K_FIELDS, TUM_FIELDS, read_kitti, read
 class Format:
     """A camera file format.
 
-    description: a short description for the user.
-    suffixes: the suffixes of the format's files.
-    read: the function that reads a file, given its path and the Convention of its matrices.
-    convention: the convention of the matrices, a name in CONVENTIONS; empty if the user must choose it.
-    fields: the fields in the format's files, and how the reader uses each field.
-    sized: whether `read` has a third argument, the width and height of the images in pixels.
+    read: the reader, given the path and the Convention of the matrices.
+    convention: the matrices' convention, a name in CONVENTIONS; empty if the user must choose it.
+    fields: the fields in the files and how the reader uses each.
+    sized: whether `read` has a third argument, the images' width and height in pixels.
     """
 
     description: str
@@ -127,11 +125,11 @@ def read_camera(
     """Return the camera path in a file or folder, and notes on content that the model cannot use, such as distortion.
 
     format: a name in FORMATS; None detects the format.
-    convention: a name in CONVENTIONS, which replaces the format's own convention. The format "matrices" requires it
-    unless the file states its convention.
-    image_size: the width and height in pixels of the images that the focal lengths in a "vipe" file refer to.
-    fov_deg: the horizontal field of view, in degrees, of a lens that replaces the lens in the file. A value is required
-    if the file's lens is unreadable or not a pinhole, or if `image_size` is missing for a "vipe" file.
+    convention: a name in CONVENTIONS that replaces the format's own. The format "matrices" requires it unless the file
+    states its convention.
+    image_size: the width and height in pixels of the images that a "vipe" file's focal lengths refer to.
+    fov_deg: the horizontal field of view, in degrees, of a lens that replaces the file's. Required if the file's lens
+    is unreadable or not a pinhole, or for a "vipe" file with a lens but without `image_size`.
 
     A file without a lens gets a field of view of 79 degrees, which a note reports. Raises CameraError for a file that
     is missing, invalid or of an unknown format, and for a missing argument.
@@ -173,8 +171,6 @@ def read_camera(
 def _read_as_it_looks(
     path: Path, convention: str | None, image_size: tuple[int, int] | None, fov_deg: float | None
 ) -> tuple[CameraPath, list[str]]:
-    """Read a camera path in the format that the file's name and content suggest. Error messages name this format. The
-    arguments are those of `read_camera`."""
     format = format_of(path)
     if not path.exists():
         raise CameraError(f"{path}: no such file or folder")
@@ -189,10 +185,8 @@ def _read_as_it_looks(
 
 
 def check_written(target: Path) -> None:
-    """Raise CameraError if `write_camera` does not accept `target`.
-
-    The accepted targets are a .json file, an existing folder, and a new name without the suffix of a camera file.
-    """
+    """Raise CameraError unless `target` is a .json file, an existing folder, or a new name without a camera file's
+    suffix."""
     suffix = target.suffix.lower()
     called = target.is_file() or any(suffix in format.suffixes for format in FORMATS.values())
     if suffix != ".json" and not target.is_dir() and called:
@@ -204,9 +198,7 @@ def check_written(target: Path) -> None:
 
 def write_camera(path: CameraPath, target: str | Path) -> None:
     """Write a path as transforms.json if `target` ends in .json, else as a folder with poses.npy and intrinsics.npy.
-
-    Existing files are kept if the new files cannot be written. Raises CameraError if `check_written` refuses `target`.
-    """
+    Existing files stay if writing fails. Raises CameraError for a target that `check_written` refuses."""
     target = Path(target)
     check_written(target)
     if target.suffix.lower() == ".json":

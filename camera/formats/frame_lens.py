@@ -19,20 +19,19 @@ NAMES = {
     "width": ("w", "width", "image_width", "imageWidth"),
     "height": ("h", "height", "image_height", "imageHeight"),
 }
-"""The keys of JSON files for each parameter of a lens and for the size of its images, all in pixels. The first key of
-each parameter is nerfstudio's."""
+"""The keys in JSON files for a lens and for the size of its images, all in pixels. The first key of each is
+nerfstudio's."""
 SIZES = tuple(zip(NAMES["width"], NAMES["height"], strict=True))
 _PAIRED = dict((*SIZES, *((height, width) for width, height in SIZES)))
 ANGLES = {"x_fov": np.pi / 180, "camera_angle_x": 1.0, "fov_deg": np.pi / 180, "angle_x": 1.0}
-"""The keys under which JSON files store the horizontal field of view, each with the factor that converts its value to
-radians."""
+"""The keys of a horizontal field of view in JSON files, each with the factor that converts its value to radians."""
 SAME_LENS = 1.02
-"""The largest ratio at which two values for the same lens parameter agree. A larger ratio is a contradiction."""
+"""The largest ratio of two values for one lens parameter that is no contradiction."""
 
 
 def pixel_lens(frames: Sequence[Mapping], where: str) -> Lens:
-    """Return the lens [n, 4] in pixels of an 832x480 image, and notes for the user. The lens comes from each frame's
-    fx, fy, cx, cy or 3x3 matrix. `where`: the beginning of error messages."""
+    """Return the lens [n, 4] from each frame's fx, fy, cx, cy or 3x3 matrix, in pixels of an 832x480 image, and notes
+    for the user. `where`: the beginning of error messages."""
     rows, sizes, notes = [], [], []
     for index, frame in enumerate(frames):
         refuse_two_lenses(frame, f"{where}: frame {index}")
@@ -51,8 +50,7 @@ def pixel_lens(frames: Sequence[Mapping], where: str) -> Lens:
 
 
 def refuse_two_lenses(fields: Mapping, where: str) -> None:
-    """Raise CameraError, which begins with `where`, if a frame's `fields` contradict each other about the lens or the
-    image size. The keys in NAMES and LENSES are compared."""
+    """Raise CameraError, which begins with `where`, if the keys in NAMES and LENSES contradict each other."""
     lenses = {name: matrix_lens({name: fields[name]}, where) for name in LENSES if _is_lens(fields.get(name))}
     for at, (quantity, names) in enumerate(NAMES.items()):
         stated = [name for name in names if fields.get(name) is not None and _PAIRED.get(name, name) in fields]
@@ -62,8 +60,8 @@ def refuse_two_lenses(fields: Mapping, where: str) -> None:
 
 
 def refuse_other_angle(fields: Mapping, fx: float, width: float, where: str) -> None:
-    """Raise CameraError, which begins with `where`, if a field of view in `fields` (ANGLES) contradicts the focal
-    length `fx` in pixels of images of this `width`."""
+    """Raise CameraError, which begins with `where`, if a field of view in a frame's `fields` contradicts the focal
+    length `fx` of an image of `width` pixels."""
     for name, factor in ANGLES.items():
         if isinstance(fields.get(name), int | float) and 0 < fields[name] * factor < np.pi:
             angle = focal_of(fields[name] * factor, width, f"{where} {name}")
@@ -71,7 +69,6 @@ def refuse_other_angle(fields: Mapping, fx: float, width: float, where: str) -> 
 
 
 def _is_lens(value: object) -> bool:
-    """Return whether a field's value is a lens's numbers, and not null, a text or an id."""
     return isinstance(value, list | Mapping)
 
 
@@ -82,11 +79,9 @@ def _refuse_different(values: Mapping[str, float], quantity: str, where: str) ->
 
 
 def matrix_lens(frame: Mapping, where: str) -> tuple[float, float, float | None, float | None]:
-    """Return fx, fy, cx, cy in pixels from a frame. A missing fy equals fx; a missing cx or cy is None.
-
-    If the frame has a key in LENSES, its value is a 3x3 matrix, four numbers, or an object with these fields. Otherwise
-    the frame itself has these fields. Raises CameraError for a missing fx and for other shapes.
-    """
+    """Return a frame's fx, fy, cx, cy in pixels. A missing fy equals fx; a missing cx or cy is None. The value of a key
+    in LENSES is a 3x3 matrix, four numbers, or an object with these fields; without such a key the frame has them
+    itself. Raises CameraError for a missing fx and for other shapes."""
     name = next((name for name in LENSES if _is_lens(frame.get(name))), None)
     values = frame if name is None else frame[name]
     if isinstance(values, Mapping) and "intrinsic_matrix" in values:  # Open3D's

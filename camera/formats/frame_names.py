@@ -16,23 +16,21 @@ _SUFFIX = re.compile(r"\.[A-Za-z][A-Za-z0-9]*$")
 
 
 def words_and_numbers(name: str) -> list[str | int]:
-    """Return the parts of a name, text and integers, as a sort key that puts frame10 after frame9."""
+    """Return a name's parts, text and integers, as a sort key that puts frame10 after frame9."""
     return [int(part) if index % 2 else part for index, part in enumerate(_INTEGERS.split(name))]
 
 
 def refuse_gaps(indices: Sequence[float] | np.ndarray, name: str) -> None:
-    """Raise CameraError if frame numbers or times [n] have a gap or do not rise. A gap is a step above 1.5 times the
-    median step. `name`: the beginning of the message."""
+    """Raise CameraError, which begins with `name`, if frame numbers or times [n] do not rise, or rise somewhere by more
+    than 1.5 times the median step."""
     if gap := _gap(indices):
         raise CameraError(f"{name}: frames are missing or out of order between {gap[0]:.10g} and {gap[1]:.10g}")
 
 
 def in_name_order(frames: Sequence[T], name: Callable[[T], str], where: str) -> list[T]:
-    """Return the frames sorted by the numbers in their file names, which may be decimal numbers.
-
-    `name` returns the file name of a frame. If no name has a number, the frames are sorted by name. Raises CameraError,
-    which begins with `where`, for a gap in the numbers (see `refuse_gaps`) and if only some names have a number.
-    """
+    """Return the frames sorted by the numbers in their file names, or by name if no name has a number. `name` returns a
+    frame's file name. Raises CameraError, which begins with `where`, for a gap in the numbers (see `refuse_gaps`) and
+    if only some names have a number."""
     names = [_SUFFIX.sub("", name(frame)) for frame in frames]
     bare = [each for each in names if not re.search(r"\d", each)]
     if bare and len(bare) < len(names):
@@ -52,12 +50,8 @@ def in_name_order(frames: Sequence[T], name: Callable[[T], str], where: str) -> 
 
 
 def in_time_order(frames: list[Mapping], keys: Sequence[str], path: Path, *, even: bool = True) -> list[Mapping]:
-    """Return the frames sorted by the first key of `keys` that every frame has. Without such a key the order is
-    unchanged.
-
-    Raises CameraError, which begins with `path`, for a value that is not a finite number. If `even` is true, a gap
-    between the values is an error too (see `refuse_gaps`).
-    """
+    """Return the frames sorted by the first key of `keys` that all frames have; without such a key, in their own order.
+    Raises CameraError for a value that is not a finite number and, if `even`, for a gap (see `refuse_gaps`)."""
     for key in keys:
         if all(key in frame for frame in frames):
             times = np.array([number_of(frame[key], f"{path}: {key}") for frame in frames])
@@ -69,12 +63,8 @@ def in_time_order(frames: list[Mapping], keys: Sequence[str], path: Path, *, eve
 
 
 def _even_order(columns: np.ndarray) -> np.ndarray | None:
-    """Return the order, int [n], of n frames by one of the k numbers in their file names; None if no number is
-    suitable.
-
-    `columns` [n, k] has the numbers. A column is suitable if its sorted numbers have no gap, and if in this order the
-    columns to its left never fall. The first suitable column is used.
-    """
+    """Return the order, int [n], of n frames by the first suitable column of `columns` [n, k], or None. A column is
+    suitable if its sorted numbers have no gap and, in this order, no column to its left falls."""
     for at, column in enumerate(columns.T):
         order = np.argsort(column, kind="stable")
         if not _gap(column[order]) and (np.diff(columns[order, :at], axis=0) >= 0).all():
@@ -83,8 +73,7 @@ def _even_order(columns: np.ndarray) -> np.ndarray | None:
 
 
 def _columns(names: Sequence[str], pattern: re.Pattern[str]) -> np.ndarray | None:
-    """Return the numbers [n, k] in n names if the text around the numbers is the same in all names, else None.
-    `pattern`: a regular expression with one group that matches a number."""
+    """Return the numbers [n, k] in n names if the text around the numbers is the same in all names, else None."""
     parts = [pattern.split(name) for name in names]
     if len({tuple(each[::2]) for each in parts}) > 1:
         return None
@@ -92,7 +81,7 @@ def _columns(names: Sequence[str], pattern: re.Pattern[str]) -> np.ndarray | Non
 
 
 def _gap(indices: Sequence[float] | np.ndarray) -> tuple[float, float] | None:
-    """Return the two numbers around the first gap or step backwards. Return None without a gap."""
+    """Return the two numbers around the first gap or step backwards; None without one."""
     values = np.asarray(indices, dtype=np.float64)
     steps = np.diff(values)
     if not len(steps):

@@ -20,12 +20,12 @@ from .reading import CameraFile, Lens, entries_of, field_of, lens_notes, lens_ro
 
 DISTORTION = ("k1", "k2", "k3", "k4", "k5", "k6", "p1", "p2")
 ANGLES = {"x_fov": np.pi / 180, "camera_angle_x": 1.0, "y_fov": np.pi / 180, "camera_angle_y": 1.0}
-"""The fields of transforms.json that state a field of view, each with the factor that converts it to radians."""
+"""The fields of transforms.json with a field of view, each with the factor that converts it to radians."""
 OTHER_NAMES = {other: usual for usual, *others in NAMES.values() for other in others}
-"""Other programs' keys for a lens and its image size, each with nerfstudio's key for the same value."""
+"""Other programs' keys for a lens and its image size, mapped to nerfstudio's keys."""
 ACROSS, DOWN = ("x_fov", "fl_x", "camera_angle_x"), ("y_fov", "fl_y", "camera_angle_y")
-"""The fields of transforms.json that determine the horizontal (ACROSS) and the vertical (DOWN) focal length, in order
-of preference."""
+"""The fields of transforms.json for the horizontal (ACROSS) and the vertical (DOWN) focal length, in order of
+preference."""
 WORLD = ("applied_transform", "applied_scale", "scale", "offset", "aabb", "aabb_scale", "orientation_override", "up")
 PICTURES = ("depth_file_path", "mask_path", "sharpness", "exposure", "ply_file_path", "semantics_path", "normal_path")
 SPLITS = ("train_filenames", "val_filenames", "test_filenames", "n_frames", "colmap_im_id", "camera_id", "frame_id")
@@ -62,12 +62,9 @@ LENS_SIDES = np.array([LENS_WIDTH, LENS_HEIGHT, LENS_WIDTH, LENS_HEIGHT])
 
 
 def read_transforms(path: Path, convention: Convention) -> CameraFile:
-    """Read transforms.json of nerfstudio or instant-ngp. `path`: the file or its folder. `convention`: the format's
-    convention (camera-to-world in OpenGL axes), or another one that the user chose.
-
-    Frames are ordered by file name, or by time if a frame has no file name. The lens is the same for all frames or
-    differs by frame. Raises CameraError for a missing or invalid file.
-    """
+    """Read transforms.json of nerfstudio or instant-ngp. `path`: the file or its folder. Frames are sorted by file
+    name, or by time if a frame has no file name. Raises CameraError for a missing or invalid file; a fault in the lens
+    becomes the result's `lens_fault`."""
     path = path / "transforms.json" if path.is_dir() else path
     data = read_object(path)
     frames = entries_of(data, "frames", path)
@@ -85,12 +82,9 @@ def read_transforms(path: Path, convention: Convention) -> CameraFile:
 
 
 def _merge(data: Mapping, frame: Mapping, where: str) -> dict[str, Any]:
-    """Return the fields of a frame under nerfstudio's names. Missing fields are taken from `data`, the fields that all
-    frames share.
-
-    If the frame has a key in ACROSS, no key in ACROSS is taken from `data`; the same rule applies to DOWN. Raises
-    CameraError, which begins with `where`, for fields that contradict each other.
-    """
+    """Return a frame's fields under nerfstudio's names, with missing ones from `data`, the fields that all frames
+    share. A frame with its own focal length or field of view in a direction (ACROSS, DOWN) takes none of that direction
+    from `data`. Raises CameraError, which begins with `where`, for contradicting fields."""
     refuse_two_lenses(data, where)
     refuse_two_lenses(frame, where)
     data, frame = _by_usual_names(data), _by_usual_names(frame)
@@ -101,11 +95,8 @@ def _merge(data: Mapping, frame: Mapping, where: str) -> dict[str, Any]:
 
 
 def _by_usual_names(fields: Mapping) -> dict[str, Any]:
-    """Return the fields that are not null, and add the lens and the image size under nerfstudio's keys.
-
-    A lens under a key in LENSES, such as a 3x3 matrix, becomes fl_x, fl_y, cx, cy. An existing nerfstudio key takes
-    precedence.
-    """
+    """Return the fields that are not null, with the lens and the image size also under nerfstudio's keys. An existing
+    nerfstudio key takes precedence."""
     found = {key: value for key, value in fields.items() if value is not None}
     lens = {}
     if any(isinstance(found.get(name), list | Mapping) for name in LENSES):
@@ -141,8 +132,7 @@ def _transforms_lens(frame: Mapping, where: str) -> np.ndarray:
 
 
 def _contradiction(frame: Mapping, where: str) -> list[str]:
-    """Return a list with a note if two fields of the frame state focal lengths of the same direction (horizontal or
-    vertical) that differ by over 2 %; else an empty list."""
+    """Return a note if two fields state horizontal (or vertical) focal lengths that differ by over 2 %."""
     for names, side in zip((ACROSS, DOWN), _image_size(frame, where), strict=True):
         stated = [name for name in names if name in frame]
         focals = [_focal(frame, (name,), side, where) or 0.0 for name in stated]
@@ -152,8 +142,8 @@ def _contradiction(frame: Mapping, where: str) -> list[str]:
 
 
 def _focal(frame: Mapping, names: tuple[str, ...], side: float, where: str) -> float | None:
-    """Return the focal length in pixels from the first key in `names` that the frame has: a focal length or a field of
-    view. Return None if the frame has no such key. `side`: the image's width or height in pixels."""
+    """Return the focal length in pixels from the first of `names` in the frame, a focal length or a field of view over
+    `side` pixels; None without one."""
     name = next((name for name in names if name in frame), None)
     if name is None:
         return None
@@ -162,11 +152,8 @@ def _focal(frame: Mapping, names: tuple[str, ...], side: float, where: str) -> f
 
 
 def _image_size(frame: Mapping, where: str) -> tuple[float, float]:
-    """Return the width and height of a frame's image in pixels.
-
-    If the frame states no size, the result is twice cx, cy. If cx or cy is missing too, the result is 832x480 for a
-    lens that is a field of view. Raises CameraError if the size remains unknown.
-    """
+    """Return the width and height of a frame's image: stated, else twice cx, cy, else 832x480 for a lens that is a
+    field of view. Raises CameraError if none applies."""
     if not {"w", "h"} & frame.keys():
         if {"cx", "cy"} <= frame.keys():
             width, height = (2 * number_of(frame[key], f"{where} {key}") for key in ("cx", "cy"))
@@ -178,9 +165,7 @@ def _image_size(frame: Mapping, where: str) -> tuple[float, float]:
 
 
 def read_camera_path(path: Path, convention: Convention) -> CameraFile:
-    """Read nerfstudio's camera_path.json: camera-to-world matrices by row, in OpenGL axes, and the vertical field of
-    view in degrees. `convention`: the format's convention, or another one that the user chose. Raises CameraError for a
-    missing or invalid file."""
+    """Read nerfstudio's camera_path.json. Raises CameraError for a missing or invalid file."""
     data = read_object(path)
     entries = entries_of(data, "camera_path", path)
     matrices = [field_of(entry, "camera_to_world", f"{path}: pose {i}") for i, entry in enumerate(entries)]
@@ -209,11 +194,8 @@ def write_transforms(
     size: tuple[int, int] | None = None,
     points: str | None = None,
 ) -> None:
-    """Write a path as nerfstudio's transforms.json.
-
-    `names` are the image file names of the frames (None: frame_00001.png and so on). `size` is the height and width of
-    the frames in pixels (None: 480x832). `points` is the name of a PLY file in the same folder.
-    """
+    """Write a path as nerfstudio's transforms.json. `names`: the frames' file names (None: frame_00001.png and so on).
+    `size`: their height and width in pixels (None: 480x832). `points`: the name of a PLY file in the same folder."""
     height, width = size or (LENS_HEIGHT, LENS_WIDTH)
     lenses = [
         dict(zip(("fl_x", "fl_y", "cx", "cy"), map(float, row), strict=True))

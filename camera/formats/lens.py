@@ -1,4 +1,4 @@
-"""The camera models of other programs. Models close to a pinhole are accepted; all others are refused."""
+"""The camera models of other programs. Models close to a pinhole are accepted, others refused."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -10,12 +10,8 @@ from ...fields import Field
 
 
 class Model(NamedTuple):
-    """A camera model of another program.
-
-    numbers: the number of parameters, which are focal lengths, then cx, cy, then distortion terms.
-    focals: the number of focal lengths.
-    pinhole: whether the model equals a pinhole with these focal lengths near the image centre.
-    """
+    """A camera model. `numbers`: the count of its parameters, which are `focals` focal lengths, cx, cy, and distortion
+    terms. `pinhole`: whether it equals a pinhole near the image centre."""
 
     numbers: int
     focals: int
@@ -67,10 +63,8 @@ def refuse_model(model: Any, where: str, field: str = "camera_model") -> None:
 
 
 def refuse_flags(data: Mapping[str, Any], where: str) -> None:
-    """Raise CameraError if `data` sets one of FLAGS, which mark a lens other than a pinhole.
-
-    `data` has the fields that apply to one frame. The message begins with `where`.
-    """
+    """Raise CameraError, which begins with `where`, if a frame's fields `data` set one of FLAGS, which mark a lens
+    other than a pinhole."""
     for flag in FLAGS:
         value = data.get(flag)
         if value is not None and value is not False and value != 0 and str(value).lower() not in ("false", "none"):
@@ -78,8 +72,8 @@ def refuse_flags(data: Mapping[str, Any], where: str) -> None:
 
 
 def focal_of(angle: float, side: float, where: str) -> float:
-    """Return the focal length in pixels for a field of view of `angle` radians over `side` pixels. Raises CameraError,
-    which begins with `where`, unless the angle is between 0 and pi."""
+    """Return the focal length in pixels for a field of view of `angle` radians over `side` pixels. Raises CameraError
+    unless the angle is between 0 and pi."""
     if not 0 < angle < np.pi:
         raise CameraError(f"{where}: expected a field of view between 0 and 180 degrees")
     return float(side / 2 / np.tan(angle / 2))

@@ -22,23 +22,20 @@ DIRECTIONS = {
     "c2w": rf"c2w|{_CAMS}(2|to)world|worldfrom{_CAMS}|worldt{_CAMS}$|twc$",
     "w2c": rf"w2c|world(2|to)({_CAMS}|view)|{_CAMS}fromworld|{_CAMS}tworld|tcw$|^viewmat|^extrinsics?(mat\w*)?$",
 }
-"""Regular expressions for matrix names that state a direction, camera-to-world ("c2w") or world-to-camera ("w2c").
-
-The name is first converted to lower case and reduced to letters and digits. "c2w" is tried first, so extrinsics_c2w is
-camera-to-world.
-"""
+"""Regular expressions for names of camera-to-world ("c2w") and world-to-camera ("w2c") matrices, in lower case without
+other characters than letters and digits. "c2w" is tried first, so extrinsics_c2w is camera-to-world."""
 
 
 def direction_of(name: str) -> str:
-    """Return "c2w" or "w2c" if the name of a matrix, such as cam_to_world or T_cw, states its direction; else an empty
+    """Return "c2w" or "w2c" if a matrix's name, such as cam_to_world or T_cw, states the direction, else an empty
     string."""
     plain = re.sub(r"[^a-z0-9]", "", name.lower())
     return next((direction for direction, pattern in DIRECTIONS.items() if re.search(pattern, plain)), "")
 
 
 def array_direction(name: str) -> str:
-    """Return the direction of an array in an .npz file by its name. The result is as from `direction_of`, but also
-    "c2w" for camera_poses and camera_pose, the names of Pi3 and MapAnything."""
+    """Return `direction_of` for an array in an .npz file, and "c2w" also for camera_poses and camera_pose, the names in
+    Pi3 and MapAnything."""
     return direction_of(name) or ("c2w" if name in ("camera_poses", "camera_pose") else "")
 
 
@@ -64,11 +61,11 @@ SENSOR_MM = 36.0
 
 
 class Named(NamedTuple):
-    """The matrices of a JSON file under a name that states their direction.
+    """Matrices under a name that states their direction, in a JSON file.
 
     key: the name.
     matrices: the matrices as in the file.
-    frames: the other fields of each frame. A file without a list of frames gives one item: the file's other fields.
+    frames: the other fields of each frame, or one item with the file's other fields.
     """
 
     key: str
@@ -77,12 +74,9 @@ class Named(NamedTuple):
 
 
 def named_matrices(data: Any, path: Path) -> Named | None:
-    """Return the matrices in a JSON file with the name that states their direction, or None if no name does.
-
-    `data`: the content of the file `path`. It is an object with a list of matrices, a list of frames, an object with a
-    list of frames, or an object with frames by name. Raises CameraError, which begins with `path`, for a gap in the
-    frames' numbers or times.
-    """
+    """Return the matrices of a JSON file under a name that states their direction, or None without such a name. `data`,
+    the content of `path`, is an object with a list of matrices, a list of frames, an object with such a list, or an
+    object with frames by name. Raises CameraError for a gap in the frames' numbers or times."""
     whole = _flat(data) if isinstance(data, Mapping) else {}
     if key := next(filter(direction_of, whole), None):
         return Named(key, whole[key], [{name: value for name, value in whole.items() if name != key}])
@@ -106,12 +100,8 @@ def _are_frames(value: Any) -> bool:
 
 
 def _flat(data: Mapping, all_objects: bool = False) -> dict[str, Any]:
-    """Return the fields of an object, with some inner objects replaced by their own fields. For example, the field c2w
-    of an inner object extrinsics becomes extrinsics_c2w.
-
-    An inner object is replaced if its name states a direction (see `direction_of`). With `all_objects` it is also
-    replaced if the name of one of its fields states a direction.
-    """
+    """Return an object's fields, with inner objects replaced by their fields: c2w in extrinsics becomes extrinsics_c2w.
+    An inner object is replaced if its name states a direction or, with `all_objects`, if a name in it does."""
     flat: dict[str, Any] = {}
     for key, value in data.items():
         inner = isinstance(value, Mapping) and (direction_of(key) or all_objects and any(map(direction_of, value)))
@@ -120,12 +110,9 @@ def _flat(data: Mapping, all_objects: bool = False) -> dict[str, Any]:
 
 
 def read_matrices(path: Path, convention: Convention) -> CameraFile:
-    """Read the camera path in a JSON file of matrices with the given `convention`.
-
-    The file is a list of matrices (4x4, 3x4 or 16 numbers), an object {"matrices": [...], "fps": ...}, or has matrices
-    under a name such as w2c. The lens is optional: a key in LENSES, Blender's fields in MATRIX_FIELDS, or with named
-    matrices also fx, fy, cx, cy. Raises CameraError for a missing or invalid file.
-    """
+    """Read a camera path from a JSON file of matrices in the given `convention`. The file is a list of matrices (4x4,
+    3x4 or 16 numbers), an object {"matrices": [...], "fps": ...}, or has matrices under a name such as w2c. The lens is
+    optional. Raises CameraError for a missing or invalid file."""
     data = read_json(path)
     if (not isinstance(data, Mapping) or "matrices" not in data) and (named := named_matrices(data, path)) is not None:
         return _read_named(named, convention, str(path))
@@ -158,9 +145,6 @@ def _read_named(named: Named, convention: Convention, where: str) -> CameraFile:
 
 
 def _blender_lens(data: Mapping, frames: int, where: str) -> Lens:
-    """Return the lens [frames, 4] in pixels of an 832x480 image from Blender's camera and render settings in `data`,
-    and notes for the user. `where`: the beginning of error messages."""
-
     def row(key: str, default: float) -> np.ndarray:
         values = as_float64(data.get(key, default), f"{where}: {key}")
         if values.shape not in ((), (frames,)) or not np.isfinite(values).all():

@@ -54,18 +54,15 @@ VGGT_FIELDS = (
 
 
 def read_lingbot(path: Path, _convention: Convention) -> CameraFile:
-    """Read a LingBot-World folder: poses.npy, intrinsics.npy (in pixels of an 832x480 image) and, if it exists,
-    action.npy with W, A, S, D flags. Raises CameraError for a missing or invalid file."""
+    """Read a LingBot-World folder: poses.npy, intrinsics.npy (at 832x480) and, if there, action.npy with W, A, S, D
+    flags. Raises CameraError for a missing or invalid file."""
     folder = read_pose_folder(path)
     return CameraFile(folder.c2w, folder.intrinsics, None, folder.notes, folder.actions)
 
 
 def write_lingbot(path: CameraPath, folder: str | Path) -> None:
-    """Write a path into a folder as poses.npy and intrinsics.npy (float64), which LingBot-World's official code reads.
-
-    The path's actions are written to action.npy (float32). If the path has no actions, an existing action.npy is
-    removed.
-    """
+    """Write a path as poses.npy and intrinsics.npy (float64), and its actions as action.npy (float32), for the official
+    code. A path without actions removes an existing action.npy."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     arrays = {"poses.npy": path.c2w, "intrinsics.npy": path.intrinsics}
@@ -80,12 +77,9 @@ def write_lingbot(path: CameraPath, folder: str | Path) -> None:
 
 
 def read_vipe(path: Path, convention: Convention, image_size: tuple[int, int] | None) -> CameraFile:
-    """Read ViPE's .npz: `data` [n, 4, 4], camera-to-world in OpenCV axes, and the frame numbers `inds` [n].
-    `convention`: the format's convention, or another one that the user chose.
-
-    The lens is read from ../intrinsics/<same name>. It is in pixels of a video of `image_size` (width, height). Without
-    `image_size` the result has a `lens_fault` instead of a lens. Raises CameraError for a missing or invalid pose file.
-    """
+    """Read ViPE's .npz: `data` [n, 4, 4], camera-to-world in OpenCV axes, and the frame numbers `inds` [n]. The lens is
+    read from ../intrinsics/<same name>, in pixels of a video of `image_size` (width, height). Without `image_size` the
+    result has a `lens_fault` in its place. Raises CameraError for a missing or invalid pose file."""
     data, frames = _vipe_arrays(path)
     refuse_gaps(frames, f"{path} (inds)")
     recording = CameraFile(to_opencv(data, convention, str(path)))
@@ -122,12 +116,9 @@ def _vipe_arrays(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def read_predictions(path: Path, convention: Convention) -> CameraFile:
-    """Read the .npz of MegaSaM, VGGT or Depth Anything 3.
-
-    The poses, such as `cam_c2w` [n, 4, 4] or `extrinsic` [n, 3, 4], are in OpenCV axes. `convention` decides whether
-    the camera-to-world or the world-to-camera array is read. `intrinsic`, [3, 3] or [n, 3, 3], is in pixels of the
-    images in the file. Raises CameraError for a missing or invalid file and for a missing array.
-    """
+    """Read the .npz of MegaSaM, VGGT or Depth Anything 3: the camera-to-world or the world-to-camera array, as
+    `convention` states, in OpenCV axes, and the lens in pixels of the file's images. Raises CameraError for a missing
+    or invalid file and for a missing array."""
     direction = "c2w" if convention.camera_to_world else "w2c"
     arrays, shapes = _archive(
         path, ".npz of a reconstruction", lambda name: bool(array_direction(name) or name in INTRINSICS)
@@ -171,7 +162,7 @@ def _predicted_lens(matrices: np.ndarray, shapes: dict[str, tuple[int, ...]], fr
 
 
 def _sides(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Return width and height of images of the shape [..., h, w], [..., h, w, channels] or [..., 3, h, w]."""
+    """Return the width and height of images of the shape [..., h, w], [..., h, w, channels] or [..., 3, h, w]."""
     height, width = shape[-3:-1] if shape[-1] in (1, 3, 4) else shape[-2:]
     return width, height
 
@@ -179,12 +170,9 @@ def _sides(shape: tuple[int, ...]) -> tuple[int, int]:
 def _archive(
     path: Path, kind: str, wanted: Callable[[str], bool]
 ) -> tuple[dict[str, np.ndarray], dict[str, tuple[int, ...]]]:
-    """Return two dicts for an .npz file, both by array name. The first has the arrays for which `wanted(name)` is true.
-    The second has the shapes of the image arrays with names in PICTURES.
-
-    Raises CameraError if the file cannot be read, if the returned arrays exceed 512 MiB in total, or if an array does
-    not contain numbers. `kind`: the expected kind of file, for the message.
-    """
+    """Return the arrays of an .npz file with a `wanted` name, and the shapes of its image arrays, both by array name.
+    Raises CameraError for an unreadable file, for more than 512 MiB of wanted arrays, and for arrays that are not
+    numbers."""
     check_file(path, LARGEST_ARCHIVE)
     try:
         with np.load(path, allow_pickle=False) as archive:

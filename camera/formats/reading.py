@@ -1,5 +1,5 @@
-"""The common parts of all readers of camera files: the result type `CameraFile`, conversion of a lens to 832x480, and
-reading of text and JSON with errors that name the file."""
+"""The common parts of the readers of camera files: their result, and reading of text and JSON with errors that name the
+file."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ from ..pose_folder import check_file
 from ..poses import LENS_HEIGHT, LENS_WIDTH, as_float64, check_intrinsics, lens_change
 
 Lens = tuple[np.ndarray, tuple[str, ...]]
-"""A pair of a lens [n, 4] (fx, fy, cx, cy in pixels of an 832x480 image) and notes for the user."""
+"""A lens [n, 4] (fx, fy, cx, cy in pixels of an 832x480 image) and notes for the user."""
 
 
 @dataclass(frozen=True)
@@ -22,11 +22,10 @@ class CameraFile:
     """The content of a camera file. `intrinsics`, `fps` and `actions` are None if the file lacks them.
 
     c2w: [n, 4, 4], camera-to-world poses in OpenCV axes.
-    intrinsics: [n, 4], the lens as fx, fy, cx, cy in pixels of an 832x480 image.
-    fps: frames per second.
+    intrinsics: [n, 4], fx, fy, cx, cy in pixels of an 832x480 image.
     notes: messages for the user about fields that the model cannot use.
     actions: [n, 4], W, A, S, D flags.
-    lens_fault: empty, or the reason why the lens is not a readable pinhole. The user must then supply a field of view.
+    lens_fault: why the lens is not a readable pinhole, else empty. The user must then supply a field of view.
     """
 
     c2w: np.ndarray
@@ -37,8 +36,8 @@ class CameraFile:
     lens_fault: str = ""
 
     def with_lens(self, read: Callable[[], Lens]) -> "CameraFile":
-        """Return a copy with the lens from `read()`, and with the notes from `read()` added. If `read` raises
-        CameraError, return a copy with the error message as `lens_fault`."""
+        """Return a copy with the lens and the notes from `read()`. If `read` raises CameraError, its message becomes
+        `lens_fault`."""
         try:
             lens, notes = read()
             return replace(self, intrinsics=check_intrinsics(lens), notes=self.notes + notes)
@@ -47,8 +46,8 @@ class CameraFile:
 
 
 def lens_rows(pixels: np.ndarray | list[list[float]], width: float, height: float, name: str) -> np.ndarray:
-    """Return the lens fx, fy, cx, cy [n, 4] in pixels of an 832x480 image. `pixels` [n, 4]: the lens in pixels of a
-    `width` x `height` image. Raises CameraError, which begins with `name`, for a width or height below 1."""
+    """Return the lens `pixels` [n, 4] (fx, fy, cx, cy) scaled from a `width` x `height` image to 832x480. Raises
+    CameraError, which begins with `name`, for a width or height below 1."""
     if not (width >= 1 and height >= 1):
         raise CameraError(f"{name}: image size {width}x{height}; give the size that the focal length refers to")
     across, down = LENS_WIDTH / width, LENS_HEIGHT / height
@@ -56,11 +55,8 @@ def lens_rows(pixels: np.ndarray | list[list[float]], width: float, height: floa
 
 
 def lens_notes(rows: np.ndarray, width: float, height: float, distortion: Sequence[float] = ()) -> tuple[str, ...]:
-    """Return notes for the user about a lens that varies, has distortion, or belongs to another aspect ratio.
-
-    The usual aspect ratio is 832:480. `rows` [n, 4] is the lens in pixels of an 832x480 image. `width` and `height` are
-    the size of the file's images in pixels, and `distortion` are the distortion terms in the file.
-    """
+    """Return notes about a lens `rows` [n, 4] that varies, has `distortion` terms, or belongs to an image whose aspect
+    ratio is not close to 832:480. `width`, `height`: the file's image size."""
     notes, strongest = lens_change(rows), max(map(abs, distortion), default=0.0)
     if abs(width / height / (LENS_WIDTH / LENS_HEIGHT) - 1) > 0.05:
         notes.append(f"Recorded at {width:g}x{height:g}: the lens is stretched with the image to the video's shape.")
@@ -70,8 +66,8 @@ def lens_notes(rows: np.ndarray, width: float, height: float, distortion: Sequen
 
 
 def read_text(path: Path) -> str:
-    """Return the content of a UTF-8 file. Raises CameraError for a file that is missing, empty, larger than 64 MiB or
-    not UTF-8."""
+    """Return the content of a UTF-8 file. Raises CameraError for a file that is missing, empty, over 64 MiB or not
+    UTF-8."""
     check_file(path)
     try:
         return path.read_text("utf-8-sig")
@@ -80,8 +76,7 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """Return the content of a JSON file. Raises CameraError for a file that is missing, larger than 64 MiB or not valid
-    JSON."""
+    """Return the content of a JSON file. Raises CameraError as `read_text`, and for invalid JSON."""
     try:
         return json.loads(read_text(path))
     except (json.JSONDecodeError, RecursionError) as error:
@@ -89,7 +84,7 @@ def read_json(path: Path) -> Any:
 
 
 def float_fields(fields: Sequence[str], where: str) -> list[float]:
-    """Return the columns of a line, `fields`, as floats. Raises CameraError, which begins with `where`, if one is not a
+    """Return the columns of a line as floats. Raises CameraError, which begins with `where`, for a column without a
     number."""
     try:
         return [float(value) for value in fields]
@@ -106,8 +101,8 @@ def read_object(path: Path) -> Mapping:
 
 
 def entries_of(data: Mapping, key: str, path: Path) -> list[Mapping]:
-    """Return the list of objects, such as frames, under the key `key` of `data`. Raises CameraError, which names the
-    file `path`, if the list is missing, empty or contains anything else."""
+    """Return the list of objects, such as frames, under `key`. Raises CameraError, which names the file `path`, for a
+    missing or empty list and for other content."""
     entries = field_of(data, key, str(path))
     if not isinstance(entries, list) or not entries or not all(isinstance(entry, Mapping) for entry in entries):
         raise CameraError(f"{path}: {key} is not a list of frames with something in it")

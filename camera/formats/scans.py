@@ -21,9 +21,9 @@ POSES = (
     *("cameraTransform", "camera_transform", "cameraPoseARFrame", "cameraPose", "camera_pose"),
     *("transform", "transformMatrix", "pose"),
 )
-"""The keys under which a frame of a scan may have its pose, in order of preference."""
+"""The keys of a pose in a scan's frame, in order of preference."""
 OTHERS_TOO = "transform", "transformMatrix", "pose"
-"""The keys in POSES that other programs use too, with other camera axes. Such a key does not prove an ARKit file."""
+"""The keys in POSES that other programs use with other camera axes, so they are no proof of an ARKit file."""
 ARKITS_OWN = {
     "imageResolution",
     "trackingState",
@@ -35,7 +35,7 @@ ARKITS_OWN = {
 UNSTATED = "{} states no axes: ARKit's are taken, x right, y up, z back. If these are not, name them with `convention`."
 TIMES = ("timestamp", "time", "frame_index")
 PARTS = tuple(f"t_{row}{column}" for row in range(3) for column in range(4))
-"""The keys of the 12 numbers of Polycam's matrix, row by row: t_00, t_01 and so on."""
+"""Polycam's keys of a matrix's 12 numbers, by row: t_00, t_01 and so on."""
 ARKIT_FIELDS = (
     Field((*POSES, *PARTS, "frames"), "applied", "Camera to world, ARKit's axes, by row or by column."),
     Field(("poses", "initPose"), "applied", "Record3D: x, y, z, w of a quaternion, then the position."),
@@ -57,9 +57,8 @@ SPLAT_FIELDS = (
 
 
 def read_splat_cameras(path: Path, convention: Convention) -> CameraFile:
-    """Read cameras.json of 3D Gaussian splatting. `path` is the file or the model's folder. Each camera has a position,
-    a rotation and a lens. Raises CameraError for a missing or invalid file. `convention`: the format's convention, or
-    another one that the user chose."""
+    """Read cameras.json of 3D Gaussian splatting. `path`: the file or the model's folder. Raises CameraError for a
+    missing or invalid file."""
     path = path / "cameras.json" if path.is_dir() else path
     cameras = entries_of({"cameras": read_json(path)}, "cameras", path)
     if all("img_name" in camera for camera in cameras):
@@ -71,12 +70,8 @@ def read_splat_cameras(path: Path, convention: Convention) -> CameraFile:
 
 
 def read_arkit(path: Path, convention: Convention) -> CameraFile:
-    """Read an ARKit camera path, as phone scanners export it. `convention`: the format's convention, or another one
-    that the user chose.
-
-    The file is a JSON list of frames or Record3D's metadata; a folder has a JSON file for each frame (Polycam, 3D
-    Scanner App). Raises CameraError for a missing or invalid file.
-    """
+    """Read an ARKit camera path of a phone scanner: a JSON list of frames, Record3D's metadata, or a folder with a JSON
+    file for each frame (Polycam, 3D Scanner App). Raises CameraError for a missing or invalid file."""
     if path.is_dir():
         return _read_frames(_frame_files(path), path, convention)
     data = read_json(path)
@@ -94,8 +89,8 @@ def read_arkit(path: Path, convention: Convention) -> CameraFile:
 
 
 def scan_folder(folder: Path) -> Path | None:
-    """Return the folder that has a scanner's JSON files, one file per frame. It is `folder` or its subfolder
-    keyframes/corrected_cameras, keyframes/cameras or cameras. Return None if none has at least two such files."""
+    """Return the folder with a scanner's JSON files, one per frame: `folder`, or in it keyframes/corrected_cameras,
+    keyframes/cameras or cameras. Return None if none has at least two such files."""
     below = (folder, *(folder / name for name in ("keyframes/corrected_cameras", "keyframes/cameras", "cameras")))
     return next((each for each in below if len(_frame_names(each)) > 1), None)
 
@@ -155,8 +150,7 @@ def check_quaternions(quaternions: np.ndarray, where: str) -> None:
 
 
 def _matrix(frame: Mapping, where: str) -> np.ndarray:
-    """Return the pose [4, 4] of a frame. Its numbers are in the order of the file, by row or by column. `where`: the
-    beginning of error messages."""
+    """Return a frame's pose [4, 4] with the numbers in the file's order, by row or by column."""
     if PARTS[0] in frame:
         values = [number_of(field_of(frame, part, where), f"{where} {part}") for part in PARTS]
         return np.array([*values, 0, 0, 0, 1]).reshape(4, 4)
@@ -168,8 +162,8 @@ def _matrix(frame: Mapping, where: str) -> np.ndarray:
 
 
 def _stated_order(frames: list[Mapping]) -> str:
-    """Return the order of the numbers in the frames' pose matrices, "row" or "column"; "" if it is unknown. Polycam's
-    keys (PARTS) mean "row". In other files a 3x3 lens matrix shows the order."""
+    """Return the order of the numbers in the frames' matrices, "row" or "column", from Polycam's keys or a 3x3 lens
+    matrix; "" if unknown."""
     if any(PARTS[0] in frame for frame in frames):
         return "row"
     found = next((frame[name] for frame in frames for name in LENSES if name in frame), None)
@@ -182,13 +176,9 @@ def _stated_order(frames: list[Mapping]) -> str:
 
 
 def _by_row(matrices: np.ndarray, order: str) -> tuple[np.ndarray, list[str]]:
-    """Return the poses [n, 4, 4] with their numbers by row, and a list of notes for the user. All `matrices` have the
-    same order of numbers.
-
-    A matrix by row has the last row 0, 0, 0, 1, and a matrix by column has the last column 0, 0, 0, 1. If all poses are
-    at the origin, both are 0, 0, 0, 1. Then `order` ("row" or "column") decides. If `order` is empty, "column" is
-    assumed, with a note if the two orders differ.
-    """
+    """Return the poses [n, 4, 4] with their numbers by row, and notes for the user. A last row or last column of 0, 0,
+    0, 1 shows the order. If all poses are at the origin it does not, and `order` ("row" or "column") decides. Without
+    `order`, "column" is assumed, with a note if the two orders differ."""
     last_column, last_row = (np.abs(each).max() for each in (matrices[:, :3, 3], matrices[:, 3, :3]))
     if last_row > 0 or last_column > 0:
         return (matrices.swapaxes(1, 2) if last_row > 0 and last_column < 1e-6 else matrices), []

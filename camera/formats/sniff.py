@@ -1,5 +1,4 @@
-"""Detection of a camera file's format from its name and first bytes. The reader of the format checks the content
-later."""
+"""Detection of a camera file's format from its name and first bytes. The format's reader checks the content."""
 
 import re
 from collections.abc import Callable
@@ -23,10 +22,9 @@ KEYS = {
     "matrices": "matrices",
     **dict.fromkeys((*POSES, PARTS[0], "poses", "perFrameIntrinsicCoeffs"), "arkit"),
 }
-"""JSON keys, each with the name of the format that it identifies."""
+"""JSON keys and the formats that they identify."""
 ARRAYS = {"c2w": "megasam", "w2c": "vggt"}
-"""The .npz format that an array's name identifies, by the direction in the name: c2w (camera-to-world) or w2c
-(world-to-camera)."""
+"""The .npz formats by the direction in an array's name: camera-to-world (c2w) or world-to-camera (w2c)."""
 COLUMNS = {19: "realestate10k", **dict.fromkeys((12, 16, 13, 17, 4), "kitti"), 8: "tum"}
 FOLDERS = {"transforms.json": "transforms", "cameras.json": "gaussian_splatting"}
 
@@ -37,19 +35,19 @@ def looks_like_poses(path: Path) -> bool:
 
 
 def looks_like_lens(path: Path) -> bool:
-    """Return whether a file is a readable .npy with the shape of a lens (fx, fy, cx, cy), [n, 4] or [4]."""
+    """Return whether a file is a readable .npy with the shape of a lens, [n, 4] or [4]."""
     shape = _array_shape(path)
     return len(shape) in (1, 2) and shape[-1] == 4
 
 
 def looks_like_camera(path: Path) -> bool:
-    """Return True if a file or folder has one of the supported camera formats, judged by its name and first bytes. An
-    .npy file must hold matrices. The result is False for unreadable files."""
+    """Return whether a file or folder seems to have a camera format, judged by its name and first bytes. An .npy file
+    must hold matrices."""
     return format_of(path) is not None and (path.suffix != ".npy" or looks_like_poses(path))
 
 
 def format_of(path: Path) -> str | None:
-    """Return the detected format of a file or folder, a name in FORMATS; None if it is unknown or unreadable."""
+    """Return the detected format of a file or folder, a name in FORMATS; None if unknown or unreadable."""
     with suppress(OSError):
         if path.is_dir():
             return _folder(path)
@@ -81,7 +79,7 @@ def _array_shape(path: Path) -> tuple[int, ...]:
 
 
 def header_shape(file: IO[bytes]) -> tuple[int, ...]:
-    """Return the shape that an .npy header states. Return () for an array of Python objects and for other files."""
+    """Return the shape in an .npy header; () for an array of Python objects and for other files."""
     try:
         version = np.lib.format.read_magic(file)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
@@ -103,7 +101,6 @@ def _archive(path: Path) -> str | None:
 
 
 def _zipped(path: Path) -> str | None:
-    """Return "lingbot" for a zip file with poses.npy, such as a live session's camera.zip; otherwise None."""
     with suppress(Exception), ZipFile(path) as archive:  # zipfile raises errors of many types
         return "lingbot" if "poses.npy" in {Path(name).name for name in archive.namelist()} else None
     return None
@@ -119,7 +116,6 @@ def _json(path: Path) -> str | None:
 
 
 def _text(path: Path) -> str | None:
-    """Return the format of a text file, detected by the number of columns in its first lines; None if it is unknown."""
     every = _head(path).splitlines()
     lines = [split_columns(line) for line in (each.partition("#")[0] for each in every) if line.strip()]
     numbers = [len(columns) for columns in lines[:3] if all(map(is_number, columns))]
@@ -144,4 +140,4 @@ _DETECTORS: dict[str, Callable[[Path], str | None]] = {
     ".csv": _text,
     ".tum": _text,
 }
-"""The functions that detect a file's format, by the file's suffix. Each function returns None for an unknown format."""
+"""The functions that detect a file's format, by suffix. They return None for an unknown format."""

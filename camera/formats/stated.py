@@ -20,13 +20,13 @@ MATRIX_NAME = "matrix_type"
 LENS_KEYS = re.compile(r"model|projection|lens|camera_?type|^type$", re.IGNORECASE)
 AXES = {"opencv": r"open_?cv|colmap|\brdf\b", "opengl": r"open_?gl|blender|nerf|arkit|\brub\b"}
 OTHER_AXES = re.compile(r"unity|unreal|left[ _-]?hand|directx|\b(ros|flu|frd|ned|lhs)\b", re.IGNORECASE)
-"""A pattern for texts that state unsupported camera axes, such as left-handed axes or the axes of robots (ROS)."""
+"""A pattern for texts that state unsupported axes: left-handed ones, or those of robots (ROS)."""
 OTHER_LENS = re.compile(r"fish_?eye|equirect|panoram|spherical|omni|ortho", re.IGNORECASE)
 TABLES, HEADER = (".txt", ".csv", ".tum"), 4096
-"""TABLES: the suffixes of tables of numbers. HEADER: the number of characters at the start of a table in which a header
-is searched for."""
+"""The suffixes of tables of numbers (TABLES), and the number of characters in which a header is searched for
+(HEADER)."""
 NO_HEADER = re.compile(r"^\s*[-\d.]|://")
-"""A pattern for the lines of a table that are no header: lines of numbers, and a video's address (RealEstate10K)."""
+"""A pattern for a table's lines that are no header: numbers, and a video's address (RealEstate10K)."""
 FIELDS = (
     Field(
         ("camera_convention", "coordinate_system", "extrinsic_type"),
@@ -39,11 +39,12 @@ FIELDS = (
 
 
 def stated_texts(path: Path, names: bool = False) -> dict[str, str]:
-    """Return the texts in a JSON, .npz or text file that may state its convention or lens, by key; {} for other files.
+    """Return the texts in a file that may state its convention or lens, by key; {} for other files than JSON, .npz and
+    text.
 
-    `path`: the file, or a folder with transforms.json or cameras.json. A JSON file gives all texts of its header and
-    first frame. If `names` is true, the key MATRIX_NAME has the name of its pose matrices. An .npz file gives the texts
-    about the convention, and a text file gives the direction in its header. Raises CameraError for invalid JSON.
+    `path`: the file, or a folder with transforms.json or cameras.json. A JSON file gives the texts of its header and
+    first frame, an .npz file those about the convention, and a text file the direction in its header. With `names`, the
+    key MATRIX_NAME has the name of a JSON file's pose matrices. Raises CameraError for invalid JSON.
     """
     file = next((path / name for name in ("transforms.json", "cameras.json") if (path / name).is_file()), path)
     found: dict[str, Any] = {}
@@ -69,7 +70,7 @@ def stated_texts(path: Path, names: bool = False) -> dict[str, str]:
 
 
 def _only_direction(line: str) -> str:
-    """Return the direction, "c2w" or "w2c", that a line states; an empty string if the line states none or both."""
+    """Return the direction, "c2w" or "w2c", in a line; an empty string if the line states none or both."""
     plain = re.sub(r"[^a-z0-9]", "", line.lower())
     found = [direction for direction, pattern in DIRECTIONS.items() if re.search(pattern, plain)]
     return found[0] if len(found) == 1 else ""
@@ -80,13 +81,11 @@ def _is_frames(value: object) -> bool:
 
 
 def stated_convention(texts: Mapping[str, str], own: str, where: str) -> str:
-    """Return the name of the convention that the file's `texts` state.
+    """Return the convention that a file's `texts` state, or an empty string if axes or direction remain unknown.
 
-    `own` is the convention of the format; empty if the format has none. `own` supplies the axes or the direction that
-    the texts omit. If the axes or the direction remain unknown, return an empty string.
-
-    Raises CameraError, which begins with `where`, for axes that are not supported and for a stated convention that
-    differs from `own`. The user must then choose, because such a text may also describe the axes of the images.
+    `own`, the format's convention or empty, supplies what the texts omit. Raises CameraError, which begins with
+    `where`, for unsupported axes and for a convention other than `own`. The user must then choose, because such a text
+    may also describe the axes of the images.
     """
     axes, direction = own.split("_") if own else ("", "")
     for key, text in texts.items():
@@ -109,8 +108,7 @@ def stated_convention(texts: Mapping[str, str], own: str, where: str) -> str:
 
 
 def lens_fault(texts: Mapping[str, str], where: str) -> str:
-    """Return a message, which begins with `where`, if one of the file's `texts` states a lens other than a pinhole,
-    else ""."""
+    """Return a message, which begins with `where`, if a text states a lens other than a pinhole, else ""."""
     stated = [(key, text) for key, text in texts.items() if LENS_KEYS.search(key) and OTHER_LENS.search(text)]
     return f"{where}: {stated[0][0]} {stated[0][1]!r:.60} is no pinhole camera" if stated else ""
 

@@ -48,19 +48,16 @@ TUM_FIELDS = (
 )
 W_FIRST = re.compile(r"(?<![a-z])w[\s,]+x[\s,]+y[\s,]+z(?![a-z])")
 FRAME = re.compile(r"^sec|^frame|^(id|idx|index)$")
-"""A pattern for the names of columns that replace a missing time column: seconds, frame number or index."""
+"""A pattern for column names that replace a missing time column: seconds, frame number or index."""
 UNEVEN = 1.5
-"""The largest ratio, in either direction, between a time step and the median step. If a step exceeds this ratio, the
-poses are resampled at constant time steps."""
+"""The largest ratio, in either direction, of a time step to the median step. Beyond it, poses are resampled at even
+times."""
 
 
 def read_realestate10k(path: Path, convention: Convention) -> CameraFile:
-    """Read a text file of RealEstate10K or CameraCtrl with one line per frame.
-
-    A line holds the time; fx, fy, cx, cy as fractions of the image size; two distortion terms; and the world-to-camera
-    matrix 3x4 by row, in OpenCV axes. The first line may be the video's address. Raises CameraError for a missing or
-    invalid file. `convention`: the format's convention, or another one that the user chose.
-    """
+    """Read a text file of RealEstate10K or CameraCtrl, one line per frame. Raises CameraError for a missing or invalid
+    file. A line holds the time; fx, fy, cx, cy as fractions of the image size; two distortion terms; and the
+    world-to-camera matrix 3x4 by row, in OpenCV axes. The first line may be the video's address."""
     rows = _rows(path, 19)
     refuse_gaps(rows[:, 0], f"{path} (time stamps)")
     c2w = to_opencv(rows[:, 7:].reshape(-1, 3, 4), convention, str(path))
@@ -75,12 +72,12 @@ def _lens_from_fractions(columns: np.ndarray, path: Path) -> Lens:
 
 
 def read_kitti(path: Path, convention: Convention) -> CameraFile:
-    """Read a text file with one line per frame: a camera-to-world matrix, 3x4 or 4x4 by row, in OpenCV axes.
-    `convention`: the format's convention, or another one that the user chose.
+    """Read a text file of camera-to-world matrices in OpenCV axes, 3x4 or 4x4 by row, one line per frame, without a
+    lens.
 
-    Examples are KITTI odometry's poses/00.txt and Replica's traj.txt. A line may begin with a frame number. A 4x4
-    matrix may also be written on four lines. `path` may be a folder with a file for each frame, as in ScanNet. The
-    result has no lens. Raises CameraError for a missing or invalid file.
+    Examples are KITTI odometry's poses/00.txt and Replica's traj.txt. A line may begin with a frame number, and a 4x4
+    matrix may take four lines. `path` may be a folder with a file for each frame, as in ScanNet. Raises CameraError for
+    a missing or invalid file.
     """
     files = in_name_order(pose_files(path), lambda file: file.stem, str(path)) if path.is_dir() else [path]
     read = [_rows(file, 12, 16, 13, 17, 4) for file in files]
@@ -96,18 +93,14 @@ def read_kitti(path: Path, convention: Convention) -> CameraFile:
 
 
 def pose_files(folder: Path) -> list[Path]:
-    """Return the text files in `folder` that are named by a frame's number, such as 12.txt or frame-000012.pose.txt."""
+    """Return the text files in `folder` with a frame's number as name, such as 12.txt or frame-000012.pose.txt."""
     return [file for file in folder.glob("*.txt") if re.fullmatch(r"(frame[-_]?)?\d+(\.pose)?\.txt", file.name)]
 
 
 def read_tum(path: Path, convention: Convention) -> CameraFile:
-    """Read a TUM trajectory, a text file with one line per frame: time, position, and quaternion x, y, z, w.
-    `convention`: the format's convention, or another one that the user chose.
-
-    A header may state another order of the columns. Poses are camera-to-world in OpenCV axes. The result has no lens. A
-    path with irregular time steps, such as a SLAM system's keyframes, is resampled at constant steps. Raises
-    CameraError for a missing or invalid file.
-    """
+    """Read a TUM trajectory without a lens, one line per frame: time, position, and quaternion x, y, z, w. A header may
+    state another order of columns. Poses are camera-to-world in OpenCV axes. A path with irregular time steps, such as
+    a SLAM system's keyframes, is resampled at constant steps. Raises CameraError for a missing or invalid file."""
     lines = read_text(path).splitlines()
     order = tum_columns(lines)
     if order is None and (strange := _strange_header(lines)):
@@ -127,8 +120,8 @@ def read_tum(path: Path, convention: Convention) -> CameraFile:
 
 
 def _ahead(c2w: np.ndarray) -> float:
-    """Return how far the camera moves in its viewing direction, as a fraction of the path's length: 1 for a camera that
-    only moves forward, -1 for one that only moves backwards."""
+    """Return how far the camera moves in its viewing direction, as a fraction of the path's length: 1 only forward, -1
+    only backwards."""
     steps = np.diff(c2w[:, :3, 3], axis=0)
     length = np.linalg.norm(steps, axis=1).sum()
     return float((steps * c2w[:-1, :3, 2]).sum() / length) if length else 0.0
@@ -154,8 +147,8 @@ def _at_even_times(c2w: np.ndarray, times: np.ndarray, path: Path) -> tuple[np.n
 
 
 def _rows(path: Path, *columns: int) -> np.ndarray:
-    """Return the numbers [n, k] in a text file. `columns`: the accepted values of k. Empty lines, comments and a first
-    line of text are skipped. Raises CameraError for other lines and for no numbers."""
+    """Return the numbers [n, k] in a text file; `columns` are the accepted k. Empty lines, comments and a first line of
+    text are skipped."""
     lines = [(number, split_columns(line)) for number, line in _lines(path)]
     if lines and not is_number(lines[0][1][0]):
         lines = lines[1:]
@@ -176,24 +169,17 @@ W_FIRST_NOTE = Reported(
 
 
 class Columns(NamedTuple):
-    """The layout of a trajectory file.
-
-    total: the number of columns in the file.
-    columns: the indices of the eight used columns: time, position x, y, z and quaternion x, y, z, w.
-    """
+    """The layout of a trajectory file: its `total` of columns, and the indices of time, position x, y, z and quaternion
+    x, y, z, w."""
 
     total: int
     columns: list[int]
 
 
 def tum_columns(lines: Sequence[str]) -> Columns | None:
-    """Return the layout of a trajectory file according to its header, or None without a usable header. `lines`: the
-    lines of the file.
-
-    The header is the last line of text before the numbers, with or without a comment sign. A usable header names each
-    of the eight columns (see `Columns`) once. A header that only states the quaternion order w, x, y, z is also usable;
-    the other columns then have TUM's order.
-    """
+    """Return a trajectory's layout according to its header, or None without a usable one. The header is the last line
+    of text before the numbers, with or without a comment sign. It must name each of the eight columns (see `Columns`)
+    once, or state the quaternion order w, x, y, z: the other columns then have TUM's order."""
     header = _header(lines)
     names = _names(header)
     found = [_column_of(name) for name in names]
@@ -206,7 +192,7 @@ def tum_columns(lines: Sequence[str]) -> Columns | None:
 
 
 def _header(lines: Sequence[str]) -> str:
-    """Return the last line of text before the numbers, without a comment sign. `lines`: the lines of the file."""
+    """Return the last line of text before the numbers, without a comment sign."""
     header = ""
     for line in lines:
         text = line.strip().lstrip("#").strip()
@@ -217,17 +203,14 @@ def _header(lines: Sequence[str]) -> str:
 
 
 def _names(header: str) -> list[str]:
-    """Return the column names in a header line, in lower case and without units in brackets."""
+    """Return a header's column names, in lower case and without units in brackets."""
     names = header.replace(";", ",").split(",") if {",", ";"} & {*header} else header.split()
     return [re.sub(r"[\[(].*", "", name).strip().lower() for name in names]
 
 
 def _strange_header(lines: Sequence[str]) -> str:
-    """Return the trajectory's header line if it probably names the 8 columns in an unknown way, else an empty string.
-
-    A line of 8 words is taken for such a header. If it is a comment, at least three words must be known column names,
-    because other comments may also have 8 words.
-    """
+    """Return the header if it seems to name 8 columns in an unknown way, else "". A comment must have three known
+    names, because other comments may have 8 words."""
     header = _header(lines)
     names = _names(header)
     comment = not any(line.strip() == header for line in lines)
@@ -235,7 +218,7 @@ def _strange_header(lines: Sequence[str]) -> str:
 
 
 def _column_of(name: str) -> str:
-    """Return the standard name of a column: time, x, y, z, qx, qy, qz or qw. Return "" for an unknown name."""
+    """Return a column's standard name: time, x, y, z, qx, qy, qz or qw; "" if unknown."""
     if re.search(r"time|stamp|^t$", name):
         return "time"
     if match := re.search(r"(?:^q|quat|rot|orientation).*?([wxyz])$", name):
@@ -245,13 +228,12 @@ def _column_of(name: str) -> str:
 
 
 def split_columns(line: str) -> list[str]:
-    """Return the columns of a line. Spaces, semicolons and commas separate columns, but in a line with semicolons a
-    comma is a decimal point. An empty line gives [""]."""
+    """Return the columns of a line, separated by spaces, semicolons or commas; an empty line gives [""]. In a line with
+    semicolons a comma is a decimal point."""
     return line.replace(",", "." if ";" in line else " ").replace(";", " ").split() or [""]
 
 
 def is_number(text: str) -> bool:
-    """Return whether a text can be converted to a float."""
     try:
         float(text)
     except ValueError:

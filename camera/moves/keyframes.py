@@ -14,12 +14,8 @@ from ..rotation import OPENGL_TO_OPENCV, from_quaternions, from_vectors, rigid, 
 
 
 def spline(knots: np.ndarray, values: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """Return the points [n, d] at `times` [n] on a cubic spline through `values` [k, d] at the times `knots` [k], k >
-    1.
-
-    All `times` are within the knots. The slopes are (v[i+1] - v[i-1]) / (t[i+1] - t[i-1]), for values v and knots t,
-    and one-sided at the ends.
-    """
+    """Return points [n, d] at `times` [n] on a cubic spline through `values` [k, d] at the times `knots` [k], k > 1.
+    All `times` are within the knots. Slopes are (v[i+1] - v[i-1]) / (t[i+1] - t[i-1]), one-sided at the ends."""
     from scipy.interpolate import CubicHermiteSpline
 
     before, after = np.arange(len(knots)) - 1, np.arange(len(knots)) + 1
@@ -29,11 +25,9 @@ def spline(knots: np.ndarray, values: np.ndarray, times: np.ndarray) -> np.ndarr
 
 
 def turn(knots: np.ndarray, rotations: np.ndarray, times: np.ndarray, *, smooth: bool) -> np.ndarray:
-    """Return rotations [n, 3, 3] at `times` [n], interpolated between keyframes with the given `rotations` [k, 3, 3].
-
-    `knots` [k]: the keyframes' times, at least two. The method is squad (Shoemake 1987) if `smooth`, else slerp. With
-    squad the angular velocity is continuous at the knots.
-    """
+    """Return rotations [n, 3, 3] at `times` [n] between keyframes with `rotations` [k, 3, 3] at the times `knots` [k],
+    k > 1. The method is slerp, or squad (Shoemake 1987) if `smooth`: angular velocity is then continuous at the
+    knots."""
     start = np.clip(np.searchsorted(knots, times, side="right") - 1, 0, len(knots) - 2)
     fraction = (times - knots[start]) / (knots[start + 1] - knots[start])
     direct = slerp(rotations[start], rotations[start + 1], fraction)
@@ -55,10 +49,10 @@ def path_through(
     fps: float = FPS,
     smooth_turns: bool = False,
 ) -> CameraPath:
-    """Return the path at `times` [n] through keyframes at the rising times `knots` [k].
+    """Return the path at `times` [n] through keyframes at rising times `knots` [k], with `positions` [k, 3] and
+    camera-to-world `rotations` [k, 3, 3].
 
-    The keyframes have `positions` [k, 3] and camera-to-world `rotations` [k, 3, 3]. `lens` [4] or [n, 4] is fx, fy, cx,
-    cy in pixels of an 832x480 image. `fps` is the number of frames per second. Rotations are interpolated by squad if
+    `lens` [4] or [n, 4] is fx, fy, cx, cy in pixels of an 832x480 image. Rotations are interpolated by squad if
     `smooth_turns`, else by slerp. Before the first and after the last keyframe the camera stands still.
     """
     knots, positions = np.asarray(knots, dtype=np.float64), np.asarray(positions, dtype=np.float64)
@@ -71,11 +65,8 @@ def path_through(
 
 
 def knots_by_distance(positions: np.ndarray, frames: int) -> np.ndarray:
-    """Return fractional frame numbers [k] from 0 to `frames` - 1 for keyframes at `positions` [k, 3].
-
-    The interval between two keyframes is proportional to the square root of their distance (centripetal
-    parametrization).
-    """
+    """Return fractional frame numbers [k] from 0 to `frames` - 1 for keyframes at `positions` [k, 3]. Intervals are
+    proportional to the square root of the distance (centripetal parametrization)."""
     steps = np.sqrt(np.linalg.norm(np.diff(positions, axis=0), axis=1))
     steps = np.maximum(steps, 1e-3 * steps.max()) if steps.any() else np.ones(len(steps))
     return np.concatenate([[0.0], np.cumsum(steps) / steps.sum() * (frames - 1)])
@@ -90,15 +81,13 @@ def path_from_load3d(
     fov_deg: float | None = None,
     fps: float = FPS,
 ) -> CameraPath:
-    """Return a path of `frames` frames through a list of ComfyUI's LOAD3D_CAMERA values (y up, looking down -z).
+    """Return a path of `frames` frames through ComfyUI's LOAD3D_CAMERA values (y up, looking down -z).
 
     spacing: "even" for keyframes at equal intervals, "distance" for the intervals of `knots_by_distance`.
-    smooth_turns: whether rotations are interpolated by squad; else by slerp.
-    fov_deg: the horizontal field of view in degrees. None: the first camera's, or 79 if the first camera states none.
-    fps: the number of frames per second.
+    smooth_turns: whether rotations are interpolated by squad, else by slerp.
+    fov_deg: the horizontal field of view in degrees. None: the first camera's, or 79 if it states none.
 
-    The world is rotated so that y points down. Raises CameraError for an empty list, for an unknown `spacing`, and for
-    an invalid camera, which the message names.
+    In the path y points down. Raises CameraError for an empty list, an unknown `spacing`, and an invalid camera.
     """
     if len(cameras) < 1 or spacing not in ("even", "distance"):
         raise CameraError(f"{len(cameras)} keyframes, spacing {spacing!r}: expected at least one, even or distance")
@@ -114,12 +103,9 @@ def path_from_load3d(
 def load3d_camera(
     path: CameraPath, frame: int = 0, centre: np.ndarray | None = None, radius: float = 1.0
 ) -> dict[str, Any]:
-    """Return the camera of frame `frame` of a path as ComfyUI's LOAD3D_CAMERA value: y up, looking down -z, with the
-    target one unit ahead.
-
-    Some viewers move the scene's bounding sphere to the origin and scale its radius to 1. To match such a viewer, pass
-    the sphere's `centre` [3] (y up) and `radius`. The defaults do not change the camera.
-    """
+    """Return the camera of a path's frame as ComfyUI's LOAD3D_CAMERA value: y up, looking down -z, the target one unit
+    ahead. Some viewers move the scene's bounding sphere to the origin and scale its radius to 1. For these, pass the
+    sphere's `centre` [3] (y up) and `radius`."""
     from scipy.spatial.transform import Rotation
 
     axes, pose, lens = OPENGL_TO_OPENCV[:3, :3], path.c2w[frame], path.intrinsics[frame]
@@ -152,8 +138,8 @@ def _load3d_pose(camera: Mapping, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _load3d_fov(camera: Mapping) -> float:
-    """Return the horizontal field of view in degrees for an 832x480 image. It is computed from the vertical field of
-    view and the zoom of a LOAD3D_CAMERA value."""
+    """Return the horizontal field of view in degrees of an 832x480 image, from a LOAD3D_CAMERA value's vertical field
+    of view and zoom."""
     down_deg, zoom = camera.get("fov") or 0, camera.get("zoom") or 1
     if not down_deg:
         return DEFAULT_FOV_DEG

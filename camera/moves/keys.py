@@ -19,11 +19,8 @@ SCRIPT_PART = re.compile(r"(none|[wasdijkl]+)-(\d{1,6})")
 
 
 def held_keys(script: str) -> np.ndarray:
-    """Return for each frame of a key script (see the module) which of the keys w a s d i j k l are held, bool [frames,
-    8]. Frames without keys are appended until the number of frames is 4n+1, at least 5.
-
-    Raises CameraError, which quotes the invalid part of the script.
-    """
+    """Return which of the keys w a s d i j k l each frame of a script such as "w-10,iw-15" holds, bool [frames, 8].
+    Frames without keys are appended up to 4n+1 frames, at least 5. Raises CameraError for an invalid script."""
     rows = [row for part in script.lower().split(",") for row in _part_keys(part.strip(), script)]
     if not 0 < len(rows) <= MOST_FRAMES:
         raise CameraError(f"key script {script[:60]!r}: {len(rows)} frames, expected 1 to {MOST_FRAMES}")
@@ -32,18 +29,15 @@ def held_keys(script: str) -> np.ndarray:
 
 
 def actions_from_keys(script: str) -> np.ndarray:
-    """Return the W, A, S, D flags of a key script (see the module) for an action model: float32 [frames, 4], 1 for a
+    """Return the W, A, S, D flags of a script such as "w-10,iw-15" for an action model: float32 [frames, 4], 1 for a
     held key. Raises CameraError for an invalid script."""
     return held_keys(script)[:, :4].astype(np.float32)
 
 
 def poses_from_keys(script: str, *, step: float = STEP, turn_deg: float = TURN_DEG) -> np.ndarray:
-    """Return the camera-to-world poses float64 [frames + 1, 4, 4] of a key script such as "w-10,iw-15"; the first is
-    the identity.
-
-    `step`: the distance per frame in world units. `turn_deg`: the rotation per frame in degrees. A rotation that would
-    bring the pitch beyond 85 degrees up or down is skipped. Raises CameraError for an invalid script.
-    """
+    """Return the camera-to-world poses float64 [frames + 1, 4, 4] of a script such as "w-10,iw-15"; the first is the
+    identity. `step`: world units per frame. `turn_deg`: degrees per frame. A rotation beyond a pitch of 85 degrees is
+    skipped. Raises CameraError for an invalid script."""
     held = held_keys(script).astype(np.float64)
     w, a, s, d, i, j, k, l = (held[:, key] for key in range(8))  # noqa: E741
     angles_deg = np.stack([np.cumsum((l - j) * turn_deg), _pitch_deg((i - k) * turn_deg)], 1)
@@ -55,13 +49,9 @@ def poses_from_keys(script: str, *, step: float = STEP, turn_deg: float = TURN_D
 def path_from_keys(
     script: str, *, fov_deg: float = DEFAULT_FOV_DEG, step: float = STEP, turn_deg: float = TURN_DEG
 ) -> CameraPath:
-    """Return the camera path of a key script such as "w-10,iw-15", with one pose and the W, A, S, D flags for each
-    frame.
-
-    `fov_deg`: the horizontal field of view in degrees. `step` and `turn_deg` are as in `poses_from_keys`, which returns
-    one pose more than the number of frames. As in the official pipeline, these poses are resampled to the number of
-    frames. Raises CameraError for an invalid script or field of view.
-    """
+    """Return the path of a script such as "w-10,iw-15", with a pose and the W, A, S, D flags for each frame. `fov_deg`:
+    the horizontal field of view. `step`, `turn_deg`: as in `poses_from_keys`. Its frames + 1 poses are resampled to the
+    number of frames, as in the official pipeline. Raises CameraError for an invalid script or field of view."""
     actions = actions_from_keys(script)
     poses = poses_from_keys(script, step=step, turn_deg=turn_deg)
     held = np.concatenate([actions, actions[-1:]])
@@ -81,8 +71,6 @@ def _part_keys(part: str, script: str) -> list[list[bool]]:
 
 
 def _pitch_deg(turns_deg: np.ndarray) -> np.ndarray:
-    """Return the camera's pitch [n] in degrees after each rotation in `turns_deg` [n], starting at 0. A rotation that
-    would exceed the pitch limit is skipped."""
     pitch_deg, reached = 0.0, []
     for turn_deg in turns_deg:
         if abs(pitch_deg + turn_deg) <= PITCH_LIMIT_DEG:

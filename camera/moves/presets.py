@@ -29,11 +29,9 @@ Move = Callable[[np.ndarray, float, np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class Preset:
-    """A preset camera move: its description, the unit of its amount, the default amount, and the function `move`.
-
-    `move(progress, amount, subject)` returns the camera-to-world poses [n, 4, 4] at `progress` [n] from 0 to 1.
-    `subject` [3]: the point that the camera keeps in view in an orbit, arc, crane or spiral.
-    """
+    """A preset camera move: description, unit of its amount, default amount, and function. `move(progress, amount,
+    subject)` returns the camera-to-world poses [n, 4, 4] at `progress` [n] from 0 to 1. `subject` [3]: the point that
+    an orbit, arc, crane or spiral keeps in view."""
 
     description: str
     unit: str
@@ -42,11 +40,8 @@ class Preset:
 
     @property
     def note(self) -> str:
-        """A note for the user about a move with an amount in world units; empty for "static" and for moves in degrees.
-
-        The note states that at constant speed the amount has no effect, because the model's input is scaled to a
-        longest step of 1.
-        """
+        """A note that the amount of this move has no effect at constant speed, because the model's input is scaled to a
+        longest step of 1. Empty for "static" and for moves in degrees."""
         return STEADY_NOTE if self.unit == UNITS and self.amount else ""
 
 
@@ -61,12 +56,12 @@ def preset_path(
     shake: float = 0.0,
     seed: int = 0,
 ) -> CameraPath:
-    """Return the path of a preset move over `frames` frames (rounded down to 4n+1). The first pose is the identity.
+    """Return the path of a preset move over `frames` frames (rounded down to 4n+1), beginning at the identity.
 
-    `name`: the preset. `amount`: the size of the move in the preset's unit (None: its default). `easing`: a name in
-    EASINGS. `fov_deg`: the horizontal field of view. `radius`: the distance, in world units, to the point straight
-    ahead that orbits and cranes keep in view. `shake`: the size in degrees of an added handheld shake. `seed`: the
-    random seed of the shake.
+    amount: the size of the move in the preset's unit (None: its default).
+    easing: a name in EASINGS.
+    radius: the distance in world units to the point straight ahead that orbits and cranes keep in view.
+    shake: the size in degrees of an added handheld shake, random by `seed`.
 
     Raises CameraError for an unknown `name` or `easing`, and for numbers out of range.
     """
@@ -88,11 +83,9 @@ def preset_path(
 def shake_path(path: CameraPath, degrees: float, seed: int = 0) -> CameraPath:
     """Return the path with a random handheld shake, which rotates the camera by at most `degrees` about each axis.
 
-    `seed` determines the shake. The first frame is unchanged. Unless `degrees` is 0, the result has no actions (W, A,
-    S, D flags) and no `origin` (the record of the path's file).
-
-    The shake has no translations. The model's input is scaled to a longest step of 1, and in a path of small steps this
-    would enlarge translations.
+    The first frame is unchanged. A shaken path has no actions (W, A, S, D flags) and no `origin` (its file). The shake
+    has no translations, because the model's input is scaled to a longest step of 1, which would enlarge them in a slow
+    path.
     """
     if degrees == 0:
         return path
@@ -136,8 +129,8 @@ def _crane(sign: float) -> Move:
 
 
 def _spiral(u: np.ndarray, amount: float, subject: np.ndarray) -> np.ndarray:
-    """Return the poses [n, 4, 4] of a spiral around `subject` [3] at the progress `u` [n]. The camera orbits by
-    `amount` degrees, halves its distance, and rises by a quarter of the distance at the start."""
+    """Return the poses [n, 4, 4] of an orbit by `amount` degrees that halves its distance and rises by a quarter of
+    it."""
     away = from_angles("Y", -amount * u) @ -subject
     lift = 0.25 * np.linalg.norm(subject) * u[:, None] * np.array([0.0, -1.0, 0.0])
     return _from_first(facing(subject + away * (1 - 0.5 * u[:, None]) + lift, subject))
@@ -149,11 +142,8 @@ def _figure_eight(u: np.ndarray, amount: float, _subject: np.ndarray) -> np.ndar
 
 
 def _from_first(c2w: np.ndarray) -> np.ndarray:
-    """Return the poses with all cameras rotated so that the first one looks straight ahead.
-
-    Each camera is rotated in its own axes by the inverse of the first camera's rotation. Positions are unchanged. `c2w`
-    [n, 4, 4] is changed in place.
-    """
+    """Rotate each camera in its own axes, in place, by the inverse of the first camera's rotation, so that the first
+    looks straight ahead."""
     c2w[:, :3, :3] = c2w[:, :3, :3] @ c2w[0, :3, :3].T
     return c2w
 

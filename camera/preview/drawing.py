@@ -31,24 +31,21 @@ def color_at(fraction: float) -> Color:
 
 
 def in_light(image: Image.Image) -> Image.Image:
-    """Return an RGB image for a light page: the lightness is inverted and the hues are the same. A second call restores
-    the image."""
+    """Return an RGB image for a light page, with inverted lightness and the same hues. A second call restores the
+    image."""
     pixels = np.asarray(image, np.int16)
     ends = pixels.max(-1, keepdims=True) + pixels.min(-1, keepdims=True)
     return Image.fromarray((255 - ends + pixels).astype(np.uint8))
 
 
 def font(size: float) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    """Return Pillow's built-in font at this `size` in pixels."""
     return ImageFont.load_default(size)
 
 
 def frustum(pose: np.ndarray, lens: np.ndarray, depth: float) -> np.ndarray:
-    """Return the points [6, 3] that outline a camera's frustum, in world coordinates.
-
-    They are the apex, the four corners at the distance `depth` clockwise from the top left, and a mark above the top
-    edge. `pose` [4, 4] is camera-to-world. `lens` [4] is fx, fy, cx, cy in pixels of an 832x480 image.
-    """
+    """Return points [6, 3] that outline a camera's frustum in world coordinates: the apex, the corners at the distance
+    `depth` clockwise from the top left, and a mark above the top edge. `pose` [4, 4] is camera-to-world. `lens` [4] is
+    fx, fy, cx, cy in pixels of an 832x480 image."""
     fx, fy, cx, cy = lens
     left, right, top, bottom = -cx / fx, (LENS_WIDTH - cx) / fx, -cy / fy, (LENS_HEIGHT - cy) / fy
     corners = [[0, 0, 0], [left, top, 1], [right, top, 1], [right, bottom, 1], [left, bottom, 1]]
@@ -58,12 +55,9 @@ def frustum(pose: np.ndarray, lens: np.ndarray, depth: float) -> np.ndarray:
 
 @dataclass(frozen=True)
 class View:
-    """A parallel projection that draws world points into the rectangle `box` of the image `canvas`. The scale is chosen
-    so that all `points` [n, 3] are visible.
-
-    The rows of `axes` [2, 3] are the world directions that point right and down in the image. `margin`: the width in
-    pixels of a free border inside the rectangle.
-    """
+    """A parallel projection into the rectangle `box` of the image `canvas`, scaled so that all `points` [n, 3] are
+    visible. The rows of `axes` [2, 3] are the world directions right and down in the image. `margin`: free pixels
+    inside the rectangle."""
 
     canvas: Image.Image
     box: Box
@@ -72,7 +66,7 @@ class View:
     margin: float = 14.0
 
     def pixels(self, points: np.ndarray) -> np.ndarray:
-        """Return the pixel positions [n, 2] at which world points [n, 3] are drawn."""
+        """Return the pixel positions [n, 2] of world points [n, 3]."""
         scale, shift = self._fit
         return np.atleast_2d(points) @ self.axes.T * scale + shift
 
@@ -86,13 +80,12 @@ class View:
         return scale, np.array([left + right, top + bottom]) / 2 - (low + high) / 2 * scale
 
     def line(self, points: np.ndarray, color: Color, width: int = 2) -> None:
-        """Draw a line through world points [n, 3]; `width` is in pixels."""
+        """Draw a line through world points [n, 3], `width` pixels wide."""
         pixels = [tuple(point) for point in self.pixels(points)]
         ImageDraw.Draw(self.canvas).line(pixels, fill=color, width=width, joint="curve")
 
     def frustum(self, corners: np.ndarray, color: Color, width: int = 2) -> None:
-        """Draw the outline of a camera's frustum. `corners` [6, 3] is the result of `drawing.frustum`. `width`: the
-        line width in pixels."""
+        """Draw the outline of a camera's frustum with the points `corners` [6, 3] from `drawing.frustum`."""
         for corner in corners[1:5]:
             self.line(np.stack([corners[0], corner]), color, width)
         self.line(corners[[1, 2, 3, 4, 1]], color, width)
@@ -106,7 +99,7 @@ class View:
         ImageDraw.Draw(self.canvas).ellipse((x - radius, y - radius, x + radius, y + radius), fill=color)
 
     def label(self, point: np.ndarray, text: str, size: float, color: Color) -> None:
-        """Draw text next to a world point [3], moved so that it stays inside the rectangle."""
+        """Draw text next to a world point [3], kept inside the rectangle."""
         ((x, y),) = self.pixels(point)
         width = font(size).getlength(text)
         x = min(max(x + size * 0.5, self.box[0] + 2), self.box[2] - width - 4)
@@ -115,7 +108,7 @@ class View:
         draw.text((x, y), text, font=font(size), fill=color, stroke_width=round(size / 8), stroke_fill=PANEL)
 
     def picture(self, image: Image.Image, corners: np.ndarray) -> None:
-        """Draw an image on the far plane of a frustum. `corners` [6, 3] is the result of `drawing.frustum`."""
+        """Draw an image on the far plane of a frustum, `corners` [6, 3] from `drawing.frustum`."""
         top_left, top_right, _, bottom_left = self.pixels(corners[1:5])
         across, down = top_right - top_left, bottom_left - top_left
         basis = np.stack([across / image.width, down / image.height], axis=1)
@@ -130,8 +123,7 @@ class View:
 
 
 def bars(canvas: Image.Image, box: Box, values: Sequence[float] | np.ndarray, most: float, color: Color) -> None:
-    """Draw a column chart of `values` in the rectangle `box`. A column of the value `most` has the rectangle's full
-    height."""
+    """Draw a column chart in the rectangle `box`, in which the value `most` has the full height."""
     left, top, right, bottom = box
     draw = ImageDraw.Draw(canvas)
     draw.line((left, bottom, right, bottom), fill=GRID, width=2)

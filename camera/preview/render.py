@@ -16,8 +16,8 @@ from .sheet import Sheet, camera_depth, ground, tick_seconds
 
 
 def received_poses(path: CameraPath, frames: int) -> np.ndarray:
-    """Return the path as the model receives it, as camera-to-world poses float64 [f, 4, 4]. The relative poses from
-    `model_poses` are multiplied up, so the longest step has length 1. `frames`: the length of the video."""
+    """Return the camera-to-world poses float64 [f, 4, 4] that the model sees in a video of `frames` frames: the longest
+    step has length 1."""
     return np.stack(list(accumulate(model_poses(path.c2w, frames)[1:], np.matmul, initial=np.eye(4))))
 
 
@@ -30,9 +30,9 @@ def render_preview(
 ) -> Image.Image:
     """Return an RGB drawing of the path from three sides, of the path as the model receives it, and of warnings.
 
-    `first_frame` is drawn at the first camera. `frames` is the video's length (None: the full path). `size` is width
-    and height in pixels, 400x250 to 4096x4096. `light` draws dark lines for a light page. Raises CameraError for fewer
-    than five poses or another size.
+    `first_frame` is drawn at the first camera. `frames`: the video's length (None: the full path). `size`: width and
+    height in pixels, 400x250 to 4096x4096. `light`: dark lines for a light page. Raises CameraError for fewer than five
+    poses or another size.
     """
     frames = len(path) if frames is None else frames
     used = frame_count(frames, len(path))

@@ -12,18 +12,16 @@ from .drawing import Box, Color, View, color_at, font
 Span = tuple[float, float]
 SMALLEST, LARGEST = (400, 250), (4096, 4096)
 FINER = 2
-"""The scale of the canvas relative to the finished image. Downsampling makes lines smooth."""
+"""The scale of the canvas relative to the finished image, for smooth lines."""
 FRUSTA = 7
 MOST_TICKS = 12
 LINES = 4
-"""The number of text lines that fit below the panels."""
+"""The number of text lines below the panels."""
 
 
 class Sheet:
-    """A canvas with a header, panels, and text below them.
-
-    `size`: its width and height in pixels. Raises CameraError, as all charts do, below 400x250 or above 4096x4096.
-    """
+    """A canvas of `size` (width, height) pixels with a header, panels, and text below. Raises CameraError below 400x250
+    or above 4096x4096."""
 
     def __init__(self, size: tuple[int, int]) -> None:
         if not all(least <= side <= most for least, side, most in zip(SMALLEST, size, LARGEST, strict=True)):
@@ -34,16 +32,13 @@ class Sheet:
         self.text = 13 * self.unit
 
     def picture(self) -> Image.Image:
-        """Return the finished drawing, RGB, at the requested size."""
+        """Return the finished RGB drawing at the requested size."""
         size = self.canvas.width // FINER, self.canvas.height // FINER
         return self.canvas.resize(size, Image.Resampling.LANCZOS)
 
     def panel(self, columns: Span, rows: Span, title: str) -> Box:
-        """Draw a titled panel, and return the rectangle inside it.
-
-        `columns`: the panel's left and right edge. `rows`: its top and bottom edge. Both are fractions of the space
-        between the header and the text below the panels.
-        """
+        """Draw a titled panel and return the rectangle inside it. `columns` (left, right) and `rows` (top, bottom) are
+        fractions of the space between the header and the text below."""
         width, height, unit = *self.canvas.size, self.unit
         top, bottom = 28 * unit, height - 84 * unit
         left, right = (6 * unit + share * (width - 6 * unit) for share in columns)
@@ -55,14 +50,12 @@ class Sheet:
         return box[0], box[1] + 20 * unit, box[2], box[3]
 
     def header(self, text: str, legend: str) -> None:
-        """Draw the description `text` at the top left, and the `legend` at the top right."""
         draw, right = ImageDraw.Draw(self.canvas), self.canvas.size[0] - 10 * self.unit
         draw.text((10 * self.unit, 6 * self.unit), text, font=font(14 * self.unit), fill=drawing.INK)
         draw.text((right, 7 * self.unit), legend, font=font(self.text), fill=drawing.QUIET, anchor="ra")
 
     def words(self, messages: list[tuple[str, Color]], more: str) -> None:
-        """Draw messages below the panels, each in its colour. If they need more than LINES lines, the text `more`
-        replaces the rest."""
+        """Draw messages below the panels, each in its colour. Beyond LINES lines, the text `more` replaces the rest."""
         columns = int((self.canvas.size[0] - 30 * self.unit) / (6.3 * self.unit))
         lines = [
             (line, color)
@@ -76,24 +69,19 @@ class Sheet:
             ImageDraw.Draw(self.canvas).text(position, line, font=font(self.text), fill=color)
 
     def chart(self, columns: Span, rows: Span, title: str, values: np.ndarray, most: float, color: Color) -> None:
-        """Draw a panel with a column chart of `values`. `columns`, `rows` and `title` are as in `panel`. A column of
-        the value `most` has the chart's full height."""
+        """Draw a panel (see `panel`) with a column chart, in which the value `most` has the full height."""
         left, top, right, bottom = self.panel(columns, rows, title)
         inset = 8 * self.unit
         drawing.bars(self.canvas, (left + inset, top + inset / 2, right - inset, bottom - inset), values, most, color)
 
     def view(self, box: Box, axes: np.ndarray, corners: list[np.ndarray]) -> View:
-        """Return a parallel projection (see `drawing.View`) onto `axes` [2, 3] that draws into a panel's rectangle
-        `box`. `corners`: a list of arrays [n, 3] of world points, which are all visible."""
+        """Return a parallel projection onto `axes` [2, 3] (see `drawing.View`) into the rectangle `box` that shows all
+        `corners`, arrays [n, 3] of world points."""
         return View(self.canvas, box, axes, np.concatenate(corners), 12 * self.unit)
 
     def path(self, view: View, positions: np.ndarray, cameras: list[np.ndarray], fps: float) -> None:
-        """Draw a camera path from green to red into `view`, with up to 7 of its cameras, and with dots at whole seconds
-        (see `tick_seconds`).
-
-        `positions` [n, 3]: the camera centres. `cameras`: the frustum [6, 3] of every frame, from `drawing.frustum`.
-        `fps`: the number of frames per second.
-        """
+        """Draw a camera path from green to red, with up to 7 of its cameras and with dots at whole seconds. `positions`
+        [n, 3]: the camera centres. `cameras`: every frame's frustum [6, 3] from `drawing.frustum`."""
         last = len(positions) - 1
         for index in np.unique(np.linspace(0, last, FRUSTA).round().astype(int))[::-1]:
             view.frustum(cameras[index], color_at(index / last), round(1.2 * self.unit))
@@ -110,8 +98,8 @@ class Sheet:
 
 
 def tick_seconds(seconds: float) -> int:
-    """Return the number of whole seconds between two dots on a path that lasts `seconds`, such that there are at most
-    MOST_TICKS dots."""
+    """Return the whole seconds between two dots on a path that lasts `seconds`, so that there are at most MOST_TICKS
+    dots."""
     return next(tick for tick in (1, 2, 5, 10, 30, 60, 300, 3600, 10**6) if seconds / tick <= MOST_TICKS)
 
 
