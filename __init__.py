@@ -40,8 +40,8 @@ _PUBLIC = {
     "open_live": ".headless.live.opening",
     "sample": ".pipeline",
 }
-"""The public names, each with the module that defines it. A module is imported at the first use of one of its names,
-because ComfyUI imports this file without using any of the names."""
+"""The public names and their modules. A module is imported at the first use of a name, because ComfyUI imports this
+file and uses none."""
 
 
 def __getattr__(name: str) -> object:
@@ -54,8 +54,7 @@ def __getattr__(name: str) -> object:
 
 
 async def comfy_entrypoint() -> "LingBotWorldExtension":
-    """Return the extension object with all nodes. ComfyUI calls this function. Modules that need ComfyUI are imported
-    only in this function."""
+    """Return the extension with all nodes, for ComfyUI. Modules that need ComfyUI are imported only here."""
     from .nodes import LingBotWorldExtension
 
     return LingBotWorldExtension()

@@ -1,9 +1,6 @@
-"""The exceptions of this package. The user can fix the cause of all except CancelledError.
-
-A message names the file or option, the value found, the value expected, and the remedy. The command exits with code 2
-after a LingBotError, and ComfyUI shows the message on the node. An option has its Python name in backticks, such as
-`action_path`. The command shows it as a flag, such as --action_path.
-"""
+"""The exceptions of this package. A message names the file or option, the value found, the value expected, and the
+remedy. The command exits with code 2 after a LingBotError, and ComfyUI shows the message on the node. A Python name in
+backticks, such as `action_path`, becomes a flag in the command, such as --action_path."""
 
 import errno
 import importlib
@@ -12,11 +9,11 @@ from types import ModuleType
 
 
 class CancelledError(Exception):
-    """The error that ends a run after the calling program has cancelled it. It is not a fault."""
+    """The end of a run that the calling program has cancelled; not a fault."""
 
 
 class LingBotError(ValueError):
-    """The base class of the errors whose cause a user can fix."""
+    """The base class of errors that a user can fix."""
 
 
 class CheckpointError(LingBotError):
@@ -28,8 +25,8 @@ class TextError(LingBotError):
 
 
 class CameraError(LingBotError):
-    """The error for poses, intrinsics or a script of held camera keys that cannot be used. Also the error for the size
-    of a chart, and for a video that cannot be measured."""
+    """The error for poses, intrinsics or a key script that cannot be used, for the size of a drawing, and for a video
+    that cannot be measured."""
 
 
 class InputError(LingBotError):
@@ -37,16 +34,13 @@ class InputError(LingBotError):
 
 
 class DependencyError(LingBotError):
-    """The error for a missing or broken Python package. The message names the Python interpreter and the package to
+    """The error for a missing or broken Python package. The message names the interpreter and the package to
     install."""
 
 
 def describe_os_error(error: OSError | ValueError) -> str:
-    """Return a message about a file error, followed by a remedy if one is known.
-
-    The message is the operating system's, or else the error's own text. NumPy's message for a partial write is replaced
-    by a message about a full disk.
-    """
+    """Return the operating system's message for a file error, or the error's own text, followed by a remedy if one is
+    known."""
     said = str(getattr(error, "strerror", None) or error)
     if " requested and " in said:  # NumPy's message for a partial write has no error number
         said = "the disk is full; make room, or write elsewhere"
@@ -62,12 +56,9 @@ def describe_os_error(error: OSError | ValueError) -> str:
 
 
 def require(module: str, package: str = "") -> ModuleType:
-    """Import and return `module`. Raises DependencyError if the import fails; its message names the Python interpreter
-    and the `package` to install.
-
-    A broken installation may raise any exception at import (a missing shared library: OSError; a mismatched torch:
-    RuntimeError or AttributeError). So every exception is converted.
-    """
+    """Import and return `module`. Raises DependencyError, with the `package` to install, if the import fails. A broken
+    installation may raise any exception (a missing shared library: OSError; a mismatched torch: RuntimeError or
+    AttributeError), so every exception is converted."""
     try:
         return importlib.import_module(module)
     except Exception as error:

@@ -1,8 +1,5 @@
-"""Descriptions of the fields in file formats, which state how a reader treats each field.
-
-Every reader has one list of fields, and docs/formats.md is generated from these lists. `text_of` reads small text files
-of any format.
-"""
+"""Descriptions of the fields in file formats. Every reader has a list of fields, from which docs/formats.md is
+generated."""
 
 import errno
 import os
@@ -19,11 +16,10 @@ LARGEST_TEXT = 64 * 2**20
 
 
 class Field(NamedTuple):
-    """A description of one or more fields of a file format that a reader treats in the same way.
+    """Fields of a file format that a reader treats in the same way.
 
-    names: the fields' names in the file.
-    effect: "applied", "refused" (an error), "reported" (not used, and a note informs the user), or "ignored" (cannot
-    change the result).
+    effect: "applied", "refused" (an error), "reported" (not used, with a note to the user), or "ignored" (cannot change
+    the result).
     how: a sentence for docs/formats.md.
     """
 
@@ -33,15 +29,12 @@ class Field(NamedTuple):
 
 
 class Reported(str):
-    """The text of a note to the user about a file. The command prints such a note even with `--quiet`."""
+    """A note to the user about a file, which the command prints even with `--quiet`."""
 
 
 def unread(names: Iterable[str], fields: Sequence[Field]) -> list[str]:
-    """Return a list with one note for the user that names the unknown fields of a file. Without unknown fields the list
-    is empty.
-
-    `names`: the fields found in the file. A field is unknown if no item of `fields` describes it.
-    """
+    """Return a list with a note that names the fields `names` of a file that no item of `fields` describes, or an empty
+    list."""
     known = {name for field in fields for name in field.names}
     strange = sorted({str(name) for name in names} - known)
     if not strange:
@@ -51,8 +44,8 @@ def unread(names: Iterable[str], fields: Sequence[Field]) -> list[str]:
 
 
 def check_text(name: str, text: str) -> None:
-    """Raise InputError if `text` has lone surrogates, which cannot be encoded as UTF-8. Python represents bytes of the
-    command line that are not UTF-8 by lone surrogates. `name`: a name for the text, with which the message begins."""
+    """Raise InputError, which begins with `name`, for lone surrogates: Python represents bytes of the command line that
+    are not UTF-8 by these."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -63,11 +56,9 @@ def check_text(name: str, text: str) -> None:
 
 
 def text_of(path: Path) -> str:
-    """Return the content of a UTF-8 text file of at most 64 MiB, without a byte order mark. A pipe is read to its end.
-
+    """Return the content of a UTF-8 file of at most 64 MiB, without a byte order mark. A pipe is read to its end.
     Raises UnicodeDecodeError for other encodings. Raises OSError for a missing or larger file, and for devices and
-    pipes without a writer, from which a read would not return.
-    """
+    pipes without a writer, from which a read would not return."""
     if "\0" in str(path):
         raise OSError(errno.EINVAL, "a name with a NUL character", str(path))
     kind = path.stat().st_mode

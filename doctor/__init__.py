@@ -1,2 +1,2 @@
-"""The check of a machine by the command `lingbot-world doctor`. It reports hardware and software, tests the accuracy
-and the speed of GPU kernels, and estimates the time for a chunk of video."""
+"""The check of a machine by `lingbot-world doctor`: facts, accuracy and speed of GPU kernels, and the estimated time of
+a chunk of video."""

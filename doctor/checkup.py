@@ -1,5 +1,5 @@
-"""The machine check of `lingbot-world doctor`: facts about the machine, tests of kernels, their speed, and the expected
-speed of each model release."""
+"""The machine check of `lingbot-world doctor`: facts, kernel tests and rates, and the expected speed of each model
+release."""
 
 import logging
 from contextlib import suppress
@@ -22,15 +22,15 @@ from .machine import describe_machine
 from .recordings import replays_rightly
 
 NAIVE = 20.0
-"""The largest plausible ratio between the TFLOP/s of matrix products and the TFLOP/s of the VAE's convolutions. Above
-it, MIOpen (AMD's library for convolutions) probably uses its slow default kernel."""
+"""The largest plausible ratio of the TFLOP/s of matrix products to those of the VAE's convolutions. Above it, MIOpen
+(AMD's library for convolutions) probably uses its slow default kernel."""
 WRONG = 0.1
-"""The relative error above which a kernel's result counts as wrong. Smaller errors come from low precision."""
+"""The relative error above which a kernel's result is wrong; smaller errors come from low precision."""
 MOVED = Size(8192, 0, 16384)
-"""The size of the bf16 matrix [8192, 16384] that is copied to measure the bandwidth of a GPU's memory."""
+"""The size of the bf16 matrix that is copied to measure the bandwidth of a GPU's memory."""
 BUS = 2**28
 SLOWEST = 1e-3
-"""The assumed rate, in TFLOP/s, of an operation for which no kernel passes the accuracy test."""
+"""The assumed TFLOP/s of an operation for which no kernel passes the accuracy test."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,9 @@ class Checkup:
     """The result of a machine check.
 
     facts: the facts about the machine, by name.
-    trials: the tests of kernels, by operation, such as linear, attention or convolution.
-    rates: the rate of the chosen kernel, by operation.
-    rows: the estimated speed of the causal releases, for each setting.
+    trials, rates: the tests of kernels, and the rate of the chosen kernel, by operation, such as linear or attention.
+    rows, base: the estimated speed of the causal releases and of the base model, for each setting.
     advice: recommendations for the user.
-    base: the estimated speed of the base model.
     """
 
     facts: dict[str, Any]
@@ -53,7 +51,6 @@ class Checkup:
     base: list[Row] = field(default_factory=list)
 
     def as_values(self) -> dict[str, Any]:
-        """Return all results as a dict of JSON values."""
         return {
             "machine": self.facts,
             "trials": {work: [each._asdict() for each in found] for work, found in self.trials.items()},
@@ -65,13 +62,12 @@ class Checkup:
 
     @property
     def presets(self) -> dict[str, Row]:
-        """The estimate with the recommended setting for each model that fits on the GPU, by the model's name."""
+        """The estimates with the recommended setting, by model; only models that fit on the GPU."""
         found = {model: preset(self.rows, model) for model in dict.fromkeys(row.model for row in self.rows)}
         return {model: row for model, row in found.items() if row is not None}
 
 
 def row_values(row: Row) -> dict[str, Any]:
-    """Return an estimate (a Row) as a dict of JSON values."""
     height, width = row.setting.size
     values = {
         "model": row.model,
@@ -93,11 +89,9 @@ def row_values(row: Row) -> dict[str, Any]:
 
 
 def check(device: torch.device, folder: Path | None = None) -> Checkup:
-    """Check a machine and return the results. The check takes 5 s on a CPU, and up to 30 s on a GPU the first time.
-
-    `folder`: a folder on the disk whose speed is measured, by default the cache folder. Raises InputError for an
-    invalid value of the environment variable LINGBOT_WORLD_KERNELS.
-    """
+    """Check a machine. This takes 5 s on a CPU, and up to 30 s on a GPU the first time. `folder`: a folder on the disk
+    to time, by default the cache folder. Raises InputError for an invalid value of the environment variable
+    LINGBOT_WORLD_KERNELS."""
     settings()
     on_gpu, card = device.type == "cuda", card_of(device)
     facts = describe_machine(device, folder)
@@ -112,11 +106,8 @@ def check(device: torch.device, folder: Path | None = None) -> Checkup:
 
 
 def _expected(device: torch.device, found: dict[Work, Rate], facts: dict[str, Any]) -> tuple[list[Row], list[Row]]:
-    """Return the estimated speed of the causal releases and of the base model.
-
-    `found`: the rates measured at the matrix sizes of the 1.3B model. The rates at the sizes of the 14B model are
-    measured here; if GPU memory runs out, `found` replaces them. `facts`: the facts about the machine.
-    """
+    """Return the estimates of the causal releases and of the base model. `found`: the rates at the matrix sizes of the
+    1.3B model. They replace those of the 14B model, measured here, if GPU memory runs out."""
     unknown = Rates(SLOWEST, SLOWEST, SLOWEST, SLOWEST, SLOWEST, bandwidth(device), bus(device), facts["memory_total"])
     small = large = _with_rates(unknown, device, found)
     with suppress(torch.OutOfMemoryError):  # the matrices of the 14B take 2 GB
@@ -125,8 +116,7 @@ def _expected(device: torch.device, found: dict[Work, Rate], facts: dict[str, An
 
 
 def _with_rates(known: Rates, device: torch.device, found: dict[Work, Rate]) -> Rates:
-    """Return `known` with the measured rates `found` in place of the known rate of each measured operation. `device`:
-    the GPU, which decides whether fp8 or int8 gives the 8-bit rate."""
+    """Return `known` with the measured rates in `found`. `device` decides whether fp8 or int8 gives the 8-bit rate."""
 
     def of(default: float, *works: Work) -> float:
         return next((found[work].tflops or default for work in works if work in found and found[work].tflops), default)
@@ -142,22 +132,22 @@ def _with_rates(known: Rates, device: torch.device, found: dict[Work, Rate]) -> 
 
 
 def bandwidth(device: torch.device) -> float:
-    """Return the measured bandwidth of a GPU's memory in GB/s: the bytes that a copy reads and writes per second."""
+    """Return the measured bandwidth of a GPU's memory in GB/s: bytes read and written by a copy, per second."""
     x = torch.empty(MOVED.rows, MOVED.dim, dtype=torch.bfloat16, device=device)
     y = torch.empty_like(x)
     return 2 * x.nbytes / (seconds_of(lambda: y.copy_(x), device) or 1.0) / 1e9
 
 
 def bus(device: torch.device) -> float:
-    """Return the measured bandwidth in GB/s of copies from pinned host memory to a GPU."""
+    """Return the measured GB/s of copies from pinned host memory to a GPU."""
     x = torch.empty(BUS, dtype=torch.uint8, pin_memory=True)
     y = torch.empty(BUS, dtype=torch.uint8, device=device)
     return BUS / (seconds_of(lambda: y.copy_(x, non_blocking=True), device) or 1.0) / 1e9
 
 
 def _sage_replays(device: torch.device) -> str:
-    """Return "yes" if SageAttention works in a CUDA graph, else a message that says why not or why it was not tried. A
-    graph lacks SageAttention 2's kernels, because they are launched on the default stream."""
+    """Return "yes" if SageAttention works in a CUDA graph, else a message. A graph lacks SageAttention 2's kernels,
+    because they are launched on the default stream."""
     if device.type != "cuda" or not any(each.name == SAGE for each in candidates("attention-8bit", card_of(device))):
         return "not used on this card"
     try:
@@ -171,8 +161,8 @@ def _sage_replays(device: torch.device) -> str:
 def advice(
     facts: dict[str, Any], found: dict[Work, tuple[Trial, ...]], measured: dict[Work, Rate], device: torch.device
 ) -> list[str]:
-    """Return recommendations for a machine as a list of sentences. `found`: the tests of kernels. `measured`: the rates
-    of the best kernels. Both are by operation, such as attention. `facts`: the facts about the machine."""
+    """Return recommendations for a machine, given its facts, the kernel tests `found` and the best kernels' rates
+    `measured`, both by operation."""
     said = []
     held, total = facts.get("memory_held_elsewhere", 0), facts.get("memory_total", 1)
     if held > 0.15 * total:

@@ -1,5 +1,5 @@
-"""An estimate of the seconds that a chunk takes, from the kernel rates of a GPU. It adds up matrix products, attention,
-the VAE, memory traffic and kernel launches. Copies of weights over the bus run in parallel."""
+"""An estimate of a chunk's time from a GPU's kernel rates: the sum of matrix products, attention, VAE, memory traffic
+and kernel launches. Copies of weights over the bus run in parallel."""
 
 import math
 from typing import NamedTuple
@@ -13,32 +13,29 @@ from ..pipeline.rollout_memory import DecoderSettings, RolloutMemory, RolloutWor
 from ..pipeline.world import WorldMemory
 
 VAE_PIXEL = 8.42e6
-"""The number of floating-point operations of the VAE for each pixel of a frame. 16 frames of 464x832 take 52 TFLOP."""
+"""The VAE's floating-point operations per pixel of a frame: 16 frames of 464x832 take 52 TFLOP."""
 VAE_WIDTH = 96
 ROW_PASSES = 58
-"""The number of 16-bit passes (reads or writes) over an activation [tokens, dim] in a transformer block, apart from
-matrix products and attention. It was measured on an RTX 5090, where the passes take 0.09 s for each chunk."""
+"""The 16-bit passes (reads or writes) over an activation [tokens, dim] in a transformer block, apart from matrix
+products and attention. Measured on an RTX 5090, where they take 0.09 s for each chunk."""
 LAUNCHES, LAUNCHES_8_BITS = 16, 33
-"""The number of kernels and memory fills that a transformer block launches. LAUNCHES: with 16-bit matrix products.
-LAUNCHES_8_BITS: with comfy-kitchen's 8-bit products and attention. tools/cards/try_kernels.py counted both on an H100
-that imitated a GPU of compute capability 8.6."""
+"""The kernels and memory fills that a transformer block launches with 16-bit products (LAUNCHES), or with
+comfy-kitchen's 8-bit products and attention. Counted by tools/cards/try_kernels.py on an H100 that imitated compute
+capability 8.6."""
 LAUNCH, LAUNCH_RECORDED = 9e-6, 1.5e-6
-"""The shortest time of a kernel in seconds: LAUNCH if Python launches it, LAUNCH_RECORDED in a CUDA graph."""
+"""The shortest time of a kernel in seconds, launched by Python (LAUNCH) or in a CUDA graph (LAUNCH_RECORDED)."""
 HELD_BY_OTHERS = 1e9
-"""The bytes of GPU memory that are assumed to be used by the desktop and by CUDA itself."""
+"""The bytes of GPU memory that the desktop and CUDA are assumed to use."""
 FOUR_BIT = 0.57
-"""The average number of bytes of a weight in NF4, including the quantization scales."""
+"""The average bytes of a weight in NF4, including the scales."""
 
 
 class Rates(NamedTuple):
-    """The rates of kernels on a GPU, and the size of its memory.
+    """A GPU's kernel rates.
 
-    linear, linear_8bit: matrix products in 16 and in 8 bits, in TFLOP/s.
-    attention, attention_8bit: attention in 16 and in 8 bits, in TFLOP/s.
-    convolution: the VAE, in TFLOP/s.
-    bandwidth: the bandwidth of the memory in GB/s.
-    bus: the bandwidth of copies from host memory in GB/s.
-    memory: the size of the memory in bytes.
+    linear, attention: in 16 bits, and with _8bit in 8 bits, in TFLOP/s, like convolution (the VAE).
+    bandwidth, bus: of GPU memory, and of copies from host memory, in GB/s.
+    memory: the size of GPU memory in bytes.
     recorded: whether kernels run from a CUDA graph.
     """
 
@@ -59,8 +56,8 @@ class Setting(NamedTuple):
     size: the height and width of the video in pixels.
     frames: the latent frames of the chunk.
     window: the latent frames of the attention window, including the sink.
-    sink: the latent frames at the start of the video that remain in the window.
-    forwards: the model's forwards for each chunk.
+    sink: the latent frames at the video's start that remain in the window.
+    forwards: the model's forwards per chunk.
     eight_bit: whether matrix products and attention use 8 bits.
     """
 
@@ -73,20 +70,18 @@ class Setting(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """The number of tokens of a chunk."""
+        """The tokens of a chunk."""
         return self.frames * (self.size[0] // 16) * (self.size[1] // 16)
 
     @property
     def keys(self) -> int:
-        """The number of tokens in a full attention window."""
+        """The tokens in a full attention window."""
         return self.window * self.tokens // self.frames
 
 
 class Seconds(NamedTuple):
-    """The estimated time of a chunk in seconds, split into its parts.
+    """The estimated seconds of a chunk in its parts.
 
-    products, attention: the model's matrix products and attention.
-    vae: the VAE.
     memory: reading and writing of GPU memory.
     launches: kernel launches.
     bus: copies from host memory, in parallel with the model's computation.
@@ -101,18 +96,18 @@ class Seconds(NamedTuple):
 
     @property
     def model(self) -> float:
-        """The seconds of the model's forwards: the computation or the copies over the bus, whichever takes longer."""
+        """The seconds of the model's forwards: computation or copies over the bus, whichever takes longer."""
         return max(self.products + self.attention + self.memory + self.launches, self.bus)
 
     @property
     def total(self) -> float:
-        """The seconds of the chunk: the model's forwards and the VAE."""
+        """The seconds of the model's forwards and the VAE."""
         return self.model + self.vae
 
 
 class Fit(NamedTuple):
-    """The placement of a model's weights, keys and values in memory. `where`: a description, such as "all on the card".
-    `fetched`: the bytes that each forward copies from host memory; 0 if all data is on the GPU."""
+    """The placement of weights, keys and values in memory. `where`: a description, such as "all on the card".
+    `fetched`: the bytes that each forward copies from host memory."""
 
     where: str
     fetched: int = 0
@@ -138,26 +133,19 @@ PRESETS = (
     Setting((304, 528), window=12),
     Setting((304, 528), window=6, sink=1),
 )
-"""The settings that are compared, from the best quality to the highest speed. The recommended setting for a GPU is the
-first one that fits and is fast enough."""
+"""The settings that are compared, from the best quality to the highest speed."""
 BASE_VIDEO = Setting((480, 832), frames=21, window=21, forwards=80)
-"""The setting of a five-second video by the base model: 81 frames in 40 guided steps with two forwards each. The window
-has all 21 latent frames, because all tokens attend to all others."""
+"""A five-second video by the base model: 81 frames in 40 guided steps with two forwards each. All tokens attend to all
+others."""
 BASE_WORK = 3.9e9
-"""The bytes of GPU memory that a forward of the base model uses besides its weights, for the video BASE_VIDEO."""
+"""The bytes of GPU memory that a forward of the base model uses besides its weights, for BASE_VIDEO."""
 FAST_ENOUGH = 6.0
-"""The frame rate, in frames per second, from which an interactive walk feels fluent."""
+"""The frames per second from which an interactive walk feels fluent."""
 
 
 def worked_out(config: ModelConfig, setting: Setting, rates: Rates, fetched: int = 0) -> Seconds:
-    """Return the estimated seconds for a chunk, split into matrix products, attention, the VAE, memory traffic, kernel
-    launches and copies.
-
-    config: the configuration of the model.
-    setting: the size of the video and other settings.
-    rates: the kernel rates of the GPU.
-    fetched: the bytes that each forward copies from host memory. The copies run while the forward computes.
-    """
+    """Return a chunk's estimated seconds in parts. `fetched`: the bytes that each forward copies from host memory while
+    it computes."""
     tokens, keys, blocks = setting.tokens, setting.keys, config.num_layers * setting.forwards
     linear, attention, launches = rates.linear, rates.attention, LAUNCHES
     if setting.eight_bit:
@@ -178,12 +166,9 @@ def worked_out(config: ModelConfig, setting: Setting, rates: Rates, fetched: int
 
 
 def fits(config: ModelConfig, weight: float, setting: Setting, memory: float) -> Fit | None:
-    """Return the placement of a model on a GPU for a `setting`, or None if the model does not fit.
-
-    `weight`: the average number of bytes of a stored weight. `memory`: the GPU's memory in bytes. Four placements are
-    tried in this order: all on the GPU; keys and values in 8 bits; keys and values in host memory; keys, values and
-    weights in host memory.
-    """
+    """Return the placement of a model on a GPU with `memory` bytes, or None if it does not fit. `weight`: the average
+    bytes of a stored weight. The first placement that fits is returned: all on the GPU; keys and values in 8 bits; keys
+    and values in host memory; keys, values and weights in host memory."""
     work = _work(config, setting)
     stored = int(weight * sum(math.prod(shape) for shape in config.parameter_shapes().values()))
     host, eight_bit = KeyValuePlace(on_host=True), KeyValuePlace(eight_bit=True)
@@ -209,13 +194,8 @@ def _work(config: ModelConfig, setting: Setting) -> RolloutWork:
 
 
 class Row(NamedTuple):
-    """The estimated speed of one model with one setting on a GPU.
-
-    model: a key of MODELS, or "base" for the base model.
-    setting: the settings of a chunk.
-    fit: the placement of the model in memory; None if the model does not fit.
-    seconds: the time of a chunk; None if the model does not fit.
-    """
+    """An estimate for one model and one setting. `model`: a key of MODELS, or "base". `fit` and `seconds` of a chunk
+    are None if the model does not fit."""
 
     model: str
     setting: Setting
@@ -224,16 +204,13 @@ class Row(NamedTuple):
 
     @property
     def frames_a_second(self) -> float:
-        """The number of video frames made per second; 0 if the model does not fit."""
+        """The video frames made per second; 0 if the model does not fit."""
         return 0.0 if self.seconds is None else 4 * self.setting.frames / self.seconds.total
 
 
 def rows_of(small: Rates, large: Rates | None = None) -> list[Row]:
-    """Return the estimates for each model in MODELS and each setting in PRESETS, each in 16 bits and in 8 bits.
-
-    `small`: a GPU's rates at the matrix sizes of the 1.3B model. `large`: the rates at the sizes of the 14B model, by
-    default the same as `small`.
-    """
+    """Return the estimates for each of MODELS and PRESETS, each in 16 bits and in 8 bits. `small`, `large`: a GPU's
+    rates at the matrix sizes of the 1.3B and the 14B model."""
     rows = []
     for name, (_release, config, weight) in MODELS.items():
         rates = small if large is None or name == "1.3B" else large
@@ -245,8 +222,8 @@ def rows_of(small: Rates, large: Rates | None = None) -> list[Row]:
 
 
 def base_rows(rates: Rates) -> list[Row]:
-    """Return two estimates for BASE_VIDEO by the base model with 4-bit weights: matrix products and attention in 16 and
-    in 8 bits. Blocks that do not fit on the GPU are copied from host memory in every forward."""
+    """Return the estimates for BASE_VIDEO with 4-bit weights, in 16 and in 8 bits. Blocks that do not fit on the GPU
+    are copied from host memory in every forward."""
     config = MODELS["14B"][1]
     stored = int(FOUR_BIT * sum(math.prod(shape) for shape in config.parameter_shapes().values()))
     room = rates.memory - HELD_BY_OTHERS - BASE_WORK
@@ -259,16 +236,13 @@ def base_rows(rates: Rates) -> list[Row]:
 
 
 def preset(rows: list[Row], model: str) -> Row | None:
-    """Return the estimate with the recommended setting of `model`, a key of MODELS, or None if no setting fits.
-
-    `rows`: the estimates in order of quality, best first. The recommended setting is the first one that reaches
-    FAST_ENOUGH frames per second, or else the fastest one.
-    """
+    """Return the estimate with a model's recommended setting, or None if no setting fits. It is the first of `rows`
+    that reaches FAST_ENOUGH frames per second, or else the fastest."""
     fitting = [row for row in rows if row.model == model and row.fit is not None]
     fast = (row for row in fitting if row.frames_a_second >= FAST_ENOUGH)
     return next(fast, None) or max(fitting, key=lambda row: row.frames_a_second, default=None)
 
 
 def released(name: str) -> str:
-    """Return the release name of a model. `name` is a key of MODELS."""
+    """Return the release name of a key of MODELS."""
     return RELEASES[MODELS[name][0]].name

@@ -19,19 +19,18 @@ from ..model.choice.table import KITCHEN, MODULES, TRITON, missing
 from ..pipeline.rollout_memory import available_host_memory
 
 DISK_BYTES = 2**25
-"""The size in bytes of the file that is written and read to time a disk."""
+"""The bytes that are written and read to time a disk."""
 COMFYUI_ARGUMENTS = (
     *("lowvram", "novram", "highvram", "gpu_only", "cpu"),
     *("use_sage_attention", "use_flash_attention", "use_split_cross_attention"),
     *("disable_dynamic_vram", "disable_pinned_memory", "reserve_vram", "fast"),
     *("fp16_vae", "fp32_vae", "bf16_vae", "cpu_vae"),
 )
-"""The command-line switches of ComfyUI that affect where weights are stored or which kernels run."""
+"""ComfyUI's command-line switches that affect where weights are stored or which kernels run."""
 
 
 def describe_machine(device: torch.device, folder: Path | None = None) -> dict[str, Any]:
-    """Return a machine's facts as JSON values. `folder`: a folder on the disk to time; None: the cache folder.
-    `device`: the device to describe."""
+    """Return a machine's facts as JSON values. `folder`: a folder on the disk to time (None: the cache folder)."""
     card = card_of(device)
     facts: dict[str, Any] = {
         "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
@@ -58,7 +57,7 @@ def _build() -> str:
 
 
 def _driver_package() -> str | None:
-    """Return the version of NVIDIA's driver from the package nvidia-ml-py or from Linux's /proc, or None."""
+    """Return the version of NVIDIA's driver from nvidia-ml-py or Linux's /proc, or None."""
     with suppress(Exception):
         nvml = import_module("pynvml")
         nvml.nvmlInit()
@@ -96,8 +95,7 @@ def _gpu_memory(device: torch.device) -> dict[str, Any]:
 
 
 def _host_memory() -> dict[str, Any]:
-    """Return the total and free bytes of host memory and the size of the page file, by name. Without psutil, return
-    only the free bytes, or {} if they are unknown."""
+    """Return the bytes of host memory and page file, by name; without psutil only the free bytes, if known."""
     with suppress(ImportError):
         psutil = import_module("psutil")
         memory, swap = psutil.virtual_memory(), psutil.swap_memory()
@@ -107,12 +105,9 @@ def _host_memory() -> dict[str, Any]:
 
 
 def disk_speed(folder: Path) -> dict[str, Any]:
-    """Return the speed of writing and reading a file in `folder`.
-
-    The result is a dict with `folder`, `write_mb_s` and `read_mb_s`, the speeds in MB/s. Systems without posix_fadvise
-    get no `read_mb_s`, because the file would be read from the page cache. If the file cannot be written, the dict has
-    the `reason` instead of the speeds.
-    """
+    """Return the speeds in `folder` as a dict of `folder`, `write_mb_s` and `read_mb_s` (MB/s). Without posix_fadvise
+    there is no `read_mb_s`, because the page cache would answer. A file that cannot be written gives a `reason`
+    instead."""
     data = os.urandom(DISK_BYTES // 16) * 16
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -142,8 +137,8 @@ def _cache_folder() -> Path:
 
 
 def comfyui_switches() -> list[str] | None:
-    """Return the switches in COMFYUI_ARGUMENTS with which ComfyUI was started, such as "--lowvram True". Return None
-    outside ComfyUI."""
+    """Return the switches in COMFYUI_ARGUMENTS of the running ComfyUI, such as "--lowvram True"; None outside
+    ComfyUI."""
     options = sys.modules.get("comfy.cli_args")
     if options is None:
         return None

@@ -1,5 +1,4 @@
-"""The text output of the doctor: the results of a machine check, the estimates for a GPU, and a row for the table of
-docs/cards.md."""
+"""The text output of the doctor: a machine check, a GPU's estimates, and a row for the table of docs/cards.md."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +12,7 @@ BYTES = ("memory_total", "memory_free", "memory_held_elsewhere", "ram_total", "r
 
 
 def page(found: Checkup) -> str:
-    """Return the results of a machine check, `found`, as a page of text."""
+    """Return a machine check as a page of text."""
     parts = [
         _machine(found),
         _trials(found),
@@ -71,7 +70,7 @@ def _releases(rows: Sequence[Row]) -> str:
 
 
 def base_lines(rows: Sequence[Row]) -> str:
-    """Return the estimated minutes for a video by the base model as text, with one line for each estimate in `rows`."""
+    """Return the estimated minutes of a video by the base model as text, one line per estimate."""
     if not rows:
         return ""
     lines = ["Base, 81 frames at 832x480 in 40 guided steps"]
@@ -83,13 +82,12 @@ def base_lines(rows: Sequence[Row]) -> str:
 
 
 def minutes(row: Row) -> str:
-    """Return the time of an estimate in minutes as text, or "does not fit"."""
+    """Return an estimate's time in minutes as text, or "does not fit"."""
     return "does not fit" if row.seconds is None else f"{row.seconds.total / 60:.0f} min"
 
 
 def setting_words(row: Row) -> str:
-    """Return the video size, the attention window and the number format ("8 bits" or "exact") of an estimate as
-    text."""
+    """Return an estimate's video size, attention window and number format ("8 bits" or "exact") as text."""
     height, width = row.setting.size
     return f"{width}x{height}, window {row.setting.window}, {'8 bits' if row.setting.eight_bit else 'exact'}"
 
@@ -111,7 +109,7 @@ def _presets(found: Checkup) -> str:
 
 
 def card_page(name: str) -> str:
-    """Return the estimated speed of each release on a GPU as text. `name`: the GPU, a key of CARDS."""
+    """Return each release's estimated speed on a GPU as text. `name`: a key of CARDS."""
     rows = rows_of(rates_of(CARDS[name]))
     lines = [f"{name}, worked out from published figures and the shares of them that others' kernels reached"]
     for row in rows:
@@ -128,8 +126,7 @@ def card_page(name: str) -> str:
 
 
 def row(found: Checkup) -> str:
-    """Return the results of a machine check as a row of the table in docs/cards.md: the GPU, versions, rates, and
-    frames per second of each preset."""
+    """Return a machine check as a row of the table in docs/cards.md."""
     rates = " / ".join(f"{rate.tflops:.3g}" for rate in found.rates.values() if rate.tflops) or "-"
     made = "; ".join(
         f"{model} {setting_words(each)}: {each.frames_a_second:.1f}" for model, each in found.presets.items()

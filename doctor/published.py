@@ -1,8 +1,8 @@
-"""The published rates of common GPUs, and the fractions of these rates that kernels reach.
+"""The published rates of common GPUs, and the fractions of these that kernels reach.
 
 The fractions come from measurements by other people. On an RTX 5090, matrix products reach 176 to 229 TFLOP/s in bf16,
-375 to 430 in fp8 and 537 to 648 in int8. Exact attention reaches 184 TFLOP/s, 8-bit attention 524 TFLOP/s and the VAE
-173 TFLOP/s. On Strix Halo a chunk takes 0.8 s: 44 % for attention and 38 % for matrix products.
+375 to 430 in fp8 and 537 to 648 in int8; exact attention 184, 8-bit attention 524 and the VAE 173. On Strix Halo a
+chunk takes 0.8 s: 44 % for attention and 38 % for matrix products.
 """
 
 from typing import NamedTuple
@@ -13,10 +13,9 @@ from .estimate import Rates
 class Shares(NamedTuple):
     """The fractions of a GPU's published rates that kernels reach.
 
-    linear, attention, convolution: 16-bit kernels, as fractions of the fp16 rate.
-    int8, fp8: matrix products in int8 and in fp8, as fractions of the int8 and the fp8 rate.
-    attention_8bit: 8-bit attention, as a fraction of the int8 rate.
-    bandwidth: memory traffic, as a fraction of the memory bandwidth.
+    linear, attention, convolution: in 16 bits, of the fp16 rate.
+    int8, fp8: matrix products, of the int8 and the fp8 rate.
+    attention_8bit: of the int8 rate.
     """
 
     linear: float = 0.90
@@ -35,11 +34,9 @@ RADEON = Shares(0.57, 0.50, 0.0, 0.42, 0.42, 0.23)
 class Published(NamedTuple):
     """The published data of a GPU.
 
-    memory: the size of the memory in GB.
-    bandwidth: the bandwidth of the memory in GB/s.
-    half, int8, fp8: the dense rates in TFLOP/s, `half` for fp16 with fp32 accumulation; 0 means unsupported.
-    bus: the bandwidth of copies from host memory in GB/s.
-    shares: the fractions of these rates that kernels reach.
+    memory: in GB.
+    bandwidth, bus: of the memory, and of copies from host memory, in GB/s.
+    half, int8, fp8: the dense TFLOP/s, `half` for fp16 with fp32 accumulation; 0 means unsupported.
     """
 
     memory: float
@@ -64,7 +61,7 @@ CARDS: dict[str, Published] = {
 
 
 def rates_of(card: Published) -> Rates:
-    """Return the estimated rates of kernels on a card: published figures times the fractions in `card.shares`."""
+    """Return a card's estimated kernel rates: published figures times `card.shares`."""
     shares = card.shares
     return Rates(
         card.half * shares.linear,

@@ -1,5 +1,5 @@
-"""Export of a video, such as a saved walk, as a scene for 3D programs. A scene has the sharpest frames, their exact
-camera poses and intrinsics, and sparse points. The module `points` is imported on first use, because it needs torch."""
+"""Export of a video, such as a saved walk, as a scene for 3D programs: sharp frames, their exact camera poses and
+intrinsics, and sparse points. The module `points` needs torch and is imported on first use."""
 
 from typing import TYPE_CHECKING
 

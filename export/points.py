@@ -1,5 +1,5 @@
-"""Sparse coloured points of a scene. Corners are tracked through the frames and triangulated by pycolmap, with the
-camera poses held fixed."""
+"""Sparse coloured points of a scene: corners are tracked through the frames and triangulated by pycolmap with fixed
+poses."""
 
 import math
 import shutil
@@ -22,23 +22,23 @@ from .preview import Preview, draw_preview
 from .scene import IMAGES, MODEL, PLY, Exported
 
 LEAST_ANGLE_DEG = 0.5
-"""The smallest triangulation angle of a point, in degrees. pycolmap's default of 1.5 suits photographs, but the frames
-of a video are closer together."""
+"""The smallest triangulation angle of a point. pycolmap's default of 1.5 suits photographs, but a video's frames are
+closer together."""
 APART = (1, 2, 4, 8)
-"""The distances, in exported frames, between the two frames of each pair that is matched."""
+"""The distances, in exported frames, between the frames of a matched pair."""
 FEWEST_VIEWS = 3
 TOGETHER = 240
-"""The number of exported frames through which points are tracked at a time. A larger number needs more memory."""
+"""The exported frames through which points are tracked at a time; more need more memory."""
 
 
 @dataclass(frozen=True)
 class Second:
     """The agreement of the tracked points with the camera poses in one second of the video.
 
-    second: the index of the second, from 0.
+    second: its index, from 0.
     error: the mean reprojection error in pixels; NaN without triangulated points.
-    agreeing: the fraction of the tracked points (keypoints of the frames) that belong to a 3D point triangulated from
-    at least three frames; 0 without keypoints.
+    agreeing: the fraction of keypoints that belong to a 3D point triangulated from at least three frames; 0 without
+    any.
     points: the number of triangulated points visible in this second.
     """
 
@@ -52,11 +52,9 @@ class Second:
 class Points:
     """The sparse points of a scene.
 
-    count: the number of points.
     error: the mean reprojection error in pixels.
-    seconds: the agreement of points and poses in each second of the video.
     cloud: the bytes of a PLY file in OpenGL axes, as in 3D viewers: x right, y up, z backward.
-    preview: the preview of the scene for a 3D viewer, with the points and the cameras.
+    preview: the points and the cameras for a 3D viewer.
     """
 
     count: int
@@ -66,8 +64,7 @@ class Points:
     preview: Preview
 
     def words(self) -> list[str]:
-        """Return lines of text about the points: their number, their mean error, and a table with a row for each
-        second."""
+        """Return lines of text: number of points, mean error, and a table with a row for each second."""
         rows = [f"{each.second:6} {each.error:9.2f} {each.agreeing:9.0%} {each.points:8}" for each in self.seconds]
         return [
             f"{self.count} points; mean reprojection error {self.error:.2f} pixels",
@@ -77,25 +74,20 @@ class Points:
 
 
 def check_points(left_out: bool = False) -> None:
-    """Raise DependencyError if pycolmap or OpenCV is missing. `add_points` needs both. For the format "ply" call this
-    function before the export, because a scene in this format has only points.
-
-    `left_out`: whether the user has chosen to export no points. Raises InputError if `left_out`, so pass this argument
-    only for "ply".
-    """
+    """Raise DependencyError if pycolmap or OpenCV is missing, which `add_points` needs. For the format "ply", which has
+    only points, call this function before the export. `left_out`: whether the user wants no points; then it raises
+    InputError."""
     if left_out:
         raise InputError("`no_points`: a point cloud has nothing else; leave this out, or choose another `format`")
     pycolmap(), opencv()
 
 
 def add_points(made: Exported, fps: float) -> Points:
-    """Triangulate the points of an exported scene, write them in the scene's format, and return them. `made`: the
-    result of `export_scene`. `fps`: the frame rate of the video.
+    """Triangulate the points of an exported scene, write them in the scene's format, and return them.
 
-    For nerfstudio, `points.ply` is written in the coordinates of the poses and listed in transforms.json. For colmap,
-    the points are written into the model in sparse/0. For ply, `Points.cloud` is written as `points.ply`, and the
-    frames are deleted, even after an error. Raises InputError for an `fps` that is not above 0 and if no point can be
-    triangulated, and DependencyError without pycolmap or OpenCV.
+    nerfstudio: `points.ply` in the coordinates of the poses, listed in transforms.json. colmap: the model in sparse/0.
+    ply: `Points.cloud` as `points.ply`; the frames are deleted, even after an error. Raises InputError for an `fps`
+    that is not above 0 and if no point can be triangulated, and DependencyError without pycolmap or OpenCV.
     """
     check_types({"fps": fps}, {"fps": float})
     if not 0 < fps < math.inf:
@@ -135,8 +127,8 @@ def _add_points(made: Exported, fps: float) -> Points:
 
 
 def _triangulate(made: Exported, folder: Path) -> tuple[Any, np.ndarray]:
-    """Return pycolmap's reconstruction of the scene, and the number of tracked points in each frame, int [n]. `folder`:
-    a folder for temporary files."""
+    """Return pycolmap's reconstruction of the scene, and the number of tracked points in each frame, int [n]. `folder`
+    is for temporary files."""
     colmap = pycolmap()
     write_colmap(made.path, folder, [Path(file).name for file in made.files], made.size)
     model = colmap.Reconstruction(folder)
@@ -154,8 +146,8 @@ def _triangulate(made: Exported, folder: Path) -> tuple[Any, np.ndarray]:
 
 
 def _write_scene(database: Any, model: Any) -> None:
-    """Write the cameras and images of a pycolmap `model` into a pycolmap `database`, under the same ids. The first
-    frame is image 1."""
+    """Write the cameras and images of a pycolmap `model` into a pycolmap `database` under the same ids. Frame 0 is
+    image 1."""
     for camera in model.cameras.values():
         database.write_camera(camera, use_camera_id=True)
     for rig in model.rigs.values():
@@ -167,9 +159,8 @@ def _write_scene(database: Any, model: Any) -> None:
 
 
 def _write_tracks(database: Any, made: Exported, begin: int) -> np.ndarray:
-    """Track points through up to TOGETHER exported frames, beginning with the frame of index `begin`. Write the points
-    into the database as keypoints in pixels, and write the matches between pairs of frames. Return the number of points
-    in each frame, int [n]."""
+    """Track points through up to TOGETHER exported frames from the index `begin`, and write keypoints in pixels and
+    matches. Return the number of points in each frame, int [n]."""
     greys = (Image.open(made.folder / file).convert("L") for file in made.files[begin : begin + TOGETHER])
     tracks = follow([resize(np.array(grey)) for grey in greys], 1)
     seen = ~np.isnan(tracks.points[..., 0])
@@ -184,8 +175,7 @@ def _write_tracks(database: Any, made: Exported, begin: int) -> np.ndarray:
 
 
 def _write_pair(database: Any, images: tuple[int, int], seen: np.ndarray) -> None:
-    """Write the matches of two images into the database. `images`: their ids. `seen`, bool [2, n]: which of the n
-    points are visible in each image."""
+    """Write the matches of the images with these ids. `seen` [2, n]: which points are visible in each image."""
     colmap, both = pycolmap(), seen.all(0)
     numbers = np.cumsum(seen, 1) - 1  # the index of each point within its image
     matches = numbers[:, both].T.astype(np.uint32)

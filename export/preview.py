@@ -1,5 +1,4 @@
-"""The preview of a scene for a 3D viewer: one point cloud of the scene's points and of its cameras, which are drawn in
-red."""
+"""The preview of a scene for a 3D viewer: a point cloud of its points, and of its cameras in red."""
 
 from typing import NamedTuple
 
@@ -10,20 +9,20 @@ from ..camera.poses import LENS_HEIGHT, LENS_WIDTH
 from ..camera.rotation import OPENGL_TO_OPENCV
 
 CAMERAS = 24
-"""The largest number of cameras that are drawn in a preview."""
+"""The largest number of drawn cameras."""
 FAR = 4.0
-"""The largest distance of a point from the camera path, as a multiple of the points' median distance. Farther points
-are not drawn, because a few wrong ones would shrink the scene in a viewer that fits it into a sphere."""
+"""The largest distance of a drawn point from the camera path, relative to the points' median distance. A few wrong
+points would shrink the scene in a viewer that fits it into a sphere."""
 DEPTH, APART = 0.05, 0.06
-"""DEPTH is the depth of a drawn camera. APART is the smallest distance between drawn cameras, so that they do not cover
-each other. Both are fractions of the radius of a sphere around the points and the path (see `_sphere`)."""
+"""The depth of a drawn camera (DEPTH), and the smallest distance between drawn cameras (APART), so that they do not
+cover each other. Both are fractions of the radius from `_sphere`."""
 BACK, UP, DOWN_DEG = 0.35, 0.25, 25.0
-"""The viewpoint of the preview, relative to the first camera: BACK backward, UP upward, and turned down by DOWN_DEG
-degrees. BACK and UP are fractions of the same radius as DEPTH."""
+"""The viewpoint relative to the first camera: BACK backward and UP upward, as fractions of the radius from `_sphere`,
+pitched down by DOWN_DEG degrees."""
 EDGES = ((0, 1), (0, 2), (0, 3), (0, 4), (1, 2), (2, 3), (3, 4), (4, 1))
-"""The edges of a drawn camera as pairs of points: 0 is its centre, and 1 to 4 are the corners of its image."""
+"""The edges of a drawn camera as pairs of points: its centre 0, and the corners 1 to 4 of its image."""
 ALONG = np.linspace(0, 1, 16)[:, None]
-"""The positions of the 16 points that draw an edge of a camera, from 0 to 1 along the edge, [16, 1]."""
+"""The positions of the points that draw an edge, from 0 to 1 along it, [16, 1]."""
 RED = (255, 0, 0)
 
 
@@ -31,9 +30,9 @@ class Preview(NamedTuple):
     """The preview of an exported scene.
 
     cloud: a binary PLY file of points and cameras, with y up.
-    view: the viewpoint, a path of one camera above and behind the first one. It shows the points and the cameras.
-    centre: [3], the centre of a sphere around the cloud. ComfyUI's viewer moves it to the origin.
-    radius: the radius of this sphere, in the units of the camera path. ComfyUI's viewer scales it to 1.
+    view: the viewpoint, a path of one camera above and behind the first one.
+    centre, radius: [3] and a length, a sphere around the cloud. ComfyUI's viewer moves it to the origin and scales it
+    to 1.
     """
 
     cloud: bytes
@@ -43,7 +42,7 @@ class Preview(NamedTuple):
 
 
 def draw_preview(points: np.ndarray, colours: np.ndarray, path: CameraPath) -> Preview:
-    """Return a scene's preview. `points`: [n, 3], with y up. `colours`: uint8 [n, 3]. `path`: the cameras to draw."""
+    """Return a scene's preview. `points`: [n, 3], with y up. `colours`: uint8 [n, 3]."""
     way = path.c2w[:, :3, 3] @ OPENGL_TO_OPENCV[:3, :3]
     away = np.array([np.linalg.norm(way - point, axis=1).min() for point in points])
     near = away <= FAR * np.median(away)
@@ -67,16 +66,14 @@ def draw_preview(points: np.ndarray, colours: np.ndarray, path: CameraPath) -> P
 
 
 def _sphere(places: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return the (centre, radius) of a sphere around the positions `places`, [n, 3]. The centre is the centre of their
-    bounding box. The radius is 1 for a single position."""
+    """Return the centre of the bounding box of positions [n, 3], and the radius around it; 1 for a single position."""
     centre = (places.min(0) + places.max(0)) / 2
     return centre, float(np.linalg.norm(places - centre, axis=1).max()) or 1.0
 
 
 def _choose(way: np.ndarray, apart: float) -> list[int]:
-    """Return the indices of at most CAMERAS cameras to draw. The first camera is chosen, and then each one at least
-    `apart` away from all chosen ones. If too many are chosen, evenly spaced ones remain. `way`, [n, 3]: the cameras'
-    positions."""
+    """Return the indices of at most CAMERAS cameras: the first one, then each at least `apart` from all chosen ones; if
+    these are too many, evenly spaced ones of them. `way`, [n, 3]: the positions."""
     chosen = [0]
     for at in range(1, len(way)):
         if np.linalg.norm(way[chosen] - way[at], axis=1).min() >= apart:
@@ -85,8 +82,7 @@ def _choose(way: np.ndarray, apart: float) -> list[int]:
 
 
 def _draw_camera(pose: np.ndarray, lens: np.ndarray, depth: float) -> np.ndarray:
-    """Return points, [n, 3] with y up, along the edges of a drawn camera. `pose`: camera-to-world [4, 4]. `lens`: fx,
-    fy, cx, cy in pixels of an 832x480 image. `depth`: the distance from the camera's centre to its image."""
+    """Return points, [n, 3] with y up, along the edges of a drawn camera with a camera-to-world `pose`."""
     sides = np.array([[0, 0], [LENS_WIDTH, 0], [LENS_WIDTH, LENS_HEIGHT], [0, LENS_HEIGHT]])
     corners = np.concatenate([(sides - lens[2:]) / lens[:2], np.ones((4, 1))], 1)
     spots = np.concatenate([np.zeros((1, 3)), depth * corners]) @ pose[:3, :3].T + pose[:3, 3]

@@ -1,8 +1,4 @@
-"""Export of a scene into a folder: PNG files of the frames, and the camera poses and intrinsics for nerfstudio or
-COLMAP.
-
-For the format "ply" only the frames are written. `points.add_points` then replaces them by a point cloud.
-"""
+"""Export of a scene into a folder: PNG files of the frames, and the cameras for nerfstudio or COLMAP."""
 
 import os
 import shutil
@@ -34,9 +30,8 @@ class Exported:
     frames: the index in the video of each exported frame.
     left_out: the number of blurred frames that were not exported.
     read: the number of frames in the video.
-    length: the sum of the distances between successive cameras of `path`, in the units of `path`.
-    folder: the folder of the scene.
-    format: the scene's format, a name in FORMATS.
+    length: the sum of the distances between successive cameras of `path`, in its units.
+    format: a name in FORMATS.
     path: the cameras of the exported frames.
     size: the height and width of the frames in pixels.
     """
@@ -52,7 +47,7 @@ class Exported:
 
     @property
     def files(self) -> list[str]:
-        """The paths of the exported frames' PNG files, relative to `folder`."""
+        """The exported frames' PNG files, relative to `folder`."""
         return [f"{IMAGES}/{_name(at)}" for at in range(len(self.frames))]
 
 
@@ -66,9 +61,7 @@ def export_scene(
     every: int = 4,
     shorter: bool = False,
 ) -> Exported:
-    """Write the sharp frames of a video and the cameras into a folder, and return the Exported scene.
-
-    The sharpest frame in each group of `every` frames is written, unless it is blurred.
+    """Write the sharpest frame in each group of `every` frames, unless it is blurred, and the cameras into a folder.
 
     frames: uint8 [H, W, 3] each, all of one size.
     c2w: float [n, 4, 4], the camera-to-world pose of each frame, in OpenCV axes.
@@ -76,10 +69,8 @@ def export_scene(
     format: "nerfstudio", "colmap" or "ply". For "ply" only the frames are written; `add_points` makes the point cloud.
     shorter: whether the video may have fewer than n frames.
 
-    Raises InputError for an unknown format, for `every` below 1, and for frames of another shape or dtype or of
-    different sizes. Also raises InputError if the number of frames or of `lens` rows is not n, for a video without
-    frames, for a folder that has `images` already, and if writing fails. Raises CameraError for invalid poses or
-    intrinsics.
+    Raises InputError for invalid arguments or frames, for a number of frames or of `lens` rows other than n, for a
+    folder that has `images` already, and if writing fails. Raises CameraError for invalid poses or intrinsics.
     """
     found = {"every": every, "folder": folder, "shorter": shorter, "frames": frames}
     check_types(found, {"every": int, "folder": str | Path, "shorter": bool, "frames": Iterable})
@@ -116,12 +107,8 @@ def export_scene(
 def _write_frames(
     frames: Iterable[np.ndarray], folder: Path, every: int, poses: int, shorter: bool
 ) -> tuple[list[int], int, int, tuple[int, int]]:
-    """Write the sharpest frame in each group of `every` frames as a PNG file, except blurred ones.
-
-    Return four values: the index in the video of each written frame, the number of blurred frames, the number of frames
-    read, and (height, width). `poses`: the number of camera poses. Raises InputError for a video without frames and for
-    more frames than `poses`. Fewer frames than `poses` are allowed only with `shorter`.
-    """
+    """Write the sharpest frame in each group of `every` frames as a PNG file, except blurred ones. Return the written
+    frames' indices in the video, the number of blurred frames, the number of frames read, and (height, width)."""
     chosen: list[tuple[int, float]] = []
     count, size = 0, (0, 0)
 
@@ -171,8 +158,8 @@ def _write_frames(
 
 
 def _keep_sharp(folder: Path, chosen: list[tuple[int, float]]) -> list[int]:
-    """Delete the files of blurred frames, rename the others to their final names, and return the index in the video of
-    each kept frame. `chosen`: (index in the video, sharpness) of each frame that has a file."""
+    """Delete the files of blurred frames, rename the others, and return their indices in the video. `chosen`: (index,
+    sharpness) of each frame that has a file."""
     out = set(blurred([value for _, value in chosen]))
     for at in out:
         (folder / f"{chosen[at][0]}.part.png").unlink()

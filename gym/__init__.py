@@ -1,7 +1,5 @@
-"""An environment for the library gymnasium, in which an agent walks through a generated world.
-
-Example: `gymnasium.make("LingBotWorld-v0", ckpt=..., image=..., chunk=1)`.
-"""
+"""An environment for gymnasium, in which an agent walks through a generated world. Example:
+`gymnasium.make("LingBotWorld-v0", ckpt=..., image=..., chunk=1)`."""
 
 from ..errors import require
 

@@ -1,5 +1,5 @@
-"""The action spaces of the gymnasium environment, and the conversion of an action to held keys or to the position of a
-joystick."""
+"""The action spaces of the gymnasium environment, and the conversion of an action to held keys or a joystick's
+position."""
 
 from contextlib import suppress
 from typing import Any
@@ -12,15 +12,14 @@ from ..live import Session
 from ..live.controls import KEYS, RUN
 
 PRESSED = (*KEYS, RUN)
-"""The nine keys of the action space "keys", in the order of an action's entries. The action space "discrete" uses only
-KEYS: the action 0 presses no key, and the action i from 1 to 8 presses KEYS[i - 1]."""
+"""The nine keys of the action space "keys", in the order of an action's entries. In "discrete" the action 0 presses no
+key, and the action i presses KEYS[i - 1]."""
 SPACES = ("discrete", "keys", "box")
 
 
 def action_space(name: str) -> Space[Any]:
-    """Return the action space with this name. "discrete": Discrete(9), no key or one of eight. "keys": MultiBinary(9),
-    any combination of nine keys. "box": Box, float32 [3], with velocity, yaw and pitch from -1 to 1. Raises InputError
-    for another name."""
+    """Return an action space: "discrete", no key or one of eight; "keys", any combination of nine keys; or "box",
+    float32 [3], velocity, yaw and pitch from -1 to 1. Raises InputError for another name."""
     if name == "discrete":
         return spaces.Discrete(1 + len(KEYS))
     if name == "keys":
@@ -31,8 +30,8 @@ def action_space(name: str) -> Space[Any]:
 
 
 def act(session: Session, space: Space[Any], action: Any) -> None:
-    """Set the held keys or the joystick of a session to `action`. For a Box the action may have another dtype and is
-    converted. Raises InputError if `action` is not an element of `space`."""
+    """Set the held keys or the joystick of a session to `action`. Raises InputError if it is not an element of `space`,
+    apart from the dtype of a Box."""
     if isinstance(space, spaces.Box):
         with suppress(TypeError, ValueError, OverflowError):
             action = np.asarray(action, space.dtype)

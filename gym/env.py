@@ -1,4 +1,4 @@
-"""The gymnasium environment. Each step generates one chunk of video, during which the agent's action is held."""
+"""The gymnasium environment. A step generates one chunk of video with the agent's action held."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -21,13 +21,14 @@ from .actions import act, action_space
 RESET = ("image", "prompt", "state")
 LARGEST_SEED = 2**31
 Reward = Callable[[np.ndarray, dict[str, Any]], "float | tuple[float, bool]"]
-"""A function reward(observation, info). It returns the reward, or (reward, whether the episode has ended)."""
+"""A function reward(observation, info) that returns the reward, or (reward, whether the episode has ended)."""
 
 
 class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
     """A walk through a generated world, as a gymnasium environment.
 
-    The observation is the last frame of a chunk of video, uint8 [H, W, 3]. `info` has these items:
+    The observation is the last frame of a chunk, uint8 [H, W, 3]. `info` has these items:
+
     pose: the camera-to-world pose of this frame, float64 [4, 4].
     seconds: the length of the video so far.
     chunk: the index of the chunk.
@@ -52,11 +53,10 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
         """Open the model in the folder `ckpt`.
 
         actions: the action space, "discrete", "keys" or "box".
-        render_mode: "rgb_array" or None.
         reward: the reward function; None gives a reward of 0 for every chunk.
         session: arguments of `Session`, such as speed and events.
-        options: arguments of `open_live`, such as chunk, width and device. Without an `image` and a
-        `prompt` a walk begins with the example in the model's package.
+        options: arguments of `open_live`, such as chunk, width and device. Without an `image` and a `prompt` a walk
+        begins with the example in the model's package.
 
         Raises a LingBotError for invalid arguments and files.
         """
@@ -74,7 +74,7 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
 
     @property
     def session(self) -> Session:
-        """The session of the current walk, whose methods change prompt and events. Raises InputError without a walk."""
+        """The current walk's session, with methods to change prompt and events. Raises InputError without a walk."""
         if self._session is None:
             raise InputError("no walk has begun; call `reset` first")
         return self._session
@@ -82,11 +82,9 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin a new walk, make its first chunk, and return (observation, `info`).
-
-        `seed`: the seed of the noise; None draws a random one. `options` may contain an `image`, a `prompt` and a saved
-        `state` (a file, the folder of a walk, or a WorldState) for the start. Raises InputError for any other option.
-        """
+        """Begin a new walk, make its first chunk, and return (observation, `info`). `seed`: the noise's; None draws
+        one. `options` may have an `image`, a `prompt` and a saved `state` (a file, a walk's folder, or a WorldState)
+        for the start. Raises InputError for any other option."""
         super().reset(seed=seed)
         drawn = int(self.np_random.integers(LARGEST_SEED)) if seed is None else seed
         start = replace(self._begin(_named("options", options, RESET)), seed=drawn)
@@ -97,8 +95,7 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Generate one chunk with `action` held, and return (observation, reward, terminated, truncated, info).
-        `truncated` is always false. Raises InputError for an action outside of the action space, and for a call before
-        `reset`."""
+        `truncated` is always false. Raises InputError for an action outside of the action space, and before `reset`."""
         act(self.session, self.action_space, action)
         seen, info = self._chunk()
         info["action"] = action
@@ -106,7 +103,7 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
         return seen, *_value_and_end(reward), False, info
 
     def render(self) -> np.ndarray | None:  # type: ignore[override, unused-ignore]
-        """Return the last frame, uint8 [H, W, 3], if `render_mode` is "rgb_array"; otherwise return None."""
+        """Return the last frame, uint8 [H, W, 3], or None unless `render_mode` is "rgb_array"."""
         return self._seen
 
     def close(self) -> None:
@@ -136,8 +133,8 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
 
 
 def _named(name: str, values: Any, known: Collection[str]) -> dict[str, Any]:
-    """Return a copy of `values`, the dict that the user passed as the argument `name`, or an empty dict for None.
-    Raises InputError for another type, and for a key that is not in `known`."""
+    """Return a copy of the dict `values` that the user passed as the argument `name`. Raises InputError for another
+    type and for a key not in `known`."""
     if values is None:
         return {}
     if not isinstance(values, Mapping):
@@ -149,8 +146,8 @@ def _named(name: str, values: Any, known: Collection[str]) -> dict[str, Any]:
 
 
 def _value_and_end(reward: Any) -> tuple[float, bool]:
-    """Return the reward as a float, and whether the episode ends, from the result of a reward function. Raises
-    InputError for another result."""
+    """Return (reward, whether the episode ends) from a reward function's result. Raises InputError for another
+    result."""
     try:
         value, ended = reward if isinstance(reward, tuple) else (reward, False)
         return float(value), bool(ended)
@@ -161,11 +158,8 @@ def _value_and_end(reward: Any) -> tuple[float, bool]:
 
 
 def _opened(ckpt: str | Path, options: dict[str, Any]) -> tuple[Engine, Start]:
-    """Return the engine and the default start of a model.
-
-    The model of the last call is reused if the arguments are equal and hashable. Otherwise a new model is opened. An
-    image in memory, for example, is not hashable.
-    """
+    """Return a model's engine and default start. The last call's model is reused for equal, hashable arguments; an
+    image in memory, for example, is not hashable."""
     try:
         return _kept(ckpt, tuple(sorted(options.items())))
     except TypeError:  # an image in memory
