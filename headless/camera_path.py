@@ -15,11 +15,8 @@ from .options import CAMERAS, GenerateOptions
 
 
 def camera_of(options: GenerateOptions, checkpoint: Checkpoint) -> PoseFolder | None:
-    """Return the camera path of the option `action_path`, `preset` or `keys`, or None if none is set.
-
-    Raises InputError if several are set, and CameraError for an invalid path and for a checkpoint without camera
-    layers.
-    """
+    """Return the camera path of the option `action_path`, `preset` or `keys`, or None if none is set. Raises InputError
+    if several are set, and CameraError for an invalid path and for a checkpoint without camera layers."""
     given = [name for name in CAMERAS if getattr(options, name) is not None]
     if not given:
         return None
@@ -40,11 +37,8 @@ def camera_of(options: GenerateOptions, checkpoint: Checkpoint) -> PoseFolder | 
 
 
 def _pose_folder(path: Path, actions: bool) -> PoseFolder:
-    """Return the camera path in a pose folder, with a note if the poses seem to follow another convention.
-
-    If `actions` is True, also read the held keys. Raises CameraError for a missing or invalid file; for a file in
-    another format the message names the command that converts it.
-    """
+    """Read a pose folder, with a note if the poses seem to follow another convention. `actions`: whether to read held
+    keys. For a file in another format the error names the command that converts it."""
     try:
         folder = read_pose_folder(path, actions=actions)
         origin = Origin("lingbot", FORMATS["lingbot"].convention)
@@ -61,9 +55,6 @@ def _pose_folder(path: Path, actions: bool) -> PoseFolder:
 
 
 def made_path(kind: str, text: str, frames: int) -> CameraPath:
-    """Return a camera path made from `text`.
-
-    For the `kind` "keys" the text is held keys such as "w-10,iw-15", and for "preset" it is the name of a move. A
-    preset has 4n+1 poses, at least `frames`. Raises CameraError for an invalid text.
-    """
+    """Return a camera path from `text`: held keys such as "w-10,iw-15" for the `kind` "keys", a move's name for
+    "preset". A preset has 4n+1 poses, at least `frames`. Raises CameraError for an invalid text."""
     return path_from_keys(text) if kind == "keys" else preset_path(text, frames=frames + 3)

@@ -1,7 +1,5 @@
-"""Checks of a run's options before weights are loaded, for every kind of model.
-
-Plan, the base class of a checked run, is here too.
-"""
+"""Checks of a run's options before weights are loaded, for every kind of model, and Plan, the base class of a checked
+run."""
 
 import math
 import re
@@ -31,16 +29,13 @@ from .files.target import Target
 from .options import CHOICES, GenerateOptions
 
 MOST_FPS = 1000
-"""The highest frame rate, in frames per second, that a run accepts. No player supports a higher rate."""
+"""The highest frame rate of a run; no player supports more."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunInputs:
-    """The options of a run and its open files, without the files of the transformer.
-
-    Weights are memory-mapped, so an open file needs little memory. `known` is the cache of prompt embeddings. If it has
-    the prompt's embedding, `tokenizer` is only a path. `target` is the output.
-    """
+    """The options of a run and its open files, without the transformer's. Weights are memory-mapped. `known`: the cache
+    of prompt embeddings. If it has the prompt's, `tokenizer` is only a path. `target`: the output."""
 
     options: GenerateOptions
     tokenizer: Tokenizer | Path
@@ -54,11 +49,9 @@ class RunInputs:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(RunInputs):
-    """A run with checked options: all input files exist, are open and fit each other, and the output can be
-    written.
+    """A run with checked options: the input files are open and fit each other, and the output can be written.
 
     frame: the first frame, float32 [3, H, W], from -1 to 1.
-    geometry: the size and the number of frames of the video.
     notes: messages for the user.
     """
 
@@ -68,44 +61,38 @@ class Plan(RunInputs):
 
     @property
     def frames_before(self) -> int:
-        """The number of frames of the earlier run whose video this run continues; 0 if it continues none."""
+        """The number of frames of the video that this run continues; 0 for a new video."""
         return 0
 
     @property
     def spoken(self) -> tuple[tuple[int, str], ...]:
-        """The prompts of the run, each as (number of the first chunk that uses the prompt, text)."""
+        """The prompts of the run, each as (first chunk with the prompt, text)."""
         return ((0, self.options.prompt),)
 
     def precision(self, processes: int = 1) -> Precision:
-        """Return the Precision of a forward: the dtype, the number format of matrix products, and the attention mode.
-
-        `processes` is the number of processes that compute the forward together.
-        """
+        """Return the dtype, the number format of matrix products, and the attention mode of a forward by `processes`
+        together."""
         arithmetic = suited_arithmetic(self.options.arithmetic, self.device)
         return Precision(self.dtype, arithmetic, self.options.attention, processes)
 
     @property
     def wishes(self) -> MemoryWishes:
-        """The user's options that concern memory."""
+        """The user's options about memory."""
         return MemoryWishes(**{field.name: getattr(self.options, field.name) for field in fields(MemoryWishes)})
 
     @property
     def cells(self) -> tuple[int, int]:
-        """The height and the width of the latent, in latent pixels."""
+        """The height and width of the latent, in latent pixels."""
         return self.geometry.lat_h, self.geometry.lat_w
 
     @property
     def decoding_device(self) -> torch.device:
-        """The device that decodes frames."""
         return self.device
 
     @property
     def half(self) -> torch.dtype | None:
-        """The 16-bit dtype in which a single process decodes frames, or None for fp32.
-
-        The default is fp16 on GPUs with fast fp16, else fp32. The official code's fp32 convolutions run in TF32 on such
-        GPUs, and the mantissa of TF32 is as short as fp16's.
-        """
+        """The 16-bit dtype in which a single process decodes frames, or None for fp32. The default is fp16 on GPUs with
+        fast fp16, where the official code's fp32 convolutions run in TF32. Its mantissa is as short as fp16's."""
         if self.options.vae_dtype == "auto":
             return torch.float16 if multiplies_half(self.decoding_device) else None
         dtype = torch_dtype(self.options.vae_dtype)
@@ -113,15 +100,13 @@ class Plan(RunInputs):
 
 
 def many(count: int, thing: str) -> str:
-    """Return a count with its noun, such as `1 step` or `2 steps`. `thing` is the noun in the singular."""
+    """Return a count with its noun `thing` (singular), such as `1 step` or `2 steps`."""
     return f"{count} {thing}{'' if count == 1 else 's'}"
 
 
 def refuse_options(options: GenerateOptions, names: Sequence[str], reason: str) -> None:
-    """Raise InputError if an option in `names` differs from its default, because the model does not use this option.
-
-    `reason` is a part of the error message: why the option has no effect.
-    """
+    """Raise InputError if an option in `names` is not at its default. `reason`: why the model does not use it, for the
+    message."""
     defaults = {field.name: field.default for field in fields(GenerateOptions)}
     given = [name for name in names if getattr(options, name) != defaults[name]]
     if given:
@@ -129,8 +114,8 @@ def refuse_options(options: GenerateOptions, names: Sequence[str], reason: str) 
 
 
 def check_settings(options: GenerateOptions) -> None:
-    """Raise InputError for the first option outside its choices or range, a LoRA without a weight file, only one of
-    `width` and `height`, and noise on a missing GPU."""
+    """Raise InputError for an option outside its choices or range, a LoRA without a weight file, only one of `width`
+    and `height`, and noise on a missing GPU."""
     for name, choices in CHOICES.items():
         found = getattr(options, name)
         if found not in choices and not (found is None and name == "dtype"):
@@ -161,12 +146,8 @@ def check_settings(options: GenerateOptions) -> None:
 
 
 def geometry_of(options: GenerateOptions, image: np.ndarray, n_poses: int | None, chunk: int = 1) -> Geometry:
-    """Return the size and length of the video.
-
-    The size follows from the options and from the image, [H, W, 3]. The length is `frame_num`, or less if there are
-    fewer poses (`n_poses`). It is rounded down to full chunks of `chunk` latent frames. Raises InputError for an
-    impossible size or length.
-    """
+    """Return the video's size, from the options and the `image` [H, W, 3], and its length: `frame_num` or fewer poses,
+    rounded down to full chunks of `chunk` latent frames. Raises InputError for an impossible size or length."""
     if options.width is not None and options.height is not None:
         return explicit_geometry(options.width, options.height, options.frame_num, n_poses, chunk=chunk)
     height, width = image.shape[:2]
@@ -174,11 +155,8 @@ def geometry_of(options: GenerateOptions, image: np.ndarray, n_poses: int | None
 
 
 def lora_notes(options: GenerateOptions, two_experts: bool = False) -> tuple[str, ...]:
-    """Return a note for each LoRA with its strength, and with its number if the user has set it several times.
-
-    `two_experts`: whether the model has two experts. If so, a LoRA with one expert in its file name, but set for both,
-    gets a second note.
-    """
+    """Return a note for each LoRA with its strength, and how often it was set. If the model has `two_experts`, a LoRA
+    for both that is named after one gets a second note."""
     where = {"high": ", on the high-noise expert", "low": ", on the low-noise expert"}
     lines = [
         f"LoRA {lora.path.name}, strength {lora.strength:g}{where.get(lora.expert or '', '')}" for lora in options.lora
@@ -198,16 +176,12 @@ def lora_notes(options: GenerateOptions, two_experts: bool = False) -> tuple[str
 
 
 def text_dtype(options: GenerateOptions) -> torch.dtype:
-    """Return the dtype of the text encoder's matrix products."""
     return torch.float32 if options.dtype == "fp32" else torch.bfloat16
 
 
 def text_notes(options: GenerateOptions, guided: bool) -> tuple[str, ...]:
-    """Return warnings about the prompts. `guided` is True if the model uses the negative prompt.
-
-    A warning is given if the prompt is empty, looks like a file's name, or equals the negative prompt. A warning is
-    also given if the prompt or the negative prompt has no effect.
-    """
+    """Return warnings about a prompt that is empty, looks like a file's name or equals the negative prompt, and about
+    prompts without effect. `guided`: whether the model uses the negative prompt."""
     notes = [] if options.prompt.strip() else ["The prompt is empty."]
     if re.fullmatch(r"@?\S+\.(txt|md)|@\S+", options.prompt.strip()):
         notes.append(f"The prompt is the text {options.prompt!r}, not a file's content; `prompt_file` reads a file.")
@@ -221,10 +195,7 @@ def text_notes(options: GenerateOptions, guided: bool) -> tuple[str, ...]:
 
 
 def frame_notes(options: GenerateOptions, geometry: Geometry, camera: PoseFolder | None) -> tuple[str, ...]:
-    """Return the notes of the camera path, and a note if the video has fewer frames than `frame_num`.
-
-    This note gives the reason, such as too few poses.
-    """
+    """Return the camera path's notes, and a note with the reason if the video has fewer frames than `frame_num`."""
     notes = () if camera is None else camera.notes
     wanted, frames = options.frame_num, geometry.frames
     if frames >= wanted:

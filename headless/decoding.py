@@ -17,17 +17,13 @@ from .stages import decode
 
 log = logging.getLogger(__name__)
 FRAMES_AT_ONCE = 48
-"""The number of frames in one message to the first process. For each frame the message has the sender's stripe."""
+"""The number of frames in a message to the first process, which has the sender's stripe of each."""
 
 
 def decode_together(plan: SamplingPlan, latent: Tensor, progress: Progress, processes: Processes) -> Tensor | None:
-    """Decode `latent` [1, 16, f, h, w] by all processes together. Every process calls this function with the same
-    latent.
-
-    Return the frames, uint8 [F, H, W, 3], in the first process and None in the others. The first process decodes alone
-    if the VAE works in tiles, or if a stripe does not fit into a GPU's memory. `plan` is the checked run, and
-    `progress` a callback for a progress bar.
-    """
+    """Decode `latent` [1, 16, f, h, w], the same in every process, by all processes that call this function. Return the
+    frames, uint8 [F, H, W, 3], in the first process and None in the others. The first process decodes alone if the VAE
+    works in tiles, or if a stripe does not fit into a GPU's memory."""
     if processes.size > 1 and not plan.options.vae_tiling:
         stripe = None
         with suppress(torch.OutOfMemoryError):
@@ -45,21 +41,15 @@ def decode_together(plan: SamplingPlan, latent: Tensor, progress: Progress, proc
 
 
 def divided_decoder(vae: VAE, size: tuple[int, int], processes: Processes, *, park: bool = False) -> VideoDecoder:
-    """Return a decoder for this process's stripe of the latents; a single process decodes full latents.
-
-    `size` is the height and width of the latent. If `park` is True, the decoder's state is in host memory between
-    chunks (see `VideoDecoder`).
-    """
+    """Return a decoder for this process's stripe of latents of the height and width `size`, or for all of them in a
+    single process. `park`: whether the decoder's state is in host memory between chunks."""
     stripe = Stripe.of(*size, processes.rank, processes.size) if processes.size > 1 else None
     return VideoDecoder(vae, *size, park=park, stripe=stripe)
 
 
 def join_stripes(own: Tensor, size: tuple[int, int], processes: Processes) -> Tensor | None:
-    """Return the frames, uint8 [F, H, W, 3], joined from the stripes of all processes.
-
-    Only the first process returns them; the others return None. `own` is this process's stripe, and `size` the height
-    and width of the latent.
-    """
+    """Return the frames, uint8 [F, H, W, 3], in the first process, joined from every process's stripe `own`; None in
+    the others. `size`: the height and width of the latent."""
     if processes.size == 1:
         return own
     stripes = [Stripe.of(*size, index, processes.size) for index in range(processes.size)]

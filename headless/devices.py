@@ -13,10 +13,8 @@ log = logging.getLogger(__name__)
 
 
 def find_device(name: str | None) -> torch.device:
-    """Return the torch device with this name. If the name is None, return the GPU, or the CPU if there is none.
-
-    Raises InputError if torch cannot use the device.
-    """
+    """Return the torch device `name`; None means the GPU, or the CPU without one. Raises InputError if torch cannot use
+    it."""
     if name is None:
         if torch.cuda.is_available():
             return torch.device("cuda")
@@ -39,7 +37,7 @@ def find_device(name: str | None) -> torch.device:
 
 @cache
 def _warn_of_cpu_build() -> None:
-    """Log a warning if torch was built for the CPU only and the machine has NVIDIA's driver."""
+    """Log a warning if torch was built for the CPU but the machine has NVIDIA's driver."""
     driver = which("nvidia-smi") or Path("/proc/driver/nvidia/version").exists()
     if driver and torch.version.cuda is None and torch.version.hip is None:
         log.warning(
@@ -50,11 +48,8 @@ def _warn_of_cpu_build() -> None:
 
 
 def find_decoding_device(name: str | None, device: torch.device) -> torch.device:
-    """Return the device that decodes frames.
-
-    `name` is a CUDA GPU other than `device`, such as "cuda:1"; None means `device` itself. Raises InputError if that
-    GPU does not exist.
-    """
+    """Return the device that decodes frames: a CUDA GPU other than `device`, such as "cuda:1", or for None `device`
+    itself. Raises InputError if that GPU does not exist."""
     if name is None:
         return device
     gpus = range(torch.cuda.device_count()) if device.type == "cuda" else ()

@@ -1,8 +1,6 @@
-"""A cache of recent prompts' embeddings on the disk. A run with a cached prompt needs no text encoder (11 GB).
-
-The environment variable LINGBOT_WORLD_PROMPTS names the cache's folder, by default one in the user's cache folder. An
-empty value disables the cache.
-"""
+"""A cache of recent prompts' embeddings on the disk. A run with a cached prompt needs no text encoder (11 GB). The
+environment variable LINGBOT_WORLD_PROMPTS names its folder, by default in the user's cache folder; an empty value
+disables the cache."""
 
 from __future__ import annotations
 
@@ -19,39 +17,33 @@ from torch import Tensor
 from ..model.choice.kept import in_user_cache
 
 MOST = 64
-"""The largest number of embeddings in the cache, about 60 MB. Beyond it the least recently used ones are deleted."""
+"""The largest number of embeddings, about 60 MB. Beyond it the least recently used are deleted."""
 VERSION = 1
-"""The version of the method that computes embeddings. Cached embeddings of other versions are ignored."""
+"""The version of the embeddings' computation. Others are ignored."""
 EMBEDDING = "embedding"
 
 
 @dataclass(frozen=True)
 class KnownPrompts:
-    """The cached embeddings of one text encoder with one tokenizer, dtype and kind of device.
-
-    `folder` is the cache's folder; None disables the cache. `maker` is a text that identifies text encoder, tokenizer,
-    dtype and kind of device.
-    """
+    """The cached embeddings of one text encoder with one tokenizer, dtype and kind of device, which `maker` identifies.
+    `folder` None disables the cache."""
 
     folder: Path | None
     maker: str
 
     @classmethod
     def made_by(cls, encoder: Path, tokenizer: Path, dtype: torch.dtype, device: torch.device) -> KnownPrompts:
-        """Return the cache for a text encoder and a tokenizer, which are files or folders.
-
-        If the size or the modification time of one of their files changes, earlier embeddings are no longer found.
-        """
+        """Return the cache for a text encoder and a tokenizer, files or folders. If the size or modification time of
+        one of the files changes, earlier embeddings are no longer found."""
         words = [VERSION, _written(encoder), _written(tokenizer), str(dtype), device.type]
         return cls(in_user_cache("LINGBOT_WORLD_PROMPTS", "prompts"), json.dumps(words))
 
     def has(self, text: str) -> bool:
-        """Return whether the prompt's embedding is in the cache."""
         file = self._file(text)
         return file is not None and file.is_file()
 
     def find(self, text: str) -> Tensor | None:
-        """Return the prompt's embedding, float32 [1, L, D] on the CPU; None if it is not cached or cannot be read."""
+        """Return a prompt's embedding, float32 [1, L, D] on the CPU; None if it is not cached or cannot be read."""
         from safetensors.torch import load_file
 
         file = self._file(text)
@@ -64,7 +56,7 @@ class KnownPrompts:
         return None
 
     def keep(self, text: str, embedding: Tensor) -> None:
-        """Save a prompt's embedding, [1, L, D], in a file that only this user can read. Errors are ignored."""
+        """Save a prompt's embedding, [1, L, D], in a file for this user only. Errors are ignored."""
         from safetensors import SafetensorError
         from safetensors.torch import save_file
 
@@ -88,7 +80,7 @@ class KnownPrompts:
 
 
 NOT_KEPT = KnownPrompts(None, "")
-"""A cache that is always empty and stores nothing."""
+"""A cache that is always empty."""
 
 
 def _written(path: Path) -> list[tuple[str, int, int]]:

@@ -1,8 +1,6 @@
-"""An estimate of a run's duration from the last run of the same kind on this machine.
-
-The environment variable LINGBOT_WORLD_TIMES names the file that stores durations, by default one in the user's cache
-folder. An empty value disables the estimate.
-"""
+"""An estimate of a run's duration from the last run of the same kind on this machine. The environment variable
+LINGBOT_WORLD_TIMES names the file of durations, by default in the user's cache folder; an empty value disables the
+estimate."""
 
 import hashlib
 import json
@@ -19,10 +17,8 @@ from .process.profile import Stage
 from .rollout_plan import RolloutPlan
 
 PER_FRAME, PER_FRAME_BEFORE = "chunks", "replay"
-"""The names of the two steps of a causal model's run that take a constant time per frame.
-
-PER_FRAME is the step for the new frames, and PER_FRAME_BEFORE the step for the frames of the continued video.
-"""
+"""The names of the steps of a causal model's run that take a constant time per frame: of new frames (PER_FRAME), and of
+frames of the continued video."""
 VARIABLE, NAME = "LINGBOT_WORLD_TIMES", "times.json"
 MOST_KINDS = 200
 _OF_NO_MATTER = (
@@ -33,10 +29,8 @@ _OF_NO_MATTER = (
 
 
 def expected(plan: Plan) -> str:
-    """Return an estimate of the run's duration, such as "about 3 min, by the last run of this kind".
-
-    The text is empty if no run of this kind is known.
-    """
+    """Return an estimate of the run's duration, such as "about 3 min, by the last run of this kind", or an empty
+    text."""
     with suppress(KeyError, TypeError):
         found = read_json(in_user_cache(VARIABLE, NAME))[_kind(plan)]
         again = found.get("per_frame_before", 0) * plan.frames_before
@@ -48,7 +42,7 @@ def expected(plan: Plan) -> str:
 
 
 def remember(plan: Plan, stages: list[Stage]) -> None:
-    """Store the durations of a run's steps (`stages`) for later estimates. Errors are ignored."""
+    """Store the durations of a run's steps for later estimates. Errors are ignored."""
     grow = [sum(stage.seconds for stage in stages if stage.name == name) for name in (PER_FRAME, PER_FRAME_BEFORE)]
     took = {"once": sum(stage.seconds for stage in stages) - sum(grow), "per_frame": grow[0] / plan.geometry.frames}
     kinds = read_json(in_user_cache(VARIABLE, NAME))
@@ -60,10 +54,7 @@ def remember(plan: Plan, stages: list[Stage]) -> None:
 
 
 def _kind(plan: Plan) -> str:
-    """Return a hash that is equal for runs of the same kind.
-
-    It covers the options, the video's size and the device, as far as they determine a run's duration.
-    """
+    """Return a hash of the options, size and device, as far as they determine a run's duration."""
     options = {name: str(value) for name, value in vars(plan.options).items() if name not in _OF_NO_MATTER}
     on_gpu = plan.device.type == "cuda" and torch.cuda.is_available()
     device = torch.cuda.get_device_name(plan.device) if on_gpu else f"{platform.machine()} {os.cpu_count()}"

@@ -1,4 +1,4 @@
-"""The options for making one video. The command line takes its names, defaults and choices from this module."""
+"""The options for making one video, with the command line's names, defaults and choices."""
 
 import re
 from argparse import ArgumentTypeError
@@ -38,78 +38,71 @@ else:
     ImageInput = object  # checked by `read_image`, which imports the libraries for the check
 
 CAMERAS = ("action_path", "preset", "keys")
-"""The options that set the camera path. Only one of them may be set for a video."""
+"""The options that set the camera path, of which a video takes one."""
 STDOUT = "-"
-"""The value of the option `output` that means standard output."""
+"""The `output` that means standard output."""
 AN_ADDRESS = "an address; expected a path on this machine: download the files first (models: `hf download`)"
-"""The end of the error message for a web address where a path is expected."""
+"""The end of the error for a web address in place of a path."""
 LORA = "[high=|low=]FILE[:STRENGTH]"
-"""The syntax of a LoRA on the command line. `lora_of` reads it."""
+"""The syntax of a LoRA on the command line (see `lora_of`)."""
 POSE_FILES = ("poses.npy", "intrinsics.npy", "action.npy")
-"""The names of the files in a pose folder, which stores a camera path: poses, intrinsics, and optional W, A, S, D
-flags."""
+"""The files in a pose folder: poses, intrinsics, and optional W, A, S, D flags."""
 PARTS = ("high", "low", "text_encoder", "tokenizer", "vae")
-"""The options that name a file to use in place of a part of the model package."""
+"""The options that name a file in place of a part of the model package."""
 BASE_ONLY = ("negative", "sampling_steps", "boundary", "guide_scale", "solver", "reuse_threshold", "high", "low")
-"""The options that causal models do not use. Only the causal model causal-pretrain uses some of them, the options in
-GUIDED."""
+"""The options that causal models do not use, apart from causal-pretrain, which uses GUIDED."""
 GUIDED = ("negative", "sampling_steps", "guide_scale", "solver")
-"""The options in BASE_ONLY that the causal model causal-pretrain uses too, because it has guidance."""
+"""The options in BASE_ONLY that causal-pretrain uses too, because it has guidance."""
 FEW_STEPS_ONLY = ("schedule",)
-"""The options that all causal models except causal-pretrain use."""
+"""The options of all causal models except causal-pretrain."""
 CAUSAL_ONLY = (
     *("release", "chunk", "window", "sink", "decoder_device", "schedule", "kv_cache"),
     *("save_state", "continue_from", "events"),
 )
-"""The options that only causal models use."""
+"""The options of causal models only."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GenerateOptions:
     """The options for making one video, named as in the official script and its community forks.
 
-    Input and output: `image` is a file, a Pillow image, or an array uint8 [H, W, 3]. If `output` is None, no file is
-    written and the result contains the frames. An existing `output` or `save_state` raises an error unless `overwrite`
-    is set. The video has the image's aspect ratio and at most `max_area` pixels, or exactly `width` times `height`,
-    which must be set together.
+    Input and output: `image` is a file, a Pillow image, or an array uint8 [H, W, 3]. If `output` is None, the result
+    contains the frames and no file is written. An existing `output` or `save_state` raises an error without
+    `overwrite`. The video has the image's aspect ratio and at most `max_area` pixels, or exactly `width` times
+    `height`, set together.
 
-    The camera path comes from the folder `action_path`, from a `preset` of `camera.moves` with its default values, or
-    from held `keys`, such as "w-10,iw-15". Without a path, the base model moves the camera freely, and the camera of a
-    causal model does not move.
+    Camera: the path comes from the folder `action_path`, from a `preset` of `camera.moves`, or from held `keys`, such
+    as "w-10,iw-15". Without a path, the base model moves the camera freely, and a causal model's camera stands still.
 
     Files: `ckpt_dir` is the package, the folder with the models. `assets_dir` is a folder with text encoder, tokenizer
     and VAE. `high`, `low`, `text_encoder`, `tokenizer` and `vae` replace parts of the package. `lora` files are added
-    to the weights at run time, and weight files do not change. `release` is the model's release, one of RELEASES, if
-    the files do not show it.
+    to the weights at run time. `release` is the model's release, one of RELEASES, if the files do not show it.
 
     Defaults for None: `seed` is random. `negative` is the standard negative prompt. `device` is the GPU if there is
     one. `dtype` is bf16 on a GPU and fp32 on the CPU. `shift` is 5 for the base model, and the release's own for a
-    causal one. `chunk`, `window`, `sink` and `schedule` have the values that the model was trained with.
+    causal one. `chunk`, `window`, `sink` and `schedule` are as in the model's training.
 
-    Sampling: `frame_num` is the length of the video in frames, 4n+1; a shorter camera path shortens the video. `fps` is
-    the frame rate of the file. `sampling_steps` counts the steps of both experts. `boundary` is the noise level, 0 to
-    1, above which the high-noise expert works. `guide_scale` is one number or (low, high). A step is extrapolated from
-    earlier steps, without the model, if the estimated relative error is at most `reuse_threshold`. With 0 the model
-    computes every step. `noise_device` "cpu" draws the same noise on every machine.
+    Sampling: `frame_num` is the video's length, 4n+1 frames; a shorter camera path shortens it. `fps` is the file's
+    frame rate. `sampling_steps` counts the steps of both experts. `boundary` is the noise level, 0 to 1, above which
+    the high-noise expert works. `guide_scale` is one number or (low, high). A step is extrapolated from earlier ones,
+    without the model, if the estimated relative error is at most `reuse_threshold`; 0 computes every step.
+    `noise_device` "cpu" draws the same noise on every machine.
 
     Memory: `residency` "one" or "both" is the number of experts in GPU memory, and "stream" copies blocks to the GPU in
-    each step. `kv_cache` "gpu" or "host" is the location of keys and values, and "8bit" stores them in 8 bits, on the
-    GPU if they fit. With `vae_tiling` the VAE works in tiles, with less memory but more time. With `shard` several
-    processes split the weights of an expert, and `residency` has no effect.
+    each step. `kv_cache` "gpu" or "host" is the place of keys and values, and "8bit" stores them in 8 bits, on the GPU
+    if they fit. With `vae_tiling` the VAE works in tiles, with less memory but more time. With `shard` several
+    processes split an expert's weights, and `residency` has no effect.
 
-    Causal models (LingBot-World Fast and 2.0) do not use the options in BASE_ONLY, but causal-pretrain uses the options
-    in GUIDED. The base model does not use the options in CAUSAL_ONLY. `chunk` is the number of latent frames made at a
-    time, 1 to 4. `schedule` is "v1", "v2" or the indices of the steps. `window` and `sink` count latent frames; a
-    window of 0 is the whole video. `decoder_device` is another CUDA GPU than `device`, such as "cuda:1". It decodes a
-    chunk while `device` makes the next one.
+    Causal models (LingBot-World Fast and 2.0) do not use BASE_ONLY, but causal-pretrain uses GUIDED. The base model
+    does not use CAUSAL_ONLY. `chunk` is the number of latent frames made at a time, 1 to 4. `schedule` is "v1", "v2" or
+    the indices of the steps. `window` and `sink` count latent frames; a window of 0 is the whole video.
+    `decoder_device`, another CUDA GPU such as "cuda:1", decodes a chunk while `device` makes the next one.
 
-    `continue_from` is a file that `save_state` wrote, or the folder of a walk. Then `image` is not needed, and an empty
-    `prompt` means the state's last prompt. The new video contains only the new frames. PNG files are numbered from the
-    state's number of frames on. A new camera path begins at the last camera pose of the state. The translations of the
-    new path must be in the unit of the first path that moved the camera, because both are divided by the same scale.
-
-    `events` is a file of sentences that are added to the prompt from a given second of this video on (see
-    `text.events.read_events`).
+    `continue_from` is a file that `save_state` wrote, or the folder of a walk. It needs no `image`, and an empty
+    `prompt` means the state's last prompt. The new video has only the new frames; PNG files are numbered from the
+    state's number of frames on. A new camera path begins at the last pose, in the unit of the first path that moved the
+    camera, because both are divided by the same scale. `events` is a file of sentences that are added to the prompt
+    from a second of this video on (see `text.events.read_events`).
     """
 
     ckpt_dir: str | Path
@@ -162,8 +155,8 @@ class GenerateOptions:
     vae: str | Path | None = None
 
     def __post_init__(self) -> None:
-        """Check the types of all values. Raises InputError for a wrong type, and for a web address where a path is
-        expected. NumPy numbers are converted to Python numbers, because torch requires these."""
+        """Raise InputError for a value of the wrong type, and for a web address in place of a path. NumPy numbers
+        become Python numbers, which torch requires."""
         hints = get_type_hints(type(self))
         check_types(vars(self), hints)
         for name in ("prompt", "negative"):
@@ -182,21 +175,18 @@ CHOICES: dict[str, tuple[str, ...]] = {
     for kind in (hint, *get_args(hint))
     if get_origin(kind) is Literal
 }
-"""The allowed values of each option that has a fixed set of values, by the option's name."""
+"""The allowed values of the options with a fixed set."""
 
 
 def is_address(text: str) -> bool:
-    """Return whether a text is a URL of the web or of a storage service, such as hf:// or s3://."""
+    """Return whether a text is a URL, also of a storage service, such as hf:// or s3://."""
     return re.match(r"(https?|ftp|hf|s3|gs)://", text) is not None
 
 
 def lora_of(text: str) -> LoraFile:
-    """Return the LoRA that a text such as FILE, FILE:0.8 or high=FILE:0.8 describes. The number is the strength, by
-    default 1. The prefix is the expert to which the LoRA applies, by default both.
-
-    A colon without a number after it belongs to the file name. Raises ArgumentTypeError for an empty name and for a web
-    address.
-    """
+    """Return the LoRA in a text such as FILE, FILE:0.8 (strength, by default 1) or high=FILE:0.8 (for one expert). A
+    colon without a number after it belongs to the name. Raises ArgumentTypeError for an empty name and for a web
+    address."""
     expert = next((role for role in ("high", "low") if text.startswith(f"{role}=")), None)
     name = text.removeprefix(f"{expert}=")
     if not name:

@@ -1,4 +1,4 @@
-"""The plan of a run: the checked options and the opened files of one video. `make_plan` returns the plan."""
+"""The plan of a run: one video's checked options and opened files."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -51,7 +51,7 @@ class SamplingPlan(Plan):
 
     @property
     def config(self) -> ModelConfig:
-        """The model configuration, which is the same for both experts."""
+        """The model configuration of both experts."""
         return self.experts.high.config
 
     @property
@@ -60,15 +60,14 @@ class SamplingPlan(Plan):
         return checks.many(self.options.sampling_steps, "step")
 
     def sampling_work(self, together: ParallelGroups = ONE_PROCESS) -> SamplingWork:
-        """Return the properties that determine the memory of the denoising steps. `together`: how processes share a
-        forward."""
+        """Return what determines the memory of the denoising steps. `together`: how processes share a forward."""
         return SamplingWork(
             self.experts, self.geometry, self.precision(), self.camera is not None, self.guided, together
         )
 
     @property
     def schedule(self) -> TwoExpertSchedule:
-        """The denoising schedule, which assigns each step to one of the two experts."""
+        """The denoising schedule, with the expert of each step."""
         options = self.options
         return TwoExpertSchedule(
             options.sampling_steps, self.shift, options.boundary, options.guide_scale, options.solver
@@ -84,8 +83,7 @@ AnyPlan: TypeAlias = SamplingPlan | RolloutPlan
 
 
 def layer_elements(plan: AnyPlan) -> int:
-    """Return the number of elements in the output of one transformer layer: the model's width times the tokens of one
-    forward."""
+    """Return the elements in the output of one transformer layer: the model's width times the tokens of a forward."""
     geometry = plan.chunk_geometry if isinstance(plan, RolloutPlan) else plan.geometry
     return plan.config.dim * geometry.tokens
 
@@ -93,11 +91,9 @@ def layer_elements(plan: AnyPlan) -> int:
 def make_plan(
     options: GenerateOptions, open_file: Callable[..., Any] = lambda opener, path, *loras: opener(path, *loras)
 ) -> AnyPlan:
-    """Check the options, open all files, and return the plan. Small files are opened first, so that most errors come
-    early. Raises a LingBotError for the first invalid option or file.
-
-    `open_file(opener, path, *loras)` returns `opener(path, *loras)`, or the cached result of an equal call.
-    """
+    """Check the options, open all files, and return the plan. Raises a LingBotError for the first invalid option or
+    file; small files come first, so that most errors come early. `open_file(opener, path, *loras)` returns
+    `opener(path, *loras)`, or the cached result of an equal call."""
     options = with_state(options)
     checks.check_settings(options)
     device = find_device(options.device)
@@ -148,8 +144,8 @@ def make_plan(
 
 
 def with_state(options: GenerateOptions) -> GenerateOptions:
-    """Return the options with the file of a saved state as `continue_from`, also if the user named the folder of a
-    walk. An empty prompt is replaced by the state's last prompt. Raises InputError for an invalid state."""
+    """Return the options with a saved state's file as `continue_from`, also for a walk's folder, and an empty prompt
+    replaced by the state's last one. Raises InputError for an invalid state."""
     if options.continue_from is None:
         return options
     state = state_of(options.continue_from)
@@ -169,7 +165,7 @@ def _experts_opener(dtype: torch.dtype) -> Callable[..., PerExpert[Checkpoint]]:
 
 
 def _check_width(encoder: UMT5Weights, config: ModelConfig) -> None:
-    """Raise InputError if the text encoder's embeddings do not have the width that the model expects."""
+    """Raise InputError unless the text encoder's embeddings have the model's width."""
     if encoder.config.dim != config.text_dim:
         raise InputError(
             f"`text_encoder` {encoder.path}: its embeddings have {encoder.config.dim} values, the model "

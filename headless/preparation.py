@@ -1,5 +1,4 @@
-"""The preparation of a causal run before its first chunk: encoding of the prompts and the image, loading of the decoder
-and the model."""
+"""The preparation of a causal run: prompts and image are encoded, and decoder and model loaded."""
 
 import logging
 import threading
@@ -31,19 +30,17 @@ from .stages import RunContext, load_model
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 SETTLING = 500_000_000
-"""The bytes of GPU memory that CUDA's libraries allocate during the first forwards."""
+"""The GPU memory in bytes that CUDA's libraries allocate during the first forwards."""
 
 
 class Prepared(NamedTuple):
     """The inputs of a causal run that its chunks share.
 
     memory: where weights, keys and values, and caches are stored.
-    contexts: the embeddings of the prompts, [1, L, D] each: the first prompt, the negative prompt if the model is
-    guided, and the later prompts.
-    image: the latent [1, 16, n, h, w] of the start image followed by grey frames, on the CPU. It is None except in the
-    first process.
+    contexts: the prompts' embeddings, [1, L, D] each: the first, the negative one if the model is guided, and later
+    ones.
+    image: the latent [1, 16, n, h, w] of the start image and grey frames, on the CPU; None except in the first process.
     decoder: the VAE decoder, or None in processes that do not decode.
-    model: the causal model.
     """
 
     memory: RolloutMemory
@@ -54,12 +51,9 @@ class Prepared(NamedTuple):
 
 
 def prepare(plan: RolloutPlan, prompts: Callable[[], list[Tensor]], run: RunContext) -> Prepared:
-    """Return the inputs that the chunks of a run share. `prompts()` returns the embeddings of the prompts. `run`: the
-    recorder of stages and the processes. Each process loads its own model. Raises InputError if memory is too small.
-
-    The text encoder, the VAE encoder and the model use the GPU one after the other, or at the same time if they all
-    fit.
-    """
+    """Return the inputs that a run's chunks share. `prompts()` returns the prompts' embeddings. Each process loads its
+    own model. Raises InputError if memory is too small. The text encoder, the VAE encoder and the model use the GPU at
+    the same time if they fit, else one after the other."""
     planner, whole_video = plan.planner(run.processes.size), plan.spec.window.frames == 0
     free = _free(plan, run.processes)
     memory, image_too = _with_room_for_all(plan, planner, free, run)
@@ -83,13 +77,9 @@ def prepare(plan: RolloutPlan, prompts: Callable[[], list[Tensor]], run: RunCont
 def _all_at_once(
     plan: RolloutPlan, memory: RolloutMemory, prompts: Callable[[], list[Tensor]], run: RunContext, image_too: bool
 ) -> Prepared:
-    """Return the inputs of the chunks. This thread encodes the prompts, while one thread loads the model and another
-    encodes the image. If `image_too` is false, memory is too small for both encoders at once, so the prompts are
-    encoded after the image.
-
-    After an error, the threads stop at their next progress update, within about 0.1 s. `memory`: where weights, keys
-    and values, and caches are stored. `run`: the recorder of stages and the processes.
-    """
+    """Encode the prompts in this thread, while other threads load the model and encode the image, or after the image if
+    `image_too` is false, because both encoders do not fit. After an error, the threads stop at their next progress
+    update, within about 0.1 s."""
     gpu = torch.cuda.current_device() if plan.device.type == "cuda" else None
     with _Aside(run.stages, gpu) as aside:
         loading = aside.begin("load causal model", "B", partial(_load, plan, memory, run))
@@ -105,8 +95,8 @@ def _all_at_once(
 
 
 class _Aside(AbstractContextManager["_Aside"]):
-    """A context with two background threads, which end with the context. `gpu`: the index of the CUDA device that the
-    threads use, or None on a CPU."""
+    """A context with two background threads, which end with it. `gpu`: the CUDA device of the threads, or None on a
+    CPU."""
 
     def __init__(self, stages: StageRecorder, gpu: int | None) -> None:
         self._stages, self._gpu = stages, gpu
@@ -117,9 +107,8 @@ class _Aside(AbstractContextManager["_Aside"]):
         self._threads.shutdown()
 
     def begin(self, stage: str, unit: str, task: Callable[[Progress], T]) -> Callable[[], T]:
-        """Start `task(progress)` in a thread, and return a function that waits for the task. The returned function
-        returns the result of the task or raises its error. Its first call begins the stage `stage`, with progress
-        counted in `unit`."""
+        """Start `task(progress)` in a thread, and return a function that waits for the task, and returns its result or
+        raises its error. The function's first call begins the `stage`, with progress counted in `unit`."""
         shown: list[Progress] = []
 
         def progress(done: int, total: int) -> None:
@@ -146,21 +135,17 @@ class _Aside(AbstractContextManager["_Aside"]):
 
 
 def _free(plan: RolloutPlan, processes: Processes) -> Free:
-    """Return the free bytes of the GPU and of the host. They are the minimum over all processes, so that all processes
-    make the same choices."""
+    """Return the free bytes of GPU and host, the minimum over all processes, so that all of them make the same
+    choices."""
     return Free(processes.least(free_memory(plan.device)), processes.least(available_host_memory()))
 
 
 def _with_room_for_all(
     plan: RolloutPlan, planner: RolloutPlanner, free: Free, run: RunContext
 ) -> tuple[RolloutMemory | None, bool]:
-    """Return (memory plan, whether both encoders fit next to the model at the same time). In the memory plan the whole
-    model stays on the GPU.
-
-    The memory plan is None on a CPU, and if the weights are sharded across processes. It is also None if the whole
-    model does not fit next to one encoder, or next to the memory that the chunks need. `planner`: the planner of the
-    run's memory. `free`: the free bytes. `run`: the recorder of stages and the processes.
-    """
+    """Return (memory plan with the whole model on the GPU, whether both encoders fit next to it at the same time). The
+    memory plan is None on a CPU, if the weights are sharded, and if the model does not fit next to one encoder or next
+    to the memory of the chunks."""
     if plan.device.type != "cuda" or run.together.weights is not None:
         return None, False
     text = estimate_text(plan.text_encoder.config, plan.dtype).total
@@ -176,19 +161,16 @@ def _with_room_for_all(
 
 
 def decoding_processes(memory: RolloutMemory, processes: Processes) -> Processes:
-    """Return the processes that decode. Usually all `processes` decode, each a stripe of every frame. If the VAE
-    decodes in tiles, only the first process decodes, so return ALONE. `memory`: the memory choices of the run."""
+    """Return the processes that decode, each a stripe of every frame, or ALONE if the VAE decodes in tiles."""
     return ALONE if memory.vae_tiling else processes
 
 
 def _encode(
     plan: RolloutPlan, memory: RolloutMemory, run: RunContext, progress: Progress, *, alone: bool
 ) -> tuple[Tensor | None, VideoDecoder | None]:
-    """Return (latent of the image, VAE decoder). The latent, [1, 16, n, h, w] on the CPU, is None except in the first
-    process. The decoder is None in processes that do not decode.
-
-    `alone`: whether no other model uses the GPU meanwhile. If so, the image is encoded in tiles when memory is short.
-    """
+    """Return the latent of the image, [1, 16, n, h, w] on the CPU, in the first process, and the decoder in processes
+    that decode; else None. `alone`: whether no other model uses the GPU, so that the image is encoded in tiles if
+    memory is short."""
     processes = run.processes
     if memory.vae_tiling and not processes.first:
         return None, None

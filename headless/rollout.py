@@ -1,4 +1,4 @@
-"""The run of a causal model, which samples, decodes and writes a video chunk by chunk."""
+"""The run of a causal model: sampling, decoding and writing chunk by chunk."""
 
 import logging
 import time
@@ -28,19 +28,18 @@ from .stages import AGAIN, RunContext
 
 log = logging.getLogger(__name__)
 SECONDS_BETWEEN_STATES = 50
-"""The shortest time in seconds between two writes of the saved state. A killed run loses about a minute of its work."""
+"""The shortest time between two writes of the saved state. A killed run loses about a minute of its work."""
 
 
 def run_rollout(
     plan: RolloutPlan, prompts: Callable[[], list[Tensor]], noise: Tensor, generator: torch.Generator, run: RunContext
 ) -> Path:
-    """Make the video of a causal model, and return its path. `prompts()` returns the embeddings of the prompts, [1, L,
-    D] each. `noise`: the initial noise [1, 16, f, h, w]. `generator` draws the noise that is added between denoising
-    steps. `run`: the recorder of stages and the processes. Raises InputError if memory is too small.
+    """Make the video of a causal model, and return its path. Raises InputError if memory is too small.
 
-    Several processes compute each forward together. Each of them decodes a stripe of the frames, unless the VAE decodes
-    in tiles. The first process encodes the image and writes the video. If the run ends early, the video and the saved
-    state of the finished chunks remain.
+    `prompts()` returns the prompts' embeddings, [1, L, D] each. `noise`: the initial noise [1, 16, f, h, w].
+    `generator` draws the noise that is added between denoising steps. Several processes compute each forward together,
+    and each decodes a stripe of the frames, unless the VAE decodes in tiles. If the run ends early, the video and the
+    saved state of the finished chunks remain.
     """
     spec, processes = plan.spec, run.processes
     memory, contexts, image, decoder, model = prepare(plan, prompts, run)
@@ -86,16 +85,11 @@ def run_rollout(
 
 
 def _write(made: "_Frames", latents: Iterator[Tensor], plan: RolloutPlan, save: Callable[[], None]) -> None:
-    """Write the video of a run chunk by chunk. Only the first process calls this function.
-
-    made: the decoder of the chunks.
-    latents: the latent of each chunk.
-    plan: the plan of the run, with the output.
-    save: a function that writes the saved state. It is called at most once in SECONDS_BETWEEN_STATES seconds.
+    """Write the video chunk by chunk, in the first process. `made` decodes the chunks. `save` writes the saved state,
+    at most once in SECONDS_BETWEEN_STATES.
 
     After an interrupt the end of the file is still written, and the last finished chunk if a single process decodes.
-    Further interrupts are delayed until then. If the output is a pipe, no interrupt is delayed, because the process
-    that reads the pipe may have stopped.
+    Further interrupts wait for this, except for a pipe, because the pipe's reader may have stopped.
     """
     saved = time.monotonic()
     further: AbstractContextManager = nullcontext() if plan.target.is_pipe else LaterInterruptsWait()
@@ -117,12 +111,8 @@ def _write(made: "_Frames", latents: Iterator[Tensor], plan: RolloutPlan, save: 
 
 
 class _Frames:
-    """The decoder of a run's chunks. `make` passes the decoded frames to a function that writes them. `decoding`: the
-    processes that decode, each a stripe of every frame.
-
-    `written()` returns the number of chunks in the video. A saved state must not have more chunks than the video, so
-    that a run that continues the state leaves no gap.
-    """
+    """The decoder of a run's chunks, in the processes `decoding`, each a stripe of every frame. `written()` returns the
+    number of chunks in the video. A saved state must not have more, so that a run that continues it leaves no gap."""
 
     progress: Progress
 
@@ -136,9 +126,8 @@ class _Frames:
         self.delivery = Delivery(self._deliver)
 
     def make(self, latents: Iterator[Tensor], write: Callable[[Tensor], None]) -> None:
-        """Decode each chunk of `latents`. In the first process `write(frames)` is called with the chunk's frames, uint8
-        [F, H, W, 3]. If a single process decodes, a finished chunk that was not yet written is still written after an
-        interrupt."""
+        """Decode each chunk of `latents`, and in the first process call `write(frames)` with uint8 [F, H, W, 3]. If a
+        single process decodes, a finished chunk is still written after an interrupt."""
         self._write = write
         self._replay(latents)
         self.progress = self._stages.begin("chunks", "frame", keep=True)
@@ -153,12 +142,8 @@ class _Frames:
             raise
 
     def _replay(self, latents: Iterator[Tensor]) -> None:
-        """Restore the keys and values and the decoder's state when a run continues a saved state. The model runs one
-        forward for each chunk of the saved state, and the decoder decodes its last chunks. Without a saved state this
-        method does nothing.
-
-        `latents`: the iterator over the latents of all chunks, which begins with the chunks of the saved state.
-        """
+        """Restore the keys and values and the decoder's state from a saved state, if the run continues one: one forward
+        for each of its chunks, with which `latents` begins, and decoding of the last ones."""
         state = self._plan.spec.state
         if state is None:
             return
@@ -181,8 +166,8 @@ class _Frames:
             self._write(joined)
 
     def _checked(self, latent: Tensor, frames: Tensor | None) -> Tensor | None:
-        """Return the decoded frames of a chunk, or None if this process does not decode. `latent`: the chunk's latent.
-        `frames`: its frames, which are decoded again in fp32 if a value in the VAE was too large for fp16."""
+        """Return a chunk's frames, decoded again in fp32 if a value in the VAE was too large for fp16; None in a
+        process that does not decode."""
         if self._decoder is None:
             return None
         try:
@@ -194,8 +179,8 @@ class _Frames:
         return self._decoder.decode(latent)
 
     def _decode_in_fp32(self, reason: str) -> None:
-        """Replace the decoder by one in fp32, in tiles if memory is short. The last chunks are decoded again to restore
-        its state. `reason`: the message of the overflow."""
+        """Replace the decoder by one in fp32, in tiles if memory is short, and decode the last chunks again to restore
+        its state."""
         log.warning(AGAIN, reason)
         plan, self._decoder = self._plan, None
         vae = load_vae(plan.vae, device=plan.decoding_device)
@@ -212,8 +197,8 @@ class _Frames:
 
 
 def _finish_or_log(delivery: Delivery) -> None:
-    """Deliver the last chunk to the writer after an error in the run. If the delivery fails too, log its error, so that
-    the run ends with the original error."""
+    """Deliver the last chunk to the writer after an error. If this fails too, log its error, so that the run ends with
+    the original one."""
     try:
         delivery.finish()
     except Exception as reason:

@@ -1,5 +1,5 @@
-"""The plan of a run with a causal model (LingBot-World Fast or 2.0). The plan combines a RolloutSpec, the engine's
-description of the video, with the command's options and files."""
+"""The plan of a run with a causal model (LingBot-World Fast or 2.0): a RolloutSpec, the engine's description of the
+video, with the command's options and files."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,8 +33,8 @@ from .options import BASE_ONLY, FEW_STEPS_ONLY, GUIDED, GenerateOptions
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutPlan(Plan):
-    """The plan of a run with a causal model. `checkpoint`: the opened model. `spec`: the engine's description of the
-    video. `prompts`: each prompt as (index of the first chunk that uses it, text)."""
+    """The plan of a run with a causal model. `spec`: the engine's description of the video. `prompts`: each as (index
+    of the first chunk with it, text)."""
 
     checkpoint: Checkpoint
     spec: RolloutSpec
@@ -63,17 +63,16 @@ class RolloutPlan(Plan):
 
     @property
     def chunk_geometry(self) -> Geometry:
-        """The size and length of one chunk, which is decoded at once."""
+        """The size and length of a chunk, which is decoded at once."""
         return replace(self.geometry, frames=4 * self.spec.chunk)
 
     @property
     def frames_before(self) -> int:
-        """The number of frames in the saved state that this run continues, or 0 for a new video. The PNG files of the
-        new frames are numbered from this number on."""
+        """The number of frames in the saved state that this run continues, or 0. PNG files are numbered from it on."""
         return 0 if self.spec.state is None else self.spec.state.frames
 
     def planner(self, processes: int = 1) -> RolloutPlanner:
-        """Return the memory planner of the run. `processes`: the number of processes that compute the run together."""
+        """Return the memory planner of the run, which this number of processes compute together."""
         spec = self.spec
         work = RolloutWork(
             self.config, self.cells, spec.chunk, spec.held.frames, self.precision(processes), spec.guided
@@ -85,9 +84,8 @@ class RolloutPlan(Plan):
 
 
 def plan_causal(inputs: RunInputs, checkpoint: Checkpoint, image: np.ndarray | None) -> RolloutPlan:
-    """Return the plan of a run with a causal model. `inputs`: the checked options and opened files. `checkpoint`: the
-    opened model. `image`: the start image, uint8 [H, W, 3], or None if the run continues a saved state. Raises a
-    LingBotError for options that do not fit the model."""
+    """Return the plan of a run with a causal model. `image`: uint8 [H, W, 3], or None if the run continues a saved
+    state. Raises a LingBotError for options that do not fit the model."""
     options, release = inputs.options, checkpoint.release
     assert release is not None  # a causal model has a release
     if release.guided:
@@ -127,9 +125,8 @@ def plan_causal(inputs: RunInputs, checkpoint: Checkpoint, image: np.ndarray | N
 
 
 def check_saved(saved: Path, options: GenerateOptions, target: Target) -> None:
-    """Check that the run's state can be saved to the file `saved`. `target`: the video's file. Raises InputError if
-    `saved` cannot be written. Raises InputError for an existing file unless it is a saved state and `overwrite` is set.
-    The state that the run continues may always be replaced, because the new state contains it."""
+    """Raise InputError if the run's state cannot be saved to `saved`, or if it exists, unless it is a saved state and
+    `overwrite` is set. The state that the run continues may always be replaced. `target`: the video's output."""
     if saved.is_dir():
         raise InputError(f"`save_state` {saved} is a folder; name a file in it")
     if saved.absolute() in (target.path.absolute(), target.growing.absolute()):
@@ -173,8 +170,7 @@ def _request(options: GenerateOptions, release: Release) -> RolloutRequest:
 
 
 def _camera(options: GenerateOptions, checkpoint: Checkpoint, chunk: int) -> PoseFolder | None:
-    """Return the camera path that the options set, or None. Raises CameraError if the path has fewer poses than one
-    chunk of `chunk` latent frames needs."""
+    """Return the camera path of the options, or None. Raises CameraError if it has fewer poses than a chunk needs."""
     camera, fewest = camera_of(options, checkpoint), 4 * chunk - 3
     if camera is not None and len(camera.c2w) < fewest:
         given = f"`action_path` {options.action_path}" if options.action_path is not None else "the camera path"
@@ -186,9 +182,8 @@ def _camera(options: GenerateOptions, checkpoint: Checkpoint, chunk: int) -> Pos
 
 
 def _frame(options: GenerateOptions, image: np.ndarray | None, chunk: int, state: WorldState | None) -> Tensor | None:
-    """Return the image in the requested size as the first frame, [3, H, W], or None without an image. If the run
-    continues `state`, return None, and raise InputError if the requested size differs from the state's. `chunk`: the
-    number of latent frames per chunk."""
+    """Return the image as the first frame, [3, H, W], in the requested size, or None without one or with a `state`.
+    Raises InputError if the requested size differs from the state's."""
     if state is None:
         return None if image is None else first_frame(image, checks.geometry_of(options, image, None, chunk))
     height, width = state.frame.shape[1:]
@@ -198,9 +193,8 @@ def _frame(options: GenerateOptions, image: np.ndarray | None, chunk: int, state
 
 
 def _spoken(options: GenerateOptions, spec: RolloutSpec) -> tuple[tuple[tuple[int, str], ...], tuple[str, ...]]:
-    """Return the prompts of the run, each as (index of the first chunk that uses it, text). Also return notes on events
-    without a start time, because these events have no effect. Raises InputError for an invalid file of events. `spec`:
-    the engine's description of the video."""
+    """Return the run's prompts, each as (index of the first chunk with it, text), and notes on events without a start
+    time, which have no effect. Raises InputError for an invalid file of events."""
     if options.events is None:
         return ((0, options.prompt),), ()
     events = read_events(Path(options.events))

@@ -1,4 +1,4 @@
-"""One run of a model, which makes a video: `run` begins with a plan, and `generate` with options."""
+"""One run of a model, which makes a video: `run` takes a plan, and `generate` options."""
 
 import os
 import secrets
@@ -39,8 +39,8 @@ class Result:
     path: the video file or the folder of PNG files; None if `output` was None.
     seed: the seed of the noise.
     stages: the time and memory of each stage.
-    model_steps: the number of steps that the base model computed; 0 for a causal model. Steps extrapolated because of
-    `reuse_threshold` do not count.
+    model_steps: the steps that the base model computed, without those that `reuse_threshold` extrapolated; 0 for a
+    causal model.
     frames: the video, uint8 [F, H, W, 3], if `output` was None; else None.
     """
 
@@ -61,21 +61,18 @@ def generate(
 ) -> Result:
     """Make a video and return its Result. Raises a LingBotError for invalid `options`, before weights are loaded.
 
-    `show(name, unit)` returns a context manager for the progress display of each stage. `on_progress(done, total)` is
-    called after each step of the base model, with numbers of steps. For a causal model it is called after each chunk,
-    with numbers of frames.
-
-    `cancel()` is called at each progress update of every stage. If `cancel()` returns true, the run ends with
-    CancelledError. A causal run then keeps the video of the finished chunks and, with `save_state`, their state.
+    `show(name, unit)` returns a context manager for each stage's progress display. `on_progress(done, total)` is called
+    after each step of the base model, or with numbers of frames after each chunk of a causal model. `cancel()` is
+    called at each progress update; if it returns true, the run ends with CancelledError. A causal run then keeps the
+    video of the finished chunks and, with `save_state`, their state.
     """
     plan = make_plan(options)
     return run(plan, observed(show, plan.options.sampling_steps, on_progress, cancel))
 
 
 def run(plan: AnyPlan, show: ShowProgress = silent, processes: Processes = ALONE) -> Result:
-    """Run a plan and return its Result. `show(name, unit)` returns a context manager for the progress display of each
-    stage. If several `processes` make the video, each of them calls this function with the same options. Raises a
-    LingBotError if memory is too small or an output cannot be written."""
+    """Run a plan and return its Result. Several `processes` that make the video call this function with the same
+    options. Raises a LingBotError if memory is too small or an output cannot be written."""
     seed = processes.share(secrets.randbits(32), 0) if plan.options.seed is None else plan.options.seed
     reuse = StepReuse(plan.options.reuse_threshold)
     if processes.first:
@@ -97,8 +94,8 @@ def run(plan: AnyPlan, show: ShowProgress = silent, processes: Processes = ALONE
 
 def with_recipe(plan: AnyPlan, seed: int, processes: int = 1) -> AnyPlan:
     """Return the plan with a record of the run (version, seed, options and hashes of input files) for the video's
-    metadata. `processes`: the number of processes that make the video. The plan is returned unchanged if no file is
-    written, or if the environment variable LINGBOT_WORLD_RECORD is set to an empty text."""
+    metadata. It is unchanged if no file is written, or if the environment variable LINGBOT_WORLD_RECORD is set to an
+    empty text."""
     if plan.target.kept is not None or os.environ.get("LINGBOT_WORLD_RECORD") == "":
         return plan
     return replace(plan, target=replace(plan.target, recipe=make_recipe(plan, seed, processes)))
@@ -106,8 +103,8 @@ def with_recipe(plan: AnyPlan, seed: int, processes: int = 1) -> AnyPlan:
 
 @contextmanager
 def take_outputs(plan: AnyPlan) -> Iterator[None]:
-    """A context that locks the output files of a plan against other runs. Raises InputError if another run has locked
-    one of them, or has written it since the plan was made."""
+    """Lock a plan's output files within this context. Raises InputError if another run has locked one, or has written
+    it since the plan was made."""
     options, state = plan.options, plan.options.save_state
     image = options.image if isinstance(options.image, str | Path) else None
     with plan.target.taken(), nullcontext() if state is None else taken(Path(state)):
@@ -119,8 +116,7 @@ def take_outputs(plan: AnyPlan) -> Iterator[None]:
 
 @contextmanager
 def _alone(plan: AnyPlan, processes: Processes) -> Iterator[None]:
-    """A context in which the first process locks the output files (see `take_outputs`). An InputError of the lock is
-    raised in all processes."""
+    """Lock the output files in the first process (see `take_outputs`). Its InputError is raised in all processes."""
     with ExitStack() as stack:
         refusal = ""
         if processes.first:
@@ -134,18 +130,15 @@ def _alone(plan: AnyPlan, processes: Processes) -> Iterator[None]:
 
 
 def divided(plan: AnyPlan, processes: Processes) -> ParallelGroups:
-    """Return how the processes share each forward of the model (see `Processes.divide`). Every process must call this
-    function. Raises InputError if the number of processes does not suit the model."""
+    """Return how the processes share each forward (see `Processes.divide`). Every process must call this function.
+    Raises InputError if their number does not suit the model."""
     guided = isinstance(plan, SamplingPlan) and plan.guided
     return processes.divide(plan.config, guided, plan.options.shard)
 
 
 def _run_stages(plan: AnyPlan, stages: StageRecorder, seed: int, processes: Processes, reuse: StepReuse) -> Path:
-    """Run all stages and return the path of the video. Each stage frees its models before the next one. If there are
-    several processes, the first encodes the prompts while the second encodes the image.
-
-    `seed`: the seed of the noise. `reuse`: the rule by which steps of the base model are extrapolated.
-    """
+    """Run all stages and return the video's path. Each stage frees its models before the next. With several processes,
+    the first encodes the prompts while the second encodes the image."""
     together = divided(plan, processes)
     run, generator = RunContext(stages, processes, together), torch.Generator(plan.options.noise_device)
     noise = draw_noise(plan.geometry, generator.manual_seed(seed))

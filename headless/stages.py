@@ -28,13 +28,12 @@ from .process.profile import StageRecorder, release
 
 log = logging.getLogger(__name__)
 AGAIN = "The frames are decoded again, in fp32: %s. With `vae_dtype` fp32 they are decoded once."
-"""The warning if a value in the VAE is too large for fp16. `%s` is the reason."""
+"""The warning for a value in the VAE that is too large for fp16."""
 
 
 @dataclass(frozen=True)
 class RunContext:
-    """The recorder of a run's stages (`stages`), the processes that make the video (`processes`), and how they share
-    each forward (`together`)."""
+    """A run's stage recorder, its processes, and how they share each forward (`together`)."""
 
     stages: StageRecorder
     processes: Processes = ALONE
@@ -42,8 +41,8 @@ class RunContext:
 
 
 def prompts_of(plan: AnyPlan) -> list[str]:
-    """Return the texts that a run encodes: the first prompt, the negative prompt if the model is guided, and the
-    prompts of later chunks."""
+    """Return the texts that a run encodes: the first prompt, the negative one if the model is guided, and later
+    chunks'."""
     first, *later = [text for _, text in plan.spoken]
     if not plan.guided:
         return [first, *later]
@@ -51,8 +50,7 @@ def prompts_of(plan: AnyPlan) -> list[str]:
 
 
 def cut_prompts(plan: AnyPlan) -> list[str]:
-    """Return a warning for each prompt that has more tokens than the text encoder accepts. Such a prompt is
-    truncated."""
+    """Return a warning for each prompt with more tokens than the text encoder accepts, which is truncated."""
     tokenizer = load_tokenizer(plan.tokenizer) if isinstance(plan.tokenizer, Path) else plan.tokenizer
     warnings = list[str]()
     for prompt in prompts_of(plan):
@@ -61,8 +59,8 @@ def cut_prompts(plan: AnyPlan) -> list[str]:
 
 
 def encode_prompts(prompts: list[str], plan: Plan, progress: Progress) -> list[Tensor]:
-    """Return the embedding of each prompt, float32 [1, L, D] on the plan's device. Embeddings come from the plan's
-    cache if possible, and new ones are added to it. `progress(done, total)` is called while the encoder works."""
+    """Return each prompt's embedding, float32 [1, L, D] on the plan's device, from the plan's cache if possible. New
+    ones are added to the cache."""
     found = {text: embedding for text in prompts if (embedding := plan.known.find(text)) is not None}
     unknown, cut = [text for text in dict.fromkeys(prompts) if text not in found], list[str]()
 
@@ -82,7 +80,7 @@ def encode_prompts(prompts: list[str], plan: Plan, progress: Progress) -> list[T
 
 def encode_image(plan: Plan, progress: Progress, vae: VAE | None = None) -> Tensor:
     """Return the image conditioning, [1, 20, f, h, w]: a mask of 4 channels, and the latent of the plan's first frame.
-    `vae`: a loaded VAE; None loads the plan's VAE. `progress(done, total)` is called while the VAE encodes."""
+    `vae`: a loaded VAE; None loads the plan's."""
     vae, frames = vae or load_vae(plan.vae, device=plan.device), plan.geometry.frames
     return image_conditioning(
         _with_tiles_if_short(plan, vae, lambda: encode_first_frame(vae, plan.frame, frames, progress))
@@ -90,12 +88,9 @@ def encode_image(plan: Plan, progress: Progress, vae: VAE | None = None) -> Tens
 
 
 def decode(plan: Plan, latent: Tensor, progress: Progress, vae: VAE | None = None, exact: bool = False) -> Tensor:
-    """Return the frames, uint8 [F, H, W, 3], of a latent [1, 16, f, h, w]. `vae`: a loaded VAE; None loads the plan's
-    VAE. `progress(done, total)` is called after each latent frame.
-
-    The VAE decodes in the 16-bit dtype `plan.half`, or in fp32 if `plan.half` is None or `exact` is true. If a value is
-    too large for 16 bits, all frames are decoded again in fp32.
-    """
+    """Return the frames, uint8 [F, H, W, 3], of a latent [1, 16, f, h, w]. `vae`: a loaded VAE; None loads the plan's.
+    The VAE decodes in the 16-bit dtype `plan.half`, or in fp32 if it is None or `exact` is true. If a value is too
+    large for 16 bits, all frames are decoded again in fp32."""
     made = vae or load_vae(plan.vae, device=plan.device)
     if plan.half is not None and not exact:
         made = made.decoding_in_half(plan.half)
@@ -107,8 +102,8 @@ def decode(plan: Plan, latent: Tensor, progress: Progress, vae: VAE | None = Non
 
 
 def _with_tiles_if_short(plan: Plan, vae: VAE, task: Callable[[], Tensor]) -> Tensor:
-    """Return the result of `task()`, a call that uses `vae`. With the option `vae_tiling` the VAE works in tiles. If
-    the GPU runs out of memory, switch to tiles and call `task` again."""
+    """Return the result of `task()`, which uses `vae`, in tiles with the option `vae_tiling`. If the GPU runs out of
+    memory, call it again in tiles."""
     if plan.options.vae_tiling:
         vae.enable_tiling()
     try:
@@ -124,18 +119,15 @@ def _with_tiles_if_short(plan: Plan, vae: VAE, task: Callable[[], Tensor]) -> Te
 
 def draw_noise(geometry: Geometry, generator: torch.Generator) -> Tensor:
     """Return the noise for a latent, float32 [1, 16, f, h, w], on the generator's device. A CPU generator draws the
-    same noise on every machine. The official code uses a CUDA generator. `geometry`: the size of the latent."""
+    same noise on every machine; the official code uses a CUDA one."""
     shape = 1, LATENT_CHANNELS, geometry.lat_f, geometry.lat_h, geometry.lat_w
     return torch.randn(shape, generator=generator, device=generator.device, dtype=torch.float32)
 
 
 def conditioning(plan: SamplingPlan, y: Tensor, prompts: Sequence[Tensor]) -> Conditioning:
-    """Return the conditioning of a video, on the plan's device.
-
-    `y` is the image conditioning, [1, 20, f, h, w]. `prompts` holds the embedding of the prompt and, with guidance, the
-    embedding of the negative prompt, [1, L, D] each. The plan's camera path becomes the model's camera input: Pluecker
-    coordinates, or ray directions and W, A, S, D flags if the path has actions.
-    """
+    """Return the conditioning of a video, on the plan's device. `y`: the image conditioning, [1, 20, f, h, w].
+    `prompts`: the embeddings, [1, L, D] each, of the prompt and, with guidance, of the negative prompt. The camera path
+    becomes Pluecker coordinates, or ray directions and W, A, S, D flags if the path has actions."""
     path, geometry, camera = plan.camera, plan.geometry, None
     size = {"frames": geometry.frames, "height": geometry.height, "width": geometry.width}
     if path is not None and path.actions is not None:
@@ -158,9 +150,9 @@ def run_steps(
     together: ParallelGroups = ONE_PROCESS,
     keep: Keep = lambda _plan, _name, load: load(),
 ) -> list[Tensor]:
-    """Return the sampled latents, [1, 16, f, h, w] each, of `videos` of one size. All use the experts and the settings
-    of `plan`. `stages`: the recorder of stages. `residency`: which experts and blocks stay on the GPU. `together`: how
-    processes share each forward. `keep`: a function that returns an expert from a cache."""
+    """Return the sampled latents, [1, 16, f, h, w] each, of `videos` of one size with the settings of `plan`.
+    `residency`: which experts and blocks stay on the GPU. `together`: how processes share each forward. `keep`: a
+    function that returns an expert from a cache."""
     experts = Experts(plan, stages, residency, len(videos), together, keep)
     return sample_videos(
         PerExpert(experts.high, experts.low),
@@ -173,8 +165,8 @@ def run_steps(
 
 
 class Experts:
-    """The loader of both experts. `sample_videos` calls `high` and `low` when the steps of an expert begin. The loading
-    of an expert and its steps are two stages of the recorder."""
+    """The loader of both experts, for `sample_videos`, which calls `high` and `low` when an expert's steps begin. The
+    loading of an expert and its steps are two stages of the recorder."""
 
     def __init__(
         self,
@@ -194,9 +186,8 @@ class Experts:
         self._steps, self._done = videos * len(timesteps), 0
 
     def high(self) -> LingBotWorldModel:
-        """Return the high-noise expert, and prepare the low-noise one. If memory is large enough for both, the
-        low-noise expert is loaded too. Otherwise a background thread reads its files into the operating system's page
-        cache."""
+        """Return the high-noise expert. The low-noise one is loaded too if memory is large enough; otherwise a
+        background thread reads its files into the page cache."""
         model = self._load("high", keep=True)
         if self._residency.both and self._high_steps < self._steps:
             self._low_ahead = self._load("low", keep=True)
@@ -206,14 +197,13 @@ class Experts:
         return model
 
     def low(self) -> LingBotWorldModel:
-        """Return the low-noise expert. It is loaded now, unless `high` has loaded it already."""
+        """Return the low-noise expert, loaded now unless `high` has loaded it."""
         model, self._low_ahead = self._low_ahead or self._load("low"), None
         self._progress = self._stages.begin("low-noise steps", "step", keep=True)
         return model
 
     def step_done(self, _step: int, latent: Tensor, *_: object) -> None:
-        """Report the progress. The solver calls this method after each step. Raises InputError if the latent contains
-        NaN or infinity, because further steps would be useless."""
+        """Report the progress after a step of the solver. Raises InputError if the latent contains NaN or infinity."""
         if not latent.isfinite().all():
             raise InputError(NOT_FINITE)
         self._done += 1
@@ -237,13 +227,12 @@ def load_model(
     resident_blocks: int | None,
     decoded_blocks: int = 0,
 ) -> LingBotWorldModel:
-    """Return the model of a checkpoint on the plan's device, with the plan's dtype, number format of matrix products,
-    and attention mode. `together`: how processes share a forward, and whether they shard the weights. `progress(done,
-    total)` is called while weights are loaded.
+    """Return a checkpoint's model on the plan's device, with the plan's dtype, number format of matrix products, and
+    attention mode.
 
-    `resident_blocks`: the number of blocks that stay on the device, or None for all. `decoded_blocks`: the number of
-    blocks that keep their decoded (dequantized) weights after their first forward, so that later forwards do not decode
-    them again.
+    `together`: how processes share a forward, and whether they shard the weights. `resident_blocks`: the blocks that
+    stay on the device (None: all). `decoded_blocks`: the blocks that keep their dequantized weights after their first
+    forward.
     """
     return load_expert(
         checkpoint,

@@ -1,8 +1,5 @@
-"""The command `lingbot-world queue`: run an API-format workflow on a ComfyUI server and save its video.
-
-The workflow's input files are uploaded, so the server may be another machine. The command
-connects only to the server that `--server` names.
-"""
+"""The command `lingbot-world queue`: run an API-format workflow on a ComfyUI server and save its video. Input files are
+uploaded, so the server may be another machine. The command connects only to the server of `--server`."""
 
 import argparse
 import json
@@ -27,7 +24,6 @@ MEDIA = (".mp4", ".mkv", ".webm", ".png", ".webp", ".gif")
 
 
 def add_queue_command(commands: Any) -> None:
-    """Add the `queue` command to the subparsers `commands`, with its function as `arguments.run`."""
     parser = commands.add_parser("queue", help="run a workflow on a ComfyUI server and save its video")
     parser.set_defaults(run=queue)
     add, place = parser.add_argument, partial(parser.add_argument, type=lambda text: Path(some_path(text)))
@@ -45,11 +41,9 @@ def add_queue_command(commands: Any) -> None:
 
 
 def queue(options: argparse.Namespace) -> None:
-    """Run the workflow on the server, save its first video or image, and print the path of the saved file.
-
-    With `--list` only print the workflow's nodes. Raises InputError for invalid options, for a workflow that fails, and
-    if the workflow saves no video or image.
-    """
+    """Run the workflow on the server, save its first video or image, and print the file's path; with `--list` only
+    print the nodes. Raises InputError for invalid options, and for a workflow that fails or saves neither video nor
+    image."""
     workflow = load_workflow(options.workflow)
     if options.list:
         print(describe(workflow))
@@ -73,7 +67,7 @@ def queue(options: argparse.Namespace) -> None:
 
 
 def load_workflow(path: Path) -> dict:
-    """Return a workflow's nodes, by id. Raises InputError for a file that is not a workflow in API format."""
+    """Return a workflow's nodes by id. Raises InputError for a file that is not a workflow in API format."""
     try:
         workflow = json.loads(text_of(path))
     except OSError as error:
@@ -91,10 +85,8 @@ def load_workflow(path: Path) -> dict:
 
 
 def fill_in(workflow: dict, server: Server, options: argparse.Namespace) -> None:
-    """Write the command's `options` into the workflow's nodes, and upload the start image and the poses to `server`.
-
-    Raises InputError for an option that no node accepts.
-    """
+    """Write the command's `options` into the workflow's nodes, and upload the start image and the poses. Raises
+    InputError for an option that no node accepts."""
     if options.image:
         _put(workflow, "image", server.upload(options.image), "image", {"LoadImage"})
     if options.poses:
@@ -110,7 +102,7 @@ def fill_in(workflow: dict, server: Server, options: argparse.Namespace) -> None
 
 
 def describe(workflow: dict) -> str:
-    """Return a text that lists each node of a workflow with the plain values of its inputs."""
+    """Return a text that lists each node with the plain values of its inputs."""
     lines = []
     for key, node in workflow.items():
         lines.append(f"{key} {_title(node)} ({node['class_type']})")
@@ -119,10 +111,8 @@ def describe(workflow: dict) -> str:
 
 
 def saved_files(history: dict) -> list[dict]:
-    """Return the videos and images that a workflow has saved, as ComfyUI's references to files.
-
-    `history` is ComfyUI's record of the finished workflow. Outputs come before previews, and videos before images.
-    """
+    """Return ComfyUI's references to the files in the record `history` of a finished workflow: outputs before previews,
+    videos before images."""
     groups = [group for output in history.get("outputs", {}).values() for group in output.values()]
     items = [item for group in groups if isinstance(group, list) for item in group]
     files = [item for item in items if isinstance(item, dict) and item.get("filename", "").lower().endswith(MEDIA)]
@@ -153,10 +143,7 @@ def _title(node: dict) -> str:
 
 
 def _with_value(workflow: dict, name: str, kinds: Collection[str] | None = None) -> list[dict]:
-    """Return the nodes with a plain value, not a link, in the input `name`.
-
-    If `kinds` is given, only nodes of these classes count.
-    """
+    """Return the nodes, of the classes `kinds` if given, with a plain value, not a link, in the input `name`."""
     return [
         node
         for node in workflow.values()
@@ -166,10 +153,8 @@ def _with_value(workflow: dict, name: str, kinds: Collection[str] | None = None)
 
 
 def _put(workflow: dict, option: str, value: object, name: str, kinds: Collection[str] | None = None) -> None:
-    """Write a value into the input `name` of all nodes, or of the nodes of the classes `kinds`. A linked input stays.
-
-    Raises InputError if no node has the input. The message names `option`, the command's option for the value.
-    """
+    """Write a value into the unlinked inputs `name` of all nodes, or of the classes `kinds`. Raises InputError, which
+    names the command's `option`, if no node has the input."""
     found = _with_value(workflow, name, kinds)
     if not found:
         raise InputError(f"`{option}`: no node of this workflow takes {name!r}; `list` shows what there is")
@@ -178,11 +163,8 @@ def _put(workflow: dict, option: str, value: object, name: str, kinds: Collectio
 
 
 def _put_text(workflow: dict, option: str, text: str) -> None:
-    """Write a text into LingBot-World's text node, or else into the CLIPTextEncode node with the matching title.
-
-    `option` is "prompt" or "negative", and the title has to contain "positive" or "negative". Raises InputError if
-    neither node exists.
-    """
+    """Write a text into LingBot-World's text node, or else into the CLIPTextEncode node with "positive" or "negative"
+    in its title. `option` is "prompt" or "negative". Raises InputError if neither node exists."""
     if _with_value(workflow, option, TEXT_NODES):
         return _put(workflow, option, text, option, TEXT_NODES)
     word = "negative" if option == "negative" else "positive"
@@ -194,10 +176,8 @@ def _put_text(workflow: dict, option: str, text: str) -> None:
 
 
 def _put_setting(workflow: dict, setting: str) -> None:
-    """Apply a setting `NODE.INPUT=VALUE` to the first matching node. NODE is a node's title, id or class.
-
-    VALUE is JSON, or else plain text. Raises InputError for another form, and if no node matches.
-    """
+    """Apply `NODE.INPUT=VALUE` to the first matching node. NODE is a title, id or class; VALUE is JSON, or else plain
+    text. Raises InputError for another form, and if no node matches."""
     place, equals, text = setting.partition("=")
     owner, dot, name = place.partition(".")
     if not (equals and dot):
@@ -213,7 +193,7 @@ def _put_setting(workflow: dict, setting: str) -> None:
 
 
 def _follow(events: Iterable[tuple[str, dict]], workflow: dict) -> None:
-    """Print each running node and its progress until the workflow ends. Raises InputError if the workflow fails."""
+    """Print each running node and its progress until the workflow ends. Raises InputError if it fails."""
     title = ""
     for kind, data in events:
         if kind == "executing" and data["node"] is None:
@@ -230,11 +210,8 @@ def _follow(events: Iterable[tuple[str, dict]], workflow: dict) -> None:
 
 
 def _download(server: Server, item: dict, output: Path, overwrite: bool) -> Path:
-    """Download a file from the server to `output`, a file or a folder, and return its path.
-
-    Unless `overwrite` is True, an existing file stays, and the new file gets a number in its name. `item` is ComfyUI's
-    reference to the file.
-    """
+    """Download a file, given as ComfyUI's reference `item`, and return its path. Unless `overwrite`, an existing file
+    stays, and the new file gets a number."""
     query = urllib.parse.urlencode({key: item[key] for key in ("filename", "subfolder", "type")})
     target = output / Path(item["filename"]).name if output.is_dir() else output
     for number in count(2):

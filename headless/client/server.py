@@ -17,21 +17,19 @@ from ...errors import InputError, require
 
 SECONDS, SILENT_SECONDS = 60, 3600
 UPLOADS = "lingbot_world"
-"""The folder for uploaded files, within ComfyUI's input folder."""
+"""The folder for uploads in ComfyUI's input folder."""
 
 
 class Server:
-    """A client of the ComfyUI server at an address such as 127.0.0.1:8188 or https://gpu.
-
-    All methods raise InputError if the server does not respond or returns an error.
-    """
+    """A client of the ComfyUI server at an address such as 127.0.0.1:8188 or https://gpu. All methods raise InputError
+    if the server does not respond or returns an error."""
 
     def __init__(self, address: str) -> None:
         self.url = address.rstrip("/") if "://" in address else f"http://{address.rstrip('/')}"
         self.client = uuid.uuid4().hex
 
     def request(self, path: str, data: bytes | None = None, kind: str = "application/json") -> bytes:
-        """Return the body of the response to a GET request, or to a POST request with `data` of media type `kind`."""
+        """Return the response's body to a GET request, or to a POST request of `data` with the media type `kind`."""
         request = urllib.request.Request(self.url + path, data, {"Content-Type": kind})
         try:
             with urllib.request.urlopen(request, timeout=SECONDS) as response:
@@ -42,7 +40,7 @@ class Server:
             raise self._silent(error) from None
 
     def ask(self, path: str, data: bytes | None = None, kind: str = "application/json") -> dict:
-        """Send a request as `request` does. Return the JSON object in the response, {} for an empty response."""
+        """Send a request (see `request`) and return the JSON object in the response, {} if empty."""
         answer = self.request(path, data, kind)
         with suppress(ValueError):
             found = json.loads(answer) if answer.strip() else {}
@@ -57,10 +55,8 @@ class Server:
         return self.ask(path, json.dumps(body).encode())
 
     def queue(self, workflow: dict) -> str:
-        """Queue a workflow in API format, and return its prompt_id.
-
-        Raises InputError if ComfyUI reports an invalid node. Nodes that ComfyUI has queued nevertheless are cancelled.
-        """
+        """Queue a workflow in API format and return its prompt_id. Raises InputError if ComfyUI reports an invalid
+        node; nodes that it has queued nevertheless are cancelled."""
         answer = self.post("/prompt", {"prompt": workflow, "client_id": self.client})
         if answer.get("node_errors"):
             self.cancel(answer["prompt_id"])
@@ -70,8 +66,7 @@ class Server:
         return answer["prompt_id"]
 
     def connect(self) -> Any:
-        """Return an open websocket that receives the events of this client. Raises DependencyError without
-        websocket-client."""
+        """Return an open websocket for the events of this client. Raises DependencyError without websocket-client."""
         websocket = require("websocket", "websocket-client")
         try:
             address = f"{self.url.replace('http', 'ws', 1)}/ws?clientId={self.client}"
@@ -80,7 +75,7 @@ class Server:
             raise self._silent(error) from None
 
     def events(self, connection: Any, prompt_id: str) -> Iterator[tuple[str, dict]]:
-        """Yield (kind, data) for each event of the prompt `prompt_id` that arrives on `connection`, a websocket."""
+        """Yield (kind, data) for each event of the prompt `prompt_id` on the websocket `connection`."""
         while True:
             try:
                 message = connection.recv()
@@ -93,15 +88,13 @@ class Server:
                 yield kind, data
 
     def upload(self, path: Path) -> str:
-        """Upload a file, named with a hash of its content, and return its path within ComfyUI's input folder."""
+        """Upload a file, named with a hash of its content, and return its path in ComfyUI's input folder."""
         stem = re.sub(r"[^\w.-]+", "_", path.stem, flags=re.ASCII)
         return self._send(path, UPLOADS, f"{stem}-{_digest([path])}{path.suffix}")
 
     def upload_folder(self, folder: Path, files: Sequence[Path]) -> str:
-        """Upload `files` into a new folder, and return the folder's path within ComfyUI's input folder.
-
-        The new folder's name consists of the name of `folder` and a hash of the files.
-        """
+        """Upload `files` into a new folder, named after `folder` and a hash of the files, and return its path in
+        ComfyUI's input folder."""
         name = re.sub(r"[^\w.-]+", "_", folder.resolve().name, flags=re.ASCII)
         target = f"{UPLOADS}/{name}-{_digest(files)}"
         for file in files:
@@ -109,15 +102,13 @@ class Server:
         return target
 
     def cancel(self, prompt_id: str) -> None:
-        """Cancel the prompt with the id `prompt_id`, whether it runs or waits in the queue."""
+        """Cancel a prompt that runs or waits in the queue."""
         self.post("/queue", {"delete": [prompt_id]})
         self.post("/interrupt", {"prompt_id": prompt_id})
 
     def _send(self, path: Path, subfolder: str, name: str) -> str:
-        """Upload a file into `subfolder` of ComfyUI's input folder and return its path within the input folder.
-
-        Raises InputError if the server has saved the file under another name, because another file had the name `name`.
-        """
+        """Upload a file and return its path in ComfyUI's input folder. Raises InputError if the server has saved it
+        under another name, because another file had the name `name`."""
         boundary = uuid.uuid4().hex
         parts = [
             f'--{boundary}\r\nContent-Disposition: form-data; name="{key}"\r\n\r\n{value}\r\n'
@@ -138,10 +129,8 @@ class Server:
 
 
 def _event(message: str | bytes) -> tuple[str, dict]:
-    """Return (kind, data) of a message from ComfyUI's websocket.
-
-    The result is ("", {}) for a binary preview and for messages of custom nodes in other formats.
-    """
+    """Return (kind, data) of a message from ComfyUI's websocket; ("", {}) for a binary preview and for messages in
+    other formats."""
     with suppress(ValueError):
         event = None if isinstance(message, bytes) else json.loads(message)
         if isinstance(event, dict) and isinstance(event.get("data"), dict):
@@ -150,7 +139,7 @@ def _event(message: str | bytes) -> tuple[str, dict]:
 
 
 def _digest(files: Sequence[Path]) -> str:
-    """Return 16 hex digits of a hash of the files' contents. For several files it also covers their names."""
+    """Return 16 hex digits of a hash of the files' contents and, for several files, of their names."""
     digest = hashlib.sha256()
     for file in files:
         content = file.read_bytes()

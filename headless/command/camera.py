@@ -30,7 +30,6 @@ from .flags import add_drawing, add_measuring, add_overwrite, seed, some_path
 
 
 def add_camera_command(subparsers: Any) -> None:
-    """Add the `camera` command to `subparsers`. Each action sets its function as `arguments.run`."""
     parser = subparsers.add_parser("camera", help="check, convert, make, find and measure camera paths")
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     for add in (_add_show, _add_convert, _add_make, _add_measure, _add_from_video):
@@ -203,11 +202,8 @@ def _from_video(arguments: argparse.Namespace) -> None:
 
 
 def _report(path: CameraPath, frames: int, notes: Sequence[str] = (), verbose: bool = False) -> None:
-    """Print `notes` and the warnings on a camera path for a video of `frames` frames.
-
-    Warnings are given, for instance, for too few poses or fast turns. If there are no notes and no warnings, print that
-    nothing in the path is unusual. If `verbose` is True, also explain how the file was read.
-    """
+    """Print `notes` and the warnings on a camera path for a video of `frames` frames, or that nothing is unusual. With
+    `verbose`, also explain how the file was read."""
     found = [warning for warning in (*doubts(path), *warnings(path, frames)) if warning not in notes]
     read = in_short(path)
     if notes or found:
@@ -231,10 +227,8 @@ def _path(arguments: argparse.Namespace) -> tuple[CameraPath, list[str]]:
 
 @contextmanager
 def _output(arguments: argparse.Namespace) -> Iterator[None]:
-    """Lock the output files within this context, so that no other run writes them. Making the path may take minutes.
-
-    Raises a LingBotError if the output cannot be written, exists without --overwrite, or is locked by another run.
-    """
+    """Lock the output files within this context, because making the path may take minutes. Raises a LingBotError if the
+    output cannot be written, exists without --overwrite, or is locked by another run."""
     target = Path(arguments.output)
     check_written(target)
     one_file = target.suffix.lower() == ".json"

@@ -1,7 +1,4 @@
-"""The command `lingbot-world`.
-
-A subcommand imports its modules when it runs, so `--help` does not import torch.
-"""
+"""The command `lingbot-world`. A subcommand imports its modules when it runs, so `--help` does not import torch."""
 
 import argparse
 import logging
@@ -37,12 +34,9 @@ BAD_INPUT, INTERRUPTED, OUTPUT_CLOSED = 2, 130, 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command with the arguments `argv` (by default the process's own ones) and return its exit code.
-
-    The code is 0 for success, 2 for invalid input (after a one-line message), and 130 after Ctrl-C. It is 141 if the
-    reader of standard output has closed it. If `argv` is None, SIGTERM and SIGHUP act like Ctrl-C, with the codes 143
-    and 129.
-    """
+    """Run the command with the arguments `argv` (by default the process's own) and return its exit code. The code is 0
+    for success, 2 for invalid input (after a one-line message), 130 after Ctrl-C, and 141 if the reader of standard
+    output has closed it. If `argv` is None, SIGTERM and SIGHUP act like Ctrl-C, with the codes 143 and 129."""
     own_process = argv is None
     argv = sys.argv[1:] if argv is None else list(argv)
     if sys.platform == "linux":  # stages have very different sizes, and fixed segments would fragment
@@ -66,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace, argv: list[str]) -> int:
-    """Parse `argv` into `arguments`, run the command, and return its exit code. Raises KeyboardInterrupt on Ctrl-C."""
+    """Parse `argv` into `arguments`, run the command, and return its exit code."""
     try:
         build_parser(argv).parse_args(argv, arguments)
         if getattr(arguments, "gpus", 1) > 1 and "WORLD_SIZE" not in os.environ:
@@ -88,11 +82,8 @@ def _run(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 
 def _is_output_broken() -> bool:
-    """Return whether writing to standard output fails, for instance on a full disk.
-
-    The test prints an empty line. After a failure, standard output is redirected to the null device, because Python
-    writes the rest of its buffer at exit.
-    """
+    """Return whether writing an empty line to standard output fails, for instance on a full disk. After a failure,
+    standard output becomes the null device, because Python writes the rest of its buffer at exit."""
     try:
         if sys.stdout is not None:
             print(flush=True)
@@ -103,7 +94,7 @@ def _is_output_broken() -> bool:
 
 
 def _failed(arguments: argparse.Namespace, message: str) -> int:
-    """Print an error message with the names of the files that the run has left. Return the exit code BAD_INPUT."""
+    """Print an error message and the files that the run has left. Return the exit code."""
     left = getattr(arguments, "interrupted", None)
     files = f"; {left}" if isinstance(left, Written) and left else ""
     print(f"lingbot-world: {message}{files}", file=sys.stderr)
@@ -111,11 +102,8 @@ def _failed(arguments: argparse.Namespace, message: str) -> int:
 
 
 def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """Return the parser of `lingbot-world`.
-
-    `argv` is the arguments that it will parse. The options of `camera` need torch, so they are added only if `argv`
-    begins with `camera` or `completion`.
-    """
+    """Return the parser of `lingbot-world`. The options of `camera` need torch, so they are added only if `argv`, the
+    arguments to parse, begins with `camera` or `completion`."""
     about = "Camera-controlled video from one image. `lingbot-world COMMAND --help` lists a command's options."
     parser = Parser(prog="lingbot-world", description=about)
     parser.add_argument("--version", action="version", version=f"lingbot-world {__version__}")
@@ -251,10 +239,8 @@ def _toy(arguments: argparse.Namespace) -> None:
 
 @contextmanager
 def progress_bar(name: str, unit: str) -> Iterator[Progress]:
-    """Yield a callback `progress(done, total)` that shows a tqdm bar with the label `name` on standard error.
-
-    The bar appears at the first call. `unit` is the counted unit; numbers of bytes ("B") are shown as MB or GB.
-    """
+    """Yield a callback `progress(done, total)` that shows a tqdm bar with the label `name` on standard error from its
+    first call. `unit`: the counted unit; "B" is shown as MB or GB."""
     from tqdm import tqdm
 
     if sys.stderr is None:  # stderr is None if closed with 2>&-

@@ -1,7 +1,5 @@
-"""The command `lingbot-world completion`.
-
-It prints a script, made by shtab, with which a shell completes commands and options.
-"""
+"""The command `lingbot-world completion`: print a script, made by shtab, with which a shell completes commands and
+options."""
 
 import argparse
 from typing import Any
@@ -12,10 +10,7 @@ SHELLS = ("bash", "zsh", "tcsh")
 
 
 def add_completion_command(commands: Any, parser: argparse.ArgumentParser) -> None:
-    """Add the `completion` command to the subparsers `commands`, with its function as `arguments.run`.
-
-    Its script completes the commands and options of `parser`.
-    """
+    """Add the `completion` command to the subparsers `commands`. Its script completes the options of `parser`."""
     command = commands.add_parser(
         "completion",
         help="print a script that completes the command's words in a shell",
@@ -32,10 +27,8 @@ def add_completion_command(commands: Any, parser: argparse.ArgumentParser) -> No
 
 
 def _complete_files(parser: argparse.ArgumentParser, file: dict) -> None:
-    """Make shtab complete file names as the values of arguments of `parser` and its subcommands.
-
-    Arguments with choices or of type int or float are left out. `file` is shtab's rule for file names.
-    """
+    """Make shtab complete file names for arguments without choices that are neither int nor float. `file`: shtab's
+    rule."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for command in action.choices.values():

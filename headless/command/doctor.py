@@ -1,7 +1,4 @@
-"""The command `lingbot-world doctor`.
-
-It prints a report on this machine: hardware, kernels, and the speed that each released model can reach.
-"""
+"""The command `lingbot-world doctor`: report this machine's hardware, kernels, and the speed of each release."""
 
 import argparse
 import json
@@ -19,7 +16,6 @@ LINGBOT_WORLD_CARDS names the file in which trials are cached."""
 
 
 def add_doctor_command(subparsers: Any) -> None:
-    """Add the `doctor` command to `subparsers`, with its function as `arguments.run`."""
     about = "report what this machine can do: card, kernels, rates, frames per second, settings to use"
     parser = subparsers.add_parser("doctor", help=about, description=HELP, formatter_class=Help)
     parser.set_defaults(run=_doctor)

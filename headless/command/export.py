@@ -1,8 +1,5 @@
-"""The command `lingbot-world export VIDEO|WALK DEST`.
-
-It writes frames, cameras and points of a video, or of a saved walk (a steered video), for nerfstudio, COLMAP and
-viewers.
-"""
+"""The command `lingbot-world export VIDEO|WALK DEST`: write frames, cameras and points of a video, or of a saved walk
+(a steered video), for nerfstudio, COLMAP and viewers."""
 
 import argparse
 import os
@@ -28,7 +25,6 @@ Points need pycolmap and OpenCV: pip install -e ".[cli,measure]"."""
 
 
 def add_export_command(commands: Any) -> None:
-    """Add the `export` command to the subparsers `commands`, with its function as `arguments.run`."""
     parser = commands.add_parser("export", help=ABOUT, description=HELP, formatter_class=Help)
     parser.set_defaults(run=_export)
     parser.add_argument("video", metavar="VIDEO|WALK", type=some_path, help="a walk's folder, a video, or its frames")
@@ -75,10 +71,8 @@ def _export(arguments: argparse.Namespace) -> None:
 
 @contextmanager
 def _alone_in(dest: Path) -> Iterator[None]:
-    """Lock the folder `dest` against other runs within this context.
-
-    Raises InputError if it is a file, is not empty, or is locked by another run.
-    """
+    """Lock the folder `dest` within this context. Raises InputError if it is a file, is not empty, or is locked by
+    another run."""
     with taken(dest.absolute()):
         if os.path.lexists(dest) and (not os.path.isdir(dest) or os.listdir(dest)):
             raise InputError(f"{dest} exists and is not an empty folder; name a new or an empty folder")
@@ -86,11 +80,8 @@ def _alone_in(dest: Path) -> Iterator[None]:
 
 
 def _points(made: "Exported", fps: float) -> None:
-    """Triangulate points, add them to the export, and print their number and mean reprojection error.
-
-    If this fails, print the reason. For the format "ply" raise InputError or DependencyError instead, because such an
-    export consists of points only. `fps` is the frame rate of the video.
-    """
+    """Add triangulated points to the export and print their figures, or the reason why this fails. For the format
+    "ply", which is only points, raise the error."""
     from ...export import add_points
 
     try:
@@ -102,8 +93,8 @@ def _points(made: "Exported", fps: float) -> None:
 
 
 def _camera(path: Path) -> tuple[Any, Any]:
-    """Return the poses, [n, 4, 4], and the intrinsics, [n, 4], of a camera file or folder in any known format. Print
-    the reader's notes. Raises CameraError if the path cannot be read without further options."""
+    """Return the poses [n, 4, 4] and intrinsics [n, 4] of a camera file, and print the reader's notes. Raises
+    CameraError if the file needs further options."""
     from ...camera.formats.files import read_camera
 
     try:
@@ -121,10 +112,8 @@ def _camera(path: Path) -> tuple[Any, Any]:
 
 
 def _walk(folder: Path) -> tuple[Path, Any, Any]:
-    """Return the path of the video of a walk (a steered video) saved in `folder`, and the cameras of its frames.
-
-    The cameras are poses, [n, 4, 4], and intrinsics, [n, 4]. Raises InputError for a walk without a video.
-    """
+    """Return the video of a saved walk (a steered video) with the poses [n, 4, 4] and intrinsics [n, 4] of its frames.
+    Raises InputError for a walk without a video."""
     from ...camera.pose_folder import load_poses
     from ...live.folder.head import CAMERA, read_head
     from ..live.beginning import state_of

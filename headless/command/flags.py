@@ -18,7 +18,7 @@ from ..options import AN_ADDRESS, CHOICES, LORA, PARTS, GenerateOptions, is_addr
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that accepts dashes for underscores in names of options, and prints errors in one line."""
+    """An argument parser that accepts dashes for underscores in option names, and prints errors in one line."""
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         words = sys.argv[1:] if args is None else list(args)
@@ -34,7 +34,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class Help(argparse.ArgumentDefaultsHelpFormatter):
-    """A help formatter that shows the defaults of options, except for None, False and empty defaults."""
+    """A help formatter that shows an option's default, except None, False and empty ones."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         return super()._get_help_string(action) if action.default not in (None, False, "", (), []) else action.help
@@ -48,10 +48,8 @@ def add_prompt(parser: argparse._ActionsContainer, about: str) -> None:
 
 
 def given_prompt(arguments: argparse.Namespace) -> str | None:
-    """Return the value of --prompt, or the text in the file --prompt_file, or None if both are unset.
-
-    Raises InputError if both are set, and for a file that cannot be read.
-    """
+    """Return the value of --prompt, or the text of --prompt_file, or None. Raises InputError if both are set, and for
+    an unreadable file."""
     if arguments.prompt_file is None:
         return arguments.prompt
     if arguments.prompt is not None:
@@ -60,7 +58,7 @@ def given_prompt(arguments: argparse.Namespace) -> str | None:
 
 
 def read_text(option: str, file: Path) -> str:
-    """Return the stripped UTF-8 text in `file`. Raises InputError, which names `option`, if it cannot be read."""
+    """Return the stripped UTF-8 text in `file`. Raises InputError, which names `option`, if it is unreadable."""
     try:
         return text_of(file).strip()
     except OSError as error:
@@ -70,8 +68,8 @@ def read_text(option: str, file: Path) -> str:
 
 
 def add_settings(parser: argparse.ArgumentParser) -> argparse._ActionsContainer:
-    """Add the options that `generate` and `batch` share to `parser`, the parser of one of them. Return the argument
-    group for causal models."""
+    """Add the options that `generate` and `batch` share to the `parser` of either. Return the argument group of causal
+    models."""
     add = adder(parser)
     add("ckpt_dir", "the package's folder, as `hf download` leaves it, or a causal model's file", metavar="FOLDER")
     add("negative", "what the video should not show; left out: a list of usual flaws, in Chinese", metavar="TEXT")
@@ -130,11 +128,8 @@ def _add_causal(add: Callable[..., None]) -> None:
 
 
 def adder(parser: argparse._ActionsContainer) -> Callable[..., None]:
-    """Return a function `add(name, help, **settings)` that adds a field of GenerateOptions to `parser` as an option.
-
-    The field determines the option's default, type and choices. An option that is a tuple, such as --lora, may be
-    repeated.
-    """
+    """Return a function `add(name, help, **settings)` that adds a field of GenerateOptions to `parser` as an option,
+    with its default, type and choices. An option that is a tuple, such as --lora, may be repeated."""
     defaults = {field.name: field.default for field in fields(GenerateOptions)}
     hints = _hints()
 
@@ -160,10 +155,7 @@ def _hints() -> dict[str, Any]:
 
 
 def add_size(parser: argparse.ArgumentParser, meaning: str, frames: bool = True) -> None:
-    """Add the options --size, --width and --height, and, if `frames` is True, --frame_num.
-
-    `meaning` is the help text of --size.
-    """
+    """Add the options --size, with the help text `meaning`, --width and --height, and with `frames` --frame_num."""
     size = "{}x{}".format(*SIZE)
     parser.add_argument("--size", type=two_sides, default=size, metavar=size, help=meaning)
     exact = "exact, a multiple of 16; with --height, in place of --size"
@@ -175,15 +167,13 @@ def add_size(parser: argparse.ArgumentParser, meaning: str, frames: bool = True)
 
 
 COMMANDS_OWN = {"like", "prompt_file"}
-"""The options of `generate` that occur in notes and errors but are not fields of GenerateOptions."""
+"""Options of `generate` in notes and errors that are not fields of GenerateOptions."""
 
 
 def with_flags(message: str, options: Collection[str] = ()) -> str:
-    """Return `message` with --NAME in place of each option's name in backticks, such as --seed in place of `seed`.
-
-    Names of options are the fields of GenerateOptions, COMMANDS_OWN and `options`. Other names in backticks stay, such
-    as the fields of an events file.
-    """
+    """Return `message` with option names in backticks as flags, such as --seed for `seed`. Option names are the fields
+    of GenerateOptions, COMMANDS_OWN and `options`. Other names in backticks stay, such as the fields of an events
+    file."""
     names = {field.name for field in fields(GenerateOptions)} | COMMANDS_OWN | set(options)
     flags = re.sub(r"`(\w+)`", lambda found: f"--{found[1]}" if found[1] in names else found[0], message)
     return type(message)(flags)
@@ -192,13 +182,8 @@ def with_flags(message: str, options: Collection[str] = ()) -> str:
 def add_measuring(
     commands: Any, name: str, help: str, description: str, run: Callable[[argparse.Namespace], None]
 ) -> argparse.ArgumentParser:
-    """Add a command that analyses a video to the subparsers `commands`, and return the command's parser.
-
-    name: the command's name.
-    help: the command's line in the list of commands.
-    description: the text of its help page; line breaks are kept.
-    run: the function that runs the command.
-    """
+    """Add a command that analyses a video to the subparsers `commands`, and return its parser. `help`: its line in the
+    list of commands. `description`: its help page, with line breaks kept."""
     shape = argparse.RawDescriptionHelpFormatter
     parser = commands.add_parser(name, help=help, description=description, formatter_class=shape)
     parser.set_defaults(run=run)
@@ -217,28 +202,23 @@ def add_overwrite(parser: argparse.ArgumentParser) -> None:
 
 
 def seed(text: str) -> int:
-    """Return the number in `text`, a seed from 0 to 2**32 - 1. Raises ArgumentTypeError for any other text."""
+    """Return the seed in `text`. Raises ArgumentTypeError unless it is a number from 0 to 2**32 - 1."""
     if not text.isdecimal() or int(text) >= 2**32:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number from 0 to {2**32 - 1}")
     return int(text)
 
 
 def count(text: str, least: int = 1) -> int:
-    """Return the whole number in `text`.
-
-    Raises ArgumentTypeError for a number below `least`, and for any other text.
-    """
+    """Return the whole number in `text`. Raises ArgumentTypeError for a number below `least`, and for any other
+    text."""
     if not text.isdecimal() or int(text) < least:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number of at least {least}")
     return int(text)
 
 
 def some_path(text: str) -> str:
-    """Return the path in `text`, with ~ at its beginning expanded.
-
-    Raises ArgumentTypeError for an empty text and for a web address. A shell does not expand ~ in `--image=~/x.png`.
-    Python would take an empty path for the current folder.
-    """
+    """Return the path in `text` with ~ expanded, which no shell expands in `--image=~/x.png`. Raises ArgumentTypeError
+    for a web address, and for an empty text, which Python would take for the current folder."""
     if not text:
         raise argparse.ArgumentTypeError("the path is empty, as of a shell's variable that is not set")
     if is_address(text):
@@ -247,7 +227,7 @@ def some_path(text: str) -> str:
 
 
 def seconds(text: str) -> float:
-    """Return the number of seconds in `text`, from 0.1 to 86,400. Raises ArgumentTypeError for any other text."""
+    """Return the seconds in `text`. Raises ArgumentTypeError unless they are a number from 0.1 to 86,400."""
     with suppress(ValueError):
         if 0.1 <= float(text) <= 86_400:
             return float(text)
@@ -262,7 +242,7 @@ def _scales(text: str) -> tuple[float, ...]:
 
 
 def settings_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the parsed `arguments` that are fields of GenerateOptions, by name. --size becomes `max_area`."""
+    """Return the parsed `arguments` that are fields of GenerateOptions, by name; --size becomes `max_area`."""
     height, width = arguments.size
     names = {field.name for field in fields(GenerateOptions)}
     given = {name: value for name, value in vars(arguments).items() if name in names}

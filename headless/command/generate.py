@@ -23,11 +23,9 @@ if TYPE_CHECKING:
 
 
 def add_generate_command(commands: Any, show: ShowProgress, argv: Sequence[str]) -> None:
-    """Add the `generate` command to the subparsers `commands`, with its function as `arguments.run`.
-
-    `show` makes progress bars. `argv` is the command line. If it contains `--like VIDEO`, the recorded options of the
-    video become the defaults. Raises InputError for a video without a record.
-    """
+    """Add the `generate` command to the subparsers `commands`. `show` makes progress bars. If the command line `argv`
+    has `--like VIDEO`, the video's recorded options become the defaults. Raises InputError for a video without a
+    record."""
     usage = "%(prog)s --ckpt_dir FOLDER --image FILE --prompt TEXT --output FILE [options]"
     parser = commands.add_parser("generate", help="make a video from an image", usage=usage, formatter_class=Help)
     parser.set_defaults(run=partial(_generate, show), interrupted="nothing was written")
@@ -103,12 +101,11 @@ def _generate(show: ShowProgress, arguments: argparse.Namespace) -> None:
 
 
 def _set_threads(arguments: argparse.Namespace, plan: AnyPlan) -> list[str]:
-    """Set torch's number of threads for a run on a CPU. Return a list with a note for the user if other programs leave
-    few idle cores, else an empty list.
+    """Set torch's number of threads for a run on a CPU, by idle cores and the size of the layers. Return a note, in a
+    list, if other programs leave few idle cores.
 
-    By default the number depends on the idle cores and the size of the model's layers. With `--like` or
-    `--continue_from` it is the recorded number, because another number would change the order and the rounding of
-    additions. If a program has called `main` with arguments, torch's number stays.
+    With `--like` or `--continue_from` the number is the recorded one, because another changes the order and the
+    rounding of additions. If a program has called `main` with arguments, torch's number stays.
     """
     import torch
 
@@ -127,11 +124,8 @@ def _set_threads(arguments: argparse.Namespace, plan: AnyPlan) -> list[str]:
 
 
 def _prompt_of(arguments: argparse.Namespace) -> str:
-    """Return the prompt. If a state is continued without a prompt, return an empty text, which stands for the state's
-    prompt.
-
-    Raises InputError if there is neither a prompt nor a state.
-    """
+    """Return the prompt, or an empty text, which stands for the prompt of a state that is continued. Raises InputError
+    if there is neither a prompt nor a state."""
     prompt = given_prompt(arguments)
     if prompt is None and arguments.continue_from is None:
         raise InputError("`prompt` is missing: what the video shows; or name a text file as `prompt_file`")

@@ -1,8 +1,5 @@
-"""The command `lingbot-world inspect`.
-
-It prints a description of a model or a package (a downloaded folder) and the memory that it needs. It reads only the
-headers of the weight files.
-"""
+"""The command `lingbot-world inspect`: describe a model or a package (a downloaded folder) and the memory that it
+needs, from the headers of the weight files."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,7 +34,7 @@ CONTROLS = {None: "none (plain Wan)", 6: "camera (6 values a pixel)", 7: "action
 
 @dataclass(frozen=True)
 class Report:
-    """A report on a model's file or folder: `lines` of text, and `stages`, the memory of each step of a run."""
+    """A report on a model's file or folder: `lines` of text, and the memory of each step of a run."""
 
     lines: list[str]
     stages: list[StageEstimate]
@@ -63,15 +60,15 @@ def describe(
     sink: int | None = None,
     **where: str | None,
 ) -> str:
-    """Return a text that describes a package (a downloaded folder), an expert, a text encoder or a VAE.
+    """Return a text about a package (a downloaded folder), an expert, a text encoder or a VAE, with the memory of each
+    step of a run for a video of `frames` frames.
 
-    It includes the memory of each step of a run, for a video of `frames` frames. `size` is the width and height of a
-    frame in pixels.
+    size: the width and height of a frame in pixels.
+    dtype, arithmetic: the run's dtype and the number format of its matrix products.
+    window, sink: a causal model's attention window in latent frames, by default its own.
+    where: `assets`, a folder with text encoder, tokenizer and VAE, and `release`, a causal model's release.
 
-    `dtype` and `arithmetic` are the run's compute dtype and the number format of its matrix products. `window` and
-    `sink` are the attention window of a causal model in latent frames, by default the model's own. `where` has
-    `assets`, a folder with text encoder, tokenizer and VAE, and `release`, the name of a causal model's release. Raises
-    InputError for an impossible size, and CheckpointError or TextError for a broken file.
+    Raises InputError for an impossible size, and CheckpointError or TextError for a broken file.
     """
     path, geometry = Path(path), explicit_geometry(*size, frames)
     if not path.exists():
@@ -88,11 +85,8 @@ def describe(
 
 
 def _kernels() -> str:
-    """Return a line with the kernel that this machine uses for each operation.
-
-    It is the kernel that the last stored test of the operation chose. Without a stored test it is the first kernel in
-    the table that supports the device.
-    """
+    """Return a line with this machine's kernel for each operation: the one that the last stored test chose, or else the
+    first in the table that supports the device."""
     card = card_of(find_device(None))
     names = {work: taken(work, card) or candidates(work, card)[0].name for work in WORKS if candidates(work, card)}
     made = ", ".join(f"{work} by {name}" for work, name in names.items())
@@ -118,8 +112,7 @@ def _report(path: Path, work: _Work, where: dict[str, str | None]) -> Report:
 
 
 def _kind(path: Path) -> str:
-    """Return "vae", "text encoder" or "expert", the kind of a model file, by its tensors' names or else its own
-    name."""
+    """Return "vae", "text encoder" or "expert", by a file's tensor names or else its own name."""
     name = path.name.lower()
     keys = read_tensors(path, hint="t5" if "text_encoder" in name else "")
     if is_vae(keys) or any(wan_key(key) == EMBEDDING for key in keys):
@@ -167,11 +160,8 @@ def _expert(role: str, checkpoint: Checkpoint) -> Report:
 
 
 def _causal(checkpoint: Checkpoint, work: _Work, width: int = PACKAGE_VAE_WIDTH) -> Report:
-    """Return a report on a causal model. `width` is the number of base channels of the VAE.
-
-    It lists the memory of a run for keys and values on the GPU, on the GPU in 8 bits, and in host memory. A fourth line
-    is for host memory, streamed blocks and a VAE in tiles. The last line is the memory of optional caches.
-    """
+    """Return a report on a causal model with the memory of a run in four placements of keys, values and blocks, and of
+    optional caches. `width`: the base channels of the VAE."""
     release, config = checkpoint.release, checkpoint.config
     assert release is not None  # a causal model has a release
     window, lat_f = release.window.changed(work.window, work.sink, release.chunk), work.geometry.lat_f
@@ -200,10 +190,8 @@ def _causal(checkpoint: Checkpoint, work: _Work, width: int = PACKAGE_VAE_WIDTH)
 
 
 def _steps(checkpoint: Checkpoint, work: _Work) -> Report:
-    """Return a report on the memory of an expert's denoising steps: with all blocks on the GPU, then with none.
-
-    If the model has camera layers, the memory of the camera cache follows.
-    """
+    """Return the memory of an expert's denoising steps, with all blocks on the GPU and with none, and of the camera
+    cache."""
     stages = [_sampling([checkpoint], work), _if_short(_sampling([checkpoint], work, blocks=0))]
     cache = estimate_camera_cache(checkpoint, work.geometry, work.precision.dtype)
     if cache:

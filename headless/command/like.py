@@ -7,18 +7,12 @@ from ..options import CAMERAS
 from .flags import some_path
 
 TOGETHER = (("size", "max_area", "width", "height"), CAMERAS, ("lora",), ("prompt", "prompt_file"))
-"""Groups of options that belong together.
-
-If the command line sets an option of a group, no option of this group is read from the video's record.
-"""
+"""Groups of options: if the command line sets one of a group, none of the group is read from the video's record."""
 
 
 def add_like(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
-    """Add `--like` to the parser of `generate`.
-
-    If `argv` contains `--like VIDEO`, the options of the run that made VIDEO become the defaults. Raises InputError for
-    a video without a record of its run.
-    """
+    """Add `--like` to the parser of `generate`. If `argv` has `--like VIDEO`, the options of the video's run become the
+    defaults. Raises InputError for a video without a record."""
     about = "repeat the run that made this video or PNG file, with changes by the other options"
     parser.add_argument("--like", type=some_path, metavar="VIDEO", help=about)
     video = _named(argv)

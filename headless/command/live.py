@@ -23,8 +23,7 @@ from .flags import Help, add_prompt, add_size, adder, count, given_prompt, secon
 
 
 def add_live_command(commands: Any, show: ShowProgress) -> None:
-    """Add the `live` command to the subparsers `commands`, with its function as `arguments.run`. `show` makes progress
-    bars."""
+    """Add the `live` command to the subparsers `commands`. `show` makes progress bars."""
     about = "walk through a world in the browser while it is made"
     parser = commands.add_parser("live", help=about, usage="%(prog)s FOLDER [options]", formatter_class=Help)
     parser.set_defaults(run=lambda arguments: _live(arguments, show), interrupted="nothing was walked")
@@ -160,11 +159,8 @@ def _walk(arguments: argparse.Namespace, folder: Path, show: ShowProgress) -> No
 
 
 def _as_replayed(arguments: argparse.Namespace) -> None:
-    """Set `arguments` to the options of the saved walk (steered video) that `--replay` names.
-
-    A prompt, an image and a dtype on the command line stay. Raises InputError for a folder without a walk that can be
-    replayed.
-    """
+    """Set `arguments` to the options of the saved walk (steered video) that `--replay` names. A prompt, an image and a
+    dtype on the command line stay. Raises InputError for a folder without such a walk."""
     from ...live.replay import Replay
     from ...options import CELL
 
@@ -181,10 +177,7 @@ def _as_replayed(arguments: argparse.Namespace) -> None:
 
 
 def _origin(text: str) -> str:
-    """Return `text`, the origin of a web page, as a browser sends it: without a slash at its end.
-
-    Raises ArgumentTypeError for a text that is not an origin.
-    """
+    """Return the origin of a web page without a slash at its end, as browsers send it."""
     if not re.fullmatch(r"null|[a-z][a-z0-9+.-]*://[^/\s*]+/?", text):
         raise argparse.ArgumentTypeError(f"{text!r}: expected a page's address, such as http://localhost:8000")
     return text.rstrip("/")

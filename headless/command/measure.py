@@ -19,7 +19,6 @@ Needs OpenCV: pip install -e ".[cli,measure]"."""
 
 
 def add_measure_command(subparsers: Any) -> None:
-    """Add the `measure` command to `subparsers`, with its function as `arguments.run`."""
     help = "find where a video degrades: sharpness, colours, flicker, seams, repeats, frozen stretches"
     parser = add_measuring(subparsers, "measure", help, HELP, _measure)
     parser.add_argument("--fps", type=float, help="frames a second; left out: the file's, 16 for a folder")

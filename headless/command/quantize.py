@@ -1,7 +1,5 @@
-"""The commands `lingbot-world quantize` and `lingbot-world verify`.
-
-`quantize` writes smaller files of official weights, and `verify` compares files with their checksums.
-"""
+"""The commands `lingbot-world quantize`, which writes smaller files of official weights, and `lingbot-world verify`,
+which checks files against their checksums."""
 
 import argparse
 from functools import partial
@@ -13,8 +11,7 @@ from .flags import some_path
 
 
 def add_quantize_command(commands: Any, show: ShowProgress) -> None:
-    """Add the `quantize` command to the subparsers `commands`, with its function as `arguments.run`. `show` makes
-    progress bars."""
+    """Add the `quantize` command to the subparsers `commands`. `show` makes progress bars."""
     parser = commands.add_parser("quantize", help="make a 4-bit or fp8 package out of official weights")
     parser.set_defaults(run=lambda arguments: _quantize(arguments, show))
     add = parser.add_argument
@@ -35,8 +32,7 @@ def add_quantize_command(commands: Any, show: ShowProgress) -> None:
 
 
 def add_verify_command(commands: Any, show: ShowProgress) -> None:
-    """Add the `verify` command to the subparsers `commands`, with its function as `arguments.run`. `show` makes
-    progress bars."""
+    """Add the `verify` command to the subparsers `commands`. `show` makes progress bars."""
     parser = commands.add_parser("verify", help="check a package's files against their checksums")
     parser.set_defaults(run=lambda arguments: _verify(arguments, show))
     parser.add_argument("package", type=some_path, help="a package's folder, a model or a text encoder")

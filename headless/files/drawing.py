@@ -1,4 +1,4 @@
-"""Writing of a drawing to an image file, and a check of the path before the drawing is made."""
+"""Writing of a drawing to an image file, and a check of the path in advance."""
 
 from pathlib import Path
 
@@ -10,11 +10,8 @@ from .existing import refuse_existing
 
 
 def check_drawing(file: str | Path, overwrite: bool, image: str | Path | None = None) -> None:
-    """Raise InputError if an image cannot be written to `file`.
-
-    The reasons are a missing folder, a suffix that is not an image's, and a `file` that is the input `image`. Unless
-    `overwrite` is True, an existing file is a reason too.
-    """
+    """Raise InputError if `file` is the input `image`, has no image's suffix, is in a missing folder, or exists without
+    `overwrite`."""
     file = Path(file)
     refuse_existing(file, overwrite, image)
     if _kind(file) not in Image.SAVE:
@@ -24,7 +21,7 @@ def check_drawing(file: str | Path, overwrite: bool, image: str | Path | None = 
 
 
 def save_drawing(image: Image.Image, file: str | Path) -> None:
-    """Write an image in the format of the file's suffix. Raises InputError if the file cannot be written."""
+    """Write an image in the format of the file's suffix. Raises InputError if this fails."""
     file = Path(file)
     try:
         with written_whole(file) as (part,):

@@ -1,4 +1,4 @@
-"""Encoding of frames as H.264, either into a video file or in parts into a pipe."""
+"""Encoding of frames as H.264, into a video file or in parts into a pipe."""
 
 from fractions import Fraction
 from io import BytesIO
@@ -12,17 +12,14 @@ from ...pipeline.colours import tag_bt709, video_frame
 from .video_reader import on_disk
 
 CONTAINERS = {".mp4": "mp4", ".mov": "mov", ".mkv": "matroska"}
-"""The name of FFmpeg's container format for each suffix of a video file."""
+"""FFmpeg's container format for each suffix."""
 RECIPE = "lingbot_world"
-"""The key in the metadata of a video or PNG file under which the record of its run is stored as JSON."""
+"""The metadata key of a video or PNG file under which the record of its run is stored as JSON."""
 
 
 class WholeVideo:
-    """An encoder that writes a video to `file` at `fps` frames per second.
-
-    `suffix` determines the container, because `file` may end in .part. `recipe` is the record of the run, as JSON.
-    Raises DependencyError without PyAV.
-    """
+    """An encoder that writes a video to `file`. `suffix` determines the container, because `file` may end in .part.
+    `recipe`: the record of the run, as JSON. Raises DependencyError without PyAV."""
 
     def __init__(self, file: Path, suffix: str, fps: int, recipe: str = "") -> None:
         av = require("av", '"lingbot-world[cli]"')
@@ -36,33 +33,28 @@ class WholeVideo:
         tag_bt709(self._stream.codec_context)
 
     def write(self, frames: np.ndarray) -> None:
-        """Encode frames, uint8 [F, H, W, 3], and append them to the video."""
+        """Encode and append frames, uint8 [F, H, W, 3]."""
         if not self._stream.is_open:
             self._stream.height, self._stream.width = frames.shape[1:3]
         for frame in frames:
             self._container.mux(self._stream.encode(video_frame(frame)))
 
     def close(self) -> None:
-        """Write the remaining packets and close the file."""
         self._container.mux(self._stream.encode())
         self._container.close()
 
     def abandon(self) -> None:
-        """Close an incomplete file, without writing the frames that are still in the encoder."""
+        """Close an incomplete file, without the frames that are still in the encoder."""
         self._container.close()
 
 
 class VideoParts:
-    """An encoder that writes a video in parts to `pipe`, a pipe or a file. A written part can be played at once, except
-    its last frame.
+    """An encoder that writes a video in parts to a pipe or a file. A written part, except its last frame, can be played
+    at once.
 
-    fps: frames per second.
-    preset: the preset of libx264.
-    recipe: the record of the run, as JSON.
-
-    libx264 delays its output by 40 frames and cannot continue after a flush. So each part has its own encoder and
-    begins with a key frame. The muxer writes the last frame of a part together with the next part. Raises
-    DependencyError without PyAV.
+    `preset`: libx264's. `recipe`: the record of the run, as JSON. libx264 delays its output by 40 frames and cannot
+    continue after a flush, so each part has its own encoder and begins with a key frame. The muxer writes a part's last
+    frame together with the next part. Raises DependencyError without PyAV.
     """
 
     def __init__(self, pipe: IO[bytes], fps: int, preset: str = "medium", recipe: str = "") -> None:
@@ -79,7 +71,7 @@ class VideoParts:
         tag_bt709(self._stream.codec_context)
 
     def write(self, frames: np.ndarray) -> None:
-        """Encode frames, uint8 [F, H, W, 3], as one part of the video, and write it."""
+        """Encode and write frames, uint8 [F, H, W, 3], as one part of the video."""
         if not self._stream.is_open:
             self._stream.height, self._stream.width = frames.shape[1:3]
         # The encoder has the settings of the stream's own one, which only writes the video's header.
@@ -100,10 +92,7 @@ class VideoParts:
         self._send()
 
     def _send(self) -> None:
-        """Write the muxer's output to the pipe.
-
-        The muxer does not write to the pipe itself, because it would hide the reason for a broken pipe.
-        """
+        """Write the muxer's output to the pipe. The muxer itself would hide the reason for a broken pipe."""
         self.pipe.write(self._made.getvalue())
         self.pipe.flush()
         self._made.seek(0)
@@ -116,17 +105,15 @@ class VideoParts:
 
 
 class _WriteOnly:
-    """A file object without the method `seek`, to which the muxer writes as if it were a pipe."""
+    """A file object without `seek`, to which the muxer writes as to a pipe."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.write = file.write
 
 
 def _encoding() -> dict[str, str]:
-    """Return the options of libx264 for an output that is the same on every run.
-
-    AVX-512 code is disabled, because it reads uninitialised memory, which would change the sizes and types of frames.
-    """
+    """Return libx264's options for reproducible output. Its AVX-512 code reads uninitialised memory, which changes the
+    sizes and types of frames."""
     import torch
 
     avx512 = torch.backends.cpu.get_cpu_capability() == "AVX512"

@@ -1,4 +1,4 @@
-"""The check that a run does not overwrite an existing file. Importing this module does not import torch."""
+"""The check that a run does not overwrite an existing file; needs no torch."""
 
 from pathlib import Path
 

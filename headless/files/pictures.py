@@ -16,10 +16,7 @@ from ...pipeline.image_files import Picture, open_picture, picture_of, pixels_of
 from .video_reader import even_rate, video_frames, video_notes
 
 FRAME_SUFFIXES = ((".png",), (".jpg", ".jpeg"), (".webp",), (".tif", ".tiff"), (".bmp",), (".jp2",), (".avif",))
-"""The suffixes of image files that can be frames, grouped by format.
-
-In a folder, only the files of one group are read: the first group of which the folder has a file.
-"""
+"""The suffixes of image files that can be frames, by format. Of a folder only the first of these formats is read."""
 LARGEST_IMAGE = 200_000_000  # pixels
 BROKEN = (
     OSError,
@@ -32,15 +29,12 @@ BROKEN = (
     LookupError,
     struct.error,
 )
-"""The exceptions that Pillow and its plug-ins raise for a broken file, in addition to DecompressionBombError."""
+"""The exceptions that Pillow and its plug-ins raise for a broken file, besides DecompressionBombError."""
 
 
 def read_image(image: str | Path | Image.Image | np.ndarray) -> np.ndarray:
-    """Return the pixels, uint8 [H, W, 3], of an image.
-
-    The image is a file (made upright by its EXIF data), a Pillow image, or an array uint8 [H, W, 3]. Raises InputError
-    for anything else and for a broken file.
-    """
+    """Return the pixels, uint8 [H, W, 3], of a file (made upright by its EXIF data), a Pillow image, or an array uint8
+    [H, W, 3]. Raises InputError for anything else and for a broken file."""
     if isinstance(image, Image.Image):
         return _read(image).pixels
     if isinstance(image, np.ndarray):
@@ -73,7 +67,7 @@ def _read(path: Path | Image.Image) -> Picture:
 
 
 def reason(error: Exception) -> str:
-    """Return the reason for an error in BROKEN as a text for the user: its first line, at most 100 characters."""
+    """Return the first line of an error in BROKEN, at most 100 characters, as a reason for the user."""
     if isinstance(error, UnidentifiedImageError):
         return "it begins like no format that is known here"
     return str(error).partition("\n")[0][:100] or type(error).__name__
@@ -87,30 +81,24 @@ def image_notes(image: object) -> tuple[str, ...]:
 
 
 def grey_frames(video: str | Path) -> Iterator[np.ndarray]:
-    """Yield the frames of a video or a folder of images in grey, uint8 [H, W]. Raises the errors of `colour_frames`."""
+    """Yield the frames of a video or a folder of images in grey, uint8 [H, W]. Errors: see `colour_frames`."""
     return _frames(video, "L", "gray")
 
 
 def colour_frames(video: str | Path) -> Iterator[np.ndarray]:
-    """Yield the frames, uint8 [H, W, 3], of a video file, or of a folder of images in the order of their numbers.
-
-    Raises InputError for a path that does not exist, for a broken or incomplete video, and for frames of different
-    sizes. Raises DependencyError without PyAV.
-    """
+    """Yield the frames, uint8 [H, W, 3], of a video file, or of a folder of images by their numbers. Raises InputError
+    for a missing or broken video and for frames of different sizes, and DependencyError without PyAV."""
     return _frames(video, "RGB", "rgb24")
 
 
 def frame_rate(video: str | Path) -> float:
-    """Return the frame rate of a video file, in frames per second.
-
-    For a folder, and for a file without a frame rate, return FPS, the models' rate.
-    """
+    """Return a video file's frames per second; FPS, the models' rate, for a folder or a file without a rate."""
     return (even_rate(Path(video)) if Path(video).is_file() else None) or FPS
 
 
 @contextmanager
 def naming_video(video: str | Path) -> Iterator[None]:
-    """Add the video's name to the message of any CameraError or InputError that is raised within this context."""
+    """Add the video's name to any CameraError or InputError that is raised within this context."""
     try:
         yield
     except (CameraError, InputError) as error:
@@ -155,7 +143,7 @@ def _of_folder(folder: Path, mode: str) -> Iterator[np.ndarray]:
 
 
 def _frame_files(folder: Path) -> list[Path]:
-    """Return the image files of one format (see FRAME_SUFFIXES) in a folder, in the order of their numbers."""
+    """Return the image files of one format (see FRAME_SUFFIXES) in a folder, by their numbers."""
     files = [file for file in folder.iterdir() if not file.name.startswith(".")]
     for suffixes in FRAME_SUFFIXES:
         found = [file for file in files if file.suffix.lower() in suffixes and file.is_file()]

@@ -1,4 +1,4 @@
-"""The record of a run, stored in its video's metadata, from which `generate --like VIDEO` repeats the run."""
+"""The record of a run in its video's metadata, from which `generate --like VIDEO` repeats the run."""
 
 import hashlib
 import json
@@ -23,15 +23,12 @@ from .video_reader import opened
 NOT_KEPT = ("output", "overwrite", "save_state", "seed", "device", "image")
 MOST_PROCESSES = 4096
 SAMPLED, SAMPLES = 2**16, 64
-"""The sampling of a large file for its hash: SAMPLES pieces of SAMPLED bytes each, at equal distances, are read."""
+"""The pieces of a large file that are hashed: SAMPLES pieces of SAMPLED bytes, at equal distances."""
 
 
 def make_recipe(plan: Plan, seed: int, processes: int = 1) -> str:
-    """Return the record of the checked run `plan` as JSON.
-
-    It has the version, the seed, the kind of device, the number of `processes` and, on a CPU, of threads. It also has
-    the options that differ from their defaults, and a hash of each input file.
-    """
+    """Return the record of a run as JSON: version, seed, device type, number of processes and of CPU threads, options
+    that differ from their defaults, and a hash of each input file."""
     options = plan.options
     defaults = {field.name: field.default for field in fields(GenerateOptions)}
     given = {name: value for name, value in vars(options).items() if value != defaults[name] and name not in NOT_KEPT}
@@ -51,16 +48,14 @@ def make_recipe(plan: Plan, seed: int, processes: int = 1) -> str:
 
 
 def hash_files(options: GenerateOptions) -> dict[str, str]:
-    """Return hashes by name: one for each option with input files, and one for each part of the model's package.
-
-    `named_files` and `part_files` list the files. A name is omitted if one of its files is missing.
-    """
+    """Return hashes by name, for each option with input files and each part of the model's package. A name with a
+    missing file is left out."""
     files = {**named_files(options), **part_files(options)}
     return {name: _hash(paths) for name, paths in files.items() if all(path.is_file() for path in paths)}
 
 
 def _hash(paths: list[Path]) -> str:
-    """Return a hash of the sizes and contents of files. Of a file above 4 MiB only SAMPLES pieces are read."""
+    """Return a hash of files' sizes and contents; above 4 MiB only SAMPLES pieces are read."""
     digest = hashlib.sha256()
     for path in paths:
         size = path.stat().st_size
@@ -76,10 +71,8 @@ def _hash(paths: list[Path]) -> str:
 
 
 def read_recipe(video: str | Path) -> dict[str, Any]:
-    """Return the record of a run from the metadata of a video, of a PNG file, or of the first PNG file in a folder.
-
-    Raises InputError for a file without a record, and DependencyError without PyAV.
-    """
+    """Return the record of a run from the metadata of a video, a PNG file, or the first PNG file in a folder. Raises
+    InputError for a file without a record, and DependencyError without PyAV."""
     path = Path(video)
     if not path.exists():
         raise InputError(f"`like` {path}: no such file; name a video that `lingbot-world generate` made")
@@ -133,10 +126,8 @@ def options_of(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def changes_since(record: dict[str, Any], options: GenerateOptions) -> list[str]:
-    """Return a note for each input file that has changed since the recorded run.
-
-    If another version of this project made that run, add a note with the version.
-    """
+    """Return a note for each input file that has changed since the recorded run, and for another version of this
+    project."""
     before, now = record["files"], hash_files(options)
     changed = [name for name, digest in now.items() if before.get(name, digest) != digest]
     notes = [f"The content of `{name}` has changed since that video was made." for name in changed]

@@ -1,4 +1,4 @@
-"""The output of a run (a video file, a pipe or PNG files), and its checks before the run starts."""
+"""The output of a run (a video file, a pipe or PNG files), and its checks in advance."""
 
 import os
 import re
@@ -25,22 +25,17 @@ _NUMBER = re.compile(r"(\*|%0?\d*d)")
 
 @dataclass(frozen=True)
 class Target:
-    """The output of a run: a video file or a pipe at `path`, or PNG files in the folder `path`.
-
-    `pattern` is the printf-style name of the PNG files, such as "frame_%05d.png", or None for a video.
-    """
+    """The output of a run: a video file or a pipe at `path`, or PNG files in the folder `path` with the printf-style
+    name `pattern`, such as "frame_%05d.png"."""
 
     path: Path
     pattern: str | None = None
     kept: list[np.ndarray] | None = None
-    """A list to which arrays of frames, uint8 [F, H, W, 3], are appended if no file is written; otherwise None."""
+    """A list for arrays of frames, uint8 [F, H, W, 3], if no file is written; otherwise None."""
     recipe: str = ""
-    """The record of the run as JSON, for the video's metadata."""
+    """The record of the run as JSON, for the metadata."""
     overwrite: bool = False
-    """Whether existing PNG files may be overwritten.
-
-    If True, later PNG files of an earlier, longer video are also deleted.
-    """
+    """Whether existing PNG files may be overwritten. Later files of an earlier, longer video are then deleted."""
 
     @property
     def is_pipe(self) -> bool:
@@ -49,15 +44,12 @@ class Target:
 
     @property
     def growing(self) -> Path:
-        """The path of a temporary copy of the video, in fragmented mp4, that can be played while the run continues."""
+        """A temporary copy of the video, in fragmented mp4, that can be played during the run."""
         return self.path.parent / f"{self.path.stem}.part.mp4"
 
     def files(self, first: int, frames: int) -> list[Path]:
-        """Return the paths of the files to which frames are written.
-
-        For PNG files these are the paths of `frames` files, the first of which has the number `first`. For a video it
-        is the video's path. The list is empty for a pipe and for frames in memory.
-        """
+        """Return the output files: `frames` PNG files from the number `first` on, or the video. The list is empty for a
+        pipe and for frames in memory."""
         if self.kept is not None:
             return []
         if self.pattern is not None:
@@ -65,18 +57,15 @@ class Target:
         return [] if self.is_pipe else [self.path]
 
     def files_after(self, number: int) -> Iterator[Path]:
-        """Yield the existing PNG files from number `number` on, up to the first missing file."""
+        """Yield the existing PNG files from `number` on, up to the first missing one."""
         while self.pattern is not None and (file := self.path / (self.pattern % number)).is_file():
             yield file
             number += 1
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Lock the output files against other runs within this context.
-
-        Raises InputError if another run has locked a file, and for a named pipe without a reader, because opening it
-        would wait forever.
-        """
+        """Lock the output files within this context. Raises InputError if another run has locked a file, and for a
+        named pipe without a reader, because opening it would wait forever."""
         if self.kept is not None or str(self.path) == STDOUT:
             yield
         elif self.is_pipe:
@@ -92,7 +81,6 @@ class Target:
 
     @property
     def folder(self) -> Path:
-        """The folder in which files are written."""
         return self.path.parent if self.pattern is None else self.path
 
 
@@ -100,9 +88,7 @@ def find_target(output: str | Path | None, overwrite: bool = False) -> Target:
     """Return the output that `output` describes.
 
     A name such as `x.mp4` is a video. A folder, a name without a suffix, `dir/*.png` and `dir/f_%04d.png` stand for PNG
-    files. `-` is standard output, and None keeps the frames in memory.
-
-    `overwrite` is True if existing PNG files may be overwritten. Raises InputError for an empty name, an unknown
+    files. `-` is standard output, and None keeps the frames in memory. Raises InputError for an empty name, an unknown
     suffix, a device, a video's name that is a folder, a folder's name that is a file, and a closed standard output.
     """
     if output is None:
@@ -156,12 +142,9 @@ def check_target(target: Target, geometry: Geometry) -> None:
 
 
 def check_new(target: Target, first: int, frames: int, image: str | Path | None, overwrite: bool) -> None:
-    """Raise InputError if `frames` new frames, numbered from `first` on, would replace an existing file of `target`.
-
-    If `overwrite` is True, only the start `image` and folders are refused. The copy of an unfinished video that a
-    killed run has left counts as an existing file. If `overwrite` is True, so do the later files of a longer video,
-    which are removed.
-    """
+    """Raise InputError if `frames` new frames, numbered from `first` on, would replace an existing file of `target`,
+    including a killed run's unfinished copy. With `overwrite`, only folders and the start `image` are refused, also
+    among the later files of a longer video, which are removed."""
     video = target.pattern is None and target.kept is None and not target.is_pipe
     removed = target.files_after(first + frames) if overwrite else ()
     for file in (*target.files(first, frames), *([target.growing] if video else []), *removed):
@@ -169,10 +152,8 @@ def check_new(target: Target, first: int, frames: int, image: str | Path | None,
 
 
 def check_name(option: str, file: Path) -> None:
-    """Raise InputError if the name of `file` is too long with the suffix of its temporary, unfinished file.
-
-    The message names `option`, the option that sets `file`.
-    """
+    """Raise InputError, which names `option`, if the name of `file` is too long with the suffix of its temporary
+    file."""
     try:
         part_of(file).exists()
     except OSError as error:
@@ -182,11 +163,8 @@ def check_name(option: str, file: Path) -> None:
 
 
 def check_folder(option: str, path: Path, folder: Path) -> Path:
-    """Return `folder`, or its nearest existing parent folder, after a test that a file can be created in it.
-
-    Raises InputError if no file can be created, and for symbolic links that form a loop. The message names `option` and
-    `path`, the option's value.
-    """
+    """Return `folder` or its nearest existing parent, in which a file can be created. Raises InputError, which names
+    `option` and its value `path`, if none can, and for a loop of symbolic links."""
     folder = folder.absolute()
     while not folder.exists():
         part_of(folder)  # raises for a circle of links
@@ -199,10 +177,8 @@ def check_folder(option: str, path: Path, folder: Path) -> Path:
 
 
 def files_left(target: Target, frames: int) -> list[str]:
-    """Return a list with one message if PNG files of a longer video follow the new files, else an empty list.
-
-    `frames` is the number in the name of the first such file: the last new file's number plus 1.
-    """
+    """Return a list with a message if PNG files of a longer video remain, else an empty list. `frames`: the number of
+    the first such file."""
     after = [file.name for file in target.files_after(frames)]
     if not after:
         return []
@@ -212,10 +188,8 @@ def files_left(target: Target, frames: int) -> list[str]:
 
 @contextmanager
 def _read_pipe(pipe: Path) -> Iterator[None]:
-    """Hold a named pipe open for writing within this context.
-
-    Otherwise its reader could see the end of the data before the video. Raises InputError if no program reads the pipe.
-    """
+    """Hold a named pipe open for writing within this context; its reader could otherwise see the end before the video.
+    Raises InputError if no program reads the pipe."""
     try:
         opened = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Writing of frames to a video file, a pipe or PNG files, while later frames are still being computed."""
+"""Writing of frames to a video file, a pipe or PNG files, while later frames are computed."""
 
 import sys
 from collections import deque
@@ -20,15 +20,12 @@ from .target import Target
 
 FRAMES_AT_ONCE = 12
 MOST_WAITING = 2
-"""The largest number of parts of a video that may wait for the encoding thread."""
+"""The parts of a video that may wait for the encoding thread."""
 
 
 def write_frames(frames: np.ndarray, target: Target, fps: int = FPS, progress: Progress | None = None) -> Path:
     """Write frames, uint8 [F, H, W, 3], to `target`, and return the path of the video or of the folder of PNG files.
-
-    `fps` is the frame rate. `progress(done, total)` receives the number of frames written and of all frames. Raises
-    OSError if a file cannot be written.
-    """
+    `progress(done, total)` counts frames. Raises OSError if a file cannot be written."""
     with FrameWriter(target, fps) as writer:
         for start in range(0, len(frames), FRAMES_AT_ONCE):
             writer.write(frames[start : start + FRAMES_AT_ONCE])
@@ -38,10 +35,8 @@ def write_frames(frames: np.ndarray, target: Target, fps: int = FPS, progress: P
 
 
 class _Frames(Protocol):
-    """The interface of an output for frames, uint8 [F, H, W, 3].
-
-    `write` adds frames, `close` completes files, and `abandon` removes incomplete ones.
-    """
+    """An output for frames, uint8 [F, H, W, 3]: `write` adds frames, `close` completes files, and `abandon` removes
+    incomplete ones."""
 
     @property
     def write(self) -> Callable[[np.ndarray], object]: ...
@@ -52,14 +47,13 @@ class _Frames(Protocol):
 
 
 class FrameWriter(AbstractContextManager["FrameWriter"]):
-    """A writer of a video. Its thread encodes frames while the caller computes the next ones.
+    """A writer of a video, whose thread encodes frames while the caller computes the next ones.
 
-    `first` is the number of the first PNG file. `frames` is the number of frames received, and `parts` the number of
-    parts written.
+    `first`: the number of the first PNG file. `frames`, `parts`: the numbers of frames received and of parts written.
 
     Files get their final names only when they are complete, so an interrupted run leaves no new file and keeps an older
-    video. With `keep_partial`, an interrupted or killed run leaves the frames so far: the copy x.part.mp4 grows during
-    the run, and PNG files get their final names at once. After an error no further part is written.
+    video. With `keep_partial` it leaves the frames so far, even if killed: the copy x.part.mp4 grows during the run,
+    and PNG files get their final names at once. After an error no further part is written.
     """
 
     def __init__(self, target: Target, fps: int = FPS, *, keep_partial: bool = False, first: int = 0) -> None:
@@ -86,22 +80,16 @@ class FrameWriter(AbstractContextManager["FrameWriter"]):
         return (_GrowingVideo if self._keep_partial else _VideoFile)(target, fps)
 
     def write(self, frames: np.ndarray) -> None:
-        """Queue frames, uint8 [F, H, W, 3], as one part of the video.
-
-        The call waits while more than MOST_WAITING parts are queued. Raises an error that occurred while an earlier
-        part was written.
-        """
+        """Queue frames, uint8 [F, H, W, 3], as one part of the video, and wait while more than MOST_WAITING parts are
+        queued. Raises an error of an earlier part."""
         self._waiting.append(self._thread.submit(self._write, frames))
         self.frames += len(frames)
         while len(self._waiting) > MOST_WAITING or self._waiting and self._waiting[0].done():
             self._waiting.popleft().result()
 
     def _write(self, frames: np.ndarray) -> None:
-        """Write a part of the video; runs in the writer's thread.
-
-        After an error, further parts are ignored. An OSError without a file name gets the output's name, except for a
-        pipe.
-        """
+        """Write a part in the writer's thread. After an error, further parts are ignored. An OSError without a file
+        name gets the output's, except for a pipe."""
         if self._broken:
             return
         self._broken = True
@@ -132,7 +120,7 @@ class FrameWriter(AbstractContextManager["FrameWriter"]):
 
 
 class _Unfiled:
-    """An output to a list in memory or to a pipe. After a failure no file has to be removed."""
+    """An output to a list in memory or to a pipe."""
 
     def __init__(self, write: Callable[[np.ndarray], object], close: Callable[[], None]) -> None:
         self.write, self.close = write, close
@@ -141,7 +129,7 @@ class _Unfiled:
 
 
 class _PngFiles:
-    """An output of numbered PNG files. Several threads compress the frames, because zlib releases the GIL."""
+    """An output of numbered PNG files, which several threads compress, because zlib releases the GIL."""
 
     def __init__(self, target: Target, first: int, at_once: bool) -> None:
         self._target, self._next, self._at_once = target, first, at_once
@@ -172,10 +160,8 @@ class _PngFiles:
             self.close()
 
     def close(self) -> None:
-        """Rename the temporary files to their final names.
-
-        If the target has `overwrite`, also delete the later frames of a longer video.
-        """
+        """Rename the temporary files to their final names. With `overwrite`, delete the later frames of a longer
+        video."""
         for file in self._waiting:
             name_whole(file)
         self._waiting = []
@@ -198,7 +184,6 @@ class _VideoFile:
         self._video.write(frames)
 
     def close(self) -> None:
-        """Finish the temporary file and rename it to its final name."""
         self._video.close()
         name_whole(self._path)
 
@@ -208,11 +193,8 @@ class _VideoFile:
 
 
 class _GrowingVideo(_VideoFile):
-    """A video file with a temporary copy that can be played while the run continues.
-
-    The copy is deleted when the video is complete. It is several times as large as the video, and some programs cannot
-    seek in it.
-    """
+    """A video file with a temporary copy that can be played during the run and is deleted at its end. The copy is
+    several times as large, and some programs cannot seek in it."""
 
     def __init__(self, target: Target, fps: int) -> None:
         super().__init__(target, fps)
@@ -225,13 +207,12 @@ class _GrowingVideo(_VideoFile):
         super().write(frames)
 
     def close(self) -> None:
-        """Complete the video, rename it to its final name, and delete the copy."""
         super().close()
         self._file.close()
         self._growing.unlink()
 
     def abandon(self) -> None:
-        """Delete the incomplete video. The copy with the frames so far stays, unless it is empty."""
+        """Delete the incomplete video. The copy stays, unless it is empty."""
         super().abandon()
         self._file.close()
         if not self._parts.frames:

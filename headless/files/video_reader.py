@@ -1,8 +1,5 @@
-"""Reading of video frames as a video player shows them.
-
-Rotation, mirroring and the pixel aspect ratio are applied. A variable frame rate is resampled to a constant one.
-Transparent frames are put on a white background.
-"""
+"""Reading of video frames as a player shows them: rotated, mirrored, with square pixels, at a constant frame rate, and
+on white where they are transparent."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,27 +34,21 @@ FIELDS = (
     Field(("cover picture", "further video streams"), "ignored", "The best video stream is read."),
 )
 PROJECTIONS = {"SPHERICAL": "a panorama or a fisheye", "STEREO3D": "in 3D, with a view for each eye"}
-"""The kinds of video with frames that are not one flat picture, each with a description for a note to the user.
-
-The names of the kinds are types of FFmpeg's side data.
-"""
+"""The types of FFmpeg's side data for videos with frames that are not one flat picture, each with a description."""
 UNEVEN = 1.6
-"""The largest ratio between the median time from frame to frame and one such time, in either direction.
-
-Above this ratio the frame rate counts as variable.
-"""
+"""The largest ratio, in either direction, of a time between frames to the median. Above it the rate is variable."""
 
 MOST_REPEATS = 100_000
-"""The largest number of times that a frame is repeated at a constant rate. A larger one is a broken time stamp."""
+"""The largest number of repeats of a frame at a constant rate. More mean a broken time stamp."""
 
 
 class Layout(NamedTuple):
-    """The conversion of a stored frame to the frame that a player shows. Its steps are applied in this order.
+    """The conversion of a stored frame to the shown one. Its steps are applied in this order.
 
-    wider: the factor by which the frame is widened, so that pixels are square.
+    wider: the factor of the width that makes pixels square.
     transposed: whether rows and columns are exchanged.
     mirrored: whether the frame is mirrored along x, and along y.
-    exact: False if the display matrix is not a multiple of a quarter turn; the nearest one is used then.
+    exact: whether the display matrix is a multiple of a quarter turn; otherwise the nearest one is used.
     """
 
     wider: float = 1.0
@@ -74,11 +65,8 @@ class Layout(NamedTuple):
 
 
 def video_frames(path: Path, pixels: str) -> Iterator[np.ndarray]:
-    """Yield the frames of a video as a player shows them.
-
-    `pixels` is "rgb24" for uint8 [H, W, 3], or "gray" for uint8 [H, W]. Raises InputError for a broken or incomplete
-    video, and DependencyError without PyAV.
-    """
+    """Yield the frames of a video as a player shows them: uint8 [H, W, 3] for the `pixels` "rgb24", [H, W] for "gray".
+    Raises InputError for a broken or incomplete video, and DependencyError without PyAV."""
     av = require("av", '"lingbot-world[cli]"')
     count, size = 0, None
     try:
@@ -100,11 +88,8 @@ def video_frames(path: Path, pixels: str) -> Iterator[np.ndarray]:
 
 
 def even_rate(path: Path) -> float | None:
-    """Return the frame rate, in frames per second, of the frames that `video_frames` yields.
-
-    A constant rate is the video's average rate. For a variable rate the result is the inverse of the median time
-    between frames. Return None if the file has no rate or is not a video. Raises DependencyError without PyAV.
-    """
+    """Return the frames per second that `video_frames` yields: the average rate, or for a variable one the inverse of
+    the median time between frames. Return None without a rate or a video. Raises DependencyError without PyAV."""
     av = require("av", '"lingbot-world[cli]"')
     try:
         step = _even_step(path)
@@ -118,7 +103,7 @@ def even_rate(path: Path) -> float | None:
 
 
 def video_notes(video: str | Path) -> list[str]:
-    """Return notes on properties of a video that were applied or ignored, such as a rotation; none for a folder."""
+    """Return notes on applied or ignored properties of a video, such as a rotation; none for a folder."""
     path = Path(video)
     if not path.is_file():
         return []
@@ -165,7 +150,7 @@ def _stream(container: Any, path: Path) -> Any:
 
 
 def _even_step(path: Path) -> float | None:
-    """Return the time in seconds between resampled frames, or None for a constant rate, which is not resampled."""
+    """Return the seconds between resampled frames, or None for a constant rate, which is not resampled."""
     with opened(path) as container:
         stream = _stream(container, path)
         if stream.time_base is None:
@@ -182,10 +167,7 @@ def _even_step(path: Path) -> float | None:
 
 
 def _at_even_times(frames: Iterator[Any], step: float | None) -> Iterator[tuple[Any, int]]:
-    """Yield (frame, repeats) for a video that is resampled to one frame every `step` seconds.
-
-    `repeats` is how often the frame is shown. If `step` is None, `repeats` is always 1.
-    """
+    """Yield (frame, repeats) for a video with one frame every `step` seconds; without `step` the repeats are 1."""
     if step is None:
         yield from ((frame, 1) for frame in frames)
         return
@@ -219,7 +201,7 @@ def _converted(frame: Any, stream: Any, pixels: str) -> np.ndarray:
 
 
 def _grey(frame: np.ndarray) -> np.ndarray:
-    """Return a frame, uint8 [H, W, 3], converted to grey, uint8 [H, W], with Pillow's weights."""
+    """Return a frame [H, W, 3] in grey, uint8 [H, W], with Pillow's weights."""
     weighted = frame.astype(np.uint32) @ np.array([19595, 38470, 7471], np.uint32)
     return ((weighted + 0x8000) >> 16).astype(np.uint8)
 
@@ -238,7 +220,7 @@ def _layout(frame: Any, stream: Any) -> Layout:
 
 
 def _display_matrix(frame: Any) -> tuple[int, int, int, int] | None:
-    """Return (a, b, c, d) of a frame's display matrix, or None. The matrix maps (x, y) to (a x + c y, b x + d y)."""
+    """Return (a, b, c, d) of a frame's display matrix, which maps (x, y) to (a x + c y, b x + d y), or None."""
     data = next((each for each in frame.side_data if each.type.name == "DISPLAYMATRIX"), None)
     if data is None:
         return None
@@ -251,17 +233,15 @@ def _has_alpha(frame: Any) -> bool:
 
 
 def opened(video: str | Path) -> Any:
-    """Return a video as a PyAV container for reading. In metadata that are not UTF-8, such as a title by an old
-    program, invalid bytes become replacement characters."""
+    """Return a video as a PyAV container for reading. Invalid UTF-8 in metadata, such as an old program's title, is
+    replaced."""
     av = require("av", '"lingbot-world[cli]"')
     return av.open(on_disk(video), metadata_errors="replace")
 
 
 def on_disk(video: str | Path) -> str:
-    """Return the absolute path of a video, because FFmpeg would read the "12" of a relative 12:30.mp4 as a protocol.
-
-    Raises InputError for a folder, and for a pipe or a device, because FFmpeg would wait for their data.
-    """
+    """Return a video's absolute path, because FFmpeg would read the "12" of a relative 12:30.mp4 as a protocol. Raises
+    InputError for a folder, and for a pipe or a device, for which FFmpeg would wait."""
     path = Path(video).absolute()
     if path.exists() and not path.is_file():
         raise InputError(f"{video}: a folder, a pipe or a device, expected a video's file")

@@ -1,5 +1,4 @@
-"""The default start of a walk: the example image of a model's package, or the end of a saved state that the walk
-continues. This module does not import torch."""
+"""The default start of a walk: the example image of a model's package, or the end of a saved state. Needs no torch."""
 
 from __future__ import annotations
 
@@ -20,17 +19,16 @@ if TYPE_CHECKING:
 CAUSAL_FOLDER, EXAMPLE = "lingbot_world_fast", "example"
 PROMPT = "A quiet place in the evening light; the camera moves through it."
 WISHES, WISHED = "live.json", ("width", "height", "chunk", "schedule")
-"""The name of the file with recommended options for a walk (WISHES), and the names of the options that the file may set
-(WISHED). The file is in the package's example folder."""
+"""The file of recommended options in a package's example folder (WISHES), and the options that it may set (WISHED)."""
 
 
 def find_beginning(ckpt: str | Path, named: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a walk by name: `ckpt_dir`, `image`, `prompt`, `continue_from`, and recommended options.
+    """Return the options of a walk by name: `ckpt_dir`, `image`, `prompt`, `continue_from`, and those recommended by
+    the package's example/live.json.
 
-    `ckpt` is the folder of a causal model, or of a package with the folder lingbot_world_fast. `named` has the user's
-    options of GenerateOptions by name; None means unset. The user's options take precedence over the recommended ones,
-    which are in the package's example/live.json. Without a state to continue, an unset image or prompt comes from the
-    package's example. Raises a LingBotError if a file is missing or invalid.
+    `ckpt`: the folder of a causal model, or of a package with the folder lingbot_world_fast. `named`: the user's
+    options of GenerateOptions, which take precedence; None means unset. Without a state to continue, an unset image or
+    prompt is the package's example. Raises a LingBotError for a missing or invalid file.
     """
     folder = Path(ckpt)
     causal = folder / CAUSAL_FOLDER
@@ -58,12 +56,9 @@ def find_beginning(ckpt: str | Path, named: Mapping[str, Any]) -> dict[str, Any]
 
 
 def state_of(path: str | Path | None) -> Path | None:
-    """Return the path of a saved state, or None if `path` is None. `path`: a state file, which is returned unchecked,
-    or the folder of a walk.
-
-    After a walk's process was killed, the walk's folder may lack the state or the camera path. Both are then written
-    first. Raises InputError if they cannot be written, for instance because the folder has no complete chunk.
-    """
+    """Return the path of a saved state: the unchecked file `path`, or the state in a walk's folder; None for None. A
+    walk that was killed may lack its state or camera path, which are then written. Raises InputError if they cannot be,
+    for instance without a complete chunk."""
     if path is None or not Path(path).is_dir():
         return None if path is None else Path(path)
     folder = Path(path)
@@ -76,11 +71,11 @@ def state_of(path: str | Path | None) -> Path | None:
 
 
 def start_of(engine: Engine, default: Start, image: Any, prompt: str | None, state: Any) -> Start:
-    """Return the Start of a walk: at `image`, or after `state`, or `default` if both are None. `image`: a file, a
-    Pillow image, or an array uint8 [H, W, 3]. `state`: a file, the folder of a walk, or a WorldState.
+    """Return the Start of a walk: at `image`, or after `state`, or `default` if both are None.
 
-    `prompt` replaces the prompt of the state or of `default`, unless it is None. Raises InputError if both an image and
-    a state are given, and for an invalid file.
+    `image`: a file, a Pillow image, or an array uint8 [H, W, 3]. `state`: a file, a walk's folder, or a WorldState.
+    `prompt`, unless None, replaces the prompt of the state or of `default`. Raises InputError for both an image and a
+    state, and for an invalid file.
     """
     from ...live import Start
     from ...pipeline.geometry import Geometry, first_frame
@@ -108,12 +103,8 @@ def _text(file: Path) -> str:
 
 
 def _wishes(file: Path, named: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options in `file`, a package's live.json, that are unset in `named`, the user's options. If the user
-    set a size, width and height are left out.
-
-    The result is empty if the file is missing, or if the walk continues a state, because the state determines size and
-    chunk. Raises InputError for an invalid file.
-    """
+    """Return the options in a package's live.json that the user's options `named` leave unset, without width and height
+    if the user set a size. A walk that continues a state takes none, because the state determines size and chunk."""
     if not file.is_file() or named.get("continue_from") is not None:
         return {}
     try:

@@ -12,13 +12,12 @@ from ...toy.scene import PROMPT, landscape
 from .opening import Opened
 
 MOST = 12
-"""The largest number of a package's example images that the page shows."""
+"""The largest number of a package's example images on the page."""
 
 
 class Example(NamedTuple):
-    """A start image for the page, with its prompt. `data`: the bytes of the image file. `kind`: the media type of the
-    file, such as image/png. `own`: whether this is the server's start image, which is used if a client sends no
-    image."""
+    """A start image for the page, with its prompt. `data`: the image file. `kind`: its media type, such as image/png.
+    `own`: whether this is the server's start image, the default of a client."""
 
     name: str
     prompt: str
@@ -27,13 +26,13 @@ class Example(NamedTuple):
     kind: str
 
     def facts(self) -> dict[str, Any]:
-        """Return name, prompt and `own` as JSON values for the page."""
+        """Return name, prompt and `own` as JSON values."""
         return {"name": self.name, "prompt": self.prompt, "own": self.own}
 
 
 def examples(opened: Opened) -> list[Example]:
-    """Return the start images for the page. The first is the server's own image. Up to MOST other PNG files follow,
-    from the example folder in the model's folder or next to it. Without PNG files a drawn landscape follows."""
+    """Return the page's start images: the server's own, then up to MOST other PNG files of the example folder in or
+    next to the model's folder, or without any a drawn landscape."""
     start = opened.start
     pixels = (start.frame.clamp(-1, 1) + 1).mul(127.5).round().to(torch.uint8).permute(1, 2, 0).numpy()
     own = Example("the server's own picture", start.prompt, True, _jpeg(Image.fromarray(pixels)), "image/jpeg")
@@ -47,8 +46,8 @@ def examples(opened: Opened) -> list[Example]:
 
 
 def _read(path: Path, otherwise: str) -> Example:
-    """Return the example of a PNG file. Its prompt is in the text file of the same name, or in prompt.txt for
-    image.png. If that file is missing or empty, the prompt is `otherwise`."""
+    """Return the example of a PNG file. Its prompt is in the text file of the same name (prompt.txt for image.png), or
+    else `otherwise`."""
     text = path.with_name("prompt.txt") if path.stem == "image" else path.with_suffix(".txt")
     prompt = text.read_text(encoding="utf-8-sig", errors="replace").strip() if text.is_file() else ""
     return Example(prompt or path.stem, prompt or otherwise, False, path.read_bytes(), "image/png")

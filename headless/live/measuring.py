@@ -1,10 +1,6 @@
-"""The command `lingbot-world live --bench`. A test client presses keys in a walk, an interactive video whose camera the
-keys move.
-
-The command measures the frame rate, the late frames, and the delay from a key press to the first frame that shows its
-effect. The longest delay is measured over the whole walk. The percentiles of the delays, the frame rate and the late
-frames leave out the first WARM seconds after the first frame.
-"""
+"""The command `lingbot-world live --bench`: a test client presses keys in a walk, an interactive video. Measured are
+the frame rate, the late frames, and the delay from a key press to the first frame with its effect. The longest delay is
+over the whole walk; the other figures leave out the first WARM seconds after the first frame."""
 
 import asyncio
 import random
@@ -30,17 +26,14 @@ from .serving import ENDPOINT
 T = TypeVar("T")
 PACED = 16.0
 WARM = 4.0
-"""The number of seconds after the first frame that most measurements leave out, because the attention window is still
-filling. If nothing arrives later, the measurements cover the whole walk."""
+"""The seconds after the first frame that most measurements leave out, because the attention window is still filling. If
+nothing arrives later, they cover the whole walk."""
 
 
 def measure(opened: Opened, folder: Path, seconds: float) -> dict[str, Any]:
-    """Run two walks of `seconds` seconds each, one at 16 frames per second and one as fast as possible. Return the
-    settings and the measurements of both as JSON values. `opened`: the loaded model.
-
-    `folder`: the folder in which walks are saved. After Ctrl-C the current walk is saved, and KeyboardInterrupt is
-    raised.
-    """
+    """Run two walks of `seconds` each, one at 16 frames per second and one as fast as possible, and return settings and
+    measurements as JSON values. Walks are saved in `folder`. After Ctrl-C the current walk is saved, and
+    KeyboardInterrupt is raised."""
     try:
         return asyncio.run(_unless_interrupted(_measure(opened, folder, seconds)))
     except asyncio.CancelledError:
@@ -48,7 +41,7 @@ def measure(opened: Opened, folder: Path, seconds: float) -> dict[str, Any]:
 
 
 async def _unless_interrupted(client: Coroutine[Any, Any, T]) -> T:
-    """Return the result of `client`. The first Ctrl-C cancels `client`. Later ones are ignored, so that the walk can be
+    """Return the result of `client`, which the first Ctrl-C cancels. Later ones are ignored, so that the walk can be
     saved."""
     loop, task = asyncio.get_running_loop(), asyncio.ensure_future(client)
     interrupts = count()
@@ -100,8 +93,8 @@ class Walker:
         self._there = asyncio.Event()  # set by the first frames, which a person waits for
 
     async def walk(self, seconds: float) -> dict[str, Any]:
-        """Walk until `seconds` seconds after the first frames arrive. Return the measurements by name; names that end
-        with _s are in seconds. Raises InputError if the server reports an error or sends no frame."""
+        """Walk until `seconds` seconds after the first frames, and return the measurements by name; names with _s are
+        in seconds. Raises InputError if the server reports an error or sends no frame."""
         async with (
             aiohttp.ClientSession() as session,
             session.ws_connect(self._address, max_msg_size=MOST_BYTES, compress=0) as socket,
@@ -179,13 +172,9 @@ class Walker:
 
 
 def late_frames(arrived: list[tuple[float, int]], fps: float, since: float) -> tuple[int, int]:
-    """Return (stalls, late) for a viewer who plays the frames at `fps` frames per second as they arrive. `stalls`: the
-    number of batches that arrived after the viewer had played all earlier frames. `late`: the number of frames in these
-    batches.
-
-    `arrived`: (time in seconds, number of frames) of each batch. Batches that arrived up to the time `since` are not
-    counted.
-    """
+    """Return (stalls, late) for a viewer who plays frames at `fps` as they arrive: the batches that arrived after all
+    earlier frames were played, and the frames in them. `arrived`: (time in seconds, number of frames) of each batch.
+    Only batches after the time `since` are counted."""
     played, stalls, late = arrived[0][0], 0, 0
     for at, frames in arrived:
         if at > played and at > since:
@@ -195,7 +184,7 @@ def late_frames(arrived: list[tuple[float, int]], fps: float, since: float) -> t
 
 
 def _since_start() -> float | None:
-    """Return the seconds since this process started, or None on systems without /proc."""
+    """Return the seconds since this process started, or None without /proc."""
     try:
         import os
 

@@ -23,24 +23,23 @@ OWN = (
     "camera/poses.npy",
     "camera/intrinsics.npy",
 )
-"""The patterns of the files that a walk writes into its folder. The deletion of a walk deletes only these files."""
+"""The patterns of the files that a walk writes into its folder. Only these are deleted with a walk."""
 
 
 def list_walks(folder: Path) -> list[dict[str, Any]]:
-    """Return a dict of JSON values for each saved walk in `folder`, the newest walk first. The keys:
+    """Return a dict of JSON values for each saved walk in `folder`, the newest first:
 
-    name: the name of the walk's folder.
-    time: the local time of the last write to the walk's settings file, as YYYY-MM-DD HH:MM.
-    seconds: the length of the video in seconds.
-    prompt: the walk's last prompt, or a message if the settings file cannot be read.
-    megabytes: the size of all files in the walk's folder, in MB.
+    name: the walk's folder.
+    time: the local time of the last write to the settings file, as YYYY-MM-DD HH:MM.
+    seconds: the length of the video.
+    prompt: the last prompt, or a message if the settings file cannot be read.
+    megabytes: the size of all files in the walk's folder.
     """
     return [_facts(walk) for walk in reversed(kept_walks(folder))]
 
 
 def describe_walks(folder: Path) -> str:
-    """Return a line of text for each saved walk in a folder, the newest first. The last line states the number of
-    walks."""
+    """Return a line of text for each saved walk in a folder, the newest first, and a line with their number."""
     rows = list_walks(folder)
     lines = [
         f"{row['name']:10} {row['time']} {row['seconds']:7.1f} s {row['megabytes']:8.1f} MB  {row['prompt'][:60]}"
@@ -50,16 +49,16 @@ def describe_walks(folder: Path) -> str:
 
 
 def clear_walks(folder: Path, keep: int) -> list[str]:
-    """Delete all but the newest `keep` walks in `folder`, and return the names of the deleted walks. Other files in a
-    walk's folder are kept, and a note then follows the returned name. Raises InputError if a file cannot be deleted."""
+    """Delete all but the newest `keep` walks in `folder` and return the deleted walks' names, with a note if other
+    files remain in a walk's folder. Raises InputError if a file cannot be deleted."""
     old = kept_walks(folder)
     removed = old[: max(0, len(old) - keep)]
     return [walk.name if _remove(walk) else f"{walk.name} (other files in it stay)" for walk in removed]
 
 
 def _remove(walk: Path) -> bool:
-    """Delete the files that a walk wrote and the folders that become empty. Return whether the walk's folder is gone.
-    If `walk` is a symbolic link, delete only the link. Raises InputError if a file cannot be deleted."""
+    """Delete the files that a walk wrote and its folders if they become empty, or only the link if `walk` is one.
+    Return whether the walk's folder is gone."""
     try:
         if walk.is_symlink():
             walk.unlink()

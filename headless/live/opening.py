@@ -1,5 +1,5 @@
-"""Loading of a model for interactive walks. From a user's options, this module makes an Engine and the Start of a walk
-(its first frame, prompt, camera and seed)."""
+"""Loading of a model for interactive walks: from a user's options to an Engine and the Start of a walk (its first
+frame, prompt, camera and seed)."""
 
 import logging
 from dataclasses import dataclass, fields, replace
@@ -50,12 +50,12 @@ from .recording import Recording
 log = logging.getLogger(__name__)
 
 KEPT_PROMPTS = 32
-"""The number of prompt embeddings that a server keeps in memory."""
+"""The prompt embeddings that a server keeps in memory."""
 
 
 class WalkSettings(NamedTuple):
-    """The settings of a walk that the client may choose. None selects the server's setting. `size`: height and width in
-    pixels. `window`, `sink` and `chunk`: numbers of latent frames."""
+    """The settings of a walk that a client may choose; None selects the server's. `size`: height and width in pixels.
+    `window`, `sink` and `chunk`: numbers of latent frames."""
 
     size: tuple[int, int] | None = None
     window: int | None = None
@@ -65,12 +65,11 @@ class WalkSettings(NamedTuple):
 
 @dataclass(frozen=True)
 class LiveSettings:
-    """The settings of a server that apply to all of its walks.
+    """The settings of a server for all of its walks.
 
-    speed: the camera's speed while the key W is held. A speed of 1 is the largest translation per latent frame that the
-    model was trained with.
+    speed: the camera's speed while the key W is held; 1 is the largest translation per latent frame of the training.
     moving: whether video is also generated while no key is held.
-    decoder: a tiny decoder for the frames that the client sees, as a file or a name such as taew2_1. None uses the VAE.
+    decoder: a tiny decoder for the frames that the client sees, a file or a name such as taew2_1; None: the VAE.
     restart_on_drift: whether a walk restarts from its start image when the video degrades.
     events: named additions to the prompt, such as rain, that a client may turn on and off.
     stop_when_stuck: whether the camera stops when the frames no longer change, as in front of a wall.
@@ -92,15 +91,15 @@ def open_live(
     decoder: str | Path | None = None,
     **options: Any,
 ) -> tuple[Engine, Start]:
-    """Load a model and return an Engine and a Start, the arguments of `live.Session`.
+    """Load a model and return the Engine and the Start for `live.Session`.
 
-    `ckpt_dir`: the model's folder. `image` and `prompt` default to the example in this folder or next to it. The
-    example's live.json sets the default size, chunk and schedule. `decoder`: a tiny decoder for previews, as a file or
-    the name taew2_1.
+    ckpt_dir: the model's folder. The live.json of its example sets the default size, chunk and schedule.
+    image, prompt: by default those of the example in this folder or next to it.
+    decoder: a tiny decoder for previews, a file or the name taew2_1.
+    options: other fields of GenerateOptions, such as `width`, `height`, `seed` and `device`. `continue_from`, a saved
+    state or the folder of a walk, may replace the image.
 
-    `options`: other fields of GenerateOptions, such as `width`, `height`, `seed` and `device`. The option
-    `continue_from`, a saved state or the folder of a walk, may replace the image. Raises a LingBotError for invalid
-    options and files.
+    Raises a LingBotError for invalid options and files.
     """
     opened = Opened(plan_start(ckpt_dir, image=image, prompt=prompt, **options))
     opened.settings = LiveSettings(decoder=decoder)
@@ -120,8 +119,7 @@ def plan_start(ckpt_dir: str | Path, **options: Any) -> RolloutPlan:
 
 
 def plan_live(options: GenerateOptions) -> RolloutPlan:
-    """Check the options and files of a walk and return its plan. Raises a LingBotError if an option or a file is
-    invalid."""
+    """Return the plan of a walk. Raises a LingBotError for an invalid option or file."""
     frames = 4 * latent_frames(options.window) - (3 if options.continue_from is None else 0)
     plan = make_plan(replace(_quick(options), frame_num=frames))
     name = f"`ckpt_dir` {options.ckpt_dir}"
@@ -139,8 +137,8 @@ def plan_live(options: GenerateOptions) -> RolloutPlan:
 
 
 def _quick(options: GenerateOptions) -> GenerateOptions:
-    """Return the options with unset dtypes replaced by bf16, if the device is a CPU with bf16 instructions. Unset means
-    None for `dtype` and "auto" for `vae_dtype`."""
+    """Return the options with dtypes that are unset (None, and "auto" for the VAE) replaced by bf16 on a CPU with bf16
+    instructions."""
     if find_device(options.device).type != "cpu" or not multiplies_bf16():
         return options
     decoding: VaeDtype = "bf16" if options.vae_dtype == "auto" else options.vae_dtype
@@ -148,8 +146,7 @@ def _quick(options: GenerateOptions) -> GenerateOptions:
 
 
 class Opened:
-    """A loaded model and the server's settings. Each walk gets its own engine from `engine`; all engines share the
-    model."""
+    """A loaded model and the server's settings. Each walk gets its own engine from `engine`; all share the model."""
 
     def __init__(self, plan: RolloutPlan, show: ShowProgress = silent) -> None:
         """Load the model of `plan`. `show(name, unit)` returns the progress display of a loading stage. Raises a
@@ -174,7 +171,7 @@ class Opened:
 
     def engine(self, settings: WalkSettings | None = None) -> Engine:
         """Return an engine for a walk with these `settings`, by default the server's. Raises InputError if the frame's
-        area, the window or the chunk exceeds the server's, because memory was planned for the server's values."""
+        area, the window or the chunk exceeds the server's, for which memory was planned."""
         spec, wish = self.plan.spec, settings or WalkSettings()
         height, width = wish.size or (spec.geometry.height, spec.geometry.width)
         chunk = wish.chunk or spec.chunk
@@ -212,8 +209,8 @@ class Opened:
         )
 
     def engine_of(self, walk: Path) -> Engine:
-        """Return an engine with the settings of the saved walk in the folder `walk`, for repeating the walk. Raises
-        InputError if the walk needs more memory than the server planned."""
+        """Return an engine for repeating the saved walk in the folder `walk`. Raises InputError if the walk needs more
+        memory than the server planned."""
         replay = Replay(walk)
         height, width = (CELL * side for side in replay.head["cells"])
         window, sink, chunk = (replay.head[name] for name in ("window", "sink", "chunk"))
@@ -221,7 +218,7 @@ class Opened:
         return replace(self.engine(settings), schedule=replay.schedule())
 
     def _preview(self) -> PreviewDecoder:
-        """Return a new tiny decoder with its own state. All tiny decoders of this model share their weights."""
+        """Return a new tiny decoder, which shares its weights with the others of this model."""
         if self._tiny is None:
             device, half = self.plan.decoding_device, self.plan.half
             file = find_tiny_decoder(self.settings.decoder or TINY_DECODER, self.plan.options.ckpt_dir)
@@ -233,8 +230,8 @@ class Opened:
         return loop.world(self._made.model, self.plan.device, self._made.memory.world)
 
     def _decoder(self, geometry: Geometry, exact: bool) -> VideoDecoder:
-        """Return a new decoder for a video of size `geometry`. The decoder uses the loaded VAE. With `exact` the
-        decoder loads the VAE again in fp32, and on a GPU decodes in tiles."""
+        """Return a new decoder with the loaded VAE, or with `exact` with a VAE in fp32, which on a GPU decodes in
+        tiles."""
         size = geometry.lat_h, geometry.lat_w
         if not exact:
             assert self._made.decoder is not None  # a single process always has a decoder
@@ -252,8 +249,8 @@ class Opened:
 
 
 class TextEncoder:
-    """A callable that returns the embedding of a prompt, [1, L, D] on the CPU, from a cache if possible. `first`: the
-    embedding of the plan's prompt. Any thread may call it during a walk."""
+    """A callable that returns a prompt's embedding, [1, L, D] on the CPU, from a cache if possible. Any thread may call
+    it during a walk. `first`: the embedding of the plan's prompt."""
 
     def __init__(self, plan: RolloutPlan, first: Tensor) -> None:
         self._plan, self._lock = plan, Lock()

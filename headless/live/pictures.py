@@ -1,4 +1,4 @@
-"""Reading of images that clients send. Formats and sizes are limited."""
+"""Reading of images that clients send, with limits on formats and sizes."""
 
 from io import BytesIO
 
@@ -15,9 +15,9 @@ READ = ("PNG", "JPEG", "WEBP")
 
 
 def read_picture(data: bytes, size: tuple[int, int], *, crop: bool) -> np.ndarray:
-    """Return the pixels, uint8 [H, W, 3], of the PNG, JPEG or WebP file in `data`. With `crop` the image is cropped
-    around its centre to the aspect ratio of `size` (height, width). Raises InputError for other formats, and for an
-    image of more than MOST_PIXELS pixels."""
+    """Return the pixels, uint8 [H, W, 3], of the PNG, JPEG or WebP file in `data`. `crop`: whether to crop around the
+    centre to the aspect ratio of `size` (height, width). Raises InputError for other formats and more than MOST_PIXELS
+    pixels."""
     try:
         with Image.open(BytesIO(data), formats=READ) as image:
             if image.width * image.height > MOST_PIXELS:
@@ -38,7 +38,6 @@ def read_picture(data: bytes, size: tuple[int, int], *, crop: bool) -> np.ndarra
 
 
 def upload_notes(data: bytes) -> tuple[str, ...]:
-    """Return notes for the user on an image's metadata, such as transparency, that was applied or ignored. `data`: a
-    file that `read_picture` can read."""
+    """Return notes for the user on applied or ignored metadata, such as transparency, of a file for `read_picture`."""
     with Image.open(BytesIO(data), formats=READ) as image:
         return pixels_of(image, data[:HEAD]).notes

@@ -1,5 +1,4 @@
-"""The search for the file of a tiny decoder. A tiny decoder is a small network that decodes previews of a walk faster
-than the VAE."""
+"""The search for the file of a tiny decoder, a small network that decodes previews of a walk faster than the VAE."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,14 +6,14 @@ from pathlib import Path
 from ...errors import InputError
 
 FOLDER = "vae_approx"
-"""ComfyUI's folder for small decoders, within its folder `models`."""
+"""ComfyUI's folder for small decoders in its folder `models`."""
 SUFFIXES = (".safetensors", ".pth")
 
 
 def find_tiny_decoder(decoder: str | Path, ckpt: str | Path) -> Path:
-    """Return the path of a tiny decoder's file. `decoder`: this path, or a name such as taew2_1. A name is looked up in
-    the model's folder `ckpt`, in `vae_approx` folders of `ckpt` and its parents, and in models/vae_approx of the
-    current folder. Raises InputError if no file is found."""
+    """Return the file of a tiny decoder, given as this file or as a name such as taew2_1. Names are searched for in the
+    model's folder `ckpt`, in `vae_approx` in it and its parents, and in models/vae_approx here. Raises InputError if
+    none is found."""
     path = Path(decoder).expanduser()
     if path.is_file():
         return path

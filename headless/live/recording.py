@@ -1,5 +1,5 @@
-"""The video file of a walk, written while the walk goes on. If the user goes back in the walk, the end of the file is
-cut off."""
+"""The video file of a walk, written during the walk. If the user goes back in the walk, the end of the file is cut
+off."""
 
 import logging
 import os
@@ -20,30 +20,25 @@ from ..files.encoding import VideoParts
 
 log = logging.getLogger(__name__)
 PART = 16
-"""The number of frames in a part of the video. A part begins with a key frame and can be played once it is written."""
+"""The frames in a part of the video, which begins with a key frame and can be played once it is written."""
 PRESET = "veryfast"
-"""The libx264 preset for the video files of walks. A frame of 464x832 takes 4 ms on one core. With the preset
-`ultrafast` it takes 1 ms, but files are 2.3 times as large, and `camera measure` wrongly reported that two of six walks
-do not follow their paths."""
+"""The libx264 preset of walks: 4 ms for a frame of 464x832 on one core. `ultrafast` takes 1 ms, but files are 2.3 times
+as large, and `camera measure` wrongly reported that two of six walks do not follow their paths."""
 MOST_WAITING = 24
-"""The largest number of batches of frames that wait for encoding. Further batches are dropped, so that a walk never
-waits for the encoder."""
+"""The batches of frames that may wait for encoding. Further ones are dropped, so that a walk never waits for the
+encoder."""
 
 
 class Recording:
-    """A video file of a walk that can be played at any time, even if the process is killed. A dropped frame is replaced
-    by a copy of the next frame, so no frame number of the walk is missing in the closed file.
-
-    If writing fails, as on a full disk, the file ends but the walk continues, and `failure` is the reason. `left_out`:
-    the number of dropped frames.
-    """
+    """A video file of a walk that can be played at any time, even if the process is killed. A copy of the next frame
+    replaces a dropped one, so the closed file has every frame number of the walk. `left_out`: the number of dropped
+    frames. If writing fails, as on a full disk, the walk goes on, and `failure` is the reason."""
 
     def __init__(
         self, path: Path, fps: float, first: int = 0, tell: Callable[[str], None] = lambda _reason: None
     ) -> None:
-        """Start the thread that writes the video to `path` at `fps` frames per second. `first`: the number, within the
-        walk, of the video's first frame. `tell(message)` is called when the first frame is dropped and when writing
-        fails."""
+        """Start the thread that writes the video. `first`: the number in the walk of the video's first frame.
+        `tell(message)` is called when the first frame is dropped and when writing fails."""
         self.path, self.failure, self.left_out = path, "", 0
         self._fps, self._first, self._tell = max(1, round(fps)), first, tell
         self._ends = first  # the number of the walk's next frame
@@ -52,8 +47,7 @@ class Recording:
         self._thread.start()
 
     def add(self, frames: Frames, *, wait: bool = False) -> None:
-        """Queue frames for encoding. If the queue is full, the frames are dropped. With `wait` this method instead
-        blocks until the queue has room."""
+        """Queue frames for encoding. If the queue is full, they are dropped, or with `wait` the call blocks."""
         while wait and self._queue.qsize() >= MOST_WAITING and not self.failure:
             time.sleep(0.01)
         self._ends = frames.first + len(frames.pixels)
@@ -65,12 +59,12 @@ class Recording:
             self._say(f"frames come faster than the video {self.path} is written: some are replaced by later ones")
 
     def cut(self, number: int) -> None:
-        """Remove frame `number` of the walk and all later frames from the video."""
+        """Remove frame `number` of the walk and all later ones from the video."""
         self._ends = number
         self._queue.put(number)
 
     def close(self) -> None:
-        """Wait until all queued frames are written, and end the writing thread."""
+        """Wait until all queued frames are written, and end the thread."""
         if self._thread.is_alive():
             self._queue.put(None)
             self._thread.join()
@@ -103,7 +97,7 @@ class Recording:
 
 
 class _Film:
-    """A video file that is written in parts of PART frames, so that its end can be cut off at any frame."""
+    """A video file in parts of PART frames, so that its end can be cut off at any frame."""
 
     def __init__(self, path: Path, fps: int) -> None:
         self._path, self._fps = path, fps
@@ -117,16 +111,14 @@ class _Film:
         return self._parts.frames + len(self._waiting)
 
     def add(self, pixels: np.ndarray, at: int) -> None:
-        """Append frames, uint8 [n, H, W, 3]. The first of them is frame number `at` of the file, counted from 0.
-
-        If frames before `at` are missing, copies of the first new frame replace them.
-        """
+        """Append frames, uint8 [n, H, W, 3], from frame number `at` of the file on. Copies of the first one replace
+        missing frames."""
         self._take([pixels[0]] * (at - self._frames) + list(pixels))
         self._last = pixels[-1]
 
     def cut(self, frames: int) -> None:
-        """Keep only the first `frames` frames of the file. Complete parts are copied without encoding them again. The
-        other kept frames are decoded, and encoded again together with frames added later."""
+        """Keep only the first `frames` frames. Complete parts are copied; the other frames are decoded, and encoded
+        again together with later ones."""
         written = self._parts.frames
         del self._waiting[max(0, frames - written) :]
         if frames >= written:
@@ -142,8 +134,7 @@ class _Film:
         self._parts.pipe = self._file
 
     def close(self, frames: int) -> None:
-        """Write the last part, which may be incomplete, and close the file. If the file has fewer than `frames` frames,
-        first repeat its last frame."""
+        """Write the last part and close the file, with its last frame repeated up to `frames` frames."""
         if self._last is not None:
             self._take([self._last] * (frames - self._frames))
         if self._waiting:
@@ -162,11 +153,10 @@ class _Film:
 
 
 class _Parts(VideoParts):
-    """A writer of a video file in parts of PART frames. It can also copy the parts of another such file."""
+    """A writer of a video file in parts of PART frames, which can also copy the parts of another such file."""
 
     def copy(self, video: Any, frames: int) -> None:
-        """Copy the first `frames` frames of a video without encoding them again. `frames`: a multiple of PART. `video`:
-        an open PyAV input of a file that this class wrote."""
+        """Copy the first `frames` frames, a multiple of PART, of a file by this class, opened as a PyAV input."""
         (stream,) = video.streams
         as_encoded = require("av", '"lingbot-world[live]"').bitstream.BitStreamFilterContext("h264_mp4toannexb", stream)
         for given in islice(video.demux(stream), frames):

@@ -22,15 +22,15 @@ from .visit import Visit
 
 T = TypeVar("T")
 LINE = 8
-"""The largest number of clients that may wait in the queue for the model."""
+"""The largest number of clients that wait for the model."""
 MANY_THREADS = 4
 BETWEEN_FIGURES = 1.0
-"""The seconds between two messages with status figures, such as the frame rate, to the walking client."""
+"""The seconds between two messages with figures, such as the frame rate, to the walking client."""
 
 
 class Room:
-    """A loaded model and the clients that use it. One client walks, and up to LINE clients wait in a queue. All methods
-    run in the event loop, and slow operations run in threads."""
+    """A loaded model and its clients: one walks, and up to LINE wait in a queue. All methods run in the event loop, and
+    slow operations in threads."""
 
     def __init__(self, opened: Opened, folder: Path, rules: Rules) -> None:
         self.opened, self.folder, self.rules = opened, folder, rules
@@ -43,12 +43,9 @@ class Room:
         self._lost_at = 0.0
 
     async def enter(self, socket: Socket, init: Init, inbox: Connection) -> None:
-        """Serve a client until it disconnects. `socket`: the connection for messages to the client. `init`: the
-        client's first message. `inbox`: the connection for the client's further messages.
-
-        Raises InputError for impossible settings, if too many clients wait, and if the client wants to resume a walk
-        that has ended.
-        """
+        """Serve a client until it disconnects. `init`: its first message. `inbox`: its further messages; `socket` is
+        for messages to the client. Raises InputError for impossible settings, if too many clients wait, and if the walk
+        to resume has ended."""
         client = Client(socket, init, self._threads, MSGPACK)
         sending = asyncio.create_task(client.send())
         try:
@@ -67,8 +64,8 @@ class Room:
                 await sending
 
     def _resumed(self, init: Init) -> Visit | None:
-        """Return the current walk if `init` has the walk's reconnection token. Return None if `init` has no token,
-        because the client then begins a new walk. Raises InputError for the token of a walk that has ended."""
+        """Return the current walk if `init` has its reconnection token, or None without a token, which begins a new
+        walk. Raises InputError for the token of a walk that has ended."""
         visit = self.visit
         if not init.resume:
             return None
@@ -82,9 +79,9 @@ class Room:
         return visit
 
     async def _wait_for_turn(self, client: Client, inbox: Connection) -> None:
-        """Wait until the model is free. `inbox`: the client's connection, read to detect a disconnection. Raises
-        ConnectionError if the client disconnects, and InputError if too many clients wait. Also raises InputError for a
-        client of SGLang's protocol, which has no message for waiting, unless the current walk ends within seconds."""
+        """Wait until the model is free. Raises ConnectionError if the client disconnects, and InputError if too many
+        clients wait. Clients of SGLang's protocol have no message for waiting, so they also get InputError unless the
+        current walk ends within seconds."""
         if not self._taken:
             self._taken = True
             return
@@ -117,7 +114,7 @@ class Room:
             client.tell({"type": "status", "content": "waiting", "place": place})
 
     def _next(self) -> None:
-        """Let the first client of the queue use the model. If no client waits, mark the model as free."""
+        """Let the first client of the queue use the model, or mark it as free."""
         self._taken = bool(self._line)
         if self._line:
             self._line.popleft()[0].set_result(None)
@@ -162,10 +159,8 @@ class Room:
                 await asyncio.shield(self._hold(visit) if broke else self._free())
 
     async def _facts(self, visit: Visit) -> dict[str, Any]:
-        """Return the first status message of a walk. During a restart, wait until the new walk exists.
-
-        Raises InputError if the session has ended.
-        """
+        """Return a walk's first status message. During a restart, wait for the new walk. Raises InputError if the
+        session has ended."""
         while True:
             try:
                 return visit.facts()
@@ -206,12 +201,10 @@ class Room:
             visit.do(event)
 
     async def _watch(self, visit: Visit) -> None:
-        """Send status figures to the client every BETWEEN_FIGURES seconds. Return when the walk must end because the
-        client sends no input; the caller then ends the walk.
+        """Send figures to the client every BETWEEN_FIGURES seconds. Return when the walk must end for lack of input.
 
-        After `rules.idle` seconds without input the walk is paused, and it must end as soon as another client waits. A
-        walk with a requested number of chunks is not paused. After `rules.gone` seconds without input every walk must
-        end.
+        After `rules.idle` seconds without input the walk is paused, unless it has a requested number of chunks. An
+        idle walk must end as soon as another client waits, and every walk after `rules.gone` seconds without input.
         """
         while True:
             await asyncio.sleep(BETWEEN_FIGURES)
@@ -265,7 +258,7 @@ class Room:
             self._next()
 
     async def close(self) -> None:
-        """End and save the current walk when the server shuts down, and tell its client the folder of the walk."""
+        """End and save the current walk when the server shuts down, and send its folder to its client."""
         self._line.clear()
         if self._held is not None:
             self._held.cancel()

@@ -24,12 +24,13 @@ HERE, EVERYWHERE = "127.0.0.1", "0.0.0.0"
 async def serve(
     opened: Opened, folder: Path, *, port: int, token: str, origins: tuple[str, ...], show_page: bool, host: str
 ) -> None:
-    """Serve the live page and its walks until the process receives a signal. The address of the page is printed.
-    `folder`: the folder in which walks are saved. `port`: the TCP port. `opened`: the loaded model.
+    """Serve the live page and its walks until the process receives a signal, and print the page's address.
 
-    `token`: a secret with which other machines may connect. `origins`: the addresses of other web pages that may
-    connect. `show_page`: whether to open the live page in a browser. `host`: the address to listen on. An empty `host`
-    means this machine only, or all addresses if there is a token.
+    folder: the folder in which walks are saved.
+    token: a secret with which other machines may connect.
+    origins: the addresses of other web pages that may connect.
+    show_page: whether to open the page in a browser.
+    host: the address to listen on. Empty means this machine only, or all addresses if there is a token.
 
     Raises InputError for a port that is in use.
     """
@@ -52,21 +53,18 @@ async def serve(
 
 
 def bracketed(host: str) -> str:
-    """Return `host` in the form for a URL: an IPv6 address in square brackets, other hosts unchanged."""
+    """Return `host` for a URL: an IPv6 address in square brackets, others unchanged."""
     return f"[{host}]" if ":" in host else host
 
 
 def is_here(host: str) -> bool:
-    """Return whether `host` is a loopback address, to which only programs on this machine can connect."""
+    """Return whether `host` is a loopback address, for programs on this machine only."""
     return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def check_port(port: int, *, everywhere: bool, host: str = "") -> None:
-    """Check that the server can listen on `port` at the address `host`. An empty `host` means this machine only, or all
-    addresses of this machine if `everywhere`.
-
-    Raises InputError for a port that is invalid or in use, and for a `host` that is not an address of this machine.
-    """
+    """Raise InputError unless the server can listen on `port` at `host`. An empty `host` means this machine only, or
+    all of its addresses if `everywhere`."""
 
     async def listen() -> None:
         loop = asyncio.get_running_loop()
@@ -79,8 +77,7 @@ def check_port(port: int, *, everywhere: bool, host: str = "") -> None:
 
 @contextmanager
 def _refused(port: int, host: str = "") -> Iterator[None]:
-    """A context that converts an error about an unusable port or host to an InputError that names the port or the
-    host."""
+    """Convert an error about an unusable port or host to an InputError that names it."""
     try:
         yield
     except (OSError, OverflowError, UnicodeError) as error:
@@ -104,11 +101,8 @@ async def running(
     rules: Rules | None = None,
     host: str = "",
 ) -> AsyncIterator[tuple[int, Room]]:
-    """Run a live server within this context, and yield its port and its Room. `port`: the TCP port, or 0 for any free
-    one. `rules`: the time limits for clients, by default `Rules()`. The other arguments are those of `serve`.
-
-    Raises InputError for an unusable port or host.
-    """
+    """Run a live server within this context, and yield its port and Room. `port` 0 is any free one. `rules`: the time
+    limits for clients. Other arguments: see `serve`. Raises InputError for an unusable port or host."""
     rules = rules or Rules()
     site = Site(Room(opened, folder, rules), token, origins)
     runner = web.AppRunner(

@@ -1,8 +1,8 @@
 """The web application of the live server: the live page, an endpoint that also accepts clients of SGLang's realtime
 video protocol, and access control.
 
-By default only this machine can connect; other machines need the token in the address. Requests from web pages of other
-sites are rejected by their Origin header. No input from a client is used as a file path.
+By default only this machine can connect; other machines need the token in the address. Requests from other sites' pages
+are rejected by their Origin header. No input from a client is used as a file path.
 """
 
 import asyncio
@@ -44,9 +44,8 @@ TYPES = {".html": "text/html", ".mjs": "text/javascript", ".css": "text/css", ".
 
 @dataclass
 class Site:
-    """A live server's Room, and the rules that decide which requests may access it. `token`: the secret that a client
-    must send; it is empty if only this machine can connect. `origins`: the addresses of other web pages that may
-    connect, such as http://localhost:8000. `connections`: the number of open connections."""
+    """A live server's Room and its access rules. `token`: the secret that a client must send, empty if only this
+    machine can connect. `origins`: the addresses of other web pages that may connect, such as http://localhost:8000."""
 
     room: Room
     token: str = ""
@@ -54,7 +53,7 @@ class Site:
     connections: int = field(default=0, init=False)
 
     def refused(self, request: web.Request) -> str:
-        """Return the reason why a request is not allowed, or "" if it is allowed."""
+        """Return why a request is not allowed, or "" if it is."""
         given = request.query.get("token", request.cookies.get(_cookie(request), ""))
         if self.token and not secrets.compare_digest(given.encode(), self.token.encode()):
             return "the token in the address is missing or wrong; open the address that the server printed"
@@ -69,8 +68,7 @@ class Site:
 
 
 def make_app(site: Site) -> web.Application:
-    """Return the aiohttp application of the live server. `site`: the server's Room and access rules. When the
-    application shuts down, it ends the current walk."""
+    """Return the aiohttp application of the live server. Its shutdown ends the current walk."""
     app = web.Application(client_max_size=1 << 16, middlewares=[_guard(site)])
     opened = site.room.opened
     model = {
@@ -125,8 +123,8 @@ def _guard(site: Site) -> Any:
 
 
 def _cookie(request: web.Request) -> str:
-    """Return the name of the cookie that stores the access token. The name contains the port, because browsers share
-    cookies between all ports of a machine."""
+    """Return the name of the access token's cookie, with the port, because browsers share cookies between a machine's
+    ports."""
     return f"lingbot_world_{request.url.port}"
 
 
@@ -160,8 +158,8 @@ async def _walks(site: Site, _request: web.Request) -> web.Response:
 
 
 async def _walked(site: Site, request: web.Request) -> web.StreamResponse:
-    """Return a file of the current walk: its saved state, its video, or a zip file of its poses and intrinsics. The
-    path of the request selects the file. A request without the walk's token gets status 404."""
+    """Return the current walk's saved state, its video, or a zip file of its poses and intrinsics, as the request's
+    path selects. A request without the walk's token gets status 404."""
     visit = site.room.visit
     if visit is None or not secrets.compare_digest(request.query.get("walk", "").encode(), visit.token.encode()):
         return web.Response(status=404, text="this walk has ended; its folder has the files\n")

@@ -1,4 +1,4 @@
-"""The session of one client of the live server. It survives a broken connection until the client reconnects."""
+"""The session of one client of the live server."""
 
 import secrets
 from asyncio import AbstractEventLoop
@@ -23,12 +23,12 @@ from .pictures import read_picture, upload_notes
 
 
 class Visit:
-    """The session of one client. It survives a broken connection, so that the client can reconnect. Any thread may
-    create a Visit and close its session."""
+    """The session of one client, which survives a broken connection until the client reconnects. Any thread may create
+    a Visit and close its session."""
 
     def __init__(self, opened: Opened, init: Init, folder: Path) -> None:
-        """Open a session for a client. `opened`: the loaded model. `init`: the client's first message. `folder`: the
-        folder in which the walk gets its own folder. Raises InputError for impossible settings."""
+        """Open a session for the client with the first message `init`. `folder`: the folder in which the walk gets its
+        own. Raises InputError for impossible settings."""
         self.opened, self.init, self.token = opened, init, secrets.token_urlsafe(12)
         server = opened.settings
         self.client: Client | None = None
@@ -59,8 +59,8 @@ class Visit:
     def start(
         self, loop: AbstractEventLoop, deliver: Callable[[Frames], None], tell: Callable[[str, dict[str, Any]], None]
     ) -> None:
-        """Start the session's thread. `deliver(frames)` is called with new frames, and `tell(kind, facts)` with status
-        messages. Both are called in the event loop `loop`."""
+        """Start the session's thread, which passes new frames to `deliver` and status messages to `tell`, in the event
+        loop `loop`."""
 
         def in_the_loop(function: Callable[..., None], *arguments: Any) -> None:
             with suppress(RuntimeError):  # the loop has ended
@@ -69,7 +69,7 @@ class Visit:
         self.session.start(partial(in_the_loop, deliver), partial(in_the_loop, tell))
 
     def do(self, event: Event) -> None:
-        """Apply an event from the client, such as a key, to the session. Raises a LingBotError for an invalid event."""
+        """Apply a client's event, such as a key, to the session. Raises a LingBotError for an invalid event."""
         if event.kind == "restart":
             again = replace(event.payload, ours=self.init.ours)
             self.session.restart(self._start(again))
@@ -77,8 +77,8 @@ class Visit:
         steer(self.session, event)
 
     def facts(self) -> dict[str, Any]:
-        """Return the first status message of the walk, with the reconnection token under the key `resume`. Raises
-        InputError during a restart, while no walk exists."""
+        """Return the walk's first status message, with the reconnection token under the key `resume`. Raises InputError
+        during a restart, without a walk."""
         first = facts(self.session, self.init.fps)
         return first | {"notes": [*first["notes"], *self.notes], "resume": self.token}
 
@@ -89,8 +89,8 @@ class Visit:
 
 
 def _replay(opened: Opened, init: Init, folder: Path) -> tuple[Engine, Session]:
-    """Return an engine and a session that repeat the saved walk named `init.replay` in `folder`. Raises InputError if
-    `folder` has no such walk, or if the walk needs more memory than the server planned. `opened`: the loaded model."""
+    """Return an engine and a session that repeat the saved walk named `init.replay` in `folder`. Raises InputError
+    without such a walk, or if it needs more memory than the server planned."""
     found = {walk.name: walk for walk in kept_walks(folder)}
     if init.replay not in found:
         raise InputError(f"there is no walk {init.replay!r} to replay; {len(found)} are kept")
@@ -99,9 +99,8 @@ def _replay(opened: Opened, init: Init, folder: Path) -> tuple[Engine, Session]:
 
 
 def _start(opened: Opened, init: Init, size: tuple[int, int]) -> Start:
-    """Return the Start of a client's walk. `init`: the client's first message. The server's values replace missing
-    fields. `opened`: the loaded model and the server's settings. `size`: height and width of the start image in pixels.
-    Raises InputError for an unreadable image."""
+    """Return the Start of a walk from a client's first message `init`, with the server's values for missing fields.
+    `size`: the image's height and width. Raises InputError for an unreadable image."""
     begin = opened.start
     frame, prompt = begin.frame, init.prompt or begin.prompt
     seed = begin.seed if init.seed is None else init.seed

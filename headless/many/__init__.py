@@ -1,1 +1,1 @@
-"""Batches of videos: lists of jobs, caches of models between jobs, and distribution of jobs over machines with Ray."""
+"""Batches of videos: lists of jobs, caches of models, and distribution over machines with Ray."""

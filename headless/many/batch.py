@@ -1,8 +1,6 @@
-"""The command `lingbot-world batch`: make many videos, and record the outcome of each in one manifest file.
-
-Videos of one size are made together, so that each of the model's two experts is loaded only once for them. Jobs that
-are already done are skipped. If a job fails, the manifest records the failure, and the batch continues.
-"""
+"""The command `lingbot-world batch`: make many videos, and record the outcome of each in a manifest file. Videos of one
+size are made together, so that each expert is loaded only once for them. Jobs that are done are skipped, and a job that
+fails does not end the batch."""
 
 import json
 import secrets
@@ -37,16 +35,15 @@ from .kept import ModelCache, OpenFiles
 from .manifest import Manifest, Outcome, alone_in
 
 VIDEOS_AT_ONCE = 8
-"""The number of videos that are sampled together before the first of them is decoded and written. If the batch is
-stopped, at most this many videos are lost."""
+"""The videos that are sampled together before the first is decoded and written. A stopped batch loses at most these."""
 PROMPTS_AT_ONCE = 8
 MOST_NAMES = 3
-"""The largest number of job names that are listed in a message about several jobs."""
+"""The largest number of jobs named in a message."""
 
 
 @dataclass(frozen=True)
 class Seeded:
-    """A job and the seed of its noise. The seed is random if the job does not set one."""
+    """A job and its seed, which is random if the job sets none."""
 
     job: Job
     seed: int
@@ -54,7 +51,7 @@ class Seeded:
 
 @dataclass(frozen=True)
 class Counts:
-    """The numbers of jobs in a batch: `done` now, `skipped` because they were done earlier, and `failed`."""
+    """The numbers of jobs: `done` now, `skipped` because they were done earlier, and `failed`."""
 
     done: int
     skipped: int
@@ -62,8 +59,8 @@ class Counts:
 
 
 RunGroups = Callable[[list[list[Seeded]], Path], Iterator[Outcome]]
-"""A function run_groups(groups, folder) that makes the videos of groups of jobs in the batch's folder. It yields the
-outcome of each job when the job ends."""
+"""A function run_groups(groups, folder) that makes the videos of groups of jobs in the batch's folder and yields each
+job's outcome when it ends."""
 
 
 def run_batch(
@@ -73,13 +70,12 @@ def run_batch(
     run_groups: RunGroups | None = None,
     tell: Callable[[str], None] = lambda _text: None,
 ) -> Counts:
-    """Make the missing and the outdated videos of a batch, and return the numbers of done, skipped and failed jobs. The
-    videos are written to `folder`, and each outcome is written to the manifest in `folder`.
+    """Make the missing and the outdated videos of a batch in `folder`, note each outcome in its manifest, and return
+    counts.
 
-    `show(name, unit)` returns the progress display of a stage. `run_groups`: the function that makes the videos, by
-    default in this process. `tell(message)` is called with notes and the reasons of failures.
-
-    Raises InputError if `folder` is a file or in use, and if a job's video exists without a row in the manifest.
+    `show(name, unit)` returns the progress display of a stage. `run_groups` makes the videos, by default in this
+    process. `tell(message)` is called with notes and reasons of failures. Raises InputError if `folder` is a file or in
+    use, and if a job's video exists without a row in the manifest.
     """
     _check_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -104,9 +100,8 @@ def run_batch(
 
 @contextmanager
 def _note_unfinished(waiting: Sequence[Job], manifest: Manifest) -> Iterator[None]:
-    """A context that records interrupted jobs as failed at its end, so that the next run of the batch may replace their
-    videos. A job in `waiting` counts as interrupted if its video exists without a row in the manifest. An interrupted
-    run of a causal model leaves such a video."""
+    """Record interrupted jobs as failed at this context's end, so that the next run may replace their videos: jobs with
+    a video but without a row in the manifest, as an interrupted run of a causal model leaves them."""
     try:
         yield
     finally:
@@ -116,9 +111,9 @@ def _note_unfinished(waiting: Sequence[Job], manifest: Manifest) -> Iterator[Non
 
 
 def check_batch(jobs: Sequence[Job], folder: Path, tell: Callable[[str], None]) -> Counts:
-    """Check every job of a batch without writing to its `folder`. Return the numbers of jobs that `run_batch` is
-    expected to return. `tell(message)` is called with notes, with a line for each group of jobs, and with each expected
-    failure. Raises InputError if `folder` is a file, and if a job's video exists without a row in the manifest."""
+    """Check every job of a batch without writing to `folder`, and return the expected counts of `run_batch`.
+    `tell(message)` is called with notes, groups of jobs and expected failures. Raises InputError if `folder` is a file,
+    and if a job's video exists without a row in the manifest."""
     _check_folder(folder)
     waiting = _waiting(jobs, Manifest(folder), tell)
     with TemporaryDirectory() as cameras:
@@ -138,11 +133,8 @@ def _check_folder(folder: Path) -> None:
 
 
 def _waiting(jobs: Sequence[Job], manifest: Manifest, tell: Callable[[str], None]) -> list[Job]:
-    """Return the jobs that have no video or an outdated one, with the option `overwrite` set, so that the old video may
-    be replaced. `tell(message)` is called with the reason if an existing video must be made again.
-
-    Raises InputError if a job's video exists without a row in the manifest, unless the job has `overwrite` set.
-    """
+    """Return the jobs with a missing or outdated video, with `overwrite` set so that it may be replaced. Raises
+    InputError if a job without `overwrite` has a video but no row in the manifest."""
     waiting = []
     for job in jobs:
         if job not in manifest:
@@ -158,13 +150,9 @@ def _waiting(jobs: Sequence[Job], manifest: Manifest, tell: Callable[[str], None
 def _plan(
     waiting: Sequence[Job], folder: Path, tell: Callable[[str], None]
 ) -> tuple[list[tuple[AnyPlan, list[Seeded]]], list[Outcome]]:
-    """Group the jobs that can be made in one run. Return a list of the groups, each as (plan of one job, jobs), and the
-    outcomes of jobs that cannot start. `waiting`: the jobs to group.
-
-    The jobs of a group differ only in image, prompts, seed, camera path and fps. A group has at most VIDEOS_AT_ONCE
-    jobs. `tell(message)` is called with the notes of all plans. Camera paths are written as pose folders within
-    `folder`.
-    """
+    """Group the jobs that one run can make. Return the groups, each as (plan of one job, jobs), and the outcomes of
+    jobs that cannot start. The jobs of a group, at most VIDEOS_AT_ONCE, differ only in image, prompts, seed, camera
+    path and fps. Camera paths are written as pose folders within `folder`."""
     alike: dict[str, list[Seeded]] = {}
     plans: dict[str, AnyPlan] = {}
     failed: list[Outcome] = []
@@ -197,8 +185,7 @@ def _plan(
 
 
 def _with_camera(job: Job, folder: Path) -> GenerateOptions:
-    """Return a job's options. A camera path from the option `preset` or `keys` is first written as a pose folder within
-    `folder`."""
+    """Return a job's options, with a camera path from `preset` or `keys` written as a pose folder within `folder`."""
     if job.camera is None or job.camera[0] == "action_path":
         return job.options
     kind, text = job.camera
@@ -209,9 +196,8 @@ def _with_camera(job: Job, folder: Path) -> GenerateOptions:
 
 
 def run_group(group: list[Seeded], folder: Path, cache: ModelCache, show: ShowProgress = silent) -> Iterator[Outcome]:
-    """Make the videos of a group of jobs, and yield the outcome of each job. `folder`: the batch's folder. `cache`: the
-    models and open files of earlier groups. After an error, each remaining job of the group runs alone. `show(name,
-    unit)` returns the progress display of a stage."""
+    """Make the videos of a group of jobs, and yield each outcome. After an error, each remaining job runs alone.
+    `cache`: the models and open files of earlier groups."""
     left, begun = list(group), time.perf_counter()
     try:
         for seeded in _videos(group, folder, cache, show):
@@ -229,8 +215,8 @@ def run_group(group: list[Seeded], folder: Path, cache: ModelCache, show: ShowPr
 
 
 def _videos(group: list[Seeded], folder: Path, cache: ModelCache, show: ShowProgress) -> Iterator[Seeded]:
-    """Make the videos of a group, and yield each job as soon as its video is written. Videos of causal models are made
-    one after the other. The arguments are those of `run_group`."""
+    """Make the videos of a group, of causal models one after the other, and yield each job as soon as its video is
+    written."""
     given = (replace(_with_camera(seeded.job, folder), seed=seeded.seed) for seeded in group)
     plans = [make_plan(options, cache.files) for options in given]
     base = [plan for plan in plans if isinstance(plan, SamplingPlan)]
@@ -251,8 +237,7 @@ def _videos(group: list[Seeded], folder: Path, cache: ModelCache, show: ShowProg
 
 
 def _latents(plans: list[SamplingPlan], stages: StageRecorder, cache: ModelCache) -> list[Tensor]:
-    """Return the sampled latent of each plan, [1, 16, f, h, w] on the CPU. `stages`: the recorder of stages. `cache`:
-    the models of earlier groups."""
+    """Return the sampled latent of each plan, [1, 16, f, h, w] on the CPU."""
     first = plans[0]
     prompts = _prompts(plans, stages)
     encoded = [encode_image(plan, stages.begin("VAE encode", "chunk"), cache.vae(plan)).cpu() for plan in plans]
@@ -267,7 +252,7 @@ def _latents(plans: list[SamplingPlan], stages: StageRecorder, cache: ModelCache
 
 
 def _prompts(plans: list[SamplingPlan], stages: StageRecorder) -> dict[str, Tensor]:
-    """Return a dict from each prompt and negative prompt of the plans to its embedding, [1, L, D] on the CPU."""
+    """Return the embedding, [1, L, D] on the CPU, of each prompt and negative prompt of the plans."""
     texts = list(dict.fromkeys(text for plan in plans for text in prompts_of(plan)))
     found: dict[str, Tensor] = {}
     for start in range(0, len(texts), PROMPTS_AT_ONCE):

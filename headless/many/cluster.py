@@ -1,9 +1,6 @@
-"""The option `lingbot-world batch --ray`: groups of jobs run on Ray actors, one actor per GPU of a cluster or of this
-machine.
-
-All machines must have the input files at the same paths. If an actor is lost, another one makes its unfinished
-videos.
-"""
+"""The option `lingbot-world batch --ray`: run groups of jobs on Ray actors, one per GPU of a cluster or of this
+machine. All machines must have the input files at the same paths. If an actor is lost, another one makes its unfinished
+videos."""
 
 import gc
 import logging
@@ -22,22 +19,21 @@ from .kept import ModelCache
 from .manifest import Outcome
 
 LOCAL = "local"
-"""The value of the argument `address` for which Ray starts a new cluster on this machine. Ray defines this name."""
+"""The `address`, defined by Ray, that starts a new cluster on this machine."""
 ANSWER_SECONDS = 5
-"""The time limit for a cluster's response in seconds, in addition to the 10 s that Ray takes to connect."""
+"""The time limit for a cluster's response, besides the 10 s that Ray takes to connect."""
 LEAVE_SECONDS = 60
-"""The largest wait at the end of a batch, in seconds, for each thread that runs an actor."""
+"""The largest wait for each actor's thread at the end of a batch."""
 MOST_TRIES = 3
-"""The largest number of attempts to make a video. If a Ray actor is lost in each of them, the job fails."""
+"""The attempts to make a video. If an actor is lost in each, the job fails."""
 
 
 def on_ray(address: str, workers: int | None, on_gpus: bool) -> RunGroups:
-    """Connect to a Ray cluster, and return a function that runs groups of jobs on it. `address`: HOST:PORT of a
-    cluster, or "local" to start one on this machine. `workers`: the number of Ray actors. None means one per GPU of the
-    cluster if `on_gpus`, else one per CPU.
+    """Connect to a Ray cluster, and return a function that runs groups of jobs on it.
 
-    Raises DependencyError if Ray is not installed. Raises InputError if Ray does not start or no cluster responds. Also
-    raises InputError if `workers` is None and the cluster has no GPU (without `on_gpus`: no CPU).
+    `address`: HOST:PORT, or "local" to start a cluster here. `workers`: the number of Ray actors; None means one per
+    GPU of the cluster if `on_gpus`, else one per CPU. Raises DependencyError without Ray, and InputError if Ray does
+    not start, if no cluster responds, and if the cluster has no GPU (or CPU) for None.
     """
     try:
         import ray
@@ -68,12 +64,8 @@ def on_ray(address: str, workers: int | None, on_gpus: bool) -> RunGroups:
 
 
 def _ask(address: str) -> None:
-    """Check within 15 s whether a cluster responds at `address`, because ray.init would wait for minutes. Raises Ray's
-    error if none responds.
-
-    Only addresses of the form HOST:PORT are checked, and only if this version of Ray has the internal functions used
-    here.
-    """
+    """Check within 15 s whether a cluster responds at HOST:PORT, because ray.init would wait for minutes. Raises Ray's
+    error if none responds. A version of Ray without the internal functions used here is not checked."""
     if "://" in address or ":" not in address:
         return
     with suppress(ImportError, AttributeError, TypeError):
@@ -85,26 +77,25 @@ def _ask(address: str) -> None:
 
 
 class Worker:
-    """A Ray actor that makes the videos of groups of jobs. It caches open files and models from group to group."""
+    """A Ray actor that makes the videos of groups of jobs, with a cache of open files and models."""
 
     def __init__(self) -> None:
         gc.freeze()  # a run collects garbage after each stage; scanning the imported modules would take 0.1 s
         self._cache = ModelCache()
 
     def ready(self) -> bool:
-        """Return True. The caller waits for this result to know that the actor has started on the cluster."""
+        """Return True, which shows the caller that the actor has started."""
         return True
 
     def run(self, group: list[Seeded], folder: Path) -> Iterator[Outcome]:
-        """Make the videos of a group of jobs, and yield the outcome of each job. `folder`: the batch's folder."""
         yield from run_group(group, folder, self._cache)
 
 
 def _run_groups(
     new_worker: Callable[[], Any], count: int, groups: list[list[Seeded]], folder: Path
 ) -> Iterator[Outcome]:
-    """Run groups of jobs on `count` Ray actors, and yield the outcomes as they arrive. Each actor has its own thread in
-    this process. `new_worker()` starts an actor. `folder`: the batch's folder."""
+    """Run groups of jobs on `count` Ray actors from `new_worker()`, each with a thread here, and yield outcomes as they
+    arrive."""
     outcomes: queue.Queue[Outcome | BaseException] = queue.Queue()
     waiting: queue.Queue[_Try | None] = queue.Queue()
     done = threading.Event()
@@ -135,13 +126,9 @@ class _Try:
 def _serve(
     new_worker: Callable[[], Any], waiting: queue.Queue, outcomes: queue.Queue, folder: Path, done: threading.Event
 ) -> None:
-    """Run groups of jobs from the queue `waiting` on one Ray actor until `done` is set. Each outcome is put into
-    `outcomes`. `folder`: the batch's folder.
-
-    If the actor is lost, `new_worker()` starts a new one. The unfinished jobs of the lost actor are queued again, each
-    alone, up to MOST_TRIES attempts. A group is taken from the queue only after the actor has started. Until then,
-    actors of other threads can take it.
-    """
+    """Run groups of jobs from the queue `waiting` on one Ray actor until `done` is set. If the actor is lost, a new one
+    starts, and its unfinished jobs are queued again, each alone, up to MOST_TRIES attempts. A group is taken only after
+    the actor has started; until then, other threads' actors can take it."""
     import ray
 
     worker = None
@@ -173,8 +160,8 @@ def _serve(
 
 
 def _placed(worker: Any, done: threading.Event) -> Any:
-    """Wait until the Ray actor `worker` has started and return it. Return None if `done` is set first. Raises Ray's
-    error if the actor is lost."""
+    """Return the Ray actor once it has started, or None if `done` is set first. Raises Ray's error if the actor is
+    lost."""
     import ray
 
     answer = worker.ready.remote()

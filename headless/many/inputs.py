@@ -1,4 +1,4 @@
-"""Hashes of the input files of jobs, by which a later run of the batch detects changed files."""
+"""Hashes of jobs' input files, by which a later run of the batch detects changed files."""
 
 import hashlib
 import json
@@ -12,23 +12,20 @@ from ...weights.files import weight_files
 from ..options import PARTS, POSE_FILES, GenerateOptions
 
 KNOWN_BY_CONTENT = 64 * 2**20
-"""The largest size in bytes of a file whose content is hashed. For a larger file, the size and the modification time
-are hashed."""
+"""The largest size in bytes of a file whose content is hashed. For a larger file, size and modification time are
+hashed."""
 
 
 class Inputs:
-    """A cache of hashes of the jobs' input files.
-
-    The content of a file that several jobs use is read only once, unless the file's size or modification time changes.
-    """
+    """A cache of hashes of the jobs' input files. A file of several jobs is read once, unless its size or modification
+    time changes."""
 
     def __init__(self) -> None:
         self._contents: dict[tuple[str, int, int], str] = {}
 
     def of(self, options: GenerateOptions) -> dict[str, str]:
-        """Return the SHA-256 hashes of a job's input files. The keys are options, such as image or lora, and parts of
-        the model package, such as vae. A key with a missing or unreadable file is left out, because the job itself
-        reports the error."""
+        """Return the SHA-256 hashes of a job's input files, by option, such as image, or part of the package, such as
+        vae. A key with an unreadable file is left out, because the job itself reports the error."""
         marks = {}
         for name, files in {**named_files(options), **part_files(options)}.items():
             with suppress(OSError):
@@ -47,8 +44,7 @@ class Inputs:
 
 
 def named_files(options: GenerateOptions) -> dict[str, list[Path]]:
-    """Return a dict from option to the paths of a job's input files. The options are `image`, `continue_from`,
-    `events`, `lora` and `action_path`, as far as they are set."""
+    """Return a job's input files by option: `image`, `continue_from`, `events`, `lora` and `action_path`, if set."""
     given = {name: getattr(options, name) for name in ("image", "continue_from", "events")}
     found = {name: [Path(path)] for name, path in given.items() if isinstance(path, str | Path)}
     if options.lora:
@@ -61,8 +57,8 @@ def named_files(options: GenerateOptions) -> dict[str, list[Path]]:
 
 
 def part_files(options: GenerateOptions) -> dict[str, list[Path]]:
-    """Return a dict from part to the files of a job's model package. The parts are the models, the text encoder, the
-    VAE and the tokenizer. Return {} if the package is invalid."""
+    """Return the files of a job's model package by part: models, text encoder, VAE and tokenizer; {} for an invalid
+    package."""
     found: dict[str, list[Path]] = {}
     with suppress(LingBotError, OSError):
         named = {name: getattr(options, name) for name in PARTS}

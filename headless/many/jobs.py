@@ -1,4 +1,4 @@
-"""The jobs of `lingbot-world batch`, read from a .jsonl or .csv file with one job in each line."""
+"""The jobs of `lingbot-world batch`, from a .jsonl or .csv file with a job in each line."""
 
 import csv
 import json
@@ -21,47 +21,45 @@ FOR_ALL = (
     *("device", "decoder_device", "dtype", "vae_dtype"),
     *("residency", "camera_cache", "vae_tiling", "shard", "kv_cache"),
 )
-"""The options that the command line sets for all jobs of a batch. A single job cannot set them."""
+"""The options of all jobs of a batch, which a single job cannot set."""
 _NUMBERS = {
     name: kind
     for name, hint in get_type_hints(GenerateOptions).items()
     for kind in (int, float)
     if kind in (hint, *get_args(hint))
 }
-"""The options that take a number, each with the number's type, int or float."""
+"""The options that take a number, each with its type."""
 _PATHS = ("image", "continue_from", "events", *PARTS)
 _NAME = re.compile(r"[\w][\w .()+-]*")
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?$", re.IGNORECASE)
 """A pattern for file names that Windows reserves for devices."""
 _LONGEST_NAME = 200
-"""The largest length of a job's name in bytes: 255, the limit of file systems, minus room for the suffixes of
-unfinished files."""
+"""The largest length of a job's name in bytes: file systems' limit of 255, minus the suffixes of unfinished files."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One video of a batch. `name`: the video's file name without the suffix. `options`: the options that make the
-    video. `camera`: an option of CAMERAS and its value, such as ("keys", "w-10"), or None without a camera path."""
+    """A video of a batch. `name`: its file name without the suffix. `camera`: an option of CAMERAS and its value, such
+    as ("keys", "w-10"), or None."""
 
     name: str
     options: GenerateOptions
     camera: tuple[str, str] | None
 
     def video(self, folder: Path) -> Path:
-        """Return the path of the job's video in the batch's folder."""
         return folder / f"{self.name}.mp4"
 
     def settings(self) -> dict[str, Any]:
-        """Return the options that determine the video, as JSON values. The seed is None if it is drawn at random."""
+        """Return the options that determine the video, as JSON values. A random seed is None."""
         left_out = "output", "overwrite", *CAMERAS
         given = {name: value for name, value in asdict(self.options).items() if name not in left_out}
         return json.loads(json.dumps(given | {"camera": self.camera}, default=str))
 
 
 def read_jobs(path: Path, defaults: GenerateOptions, folder: Path) -> list[Job]:
-    """Return the jobs in a .jsonl or .csv file. `defaults`: the values of options that a job does not set. `folder`:
-    the batch's folder for the videos. Relative paths in the file start at the file's folder. Raises InputError for an
-    invalid job (with file and line), and for an unreadable or empty file."""
+    """Return the jobs in a .jsonl or .csv file, in which relative paths start at its folder. `defaults`: the options
+    that a job does not set. `folder`: the batch's. Raises InputError for an invalid job (with file and line) and an
+    unreadable or empty file."""
     jobs: dict[str, Job] = {}
     for line, given in _lines(path):
         try:
@@ -99,9 +97,8 @@ def _lines(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 
 def _rows(path: Path, text: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yield (line number, values by column) for each row of the .csv file `path`, whose content is `text`. Empty values
-    are left out. Raises InputError for repeated columns, for more values than columns, and for an unclosed quote, which
-    would join all later rows."""
+    """Yield (line number, non-empty values by column) for each row of a .csv file. Raises InputError for repeated
+    columns, more values than columns, and an unclosed quote, which would join all later rows."""
     rows = csv.DictReader(StringIO(text), strict=True)
     try:
         names = rows.fieldnames or ()
@@ -159,7 +156,7 @@ def _camera(given: Mapping[str, Any], base: Path, defaults: GenerateOptions) -> 
 
 def _path(base: Path, given: str) -> str:
     """Return the path `given` in a job, with ~ expanded and relative to the folder `base`. Backslashes separate folders
-    on every system, so that lists of jobs from Windows work. Raises InputError for an empty path."""
+    on every system, for lists of jobs from Windows. Raises InputError for an empty path."""
     if not given:
         raise InputError("a path is empty; name one, or leave it out")
     path, windows = base / os.path.expanduser(given), PureWindowsPath(given)
@@ -169,8 +166,8 @@ def _path(base: Path, given: str) -> str:
 
 
 def _value(name: str, given: Any) -> Any:
-    """Return the value `given` for the option `name`, converted to the option's type. Values from a .csv file are text.
-    Raises InputError if the value cannot be converted."""
+    """Return the value of the option `name` as the option's type; values from a .csv file are text. Raises InputError
+    if that is impossible."""
     expected = "a number"
     try:
         if name == "guide_scale":
@@ -190,8 +187,7 @@ def _value(name: str, given: Any) -> Any:
 
 
 def _number(given: Any, kind: type) -> Any:
-    """Return `given` as the type `kind`, int or float. Raises TypeError, ValueError or OverflowError if that is
-    impossible."""
+    """Return `given` as int or float. Raises TypeError, ValueError or OverflowError if that is impossible."""
     number = kind(given)
     if isinstance(given, bool) or (kind is int and isinstance(given, float) and number != given):
         raise ValueError
@@ -199,7 +195,7 @@ def _number(given: Any, kind: type) -> Any:
 
 
 def _text(given: Any) -> str:
-    """Return `given`, a string or a number, as a string. Raises TypeError for any other value."""
+    """Return a string or a number as a string. Raises TypeError for any other value."""
     if isinstance(given, bool) or not isinstance(given, str | int | float):
         raise TypeError
     return str(given)

@@ -1,4 +1,4 @@
-"""Caches of open files and of models, which last from one group of a batch to the next."""
+"""Caches of open files and of models, kept from one group of a batch to the next."""
 
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
@@ -26,8 +26,8 @@ class OpenFiles:
         self._opened: dict[Hashable, tuple[list, Any]] = {}
 
     def __call__(self, opener: Callable[..., T], paths: Any, *loras: Sequence[LoraFile]) -> T:
-        """Return `opener(paths, *loras)`, or the cached result of an equal call if all files are unchanged. `paths`:
-        the path or the paths to open. `loras`: lists of LoRA files for the opener."""
+        """Return `opener(paths, *loras)`, or the cached result of an equal call if all files are unchanged. `loras`:
+        lists of LoRA files for the opener."""
         files = [paths] if isinstance(paths, Path) else list(paths)
         named = [*files, *(lora.path for each in loras for lora in each)]
         every = [file for path in named for file in (sorted(path.rglob("*")) if path.is_dir() else [path])]
@@ -40,8 +40,8 @@ class OpenFiles:
 
 class ModelCache:
     """A cache of both experts, the VAE and open files, kept from one group of a batch to the next. On a GPU, models
-    stay in the cache only if they fit into its memory together with everything else that the next group needs. On a CPU
-    they always stay, because they are memory-mapped."""
+    stay only if they fit next to everything else that the next group needs. On a CPU they always stay, because they are
+    memory-mapped."""
 
     def __init__(self) -> None:
         self.files = OpenFiles()
@@ -50,8 +50,8 @@ class ModelCache:
         self._keeping = False
 
     def prepare(self, plan: SamplingPlan) -> None:
-        """Prepare the cache for a group with this plan: remove the models that the plan does not use, and all models if
-        memory is still too small. Models that the group loads are cached only if memory is large enough."""
+        """Prepare for a group with this plan: remove models that the plan does not use, and all of them if memory is
+        still too small. Models that the group loads are cached only if memory is large enough."""
         for name, (checkpoint, _) in list(self._experts.items()):
             if checkpoint is not getattr(plan.experts, name):
                 del self._experts[name]
@@ -63,11 +63,10 @@ class ModelCache:
         release(plan.device)
 
     def drop(self) -> None:
-        """Remove all models from the cache."""
         self._experts, self._vae = {}, None
 
     def vae(self, plan: SamplingPlan) -> VAE:
-        """Return the plan's VAE from the cache, or load it from its file. Tiled decoding is switched off."""
+        """Return the plan's VAE from the cache, or load it. Tiled decoding is switched off."""
         vae = load_vae(plan.vae, device=plan.device) if self._vae is None else self._vae[1]
         if self._keeping:
             self._vae = plan.vae, vae
@@ -75,7 +74,7 @@ class ModelCache:
         return vae
 
     def expert(self, plan: SamplingPlan, name: str, load: Callable[[], LingBotWorldModel]) -> LingBotWorldModel:
-        """Return an expert of the plan from the cache, or else from `load()`. `name`: "high" or "low"."""
+        """Return the plan's expert "high" or "low" (`name`) from the cache, or else from `load()`."""
         if name in self._experts:
             model = self._experts[name][1]
             model.set_arithmetic(choose_arithmetic(plan.options.arithmetic, plan.device, model.config))
@@ -87,8 +86,8 @@ class ModelCache:
         return model
 
     def free(self, device: torch.device) -> int:
-        """Return the free bytes on the device plus the bytes of the cached experts. The experts count as free, because
-        estimates of the memory for a run already include the weights."""
+        """Return the free bytes on the device plus those of the cached experts, because estimates for a run include the
+        weights."""
         return free_memory(device) + sum(checkpoint.nbytes for checkpoint, _ in self._experts.values())
 
     def _has_room(self, plan: SamplingPlan) -> bool:

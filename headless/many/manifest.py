@@ -1,4 +1,4 @@
-"""The manifest of a batch, a file manifest.jsonl with the outcome of each job, and the lock of the batch's folder."""
+"""The manifest of a batch, manifest.jsonl with the outcome of each job, and the lock of the batch's folder."""
 
 import hashlib
 import json
@@ -21,15 +21,15 @@ MANIFEST = "manifest.jsonl"
 LOCK = "manifest.lock"
 DONE, FAILED = "done", "failed"
 FILES = "files"
-"""The key in a row of the manifest under which the hashes of a job's input files are stored (see `Inputs.of`)."""
+"""The key in a row for the hashes of the job's input files (see `Inputs.of`)."""
 _CUT_SHORT = re.compile(r'\{"name": ("(?:[^"\\]|\\.)*")')
-"""A pattern for the beginning of a row, from which the job's name can be read even if the row is incomplete."""
+"""The beginning of a row, from which an incomplete row's job name can be read."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a job. `seed`: the seed of the noise. `error`: the reason of a failure, or None. `seconds`: the
-    time since the previous video of the group was written, or since the group began."""
+    """The outcome of a job. `error`: the reason of a failure, or None. `seconds`: the time since the previous video of
+    the group was written, or since the group began."""
 
     job: Job
     seed: int
@@ -39,8 +39,8 @@ class Outcome:
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """A context that locks a batch's folder against other batches. If the process dies, the operating system releases
-    the lock. Raises InputError if another batch has locked the folder."""
+    """Lock a batch's folder within this context. Raises InputError if another batch has locked it. If the process dies,
+    the operating system releases the lock."""
     try:
         with FileLock(folder / LOCK, timeout=0):
             yield
@@ -51,8 +51,7 @@ def alone_in(folder: Path) -> Iterator[None]:
 
 
 class Manifest:
-    """The manifest of a batch, with a row for each job that has finished or failed. If a job has several rows, the last
-    one counts."""
+    """The manifest of a batch, with a row for each job that has finished or failed. A job's last row counts."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.path = folder, folder / MANIFEST
@@ -65,9 +64,8 @@ class Manifest:
         return job.name in self._rows
 
     def why(self, job: Job) -> str | None:
-        """Return why the job's video must be made again, or None if it exists unchanged and was made from the same
-        settings and input files. The reason is "" if the manifest has no finished video of the job, or if the video is
-        missing."""
+        """Return why the job's video must be made again; "" if it is missing or not finished. Return None if it is
+        unchanged and from the same settings and input files."""
         row = self._rows.get(job.name)
         if row is None or row["status"] != DONE:
             return ""
@@ -84,20 +82,20 @@ class Manifest:
         return None if as_written else f"{file} has changed since it was written, so it is made again"
 
     def begin(self, jobs: Iterable[Job]) -> None:
-        """Hash the input files of jobs that are about to run. `note` writes these hashes to the manifest, so a later
-        run detects files that changed during this run."""
+        """Hash the input files of jobs before they run. `note` writes these hashes, so a later run detects files that
+        changed during this run."""
         self._begun |= {job.name: self._inputs.of(job.options) for job in jobs}
 
     def complete(self, jobs: Iterable[Job]) -> None:
-        """Add the hashes of input files to rows that lack them because an older version of this package wrote them.
-        Each of `jobs` must have a row for a finished video."""
+        """Add the hashes of input files to rows of older versions of this package. Each job must have a finished
+        video's row."""
         for job in jobs:
             row = self._rows[job.name]
             if FILES not in row:
                 self._add(row | {FILES: self._inputs.of(job.options)})
 
     def note(self, outcome: Outcome) -> None:
-        """Append a row with the outcome of a job. Raises InputError if the manifest cannot be written."""
+        """Append a row with a job's outcome. Raises InputError if the manifest cannot be written."""
         found: dict[str, Any] = {"status": FAILED, "error": outcome.error}
         if outcome.error is None:
             video = outcome.job.video(self.folder)
@@ -118,8 +116,7 @@ class Manifest:
             ) from error
 
     def _read(self) -> dict[str, dict]:
-        """Return the last row of each job, by the job's name. If the process was killed, the last line of the manifest
-        may be incomplete."""
+        """Return each job's last row by name. The last line may be incomplete if the process was killed."""
         if not self.path.is_file():
             return {}
         text = self.path.read_text(encoding="utf-8", errors="replace")
@@ -127,8 +124,8 @@ class Manifest:
 
 
 def _row(line: str) -> dict[str, Any] | None:
-    """Return the row in a line of the manifest. For a failed job or an incomplete line, the row has only the job's name
-    and the status FAILED. Return None if the name cannot be read."""
+    """Return the row in a line, reduced to name and status FAILED for a failed job or an incomplete line, or None
+    without a readable name."""
     try:
         row = json.loads(line)
         name = row["name"]
@@ -144,8 +141,8 @@ def _row(line: str) -> dict[str, Any] | None:
 
 
 def _changed_settings(before: dict[str, Any], given: dict[str, Any]) -> str:
-    """Return the names of the settings in `given` that differ from `before`, separated by commas. If none differ,
-    return "its settings" if `before` has settings that `given` lacks, else ""."""
+    """Return the names of the settings in `given` that differ from `before`, or "its settings" if `before` only has
+    more, or ""."""
     changed = [name for name, value in given.items() if _resolved(name, before.get(name)) != _resolved(name, value)]
     if not changed and before.keys() - given.keys():
         return "its settings"
@@ -153,8 +150,8 @@ def _changed_settings(before: dict[str, Any], given: dict[str, Any]) -> str:
 
 
 def _resolved(name: str, value: Any) -> Any:
-    """Return the value of the setting `name` with symbolic links in absolute paths resolved, so that two paths of one
-    file are equal."""
+    """Return a setting's value with symbolic links in absolute paths resolved, so that two paths of one file are
+    equal."""
     if isinstance(value, list):
         return [_resolved(name, each) for each in value]
     if isinstance(value, dict):

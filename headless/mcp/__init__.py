@@ -1,2 +1,2 @@
-"""The command `lingbot-world mcp`, with which an AI assistant explores a generated world through the Model Context
-Protocol (MCP)."""
+"""The command `lingbot-world mcp`, with which an AI assistant explores a generated world by the Model Context
+Protocol."""

@@ -16,8 +16,6 @@ MODEL = ("image", "prompt", "width", "height", "chunk", "window", "sink", "sched
 
 
 def add_mcp_command(commands: Any) -> None:
-    """Add the `mcp` command to the argparse subparsers `commands`. The parsed arguments get the command's function as
-    `arguments.run`."""
     parser = commands.add_parser("mcp", help=ABOUT, description=HELP, formatter_class=Help)
     parser.set_defaults(run=_serve, interrupted="the walk is kept")
     parser.add_argument("ckpt", metavar="CKPT", type=some_path, help="the folder of a causal model or of a toy package")

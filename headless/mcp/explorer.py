@@ -1,8 +1,5 @@
-"""The walk of an AI assistant through a generated world. Each action makes some chunks of video, and returns a
-description and the last frame.
-
-Importing this module does not import torch, so that a client's first request is answered without delay.
-"""
+"""The walk of an AI assistant through a generated world. Importing this module imports no torch, so that a client's
+first request is answered without delay."""
 
 from __future__ import annotations
 
@@ -24,21 +21,20 @@ if TYPE_CHECKING:
     from ...live import Engine, Session, Start
 
 LONGEST = 10.0
-"""The largest length of one action in seconds of video. The length is limited because the client waits for the
-frames."""
+"""The largest length of an action in seconds of video, for which the client waits."""
 Seen = tuple[str, bytes]
-"""The result of an action: a description of the walk's current state, and its last frame as a JPEG file."""
+"""A description of the walk's current state, and the last frame as a JPEG file."""
 
 
 class Explorer:
-    """A model and at most one current walk through a generated world. The model is loaded at the first walk. Calls from
-    several threads run one after the other. All methods raise a LingBotError for invalid input, and then leave the walk
+    """A model and at most one walk through a generated world. The model is loaded at the first walk. Calls from several
+    threads run one after the other. All methods raise a LingBotError for invalid input, and then leave the walk
     unchanged."""
 
     def __init__(self, ckpt: str | Path, options: dict[str, Any], walks: str | Path, events: Any = None) -> None:
-        """Store the arguments without loading the model. `ckpt`: the model's folder. `options`: further arguments of
-        `open_live`. `walks`: the folder in which walks are saved. `events`: a file of events that can be added to the
-        prompt; None uses the file in the model's folder."""
+        """Store the arguments without loading the model. `options`: arguments of `open_live`. `walks`: the folder in
+        which walks are saved. `events`: a file of events that can be added to the prompt; None uses the one in the
+        model's folder."""
         self._ckpt, self._options, self._walks, self._events = ckpt, options, walks, events
         self._opened: tuple[Engine, Start] | None = None
         self._session: Session | None = None
@@ -46,8 +42,8 @@ class Explorer:
         self._pose, self._frames, self._lock = np.eye(4), 0, Lock()
 
     def check(self) -> None:
-        """Raise a LingBotError if an option is invalid, or if a file of the model or of its example is missing or
-        invalid. An example without an image is valid, because `start` can name one."""
+        """Raise a LingBotError for an invalid option, or a missing or invalid file of the model or its example. The
+        example needs no image, because `start` can name one."""
         from ...live.worlds.example import find_events
         from ..live.opening import plan_start
 
@@ -60,12 +56,8 @@ class Explorer:
         plan_start(self._ckpt, **begun)
 
     def start(self, image: str | None, prompt: str | None, seed: int, continue_from: str | None) -> Seen:
-        """End the current walk, begin a new one, and make its first chunk. `image`: the file of the start image, or
-        None for the model's example. `prompt`: a description of the world, or None for the example's. `seed`: the seed
-        of the noise.
-
-        `continue_from`: the file of a saved state or the folder of a walk, in place of an image.
-        """
+        """End the current walk, begin a new one, and make its first chunk. `image`: a file. `continue_from`: a saved
+        state or a walk's folder, in place of an image. None for image or prompt means the model's example."""
         from ...live import Session
         from ...live.worlds.example import find_events
         from ..live.opening import open_live
@@ -85,12 +77,9 @@ class Explorer:
             return self._make(1)
 
     def act(self, keys: Sequence[str], seconds: float, yaw: float, pitch: float) -> Seen:
-        """Hold keys for `seconds` seconds of video, and turn the camera `yaw` degrees right and `pitch` degrees up.
-        Return the description of the walk and the last frame.
-
-        `keys`: any of w a s d (move), i j k l (look up, left, down, right) and shift (run). `seconds`, more than 0 and
-        at most LONGEST, is rounded to complete chunks, at least one.
-        """
+        """Hold keys for `seconds` of video, turn the camera `yaw` degrees right and `pitch` degrees up, and return the
+        description of the walk and the last frame. `keys`: any of w a s d (move), i j k l (look up, left, down, right)
+        and shift (run). `seconds`, more than 0 and at most LONGEST, is rounded to complete chunks, at least one."""
         with self._lock:
             session = self._walk()
             if not 0 < seconds <= LONGEST:
@@ -106,30 +95,28 @@ class Explorer:
                 session.hold(())
 
     def look(self) -> Seen:
-        """Return the current description of the walk and the last frame, without making new video."""
+        """Return the description of the walk and the last frame, without making new video."""
         with self._lock:
             return self._describe(self._walk())
 
     def prompt(self, text: str, at_once: bool) -> str:
-        """Set the prompt of all later chunks, and return a message with the full prompt, including active events.
-        `at_once`: also recompute the cached keys and values of past frames with this prompt, so that the image changes
-        sooner. `text`: the new prompt, without the sentences of events."""
+        """Set the prompt of later chunks, without the sentences of events, and return a message with the full prompt.
+        `at_once`: also recompute the cached keys and values of past frames, so that the image changes sooner."""
         with self._lock:
             session = self._walk()
             session.prompt(text, refresh=at_once)
             return f"From the next action on: {session.events.say(text)}"
 
     def event(self, name: str, on: bool | None) -> str:
-        """Begin an event if `on` is true, end the event if false, or toggle it if None. An event, such as rain, adds a
-        sentence to the prompt. `name`: the event's name. Return a message with the active events."""
+        """Begin (`on` true), end (false) or toggle (None) an event, such as rain, which adds a sentence to the prompt.
+        Return a message with the active events."""
         with self._lock:
             session = self._walk()
             session.event(name, on)
             return f"Events from the next action on: {', '.join(sorted(session.events.active)) or 'none'}"
 
     def save(self) -> str:
-        """Write the state of the walk and its camera path into the walk's folder, and return a message with the
-        folder's name."""
+        """Write the walk's state and camera path into its folder, and return a message with the folder's name."""
         from ...live.folder.reading import save_whole
 
         with self._lock:
@@ -140,7 +127,7 @@ class Explorer:
             )
 
     def close(self) -> None:
-        """End the walk. The walk's folder is not deleted."""
+        """End the walk. Its folder stays."""
         with self._lock:
             self._end()
 

@@ -1,4 +1,4 @@
-"""A server of the Model Context Protocol (MCP) with the methods of an Explorer as tools. It needs the package mcp."""
+"""A server of the Model Context Protocol (MCP) with an Explorer's methods as tools. It needs the package mcp."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -17,7 +17,8 @@ left, down, right, shift runs. Places that you left are forgotten after a while.
 
 
 def build_server(explorer: Explorer) -> MCPServer:
-    """Return an MCP server with the tools start_walk, act, look, prompt, event and save of `explorer`."""
+    """Return an MCP server with the tools start_walk, act, look, prompt, event and save. Their docstrings are the
+    descriptions that the assistant reads."""
     server: MCPServer = MCPServer("lingbot-world", instructions=ABOUT, version=__version__, log_level="WARNING")
 
     def start_walk(
@@ -78,8 +79,7 @@ def _shown(seen: Seen) -> list[Any]:
 
 
 def _with_errors(tool: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a wrapper of `tool` that raises a ToolError for each LingBotError. Only the message of a ToolError reaches
-    the assistant."""
+    """Convert a tool's LingBotErrors to ToolErrors, because only a ToolError's message reaches the assistant."""
 
     @wraps(tool)
     def answer(**given: Any) -> Any:

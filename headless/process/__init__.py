@@ -1,2 +1,1 @@
-"""The processes that make a video: their start and connection, signals that end them, and measurement of time and
-memory."""
+"""The processes that make a video: their start and connection, signals, and measurement of time and memory."""

@@ -1,4 +1,4 @@
-"""The handling of signals that end a run: Ctrl-C, SIGTERM and SIGHUP. This module does not import torch."""
+"""The handling of signals that end a run: Ctrl-C, SIGTERM and SIGHUP. Needs no torch."""
 
 import signal
 import threading
@@ -14,12 +14,11 @@ ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if h
 
 @contextmanager
 def told_by_signals(own_process: bool) -> Iterator[list[int]]:
-    """A context in which SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt. It yields a list to which the numbers of
-    received signals are appended. `own_process`: whether the process was started as this package's command. If false,
-    nothing changes.
+    """Let SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt within this context, and yield a list of the received
+    signals. In another program's process (not `own_process`) nothing changes.
 
-    Signals that are ignored, as after `nohup`, stay ignored. After the context these signals end the process silently,
-    because Python would print a traceback for a signal during its exit.
+    Ignored signals, as after `nohup`, stay ignored. After the context these signals end the process silently, because
+    Python would print a traceback for a signal during its exit.
     """
     received: list[int] = []
 
@@ -47,8 +46,8 @@ def end_at_further_ones() -> None:
 
 
 class Written:
-    """A watcher of the files that a run may write. `bool()` is true if any of them was created or changed after the
-    watcher was made. `str()` is a message that names the new and changed files."""
+    """A watcher of files. `bool()` is true if any was created or changed after the watcher was made; `str()` is a
+    message that names these files."""
 
     def __init__(self, files: Iterable[Path]) -> None:
         self._before = {file: _mark(file) for file in files}
@@ -73,11 +72,9 @@ def _mark(file: Path) -> tuple[int, int, int] | None:
 
 
 class LaterInterruptsWait:
-    """A context that protects the saving of finished chunks from interrupts: Ctrl-C, SIGTERM and SIGHUP.
-
-    The first interrupt takes effect at once. Further interrupts are delayed until the context ends. With `hold` the
-    first interrupt is delayed too. The context has an effect only in the main thread, where Python handles signals.
-    """
+    """A context that protects the saving of finished chunks from interrupts (Ctrl-C, SIGTERM and SIGHUP). The first
+    interrupt takes effect at once, or with `hold` at the context's end, as further ones do. The context has an effect
+    only in the main thread, where Python handles signals."""
 
     def __init__(self, hold: bool = False) -> None:
         self._holds = hold
@@ -102,7 +99,7 @@ class LaterInterruptsWait:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Raise the delayed interrupt, if any, unless another interrupt already ends the run."""
+        """Raise the delayed interrupt, if any, unless another one already ends the run."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
         if self._waiting is not None and (error is None or isinstance(error, Exception)):

@@ -1,9 +1,6 @@
-"""Several processes, one for each GPU, that make one video together: their start, how they share the computation, and
-data transfer.
-
-The processes are started by `torchrun`, or by the option `--gpus N`, which uses torchrun's library. The first process
-encodes the prompts and writes the video. All processes load the experts and compute the steps together.
-"""
+"""Several processes, one for each GPU, that make one video together. The first encodes the prompts and writes the
+video; all load the experts and compute the steps. They are started by `torchrun`, or by the option `--gpus N`, which
+uses torchrun's library."""
 
 import atexit
 import contextlib
@@ -29,37 +26,36 @@ from ...pipeline.two_experts import ParallelGroups
 T = TypeVar("T")
 
 LONGEST_WAIT = timedelta(hours=24)
-"""The timeout of communication between processes. It is long because the other processes may wait an hour while the
-first process decodes and writes. torchrun detects a dead process at once."""
+"""The timeout of communication: other processes may wait an hour while the first decodes and writes. torchrun detects a
+dead process at once."""
 ENDED_WITH_THE_OTHERS = 1
-"""The exit code of a process that ends only because another process failed."""
+"""The exit code of a process that ends only because another failed."""
 INTERRUPTED = 128 + signal.SIGINT
 TERMINATED = 128 + signal.SIGTERM
-"""The exit code of a process that torchrun has ended because another process failed."""
+"""The exit code of a process that torchrun has ended because another failed."""
 PATIENCE = 30  # seconds to wait for the error report of the process that failed first
 
 
 @dataclass(frozen=True)
 class Processes:
-    """The processes that make a video, as seen from one of them. `rank`: the number of this process, from 0. `size`:
-    the number of processes. The methods transfer data between the processes."""
+    """The processes that make a video, seen from the one with the number `rank` of `size`. The methods transfer data
+    between them."""
 
     rank: int = 0
     size: int = 1
 
     @property
     def first(self) -> bool:
-        """Whether this is the first process, which shows progress and writes the video."""
+        """Whether this process shows progress and writes the video."""
         return self.rank == 0
 
     def takes(self, task: int) -> bool:
-        """Return whether this process does task number `task`. Task n belongs to the process of rank n modulo
-        `size`."""
+        """Return whether this process does task number `task`: rank is `task` modulo `size`."""
         return self.rank == task % self.size
 
     def share(self, made: T | None, task: int) -> T:
-        """Return the result of task number `task` in every process. `made`: the result in the process that did the task
-        (see `takes`), None in the others. Tensors must be on the CPU."""
+        """Return a task's result in every process. `made`: the result in the process that did the task (see `takes`),
+        None in the others. Tensors must be on the CPU."""
         if self.size == 1:
             assert made is not None
             return made
@@ -70,7 +66,7 @@ class Processes:
         return value
 
     def least(self, value: int) -> int:
-        """Return the minimum of `value` over all processes, so that all of them make the same choice."""
+        """Return the minimum of `value` over all processes, so that all make the same choice."""
         if self.size == 1:
             return value
         values = torch.tensor(value, dtype=torch.int64)
@@ -78,19 +74,16 @@ class Processes:
         return int(values)
 
     def collect(self, tensor: Tensor) -> list[Tensor] | None:
-        """Return the `tensor` of every process, in the order of rank, in the first process; return None in the others.
-        The tensors have one shape and are on the CPU."""
+        """Return every process's `tensor`, by rank, in the first process, and None in the others. The tensors have one
+        shape and are on the CPU."""
         collected = [torch.empty_like(tensor) for _ in range(self.size)] if self.first else None
         distributed.gather(tensor.contiguous(), collected)
         return collected
 
     def device(self, asked: str | None) -> str | None:
-        """Return the device that this process uses. `asked`: the user's option `device`.
-
-        A single process uses `asked`, and with "cpu" several processes do too. Otherwise each of several processes uses
-        "cuda:N", where N is its number on its machine, or None without CUDA. Raises InputError if several processes get
-        a value other than None, "cpu" and "cuda".
-        """
+        """Return the device of this process, given the user's option `device`. A single process, and several with
+        "cpu", use the option. Otherwise a process uses "cuda:N", where N is its number on its machine, or None without
+        CUDA. Raises InputError for several processes and another value than None, "cpu" and "cuda"."""
         if self.size == 1 or asked == "cpu":
             return asked
         if asked not in (None, "cuda"):
@@ -98,14 +91,12 @@ class Processes:
         return f"cuda:{os.environ.get('LOCAL_RANK', self.rank)}" if torch.cuda.is_available() else None
 
     def divide(self, config: ModelConfig, guided: bool, shard: bool = False) -> ParallelGroups:
-        """Return how the processes share each forward of a model with the configuration `config`. If `guided` and the
-        number of processes is even, one half of the processes computes the forward for the prompt, and the other half
-        the forward for the negative prompt. The tokens of a forward are split equally within each half.
+        """Return how the processes share each forward of a model.
 
-        Otherwise the tokens are split over all processes. With `shard` the weights are also sharded over all processes.
-
-        Raises InputError if the number of attention heads is not divisible by the number of processes that split the
-        tokens. Raises InputError for `shard` with one process.
+        With guidance and an even number of processes, one half computes the forward for the prompt, the other half for
+        the negative prompt. Tokens are split equally within each half, or else over all processes. `shard` also shards
+        the weights over all processes. Raises InputError if the number of heads is not divisible by the number of
+        processes that split the tokens, and for `shard` with one process.
         """
         if self.size == 1:
             if shard:
@@ -127,10 +118,8 @@ ALONE = Processes()
 
 @contextmanager
 def joined() -> Iterator[Processes]:
-    """A context that joins the processes started by torchrun, and yields `Processes`, or ALONE without torchrun.
-
-    If processes fail, only the first one to fail raises its error. The others exit without a message.
-    """
+    """Join the processes started by torchrun within this context, and yield `Processes`, or ALONE without torchrun. If
+    processes fail, only the first to fail raises its error. The others exit without a message."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         yield ALONE
@@ -160,7 +149,7 @@ def joined() -> Iterator[Processes]:
 
 
 def _leave() -> None:
-    """End the process immediately, without Python's cleanup, because gloo's running threads would sometimes crash the
+    """End the process without Python's cleanup, because gloo's running threads would sometimes crash the
     interpreter."""
     sys.stdout.flush()
     sys.stderr.flush()
@@ -168,7 +157,7 @@ def _leave() -> None:
 
 
 def _join() -> Any:
-    """Join torch.distributed's default process group, and return the key-value store that all its processes share."""
+    """Join torch.distributed's default process group, and return its shared key-value store."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))  # files are closed and removed before the exit
     backend = "gloo"
     if torch.cuda.is_available():
@@ -179,9 +168,8 @@ def _join() -> Any:
 
 
 def check_gpus(count: int, device: str | None) -> None:
-    """Check that `count` processes can run on this machine. `device`: the user's option `device`. Raises InputError if
-    the processes would run on GPUs and there are too few. For processes on the CPU, raises InputError if there are more
-    than eight and more than the CPU has cores."""
+    """Raise InputError if `count` processes would run on too few GPUs, or on the CPU if they are more than eight and
+    more than its cores. `device`: the user's option."""
     found = torch.cuda.device_count()
     if device != "cpu" and found < count and (found or device is not None):
         fewer = f"`gpus` {found}" if found else "`device` cpu"
@@ -192,8 +180,8 @@ def check_gpus(count: int, device: str | None) -> None:
 
 
 def start(count: int, arguments: list[str], device: str | None = None) -> int:
-    """Run `python -m lingbot_world ARGUMENTS` in `count` processes, and return the exit code. `device`: the user's
-    option `device`. Raises InputError like `check_gpus`, and LingBotError if a process was killed."""
+    """Run `python -m lingbot_world ARGUMENTS` in `count` processes, and return the exit code. Raises InputError like
+    `check_gpus`, and LingBotError if a process was killed."""
     import logging
 
     from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -226,8 +214,8 @@ def start(count: int, arguments: list[str], device: str | None = None) -> int:
 
 
 def _exit_code(failures: dict[int, int], count: int) -> int:
-    """Return the exit code of the process that caused the failure. `failures`: the exit code of each failed process, by
-    rank. `count`: the number of processes. Raises LingBotError if a process was killed and none reported an error."""
+    """Return the exit code of the process that caused the failure, given the failed processes' codes by rank. Raises
+    LingBotError if a process was killed and none reported an error."""
     for code in failures.values():
         if code > 0 and code not in (ENDED_WITH_THE_OTHERS, TERMINATED):
             return code

@@ -14,8 +14,7 @@ from ...options import Progress, ShowProgress
 
 @dataclass(frozen=True)
 class Stage:
-    """A finished stage of a run. `name`: the name of the stage. `seconds`: its duration. `gpu_peak`: the highest
-    allocated GPU memory in bytes, or None on a CPU."""
+    """A finished stage of a run. `gpu_peak`: the highest allocated GPU memory in bytes, or None on a CPU."""
 
     name: str
     seconds: float
@@ -24,17 +23,15 @@ class Stage:
 
 @contextmanager
 def silent(_name: str, _unit: str) -> Iterator[Progress]:
-    """Yield a progress callback that does nothing. Functions with an argument `show` take `silent` to display no
-    progress."""
+    """Yield a progress callback that does nothing, as the argument `show` for no progress display."""
     yield lambda _done, _total: None
 
 
 def observed(
     show: ShowProgress, steps: int, on_progress: Progress | None, cancel: Callable[[], bool] | None
 ) -> ShowProgress:
-    """Return a function like `show`, with progress displays that also call `on_progress` and `cancel` (see
-    `run.generate`). A display raises CancelledError if `cancel()` returns true. `steps`: the number of all denoising
-    steps of the base model, for both experts together."""
+    """Return a function like `show`, with displays that also call `on_progress` and `cancel` (see `run.generate`), and
+    raise CancelledError if `cancel()` is true. `steps`: the base model's denoising steps, of both experts together."""
 
     @contextmanager
     def show_and_tell(name: str, unit: str) -> Iterator[Progress]:
@@ -55,9 +52,8 @@ def observed(
 
 
 class StageRecorder(AbstractContextManager["StageRecorder"]):
-    """A context manager that records the time and memory of a run's stages, such as encoding or sampling. The end of
-    the context ends the last stage. `show(name, unit)`: a function that returns the progress display of a stage.
-    `stages`: the finished stages. `running`: the name of the current stage."""
+    """A recorder of the time and memory of a run's stages, such as encoding or sampling. The end of the context ends
+    the last stage. `stages`: the finished ones. `running`: the current one's name."""
 
     def __init__(self, device: torch.device, show: ShowProgress = silent) -> None:
         self.stages: list[Stage] = []
@@ -69,8 +65,8 @@ class StageRecorder(AbstractContextManager["StageRecorder"]):
         self.end()
 
     def begin(self, name: str, unit: str = "", *, keep: bool = False) -> Progress:
-        """End the current stage, begin the stage `name`, and return its progress callback. `unit`: the unit in which
-        progress is counted. Unless `keep`, garbage is collected between the two stages, which takes 0.2 s."""
+        """End the current stage, begin the stage `name`, and return its progress callback. `unit`: the unit of
+        progress. Unless `keep`, garbage is collected between the stages, which takes 0.2 s."""
         self.end(keep)
         self.running = name
         display = self._show(name, unit)
@@ -98,14 +94,14 @@ class StageRecorder(AbstractContextManager["StageRecorder"]):
 
 
 def release(device: torch.device) -> None:
-    """Collect Python's garbage. On a GPU, also return the unused memory of torch's caching allocator to the device."""
+    """Collect Python's garbage, and on a GPU free the unused memory of torch's caching allocator."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
 
 
 def table(stages: list[Stage]) -> str:
-    """Return the stages as a table of text. The last row has the total time and the highest peak of memory."""
+    """Return the stages as a table of text, with the total time and the highest memory peak in the last row."""
     peaks = [stage.gpu_peak for stage in stages if stage.gpu_peak is not None]
     total = Stage("all", sum(stage.seconds for stage in stages), max(peaks, default=None))
     rows = [("stage", "seconds", "peak GPU GB")]

@@ -1,4 +1,4 @@
-"""The start of slow libraries (CUDA, cuDNN and Triton) in background threads. Importing this module does not import
+"""The start of slow libraries (CUDA, cuDNN and Triton) in background threads. Importing this module imports no
 torch."""
 
 from __future__ import annotations
@@ -17,29 +17,25 @@ if TYPE_CHECKING:
 
 
 def let_waiting_threads_sleep() -> None:
-    """Make OpenMP's threads sleep while they wait, unless the environment sets another policy. By default they spin for
-    milliseconds, and a run on two busy cores takes ten times as long. Call this function before torch is imported."""
+    """Let OpenMP's waiting threads sleep, unless the environment sets a policy. Call this before torch is imported. By
+    default they spin for milliseconds, and a run on two busy cores takes ten times as long."""
     if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"} & os.environ.keys():
         os.environ["OMP_WAIT_POLICY"] = "passive"
 
 
 def start_cuda() -> None:
-    """Start CUDA (0.3 s) in a thread while the caller imports torch. Afterwards the thread starts cuDNN (0.5 s), and
-    another thread starts Triton (1 s). Nothing happens outside Linux, without a CUDA driver, and if several processes
-    make the video. Do not call this function in a process that forks later."""
+    """Start CUDA (0.3 s), then cuDNN (0.5 s) in a thread and Triton (1 s) in another, while the caller imports torch.
+    Do not call this in a process that forks later. Nothing happens outside Linux, without a CUDA driver, and if several
+    processes make the video."""
     if sys.platform == "linux" and "WORLD_SIZE" not in os.environ:
         Thread(target=_start_cuda).start()
 
 
 @contextmanager
 def spared_imports(own_process: bool) -> Iterator[None]:
-    """A context for imports that keeps garbage collection fast. Collection is off within the context, and later
-    collections skip all objects that exist at its end. Without this context, collections took 1.9 s of a 4.9 s run of
-    the toy model.
-
-    `own_process`: whether the process was started as this package's command. In another program's process nothing
-    changes, because that program's objects would be skipped too.
-    """
+    """Keep garbage collection fast: it is off within this context, and later collections skip all objects that exist at
+    its end. Otherwise collections took 1.9 s of a 4.9 s run of the toy model. In another program's process (not
+    `own_process`) nothing changes, because its objects would be skipped too."""
     if not own_process:
         yield
         return
@@ -75,8 +71,8 @@ def _start_driver() -> bool:
 
 @contextmanager
 def triton_starting(device: torch.device) -> Iterator[None]:
-    """A context that starts Triton in a thread at its beginning, and waits for the thread at its end. The start takes a
-    second, mostly for a hash of Triton's own files."""
+    """Start Triton in a thread at this context's beginning, and wait for it at the end. This takes a second, mostly for
+    a hash of Triton's own files."""
     if device.type == "cuda":
         _triton(device.index or 0)
     try:
@@ -86,15 +82,15 @@ def triton_starting(device: torch.device) -> Iterator[None]:
 
 
 def wait_for_triton(device: torch.device) -> None:
-    """Wait until Triton has started on the GPU `device`, and start it if necessary. The wait prevents a second hash of
-    Triton's files by the caller's own use of Triton. On a CPU, return immediately."""
+    """Wait until Triton has started on a GPU, so that the caller's own use of Triton does not hash its files a second
+    time."""
     if device.type == "cuda":
         _triton(device.index or 0).join()
 
 
 @cache
 def _triton(gpu: int) -> Thread:
-    """Return the thread that starts Triton on the GPU with this index. Each process has one such thread per GPU."""
+    """Return the process's only thread that starts Triton on the GPU with this index."""
     thread = Thread(target=_start_triton, args=(gpu,))
     thread.start()
     return thread
