@@ -44,8 +44,8 @@ def unread(names: Iterable[str], fields: Sequence[Field]) -> list[str]:
 
 
 def check_text(name: str, text: str) -> None:
-    """Raise InputError, which begins with `name`, for lone surrogates: Python represents bytes of the command line that
-    are not UTF-8 by these."""
+    """Raise InputError, which begins with `name`, for lone surrogates, by which Python represents bytes of the command
+    line that are not UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -17,8 +17,9 @@ PASSING, DECISIVE = 0.5, 0.5
 """Limits of the plausibility scores, which run from -1 to 1: a test is passed above PASSING, and decides between two
 conventions if their scores differ by more than DECISIVE."""
 MEETING, TURNED_DEG = 0.1, 10.0
-"""Limits of the test whether the cameras' viewing axes meet at one point. MEETING: an axis's largest distance from the
-point, relative to the camera's. TURNED_DEG: the angle by which an axis must at least differ from the first one."""
+"""Limits of the test whether the cameras' viewing axes meet at one point. MEETING: the largest distance of an axis from
+the point, relative to its camera's distance. TURNED_DEG: the smallest angle by which an axis must differ from the
+first."""
 ACROSS = 0.3
 """The forward-motion score below which a camera moves across its viewing direction, as in an orbit. Such forward motion
 is no evidence for a convention."""

@@ -70,9 +70,9 @@ def continued_poses(
     video.
 
     The path is moved to begin at `before` [4, 4], the pose of the video's last latent frame. The f = `latent_frames`
-    poses follow it at even intervals, up to the path's end. Translations are divided by the video's `scale`. At 0, when
-    the camera has not moved yet, they are divided by this path's longest step. Raises CameraError for invalid poses and
-    a negative `scale`.
+    poses follow it at even intervals, up to the path's end. Translations are divided by the video's `scale`. A `scale`
+    of 0 means that the camera has not moved yet; then this path's longest step is the divisor. Raises CameraError for
+    invalid poses and a negative `scale`.
     """
     path = check_poses(c2w)
     moved = before @ inverse(path[0]) @ path
@@ -153,7 +153,8 @@ def camera_embedding(
     c2w: [n, 4, 4], camera-to-world in OpenCV axes. Too few poses for `frames` shorten the result, see `frame_count`.
     intrinsics: [n, 4] or [4], fx, fy, cx, cy in pixels of an 832x480 image; the first row is used.
     height, width: the video's size in pixels.
-    chunk: a causal model's, usually 3. The number of latent frames is then a multiple, spread over the full path.
+    chunk: a causal model's, usually 3. The number of latent frames is then a multiple of it, and they are spread over
+    the full path.
     scale: the divisor of translations. None: the path's longest step, as in the official code. A later part of a path
     needs the first part's, so that the speed stays the same; live steering needs the distance of four frames at full
     speed.

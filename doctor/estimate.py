@@ -13,15 +13,15 @@ from ..pipeline.rollout_memory import DecoderSettings, RolloutMemory, RolloutWor
 from ..pipeline.world import WorldMemory
 
 VAE_PIXEL = 8.42e6
-"""The VAE's floating-point operations per pixel of a frame: 16 frames of 464x832 take 52 TFLOP."""
+"""The number of the VAE's floating-point operations per pixel of a frame: 16 frames of 464x832 take 52 TFLOP."""
 VAE_WIDTH = 96
 ROW_PASSES = 58
-"""The 16-bit passes (reads or writes) over an activation [tokens, dim] in a transformer block, apart from matrix
-products and attention. Measured on an RTX 5090, where they take 0.09 s for each chunk."""
+"""The number of 16-bit passes (reads or writes) over an activation [tokens, dim] in a transformer block, apart from
+matrix products and attention. Measured on an RTX 5090, where they take 0.09 s for each chunk."""
 LAUNCHES, LAUNCHES_8_BITS = 16, 33
-"""The kernels and memory fills that a transformer block launches with 16-bit products (LAUNCHES), or with
-comfy-kitchen's 8-bit products and attention. Counted by tools/cards/try_kernels.py on an H100 that imitated compute
-capability 8.6."""
+"""The number of kernels and memory fills that a transformer block launches, with 16-bit products (LAUNCHES) or with
+comfy-kitchen's 8-bit products and attention. Counted on an H100 that imitated compute capability 8.6
+(tools/cards/try_kernels.py)."""
 LAUNCH, LAUNCH_RECORDED = 9e-6, 1.5e-6
 """The shortest time of a kernel in seconds, launched by Python (LAUNCH) or in a CUDA graph (LAUNCH_RECORDED)."""
 HELD_BY_OTHERS = 1e9
@@ -33,8 +33,9 @@ FOUR_BIT = 0.57
 class Rates(NamedTuple):
     """A GPU's kernel rates.
 
-    linear, attention: in 16 bits, and with _8bit in 8 bits, in TFLOP/s, like convolution (the VAE).
-    bandwidth, bus: of GPU memory, and of copies from host memory, in GB/s.
+    linear, attention, convolution: matrix products and attention in 16 bits, and the VAE, in TFLOP/s.
+    linear_8bit, attention_8bit: the same in 8 bits.
+    bandwidth, bus: GB/s of GPU memory, and of copies from host memory.
     memory: the size of GPU memory in bytes.
     recorded: whether kernels run from a CUDA graph.
     """
@@ -70,12 +71,12 @@ class Setting(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """The tokens of a chunk."""
+        """The number of tokens of a chunk."""
         return self.frames * (self.size[0] // 16) * (self.size[1] // 16)
 
     @property
     def keys(self) -> int:
-        """The tokens in a full attention window."""
+        """The number of tokens in a full attention window."""
         return self.window * self.tokens // self.frames
 
 
@@ -140,7 +141,7 @@ others."""
 BASE_WORK = 3.9e9
 """The bytes of GPU memory that a forward of the base model uses besides its weights, for BASE_VIDEO."""
 FAST_ENOUGH = 6.0
-"""The frames per second from which an interactive walk feels fluent."""
+"""The frame rate, in frames per second, from which an interactive walk feels fluent."""
 
 
 def worked_out(config: ModelConfig, setting: Setting, rates: Rates, fetched: int = 0) -> Seconds:
@@ -204,7 +205,7 @@ class Row(NamedTuple):
 
     @property
     def frames_a_second(self) -> float:
-        """The video frames made per second; 0 if the model does not fit."""
+        """The number of video frames made per second; 0 if the model does not fit."""
         return 0.0 if self.seconds is None else 4 * self.setting.frames / self.seconds.total
 
 

@@ -35,7 +35,7 @@ class Published(NamedTuple):
     """The published data of a GPU.
 
     memory: in GB.
-    bandwidth, bus: of the memory, and of copies from host memory, in GB/s.
+    bandwidth, bus: GB/s of GPU memory, and of copies from host memory.
     half, int8, fp8: the dense TFLOP/s, `half` for fp16 with fp32 accumulation; 0 means unsupported.
     """
 

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 BLURRED = 0.6
-"""The fraction of its neighbours' median sharpness below which a frame is blurred."""
+"""The fraction of the neighbours' median sharpness below which a frame is blurred."""
 NEIGHBOURS = 4
-"""The neighbours on each side with which `blurred` compares a frame's sharpness."""
+"""The number of neighbours on each side with which `blurred` compares a frame's sharpness."""
 
 
 def sharpness(pixels: np.ndarray) -> float:

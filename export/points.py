@@ -28,7 +28,7 @@ APART = (1, 2, 4, 8)
 """The distances, in exported frames, between the frames of a matched pair."""
 FEWEST_VIEWS = 3
 TOGETHER = 240
-"""The exported frames through which points are tracked at a time; more need more memory."""
+"""The number of exported frames through which points are tracked at a time. A larger number needs more memory."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Points:
 
 def check_points(left_out: bool = False) -> None:
     """Raise DependencyError if pycolmap or OpenCV is missing, which `add_points` needs. For the format "ply", which has
-    only points, call this function before the export. `left_out`: whether the user wants no points; then it raises
+    only points, call this function before the export. If the user wants no points, pass `left_out`, which raises
     InputError."""
     if left_out:
         raise InputError("`no_points`: a point cloud has nothing else; leave this out, or choose another `format`")

@@ -34,8 +34,8 @@ MOST_FPS = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class RunInputs:
-    """The options of a run and its open files, without the transformer's. Weights are memory-mapped. `known`: the cache
-    of prompt embeddings. If it has the prompt's, `tokenizer` is only a path. `target`: the output."""
+    """The options of a run and its open files, except the transformer's. Weights are memory-mapped. `known`: the cache
+    of prompt embeddings. If it has the prompt's embedding, `tokenizer` is only a path. `target`: the output."""
 
     options: GenerateOptions
     tokenizer: Tokenizer | Path
@@ -92,7 +92,7 @@ class Plan(RunInputs):
     @property
     def half(self) -> torch.dtype | None:
         """The 16-bit dtype in which a single process decodes frames, or None for fp32. The default is fp16 on GPUs with
-        fast fp16, where the official code's fp32 convolutions run in TF32. Its mantissa is as short as fp16's."""
+        fast fp16, where the official code's fp32 convolutions run in TF32. TF32's mantissa is as short as fp16's."""
         if self.options.vae_dtype == "auto":
             return torch.float16 if multiplies_half(self.decoding_device) else None
         dtype = torch_dtype(self.options.vae_dtype)
@@ -105,8 +105,8 @@ def many(count: int, thing: str) -> str:
 
 
 def refuse_options(options: GenerateOptions, names: Sequence[str], reason: str) -> None:
-    """Raise InputError if an option in `names` is not at its default. `reason`: why the model does not use it, for the
-    message."""
+    """Raise InputError if an option in `names` is not at its default. `reason`: a part of the message, why the model
+    does not use the option."""
     defaults = {field.name: field.default for field in fields(GenerateOptions)}
     given = [name for name in names if getattr(options, name) != defaults[name]]
     if given:
@@ -146,8 +146,9 @@ def check_settings(options: GenerateOptions) -> None:
 
 
 def geometry_of(options: GenerateOptions, image: np.ndarray, n_poses: int | None, chunk: int = 1) -> Geometry:
-    """Return the video's size, from the options and the `image` [H, W, 3], and its length: `frame_num` or fewer poses,
-    rounded down to full chunks of `chunk` latent frames. Raises InputError for an impossible size or length."""
+    """Return the video's size, from the options and the `image` [H, W, 3], and its length: `frame_num`, or `n_poses` if
+    there are fewer, rounded down to full chunks of `chunk` latent frames. Raises InputError for an impossible size or
+    length."""
     if options.width is not None and options.height is not None:
         return explicit_geometry(options.width, options.height, options.frame_num, n_poses, chunk=chunk)
     height, width = image.shape[:2]

@@ -1,6 +1,6 @@
 """A cache of recent prompts' embeddings on the disk. A run with a cached prompt needs no text encoder (11 GB). The
-environment variable LINGBOT_WORLD_PROMPTS names its folder, by default in the user's cache folder; an empty value
-disables the cache."""
+environment variable LINGBOT_WORLD_PROMPTS names the cache's folder, by default in the user's cache folder; an empty
+value disables the cache."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..model.choice.kept import in_user_cache
 MOST = 64
 """The largest number of embeddings, about 60 MB. Beyond it the least recently used are deleted."""
 VERSION = 1
-"""The version of the embeddings' computation. Others are ignored."""
+"""The version of the method that computes embeddings. Cached embeddings of other versions are ignored."""
 EMBEDDING = "embedding"
 
 

@@ -40,7 +40,7 @@ else:
 CAMERAS = ("action_path", "preset", "keys")
 """The options that set the camera path, of which a video takes one."""
 STDOUT = "-"
-"""The `output` that means standard output."""
+"""The value of `output` for standard output."""
 AN_ADDRESS = "an address; expected a path on this machine: download the files first (models: `hf download`)"
 """The end of the error for a web address in place of a path."""
 LORA = "[high=|low=]FILE[:STRENGTH]"
@@ -93,10 +93,11 @@ class GenerateOptions:
     if they fit. With `vae_tiling` the VAE works in tiles, with less memory but more time. With `shard` several
     processes split an expert's weights, and `residency` has no effect.
 
-    Causal models (LingBot-World Fast and 2.0) do not use BASE_ONLY, but causal-pretrain uses GUIDED. The base model
-    does not use CAUSAL_ONLY. `chunk` is the number of latent frames made at a time, 1 to 4. `schedule` is "v1", "v2" or
-    the indices of the steps. `window` and `sink` count latent frames; a window of 0 is the whole video.
-    `decoder_device`, another CUDA GPU such as "cuda:1", decodes a chunk while `device` makes the next one.
+    Causal models (LingBot-World Fast and 2.0) do not use the options in BASE_ONLY, but causal-pretrain uses those in
+    GUIDED. The base model does not use those in CAUSAL_ONLY. `chunk` is the number of latent frames made at a time, 1
+    to 4. `schedule` is "v1", "v2" or the indices of the steps. `window` and `sink` count latent frames; a window of 0
+    is the whole video. `decoder_device`, another CUDA GPU such as "cuda:1", decodes a chunk while `device` makes the
+    next one.
 
     `continue_from` is a file that `save_state` wrote, or the folder of a walk. It needs no `image`, and an empty
     `prompt` means the state's last prompt. The new video has only the new frames; PNG files are numbered from the

@@ -60,7 +60,8 @@ class SamplingPlan(Plan):
         return checks.many(self.options.sampling_steps, "step")
 
     def sampling_work(self, together: ParallelGroups = ONE_PROCESS) -> SamplingWork:
-        """Return what determines the memory of the denoising steps. `together`: how processes share a forward."""
+        """Return the properties that determine the memory of the denoising steps. `together`: how processes share a
+        forward."""
         return SamplingWork(
             self.experts, self.geometry, self.precision(), self.camera is not None, self.guided, together
         )
@@ -83,7 +84,8 @@ AnyPlan: TypeAlias = SamplingPlan | RolloutPlan
 
 
 def layer_elements(plan: AnyPlan) -> int:
-    """Return the elements in the output of one transformer layer: the model's width times the tokens of a forward."""
+    """Return the number of elements in the output of one transformer layer: the model's width times the tokens of a
+    forward."""
     geometry = plan.chunk_geometry if isinstance(plan, RolloutPlan) else plan.geometry
     return plan.config.dim * geometry.tokens
 

@@ -77,9 +77,9 @@ def prepare(plan: RolloutPlan, prompts: Callable[[], list[Tensor]], run: RunCont
 def _all_at_once(
     plan: RolloutPlan, memory: RolloutMemory, prompts: Callable[[], list[Tensor]], run: RunContext, image_too: bool
 ) -> Prepared:
-    """Encode the prompts in this thread, while other threads load the model and encode the image, or after the image if
-    `image_too` is false, because both encoders do not fit. After an error, the threads stop at their next progress
-    update, within about 0.1 s."""
+    """Return the inputs of the chunks: this thread encodes the prompts, and others load the model and encode the image.
+    If `image_too` is false, both encoders do not fit at once, so the prompts are encoded after the image. After an
+    error, the threads stop at their next progress update, within about 0.1 s."""
     gpu = torch.cuda.current_device() if plan.device.type == "cuda" else None
     with _Aside(run.stages, gpu) as aside:
         loading = aside.begin("load causal model", "B", partial(_load, plan, memory, run))

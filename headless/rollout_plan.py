@@ -125,8 +125,8 @@ def plan_causal(inputs: RunInputs, checkpoint: Checkpoint, image: np.ndarray | N
 
 
 def check_saved(saved: Path, options: GenerateOptions, target: Target) -> None:
-    """Raise InputError if the run's state cannot be saved to `saved`, or if it exists, unless it is a saved state and
-    `overwrite` is set. The state that the run continues may always be replaced. `target`: the video's output."""
+    """Raise InputError if the run's state cannot be written to `saved`, or would replace a file. With `overwrite` it
+    may replace a saved state; it may always replace the state that the run continues. `target`: the video's output."""
     if saved.is_dir():
         raise InputError(f"`save_state` {saved} is a folder; name a file in it")
     if saved.absolute() in (target.path.absolute(), target.growing.absolute()):

@@ -39,8 +39,8 @@ class Result:
     path: the video file or the folder of PNG files; None if `output` was None.
     seed: the seed of the noise.
     stages: the time and memory of each stage.
-    model_steps: the steps that the base model computed, without those that `reuse_threshold` extrapolated; 0 for a
-    causal model.
+    model_steps: the number of steps that the base model computed, without extrapolated ones (see `reuse_threshold`); 0
+    for a causal model.
     frames: the video, uint8 [F, H, W, 3], if `output` was None; else None.
     """
 
@@ -116,7 +116,7 @@ def take_outputs(plan: AnyPlan) -> Iterator[None]:
 
 @contextmanager
 def _alone(plan: AnyPlan, processes: Processes) -> Iterator[None]:
-    """Lock the output files in the first process (see `take_outputs`). Its InputError is raised in all processes."""
+    """Lock the output files in the first process (see `take_outputs`). An InputError is raised in all processes."""
     with ExitStack() as stack:
         refusal = ""
         if processes.first:

@@ -78,8 +78,8 @@ def model_folder(folder: Path) -> Path:
 
 
 def _other_models(folder: Path) -> tuple[str, ...]:
-    """Return a note if COLMAP made several models: it writes the parts of a scene that it cannot join into numbered
-    folders, of which only `folder` is read."""
+    """Return a note if COLMAP made several models, of which only the one in `folder` is read. COLMAP writes the parts
+    of a scene that it cannot join into numbered folders."""
     files = [file for name in COLMAP_FILES[:2] for file in folder.parent.glob(f"[0-9]*/{name}")]
     others = sorted({file.parent.name for file in files})
     if not folder.name.isdigit() or len(others) < 2:
@@ -208,8 +208,8 @@ def _read_numbers(file: IO[bytes], form: str, path: Path) -> tuple:
 
 
 def write_colmap(path: CameraPath, folder: Path, names: Sequence[str], size: tuple[int, int]) -> None:
-    """Write a path as COLMAP's text model without points. `names`: the frames' file names. `size`: their height and
-    width."""
+    """Write a path as COLMAP's text model without points. `names`: the frames' file names. `size`: the frames' height
+    and width in pixels."""
     from scipy.spatial.transform import Rotation  # here: a slow import, which only this function needs
 
     height, width = size

@@ -26,7 +26,7 @@ _PAIRED = dict((*SIZES, *((height, width) for width, height in SIZES)))
 ANGLES = {"x_fov": np.pi / 180, "camera_angle_x": 1.0, "fov_deg": np.pi / 180, "angle_x": 1.0}
 """The keys of a horizontal field of view in JSON files, each with the factor that converts its value to radians."""
 SAME_LENS = 1.02
-"""The largest ratio of two values for one lens parameter that is no contradiction."""
+"""The largest ratio at which two values of one lens parameter agree."""
 
 
 def pixel_lens(frames: Sequence[Mapping], where: str) -> Lens:
@@ -79,9 +79,9 @@ def _refuse_different(values: Mapping[str, float], quantity: str, where: str) ->
 
 
 def matrix_lens(frame: Mapping, where: str) -> tuple[float, float, float | None, float | None]:
-    """Return a frame's fx, fy, cx, cy in pixels. A missing fy equals fx; a missing cx or cy is None. The value of a key
-    in LENSES is a 3x3 matrix, four numbers, or an object with these fields; without such a key the frame has them
-    itself. Raises CameraError for a missing fx and for other shapes."""
+    """Return a frame's fx, fy, cx, cy in pixels. A missing fy equals fx; a missing cx or cy is None. They come from a
+    3x3 matrix, four numbers or an object under a key in LENSES, or else from the frame's own fields. Raises CameraError
+    for a missing fx and for other shapes."""
     name = next((name for name in LENSES if _is_lens(frame.get(name))), None)
     values = frame if name is None else frame[name]
     if isinstance(values, Mapping) and "intrinsic_matrix" in values:  # Open3D's

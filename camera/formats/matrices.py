@@ -22,8 +22,8 @@ DIRECTIONS = {
     "c2w": rf"c2w|{_CAMS}(2|to)world|worldfrom{_CAMS}|worldt{_CAMS}$|twc$",
     "w2c": rf"w2c|world(2|to)({_CAMS}|view)|{_CAMS}fromworld|{_CAMS}tworld|tcw$|^viewmat|^extrinsics?(mat\w*)?$",
 }
-"""Regular expressions for names of camera-to-world ("c2w") and world-to-camera ("w2c") matrices, in lower case without
-other characters than letters and digits. "c2w" is tried first, so extrinsics_c2w is camera-to-world."""
+"""Regular expressions for names of camera-to-world ("c2w") and world-to-camera ("w2c") matrices, reduced to lower-case
+letters and digits. "c2w" is tried first, so extrinsics_c2w is camera-to-world."""
 
 
 def direction_of(name: str) -> str:
@@ -34,8 +34,8 @@ def direction_of(name: str) -> str:
 
 
 def array_direction(name: str) -> str:
-    """Return `direction_of` for an array in an .npz file, and "c2w" also for camera_poses and camera_pose, the names in
-    Pi3 and MapAnything."""
+    """Return the direction of an array in an .npz file, like `direction_of`; also "c2w" for camera_poses and
+    camera_pose, the names in Pi3 and MapAnything."""
     return direction_of(name) or ("c2w" if name in ("camera_poses", "camera_pose") else "")
 
 

@@ -23,7 +23,7 @@ POSES = (
 )
 """The keys of a pose in a scan's frame, in order of preference."""
 OTHERS_TOO = "transform", "transformMatrix", "pose"
-"""The keys in POSES that other programs use with other camera axes, so they are no proof of an ARKit file."""
+"""The keys in POSES that other programs use too, with other camera axes. They do not prove an ARKit file."""
 ARKITS_OWN = {
     "imageResolution",
     "trackingState",
@@ -177,8 +177,8 @@ def _stated_order(frames: list[Mapping]) -> str:
 
 def _by_row(matrices: np.ndarray, order: str) -> tuple[np.ndarray, list[str]]:
     """Return the poses [n, 4, 4] with their numbers by row, and notes for the user. A last row or last column of 0, 0,
-    0, 1 shows the order. If all poses are at the origin it does not, and `order` ("row" or "column") decides. Without
-    `order`, "column" is assumed, with a note if the two orders differ."""
+    0, 1 shows the order, unless all poses are at the origin. Then `order` ("row" or "column") decides; if it is empty,
+    "column" is assumed, with a note if the two orders differ."""
     last_column, last_row = (np.abs(each).max() for each in (matrices[:, :3, 3], matrices[:, 3, :3]))
     if last_row > 0 or last_column > 0:
         return (matrices.swapaxes(1, 2) if last_row > 0 and last_column < 1e-6 else matrices), []

@@ -26,7 +26,7 @@ TABLES, HEADER = (".txt", ".csv", ".tum"), 4096
 """The suffixes of tables of numbers (TABLES), and the number of characters in which a header is searched for
 (HEADER)."""
 NO_HEADER = re.compile(r"^\s*[-\d.]|://")
-"""A pattern for a table's lines that are no header: numbers, and a video's address (RealEstate10K)."""
+"""A pattern for lines of a table other than its header: numbers, and a video's address (RealEstate10K)."""
 FIELDS = (
     Field(
         ("camera_convention", "coordinate_system", "extrinsic_type"),

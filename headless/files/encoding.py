@@ -52,9 +52,9 @@ class VideoParts:
     """An encoder that writes a video in parts to a pipe or a file. A written part, except its last frame, can be played
     at once.
 
-    `preset`: libx264's. `recipe`: the record of the run, as JSON. libx264 delays its output by 40 frames and cannot
-    continue after a flush, so each part has its own encoder and begins with a key frame. The muxer writes a part's last
-    frame together with the next part. Raises DependencyError without PyAV.
+    `preset`: the preset of libx264. `recipe`: the record of the run, as JSON. libx264 delays its output by 40 frames
+    and cannot continue after a flush, so each part has its own encoder and begins with a key frame. The muxer writes a
+    part's last frame together with the next part. Raises DependencyError without PyAV.
     """
 
     def __init__(self, pipe: IO[bytes], fps: int, preset: str = "medium", recipe: str = "") -> None:

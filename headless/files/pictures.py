@@ -16,7 +16,8 @@ from ...pipeline.image_files import Picture, open_picture, picture_of, pixels_of
 from .video_reader import even_rate, video_frames, video_notes
 
 FRAME_SUFFIXES = ((".png",), (".jpg", ".jpeg"), (".webp",), (".tif", ".tiff"), (".bmp",), (".jp2",), (".avif",))
-"""The suffixes of image files that can be frames, by format. Of a folder only the first of these formats is read."""
+"""The suffixes of image files that can be frames, by format. In a folder, only files of the first format found are
+read."""
 LARGEST_IMAGE = 200_000_000  # pixels
 BROKEN = (
     OSError,

@@ -20,7 +20,7 @@ from .target import Target
 
 FRAMES_AT_ONCE = 12
 MOST_WAITING = 2
-"""The parts of a video that may wait for the encoding thread."""
+"""The largest number of parts of a video that wait for the encoding thread."""
 
 
 def write_frames(frames: np.ndarray, target: Target, fps: int = FPS, progress: Progress | None = None) -> Path:

@@ -45,7 +45,7 @@ MOST_REPEATS = 100_000
 class Layout(NamedTuple):
     """The conversion of a stored frame to the shown one. Its steps are applied in this order.
 
-    wider: the factor of the width that makes pixels square.
+    wider: the factor by which the frame is widened, so that pixels are square.
     transposed: whether rows and columns are exchanged.
     mirrored: whether the frame is mirrored along x, and along y.
     exact: whether the display matrix is a multiple of a quarter turn; otherwise the nearest one is used.

@@ -17,7 +17,7 @@ MOST = 12
 
 class Example(NamedTuple):
     """A start image for the page, with its prompt. `data`: the image file. `kind`: its media type, such as image/png.
-    `own`: whether this is the server's start image, the default of a client."""
+    `own`: whether this is the server's start image, which is used if a client sends none."""
 
     name: str
     prompt: str

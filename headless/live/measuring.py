@@ -1,6 +1,6 @@
-"""The command `lingbot-world live --bench`: a test client presses keys in a walk, an interactive video. Measured are
-the frame rate, the late frames, and the delay from a key press to the first frame with its effect. The longest delay is
-over the whole walk; the other figures leave out the first WARM seconds after the first frame."""
+"""The command `lingbot-world live --bench`: a test client presses keys in a walk, an interactive video. The command
+measures the frame rate, the late frames, and the delay from a key press to the first frame with its effect. The longest
+delay is over the whole walk; the other figures leave out the first WARM seconds after the first frame."""
 
 import asyncio
 import random

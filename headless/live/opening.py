@@ -50,7 +50,7 @@ from .recording import Recording
 log = logging.getLogger(__name__)
 
 KEPT_PROMPTS = 32
-"""The prompt embeddings that a server keeps in memory."""
+"""The number of prompt embeddings that a server keeps in memory."""
 
 
 class WalkSettings(NamedTuple):

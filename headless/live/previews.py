@@ -11,9 +11,9 @@ SUFFIXES = (".safetensors", ".pth")
 
 
 def find_tiny_decoder(decoder: str | Path, ckpt: str | Path) -> Path:
-    """Return the file of a tiny decoder, given as this file or as a name such as taew2_1. Names are searched for in the
-    model's folder `ckpt`, in `vae_approx` in it and its parents, and in models/vae_approx here. Raises InputError if
-    none is found."""
+    """Return the file of a tiny decoder. `decoder`: this file, or a name such as taew2_1, which is looked up in the
+    model's folder `ckpt`, in the `vae_approx` folders of `ckpt` and its parents, and in models/vae_approx of the
+    current folder. Raises InputError if no file is found."""
     path = Path(decoder).expanduser()
     if path.is_file():
         return path

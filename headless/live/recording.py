@@ -20,13 +20,13 @@ from ..files.encoding import VideoParts
 
 log = logging.getLogger(__name__)
 PART = 16
-"""The frames in a part of the video, which begins with a key frame and can be played once it is written."""
+"""The number of frames in a part of the video. A part begins with a key frame and can be played once it is written."""
 PRESET = "veryfast"
 """The libx264 preset of walks: 4 ms for a frame of 464x832 on one core. `ultrafast` takes 1 ms, but files are 2.3 times
 as large, and `camera measure` wrongly reported that two of six walks do not follow their paths."""
 MOST_WAITING = 24
-"""The batches of frames that may wait for encoding. Further ones are dropped, so that a walk never waits for the
-encoder."""
+"""The largest number of batches of frames that wait for encoding. Further ones are dropped, so that a walk never waits
+for the encoder."""
 
 
 class Recording:

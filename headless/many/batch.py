@@ -35,7 +35,8 @@ from .kept import ModelCache, OpenFiles
 from .manifest import Manifest, Outcome, alone_in
 
 VIDEOS_AT_ONCE = 8
-"""The videos that are sampled together before the first is decoded and written. A stopped batch loses at most these."""
+"""The number of videos that are sampled together before the first is decoded and written. A stopped batch loses at most
+these."""
 PROMPTS_AT_ONCE = 8
 MOST_NAMES = 3
 """The largest number of jobs named in a message."""
@@ -43,7 +44,7 @@ MOST_NAMES = 3
 
 @dataclass(frozen=True)
 class Seeded:
-    """A job and its seed, which is random if the job sets none."""
+    """A job and the seed of its noise, which is random if the job sets none."""
 
     job: Job
     seed: int

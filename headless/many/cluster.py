@@ -21,11 +21,11 @@ from .manifest import Outcome
 LOCAL = "local"
 """The `address`, defined by Ray, that starts a new cluster on this machine."""
 ANSWER_SECONDS = 5
-"""The time limit for a cluster's response, besides the 10 s that Ray takes to connect."""
+"""The time limit in seconds for a cluster's response, besides the 10 s that Ray takes to connect."""
 LEAVE_SECONDS = 60
-"""The largest wait for each actor's thread at the end of a batch."""
+"""The largest wait in seconds for each actor's thread at the end of a batch."""
 MOST_TRIES = 3
-"""The attempts to make a video. If an actor is lost in each, the job fails."""
+"""The largest number of attempts to make a video. If an actor is lost in each, the job fails."""
 
 
 def on_ray(address: str, workers: int | None, on_gpus: bool) -> RunGroups:
@@ -33,7 +33,7 @@ def on_ray(address: str, workers: int | None, on_gpus: bool) -> RunGroups:
 
     `address`: HOST:PORT, or "local" to start a cluster here. `workers`: the number of Ray actors; None means one per
     GPU of the cluster if `on_gpus`, else one per CPU. Raises DependencyError without Ray, and InputError if Ray does
-    not start, if no cluster responds, and if the cluster has no GPU (or CPU) for None.
+    not start, if no cluster responds, and if `workers` is None and the cluster has no GPU (or CPU).
     """
     try:
         import ray

@@ -23,7 +23,7 @@ DONE, FAILED = "done", "failed"
 FILES = "files"
 """The key in a row for the hashes of the job's input files (see `Inputs.of`)."""
 _CUT_SHORT = re.compile(r'\{"name": ("(?:[^"\\]|\\.)*")')
-"""The beginning of a row, from which an incomplete row's job name can be read."""
+"""A pattern for the beginning of a row, from which an incomplete row's job name can be read."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,8 @@ class Manifest:
         self._begun |= {job.name: self._inputs.of(job.options) for job in jobs}
 
     def complete(self, jobs: Iterable[Job]) -> None:
-        """Add the hashes of input files to rows of older versions of this package. Each job must have a finished
-        video's row."""
+        """Add the hashes of input files to rows of older versions of this package. Each job must have a row for a
+        finished video."""
         for job in jobs:
             row = self._rows[job.name]
             if FILES not in row:
@@ -124,8 +124,8 @@ class Manifest:
 
 
 def _row(line: str) -> dict[str, Any] | None:
-    """Return the row in a line, reduced to name and status FAILED for a failed job or an incomplete line, or None
-    without a readable name."""
+    """Return the row in a line. A failed job or an incomplete line gives only its name and the status FAILED, and a
+    line without a readable name gives None."""
     try:
         row = json.loads(line)
         name = row["name"]
@@ -141,8 +141,8 @@ def _row(line: str) -> dict[str, Any] | None:
 
 
 def _changed_settings(before: dict[str, Any], given: dict[str, Any]) -> str:
-    """Return the names of the settings in `given` that differ from `before`, or "its settings" if `before` only has
-    more, or ""."""
+    """Return the names of the settings in `given` that differ from `before`, separated by commas. If none differ,
+    return "its settings" if `before` has settings that `given` lacks, else ""."""
     changed = [name for name, value in given.items() if _resolved(name, before.get(name)) != _resolved(name, value)]
     if not changed and before.keys() - given.keys():
         return "its settings"

@@ -100,7 +100,7 @@ class Explorer:
             return self._describe(self._walk())
 
     def prompt(self, text: str, at_once: bool) -> str:
-        """Set the prompt of later chunks, without the sentences of events, and return a message with the full prompt.
+        """Set the prompt of later chunks, and return a message with the full prompt, including active events.
         `at_once`: also recompute the cached keys and values of past frames, so that the image changes sooner."""
         with self._lock:
             session = self._walk()

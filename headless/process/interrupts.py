@@ -14,8 +14,8 @@ ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if h
 
 @contextmanager
 def told_by_signals(own_process: bool) -> Iterator[list[int]]:
-    """Let SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt within this context, and yield a list of the received
-    signals. In another program's process (not `own_process`) nothing changes.
+    """Let SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt within this context, and yield a list that collects the
+    received signals' numbers. In another program's process (not `own_process`) nothing changes.
 
     Ignored signals, as after `nohup`, stay ignored. After the context these signals end the process silently, because
     Python would print a traceback for a signal during its exit.

@@ -23,7 +23,7 @@ class Stage:
 
 @contextmanager
 def silent(_name: str, _unit: str) -> Iterator[Progress]:
-    """Yield a progress callback that does nothing, as the argument `show` for no progress display."""
+    """Yield a progress callback that does nothing. Pass `silent` as an argument `show` to display no progress."""
     yield lambda _done, _total: None
 
 
