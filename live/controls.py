@@ -277,8 +277,6 @@ def _checked(keys: Iterable[str]) -> frozenset[str]:
 
 
 def _finite(name: str, values: Sequence[float], most: float) -> tuple[float, ...]:
-    """Return the values as floats, clipped to -`most` to `most`. Raises InputError for values that are not finite
-    numbers; its message contains `name`."""
     try:
         numbers = [float(value) for value in values]
     except (TypeError, ValueError, OverflowError) as error:

@@ -199,7 +199,6 @@ class Session(ChunkMaker):
         self._queue_command(change)
 
     def _load_events(self) -> None:
-        """Find the active events in the walk's prompt, and save all events in the walk's folder."""
         self.update_events()
         if self.events.all:
             self.walk.kept.note("events", self.events.facts())

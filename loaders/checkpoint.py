@@ -232,7 +232,6 @@ def _check_meta(checkpoint: Checkpoint, meta: dict) -> None:
 
 
 def _refuse_other_kinds(name: str, entries: Mapping[str, TensorEntry]) -> None:
-    """Raise CheckpointError, with the detected kind, for another kind of model or an unsupported quantization."""
     all_keys = "\n".join(entries)
     for kind, marks in _KEYS_OF_OTHER_KINDS:
         mark = next((mark for mark in marks if mark in all_keys), None)

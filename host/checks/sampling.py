@@ -156,13 +156,6 @@ def _sides_without(used: dict[str, list[dict]], key: str) -> list[str]:
 
 
 def _one_sided(what: str, used: dict, without: list[str], node: str) -> str:
-    """Return a warning if some of the prompts `used` have an input and others lack it, else an empty string.
-
-    what: the name of the input, "start image" or "camera".
-    used: the prompts by the names "positive" and "negative".
-    without: the names of the prompts that lack the input.
-    node: the node that adds the input.
-    """
     if not 0 < len(without) < len(used):
         return ""
     has, lacks = (" and ".join(side for side in used if (side in without) is lacking) for lacking in (False, True))
@@ -191,7 +184,6 @@ def _check_model(guider, sigmas: Tensor, sampler, masked: bool) -> None:
 
 
 def _wrong_steps(role: str | None, sigmas: Tensor) -> str:
-    """Return a warning if the expert `role`, "high" or "low", would run the other expert's steps, else ""."""
     high = [is_high_noise(timestep, BOUNDARY) for timestep in truncated_timesteps(sigmas)[:-1].tolist()]
     if role is None or not high:
         return ""

@@ -45,8 +45,9 @@ def pose_choices() -> list[str]:
 
 
 def lens_choices() -> list[str]:
-    """Return the choices of a lens input: BESIDE, DEFAULT_LENS, then .npy files with an array [4] or [n, 4]. BESIDE
-    means the file intrinsics.npy next to the poses, and DEFAULT_LENS the lens of the official examples."""
+    """Return the choices of a lens input: BESIDE, DEFAULT_LENS, then .npy files with fx, fy, cx, cy in an array [4] or
+    [n, 4]. BESIDE means the file intrinsics.npy next to the poses, and DEFAULT_LENS the lens of the official
+    examples."""
     return [BESIDE, DEFAULT_LENS, *_named(looks_like_lens, ".npy")]
 
 
@@ -103,7 +104,7 @@ def pose_files(poses: str, lens: str) -> tuple[Path, Path | None, Path]:
 
 
 def _inside(path: Path) -> bool:
-    """Return whether `path` without symbolic links lies in ComfyUI's input folder or `models/lingbot_world`."""
+    """Return whether `path`, its symbolic links resolved, lies in ComfyUI's input folder or `models/lingbot_world`."""
     return any(path.resolve().is_relative_to(root.resolve()) for root in _roots())
 
 
@@ -178,8 +179,8 @@ def embedding_for(path: CameraPath, latent: dict, control: str) -> torch.Tensor:
 
 def check_fit(path: CameraPath, latent_frames: int, control: str) -> np.ndarray | None:
     """Return the path's actions if `control` is ACTION_CONTROL, else None. Raises CameraError if ACTION_CONTROL finds
-    no actions, or if the path does not have the length of the video of `latent_frames` latent frames. The path's length
-    is the number of poses, rounded down to 4n+1."""
+    no actions, or if the number of poses, rounded down to 4n+1, differs from the number of video frames in
+    `latent_frames` latent frames."""
     frames, video = frame_count(len(path), len(path)), latent_frames * 4 - 3
     if frames != video:
         raise CameraError(

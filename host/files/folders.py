@@ -58,7 +58,7 @@ def _gguf_files(model_folder: str) -> str:
 
 
 def toy_folder() -> Path:
-    """Return the folder, which may not exist yet, of the toy model (for trials) in `models/lingbot_world`."""
+    """Return the folder of the toy model (a tiny model for trials) in `models/lingbot_world`. It may not exist yet."""
     roots = [Path(root) for root in folder_paths.get_folder_paths(PACKAGES)]
     return next((root / TOY for root in roots if _tells(Path.is_dir, root / TOY)), roots[0] / TOY)
 
@@ -300,9 +300,6 @@ def _shards_merged(names: Iterable[str]) -> Iterator[str]:
 
 
 def _best_first(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
-    """Return the names sorted by the first of `patterns` that the lower-case name matches, then by name. Names without
-    a match come last."""
-
     def rank(name: str) -> int:
         return next((at for at, pattern in enumerate(patterns) if fnmatch(name.lower(), pattern)), len(patterns))
 

@@ -63,5 +63,4 @@ def resolve(name: str) -> Path:
 
 
 def _roots() -> tuple[tuple[Path, str], ...]:
-    """Return ComfyUI's input and output folder, each with the mark at the end of its files' names."""
     return (Path(folder_paths.get_input_directory()), ""), (Path(folder_paths.get_output_directory()), OF_OUTPUT)

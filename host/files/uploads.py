@@ -100,7 +100,6 @@ def _of_zip(name: str, data: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def _inside(name: str) -> PurePosixPath:
-    """Return an uploaded file's name as a relative path. Raises CameraError for a name that leads out of the folder."""
     parts = [part for part in re.split(r"[\\/]+", name) if part not in ("", ".")]
     if not parts or any(part == ".." or re.search(r"[:\0]", part) for part in parts):
         raise CameraError(f"{name!r} is not the name of a camera file")

@@ -85,8 +85,6 @@ def make_engine(
 
 
 def _preview(name: str, device: torch.device) -> Callable[[], PreviewDecoder]:
-    """Return a factory of preview decoders from the file `name` in models/vae_approx. Raises a LingBotError for an
-    unusable file."""
     half = torch.float16 if device.type == "cuda" else torch.float32
     tiny = load_tiny_decoder(resolve_tiny_decoder(name), device=device, dtype=half)
     return lambda: PreviewDecoder(tiny.anew())

@@ -130,7 +130,6 @@ def prepare_rollout(
 
 
 def _without_effect(asked: RolloutRequest, release) -> list[str]:
-    """Return a list with at most one note, on non-default settings in `asked` that this `release` does not use."""
     if release.guided:
         names = ["steps"] if asked.indices is not None else []
     else:
@@ -228,7 +227,7 @@ class _Chunks:
 
 
 def _previewer(patcher) -> latent_preview.LatentPreviewer:
-    """Return the previewer that ComfyUI's settings select, or the cheapest one if previews are off."""
+    """Return the previewer of ComfyUI's settings; if it is off, the cheapest one, used only once per chunk."""
     space = patcher.model.latent_format
     chosen = latent_preview.get_previewer(patcher.load_device, space)
     return chosen or latent_preview.Latent2RGBPreviewer(space.latent_rgb_factors, space.latent_rgb_factors_bias)

@@ -237,7 +237,6 @@ def _output(message: dict[str, Any], otherwise: str) -> Output:
 
 
 def _shown(value: Any) -> str:
-    """Return a client's value for an error message: 20 characters of a string, number or None, else its type's name."""
     if isinstance(value, str):
         return repr(value[:20])
     return str(value)[:20] if value is None or isinstance(value, (int, float)) else f"of type {type(value).__name__}"
