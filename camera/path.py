@@ -28,7 +28,7 @@ def lens_from_fov(fov_deg: float = DEFAULT_FOV_DEG) -> np.ndarray:
 @dataclass(frozen=True)
 class Origin:
     """The file format of a path (a name in FORMATS) and the convention of its matrices (a name in CONVENTIONS).
-    `named`: whether the user or the file states the convention, else it is the format's own."""
+    `named`: whether the user chose or the file states another convention than the format's own."""
 
     format: str
     convention: str

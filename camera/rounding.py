@@ -79,8 +79,8 @@ def remove_rounding(
 
 
 def make_rigid(matrices: np.ndarray) -> np.ndarray:
-    """Return matrices [n, 4, 4] with each 3x3 part replaced by the nearest rotation, or unchanged if they differ by
-    more than a rounding error."""
+    """Return matrices [n, 4, 4] with the nearest rotations as 3x3 parts, if rounding explains why these are not rigid,
+    else unchanged."""
     if not np.isfinite(matrices).all():
         return matrices
     skew = _skew(matrices).max(initial=0.0)
