@@ -127,7 +127,8 @@ def _add_changes(model: LingBotWorldModel, changes: Changes, device: torch.devic
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """A context without Python's garbage collector, which the objects of a load would trigger for 0.1 s in all."""
+    """A context in which Python's garbage collector is off. The thousands of small objects of a load would trigger it
+    repeatedly, which takes 0.1 s."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -148,7 +149,7 @@ def state_tensors(
     progress: Progress | None = None,
     quantized: bool = True,
 ) -> dict[str, Tensor]:
-    """Return frozen parameters on `device` by official name: those in `names`, or all.
+    """Return frozen parameters on `device` by official name. `names` selects some of them (None: all).
 
     Quantized matrices become comfy_kitchen QuantizedTensors declared as `dtype`, or DecodedParameters if `quantized` is
     False. Other parameters are decoded or cast to `dtype`.

@@ -164,7 +164,8 @@ def _changes(
 
 
 def _scale(lora: LoraFile, layer: _Layer, stated: StatedScale, rank: int) -> float:
-    """Return the factor of `up` @ `down`. The layer's scale tensors take precedence over `stated`, the file's scale."""
+    """Return the factor of `up` @ `down` in a layer, without the user's strength. The layer's scale tensors take
+    precedence over `stated`, the scale in the file's header or in a JSON file. `rank` is the rank of the matrices."""
     values = {}
     for name in SCALES:
         if name in layer.parts:

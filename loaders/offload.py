@@ -73,7 +73,7 @@ def piece_bytes(block: int, processes: int) -> int:
 
 class _Arrival(Protocol):
     def wait(self) -> Any:
-        """Wait until the weights of a block are in its slot. On a GPU only the current stream waits."""
+        """Wait until a block's weights are complete on the device. On a GPU only the current stream waits."""
 
 
 class _FileBlocks:
@@ -90,8 +90,11 @@ class _FileBlocks:
 
 
 class SharedBlocks:
-    """A source of streamed blocks of which each process keeps a piece on its device. All processes must gather the same
-    blocks in the same order. On GPUs a gather runs on the group's own stream, so the group must have no other use."""
+    """A source of streamed blocks that gathers each block from several processes, which keep a piece of it on their
+    device. All processes must gather the same blocks in the same order.
+
+    On GPUs a gather runs on the process group's own stream, so the group must have no other use.
+    """
 
     def __init__(self, device: torch.device, group: distributed.ProcessGroup) -> None:
         self._device, self._group = device, group
@@ -110,7 +113,8 @@ class SharedBlocks:
                 self._blocks[index] = buffer[: size * length], piece
 
     def start(self, index: int) -> distributed.Work:
-        """Start to gather the block `index` into its buffer. On a GPU the result's `wait` makes the stream wait."""
+        """Start to gather the block `index` into its buffer, and return the running operation. On a GPU its `wait`
+        method makes the current stream wait, not Python."""
         buffer, piece = self._blocks[index]
         self._last = start_gather(buffer, piece, self._group)
         return self._last
@@ -159,7 +163,8 @@ class BlockStreamer:
                 self.parameters |= quantized_tensors(quantized, tensors, None, device)
             self._source.load(blocks)
         self._in_slot: dict[int, tuple[int, _Arrival]] = {}
-        """The content of each slot: the index of a block, and the running copy of its weights."""
+        """The content of each shared buffer, by its number: the index of a block, and the running copy of its
+        weights."""
 
     def serve(self, model: LingBotWorldModel) -> None:
         """Start to copy the first streamed blocks, and add hooks to `model` that copy the others while it runs. Threads
@@ -173,14 +178,15 @@ class BlockStreamer:
             self._fill(index)
 
     def _before(self, index: int, *_: Any) -> None:
-        """Wait for the block's weights. After an interrupted forward the slot may hold another block."""
+        """Wait for the weights of the block `index`. After an interrupted forward its buffer may hold another block;
+        then copy the block's weights first."""
         block, arrival = self._in_slot[index % self._slots]
         arrival.wait()
         if block != index:
             self._fill(index).wait()
 
     def _after(self, index: int, *_: Any) -> None:
-        """Start to fill the slot of the block `index`, which has run, with the next block that uses the slot."""
+        """Start to fill the buffer of the block `index`, which has run, with the next block that uses this buffer."""
         following = index + self._slots
         if following > self._blocks[-1]:
             following = next(block for block in self._blocks if (block - index) % self._slots == 0)

@@ -57,7 +57,7 @@ def find_package(
 
     folder: the package, in the layout of cahlen/lingbot-world-base-cam-nf4 on Hugging Face, of the official package or
     of diffusers. It may also be a causal model's file or folder (LingBot-World Fast or 2.0), or a folder that contains
-    this folder and no experts. It may be None if both experts are in `overrides`.
+    the model's folder and no experts. It may be None if both experts are in `overrides`.
     assets: a folder with text encoder, tokenizer and VAE.
     release: a key of RELEASES. It states that the only model in `folder` is that causal release.
     overrides: paths of parts by `high`, `low`, `text_encoder`, `tokenizer` and `vae`. They take precedence over
@@ -93,8 +93,9 @@ def find_package(
 
 
 def _one_file(file: Path, given: Mapping[str, Path], release: str | None) -> Package:
-    """Return the package of a causal model in one `file`. Other parts may lie in its folder, in the parent folder, or
-    in a subfolder of both. Raises CheckpointError for another kind of model unless `release` is set."""
+    """Return the package of a causal model in one `file`. `given` are the other parts that the user named; the rest may
+    lie in the file's folder, in the parent folder, or in a subfolder of both. Raises CheckpointError for another kind
+    of model unless `release` is set."""
     if release is not None:
         release_called(release)
     elif not is_causal_file(file):
@@ -227,7 +228,8 @@ def _weights_named(word: str, folder: str, items: list[Path]) -> Path | None:
 
 
 def _is_part(folder: Path) -> bool:
-    """Return whether a folder has the umt5 text encoder or Wan 2.1's VAE. Other models' folders have the same names."""
+    """Return whether a folder holds the umt5 text encoder or Wan 2.1's VAE, judged by its config.json, because packages
+    of other models have folders of the same names."""
     stated: dict = {}
     with suppress(CheckpointError):
         stated = read_json(folder / "config.json")

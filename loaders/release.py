@@ -41,7 +41,8 @@ _NAMED = {
     "v2": r"v2|causal[-_]fast",
     "v1": r"fast",
 }
-"""Patterns of a release's names, by key of RELEASES. The order matters: a name of 2.0 may match several."""
+"""The patterns that show a release in a name, by key of RELEASES. The first match counts, because a name of 2.0 may
+match several."""
 Role = Literal["high", "low"]
 _CAUSAL = re.compile(r"1\.3b|1p3b|causal[-_]fast|causal[-_]pretrain|transformer_causal|lingbot[-_]world[-_]fast")
 _HUMPS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
@@ -88,7 +89,8 @@ def named_role(path: Path, others: Iterable[Path] = ()) -> Role | None:
 
 
 def named_release(names: Iterable[str]) -> str | None:
-    """Return the key in RELEASES that the first of `names` with a release's name states; None without such a name."""
+    """Return the release, a key of RELEASES, stated by the first of `names` that states any; None if no name states a
+    release."""
     for name in map(str.lower, names):
         for release, pattern in _NAMED.items():
             if re.search(pattern, name):
@@ -97,13 +99,15 @@ def named_release(names: Iterable[str]) -> str | None:
 
 
 def named_causal(names: Iterable[str]) -> bool:
-    """Return whether the first of `names` that states a causal release or an expert's role states a causal release."""
+    """Return whether the names of a model's file and folders show that it is causal. The first name with a causal
+    release or with an expert's role (high or low noise) decides. Without such a name the result is False."""
     clear = (name for name in names if _CAUSAL.search(name.lower()) or noise_role(name))
     return noise_role(next(clear, "high_noise")) is None
 
 
 def stated_causal(names: Iterable[str], stated: Mapping[str, Any]) -> bool | None:
-    """Return whether `names` or config.json (`stated`) state a causal model; None if the shapes must decide."""
+    """Return whether a model is causal, if its names or `stated`, the content of config.json, show this. Return None if
+    the shapes must decide."""
     class_name = stated.get("_class_name")
     if class_name in (CAUSAL_CLASS, GUIDED_CLASS, diffusers_names.CAUSAL_CLASS):
         return True
@@ -153,8 +157,8 @@ def release_called(name: str) -> Release:
 
 
 def base_release(names: Iterable[str]) -> tuple[str, str, str | None]:
-    """Return (name, licence, message or None) of a base model of two experts. `names` is the result of `names_of`. The
-    message for LingBot-World 2.0 bidirectional: no settings are published, so the base model's are assumed."""
+    """Return (name, licence, message or None) of a base model of two experts. `names` is the result of `names_of`. Only
+    LingBot-World 2.0 bidirectional has a message: its settings are not published, so the base model's are assumed."""
     if any(_BIDIRECTIONAL.search(name.lower()) for name in names):
         name = "LingBot-World 2.0 bidirectional"
         note = (

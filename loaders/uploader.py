@@ -66,8 +66,9 @@ class Uploader(AbstractContextManager["Uploader"]):
         return {entry.name: tensor_at(targets[entry.name], entry) for entry in entries}, upload
 
     def start(self, chunks: Iterable[FileChunk], total: int = 0) -> "Upload":
-        """Start to copy chunks of at most `settings.chunk_bytes` bytes to the device, after the kernels that are now on
-        the caller's CUDA stream. `total` is the number of bytes for the progress display."""
+        """Start to copy chunks of at most `settings.chunk_bytes` bytes to the device, and return the running Upload.
+        The copies follow the kernels that are now on the caller's CUDA stream. `total` is the number of bytes for the
+        progress display."""
         queue = _ChunkQueue(chunks, self.device, self._closing)
         readers = [self._threads.submit(self._carry, queue) for _ in range(self.settings.threads)]
         return Upload(queue, readers, self.device, total)
@@ -195,7 +196,8 @@ class Lane:
 
 
 class CudaLane(Lane):
-    """The pinned buffers and the CUDA stream of one reader thread. The event after a buffer's copies frees it."""
+    """The pinned buffers and the CUDA stream of one reader thread. A buffer is free when the CUDA event after its
+    copies has passed."""
 
     def __init__(self, device: torch.device, settings: UploadSettings) -> None:
         self._files = {}

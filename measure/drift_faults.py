@@ -13,18 +13,20 @@ BLURRED, PALE, TINTED, DARKER = 0.6, 0.7, 12.0, 15.0
 BLURRED and PALE are the smallest accepted fractions of the initial sharpness and colourfulness. TINTED and DARKER are
 the largest accepted changes of red minus blue and of brightness, in grey levels from 0 to 255.
 
-Drift starts at the first frame from which more than 90 % of the frames exceed a threshold. Thresholds apply to tracked
-scene content and to the full image, which camera rotation also changes. SURE_S states how the two are combined.
+Drift starts at the first frame from which more than 90 % of the frames exceed a threshold. The thresholds apply to
+scene content tracked by optical flow and to the full image, which camera rotation also changes. SURE_S states how the
+two results are combined.
 """
 BLURRED_PLACES = 0.35
-"""The threshold for the sharpness of tracked content, in place of BLURRED. It is lower, because content loses some
-detail as the camera comes closer."""
+"""The smallest accepted fraction of the initial sharpness for tracked scene content, in place of BLURRED. It is lower,
+because content loses some detail as the camera comes closer."""
 SURE_S = 5.0
-"""The time in seconds after which the thresholds of tracked content have doubled, because accumulated changes become
-less exact. Thresholds grow by 1 + t / SURE_S, but not in frames where the full image exceeds its threshold."""
+"""The time in seconds after which the thresholds of tracked scene content have doubled, because accumulated changes
+become less exact. At t seconds they are multiplied by 1 + t / SURE_S, but not in frames where the full image exceeds
+its own threshold."""
 STILL = 0.02
-"""The threshold of a freeze: a frame's difference from the previous frame, relative to the third quartile of all such
-differences in the video."""
+"""The threshold of a freeze. A frame is frozen if its difference from the previous frame is below STILL times the third
+quartile of these differences over the video."""
 FROZEN_S = 0.4
 FLICKER = 1.0
 """The largest accepted flicker, in grey levels from 0 to 255: half of the absolute second difference of the brightness,
@@ -36,9 +38,12 @@ motion-compensated residual r and the median residual m of its neighbours."""
 CHUNKS = (3, 4, 6, 8, 9, 12, 15, 16, 20, 24)
 """The lengths of a chunk, in video frames, that the search for seams tries."""
 SAME, MOVES, APART_S = 0.25, 0.1, 1.0
-"""The thresholds of a repeat. A frame's thumbnail repeats an earlier one, at least APART_S seconds before, if they
-differ by less than SAME times the usual difference of consecutive frames. That is the median over one second around the
-frame, and must exceed MOVES, in grey levels from 0 to 255."""
+"""The thresholds of a repeat, with thumbnails of the frames. A frame repeats an earlier one if their difference is
+below SAME times the usual difference of consecutive frames, and if APART_S seconds or more lie between them.
+
+The usual difference is the median over one second around the later frame. It must exceed MOVES, in grey levels from 0
+to 255.
+"""
 
 
 class Fault(NamedTuple):
@@ -98,11 +103,11 @@ def _courses(figures: Figures) -> Iterator[tuple[str, np.ndarray, np.ndarray, fl
 
 
 def _begin(course: np.ndarray, passed: int) -> int:
-    """Return the index of the frame at which the accumulated change `course` [f] begins that exceeds its threshold at
-    `passed`.
+    """Return the index of the frame at which a gradual change begins.
 
-    The frame follows the last change from frame to frame that is smaller than a quarter of the largest of the 2 *
-    STRIDE changes before `passed`. The index is 0 without such a change.
+    `course` [f] is the accumulated change in each frame, and `passed` the frame at which it exceeds its threshold. The
+    result follows the last change from frame to frame that is smaller than a quarter of the largest of the 2 * STRIDE
+    changes before `passed`. It is 0 without such a change.
     """
     way = -np.sign(course[passed])
     steps = -way * np.diff(course[: passed + 1])
@@ -140,8 +145,8 @@ def _flickers(figures: Figures) -> list[Fault]:
 
 
 def _seams(figures: Figures) -> list[Fault]:
-    """Return one fault if evenly spaced frames differ from their neighbours in motion or residual, else an empty
-    list."""
+    """Return one fault if evenly spaced frames differ from their neighbours in motion or in the residual after motion
+    compensation, else an empty list."""
     if len(figures) < 8:
         return []
     around = [

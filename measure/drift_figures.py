@@ -56,8 +56,8 @@ class Figures:
 
 
 class _Frame(NamedTuple):
-    """A frame with at most LONGER_SIDE pixels on its longer side, and at half that size. `colours` [h, w, 3] and the
-    denoised `grey` [h, w] are float32, 0 to 255. `small_colours` is float32, `small_grey` uint8."""
+    """A frame with at most LONGER_SIDE pixels on its longer side. `colours` [h, w, 3] and the denoised `grey` [h, w]
+    are float32, 0 to 255. `small_colours`, float32, and `small_grey`, uint8, show the frame at half this size."""
 
     colours: np.ndarray
     grey: np.ndarray
@@ -136,7 +136,8 @@ def colourfulness(colours: np.ndarray) -> float:
 
 
 def _step(before: _Frame, frame: _Frame) -> tuple[float, float, float, float]:
-    """Return the change of brightness, the motion in columns and rows, and the residual after motion compensation."""
+    """Return the change of brightness, the motion in columns and rows, and the residual after motion compensation, from
+    the frame `before` to `frame`."""
     flow = _flow(frame.small_grey, before.small_grey)
     moved, inside = _warp(before.small_colours, flow)
     if inside.mean() < SEEN:
@@ -147,9 +148,9 @@ def _step(before: _Frame, frame: _Frame) -> tuple[float, float, float, float]:
 
 
 def _shared(one: _Frame, two: _Frame) -> np.ndarray:
-    """Return the log ratios of sharpness and colourfulness and the difference of red minus blue, [3], from `one` to
-    `two` in the content that both show. Warping blurs, so each frame is warped onto the other and the results
-    averaged."""
+    """Return three changes [3] from `one` to `two` in the scene content that both show: the log ratios of sharpness and
+    of colourfulness, and the difference of red minus blue. Each frame is warped onto the other, and the two results are
+    averaged, because warping blurs."""
     there, back = _flow(one.small_grey, two.small_grey), _flow(two.small_grey, one.small_grey)
     return (_gains(one, two, there, back) - _gains(two, one, back, there)) / 2
 

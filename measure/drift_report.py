@@ -20,8 +20,8 @@ def words(figures: Figures, faults: list[Fault]) -> list[str]:
 
 
 def table(figures: Figures) -> list[str]:
-    """Return the lines of a table: a header, and the mean metrics of each second, with sharpness relative to the
-    first."""
+    """Return the lines of a table: a header, and the mean metrics of each second. Sharpness is relative to the first
+    second."""
     values = np.stack([values for _, values in _series(figures)], 1)
     seconds = (np.arange(len(figures)) / figures.fps).astype(int)
     rows = [(int(second), values[seconds == second].mean(0)) for second in np.unique(seconds)]

@@ -14,16 +14,16 @@ from .mapping import NEAR, map_cameras, pycolmap
 from .tracks import SHORTER_SIDE, Tracks, follow, opencv, resize
 
 STRIDE, FEWEST_KEYFRAMES, MOST_KEYFRAMES = 4, 9, 160
-"""The usual distance of keyframes in frames. Short and long videos change it, to get between FEWEST and MOST
-keyframes."""
+"""The usual distance of keyframes in frames. It is reduced for a video with fewer than FEWEST_KEYFRAMES keyframes, and
+increased for one with more than MOST_KEYFRAMES."""
 MOST_FRAMES = 4000
 FEWEST_TRACKS = 20
 LEAST_AGREEING = 0.4
 """The smallest accepted inlier ratio of a rotation fitted to two adjacent keyframes. A tracked point is an inlier if
-its residual is below NEAR * `Tracks.blown` pixels."""
+its residual is below NEAR pixels, times the enlargement of the frames (`Tracks.blown`)."""
 FAR_APART, LEAST_PARALLAX = 4, 0.75
 """The test of whether a camera moves: rotations fitted to keyframes that are FAR_APART keyframes apart leave a residual
-above LEAST_PARALLAX * sqrt(`Tracks.blown`) pixels.
+above LEAST_PARALLAX pixels, times the square root of the frames' enlargement (`Tracks.blown`).
 
 The residual is the third quartile over the tracked points and the median over pairs. On known clips it is at most 0.5
 for rotations, and 1.4 or more for moving cameras.
@@ -33,8 +33,8 @@ LEAST_GAIN = 3.0
 rotation with translation. Noise on a pure rotation gives ratios of 2 to 2.6."""
 FOCALS, LEAST_TURN_DEG = (0.3, 3.0), 10.0
 """The conditions for using an estimated lens: the range of the focal length in image widths (fields of view from 118 to
-19 degrees), and the smallest rotation of the camera. Translation alone does not determine the lens: on known clips the
-error is 0.3 to 3.6 %, and 50 % without rotation."""
+19 degrees), and the smallest rotation of the camera in degrees. Translation alone does not determine the lens: on known
+clips the error is 0.3 to 3.6 %, and 50 % without rotation."""
 ON_A_PLANE = 0.9
 """The fraction of tracked points on one plane above which the whole scene counts as flat."""
 LENS_PAIRS = 6
@@ -242,8 +242,8 @@ def _fit_rotation(tracks: Tracks, lens: np.ndarray, first: int, last: int) -> tu
 
 
 def _apart(before: np.ndarray, after: np.ndarray, rotation: np.ndarray) -> np.ndarray:
-    """Return the angles [n], in radians, between rays `before` and `after` [n, 3] to the same points, after `rotation`
-    of the second. The result is accurate only for small angles."""
+    """Return the angles [n], in radians, between rays to the same points. `rotation` [3, 3] first rotates `after` [n,
+    3] into the camera axes of `before` [n, 3]. The result is accurate only for small angles."""
     return np.linalg.norm(before - after @ rotation.T, axis=1)
 
 

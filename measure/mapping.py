@@ -19,7 +19,7 @@ LEAST_ANGLE_DEG = 0.2
 """The smallest accepted triangulation angle of a point. pycolmap's default of 1 suits photographs, but the keyframes of
 a video are closer together."""
 NEAR = 1.0
-"""The inlier threshold of two-view RANSAC, in pixels."""
+"""The largest residual, in pixels, of an inlier in two-view RANSAC."""
 
 
 def pycolmap() -> ModuleType:
@@ -35,8 +35,8 @@ def pycolmap() -> ModuleType:
 def map_cameras(tracks: Tracks, lens: np.ndarray, known: bool) -> tuple[np.ndarray, np.ndarray]:
     """Return camera-to-world matrices [k, 4, 4] of the keyframes, NaN where none was found, and the lens [4].
 
-    `lens` is fx, fy, cx, cy in pixels of the tracked frames. Unless it is `known`, the focal length is refined. The
-    unit of length is arbitrary. Method: Pan et al., Global Structure-from-Motion Revisited, ECCV 2024.
+    `lens` is fx, fy, cx, cy in pixels of the frames as resized for tracking. Unless it is `known`, the focal length is
+    refined. The unit of length is arbitrary. Method: Pan et al., Global Structure-from-Motion Revisited, ECCV 2024.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

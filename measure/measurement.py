@@ -16,8 +16,8 @@ from .found import FEWEST_TRACKS, VideoCamera, find_camera
 EVERY = 8
 """The default distance, in frames, between the two keyframes of each pair that is compared."""
 MOVING = 0.25
-"""The smallest step of the path for which its direction is judged, as a fraction of the longest step between
-keyframes."""
+"""The smallest motion for which the direction is judged: the path's step between two keyframes, as a fraction of the
+path's longest such step."""
 TURN_DEG, TURN_SHARE, DIRECTION_DEG = 1.0, 1 / 3, 30.0
 """The largest accepted errors of a pair of keyframes: a rotation error of TURN_DEG degrees, or of the fraction
 TURN_SHARE of the path's rotation if this is larger, and a direction error of DIRECTION_DEG degrees."""
@@ -100,8 +100,8 @@ class Pair:
     @property
     def fits_both(self) -> bool:
         """Whether the pair is ambiguous: the measured motion has a fault, but the path's motion fits the tracked points
-        almost as well (see ALIKE). The directions must not differ by more than 90 degrees, and a camera that stands
-        still on a moving path is not ambiguous."""
+        almost as well (see ALIKE). False if the directions differ by more than 90 degrees, or if the path moves but the
+        measured camera stands still."""
         if not self.fault or self.found is None or (self.goes and not self.found[:3, 3].any()):
             return False  # the points of a still camera fit every direction
         return self.asked_left <= ALIKE * self.left and not self.direction_error_deg > 90
@@ -130,7 +130,7 @@ class Measurement:
 
     @cached_property
     def judged(self) -> tuple[Pair, ...]:
-        """The pairs for which a motion was found and is not ambiguous."""
+        """The pairs for which a motion was found, without the ambiguous ones (see `Pair.fits_both`)."""
         return tuple(pair for pair in self.found if not pair.fits_both)
 
     @property

@@ -54,7 +54,7 @@ def resize(frame: np.ndarray) -> np.ndarray:
 
 def follow(frames: Sequence[np.ndarray], stride: int) -> Tracks:
     """Return points tracked through `frames`, uint8 [H, W] of one size. The keyframes are every `stride`-th frame and
-    the last one. At each keyframe, lost points are replaced by new ones."""
+    the last one. At each keyframe, new points are added, up to MOST_POINTS in total."""
     keys = np.unique([*range(0, len(frames), stride), len(frames) - 1])
     here = _corners(frames[0], np.empty((0, 2), np.float32))
     numbers, total = np.arange(len(here)), len(here)
@@ -83,8 +83,8 @@ def _corners(picture: np.ndarray, taken: np.ndarray) -> np.ndarray:
 
 
 def _between(frames: Sequence[np.ndarray], began: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Track the points `began`, float32 [n, 2], from the first frame to the last. Return the positions [m, 2] of those
-    with a forward-backward error below FARTHEST_BACK, and a mask [n] of them."""
+    """Track the points `began`, float32 [n, 2], from the first frame to the last. Return the last positions [m, 2] of
+    the points with a forward-backward error below FARTHEST_BACK, and a mask [n] of these points."""
     cv2 = opencv()
     if not len(began):
         return began, np.zeros(0, bool)

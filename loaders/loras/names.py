@@ -63,7 +63,8 @@ class Part(NamedTuple):
 
 
 class LayerNames:
-    """An index from a layer's name in a LoRA file (official or diffusers', dots or underscores) to its official one."""
+    """An index from a layer's name in a LoRA file to its official name. Files may have the official or diffusers' name,
+    with dots or with underscores."""
 
     def __init__(self, parameters: Iterable[str]) -> None:
         self._official: dict[str, str] = {}

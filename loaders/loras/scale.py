@@ -82,8 +82,13 @@ class ScaleError(CheckpointError):
 
 
 class StatedScale(NamedTuple):
-    """The scale that a LoRA file states: `scale`, or `alpha` and `rank` with exceptions by layer name pattern in
-    `alphas` and `ranks`. If `by_root`, alpha is divided by sqrt(rank). `where` names the file in errors."""
+    """The scale that a LoRA file states.
+
+    where: the file's name in errors.
+    alpha, rank: the scale is alpha / rank, or alpha / sqrt(rank) if `by_root`. None if not stated.
+    alphas, ranks: exceptions for some layers, by a pattern of the layer's name.
+    scale: the scale, if the file states it instead of alpha and rank.
+    """
 
     where: str
     alpha: float | None = None
@@ -95,7 +100,8 @@ class StatedScale(NamedTuple):
 
     def of(self, layer: str, rank: int) -> float:
         """Return the scale of a layer: from alpha and `rank`, else the stated scale, else 1. `layer` is its name in the
-        file. Raises ScaleError if the file states another rank, or a scale that contradicts alpha and rank."""
+        file, `rank` the rank of its tensors. Raises ScaleError if the file states another rank, or a scale that
+        contradicts alpha and rank."""
         alpha = _matching(self.alphas, layer, self.alpha)
         stated = _matching(self.ranks, layer, self.rank)
         if stated is not None and stated != rank:
