@@ -59,7 +59,8 @@ class BlockCache:
 
     def attach(self, source: Tensor) -> bool:
         """Set the source, and empty the cache if the source's values have changed. Return False if the cache is
-        disabled. The values of the same, unwritten tensor are not compared, because that would wait for the GPU."""
+        disabled, else True. If `source` is the same tensor as before and was not written to, its values are not
+        compared, because that would wait for the GPU."""
         original, version = self._original
         is_original = original() is source and version is not None and version == _version(source)
         if self._source is not None and (is_original or same(self._source, source)):
@@ -100,7 +101,8 @@ class BlockCache:
         return cached
 
     def mark_read(self) -> None:
-        """Count the cached tensors as read. A replay of a CUDA graph reads them without `get`."""
+        """Count the cached tensors as read, after the replay of a CUDA graph, which does not call `get`. Unread tensors
+        would disable the cache."""
         self._was_read = True
 
     def take(self, blocks: Mapping[int, Pair]) -> None:
@@ -113,7 +115,8 @@ class BlockCache:
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """Restore the cache's entries at the end of the context, but not values overwritten inside existing tensors."""
+        """A context that restores the cache's entries when it ends. Values overwritten inside existing tensors are not
+        restored."""
         fields = {name: dict(value) if isinstance(value, dict) else value for name, value in vars(self).items()}
         try:
             yield
@@ -121,7 +124,8 @@ class BlockCache:
             vars(self).update(fields)
 
     def put(self, block: int, pair: Pair) -> None:
-        """Cache the two tensors of a block, or copy them into its spare tensors if these are alike."""
+        """Cache the two tensors of a block. They are copied into the block's spare tensors if shapes, dtypes and
+        devices match."""
         spare = self._spare.pop(block, None)
         if spare is not None and all(map(_alike, spare, pair)):
             pair = spare[0].copy_(pair[0]), spare[1].copy_(pair[1])
@@ -174,13 +178,15 @@ class CameraCache(BlockCache):
         return super().clear() + self.prompt.clear()
 
     def give_up(self) -> bool:
-        """Disable this cache and the prompt's, and free their memory. Return whether this cache had a camera."""
+        """Disable this cache and the prompt's, and free their memory. Return whether this cache was in use, that is,
+        whether it had a camera as its source."""
         self.prompt.give_up()
         return super().give_up()
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """Restore the entries of this cache and of the prompt's at the end of the context."""
+        """A context that restores the entries of this cache and of the prompt's when it ends (see
+        `BlockCache.restored`)."""
         with self.prompt.restored(), super().restored():
             yield
 

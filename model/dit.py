@@ -175,7 +175,8 @@ class LingBotWorldModel(nn.Module):
         )
 
     def _cells(self, given: ForwardInputs, options: ForwardOptions) -> Tensor:
-        """Return the velocity [B, tokens, 4*16] of this process's tokens of 2x2 latent pixels; may be a CUDA graph."""
+        """Return the velocity [B, tokens, 4*16] of this process's tokens, each with 2x2 latent pixels. A CUDA graph may
+        record this part of a forward."""
         e, e0 = given.times
         x = options.get("token_share", WHOLE_VIDEO).cut(self.embed_patches(given.x))
         rows: list[Residual] = []
@@ -189,8 +190,8 @@ class LingBotWorldModel(nn.Module):
         return self.head(x, e)
 
     def _defers_all(self, x: Tensor, options: ForwardOptions) -> bool:
-        """Return whether blocks may defer residual additions and fuse each with the next norm. That takes memory, which
-        is saved elsewhere only if q, k and v are converted to 8 bits one after the other."""
+        """Return whether blocks may defer the residual additions of all batch elements, and fuse each with the next
+        norm. Deferred additions take memory, so q, k and v must be converted to 8 bits one by one, which saves more."""
         return all(cast(Block, block).self_attn.in_operands(x.device, options) for block in self.blocks)
 
     def _times(self, timestep: Tensor, options: ForwardOptions) -> Times:
@@ -265,10 +266,11 @@ class LingBotWorldModel(nn.Module):
         return self.text_embedding(F.pad(context.to(self.compute_dtype), (0, 0, 0, missing)))
 
     def embed_camera(self, camera: Tensor, cache: CameraCache | None = None, share: WholeVideo = WHOLE_VIDEO) -> Camera:
-        """Return the embedded tokens [1 or B, tokens, dim] of `camera` [B, 384 or 448, F, H, W], from `cache` if the
-        camera is the last call's. `share` selects this process's tokens.
+        """Return the Camera with the embedded tokens [1 or B, tokens, dim] of `camera` [B, 384 or 448, F, H, W]. If all
+        batch elements have the same camera, the result has one batch element.
 
-        If all batch elements have the same camera, the result has one batch element.
+        If `camera` is the same as in the last call, the tokens are read from `cache`. `share` selects the tokens that
+        this process computes.
         """
         if len(camera) > 1 and torch.equal(camera, camera[:1].expand_as(camera)):
             camera = camera[:1]

@@ -50,6 +50,7 @@ class ForwardInputs(NamedTuple):
 
     @property
     def tensors(self) -> list[Tensor]:
+        """All input tensors, always in the same order."""
         others = [] if self.camera is None else [self.camera.tokens]
         if self.lengths is not None:
             others.append(self.lengths)

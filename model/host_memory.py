@@ -14,8 +14,8 @@ from ..errors import InputError
 
 
 def give_back_memory() -> None:
-    """Return free memory that glibc's allocator still holds to the operating system (`malloc_trim`). It builds up when
-    several threads allocate tensors of many sizes. Without glibc, nothing happens."""
+    """Return free memory that glibc's allocator still holds to the operating system (`malloc_trim`). Such memory builds
+    up when several threads allocate tensors of many sizes. Without glibc, nothing happens."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 
@@ -33,7 +33,8 @@ def pinned(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 def queued_on(*devices: torch.device) -> Callable[[], None]:
-    """Return a function that waits for the work now queued on the current CUDA streams of `devices`."""
+    """Return a function that waits for the work that is now queued on the current streams of `devices`. Devices other
+    than CUDA devices are ignored."""
     queues = [torch.cuda.current_stream(device) for device in dict.fromkeys(devices) if device.type == "cuda"]
     events = [queue.record_event() for queue in queues]
 

@@ -42,8 +42,8 @@ def activation_bytes(
     keys: the number of tokens to which the latent's tokens attend; None means the latent's own number.
 
     Decoded weights are counted even if the stored ones need no decoding, so the result may be 0.3 GB too high. For
-    8-bit attention it is an upper limit for all kernels: q, k and v in 16 bits, which only some take, and the deferred
-    additions of all batch elements, which only occur with the others.
+    8-bit attention the result is an upper limit for all kernels. It includes q, k and v in 16 bits, which only some
+    kernels take, and deferred additions of all batch elements, which only occur with the other kernels.
     """
     dtype, arithmetic, processes = precision.dtype, precision.arithmetic, precision.processes
     whole, size = token_count(frames, height, width), dtype.itemsize
@@ -88,8 +88,8 @@ def camera_cache_bytes(
 
 
 def decoded_bytes(config: ModelConfig, dtype: torch.dtype, arithmetic: Arithmetic = "auto") -> int:
-    """Return the size in bytes of the decoded weights of one block's `main_layers` in `dtype`. If `arithmetic` is "fp8"
-    or "int8", they have one byte a value, and a scale of 4 bytes for each row."""
+    """Return the size in bytes of the decoded weights of one block's `main_layers` in `dtype`. If the `arithmetic` of
+    matrix products is "fp8" or "int8", they have one byte a value, and a scale of 4 bytes for each row."""
     dim, ffn_dim, size = config.dim, config.ffn_dim, dtype.itemsize
     own = 6 * _weight(dim, dim, size, arithmetic)
     return own + _weight(ffn_dim, dim, size, arithmetic) + _weight(dim, ffn_dim, size, arithmetic)
@@ -146,8 +146,8 @@ def _product(dim: int, tokens: int, out_dim: int, arithmetic: Arithmetic) -> int
 
 
 def _weight(rows: int, width: int, size: int, arithmetic: Arithmetic) -> int:
-    """Return the bytes of a decoded weight [rows, width] with `size` bytes a number, or in 8 bits one and a scale per
-    row."""
+    """Return the size in bytes of a decoded weight [rows, width] with `size` bytes a number. If `arithmetic` is an
+    8-bit format, a number has one byte, and each row has a scale."""
     return rows * (width + 4) if arithmetic in DTYPES else rows * width * size
 
 

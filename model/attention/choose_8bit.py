@@ -72,12 +72,14 @@ def attend_8bit(
 def attend_operands(
     q: Operand, k: Operand, v: Operand, heads: int, dtype: torch.dtype, shares: Tensor | None = None
 ) -> Rows:
-    """Return attention [L, heads*head_dim] of Operands (fp8 values with their scale) of one batch element, in `dtype`.
-    If that is int8 or float8_e4m3fn, each token has one scale. Only for devices where `attends_to_operands` is True.
+    """Return attention [L, heads*head_dim] of one batch element, with q, k and v as Operands (fp8 values with their
+    scale). Only call this function if `attends_to_operands` returns True.
 
-    `shares` (fp32 [frames]) is 0 for each latent frame to attend to, and -inf for the frames to ignore, which must be
-    the last ones. None means all. Without CUDA `shares` is ignored. If a kernel fails, plain torch computes the result;
-    with `shares`, the kernel's error is raised instead.
+    The result is in `dtype`; if that is int8 or float8_e4m3fn, each token has one scale. `shares` (fp32 [frames]) is 0
+    for each latent frame to attend to, and -inf for the frames to ignore, which must be the last ones. None means all
+    frames. Without CUDA `shares` is ignored.
+
+    If a kernel fails, plain torch computes the result. With `shares`, the kernel's error is raised instead.
     """
     if q.values.device.type != "cuda":
         return plain_attention_of(q, k, v, heads, dtype)
@@ -126,8 +128,8 @@ def _unless_broken(attend: Callable[..., T], plain: Callable[..., T], package: s
 
 
 def _sage(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
-    """Return SageAttention's result for keys without their mean, estimated from a sample. SageAttention would subtract
-    the mean in place, but k may be a view into the KV cache."""
+    """Return SageAttention's result for q, v, and k minus its mean, which is estimated from a sample of the tokens.
+    SageAttention can subtract the mean too, but only in place, and k may be a view into the KV cache."""
     k = k - sample(k.flatten(0, 1)).mean(0)
     split = (t.unflatten(-1, (heads, -1)) for t in (q, k, v))
     attend = import_module("sageattention").sageattn
@@ -158,8 +160,8 @@ _TO_OPERANDS: dict[Function, tuple[Callable[..., Tensor], Callable[..., Rows]]] 
     hopper_attention: (hopper_attention_to, hopper_attention_of),
     cudnn_attention: (cudnn_attention_to, cudnn_attention_of),
 }
-"""The kernels that read 8-bit keys and values of a KV cache as they are, by the function for 16 bits: the function for
-queries in 16 bits, and the function for queries in 8 bits."""
+"""The kernels that read 8-bit keys and values of a KV cache without a conversion. The key is a kernel's usual function,
+for 16-bit q, k and v. The value is a function for 16-bit queries and one for 8-bit queries."""
 
 
 def choose_attention(wanted: AttentionMode, device: torch.device, config: ModelConfig) -> Literal["exact", "8bit"]:
@@ -173,8 +175,9 @@ def choose_attention(wanted: AttentionMode, device: torch.device, config: ModelC
 
 
 def takes_operands(mode: AttentionMode, device: torch.device, config: ModelConfig) -> bool:
-    """Return whether a causal model's KV cache may hold keys and values as Operands (fp8 values with their scale). Call
-    `choose_attention` first, which rejects modes that the device does not support."""
+    """Return whether a causal model's KV cache may hold keys and values as Operands (fp8 values with their scale): in
+    8-bit attention with a kernel that reads them. Call `choose_attention` first, which rejects modes that the device
+    does not support."""
     return mode == "8bit" and attends_to_operands(device, config.head_dim)
 
 
@@ -185,7 +188,8 @@ def attends_to_operands(device: torch.device, head_dim: int) -> bool:
 
 
 def takes_transposed_values(device: torch.device, head_dim: int) -> bool:
-    """Return whether a KV cache should store its 8-bit values as [dim, tokens], if `takes_operands` is True."""
+    """Return whether a KV cache should store its 8-bit values transposed, as [dim, tokens]. Only call this function if
+    `takes_operands` returns True."""
     ours = device.type == "cuda" and find_kernel(device, head_dim).attend is hopper_attention
     return ours and transposes_exactly(device)
 
@@ -213,7 +217,8 @@ def find_kernel(device: torch.device, head_dim: int) -> AttentionKernel:
 
 
 def _on_its_stream(kernel: AttentionKernel, device: torch.device, head_dim: int) -> AttentionKernel:
-    """Return the kernel, with synchronization and not `recordable` if it always runs on CUDA's default stream."""
+    """Return the kernel. If a test shows that the kernel always runs on CUDA's default stream, synchronization with the
+    current stream is added, and `recordable` is False."""
     if kernel.attend in _TO_OPERANDS:  # our kernel and cuDNN's run on the current stream
         return kernel
     generator = torch.Generator(device).manual_seed(1)

@@ -82,7 +82,8 @@ def attends_by_ours(q: Tensor, heads: int) -> bool:
 def _by_ours(
     q: Tensor, k: Tensor, v: Tensor, heads: int, shares: Tensor | None = None, unlike: Tensor | None = None
 ) -> Tensor:
-    """Return attention [L, heads*128] of q over k and v [S, heads*128]. For `unlike` see `sdpa`."""
+    """Return attention [L, heads*128] of q over k and v [S, heads*128], computed by our own kernel. For `shares` see
+    `attend_to_frames`, for `unlike` see `sdpa`."""
     from ..kernels.hopper.attention import attend
 
     q, k, v = (
@@ -189,7 +190,8 @@ def key_parts(queries: int, keys: int, heads: int, processors: int = HOPPER) -> 
 
 
 def part_length(keys: int, parts: int) -> int:
-    """Return the number of keys in each of `parts` equal parts, a multiple of TILE. The remaining keys are in none."""
+    """Return the number of keys in each of `parts` equal parts, rounded down to a multiple of TILE. The remaining keys
+    are in no part."""
     return keys // parts // TILE * TILE
 
 

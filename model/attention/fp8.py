@@ -27,14 +27,14 @@ MOST_QUERY, MOST_KEY = 11.0, 36.0
 SAMPLE = 512
 """The smallest number of evenly spaced tokens from which a tensor's maximum and the keys' mean are estimated."""
 HEADROOM = 4.0
-"""The factor by which a value may exceed the maximum of the sampled tokens without being clamped. Only values below
-1/3584 of the maximum lose precision, because it becomes at least 56 and the smallest normal float8_e4m3fn is 1/64."""
+"""The factor by which a value may exceed the maximum of the sampled tokens without being clamped. The sampled maximum
+becomes at least 56 after scaling, so only values below 1/3584 of the maximum are subnormal and lose precision."""
 
 
 class Scaling(NamedTuple):
     """The mapping of numbers x to 8 bits: (x - mean) * factor.
 
-    `scale` is a power of two and 1 / factor, both fp32 [1]. `mean` is fp32 [dim], or a zero [1] for queries after a
+    `scale`, a power of two, is 1 / `factor`; both are fp32 [1]. `mean` is fp32 [dim], or a zero [1] for queries after a
     norm. `reach` (fp32 [1]) is an upper bound of the decoded magnitudes, or None if unknown.
     """
 
@@ -85,15 +85,15 @@ def sample(x: Tensor) -> Tensor:
 
 
 def scaling(x: Tensor, mean_of: Tensor | None = None, headroom: float = HEADROOM) -> Scaling:
-    """Return the Scaling of x [tokens, dim] to float8_e4m3fn, minus the mean of `mean_of` [n, dim], if not None.
-    Magnitudes up to `headroom` times the maximum of a sample of x are not clamped."""
+    """Return the Scaling that maps x [tokens, dim], minus the mean of the tokens `mean_of` [n, dim] (None: 0), to
+    float8_e4m3fn. Magnitudes up to `headroom` times the maximum of a sample of x are not clamped."""
     mean = _mean(x, mean_of)
     return Scaling(*_fastest_scale(x.device.type)(sample(x), mean, headroom), mean)
 
 
 def scaling_to(most: float, x: Tensor, mean_of: Tensor | None = None) -> Scaling:
-    """Return the Scaling of x [tokens, dim] to float8_e4m3fn, minus the mean of `mean_of` [n, dim], if not None. The
-    largest magnitude becomes at most `most`."""
+    """Return the Scaling that maps x [tokens, dim], minus the mean of the tokens `mean_of` [n, dim] (None: 0), to
+    float8_e4m3fn. The largest magnitude becomes at most `most`."""
     mean = _mean(x, mean_of)
     return Scaling(*_fastest_scale(x.device.type)(x, mean, LARGEST[FP8] / most), mean)
 
@@ -109,10 +109,11 @@ def scaling_of_keys(norm_rope: NormRope, mean_of: Tensor) -> Scaling:
 def scalings_for_all(
     keys: Tensor | Unrotated, values: Tensor, headroom: float
 ) -> tuple[Tensor, tuple[Scaling, Scaling]]:
-    """Return the first chunk's keys [tokens, dim] after norm and RoPE, and the Scalings of keys and of values for the
-    whole video, from the first chunk's `keys` and `values`.
+    """Return the first chunk's keys [tokens, dim], after norm and RoPE if they are Unrotated, and the Scalings of keys
+    and of values for the whole video.
 
-    Later values may be `headroom` times as large without being clamped. So may keys, unless a norm bounds them.
+    Values of later chunks may be `headroom` times as large as the first chunk's without being clamped. The same applies
+    to keys, unless a norm bounds them.
     """
     of_values = scaling(values, values, headroom).with_reach()
     if isinstance(keys, Unrotated):
@@ -136,7 +137,8 @@ def plain_scale(x: Tensor, mean: Tensor, headroom: float) -> tuple[Tensor, Tenso
 
 @lru_cache
 def _fastest_scale(device_type: str) -> Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]]:
-    """Return `plain_scale`, or on a GPU with Triton a function of two kernels that replaces its ten."""
+    """Return the fastest function with the arguments of `plain_scale`: on a GPU with Triton two kernels instead of ten,
+    else `plain_scale` itself."""
     if device_type != "cuda" or find_spec("triton") is None:
         return plain_scale
     from ..kernels.matrix_8bit import fp8_scale
@@ -152,8 +154,8 @@ def operand(x: Tensor, made: Scaling, zeros: int = 0) -> Operand:
 
 
 def empty_values(x: Tensor, zeros: int = 0) -> Tensor:
-    """Return an empty float8_e4m3fn tensor [tokens + zeros, dim] for x [tokens, dim], with the last `zeros` rows set to
-    0."""
+    """Return a float8_e4m3fn tensor [tokens + zeros, dim] for the values of x [tokens, dim]. The last `zeros` rows are
+    zero, and the other rows are uninitialized."""
     values = torch.empty(len(x) + zeros, x.shape[1], dtype=FP8, device=x.device)
     values[len(x) :].view(torch.uint8).zero_()
     return values
@@ -195,14 +197,15 @@ def plain_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
 
 
 def plain_attention_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor:
-    """Return attention of q [1, L, heads*head_dim] over Operands (float8_e4m3fn values with their scale) in plain
-    torch, in q's dtype. q is rounded to float8_e4m3fn too; the softmax is exact. q is not overwritten."""
+    """Return attention of q [1, L, heads*head_dim] over the Operands k and v (float8_e4m3fn values with their scale) in
+    plain torch, in q's dtype. q is rounded to float8_e4m3fn too; the softmax is exact. q is not overwritten."""
     return _plain(q, queries_in_8_bits(q[0]), k, v, heads)
 
 
 def plain_attention_of(q: Operand, k: Operand, v: Operand, heads: int, dtype: torch.dtype) -> Rows:
-    """Return attention [L, heads*head_dim] of Operands (float8_e4m3fn values with their scale) in plain torch, with an
-    exact softmax. If `dtype` is int8 or float8_e4m3fn, each token of the result has one scale."""
+    """Return attention [L, heads*head_dim] of the Operands q, k and v (float8_e4m3fn values with their scale) in plain
+    torch, with an exact softmax. The result is in `dtype`; if that is int8 or float8_e4m3fn, each token has one
+    scale."""
     eight_bit = dtype in LARGEST
     out = _plain(torch.empty(1, 0, dtype=torch.float32 if eight_bit else dtype), q, k, v, heads)[0]
     return encode_8bit(out, dtype=dtype) if eight_bit else out

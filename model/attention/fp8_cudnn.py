@@ -15,7 +15,7 @@ from .exact import TILE, key_parts, part_length, processors
 from .fp8 import FP8, Operand, operands, queries_in_8_bits
 
 PADDED_KEYS = 256
-"""The smallest number of keys for each key of zeros that `padding` adds. With fewer keys none is added."""
+"""The smallest number of keys for each key of zeros that is added as padding (see `padding`)."""
 NUMERATORS = 256.0
 """The factor by which the softmax's numerators, at most 1, are multiplied before the kernel rounds them to 8 bits."""
 
@@ -42,8 +42,9 @@ def cudnn_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
 
 
 def cudnn_attention_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor:
-    """Return attention of q [1, L, heads*head_dim] over Operands (float8_e4m3fn values with their scale) by cuDNN. q is
-    converted to float8_e4m3fn, and overwritten with the result. Raises cuDNN's errors for unsupported sizes."""
+    """Return attention of q [1, L, heads*head_dim] over the Operands k and v (float8_e4m3fn values with their scale) by
+    cuDNN. q is converted to float8_e4m3fn, and overwritten with the result. Raises cuDNN's errors for unsupported
+    sizes."""
     with torch.cuda.device_of(q):
         return _by_cudnn(q[0], queries_in_8_bits(q[0]), k, v, heads)[None]
 
@@ -51,11 +52,11 @@ def cudnn_attention_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor:
 def cudnn_attention_of(
     q: Operand, k: Operand, v: Operand, heads: int, dtype: torch.dtype, shares: Tensor | None = None
 ) -> Rows:
-    """Return attention [L, heads*head_dim] of Operands (float8_e4m3fn values with their scale) by cuDNN, in `dtype`. If
-    that is int8 or float8_e4m3fn, each token has one scale.
+    """Return attention [L, heads*head_dim] of the Operands q, k and v (float8_e4m3fn values with their scale) by cuDNN,
+    in `dtype`. If that is int8 or float8_e4m3fn, each token has one scale.
 
     `shares` (fp32 [frames]) is 0 for each latent frame to attend to, and -inf for the frames to ignore, which must be
-    the last ones. None means all. Raises cuDNN's errors if cuDNN has no kernel for these sizes.
+    the last ones. None means all frames. Raises cuDNN's errors if cuDNN has no kernel for these sizes.
     """
     out = empty_rows(q.values, dtype)
     with torch.cuda.device_of(q.values):

@@ -32,8 +32,8 @@ def hopper_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
 
 
 def hopper_attention_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor:
-    """Return attention of q [1, L, heads*128] over Operands (float8_e4m3fn values with their scale) by our own kernel,
-    with q's shape and dtype. q is converted to float8_e4m3fn; a contiguous bf16 q is overwritten with the result."""
+    """Return attention of q [1, L, heads*128] over the Operands k and v (float8_e4m3fn values with their scale) by our
+    own kernel, with q's shape and dtype. q is converted to float8_e4m3fn; a contiguous bf16 q is overwritten."""
     with torch.cuda.device_of(q):
         return _attend(queries_in_8_bits(q[0]), k, v, heads, into=q[0]).to(q.dtype)[None]
 
@@ -41,11 +41,11 @@ def hopper_attention_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor
 def hopper_attention_of(
     q: Operand, k: Operand, v: Operand, heads: int, dtype: torch.dtype, shares: Tensor | None = None
 ) -> Rows:
-    """Return attention [L, heads*128] of Operands (float8_e4m3fn values with their scale) by our own kernel, in
-    `dtype`. If that is int8 or float8_e4m3fn, each token has one scale.
+    """Return attention [L, heads*128] of the Operands q, k and v (float8_e4m3fn values with their scale) by our own
+    kernel, in `dtype`. If that is int8 or float8_e4m3fn, each token has one scale.
 
     `shares` (fp32 [frames]) is 0 for each latent frame to attend to, and -inf for the frames to ignore, which must be
-    the last ones. None means all.
+    the last ones. None means all frames.
     """
     with torch.cuda.device_of(q.values):
         if dtype == FP8 and v.scaling.reach is not None:

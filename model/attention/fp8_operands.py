@@ -30,13 +30,14 @@ from .fp8_hopper import hopper_attention_of
 
 
 def own_queries(given: Unrotated) -> Operand:
-    """Return queries, after norm and RoPE, as an Operand (fp8 values with a scale, which the norm determines)."""
+    """Return queries, after norm and RoPE, as an Operand (fp8 values with their scale). The norm bounds the length of a
+    query, and so determines the scale."""
     return by_norm(*rotated_fp8(given))
 
 
 def own_keys(given: Unrotated, head_dim: int) -> Operand:
     """Return keys, after norm and RoPE and minus their estimated mean, as an Operand (fp8 values with their scale).
-    `head_dim` decides on the attention kernel; for cuDNN's, tokens of zeros may be appended."""
+    `head_dim` is needed to find the attention kernel; for cuDNN's, tokens of zeros may be appended."""
     some = _sampled(given).rotated()
     made, count, device = scaling_of_keys(given.norm_rope, some), len(given.x), given.x.device
     values = empty_values(given.x, 0 if takes_transposed_values(device, head_dim) else _zeros(given.x))
@@ -57,7 +58,7 @@ def own_values(x: Tensor, head_dim: int) -> Operand:
 
 
 def _sampled(given: Unrotated) -> Unrotated:
-    """Return a sample of the tokens in new memory."""
+    """Return a sample of the tokens of `given` (queries or keys before norm and RoPE), copied to new memory."""
     x, cos, sin = (
         sample(each).clone(memory_format=torch.contiguous_format)
         for each in (given.x, given.norm_rope.cos, given.norm_rope.sin)

@@ -59,6 +59,7 @@ def maker_of(device: torch.device) -> Maker:
 
 
 def card_of(device: torch.device) -> Card:
+    """Return the Card (maker, name and capability) of a device."""
     maker = maker_of(device)
     if maker == "nvidia":
         return Card(maker, torch.cuda.get_device_name(device), capability(device))

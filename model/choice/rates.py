@@ -29,7 +29,8 @@ SIZES: dict[Work, Size] = {
 """The sizes with which the 1.3B model's speeds are measured, by operation, as in a chunk of four latent frames at
 832x464 pixels: the first feed-forward layer, attention to a full window, and a VAE layer at half the video's height."""
 LARGE_SIZES = _sizes(Size(6032, 0, 5120, 13824), Size(6032, 27144, 5120))
-"""The same for the 14B model, because most kernels reach a higher speed on larger matrices."""
+"""The sizes with which the 14B model's speeds are measured, by operation, for the same chunk as in `SIZES`. Most
+kernels reach a higher speed on larger matrices."""
 TIMES = 5
 
 

@@ -85,7 +85,8 @@ def chosen(work: Work, device: torch.device, size: Size) -> str | None:
 
 
 def trials(work: Work, device: torch.device, size: Size) -> tuple[Trial, ...]:
-    """Return the results of all kernels of an operation at a size, stored ones, or new ones if any is missing."""
+    """Return the test results of all kernels of an operation at a size. If a result is not stored, all kernels are
+    tested now."""
     return _trials(work, card_of(device), device, size)
 
 
@@ -117,7 +118,8 @@ def works(work: Work, name: str, device: torch.device, size: Size) -> bool:
 
 
 def taken(work: Work, card: Card) -> str | None:
-    """Return the kernel that the most recent stored test of an operation selects, at any size; None without one."""
+    """Return the name of the kernel that the most recent stored test of an operation selects, at any size; None if no
+    test is stored, or no kernel passed."""
     for name, found in reversed(list(kept.all_of(card).items())):
         if name.split()[0] == work:
             return _best([Trial(*each) for each in found])
@@ -139,8 +141,8 @@ def forget() -> None:
 
 
 def try_all(found: list[Candidate], device: torch.device, size: Size, *, timed: bool) -> list[Trial]:
-    """Return the test results of the kernels in `found`, all for one operation. If `timed`, and at least two are
-    accurate, those are also timed at `size`."""
+    """Return the test results of the kernels in `found`, all for one operation. If `timed`, and at least two kernels
+    are accurate, the accurate ones are also timed at `size`."""
     tried = [_try(candidate, device, size) for candidate in found]
     right = [trial for trial in tried if trial.reason is None]
     if not timed or len(right) < 2:

@@ -290,8 +290,8 @@ def affine_(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
 
 
 def modulated(times: Tensor, weights: Tensor) -> Tensor:
-    """Return a block's modulation [B, 6, dim], times [B, 6, dim] + weights [1, 6, dim], with 1 added to both scales.
-    The six rows are shift, scale and gate of self-attention, then of the feed-forward."""
+    """Return a block's modulation [B, 6, dim]: `times` [B, 6, dim] + `weights` [1, 6, dim], with 1 added to both
+    scales. The six rows are shift, scale and gate of self-attention, then of the feed-forward."""
     times, out = times.contiguous(), torch.empty_like(times, memory_format=torch.contiguous_format)
     with torch.cuda.device_of(times):
         _modulated[parts_of(times.flatten(0, 1))](

@@ -44,8 +44,8 @@ def _scales(
     NESTED: tl.constexpr,
     NESTED_BLOCKSIZE: tl.constexpr,
 ):
-    """Return the fp32 scale of each block with an index in `block`. With NESTED, stored scales are quantized
-    themselves."""
+    """Return the fp32 scale of each block with an index in `block`. With NESTED, the stored scales are themselves
+    quantized, and are decoded first."""
     scale = tl.load(absmax_ptr + block, mask=inside, other=0)
     if NESTED:
         outer = tl.load(nested_absmax_ptr + block // NESTED_BLOCKSIZE, mask=inside, other=0.0)

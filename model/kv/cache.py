@@ -4,13 +4,13 @@ Attention reads a window of slots, one per latent frame. The first `sink` slots 
 The others form a ring, in which a new frame overwrites the oldest. Keys are stored after RoPE with absolute positions,
 and attention has no mask, so the order of slots does not matter and stored frames never move.
 
-Tensors are stored in the model's dtype, in int8 (`eight_bit`) with a scale for each token and head, or in `fp8`, the
-operands of 8-bit attention, whose scales and means the first chunk (for keys, a norm's weights) sets for the whole
-video.
+Keys and values are stored in the model's dtype, in int8 (`eight_bit`) with a scale for each token and head, or in
+`fp8`, the operands of 8-bit attention. The first chunk sets the fp8 scales and means for the whole video. If the keys
+have a norm, its weights set their scale instead.
 
-In int8 or in pinned host memory (`on_host`), attention reads a copy; from host memory a block's tensors are copied
-while the previous block computes. The current chunk is stored there only when it is denoised, over frames that no later
-chunk attends to. Otherwise attention reads the stored tensors directly.
+On the model's device, attention reads the stored tensors directly. In int8 or in pinned host memory (`on_host`), it
+reads a copy, which for host memory is made while the previous block computes. Such storage receives a chunk only after
+denoising. The chunk then overwrites frames that no later chunk attends to.
 """
 
 from __future__ import annotations
@@ -234,8 +234,8 @@ class KeyValueCache:
         scalings: tuple[Scaling, Scaling] | None = None,
     ) -> Tensor | Operand | None:
         """Write the current chunk's keys and values into `seen`, the tensors that attention reads, and return the
-        queries. Unrotated queries and keys get norm and RoPE. `scalings` are those of keys and values for a cache in
-        fp8; queries are then returned as an Operand."""
+        queries. Unrotated queries and keys get norm and RoPE. For a cache in fp8, `scalings` are those of keys and of
+        values, and Unrotated queries are returned as an Operand (fp8 values with their scale)."""
         pairs = None if scalings is None else (scalings[0].shift_and_factor, scalings[1].shift_and_factor)
         into = seen[0], None if self._columns is not None else seen[1]
         made: Tensor | tuple[Tensor, Tensor, Tensor] | None

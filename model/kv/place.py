@@ -16,7 +16,9 @@ from .storage import HostStorage, Shapes
 class KeyValuePlace(NamedTuple):
     """The location and format of a KeyValueCache's tensors.
 
-    eight_bit, fp8: int8, or float8_e4m3fn, which 8-bit attention reads directly; with neither, the model's dtype.
+    eight_bit: whether the format is int8.
+    fp8: whether the format is float8_e4m3fn, which 8-bit attention reads directly. With neither, it is the model's
+    dtype.
     on_host: whether the tensors are in pinned host memory, else on the device.
     device_blocks: with `on_host`, the number of blocks whose tensors stay on the device.
     """

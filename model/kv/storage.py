@@ -24,7 +24,7 @@ class Past(NamedTuple):
 
 class DeviceStorage:
     """The storage of all blocks' tensors [tokens, columns] on the device. `fetch` returns the stored tensors
-    themselves. The other storages have the same methods."""
+    themselves. The other storages have the same methods `begin`, `fetch` and `store`."""
 
     def __init__(self, shapes: Shapes, blocks: int, device: torch.device) -> None:
         self._blocks = [
@@ -125,8 +125,8 @@ class SplitStorage:
     """A storage with some blocks' tensors on the device and the others' in host memory."""
 
     def __init__(self, device: DeviceStorage, host: HostStorage, on_device: Collection[int], blocks: int) -> None:
-        """Use the storage `device` for the blocks with the indices `on_device`, and `host` for the others of
-        `blocks`."""
+        """Use the storage `device` for the blocks with the indices `on_device`, and the storage `host` for the others.
+        `blocks` is the number of all blocks."""
         self._host = host
         counts = {True: 0, False: 0}
         self._places: list[tuple[DeviceStorage | HostStorage, int]] = []

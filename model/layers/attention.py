@@ -155,8 +155,8 @@ class CrossAttention(_Attention):
         self._text_len = config.text_len
 
     def project(self, context: Tensor, stream: Tensor) -> Pair:
-        """Return the keys, after their norm, and the values of the embedded prompts `context` [B, text_len, dim], with
-        its shape. The norm's weight is moved to the device of `stream`."""
+        """Return the keys, after their norm, and the values of the embedded prompts `context`, each [B, text_len, dim].
+        The norm's weight is moved to the device of the residual stream `stream`."""
         norm_k = norm_parameters(self.norm_k, stream)[0]
         with prepared_layers(context, self.k, self.v) as (to_k, to_v):
             keys = [rms_norm_(to_k(prompt), norm_k, self.eps) for prompt in context]

@@ -13,8 +13,8 @@ from ..ops.linear_8bit import normed, sum_normed
 from ..ops.pointwise import Rows, affine_, gated_add_, slices
 
 Waits = Literal["never", "last", "always"]
-"""The rule for deferring additions to the next norm: every one ("always"), none ("never"), or only that to the batch
-element that a layer processes last ("last")."""
+"""The rule for deferring additions to the next norm: every addition ("always"), none ("never"), or only the addition to
+the batch element that a layer processes last ("last")."""
 
 
 class Residual:
@@ -57,8 +57,8 @@ class Residual:
 
     def normed(self, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype, *layers: object) -> Rows:
         """Apply the deferred operations to x, and return the layer norm of x [tokens, dim], with weight and bias [dim].
-        If all of the `layers` that use it take inputs in one 8-bit dtype, it has that dtype and a scale for each token,
-        else `dtype`."""
+        If all of the `layers` that will use the norm take inputs in one 8-bit dtype, the result has that dtype and a
+        scale for each token, else `dtype`."""
         added, affine = self._take_deferred()
         if added[0] is None and affine is None:
             return normed(self._x, weight, bias, eps, dtype, *layers)
@@ -90,9 +90,9 @@ class Residual:
 
 
 def residuals(x: Tensor, defer_all: bool = False) -> list[Residual]:
-    """Return the residual stream of each batch element of x [B, tokens, dim]. With `defer_all` or a single element
-    every addition is deferred to the next norm, else only that to the element processed last; under torch.compile
-    none."""
+    """Return the residual stream of each batch element of x [B, tokens, dim]. With `defer_all` or a single element,
+    every addition is deferred to the next norm. Otherwise only the addition to the element that a layer processes last
+    is deferred, and during torch.compile none."""
     waits: Waits = "always" if defer_all or len(x) == 1 else "last"
     return [Residual(row, "never" if torch.compiler.is_compiling() else waits) for row in x]
 

@@ -113,8 +113,8 @@ def divided(queries: int, keys: int, heads: int, blocks: int, kind: Configuratio
 
 
 def _blocks(x: Tensor) -> int:
-    """Return the number of thread blocks to launch: that of SMs, but even, because a cluster has two blocks in 8
-    bits."""
+    """Return the number of thread blocks to launch: the number of multiprocessors (SMs), rounded down to an even
+    number, because a cluster has two blocks if the operands are in 8 bits."""
     return torch.cuda.get_device_properties(x.device).multi_processor_count // 2 * 2
 
 
