@@ -116,7 +116,7 @@ def measure_frames(frames: Iterable[np.ndarray], fps: float) -> Figures:
 
 
 def _with_previous(frames: Iterable[_Frame]) -> Iterator[tuple[_Frame, _Frame | None, _Frame | None]]:
-    """Yield each frame with the previous one and with the last earlier one whose index is a multiple of STRIDE. An
+    """Yield each frame, the previous frame, and the last earlier frame with an index that is a multiple of STRIDE. An
     earlier frame is None if it does not exist or has another size."""
     before: _Frame | None = None
     earlier: _Frame | None = None

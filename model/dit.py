@@ -260,8 +260,8 @@ class LingBotWorldModel(nn.Module):
         return e, self.time_projection(e).unflatten(1, (6, -1))
 
     def embed_text(self, context: Tensor, tokens: int | None = None) -> Tensor:
-        """Return the embedded prompts [B, tokens, dim] of `context` [B, L, text_dim], zero-padded (by default to
-        text_len)."""
+        """Return the embedded prompts [B, tokens, dim] of `context` [B, L, text_dim], padded with zeros to `tokens`
+        (None: text_len) before the embedding."""
         missing = max(0, (tokens or self.config.text_len) - context.shape[1])
         return self.text_embedding(F.pad(context.to(self.compute_dtype), (0, 0, 0, missing)))
 

@@ -78,7 +78,7 @@ _QUANTIFIERS = re.compile(r"[*+?{]")
 
 
 class ScaleError(CheckpointError):
-    """The error for a LoRA whose stated scale is contradictory or unreadable."""
+    """The error for a LoRA with a contradictory or unreadable scale."""
 
 
 class StatedScale(NamedTuple):

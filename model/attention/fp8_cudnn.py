@@ -143,7 +143,7 @@ class _Graph:
         )
 
         def layout(tokens: int, shared: bool = False) -> dict[str, tuple[int, ...]]:
-            """Return cuDNN's `dim` and `stride` of a tensor [rows, heads, tokens, head_dim] whose memory has the order
+            """Return cuDNN's `dim` and `stride` of a tensor [rows, heads, tokens, head_dim] with the memory order
             [rows, tokens, heads, head_dim]. If `shared`, all rows use the same memory."""
             dim = heads * head_dim
             stride = 0 if shared else tokens * dim

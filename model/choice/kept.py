@@ -51,7 +51,7 @@ def versions() -> dict[str, str]:
 @lru_cache
 def driver() -> str:
     """Return the newest version of CUDA that the driver supports, such as "13.0", or on AMD's GPUs torch's version of
-    HIP. The result is "none" without a GPU, and "not known" if torch does not tell the version."""
+    HIP. The result is "none" without a GPU, and "not known" if torch does not have the version."""
     if not torch.cuda.is_available():
         return "none"
     if torch.version.hip is not None:

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from threading import Lock
 
 ONE_AT_A_TIME = Lock()
-"""The lock to hold while a CUDA graph is recorded: torch cannot free cached memory for another thread meanwhile."""
+"""The lock to hold while a CUDA graph is recorded. During a recording torch cannot free cached memory for other
+threads."""
 
 
 def failure_of(record: Callable[[], object]) -> str:

@@ -1,4 +1,4 @@
-"""CUDA graphs of a causal model's forward, whose chunks run the same kernels on the same memory. A replay is faster if
+"""CUDA graphs of a causal model's forward. All chunks run the same kernels on the same memory. A replay is faster if
 the GPU would otherwise wait for Python: with small chunks, a slow CPU, or several GPUs for a chunk."""
 
 from __future__ import annotations

@@ -302,7 +302,7 @@ def from_fp8_(out: Tensor, values: Tensor, shift: Tensor, factor: Tensor) -> Ten
 
 
 def _run_by_head(kernel: Any, scales: Tensor, first: Tensor, *others: Tensor, **settings: Any) -> None:
-    """Launch a kernel on a matrix whose rows are the heads of tokens. A program computes several rows."""
+    """Launch a kernel on a matrix with one row for each head of each token. A program computes several rows."""
     rows, dim = scales.numel(), first.numel() // scales.numel()
     block = triton.next_power_of_2(dim)
     count = max(1, 4096 // block)

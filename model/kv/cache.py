@@ -160,8 +160,8 @@ class KeyValueCache:
         return self._used == self.window * self._frame_tokens
 
     def ends_at(self, block: int) -> bool:
-        """Return whether the current forward may stop after this block's keys and values: in the last block of a
-        forward with `keep`, whose velocity is not used."""
+        """Return whether the current forward may stop after this block's keys and values. True in the last block of a
+        forward with `keep`, because the velocity of such a forward is not used."""
         return self.keep and block == len(self._scalings) - 1
 
     def begin(self, again: bool = False) -> None:

@@ -113,7 +113,7 @@ class HostStorage:
             return _Copy(block, buffers, None if self._stream is None else self._stream.record_event())
 
     def _behind_current_work(self) -> AbstractContextManager:
-        """Return a context with the copy stream, whose copies start after everything now queued on the compute
+        """Return a context in which torch uses the copy stream. Copies start after all work now queued on the compute
         stream."""
         if self._stream is None:
             return nullcontext()

@@ -125,8 +125,8 @@ class SelfAttention(_Attention):
         self, projected: Iterator[Any], extend: Extend | None, options: ForwardOptions, dtype: torch.dtype
     ) -> Rows:
         """Return attention for this process's tokens from `projected`, which yields q, k and v. `extend` adds the keys
-        and values of earlier frames, None without a KV cache. Kernels that can write the next layer's 8-bit input
-        `dtype` do so."""
+        and values of earlier frames; None without a KV cache. `dtype` is the input dtype of the next layer, in which
+        kernels that can write 8 bits return the result."""
         share = options.get("token_share")
         given = projected if share is None else share.to_heads(projected)
         q, keys, values = cast(tuple[Any, Any, Any], given if extend is None else extend(*given))
@@ -146,8 +146,8 @@ class SelfAttention(_Attention):
 
 
 class CrossAttention(_Attention):
-    """A cross-attention layer from the video's tokens to the prompt. As in training, padding up to text_len is not
-    masked. If a prompt has fewer tokens, its last token is padding and counts once for each position from its own to
+    """A cross-attention layer from the video's tokens to the prompt. As in training, the padding up to text_len is not
+    masked. If a prompt has fewer tokens, its last one is padding, and counts once for each position from there to
     text_len."""
 
     def __init__(self, config: ModelConfig, operations: Operations, attention: Attention, **factory: Any) -> None:

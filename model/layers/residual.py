@@ -100,9 +100,9 @@ def residuals(x: Tensor, defer_all: bool = False) -> list[Residual]:
 def in_turn(rows: Sequence[Residual], *given: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
     """Yield the batch elements in the best order of processing: (residual stream, one item of each of `given`).
 
-    Elements with a deferred addition come first, because their norm frees memory. Before the first is yielded, the
-    attribute `last` is set to True for the final element, False for the others; it decides on deferring if `waits` is
-    "last".
+    Elements with a deferred addition come first, because their norm frees memory. Before the first is yielded, each
+    element's `last` is set: True for the final one. If `waits` is "last", only the final element defers its next
+    addition.
     """
     turns = list(zip(rows, *given, strict=True))
     if any(row.waiting for row in rows):

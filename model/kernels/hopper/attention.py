@@ -20,8 +20,7 @@ memory, the head size, and the bytes of a row that TMA loads, `VALUES_ROW` for 8
 `across` transposes `TURNED` tokens times `TURNED` channels."""
 THREADS, WARPS, THREAD_RESULTS = 512, 12, HEAD // 2 + 4
 MOST_PARTS, PART_COST = 16, 640
-"""The largest number of parts into which keys are split, and the cost of splitting, as a number of keys that take as
-long."""
+"""The largest number of parts into which keys are split. Splitting takes as long as attention to PART_COST keys."""
 
 
 class Configuration(NamedTuple):

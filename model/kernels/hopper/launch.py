@@ -28,8 +28,8 @@ SWIZZLE_32, SWIZZLE_64, SWIZZLE_128 = 1, 2, 3
 def is_right(what: str, made: Callable[[], Tensor], want: Tensor) -> bool:
     """Return whether the result of a kernel, `made()`, has a relative RMS error below WORST_PROBE compared with `want`.
 
-    If the error is too large, or `made` raises an exception, a logged warning that begins with `what`, such as
-    "attention is computed", says that slower kernels are used. Raises torch.OutOfMemoryError if memory runs out.
+    If the error is too large, or `made` raises an exception, slower kernels are used. The logged warning begins with
+    `what`, such as "attention is computed". Raises torch.OutOfMemoryError if memory runs out.
     """
     try:
         error = ((made() - want).norm() / want.norm()).item()
