@@ -205,7 +205,8 @@ class Controls:
 
     @contextmanager
     def _receiving(self, kind: str, event: int | None) -> Iterator[float]:
-        """Register an input of the given `kind`, and yield its time in seconds while the lock is held."""
+        """Register an input of the given `kind`, and yield its time in seconds. The lock is held inside this context.
+        `self.changed()` is called after the context."""
         with self._lock:
             self._event = self._event if event is None else event
             self.last_input = self._arrived = self._clock()

@@ -208,7 +208,8 @@ class ChunkMaker(Steered):
                 self._tell("failed", {"what": "command", "reason": str(error), "ended": False})
 
     def _next_chunk(self, deliver: Deliver) -> None:
-        """Make a chunk and pass its frames to `deliver`, with a decoding thread even while the next chunk is made."""
+        """Make a chunk and pass its frames to `deliver`. With a decoding thread, delivery continues while the next
+        chunk is made."""
         if self._decoding is None:
             for frames in self._chunk():
                 deliver(frames)

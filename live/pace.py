@@ -11,7 +11,7 @@ from .controls import FRAMES_OF_ONE
 from .shown.frames import Frames
 
 SPARE = 0.03
-"""The margin in seconds, for inaccurate clocks and delayed threads, by which a chunk's first frames arrive early."""
+"""The margin in seconds, for inaccurate clocks and late threads, by which a chunk is planned to arrive early."""
 RECENT = 32
 """The number of recent video frames from which the delay of the next chunk is predicted. The prediction is the longest
 delay among the chunks of these frames, two chunks at least."""

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 
 class Replay(Controls):
-    """Controls that repeat the inputs, prompts and returns of a saved walk, and ignore the user's inputs."""
+    """Controls that repeat the inputs of a saved walk (a steered video). The user's inputs are ignored. Changes of the
+    prompt and returns to earlier chunks are repeated too."""
 
     def __init__(self, folder: str | Path) -> None:
         """Read a walk from `folder`. Raises InputError for a folder without a walk, and for a walk without inputs: it

@@ -218,7 +218,8 @@ class Session(ChunkMaker):
             self._commands.append(lambda: self._encoded(text, False, cause))
 
     def pause(self) -> None:
-        """Stop making chunks in `start` or `run` until `resume` is called. Iteration makes chunks all the same."""
+        """Stop making chunks in `start` or `run` until `resume` is called. A program that iterates over the session
+        needs no pause, because each chunk is made on request."""
         with self._changed:
             self._paused = True
         self._tell("paused", {})

@@ -153,7 +153,7 @@ class Walk(WalkWorld):
         return self._made
 
     def chunk(self) -> Iterator[Frames]:
-        """Make the next chunk with the current inputs and yield its frames in two parts: of the first latent frame, and
+        """Make the next chunk with the current inputs and yield its frames: of the first latent frame, then of the
         others.
 
         The chunk is saved before its last frames are yielded, and the cache of keys and values is updated afterwards.
@@ -258,7 +258,8 @@ class Walk(WalkWorld):
         """Set the prompt of the next chunks.
 
         context: the embedding [1, L, D] of the text.
-        refresh: whether to recompute the cached keys and values in the window too, so that the video changes at once.
+        refresh: whether to recompute the window's cached keys and values with this prompt, so that the video changes at
+        once.
         cause: the input that changes the prompt, for the receipts.
 
         Raises InputError for `refresh` after saving has failed, because the window's chunks are not on disk then.

@@ -66,7 +66,8 @@ class Walks:
         return self.now
 
     def _own_folder(self) -> Path:
-        """Create and return a new folder walk-N, also next to other processes. Raises InputError if this fails."""
+        """Create and return a new folder walk-N, even while other processes create theirs. Raises InputError if it
+        cannot be created."""
         while True:
             self._number += 1
             folder = self._folder / f"walk-{self._number}"
@@ -121,7 +122,8 @@ def _write(walk: Walk, video: WalkVideo | None, whole: bool, fps: float, tell: T
 
 
 def _decode_again(walk: Walk, fps: float, tell: Tell) -> None:
-    """Decode a finished walk with the VAE, and replace its video of preview frames by the result."""
+    """Decode a finished walk with the VAE, and replace its video of preview frames by the result. `tell(reason)` is
+    called if the new video is incomplete."""
     log.info("The VAE decodes the walk in %s.", walk.kept.folder)
     for exact in (False, True):
         walk.frames = walk.frames_before

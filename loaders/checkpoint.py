@@ -1,4 +1,5 @@
-"""A checkpoint: an expert of the base model or a causal model on disk, of which opening reads only file headers."""
+"""A checkpoint: an expert of the base model or a causal model on disk. Opening it reads and checks all file headers,
+but no weights."""
 
 import dataclasses
 import math

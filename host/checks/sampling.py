@@ -32,7 +32,8 @@ from .text import unseen_words
 from .unused import idle_ranges, two_caches, without_negative
 
 FULL_NOISE = 0.9985
-"""The lowest first sigma that counts as full noise, from which a run keeps nothing of a video in its latent."""
+"""The lowest first sigma that counts as full noise, from which a run keeps nothing of a video in its latent. With an
+empty latent, this package's samplers then start from the noise alone, as in the official code."""
 CONNECT = (
     "Connect Text Encode to WanImageToVideo, its outputs to Apply LingBot-World Camera (if there is a camera), and "
     "that node's outputs to this one."

@@ -223,7 +223,8 @@ def fingerprint(paths: Iterable[Path | str | None]) -> str:
 
 
 def _folders() -> Iterator[Path]:
-    """Yield the readable folders in `models/lingbot_world`, without unfinished quantizations."""
+    """Yield the folders in `models/lingbot_world`, without unfinished quantizations and unreadable folders. A drive's
+    `lost+found` is unreadable, for instance."""
     for root in map(Path, folder_paths.get_folder_paths(PACKAGES)):
         folders = sorted(root.iterdir()) if _tells(_is_open, root) else []
         yield from (folder for folder in folders if _tells(_is_open, folder) and not _unfinished(folder))

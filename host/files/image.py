@@ -1,4 +1,4 @@
-"""Conversion of images for nodes. An IMAGE is float32 [B, H, W, C] with values 0 to 1."""
+"""Conversion of images for nodes. An IMAGE is [B, H, W, C] with values 0 to 1."""
 
 from pathlib import Path
 
@@ -17,7 +17,8 @@ AREAS = {
     "1280x720, in the image's shape": 1280 * 720,
     "416x240, in the image's shape": 416 * 240,
 }
-"""The choices of the size input that set only the video's area, in pixels; its aspect ratio is the image's."""
+"""The choices of the size input that set only the video's area, in pixels. Height and width then follow from the
+image's aspect ratio, by the official code's rule."""
 PRESETS = {
     "16:9 (832x480)": (832, 480),
     "9:16 (480x832)": (480, 832),

@@ -1,4 +1,5 @@
-"""Measurements of a finished video: its estimated camera path, the error of that path, and its drift in quality."""
+"""Measurements of a finished video: its estimated camera path, how far it is from the intended path, and its drift in
+quality."""
 
 from collections.abc import Iterator
 

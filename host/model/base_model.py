@@ -39,7 +39,7 @@ off: the camera is not cached.
 BATCH_HEADROOM = 1.5
 """The multiple of a step's memory that must be free, so that ComfyUI runs prompt and negative prompt as one batch."""
 _FREEING = threading.Lock()
-"""A lock for ComfyUI's list of loaded models, because MultiGPU CFG Split runs one thread per device."""
+"""A lock for ComfyUI's list of loaded models, which is not thread-safe: MultiGPU CFG Split runs a thread per device."""
 CHUNK_INPUTS = "lingbot_world_chunk"
 """The key in transformer_options of the `ChunkInputs` for the current chunk of a causal model's video."""
 ONLY_ROLLOUT = (
@@ -164,7 +164,8 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         return self.camera_cache_for_step(mode, shape[2:], self._step_bytes(shape))
 
     def watch_options(self) -> None:
-        """Restart the check of transformer_options, which warns about keys that appear after a run's first step."""
+        """Restart the check of transformer_options for a new run. The check warns about unknown keys that appear after
+        the run's first step."""
         self.usual_options, self.warned = None, ""
 
     def _watch(self, options: dict) -> None:

@@ -161,7 +161,7 @@ def load_clip(
 
 def _warn_of_layers(encoder: type) -> type:
     """Return a subclass of `encoder`, a text encoder class of ComfyUI, that warns about CLIP Set Last Layer. This node
-    selects another layer than the last one, which LingBot-World was trained with."""
+    selects another layer than the last one. LingBot-World was trained with the last one."""
 
     class PromptEncoder(encoder):
         def set_clip_options(self, options):

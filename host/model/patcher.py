@@ -58,8 +58,9 @@ class ExactPatches(_AnyPatcher):
         return super().add_hook_patches(hook, self._fitting(patches, strength_patch), strength_patch, strength_model)
 
     def _fitting(self, patches: dict, strength: float) -> dict:
-        """Return the patches of a LoRA that have the shape of their weight, and log the others once. Raises InputError
-        if more than half have a wrong shape, and for a LoRA without patches if `strength` is not 0."""
+        """Return the patches of a LoRA that have the shape of their weight, and log the others once. Otherwise ComfyUI
+        would log an error at every use. Raises InputError if more than half have a wrong shape, and for a LoRA without
+        patches if `strength` is not 0."""
         if not patches and strength:
             raise InputError(f"none of this LoRA's keys is one of a LingBot-World expert; {_WHICH_LORA}")
         weights = dict(self.model.named_parameters())
@@ -216,8 +217,8 @@ class ExactPatches(_AnyPatcher):
         return not self.is_dynamic() or is_quantized(getattr(layer, name))
 
     def _attach_patches(self) -> None:
-        """Set every layer's patches: those of conditioning hooks, before the model's own. The patch of Create Hook
-        Model as LoRA subtracts the layer's weight, so it must get the weight without other patches."""
+        """Set every layer's patches: first those of conditioning hooks, then the model's own. The patch of Create Hook
+        Model as LoRA subtracts the layer's weight, and must get it without the model's own patches."""
         self._set_patches(LowVramPatch, self.patches)
         self._set_patches(_HookPatch, self.get_combined_hook_patches(self.current_hooks))
 

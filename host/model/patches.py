@@ -58,9 +58,9 @@ TRANSFORMER_OPTIONS = {
 }
 """The keys of transformer_options that nodes set, and that LingBot-World or one of ComfyUI's wrappers reads."""
 PATCHES, REPLACED, BLOCK = {"attn1_patch", "attn2_patch", "double_block"}, "dit", "double_block"
-"""The patches that LingBot-World's model calls, as ComfyUI's Wan model does. PATCHES are keys of
-transformer_options["patches"]. REPLACED is a key of transformer_options["patches_replace"], the value of which has keys
-(BLOCK, index of the block)."""
+"""The patches that LingBot-World's model calls, as ComfyUI's Wan model does. PATCHES are the possible keys of
+transformer_options["patches"]. REPLACED is the only possible key of transformer_options["patches_replace"]. Its value
+has keys (BLOCK, index of the block)."""
 _FOREIGN = {"chroma_radiance_options", "stg_self_attn_blocks", "a2v_cross_attn", "v2a_cross_attn"}
 """Keys of transformer_options that nodes for other models set during a run. LingBot-World ignores them."""
 WRAPPERS = {

@@ -27,7 +27,7 @@ from ..model.transformer import TIMESTEP, truncated_timesteps
 from ..prompt.notice import show_warning
 
 READ_AHEAD_STEPS = 2
-"""The number of steps before the low-noise expert's first step at which its file is read into the page cache. If the
+"""The number of steps by which reading the low-noise expert's file into the page cache precedes its first step. If the
 solver may skip steps, the reading starts earlier by the largest number of skipped steps in a row."""
 _SET_BY_SAMPLERS = ("sampler_post_cfg_function", "disable_cfg1_optimization")
 """The model options that ComfyUI's CFG++ samplers set during a run. They apply to both experts."""
@@ -172,8 +172,8 @@ class WhenPrepared(comfy.samplers.Sampler):
 
 
 class _Switch:
-    """The object that the solver calls as its model. Each call loads and runs the expert of the timestep. `high_wrap`
-    and `low_wrap` are the experts as ComfyUI prepares models for a sampler."""
+    """The object that the solver calls as its model. Each call runs the expert of the timestep, and loads it if needed.
+    `high_wrap` and `low_wrap` are the experts as ComfyUI prepares models for a sampler."""
 
     def __init__(self, guider: ExpertGuider, high_wrap, high_options: dict, read_ahead_at: float):
         self.guider, self.high_wrap, self.read_ahead_at = guider, high_wrap, read_ahead_at

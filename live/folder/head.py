@@ -1,4 +1,5 @@
-"""The settings file of a saved walk (a steered video), and the names of the files in its folder, without torch."""
+"""The settings file of a saved walk (a steered video), and the names of the files in its folder. Importing this module
+does not import torch."""
 
 import json
 from collections.abc import Iterator

@@ -47,9 +47,9 @@ def decode_kept(engine: Engine, kept: Kept, state: WorldState | None, *, exact: 
 
 
 def decode_parts(made: Made, decoder: VideoDecoder | PreviewDecoder) -> Iterable[Part]:
-    """Return the decoded frames of a chunk as one Part for its first latent frame, and one for its other latent frames.
-    On a GPU both parts are queued at once; on a CPU each is decoded on request. Between two GPUs the latent goes
-    through host memory, because a direct copy would wait for everything that is queued on the model's GPU."""
+    """Return the decoded frames of a chunk as one Part for its first latent frame, and one for its others, if any. On a
+    GPU both parts are queued at once; on a CPU each is decoded on request. Between two GPUs the latent goes through
+    host memory, because a direct copy would wait for everything that is queued on the model's GPU."""
     latent = made.latent
     if decoder.device != latent.device:
         made.wait()

@@ -1,5 +1,5 @@
 """The messages of SGLang's realtime video protocol, with this server's additions, and their limits. Each message is a
-map (a dict), which a `codec` encodes. Numbers in the messages of SGLang's own server are integers."""
+map (a dict), which a `codec` encodes. In the messages that SGLang's server sends too, all numbers are integers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Detection of a stuck camera: its position changes but the frames do not, as before a wall that the model shows."""
+"""Detection of a stuck camera: its position changes, but the frames do not. The model then shows a wall, through which
+it does not let the camera pass."""
 
 from __future__ import annotations
 
