@@ -81,6 +81,15 @@ describe("live page", () => {
     assert.deepEqual(page.faults, []);
   });
 
+  test("a page whose scripts are refused says what to do, in each language", LIMIT, async () => {
+    for (const locale of ["en-US", "ja-JP"]) {
+      const page = await (await browser.newContext({ locale })).newPage();
+      await page.route("**/live/start.mjs", (route) => route.fulfill({ status: 403 }));
+      await page.goto(site.address);
+      await page.locator(".said", { hasText: `start live with --allow_origin ${new URL(site.address).origin}` }).waitFor();
+    }
+  });
+
   test("a maze's crate is announced, painted, shown on the map, and found once", LIMIT, async () => {
     const map = { room: 4.8, boxes: [[0, 0, 1.7, 0.12, 2], [0, 0, 0.12, 1.7, 2]], goal: [2.4, 2.4, 0.26, 0.26, 0.52], at: [2.4, -0.9, 0.6, 0], found: false };
     const page = await open({ settings: { extra: { map } } });

@@ -1,5 +1,5 @@
 // Chooses the page's language: ?lang=, else the first of the browser's that the page speaks. A page to be translated is
-// not painted before start.mjs has translated it. This is a classic script, because a module would run after the first
+// not painted before start.mjs has translated it. Where start.mjs does not load, the page says why, in English. This is a classic script, because a module would run after the first
 // paint; its name ends in .mjs, because ComfyUI would load a .js into its own page.
 
 {
@@ -9,4 +9,10 @@
   const page = document.documentElement;
   page.lang = wanted.map(nameOf).find(Boolean) ?? "en";
   page.toggleAttribute("data-untranslated", page.lang !== "en");
+  addEventListener("error", ({ target }) => {
+    if (target.localName !== "script") return;
+    page.removeAttribute("data-untranslated");
+    document.querySelector(".said").textContent =
+      `The page's scripts did not load. Behind a proxy, start live with --allow_origin ${location.origin}`;
+  }, { capture: true });
 }
