@@ -87,7 +87,7 @@ def load_patcher(
     notes = check_8_bits(checkpoint, arithmetic, attention)
     compile_ahead(device)
     model = HostModel(checkpoint.config, dtype)
-    model.set_arithmetic(suited_arithmetic(arithmetic, device))
+    model.set_arithmetic(suited_arithmetic(arithmetic, device), own_format=arithmetic == "8bit")
     model.set_attention(attention)
     for name, tensor in state_tensors(checkpoint, dtype).items():
         _set_parameter(model, name, tensor)

@@ -77,7 +77,9 @@ class ModelCache:
         """Return the plan's expert "high" or "low" (`name`) from the cache, or else from `load()`."""
         if name in self._experts:
             model = self._experts[name][1]
-            model.set_arithmetic(choose_arithmetic(plan.options.arithmetic, plan.device, model.config))
+            wanted = plan.options.arithmetic
+            chosen = choose_arithmetic(wanted, plan.device, model.config)
+            model.set_arithmetic(chosen, own_format=wanted == "8bit")
             model.set_attention(choose_attention(plan.options.attention, plan.device, model.config))
             return model
         model = load()

@@ -3,7 +3,6 @@ weight in 4 or 8 bits is a QuantizedTensor of views into the memory-mapped file,
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import comfy.ops
@@ -19,7 +18,8 @@ from ...model.ops.matrix_8bit import EightBit
 from ...model.ops.pointwise import encode_8bit
 from ...model.ops.rotation import encode_rotated
 from ...model.quantized import scaled
-from ...model.quantized.parameters import frozen_parameter
+from ...model.quantized.own_format import OwnFormatLayer, multiplies
+from ...model.quantized.parameters import LayoutParameter, frozen_parameter
 from ...options import Arithmetic
 
 
@@ -40,7 +40,7 @@ def weight_and_bias(
     in_transfer_buffer = offload is not None and offload[0] is not None
     decoded = decode(weight, reference)
     if in_transfer_buffer:
-        decoded = decoded.clone() if decoded is weight else decoded
+        decoded = _outside(decoded, weight)
         own_bias = None if bias is None else bias.clone()
         comfy.ops.uncast_bias_weight(layer, weight, bias, offload)
         del weight, bias
@@ -50,6 +50,15 @@ def weight_and_bias(
         yield decoded, bias
     finally:
         comfy.ops.uncast_bias_weight(layer, weight, bias, offload)
+
+
+def _outside(decoded: Any, weight: Tensor) -> Any:
+    """Return `decoded`, the result of decoding `weight`, without memory of `weight`."""
+    if isinstance(decoded, LayoutParameter):
+        return decoded.copied()
+    if isinstance(decoded, EightBit) and is_quantized(weight) and decoded.values.data_ptr() == weight._qdata.data_ptr():
+        return decoded._replace(values=decoded.values.clone())
+    return decoded.clone() if decoded is weight else decoded
 
 
 def in_8_bits(weight: Tensor, reference: Tensor, dtype: torch.dtype) -> EightBit:
@@ -68,11 +77,13 @@ def in_8_bits(weight: Tensor, reference: Tensor, dtype: torch.dtype) -> EightBit
 
 
 class Linear(comfy.ops.manual_cast.Linear):
-    """A linear layer with a plain or quantized weight, which multiplies in the number format `arithmetic`. With a LoRA
-    it computes in the model's dtype instead, so that the LoRA is exact. `as_loaded` holds the original parameters,
-    views into the memory-mapped file."""
+    """A linear layer with a plain or quantized weight, which multiplies in the number format `arithmetic`. With
+    `own_format` it multiplies NVFP4 and MXFP8 weights in their own format if the GPU can. With a LoRA it computes in
+    the model's dtype instead, so that the LoRA is exact. `as_loaded` holds the original parameters, views into the
+    memory-mapped file."""
 
     arithmetic: Arithmetic = "bf16"
+    own_format = False
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -88,12 +99,17 @@ class Linear(comfy.ops.manual_cast.Linear):
         """Yield a function that applies this layer to inputs [..., in] with the device and dtype of `reference`. The
         weight is decoded or quantized to 8 bits once, for all calls."""
         if self.computes_in_8_bits:
-            decode = partial(in_8_bits, dtype=DTYPES[self.arithmetic])
-            with weight_and_bias(self, reference, decode) as (weight, bias):
-                yield EightBitLayer(weight, bias, reference.dtype)
+            with weight_and_bias(self, reference, self._in_8_bits) as (weight, bias):
+                in_own_format = isinstance(weight, LayoutParameter)
+                yield (OwnFormatLayer if in_own_format else EightBitLayer)(weight, bias, reference.dtype)
             return
         with weight_and_bias(self, reference) as (weight, bias):
             yield ExactLayer(weight, bias)
+
+    def _in_8_bits(self, weight: Tensor, reference: Tensor) -> EightBit | LayoutParameter:
+        if self.own_format and is_quantized(weight) and multiplies(weight._layout_cls, weight.device, reference.dtype):
+            return LayoutParameter.like(weight)
+        return in_8_bits(weight, reference, DTYPES[self.arithmetic])
 
     def forward(self, x: Tensor) -> Tensor:
         # Overrides the whole method, because the part of core's method that differs here changes in later versions.

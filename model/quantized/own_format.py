@@ -44,10 +44,18 @@ def own_format_layer(weight: Tensor, bias: Tensor | None, dtype: torch.dtype) ->
 
     It is possible for NVFP4 and MXFP8 on a GPU that supports the format, with results in `dtype` bf16 or fp16.
     """
-    if not isinstance(weight, LayoutParameter) or dtype not in (torch.bfloat16, torch.float16):
+    if not isinstance(weight, LayoutParameter) or not multiplies(weight.layout_name, weight.device, dtype):
         return None
-    form = FORMATS.get(weight.layout_name)
-    return OwnFormatLayer(weight, bias, dtype) if form is not None and _computes(form, weight.device) else None
+    return OwnFormatLayer(weight, bias, dtype)
+
+
+def multiplies(layout: str, device: torch.device, dtype: torch.dtype) -> bool:
+    """Return whether a GPU multiplies weights of comfy_kitchen's `layout` in their own format, with results in `dtype`.
+
+    Only NVFP4 and MXFP8 can be multiplied so, with results in bf16 or fp16.
+    """
+    form = FORMATS.get(layout)
+    return form is not None and dtype in (torch.bfloat16, torch.float16) and _computes(form, device)
 
 
 @lru_cache

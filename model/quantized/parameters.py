@@ -1,5 +1,6 @@
 """Quantized weights as torch Parameters that hold the weight's bytes and scales, and decode them on demand."""
 
+import dataclasses
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any, cast
@@ -202,6 +203,18 @@ class LayoutParameter(DecodedParameter):
         parameter = torch.Tensor._make_subclass(cls, values, False)
         parameter.layout_name, parameter.weight_shape, parameter.fields = layout, shape, fields
         return parameter
+
+    @classmethod
+    def like(cls, weight: Any) -> "LayoutParameter":
+        """Return a parameter over the memory of `weight`, a QuantizedTensor in one of comfy_kitchen's layouts."""
+        fields = {each.name: getattr(weight._params, each.name) for each in dataclasses.fields(weight._params)}
+        del fields["orig_dtype"]
+        return cls.of(weight._qdata, weight._layout_cls, fields.pop("orig_shape"), fields)
+
+    def copied(self) -> "LayoutParameter":
+        """Return a parameter with its own memory and the same values."""
+        fields = {name: value.clone() if isinstance(value, Tensor) else value for name, value in self.fields.items()}
+        return type(self).of(self.data.clone(), self.layout_name, self.weight_shape, fields)
 
     def _decode(self, dtype: torch.dtype) -> Tensor:
         tensor = load_layouts().core_tensor(self.layout_name, self.data, dtype, self.weight_shape, **self.fields)

@@ -6,7 +6,9 @@ import json
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
+import model_cases
 import numpy as np
 import pytest
 import torch
@@ -15,9 +17,11 @@ from lingbot_world.headless.command.cli import BAD_INPUT, main
 from lingbot_world.headless.files.pictures import colour_frames
 from lingbot_world.headless.many import batch, inputs
 from lingbot_world.headless.many.jobs import read_jobs
+from lingbot_world.headless.many.kept import ModelCache
 from lingbot_world.headless.many.manifest import alone_in
 from lingbot_world.headless.options import GenerateOptions
 from lingbot_world.loaders import open_checkpoint
+from lingbot_world.model.dit import LingBotWorldModel
 from PIL import Image, ImageOps
 from safetensors.torch import save_file
 
@@ -447,3 +451,15 @@ def test_an_interrupted_batch_says_that_it_can_go_on(jobs, run, monkeypatch):
     code, said, rows = run(jobs({"prompt": "a castle"}))
     assert (code, rows) == (130, [])
     assert said.err.endswith("interrupted; the same command makes the videos that are not done\n")
+
+
+def test_a_model_that_stays_multiplies_as_a_loaded_one():
+    """With 8bit a weight in NVFP4 or MXFP8 is multiplied in its own format, with int8 it is not."""
+    cache, model = ModelCache(), LingBotWorldModel(model_cases.SMALL, device="meta")
+    cache._experts["high"] = None, model
+    for arithmetic, own_format in (("8bit", True), ("int8", False)):
+        options = SimpleNamespace(arithmetic=arithmetic, attention="auto")
+        plan = SimpleNamespace(options=options, device=torch.device("cpu"))
+        assert cache.expert(plan, "high", None) is model
+        layer = model.blocks[0].self_attn.q
+        assert (layer.arithmetic, layer.own_format) == ("int8", own_format)

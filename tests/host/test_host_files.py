@@ -100,3 +100,15 @@ def test_files_that_core_writes_are_decoded_to_its_bits(found, name, kind):
     engine, host, quantization, fp8, int8 = found["written_by_core"][name]
     assert (engine, host, quantization) == ([], [], kind)
     assert (fp8, int8) == (0, 0)
+
+
+@pytest.mark.parametrize("name", ["nvfp4", "mxfp8"])
+def test_a_card_multiplies_them_in_their_own_format(found, name):
+    """With 8bit, where its trial is right; the same in ComfyUI as in the engine."""
+    from_engine, from_8_bits = found["in_their_own_format"][name]
+    assert from_engine == 0
+    assert from_8_bits > 1e-3
+
+
+def test_a_weight_outlives_its_transfer_buffer(found):
+    assert set(found["through_transfer_buffers"].values()) == {0}

@@ -16,6 +16,8 @@ from lingbot_world import comfy_entrypoint  # noqa: E402
 asyncio.run(asyncio.run(comfy_entrypoint()).get_node_list())
 
 from collections import Counter  # noqa: E402
+from itertools import product as product_of  # noqa: E402
+from unittest import mock  # noqa: E402
 
 import comfy.model_management  # noqa: E402
 import comfy.ops  # noqa: E402
@@ -29,6 +31,7 @@ from lingbot_world.host.loading import load_causal  # noqa: E402
 from lingbot_world.host.model.operations import is_quantized  # noqa: E402
 from lingbot_world.loaders import load_expert, open_checkpoint  # noqa: E402
 from lingbot_world.model.layers.operations import materialise, prepared  # noqa: E402
+from lingbot_world.model.quantized import own_format  # noqa: E402
 from lingbot_world.nodes.load_models import LingBotWorldLoadCausal, LingBotWorldLoadVAE  # noqa: E402
 from lingbot_world.nodes.text import LingBotWorldLoadTextEncoder, LingBotWorldTextEncode  # noqa: E402
 from lingbot_world.text import encode  # noqa: E402
@@ -191,6 +194,44 @@ def written_by_core():
         for arithmetic in ("fp8", "int8"):
             ours, loaded = load_expert(folder, arithmetic=arithmetic), load_causal(folder, "bf16", arithmetic)
             found[name].append(gap(*(product(model) for model in (ours, loaded.model.diffusion_model))))
+    return found
+
+
+@check
+def in_their_own_format():
+    """Gaps between the engine and a MODEL that multiply NVFP4 and MXFP8 as the cards do that can, by plain torch; how
+    far these products are from those in 8 bits."""
+    found = {}
+    for name in ("nvfp4", "mxfp8"):
+        folder = BASE / "models/diffusion_models" / name
+        in_8_bits = product(load_expert(folder, arithmetic="8bit"))
+        with mock.patch.object(own_format, "_computes", return_value=True):
+            ours, loaded = load_expert(folder, arithmetic="8bit"), load_causal(folder, "bf16", "8bit")
+            want = product(ours)
+            found[name] = [gap(product(loaded.model.diffusion_model), want), gap(in_8_bits, want)]
+    return found
+
+
+@check
+def through_transfer_buffers():
+    """Gaps between products of weights that stay and of weights that come through a buffer, which is used again."""
+    cast, found = comfy.ops.cast_bias_weight, {}
+
+    def into_a_buffer(layer, reference, offloadable):
+        weight, bias, _ = cast(layer, reference, offloadable=offloadable)
+        return weight.clone(), bias, (object(),)
+
+    def use_again(_layer, weight, _bias, _offload):
+        (weight._qdata if hasattr(weight, "_qdata") else weight).zero_()
+
+    buffers = {"cast_bias_weight": into_a_buffer, "uncast_bias_weight": use_again}
+    for name, arithmetic in product_of(("float8_e4m3fn", "int8_tensorwise", "mxfp8"), ("auto", "fp8", "int8", "8bit")):
+        computes = mock.patch.object(own_format, "_computes", return_value=True)
+        model = load_causal(BASE / "models/diffusion_models" / name, "bf16", arithmetic).model.diffusion_model
+        with computes:
+            want = product(model)
+            with mock.patch.multiple(comfy.ops, **buffers):
+                found[f"{name} {arithmetic}"] = gap(product(model), want)
     return found
 
 
