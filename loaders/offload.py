@@ -120,7 +120,8 @@ class SharedBlocks:
         return self._last
 
     def close(self) -> None:
-        """Wait for the last gather, because memory into which it writes must not be freed."""
+        """Wait for the last gather, because memory into which it writes must not be freed. On a GPU only the stream
+        waits."""
         if self._last is not None and self._device.type == "cuda":
             with contextlib.suppress(RuntimeError):  # another process has ended, and this one ends too
                 self._last.wait()

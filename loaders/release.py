@@ -41,8 +41,8 @@ _NAMED = {
     "v2": r"v2|causal[-_]fast",
     "v1": r"fast",
 }
-"""The patterns that show a release in a name, by key of RELEASES. The first match counts, because a name of 2.0 may
-match several."""
+"""The patterns that show a release in a name, by key of RELEASES. The first match counts, because a name of
+LingBot-World 2.0 may match several."""
 Role = Literal["high", "low"]
 _CAUSAL = re.compile(r"1\.3b|1p3b|causal[-_]fast|causal[-_]pretrain|transformer_causal|lingbot[-_]world[-_]fast")
 _HUMPS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")

@@ -84,7 +84,7 @@ def _corners(picture: np.ndarray, taken: np.ndarray) -> np.ndarray:
 
 def _between(frames: Sequence[np.ndarray], began: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Track the points `began`, float32 [n, 2], from the first frame to the last. Return the last positions [m, 2] of
-    the points with a forward-backward error below FARTHEST_BACK, and a mask [n] of these points."""
+    the points inside the image with a forward-backward error below FARTHEST_BACK, and a mask [n] of these points."""
     cv2 = opencv()
     if not len(began):
         return began, np.zeros(0, bool)

@@ -197,7 +197,7 @@ def _is_of_a_lora(values: Sequence[_Value]) -> bool:
 
 
 def _parse(value: Any) -> Any:
-    """Return the JSON value or bool that a text in a header stands for, None for UNKNOWN, else `value` itself."""
+    """Return the JSON value or bool that a text in a header stands for, None for a text in UNKNOWN, else `value`."""
     try:
         return json.loads(value.lower() if value in ("True", "False") else value) if isinstance(value, str) else value
     except (ValueError, RecursionError):

@@ -165,8 +165,8 @@ for 16-bit q, k and v. The value is a function for 16-bit queries and one for 8-
 
 
 def choose_attention(wanted: AttentionMode, device: torch.device, config: ModelConfig) -> Literal["exact", "8bit"]:
-    """Return the self-attention for a device: "8bit" only if `wanted` requests it, else "exact". Raises InputError if
-    no 8-bit kernel supports the device."""
+    """Return the self-attention for a device: "8bit" only if `wanted` requests it, else "exact". Raises InputError if 8
+    bits are requested and no 8-bit kernel supports the device."""
     if wanted in ("auto", "exact"):
         return "exact"
     if device.type != "cpu":

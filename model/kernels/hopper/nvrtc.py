@@ -77,8 +77,8 @@ def driver() -> ctypes.CDLL:
 
 def load(source: str, architecture: str) -> ctypes.c_void_p:
     """Compile CUDA source code for an `architecture` such as "sm_90a", and return the module, loaded on the current
-    device for good. Raises OSError if NVRTC is missing, and RuntimeError if the source does not compile or the driver
-    reports an error."""
+    device for good. Raises OSError if NVRTC is missing, and RuntimeError if the source does not compile (with the
+    compiler's log) or the driver reports an error."""
     torch.cuda.current_stream().synchronize()  # torch creates the device's context
     module = ctypes.c_void_p()
     check(driver().cuModuleLoadData(ctypes.byref(module), compiled(source, architecture)), "cuModuleLoadData")
