@@ -227,7 +227,6 @@ class ChunkMaker(Steered):
             yield from self._record(self.walk.chunk())
 
     def _record(self, chunk: Iterator[Frames]) -> Iterator[Frames]:
-        """Yield a chunk's frames, and also pass them to the scheduler, the video file and the detectors of faults."""
         video = self.video
         for frames in self.pace.counted(chunk):
             if video is not None:

@@ -109,7 +109,6 @@ def _new_video(walk: Walk, fps: float, tell: Tell, *, preview: bool = True) -> W
 
 
 def _write(walk: Walk, video: WalkVideo | None, whole: bool, fps: float, tell: Tell) -> None:
-    """Complete a finished walk's video and, if `whole`, state and camera path. Call `tell(reason)` if this fails."""
     try:
         if video is not None:
             video.close()

@@ -69,7 +69,8 @@ class BufferRange(NamedTuple):
 @dataclass
 class FileChunk:
     """The bytes [start, stop) of a file, or of a tensor in memory, and where to copy them. Each item of `copies` is a
-    pair: the first byte to copy, counted from `start`, and the BufferRange that receives them."""
+    pair: the first byte to copy, counted from `start`, and the BufferRange that receives them.
+    """
 
     source: MappedFile | Tensor
     start: int

@@ -251,7 +251,6 @@ def _range(entry: dict, sampling) -> tuple[float, float]:
 
 
 def _places(entry: dict, size: tuple[int, ...]) -> Tensor:
-    """Return a bool mask of shape `size` (frames, height, width) that is True where the prompt `entry` applies."""
     places = torch.zeros(size, dtype=torch.bool)
     inside = tuple(slice(start, start + length) for start, length in _area(entry, size))
     places[inside] = bool(entry.get("strength", 1.0))

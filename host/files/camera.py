@@ -58,8 +58,6 @@ def camera_files() -> list[str]:
 
 
 def _named(looks: Callable[[Path], bool], *suffixes: str) -> list[str]:
-    """Return the sorted names of files with one of `suffixes` for which `looks(full path)` is true. Names are relative
-    to ComfyUI's input folder or a folder of `models/lingbot_world`, with forward slashes."""
     found = set()
     for root in _roots():
         for folder, folders, files in os.walk(root):

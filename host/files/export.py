@@ -62,8 +62,6 @@ def export_images(
 
 
 def _points(made: Exported, fps: float) -> tuple[Points | None, list[str]]:
-    """Return the 3D points found in the exported scene, or None, and lines for the report. Raises InputError if no
-    points are found and the format is "ply"."""
     try:
         found = add_points(made, fps)
     except InputError as reason:

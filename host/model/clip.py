@@ -176,8 +176,6 @@ def _warn_of_layers(encoder: type) -> type:
 
 
 def _core_config(config: UMT5Config) -> dict[str, int]:
-    """Return the encoder's sizes under the key names of ComfyUI's umt5_config_xxl.json. Raises TextError if the number
-    of relative position buckets differs from ComfyUI's."""
     if config.buckets != _CORE_BUCKETS:
         raise TextError(
             f"ComfyUI's T5 has {_CORE_BUCKETS} relative position buckets, this file has {config.buckets}; "

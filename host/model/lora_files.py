@@ -85,8 +85,6 @@ def _scaled_otherwise(patch: Any, changes: Collection[Change]) -> bool:
 
 
 def _name_left_out(file: Path, patches: Mapping[str, Any], error: CheckpointError) -> None:
-    """Show on the node the number and examples of a LoRA file's tensors that ComfyUI's loader ignores. `error` is the
-    engine's reason why it cannot read the file."""
     try:
         keys = read_tensors(file).keys()
     except CheckpointError as unread:

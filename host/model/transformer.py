@@ -193,7 +193,6 @@ def truncated_timesteps(sigmas: Tensor) -> Tensor:
 
 
 def _run_with_attn2_patches(block, x, e0, context, camera, rope, options, inplace=True):
-    """Return the block's output, with every `attn2_patch` applied to the hidden states after cross-attention."""
     cross, update = block.cross_attn, block.cross_attn.update_
 
     x = x if inplace else x.clone()

@@ -190,8 +190,8 @@ def _new_prompt(payload: Any) -> tuple[str, bool]:
 
 
 def _world_event(payload: dict[str, Any]) -> tuple[str, bool | None, bool]:
-    """Return (name, on, refresh) of an `event` message, which switches a world event; None for `on` toggles it. `name`
-    is the event's name or key, `refresh` whether to recompute the cached keys and values."""
+    """Return (name or key, on, refresh) of an `event` message, which switches a world event; None for `on` toggles
+    it."""
     name = payload.get("name")
     if not isinstance(name, str):
         raise InputError(f"`event`: `name` is {_shown(name)}; expected the name of an event, or its key")

@@ -96,7 +96,6 @@ class WalkWorld:
             self.__dict__.pop(name, None)
 
     def _check_frames(self) -> None:
-        """Switch the decoder to fp32 for all further chunks if a value of the last chunk was too large for fp16."""
         try:
             self._decoder.check()
             return
