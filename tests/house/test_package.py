@@ -86,7 +86,7 @@ print()
 def imported():
     """The modules that are there after each of PARTS, and after all tools but bench_nodes, which runs inside ComfyUI.
     One process imports them in this order, as torch takes long. Beside them what it says of a failure."""
-    folders = [ROOT / "tools" / name for name in ("bench", "measure", "pictures", "workflows")]
+    folders = [ROOT / "tools" / name for name in ("bench", "pictures", "workflows")]
     names = [path.stem for folder in folders for path in sorted(folder.glob("*.py")) if path.stem != "bench_nodes"]
     parts = PARTS | {"tools": " ".join(names)}
     command = [sys.executable, "-c", IMPORTS, " ".join(map(str, folders)), *parts.values()]

@@ -10,9 +10,46 @@ from lingbot_world.headless.command.cli import main
 from lingbot_world.headless.files.target import find_target
 from lingbot_world.headless.files.video import write_frames
 from lingbot_world.measure.drift import as_values, find_faults, measure_frames, render_drift, table, words
-from lingbot_world.tools.measure.drift_faults import FAULTS, blurred, frozen
 
 FRAMES, FPS = 81, 16
+
+
+def blurred(frames):
+    return np.stack([cv2.GaussianBlur(each, (0, 0), 0.05 + max(0, at - 32) * 0.08) for at, each in enumerate(frames)])
+
+
+def tinted(frames):
+    grown = np.clip(np.arange(len(frames)) - 40, 0, 20)[:, None, None, None] * [1, 0, -1]
+    return np.clip(frames + grown, 0, 255).astype(np.uint8)
+
+
+def frozen(frames):
+    return np.concatenate([frames[:31], np.repeat(frames[30:31], 16, 0), frames[47:]])
+
+
+def with_seams(frames):
+    return np.concatenate([np.roll(frames[at : at + 12], 5 * (at // 12), axis=2) for at in range(0, len(frames), 12)])
+
+
+def flickering(frames):
+    lit = (np.arange(len(frames)) % 2 * (np.arange(len(frames)) > 40) * 6)[:, None, None, None]
+    return np.clip(frames + lit, 0, 255).astype(np.uint8)
+
+
+def repeating(frames):
+    return np.concatenate([frames[:40], frames[10:51]])
+
+
+FAULTS = {
+    "sharpness": (blurred, 2.0, 0.5),
+    "tint": (tinted, 2.5, 0.2),
+    "frozen": (frozen, 1.9, 0.2),
+    "seams": (with_seams, 0.7, 0.2),
+    "flicker": (flickering, 2.2, 0.4),
+    "repeat": (repeating, 2.5, 0.2),
+}
+"""Faults by name: the function that puts one into a clip of 81 frames, the second at which it begins, and the limit in
+seconds of its detection."""
 
 
 @pytest.fixture(scope="module")

@@ -39,7 +39,7 @@ def bench_steps(report: Report, package: Path, options: argparse.Namespace) -> N
         model.set_arithmetic(arithmetic)
         name = f"NF4, {arithmetic}" + ", attention in 8 bits" * (attention == "8bit")
         try:
-            got = bench_step(report, model, inputs, options.repeats, name, cache=not options.cap, plain=False)
+            got = bench_step(report, model, inputs, options.repeats, name, cache=not options.cap)
         except Exception:  # the others continue
             traceback.print_exc()
             continue

@@ -3,13 +3,13 @@
 import math
 import statistics
 import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
 from bench_report import GB, Report, free, timed
 from lingbot_world.headless.options import GenerateOptions
-from lingbot_world.headless.plan import Plan, make_plan
+from lingbot_world.headless.plan import make_plan
 from lingbot_world.headless.process.profile import Stage, StageRecorder
 from lingbot_world.headless.run import run
 from lingbot_world.loaders import load_expert, open_checkpoint
@@ -17,10 +17,10 @@ from lingbot_world.model.cache import CameraCache
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.pipeline.geometry import Geometry, explicit_geometry
-from lingbot_world.pipeline.memory import estimate_camera_cache, estimate_sampling, estimate_text, estimate_vae
+from lingbot_world.pipeline.memory import estimate_text
 from lingbot_world.text import NEGATIVE_PROMPT, encode
 from lingbot_world.text.weights import open_weights
-from lingbot_world.vae import VideoDecoder, load_vae, tiny, vae_width
+from lingbot_world.vae import VideoDecoder, load_vae, tiny
 from memory_watch import StageMemory
 
 PROMPT = "The video presents a soaring journey through a fantasy jungle, towards a castle on a green hill."
@@ -43,18 +43,13 @@ def step_inputs(config: ModelConfig, geometry: Geometry) -> dict:
 
 
 def bench_step(
-    report: Report, model: LingBotWorldModel, inputs: dict, repeats: int, name: str, cache: bool, plain: bool = True
+    report: Report, model: LingBotWorldModel, inputs: dict, repeats: int, name: str, cache: bool
 ) -> torch.Tensor:
-    """Seconds and memory of a guided step: with camera, if `plain` without, if `cache` with the camera cache. Returns
-    the step's result."""
-    held = CameraCache()
-    variants: dict[str, Callable] = {"camera": lambda: model(**inputs)}
-    if plain:
-        variants["no camera"] = lambda: model(**{**inputs, "camera": None})
-    if cache:
-        variants["camera cache"] = lambda: model(**inputs, options={"camera_cache": held})
-    for variant, step in variants.items():
-        seconds, peak = timed(step, repeats)
+    """Seconds and memory of a guided step, if `cache` also with the camera cache. Returns the step's result."""
+    for variant, options in {"camera": {}, "camera cache": {"camera_cache": CameraCache()}}.items():
+        if options and not cache:
+            continue
+        seconds, peak = timed(partial(model, **inputs, options=options), repeats)
         report.add(f"CFG step, {name}, {variant}", seconds, "s", f"{peak / GB:.2f} GB over the weights")
     out = model(**inputs)
     if not out.isfinite().all():
@@ -153,7 +148,6 @@ def bench_run(report: Report, package: Path, output: Path, **options) -> None:
     sampling = sum(stage.seconds for stage in stages if stage.name.endswith("steps"))
     report.add("whole run", seconds, "s", f"{plan.options.sampling_steps} steps")
     report.add("sampling's share of the whole run", sampling / seconds, "")
-    _add_estimates(report, plan)
 
 
 def _add_stages(report: Report, part: str, stages: list[Stage], memory: StageMemory) -> None:
@@ -161,16 +155,6 @@ def _add_stages(report: Report, part: str, stages: list[Stage], memory: StageMem
         gpu = "" if stage.gpu_peak is None else f", {stage.gpu_peak / GB:.2f} GB on the GPU"
         host = f"process {memory.peaks[stage.name] / GB:.2f} GB anonymous"
         report.add(f"{part}: {stage.name}", stage.seconds, "s", host + gpu)
-
-
-def _add_estimates(report: Report, plan: Plan) -> None:
-    camera = plan.camera is not None
-    width = vae_width(plan.vae)
-    steps = estimate_sampling([plan.experts.high], plan.geometry, plan.precision(), camera=camera, guided=plan.guided)
-    both = estimate_sampling(list(plan.experts), plan.geometry, plan.precision(), camera=camera, guided=plan.guided)
-    for stage in (steps, both, *estimate_vae(width, plan.geometry)):
-        report.add(f"{stage.name}, estimate", stage.total / GB, "GB")
-    report.add("camera cache, estimate", estimate_camera_cache(plan.experts.high, plan.geometry, plan.dtype) / GB, "GB")
 
 
 def geometry_of(size: str, frames: int) -> Geometry:

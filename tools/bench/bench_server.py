@@ -152,19 +152,13 @@ class ComfyUI:
                 self.process.wait()
 
     def run(self, prompt: dict) -> "Timeline":
-        connection = self.api.connect()
+        timeline, connection = Timeline(), self.api.connect()
         connection.settimeout(SILENT_SECONDS)
-        timeline = Timeline()
         try:
-            prompt_id = self.api.queue(prompt)
-            while True:
-                message = connection.recv()
-                event = json.loads(message) if isinstance(message, str) else {"data": {}}
-                ours = event["data"].get("prompt_id") == prompt_id
-                if ours and timeline.take(event["type"], event["data"]):
-                    return timeline
+            any(timeline.take(*event) for event in self.api.events(connection, self.api.queue(prompt)))
         finally:
             connection.close()
+        return timeline
 
 
 class Timeline:

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import sys
 import tempfile
 import time
@@ -46,7 +45,7 @@ def shown(name: str, run) -> None:
     print(json.dumps(found), flush=True)
 
 
-def try_vae(timed: bool, device: str = "cuda") -> None:
+def try_vae(timed: bool) -> None:
     """Decode random latents by each decoder: dB from the decode in fp32 (peak 2), and on the card itself the seconds of
     a latent frame at 464x832."""
     from lingbot_world.toy.weights import Weights
@@ -58,12 +57,12 @@ def try_vae(timed: bool, device: str = "cuda") -> None:
 
     random = Weights(0)
     whole = load_vae(
-        {name: random.layer(name, shape, gain=1.0) for name, shape in vae_shapes(96).items()}, device=device
+        {name: random.layer(name, shape, gain=1.0) for name, shape in vae_shapes(96).items()}, device="cuda"
     )
     half = whole.decoding_in_half()
     latents = torch.randn(FRAMES, 1, 16, 20, 22, generator=torch.Generator().manual_seed(0))
     want = _decoded(Decoder(whole.weights), latents, whole)
-    shown("VAE: the table's choice", lambda: {"chosen": convolution_of(torch.device(device))})
+    shown("VAE: the table's choice", lambda: {"chosen": convolution_of(torch.device("cuda"))})
     for name, make in {
         "Triton, or ours": lambda recorded: PooledDecoder(half, recorded=recorded),
         "comfy-kitchen": lambda _recorded: KitchenDecoder(half.weights),
@@ -96,18 +95,15 @@ def _decoded(decoder, latents, vae, kept: bool = True):
     return torch.cat(frames) if kept else None
 
 
-def try_launches(device: str = "cuda", size: tuple[int, int] = VIDEO, widths: dict | None = None) -> None:
+def try_launches() -> None:
     """Count the kernels and copies of a block in a forward, from a profile of a chunk with a full window."""
     folder = Path(tempfile.mkdtemp())
-    for name, arithmetic, attention in product(widths or WIDTHS, ("bf16", "8bit"), ("auto", "8bit")):
-        if (arithmetic == "bf16") != (attention == "auto"):
-            continue
-        run = partial(_launches, folder, name, (widths or WIDTHS)[name], (arithmetic, attention), device, size)
-        shown(f"launches, {name}, {'exact' if attention == 'auto' else '8 bits'}", run)
+    for name, (words, *how) in product(WIDTHS, (("exact", "auto", "auto"), ("8 bits", "8bit", "8bit"))):
+        shown(f"launches, {name}, {words}", partial(_launches, folder, name, *how))
 
 
-def _launches(folder: Path, name: str, width, how: tuple[str, str], device: str, size: tuple[int, int]) -> dict:
-    few, many = (_kernels(_model(folder, name, width, count, how, device), device, size) for count in BLOCKS)
+def _launches(folder: Path, name: str, arithmetic: str, attention: str) -> dict:
+    few, many = (_kernels(_model(folder, name, count, arithmetic, attention)) for count in BLOCKS)
     blocks, found = (BLOCKS[1] - BLOCKS[0]) * FORWARDS, Counter[str]()
     for each in {**few, **many}:
         kind = "fill" if each.startswith("Memset") else "copy" if each.startswith("Memcpy") else each[:70]
@@ -118,25 +114,25 @@ def _launches(folder: Path, name: str, width, how: tuple[str, str], device: str,
     }
 
 
-def _model(folder: Path, name: str, width, count: int, how: tuple[str, str], device: str):
+def _model(folder: Path, name: str, count: int, arithmetic: str, attention: str):
     from lingbot_world.loaders import load_expert
     from lingbot_world.model.config import ModelConfig
 
     sys.path.insert(0, str(Path(__file__).absolute().parent.parent / "bench"))
     from random_package import write_random_expert
 
-    dim, feed_forward, heads = width
+    dim, feed_forward, heads = WIDTHS[name]
     rest = {"freq_dim": 256, "text_dim": 4096, "causal": True}
     config = ModelConfig(dim=dim, ffn_dim=feed_forward, num_heads=heads, num_layers=count, **rest)
     place = folder / f"{name.replace(' ', '')}-{count}" / "lingbot-world-v2-causal-fast"
     path = place / "model.safetensors"
     if not path.is_file():
-        write_random_expert(place, config, bf16="NF4" not in name, device=device)
-    arithmetic = "auto" if how[0] == "bf16" else how[0]
-    return load_expert(path, device, torch.bfloat16, arithmetic=arithmetic, attention_mode=how[1], decoded_blocks=count)
+        write_random_expert(place, config, bf16="NF4" not in name, device="cuda")
+    how = {"arithmetic": arithmetic, "attention_mode": attention}
+    return load_expert(path, "cuda", torch.bfloat16, decoded_blocks=count, **how)
 
 
-def _kernels(model, device: str, size: tuple[int, int]) -> dict[str, int]:
+def _kernels(model) -> dict[str, int]:
     """Count what a GPU runs in the third chunk, by name; its window is full."""
     from lingbot_world.model.attention.choose_8bit import takes_operands
     from lingbot_world.model.kv.place import KeyValuePlace
@@ -144,28 +140,21 @@ def _kernels(model, device: str, size: tuple[int, int]) -> dict[str, int]:
     from lingbot_world.pipeline.world import World, WorldMemory
     from lingbot_world.sampling import few_step_schedule
 
-    memory = WorldMemory(KeyValuePlace(fp8=takes_operands(model.attention_mode, torch.device(device), model.config)))
-    world = World(model, size, Window(2 * FRAMES, FRAMES), chunk=FRAMES, device=device, memory=memory)
-    generator = torch.Generator(device).manual_seed(0)
+    memory = WorldMemory(KeyValuePlace(fp8=takes_operands(model.attention_mode, torch.device("cuda"), model.config)))
+    world = World(model, VIDEO, Window(2 * FRAMES, FRAMES), chunk=FRAMES, device="cuda", memory=memory)
+    generator = torch.Generator("cuda").manual_seed(0)
 
     def draw(shape):
-        return torch.randn(shape, device=device, generator=generator)
+        return torch.randn(shape, device="cuda", generator=generator)
 
     world.prompt, schedule = draw((1, 77, 4096)), few_step_schedule(FAST_INDICES, 10.0)
 
     def chunk():
-        noise, y, camera = (draw((1, channels, FRAMES, *size)) for channels in (16, 20, model.config.control_channels))
+        noise, y, camera = (draw((1, channels, FRAMES, *VIDEO)) for channels in (16, 20, model.config.control_channels))
         world.chunk(noise, y, camera.cpu(), schedule, draw)
 
     chunk(), chunk(), chunk()
-    activity = torch.profiler.ProfilerActivity
-    with torch.profiler.profile(activities=[activity.CUDA if device == "cuda" else activity.CPU]) as profiler:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
         chunk()
-        if device == "cuda":
-            torch.cuda.synchronize()
-    return {each.key: each.count for each in profiler.key_averages() if device != "cuda" or each.device_time_total}
-
-
-if __name__ == "__main__":  # the launches on the CPU, tiny, to see that they run
-    os.environ["LINGBOT_WORLD_CARDS"] = ""
-    try_launches("cpu", (4, 4), {"1.3B": (256, 512, 2)})
+        torch.cuda.synchronize()
+    return {each.key: each.count for each in profiler.key_averages() if each.device_time_total}

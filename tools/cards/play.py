@@ -1,14 +1,10 @@
 """Another NVIDIA card, played on the one at hand: torch reports its compute capability, and Triton compiles for it.
 
-    python tools/cards/play.py 8.6 SCRIPT ARGUMENTS
-
 Paths, fallbacks and numbers are the other card's, times are not: its PTX is compiled for the card at hand, and cuBLAS,
 cuDNN and the libraries' compiled kernels stay that card's own. A Triton kernel that needs more shared memory than
 GeForce cards have raises, as it would there."""
 
 import os
-import runpy
-import sys
 import tempfile
 from pathlib import Path
 
@@ -53,13 +49,3 @@ def _compile_for(architecture: int, here: int) -> dict[str, int]:
 
     CUDABackend.make_cubin = make
     return shared
-
-
-if __name__ == "__main__":
-    compiled = play(sys.argv[1])
-    sys.argv = sys.argv[2:]
-    sys.path.insert(0, str(Path(sys.argv[0]).parent.absolute()))
-    try:
-        runpy.run_path(sys.argv[0], run_name="__main__")
-    finally:
-        print("shared memory of what Triton compiled:", compiled)
