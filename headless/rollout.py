@@ -31,7 +31,7 @@ SECONDS_BETWEEN_STATES = 50
 """The shortest time between two writes of the saved state. A killed run loses about a minute of its work."""
 
 
-def run_rollout(
+def run_causal(
     plan: RolloutPlan, prompts: Callable[[], list[Tensor]], noise: Tensor, generator: torch.Generator, run: RunContext
 ) -> Path:
     """Make the video of a causal model, and return its path. Raises InputError if memory is too small.

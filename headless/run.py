@@ -27,9 +27,9 @@ from .plan import AnyPlan, SamplingPlan, make_plan
 from .process.processes import ALONE, Processes
 from .process.profile import Stage, StageRecorder, observed, silent
 from .process.starting import triton_starting
-from .rollout import run_rollout
+from .rollout import run_causal
 from .rollout_plan import RolloutPlan, check_saved
-from .stages import RunContext, conditioning, draw_noise, encode_image, encode_prompts, prompts_of, run_steps
+from .stages import RunContext, condition_on_image, conditioning, draw_noise, encode_prompts, run_steps, texts_of
 
 
 @dataclass(frozen=True)
@@ -143,9 +143,9 @@ def _run_stages(plan: AnyPlan, stages: StageRecorder, seed: int, processes: Proc
     run, generator = RunContext(stages, processes, together), torch.Generator(plan.options.noise_device)
     noise = draw_noise(plan.geometry, generator.manual_seed(seed))
     if isinstance(plan, RolloutPlan):
-        return run_rollout(plan, lambda: processes.share(_prompts(plan, run), 0), noise, generator, run)
+        return run_causal(plan, lambda: processes.share(_prompts(plan, run), 0), noise, generator, run)
     prompts = _prompts(plan, run)
-    y = encode_image(plan, stages.begin("VAE encode", "chunk")) if processes.takes(1) else None
+    y = condition_on_image(plan, stages.begin("VAE encode", "chunk")) if processes.takes(1) else None
     prompts, y = processes.share(prompts, 0), processes.share(y, 1)
     stages.begin("camera")
     given = conditioning(plan, y, prompts)
@@ -163,4 +163,4 @@ def _prompts(plan: AnyPlan, run: RunContext) -> list[Tensor] | None:
     with triton_starting(plan.device):
         if not run.processes.takes(0):
             return None
-        return encode_prompts(prompts_of(plan), plan, run.stages.begin("text", "block"))
+        return encode_prompts(texts_of(plan), plan, run.stages.begin("text", "block"))

@@ -40,7 +40,7 @@ class RunContext:
     together: ParallelGroups = ONE_PROCESS
 
 
-def prompts_of(plan: AnyPlan) -> list[str]:
+def texts_of(plan: AnyPlan) -> list[str]:
     """Return the texts that a run encodes: the first prompt, the negative one if the model is guided, and later
     chunks'."""
     first, *later = [text for _, text in plan.spoken]
@@ -53,7 +53,7 @@ def cut_prompts(plan: AnyPlan) -> list[str]:
     """Return a warning for each prompt with more tokens than the text encoder accepts, which is truncated."""
     tokenizer = load_tokenizer(plan.tokenizer) if isinstance(plan.tokenizer, Path) else plan.tokenizer
     warnings = list[str]()
-    for prompt in prompts_of(plan):
+    for prompt in texts_of(plan):
         tokenizer.encode(prompt, warnings.append)
     return warnings
 
@@ -78,7 +78,7 @@ def encode_prompts(prompts: list[str], plan: Plan, progress: Progress) -> list[T
     return [found[text].to(plan.device) for text in prompts]
 
 
-def encode_image(plan: Plan, progress: Progress, vae: VAE | None = None) -> Tensor:
+def condition_on_image(plan: Plan, progress: Progress, vae: VAE | None = None) -> Tensor:
     """Return the image conditioning, [1, 20, f, h, w]: a mask of 4 channels, and the latent of the plan's first frame.
     `vae`: a loaded VAE; None loads the plan's."""
     vae, frames = vae or load_vae(plan.vae, device=plan.device), plan.geometry.frames

@@ -21,7 +21,7 @@ from .walk import Walk
 log = logging.getLogger(__name__)
 Make = Callable[[Start | WorldState, Path], Walk]
 """The signature make(begin, folder) of a function that returns a new Walk, saved in `folder`."""
-Tell = Callable[[str], None]
+NotKept = Callable[[str], None]
 """A callback tell(reason) that reports why a walk (a steered video) could not be saved."""
 VIDEO, PREVIEW = "walk.mp4", "walk.preview.mp4"
 """The file names of a walk's videos. If a tiny decoder shows the walk, PREVIEW is made of its frames. VIDEO is decoded
@@ -32,7 +32,7 @@ class Walks:
     """The walks of a session. `now` is the current walk, and `video` is its video file or None. A thread completes the
     files of finished walks."""
 
-    def __init__(self, make: Make, folder: str | Path | None, *, whole: bool, fps: float, tell_video: Tell) -> None:
+    def __init__(self, make: Make, folder: str | Path | None, *, whole: bool, fps: float, tell_video: NotKept) -> None:
         """Prepare to save walks in subfolders of `folder`.
 
         folder: the folder, or None for a temporary one, which `close` deletes; no videos are written then.
@@ -49,7 +49,7 @@ class Walks:
         self._number = 0
         self.now: Walk | None = None
 
-    def begin(self, start: Start | WorldState, tell: Tell) -> Walk:
+    def begin(self, start: Start | WorldState, tell: NotKept) -> Walk:
         """End the current walk, begin another one at `start`, and return it. `tell(reason)` is called if files of the
         old walk cannot be written. Raises InputError or CameraError if the new walk cannot begin; `now` is None
         then."""
@@ -79,7 +79,7 @@ class Walks:
                 raise InputError(f"the walk cannot be kept in {folder}: {error.strerror}") from error
             return folder
 
-    def _end(self, tell: Tell) -> None:
+    def _end(self, tell: NotKept) -> None:
         """End the current walk and free its memory. A thread completes its files, and calls `tell(reason)` if it
         fails."""
         walk, video, self.now, self.video = self.now, self.video, None, None
@@ -90,7 +90,7 @@ class Walks:
             torch.cuda.empty_cache()
         self._writer.submit(_write, walk, video, self.whole, self._fps, tell)
 
-    def close(self, tell: Tell) -> None:
+    def close(self, tell: NotKept) -> None:
         """End the current walk, and wait until the files of all walks are complete. `tell(reason)` is called if files
         cannot be written."""
         self._end(tell)
@@ -99,7 +99,7 @@ class Walks:
             self._temporary.cleanup()
 
 
-def _new_video(walk: Walk, fps: float, tell: Tell, *, preview: bool = True) -> WalkVideo | None:
+def _new_video(walk: Walk, fps: float, tell: NotKept, *, preview: bool = True) -> WalkVideo | None:
     """Return a new video file for a walk, or None if the engine records no videos. If `preview` is True, the file is
     for the frames shown during the walk, else for frames that the VAE decodes afterwards. `tell(reason)` is called if
     the video becomes incomplete."""
@@ -108,7 +108,7 @@ def _new_video(walk: Walk, fps: float, tell: Tell, *, preview: bool = True) -> W
     return None if engine.record is None else engine.record(walk.kept.folder / name, fps, walk.frames, tell)
 
 
-def _write(walk: Walk, video: WalkVideo | None, whole: bool, fps: float, tell: Tell) -> None:
+def _write(walk: Walk, video: WalkVideo | None, whole: bool, fps: float, tell: NotKept) -> None:
     try:
         if video is not None:
             video.close()
@@ -120,7 +120,7 @@ def _write(walk: Walk, video: WalkVideo | None, whole: bool, fps: float, tell: T
         tell(str(error))
 
 
-def _decode_again(walk: Walk, fps: float, tell: Tell) -> None:
+def _decode_again(walk: Walk, fps: float, tell: NotKept) -> None:
     """Decode a finished walk with the VAE, and replace its video of preview frames by the result. `tell(reason)` is
     called if the new video is incomplete."""
     log.info("The VAE decodes the walk in %s.", walk.kept.folder)

@@ -29,7 +29,7 @@ from ..options import GenerateOptions
 from ..plan import AnyPlan, SamplingPlan, make_plan
 from ..process.profile import StageRecorder, silent
 from ..run import run, take_outputs, with_recipe
-from ..stages import conditioning, decode, draw_noise, encode_image, encode_prompts, prompts_of, run_steps
+from ..stages import condition_on_image, conditioning, decode, draw_noise, encode_prompts, run_steps, texts_of
 from .jobs import Job
 from .kept import ModelCache, OpenFiles
 from .manifest import Manifest, Outcome, alone_in
@@ -241,20 +241,20 @@ def _latents(plans: list[SamplingPlan], stages: StageRecorder, cache: ModelCache
     """Return the sampled latent of each plan, [1, 16, f, h, w] on the CPU."""
     first = plans[0]
     prompts = _prompts(plans, stages)
-    encoded = [encode_image(plan, stages.begin("VAE encode", "chunk"), cache.vae(plan)).cpu() for plan in plans]
+    encoded = [condition_on_image(plan, stages.begin("VAE encode", "chunk"), cache.vae(plan)).cpu() for plan in plans]
     residency = choose_residency(first.sampling_work(), first.wishes, first.device, cache.free(first.device))
     videos = []
     for plan, y in zip(plans, encoded, strict=True):
         assert plan.options.seed is not None  # seeds were drawn earlier
         noise = draw_noise(plan.geometry, torch.Generator(plan.options.noise_device).manual_seed(plan.options.seed))
-        given = partial(conditioning, plan, y, [prompts[text] for text in prompts_of(plan)])  # freed with its last step
+        given = partial(conditioning, plan, y, [prompts[text] for text in texts_of(plan)])  # freed with its last step
         videos.append(Video(noise.to(plan.device), given, StepReuse(first.options.reuse_threshold)))
     return [latent.cpu() for latent in run_steps(first, videos, stages, residency, keep=cache.expert)]
 
 
 def _prompts(plans: list[SamplingPlan], stages: StageRecorder) -> dict[str, Tensor]:
     """Return the embedding, [1, L, D] on the CPU, of each prompt and negative prompt of the plans."""
-    texts = list(dict.fromkeys(text for plan in plans for text in prompts_of(plan)))
+    texts = list(dict.fromkeys(text for plan in plans for text in texts_of(plan)))
     found: dict[str, Tensor] = {}
     for start in range(0, len(texts), PROMPTS_AT_ONCE):
         part = texts[start : start + PROMPTS_AT_ONCE]

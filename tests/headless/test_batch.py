@@ -258,7 +258,7 @@ def test_a_video_whose_making_was_interrupted_is_replaced(jobs, run, monkeypatch
         raise KeyboardInterrupt
 
     path = jobs({"prompt": "a castle", "name": "one"})
-    monkeypatch.setattr(batch, "encode_image", interrupted)
+    monkeypatch.setattr(batch, "condition_on_image", interrupted)
     assert run(path, *ONE_STEP)[0] == 130
     monkeypatch.undo()
     code, said, rows = run(path, *ONE_STEP)
