@@ -6,14 +6,13 @@ from ..errors import CameraError
 from .path import CameraPath
 from .plucker import model_poses
 from .pose_folder import PoseFolder
-from .poses import LENS_HEIGHT, LENS_WIDTH, frame_count, lens_change
+from .poses import LENS_HEIGHT, LENS_WIDTH, SHARES, frame_count, lens_change
 from .rotation import angle_deg
 
 EVEN_SPEED = 0.02  # the largest difference of the shortest and longest step, relative to the longest
 JUMP = 4.0  # in units of the median step
 # the longest turn between latent frames in the official example paths is 28.7 degrees, 99 % are under 19
 FASTEST_TURN_DEG = 30.0
-SHARES = 10.0  # a lens is in fractions of the image size, not in pixels, if its largest number is below this
 OFF_CENTRE = 0.1  # the largest distance of the principal point from the image centre, as a fraction of the side
 FIELDS_DEG = 5.0, 150.0  # the range of plausible horizontal fields of view
 

@@ -10,6 +10,8 @@ from ..errors import CameraError
 LENS_WIDTH, LENS_HEIGHT = 832, 480
 FEWEST_POSES = 5
 RIGID_TOLERANCE = 1e-3
+SHARES = 10.0
+"""The largest number of a lens that is in fractions of the image size, not in pixels."""
 
 
 def frame_count(requested: int, n_poses: int | None = None, chunk: int = 1) -> int:

@@ -1,7 +1,8 @@
-"""Functions that sort frames by the numbers in their file names, or by their times."""
+"""Functions that sort frames by the numbers in their file names, by their times, or by their numbers."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,6 +14,13 @@ from .reading import number_of
 T = TypeVar("T")
 _INTEGERS, _DECIMALS = re.compile(r"(\d+)"), re.compile(r"(\d+(?:\.\d+)?)")
 _SUFFIX = re.compile(r"\.[A-Za-z][A-Za-z0-9]*$")
+NAMES = ("file_path", "img_name", "image", "image_name", "imageName", "file_name", "filename", "frame_name")
+TIMES = ("timestamp", "time", "frame_index")
+NUMBERS = ("frame_idx", "frame_id", "frame_number", "frame")
+IDS = ("index", "id")
+ORDER = (*NAMES, *TIMES, *NUMBERS, *IDS)
+"""The keys that give the order of frames in JSON, the most reliable first: names of image files, times, frame numbers,
+and numbers that count only if they have no gaps."""
 
 
 def words_and_numbers(name: str) -> list[str | int]:
@@ -49,16 +57,25 @@ def in_name_order(frames: Sequence[T], name: Callable[[T], str], where: str) -> 
     return ordered
 
 
-def in_time_order(frames: list[Mapping], keys: Sequence[str], path: Path, *, even: bool = True) -> list[Mapping]:
-    """Return the frames sorted by the first key of `keys` that all frames have; without such a key, in their own order.
-    Raises CameraError for a value that is not a finite number and, if `even`, for a gap (see `refuse_gaps`)."""
-    for key in keys:
-        if all(key in frame for frame in frames):
-            times = np.array([number_of(frame[key], f"{path}: {key}") for frame in frames])
-            order = np.argsort(times, kind="stable")
-            if even:
-                refuse_gaps(times[order], f"{path} ({key})")
-            return [frames[at] for at in order]
+def in_order(frames: list[Mapping], path: Path) -> list[Mapping]:
+    """Return the frames sorted by the first key of ORDER whose values differ. Without such a key they are unchanged.
+
+    Names must be texts and numbers must be numbers. Raises CameraError, which begins with `path`, for a time that is
+    not a finite number, and for a gap (see `refuse_gaps`) between names, times or frame numbers.
+    """
+    for key in ORDER:
+        values = [frame.get(key) for frame in frames]
+        if None in values or all(value == values[0] for value in values):
+            continue
+        if key in NAMES and all(isinstance(value, str) for value in values):
+            return in_name_order(frames, itemgetter(key), str(path))
+        if key in TIMES or (key not in NAMES and all(isinstance(value, int | float) for value in values)):
+            numbers = np.array([number_of(value, f"{path}: {key}") for value in values])
+            order = np.argsort(numbers, kind="stable")
+            if key not in IDS:
+                refuse_gaps(numbers[order], f"{path} ({key})")
+            if not _gap(numbers[order]):
+                return [frames[at] for at in order]
     return frames
 
 

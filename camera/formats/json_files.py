@@ -14,7 +14,7 @@ from ..path import CameraPath
 from ..poses import LENS_HEIGHT, LENS_WIDTH
 from ..rotation import OPENGL_TO_OPENCV
 from .frame_lens import LENSES, NAMES, matrix_lens, refuse_two_lenses
-from .frame_names import in_name_order, in_time_order
+from .frame_names import ORDER, in_order
 from .lens import FLAG_FIELDS, MODEL_FIELD, focal_of, refuse_flags, refuse_model
 from .reading import CameraFile, Lens, entries_of, field_of, lens_notes, lens_rows, number_of, read_object
 
@@ -28,7 +28,7 @@ ACROSS, DOWN = ("x_fov", "fl_x", "camera_angle_x"), ("y_fov", "fl_y", "camera_an
 preference."""
 WORLD = ("applied_transform", "applied_scale", "scale", "offset", "aabb", "aabb_scale", "orientation_override", "up")
 PICTURES = ("depth_file_path", "mask_path", "sharpness", "exposure", "ply_file_path", "semantics_path", "normal_path")
-SPLITS = ("train_filenames", "val_filenames", "test_filenames", "n_frames", "colmap_im_id", "camera_id", "frame_id")
+SPLITS = ("train_filenames", "val_filenames", "test_filenames", "n_frames", "colmap_im_id", "camera_id")
 TRAINING = ("n_extra_learnable_dims", "enable_depth_loading", "integer_depth_scale", "white_transparent")
 SCENE = ("black_transparent", "render_aabb", "light_dir", "near", "far", "from_na", "panoptic_classes")
 TRANSFORMS_FIELDS = (
@@ -40,8 +40,7 @@ TRANSFORMS_FIELDS = (
     Field(DISTORTION, "reported", "Distortion: the model's camera is a pinhole."),
     Field(("rolling_shutter", "transform_matrix_start", "transform_matrix_end"), "reported", "The shutter's time."),
     Field(("frames", "transform_matrix"), "applied", "Camera to world, OpenGL axes, 4x4 or 3x4 by row."),
-    Field(("file_path",), "applied", "The frames' order: the number or decimal that varies. Gaps are refused."),
-    Field(("time", "timestamp"), "applied", "The frames' order where no frame has a file_path. Gaps are refused."),
+    Field(ORDER, "applied", "The frames' order, by the first of these that varies. Gaps are refused."),
     Field(("from_mitsuba",), "applied", "Mitsuba's axes: x left, y up, z forward."),
     Field(WORLD, "ignored", "They move or scale the whole world, which the model does not see."),
     Field((*PICTURES, *SPLITS, *TRAINING, *SCENE), "ignored", "They describe images and training."),
@@ -62,16 +61,11 @@ LENS_SIDES = np.array([LENS_WIDTH, LENS_HEIGHT, LENS_WIDTH, LENS_HEIGHT])
 
 
 def read_transforms(path: Path, convention: Convention) -> CameraFile:
-    """Read transforms.json of nerfstudio or instant-ngp. `path`: the file or its folder. Frames are sorted by file
-    name, or by time if a frame has no file name. Raises CameraError for a missing or invalid file; a fault in the lens
-    becomes the result's `lens_fault`."""
+    """Read transforms.json of nerfstudio or instant-ngp. `path`: the file or its folder. Raises CameraError for a
+    missing or invalid file; a fault in the lens becomes the result's `lens_fault`."""
     path = path / "transforms.json" if path.is_dir() else path
     data = read_object(path)
-    frames = entries_of(data, "frames", path)
-    if all("file_path" in frame for frame in frames):
-        frames = in_name_order(frames, lambda frame: str(frame["file_path"]), str(path))
-    else:
-        frames = in_time_order(frames, ("timestamp", "time"), path)
+    frames = in_order(entries_of(data, "frames", path), path)
     matrices = [field_of(frame, "transform_matrix", f"{path}: frame {i}") for i, frame in enumerate(frames)]
     c2w = to_opencv(matrices, convention, str(path))
     c2w = c2w @ MITSUBA if data.get("from_mitsuba") else c2w

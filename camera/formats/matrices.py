@@ -12,14 +12,13 @@ from ...fields import Field, unread
 from ..conventions import Convention, to_opencv
 from ..poses import LENS_HEIGHT, LENS_WIDTH, as_float64
 from .frame_lens import LENSES, RESOLUTIONS, SIZES, pixel_lens, refuse_other_angle
-from .frame_names import in_name_order, in_time_order
+from .frame_names import ORDER, in_name_order, in_order
 from .lens import PINHOLES, focal_of, refuse_model
 from .reading import CameraFile, Lens, field_of, lens_notes, lens_rows, number_of, read_json
-from .scans import TIMES
 
 _CAMS = r"cam(era)?s?"
 DIRECTIONS = {
-    "c2w": rf"c2w|{_CAMS}(2|to)world|worldfrom{_CAMS}|worldt{_CAMS}$|twc$",
+    "c2w": rf"c2w|{_CAMS}(2|to)world|^matrixworld|^worldmatrix$|worldfrom{_CAMS}|worldt{_CAMS}$|twc$",
     "w2c": rf"w2c|world(2|to)({_CAMS}|view)|{_CAMS}fromworld|{_CAMS}tworld|tcw$|^viewmat|^extrinsics?(mat\w*)?$",
 }
 """Regular expressions for names of camera-to-world ("c2w") and world-to-camera ("w2c") matrices, reduced to lower-case
@@ -39,14 +38,13 @@ def array_direction(name: str) -> str:
     return direction_of(name) or ("c2w" if name in ("camera_poses", "camera_pose") else "")
 
 
-FRAME_NAMES = "file_path", "img_name", "image", "file_name"
 SIDES = *RESOLUTIONS, *(name for pair in SIZES for name in pair)
 BLENDER_KINDS = ("type", "camera_type")
 MATRIX_FIELDS = (
     Field(("matrices", "fps"), "applied", "A list of 4x4 or 3x4 matrices or of 16 numbers each; the frame rate."),
     Field(("c2w", "w2c", "extrinsics"), "applied", "Any name that states the direction, of a list or in each frame."),
     Field((*LENSES, "fx", "fy", "cx", "cy", *SIDES), "applied", "The lens in pixels, and the size of its images."),
-    Field((*FRAME_NAMES, *TIMES), "applied", "The frames' order. Gaps are refused."),
+    Field(ORDER, "applied", "The frames' order. Gaps are refused."),
     Field(("convention",), "applied", "A value of `--convention`. The option takes precedence."),
     Field(("fov_deg", "angle_x", "angle_y"), "applied", "Degrees or radians across, radians down; one or many."),
     Field(("lens", "sensor_width"), "applied", "Blender's millimetres: one number each, or one a frame."),
@@ -87,9 +85,7 @@ def named_matrices(data: Any, path: Path) -> Named | None:
         frames = [data[name] for name in in_name_order([*data], str, str(path))]
     if frames is None:
         return None
-    name = next((each for each in FRAME_NAMES if all(isinstance(frame.get(each), str) for frame in frames)), None)
-    frames = in_name_order(frames, lambda frame: frame[name], str(path)) if name else in_time_order(frames, TIMES, path)
-    flat = [_flat(frame, all_objects=True) for frame in frames]
+    flat = [_flat(frame, all_objects=True) for frame in in_order(frames, path)]
     key = next((name for name in flat[0] if direction_of(name) and all(name in each for each in flat)), None)
     common = {name: value for name, value in whole.items() if not _are_frames(value)}
     return None if key is None else Named(key, [frame[key] for frame in flat], [{**common, **each} for each in flat])

@@ -7,7 +7,7 @@ from zipfile import ZipFile
 import numpy as np
 
 from ...errors import CameraError
-from ...fields import Field
+from ...fields import Field, unread
 from ...outputs import written_whole
 from ..conventions import CONVENTIONS, Convention, to_opencv
 from ..path import CameraPath
@@ -18,11 +18,17 @@ from .lens import refuse_model
 from .matrices import array_direction
 from .reading import CameraFile, Lens, lens_notes, lens_rows, read_text
 from .sniff import header_shape
+from .stated import CONVENTION_KEYS
 
 LARGEST_UNPACKED = 512 * 2**20
 LARGEST_ARCHIVE = 16 * 2**30  # most of a reconstruction is images and depths, and only their shapes are read
 INTRINSICS = ("intrinsic", "intrinsics", "K")
 PICTURES = ("images", "image", "depth", "depths", "depth_map")
+INDICES = ("inds", "frame_ids", "frame_idx", "frame_indices", "indices", "timestamps")
+PREDICTED = (
+    *("conf", "depth_conf", "confidence", "mask", "masks", "motion_prob", "uncertainty", "disps", "points", "pts3d"),
+    *("world_points", "world_points_conf", "world_points_from_depth", "pose_enc", "scale"),
+)
 LINGBOT_FIELDS = (
     Field(("poses.npy",), "applied", "Camera to world, OpenCV axes, 4x4 or 3x4; rounding counts as standing still."),
     Field(("intrinsics.npy",), "applied", "fx, fy, cx, cy at 832x480. The first row counts; others are reported."),
@@ -42,14 +48,19 @@ _LENS_FIELD = Field(
     "applied",
     "The lens: 3x3 by row or by column, or fx, fy, cx, cy. Its size is the shape of the images, else twice cx, cy.",
 )
+_OTHER_FIELDS = (
+    _LENS_FIELD,
+    Field(INDICES, "applied", "The frames' numbers or times. Gaps, and frames out of order, are refused."),
+    Field(PREDICTED, "ignored", "Points, and how certain the values are."),
+)
 _BOTH = "any name that states it. If both directions are in the file, they must agree."
 MEGASAM_FIELDS = (
     Field(("cam_c2w", "c2w", "cam2world", "T_wc", "camera_poses"), "applied", f"Camera to world, OpenCV axes; {_BOTH}"),
-    _LENS_FIELD,
+    *_OTHER_FIELDS,
 )
 VGGT_FIELDS = (
     Field(("extrinsic", "w2c", "world_to_cam", "T_cw"), "applied", f"World to camera, OpenCV axes; {_BOTH}"),
-    _LENS_FIELD,
+    *_OTHER_FIELDS,
 )
 
 
@@ -121,7 +132,7 @@ def read_predictions(path: Path, convention: Convention) -> CameraFile:
     or invalid file and for a missing array."""
     direction = "c2w" if convention.camera_to_world else "w2c"
     arrays, shapes = _archive(
-        path, ".npz of a reconstruction", lambda name: bool(array_direction(name) or name in INTRINSICS)
+        path, ".npz of a reconstruction", lambda name: bool(array_direction(name)) or name in (*INTRINSICS, *INDICES)
     )
     named = [name for name in arrays if array_direction(name)]
     fitting = [name for name in named if arrays[name].shape[-2:] in ((3, 4), (4, 4))] or named
@@ -132,7 +143,11 @@ def read_predictions(path: Path, convention: Convention) -> CameraFile:
     apart = 1e-3 * max(1.0, abs(both[direction]).max())
     if any(len(each) != len(both[direction]) or abs(each - both[direction]).max() > apart for each in both.values()):
         raise CameraError(f"{path}: {keys['c2w']} and {keys['w2c']} are different paths; remove the wrong one")
-    recording = CameraFile(both[direction])
+    for name in INDICES:
+        if name in arrays and arrays[name].shape == (len(both[direction]),):
+            refuse_gaps(arrays[name], f"{path} ({name})")
+    others = (name for name in shapes if not array_direction(name) and not CONVENTION_KEYS.search(name))
+    recording = CameraFile(both[direction], notes=tuple(unread(others, _OTHER_FIELDS)))
     matrices = next((arrays[name] for name in INTRINSICS if name in arrays), None)
     if matrices is None:
         return recording
@@ -154,7 +169,7 @@ def _predicted_lens(matrices: np.ndarray, shapes: dict[str, tuple[int, ...]], fr
         pixels = matrices.reshape(-1, 4)
     else:
         raise CameraError(f"{path}: intrinsic {list(matrices.shape)}, expected [3, 3] or [{frames}, 3, 3]")
-    sides = next((_sides(shape) for shape in shapes.values() if len(shape) > 2), None)
+    sides = next((_sides(shapes[name]) for name in PICTURES if len(shapes.get(name, ())) > 2), None)
     notes = [] if sides else ["No images in the file: their size is taken for twice cx, cy."]
     width, height = sides or 2 * pixels[0, 2:]
     lens = lens_rows(pixels, width, height, str(path))
@@ -170,7 +185,7 @@ def _sides(shape: tuple[int, ...]) -> tuple[int, int]:
 def _archive(
     path: Path, kind: str, wanted: Callable[[str], bool]
 ) -> tuple[dict[str, np.ndarray], dict[str, tuple[int, ...]]]:
-    """Return the arrays of an .npz file with a `wanted` name, and the shapes of its image arrays, both by array name.
+    """Return the arrays of an .npz file with a `wanted` name, and the shapes of all its arrays, both by array name.
     Raises CameraError for an unreadable file, for more than 512 MiB of wanted arrays, and for arrays that are not
     numbers."""
     check_file(path, LARGEST_ARCHIVE)
@@ -181,7 +196,7 @@ def _archive(
             if unpacked > LARGEST_UNPACKED:
                 raise CameraError(f"{path}: unpacks to {unpacked} bytes, expected at most {LARGEST_UNPACKED}")
             arrays = {name: archive[name] for name in names}
-            shapes = {name: _shape(archive.zip, name) for name in PICTURES if name in archive.files}
+            shapes = {name: _shape(archive.zip, name) for name in archive.files}
     except CameraError:
         raise
     except Exception as error:  # zipfile, zlib and numpy's header parser raise errors of many types

@@ -11,8 +11,10 @@ import numpy as np
 
 from ...errors import CameraError
 from ..pose_folder import check_file
-from ..poses import LENS_HEIGHT, LENS_WIDTH, as_float64, check_intrinsics, lens_change
+from ..poses import LENS_HEIGHT, LENS_WIDTH, SHARES, as_float64, check_intrinsics, lens_change
 
+LARGE = 100
+"""The side in pixels above which an image is too large for a lens whose numbers do not exceed SHARES."""
 Lens = tuple[np.ndarray, tuple[str, ...]]
 """A lens [n, 4] (fx, fy, cx, cy in pixels of an 832x480 image) and notes for the user."""
 
@@ -47,11 +49,17 @@ class CameraFile:
 
 def lens_rows(pixels: np.ndarray | list[list[float]], width: float, height: float, name: str) -> np.ndarray:
     """Return the lens `pixels` [n, 4] (fx, fy, cx, cy) scaled from a `width` x `height` image to 832x480. Raises
-    CameraError, which begins with `name`, for a width or height below 1."""
+    CameraError, which begins with `name`, for a side below 1, and for a lens in fractions of a large image."""
     if not (width >= 1 and height >= 1):
         raise CameraError(f"{name}: image size {width}x{height}; give the size that the focal length refers to")
+    rows = np.asarray(pixels, dtype=np.float64)
+    if min(width, height) > LARGE and rows.max() <= SHARES:
+        raise CameraError(
+            f"{name}: focal length {rows[0, 0]:g} and centre {rows[0, 2]:g} are fractions of a {width:g}x{height:g} "
+            "image, it seems; expected pixels"
+        )
     across, down = LENS_WIDTH / width, LENS_HEIGHT / height
-    return np.asarray(pixels, dtype=np.float64) * [across, down, across, down]
+    return rows * [across, down, across, down]
 
 
 def lens_notes(rows: np.ndarray, width: float, height: float, distortion: Sequence[float] = ()) -> tuple[str, ...]:

@@ -11,10 +11,10 @@ import numpy as np
 from ...errors import CameraError
 from ...fields import Field, Reported, unread
 from ..conventions import Convention, to_opencv
-from ..poses import as_float64
+from ..poses import as_float64, with_last_row
 from ..rotation import from_quaternions, rigid
 from .frame_lens import LENSES, RESOLUTIONS, SIZES, pixel_lens
-from .frame_names import in_name_order, in_time_order, refuse_gaps
+from .frame_names import ORDER, in_name_order, in_order, refuse_gaps
 from .reading import CameraFile, entries_of, field_of, number_of, read_json
 
 POSES = (
@@ -33,7 +33,6 @@ ARKITS_OWN = {
     "motionQuality",
 }
 UNSTATED = "{} states no axes: ARKit's are taken, x right, y up, z back. If these are not, name them with `convention`."
-TIMES = ("timestamp", "time", "frame_index")
 PARTS = tuple(f"t_{row}{column}" for row in range(3) for column in range(4))
 """Polycam's keys of a matrix's 12 numbers, by row: t_00, t_01 and so on."""
 ARKIT_FIELDS = (
@@ -41,18 +40,18 @@ ARKIT_FIELDS = (
     Field(("poses", "initPose"), "applied", "Record3D: x, y, z, w of a quaternion, then the position."),
     Field((*LENSES, "perFrameIntrinsicCoeffs", "fx", "fy", "cx", "cy"), "applied", "The lens, by row or by column."),
     Field((*RESOLUTIONS, *(name for pair in SIZES for name in pair)), "applied", "Else twice cx, cy; reported."),
-    Field((*TIMES, "frameTimestamps"), "applied", "The order of frames in a list. Gaps are refused."),
+    Field((*ORDER, "frameTimestamps"), "applied", "The order of frames in a list. Gaps are refused."),
     Field(("fps",), "applied", "The speed."),
     Field(("projectionMatrix", "viewMatrix", "eulerAngles", "trackingState"), "ignored", "They follow from the rest."),
     Field(("exposureDuration", "averageAngularVelocity", "averageVelocity", "motionQuality"), "ignored", "Quality."),
     Field(("blur_score", "angular_velocity", "center_depth", "neighbors", "manual_keyframe"), "ignored", "Quality."),
-    Field(("dw", "dh", "cameraType", "frame", "index", "image", "imageName", "rangeX"), "ignored", "Depth, names."),
+    Field(("dw", "dh", "cameraType", "rangeX"), "ignored", "The depth images."),
 )
 SPLAT_FIELDS = (
     Field(("position", "rotation"), "applied", "Camera to world, x right, y down, z forward."),
     Field(("fx", "fy", "cx", "cy", "width", "height"), "applied", "The lens; without cx, cy its centre is the middle."),
-    Field(("img_name",), "applied", "The frames' order; gaps in the numbers are refused."),
-    Field(("id", "is_test"), "ignored", "The order of training and test images."),
+    Field(ORDER, "applied", "The frames' order; gaps in the numbers are refused."),
+    Field(("is_test",), "ignored", "Whether the image is for tests."),
 )
 
 
@@ -60,9 +59,7 @@ def read_splat_cameras(path: Path, convention: Convention) -> CameraFile:
     """Read cameras.json of 3D Gaussian splatting. `path`: the file or the model's folder. Raises CameraError for a
     missing or invalid file."""
     path = path / "cameras.json" if path.is_dir() else path
-    cameras = entries_of({"cameras": read_json(path)}, "cameras", path)
-    if all("img_name" in camera for camera in cameras):
-        cameras = in_name_order(cameras, lambda camera: str(camera["img_name"]), str(path))
+    cameras = in_order(entries_of({"cameras": read_json(path)}, "cameras", path), path)
     turns, places = (_stack(cameras, key, shape, path) for key, shape in (("rotation", (3, 3)), ("position", (3,))))
     c2w = to_opencv(rigid(turns, places), convention, str(path))
     notes = unread((key for camera in cameras for key in camera), SPLAT_FIELDS)
@@ -109,7 +106,7 @@ def _frame_files(folder: Path) -> list[Mapping]:
 
 
 def _read_frames(frames: list[Mapping], path: Path, convention: Convention) -> CameraFile:
-    frames = in_time_order(frames, TIMES, path, even=not path.is_dir())  # a scanner's keyframes have uneven times
+    frames = frames if path.is_dir() else in_order(frames, path)  # a folder's frames are in the order of their files
     matrices = np.stack([_matrix(frame, f"{path}: frame {i}") for i, frame in enumerate(frames)])
     matrices, notes = _by_row(matrices, _stated_order(frames))
     key = next((name for name in POSES if name in frames[0]), "")
@@ -156,8 +153,9 @@ def _matrix(frame: Mapping, where: str) -> np.ndarray:
         return np.array([*values, 0, 0, 0, 1]).reshape(4, 4)
     name = next((name for name in POSES if name in frame), POSES[0])
     found = as_float64(field_of(frame, name, where), f"{where} {name}")
+    found = with_last_row(found[None])[0]
     if found.size != 16:
-        raise CameraError(f"{where} {name}: {list(found.shape)}, expected 16 numbers")
+        raise CameraError(f"{where} {name}: {list(found.shape)}, expected 16 numbers, or 3 rows of 4")
     return found.reshape(4, 4)
 
 

@@ -1,8 +1,7 @@
 """Readers of camera paths in text files: RealEstate10K / CameraCtrl, KITTI and TUM."""
 
 import re
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,14 +11,16 @@ from ...errors import CameraError
 from ...fields import Field, Reported
 from ..conventions import Convention, to_opencv
 from ..path import MOST_FRAMES
-from ..poses import LENS_HEIGHT, LENS_WIDTH
+from ..poses import LENS_HEIGHT, LENS_WIDTH, lens_change
 from ..rotation import from_quaternions, interpolate, rigid
+from .frame_lens import pixel_lens
 from .frame_names import in_name_order, refuse_gaps
 from .reading import CameraFile, Lens, float_fields, lens_notes, read_text
 from .scans import check_quaternions
 
+LENS = ("fx", "fy", "cx", "cy")
 RE10K_FIELDS = (
-    Field(("first column",), "applied", "The time: gaps are refused."),
+    Field(("first column",), "applied", "The time: gaps are refused. One number in all lines is no time."),
     Field(("columns 2 to 5",), "applied", "fx, fy, cx, cy as fractions of width and height; pixels are refused."),
     Field(("columns 6 and 7",), "reported", "Distortion, if they are not 0."),
     Field(("columns 8 to 19",), "applied", "World to camera, 3x4 by row; the digits decide what is a rounding error."),
@@ -44,7 +45,14 @@ TUM_FIELDS = (
         "applied",
         "Separates columns, as space, tab and comma do. In a line with semicolons a comma is a decimal point.",
     ),
-    Field(("lens",), "ignored", "The file has no lens: `--fov_deg`, or 79 degrees, which is reported."),
+    Field(
+        LENS, "applied", "Columns of a lens in pixels, if the header names them. Its image is twice cx, cy; reported."
+    ),
+    Field(
+        ("pred_intrinsics.txt",), "applied", "MonST3R's lens. Next to it the quaternions of pred_traj.txt begin with w."
+    ),
+    Field(("qx",), "refused", "Without a header, if w seems to come first: a header decides."),
+    Field(("p_RS_R",), "reported", "EuRoC's poses are those of the IMU."),
 )
 W_FIRST = re.compile(r"(?<![a-z])w[\s,]+x[\s,]+y[\s,]+z(?![a-z])")
 FRAME = re.compile(r"^sec|^frame|^(id|idx|index)$")
@@ -59,7 +67,8 @@ def read_realestate10k(path: Path, convention: Convention) -> CameraFile:
     file. A line holds the time; fx, fy, cx, cy as fractions of the image size; two distortion terms; and the
     world-to-camera matrix 3x4 by row, in OpenCV axes. The first line may be the video's address."""
     rows = _rows(path, 19)
-    refuse_gaps(rows[:, 0], f"{path} (time stamps)")
+    if np.ptp(rows[:, 0]):  # programs that know no times write the same number in every line
+        refuse_gaps(rows[:, 0], f"{path} (time stamps)")
     c2w = to_opencv(rows[:, 7:].reshape(-1, 3, 4), convention, str(path))
     return CameraFile(c2w).with_lens(lambda: _lens_from_fractions(rows[:, 1:7], path))
 
@@ -98,25 +107,57 @@ def pose_files(folder: Path) -> list[Path]:
 
 
 def read_tum(path: Path, convention: Convention) -> CameraFile:
-    """Read a TUM trajectory without a lens, one line per frame: time, position, and quaternion x, y, z, w. A header may
-    state another order of columns. Poses are camera-to-world in OpenCV axes. A path with irregular time steps, such as
-    a SLAM system's keyframes, is resampled at constant steps. Raises CameraError for a missing or invalid file."""
+    """Read a TUM trajectory, one line per frame: time, position, and quaternion x, y, z, w. A header may state another
+    order of columns, and a lens. Poses are camera-to-world in OpenCV axes. A path with irregular time steps, such as a
+    SLAM system's keyframes, is resampled at constant steps. Raises CameraError for a missing or invalid file, and
+    without a header if w probably comes first."""
     lines = read_text(path).splitlines()
-    order = tum_columns(lines)
-    if order is None and (strange := _strange_header(lines)):
+    stated = tum_columns(lines)
+    if stated is None and (strange := _strange_header(lines)):
         raise CameraError(
             f"{path}: the columns {strange!r:.80} are not understood; name them timestamp tx ty tz qx qy qz qw, in "
             "the order of the numbers"
         )
-    rows = _rows(path, 8) if order is None else _rows(path, order.total)[:, order.columns]
+    lens_file = path.with_name(MONST3R[1])
+    of_monst3r = stated is None and path.name == MONST3R[0] and lens_file.is_file()
+    columns = stated or Columns(8, _W_FIRST if of_monst3r else [*range(8)])
+    numbers = _rows(path, columns.total)
+    rows = numbers[:, columns.columns]
     check_quaternions(rows[:, 4:], str(path))
-    poses = rigid(from_quaternions(rows[:, 4:]), rows[:, 1:4])
-    c2w = to_opencv(poses, convention, str(path), rows[:, 1:])
-    recording = CameraFile(*_at_even_times(c2w, rows[:, 0], path))
-    other = rigid(from_quaternions(rows[:, [5, 6, 7, 4]]), rows[:, 1:4])
-    if order is None and (abs(rows[0, 4]) >= W_LIKE or _ahead(other) > W_AHEAD > 0.5 + _ahead(poses)):
-        return replace(recording, notes=(*recording.notes, W_FIRST_NOTE))
+    c2w = to_opencv(rigid(from_quaternions(rows[:, 4:]), rows[:, 1:4]), convention, str(path), rows[:, 1:])
+    if stated is None and not of_monst3r:
+        _refuse_w_first(path, c2w, rows, convention)
+    c2w, notes = _at_even_times(c2w, rows[:, 0], path)
+    recording = CameraFile(c2w, notes=(*notes, *([IMU_NOTE] if IMU.search(_header(lines)) else [])))
+    if of_monst3r:
+        return recording.with_lens(lambda: _first_lens([{"K": row} for row in _rows(lens_file, 9).tolist()], lens_file))
+    if columns.lens:
+        lenses = [dict(zip(LENS, row, strict=True)) for row in numbers[:, columns.lens]]
+        return recording.with_lens(lambda: _first_lens(lenses, path))
     return recording
+
+
+def _first_lens(frames: Sequence[Mapping], path: Path) -> Lens:
+    """Return the lens [1, 4] of the first frame, because resampled poses have no rows of their own, and notes on all
+    `frames`."""
+    lens, notes = pixel_lens(frames, str(path))
+    return lens[:1], (*notes, *lens_change(lens))
+
+
+def _refuse_w_first(path: Path, c2w: np.ndarray, rows: np.ndarray, convention: Convention) -> None:
+    """Raise CameraError if w probably comes first in the quaternions of `rows`, from which `c2w` was read with w last.
+
+    Then the camera starts unturned, or moves in its viewing direction, only if w comes first.
+    """
+    other = to_opencv(rigid(from_quaternions(rows[:, [5, 6, 7, 4]]), rows[:, 1:4]), convention, str(path))
+    ahead, other_ahead = _ahead(c2w), _ahead(other)
+    unturned = abs(rows[0, 4]) >= W_LIKE and ahead <= W_AHEAD
+    if unturned or other_ahead > max(W_AHEAD, ahead + W_AHEAD / 2):
+        raise CameraError(
+            f"{path}: the first number of the quaternions seems to be w: read as x, y, z, w the camera is upside down "
+            "or does not go where it looks. Begin the file with the line `# timestamp tx ty tz qw qx qy qz`, or, if w "
+            "is last, with `# timestamp tx ty tz qx qy qz qw`"
+        )
 
 
 def _ahead(c2w: np.ndarray) -> float:
@@ -127,14 +168,14 @@ def _ahead(c2w: np.ndarray) -> float:
     return float((steps * c2w[:-1, :3, 2]).sum() / length) if length else 0.0
 
 
-def _at_even_times(c2w: np.ndarray, times: np.ndarray, path: Path) -> tuple[np.ndarray, None, None, tuple[str, ...]]:
+def _at_even_times(c2w: np.ndarray, times: np.ndarray, path: Path) -> tuple[np.ndarray, tuple[str, ...]]:
     steps = np.diff(times)
     if not np.isfinite(times).all() or (steps <= 0).any():
         refuse_gaps(times, f"{path} (time stamps)")
         raise CameraError(f"{path}: time stamps are out of order, or no numbers")
     usual = float(np.median(steps)) if len(steps) else 1.0
     if not len(steps) or (steps.max() <= UNEVEN * usual and steps.min() * UNEVEN >= usual):
-        return c2w, None, None, ()
+        return c2w, ()
     count = round((times[-1] - times[0]) / usual) + 1
     if count > MOST_FRAMES:
         raise CameraError(f"{path}: {count} steps of {usual:g} between its time stamps, expected at most {MOST_FRAMES}")
@@ -143,7 +184,7 @@ def _at_even_times(c2w: np.ndarray, times: np.ndarray, path: Path) -> tuple[np.n
         f"Time stamps are {steps.min():.3g} to {steps.max():.3g} apart: {len(times)} poses were interpolated at "
         f"{count} even times."
     )
-    return interpolate(c2w, at), None, None, (note,)
+    return interpolate(c2w, at), (note,)
 
 
 def _rows(path: Path, *columns: int) -> np.ndarray:
@@ -162,18 +203,23 @@ def _rows(path: Path, *columns: int) -> np.ndarray:
 
 
 W_LIKE, W_AHEAD = 0.999, 0.7
-W_FIRST_NOTE = Reported(
-    "The first number of the quaternions seems to be w: read as x, y, z, w the camera is upside down or does not go "
-    "where it looks. If w comes first, add the line `# timestamp tx ty tz qw qx qy qz`."
+_W_FIRST = [0, 1, 2, 3, 5, 6, 7, 4]
+MONST3R = "pred_traj.txt", "pred_intrinsics.txt"
+"""The files of MonST3R and programs derived from it: a trajectory with w first, and a 3x3 lens in each line."""
+IMU = re.compile(r"_RS_R_")
+IMU_NOTE = Reported(
+    "The poses are those of EuRoC's IMU, not of a camera, which is mounted at an angle: multiply each by T_BS of the "
+    "camera's sensor.yaml."
 )
 
 
 class Columns(NamedTuple):
-    """The layout of a trajectory file: its `total` of columns, and the indices of time, position x, y, z and quaternion
-    x, y, z, w."""
+    """The layout of a trajectory file: its `total` of columns, the indices of time, position x, y, z and quaternion x,
+    y, z, w, and those of fx, fy, cx, cy, if the file has a lens."""
 
     total: int
     columns: list[int]
+    lens: Sequence[int] = ()
 
 
 def tum_columns(lines: Sequence[str]) -> Columns | None:
@@ -187,8 +233,9 @@ def tum_columns(lines: Sequence[str]) -> Columns | None:
         found = ["time" if FRAME.search(name) else column for name, column in zip(names, found, strict=True)]
     wanted = ["time", "x", "y", "z", "qx", "qy", "qz", "qw"]
     if any(found.count(name) != 1 for name in wanted):
-        return Columns(8, [0, 1, 2, 3, 5, 6, 7, 4]) if W_FIRST.search(header.lower()) else None
-    return Columns(len(found), [found.index(name) for name in wanted])
+        return Columns(8, _W_FIRST) if W_FIRST.search(header.lower()) else None
+    lens = [names.index(name) for name in LENS] if {*LENS} <= {*names} else ()
+    return Columns(len(found), [found.index(name) for name in wanted], lens)
 
 
 def _header(lines: Sequence[str]) -> str:

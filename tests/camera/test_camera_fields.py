@@ -473,13 +473,6 @@ def test_matrices_in_the_convention_that_they_state(tmp_path):
     assert not any("Not read" in note for note in notes)
 
 
-def test_a_trajectory_with_w_first_is_reported(tmp_path):
-    rows = "\n".join(f"{time} 0 0 {time} 1 0 0 0" for time in range(9))
-    assert "first number of the quaternions seems to be w" in read_camera(write(tmp_path / "a.txt", rows))[1][0]
-    headed = "# timestamp tx ty tz qw qx qy qz\n" + rows
-    assert not any("quaternion" in note for note in read_camera(write(tmp_path / "b.txt", headed))[1])
-
-
 TURNED = np.diag([-1.0, 1.0, -1.0, 1.0])
 BESIDE_A_GOOD_LENS = [
     {"intrinsic": "intr/0.txt"},

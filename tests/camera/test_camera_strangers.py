@@ -1,0 +1,167 @@
+"""Camera files of programs that state the frames' order, the quaternions' order or the lens in their own way."""
+
+import json
+
+import numpy as np
+import pytest
+from camera_cases import BLENDER, BLENDER_START, INTRINSIC, LENS, START, THERE, transforms, write
+from lingbot_world.camera.formats import read_camera
+from lingbot_world.errors import CameraError
+
+HALF = 0.7071067811865476
+LENSES = {"fl_x": 1000, "fl_y": 1000, "cx": 832, "cy": 480, "w": 1664, "h": 960}
+
+
+def line(*numbers) -> str:
+    return " ".join(map(str, numbers)) + "\n"
+
+
+def steps(count=9) -> list[list]:
+    """Poses 1 apart, the longest way in the viewing direction of Blender's axes."""
+    poses = np.tile(np.eye(4), (count, 1, 1))
+    poses[:, 2, 3] = -np.arange(count)
+    return poses.tolist()
+
+
+FRAME_KEYS = {
+    **{key: [f"images/{i:03}.png" for i in range(9)] for key in ("image", "imageName", "filename", "img_name")},
+    **{key: [float(i) for i in range(9)] for key in ("time", "frame_index")},
+    **{key: [*range(1, 10)] for key in ("frame", "frame_id", "frame_idx", "index", "id")},
+}
+
+
+@pytest.mark.parametrize("key", FRAME_KEYS)
+@pytest.mark.parametrize("name", ["transforms.json", "arkit.json", "named.json", "cameras.json"])
+def test_any_key_of_frames_gives_their_order(tmp_path, name, key):
+    matrix = {"transforms.json": "transform_matrix", "arkit.json": "cameraTransform", "named.json": "c2w"}.get(name)
+    frames = [{key: at, matrix: pose} for at, pose in zip(FRAME_KEYS[key], steps(), strict=True)]
+    if matrix is None:
+        size = {"width": 1664, "height": 960, "fx": 1000, "fy": 1000}
+        frames = [
+            {key: at, "position": [0, 0, float(i)], "rotation": np.eye(3).tolist(), **size}
+            for i, at in enumerate(FRAME_KEYS[key])
+        ]
+    frames = [frames[at] for at in (3, 0, 8, 1, 7, 2, 6, 5, 4)]
+    data = {**LENSES, "frames": frames} if name == "transforms.json" else frames
+    path, notes = read_camera(
+        write(tmp_path / name, json.dumps(data)), convention="opengl_c2w" if name == "named.json" else None
+    )
+    np.testing.assert_allclose(path.c2w[:, 2, 3] * path.c2w[-1, 2, 3], 8.0 * np.arange(9))
+    assert not any("Not read" in note for note in notes)
+
+
+@pytest.mark.parametrize("key", ["image", "time", "frame"])
+def test_gaps_and_values_that_are_all_the_same(tmp_path, key):
+    for values, fails in ((FRAME_KEYS[key][:1] * 9, False), ([*FRAME_KEYS[key][:5], *FRAME_KEYS[key][-1:]], True)):
+        frames = [{key: at, "transform_matrix": pose} for at, pose in zip(values, steps(), strict=False)]
+        file = write(tmp_path / "t.json", json.dumps({**LENSES, "frames": frames}))
+        if fails:
+            with pytest.raises(CameraError, match="missing or out of order between"):
+                read_camera(file)
+        else:
+            np.testing.assert_allclose(read_camera(file)[0].c2w[:, 2, 3], -np.arange(9.0))
+
+
+def test_ids_with_gaps_are_no_order(tmp_path):
+    frames = [{"id": at, "transform_matrix": pose} for at, pose in zip((7, 99, 3), steps(3), strict=True)]
+    file = write(tmp_path / "t.json", json.dumps({**LENSES, "frames": frames}))
+    np.testing.assert_allclose(read_camera(file)[0].c2w[:, 2, 3], [0, -1, -2])
+
+
+@pytest.mark.parametrize("name", ["frame_ids", "timestamps"])
+def test_an_archives_frame_numbers_have_to_rise(tmp_path, name):
+    file, poses = tmp_path / "p.npz", np.array(steps(5))
+    np.savez(file, c2w=poses, depth_conf=np.ones(3), zoom=np.ones(3), **{name: np.arange(5)})
+    path, notes = read_camera(file)
+    np.testing.assert_allclose(path.c2w[:, 2, 3], -np.arange(5.0))
+    assert notes[0] == "Not read, since this reader does not know them: zoom."
+    for numbers in ([0, 1, 2, 9, 10], [0, 2, 1, 3, 4]):
+        np.savez(file, c2w=poses, **{name: np.array(numbers)})
+        with pytest.raises(CameraError, match=rf"\({name}\): frames are missing or out of order"):
+            read_camera(file)
+
+
+def test_realestate10k_with_the_same_time_in_every_line(tmp_path):
+    lines = [line(0, 0.6, 1.04, 0.5, 0.5, 0, 0, *np.ravel(np.linalg.inv(each)[:3])) for each in (START, THERE)]
+    path, _ = read_camera(write(tmp_path / "Pan_Left.txt", "\n" + "".join(lines)))
+    np.testing.assert_allclose(path.c2w, [START, THERE], atol=1e-9)
+
+
+TILTED, UNTURNED = (HALF, -HALF, 0, 0), (1, 0, 0, 0)
+"""Quaternions w, x, y, z of cameras that look along y, in a world whose z axis is up, and along z."""
+
+
+def w_first(turn=TILTED) -> str:
+    """A trajectory whose camera goes where it looks."""
+    return "".join(line(i, 0, *((i, 0) if turn == TILTED else (0, i)), *turn) for i in range(9))
+
+
+@pytest.mark.parametrize("turn", [TILTED, UNTURNED])
+def test_quaternions_that_seem_to_begin_with_w_need_a_header(tmp_path, turn):
+    file = write(tmp_path / "traj.txt", w_first(turn))
+    with pytest.raises(CameraError, match="first number of the quaternions seems to be w.*`# timestamp tx ty tz qw qx"):
+        read_camera(file)
+    path, _ = read_camera(write(file, "# timestamp tx ty tz qw qx qy qz\n" + w_first(turn)))
+    steps = np.diff(path.c2w[:, :3, 3], axis=0)
+    np.testing.assert_allclose(steps, path.c2w[:-1, :3, 2], atol=1e-9)
+    assert len(read_camera(write(file, "# timestamp tx ty tz qx qy qz qw\n" + w_first(turn)))[0]) == 9
+
+
+def test_a_walk_in_a_world_whose_y_axis_is_up_has_w_last(tmp_path):
+    rows = "".join(line(i, 0, 0, -i, 1, 0, 0, 0) for i in range(9))
+    np.testing.assert_allclose(read_camera(write(tmp_path / "a.txt", rows))[0].c2w[:, 2, 2], -1)
+
+
+def test_monst3rs_trajectory_has_w_first_and_a_lens(tmp_path):
+    file = write(tmp_path / "pred_traj.txt", w_first())
+    write(tmp_path / "pred_intrinsics.txt", "".join(line(*np.ravel(INTRINSIC)) for _ in range(9)))
+    path, notes = read_camera(file)
+    np.testing.assert_allclose(path.c2w[0, :3, 2], [0, 1, 0], atol=1e-9)
+    np.testing.assert_allclose(path.intrinsics[0], LENS)
+    assert "twice cx, cy" in notes[0]
+
+
+def test_a_tables_columns_of_a_lens(tmp_path):
+    rows = "".join(line(i, f"{i:06}", 0, 0, i, 0, 0, 0, 1, 1000 + 200 * i, 1000, 832, 480) for i in range(5))
+    header = "timestamp, frame, x, y, z, qx, qy, qz, qw, fx, fy, cx, cy\n"
+    path, notes = read_camera(write(tmp_path / "odometry.csv", header + rows))
+    np.testing.assert_allclose(path.intrinsics[0], LENS)
+    assert "No image size in the file: taken for twice cx, cy." in notes
+    assert any("lens varies by" in note for note in notes)
+
+
+def test_euroc_states_the_imus_poses(tmp_path):
+    header = "#timestamp, p_RS_R_x [m], p_RS_R_y [m], p_RS_R_z [m], q_RS_w [], q_RS_x [], q_RS_y [], q_RS_z []\n"
+    _, notes = read_camera(write(tmp_path / "data.csv", header + w_first(UNTURNED).replace(" ", ", ")))
+    assert "EuRoC's IMU, not of a camera" in notes[0]
+
+
+SHARES = [[0.6, 0, 0.5], [0, 1.04, 0.5], [0, 0, 1]]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        transforms(fl_x=0.6, fl_y=1.04, cx=0.5, cy=0.5),
+        {"w2c": [START.tolist()] * 5, "K": SHARES, "width": 1664, "height": 960, "convention": "opencv_w2c"},
+    ],
+)
+def test_a_lens_in_fractions_of_a_large_image_is_refused(tmp_path, data):
+    file = write(tmp_path / "t.json", json.dumps(data))
+    with pytest.raises(CameraError, match="focal length 0.6 and centre 0.5 are fractions of a 1664x960 image"):
+        read_camera(file)
+    assert read_camera(file, fov_deg=60)[0].fov_deg == pytest.approx(60)
+    if "K" in data:  # a size of 1x1 is twice cx, cy
+        path, _ = read_camera(write(file, json.dumps({key: data[key] for key in ("w2c", "K", "convention")})))
+        np.testing.assert_allclose(path.intrinsics[0], [0.6 * 832, 1.04 * 480, 416, 240])
+
+
+def test_nerfstudios_exported_cameras_and_blenders_matrix_world(tmp_path):
+    frames = [{"file_path": f"{i}.jpg", "transform": pose[:3]} for i, pose in enumerate((BLENDER_START, BLENDER))]
+    path, _ = read_camera(write(tmp_path / "transforms_train.json", json.dumps(frames)))
+    np.testing.assert_allclose(path.c2w, [START, THERE], atol=1e-9)
+    frames = [{"frame": i, "matrix_world": pose} for i, pose in enumerate((BLENDER_START, BLENDER))]
+    file = write(tmp_path / "camera.json", json.dumps({"fps": 24, "frames": frames}))
+    np.testing.assert_allclose(read_camera(file, convention="opengl_c2w")[0].c2w, [START, THERE], atol=1e-9)
+    with pytest.raises(CameraError, match="matrix_world states no axes: .*opencv_c2w, opengl_c2w"):
+        read_camera(file)
