@@ -82,10 +82,8 @@ class PerExpert(Generic[T]):
 
 @dataclass(frozen=True)
 class Precision:
-    """The number formats in which a model computes (see Arithmetic and AttentionMode).
-
-    `dtype` is the compute dtype, `processes` the number of processes that split the tokens of the video.
-    """
+    """The number formats in which a model computes (see Arithmetic and AttentionMode). `dtype` is the compute dtype,
+    `processes` the number of processes that split the tokens of the video."""
 
     dtype: torch.dtype
     arithmetic: Arithmetic = "auto"
@@ -113,19 +111,15 @@ class Window:
             )
 
     def changed(self, frames: int | None, sink: int | None, chunk: int) -> Window:
-        """Return this window with other values of `frames` and `sink`; None keeps the current value.
-
-        Raises InputError if the result is too small for the sink and a chunk of `chunk` latent frames.
-        """
+        """Return this window with other values of `frames` and `sink`; None keeps the current value. Raises InputError
+        if the result is too small for the sink and a chunk of `chunk` latent frames."""
         chosen = Window(self.frames if frames is None else frames, self.sink if sink is None else sink)
         chosen.check(chunk)
         return chosen
 
     def held(self, frames: int, chunk: int) -> Window:
         """Return the window that the key-value cache holds for a video of `frames` latent frames in chunks of `chunk`.
-
-        Its `frames` is the number of latent frames cached at once, never 0, and its `sink` the number never evicted.
-        """
+        Its `frames` is the number of latent frames cached at once, never 0, and its `sink` the number never evicted."""
         held = min(self.frames, frames) if self.frames else frames
         return Window(held, min(self.sink, held - chunk))
 

@@ -19,20 +19,16 @@ from ..errors import InputError
 from .config import ModelConfig
 
 Between = Callable[..., None]
-"""A function that calls the actions passed to it, which are functions without parameters.
-
-It normally calls them at once. While CUDA graphs are recorded, it adds them to the replay, between two graphs.
-"""
+"""A function that calls the actions passed to it, which are functions without parameters. It normally calls them at
+once. While CUDA graphs are recorded, it adds them to the replay, between two graphs."""
 
 # torch before 2.13 has the second name only
 _all_gather = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
 
 
 def start_gather(gathered: Tensor, share: Tensor, group: distributed.ProcessGroup) -> distributed.Work:
-    """Start to gather the tensor `share` of every process, ordered by rank, and return the pending operation.
-
-    All shares must have the same shape.
-    """
+    """Start to gather the tensor `share` of every process, ordered by rank, and return the pending operation. All
+    shares must have the same shape."""
     return _all_gather(gathered, share, group=group, async_op=True)
 
 
@@ -45,9 +41,7 @@ def gather_rows(tensor: Tensor, group: distributed.ProcessGroup) -> Tensor:
 
 class SequenceParallel:
     """The group of processes that compute a forward together; pass it to the model as `options["sequence_parallel"]`.
-
-    All processes call the model with the same arguments, and each receives the full result.
-    """
+    All processes call the model with the same arguments, and each receives the full result."""
 
     def __init__(self, group: distributed.ProcessGroup) -> None:
         self.group, self.size, self.rank = group, group.size(), group.rank()
@@ -69,18 +63,14 @@ class SequenceParallel:
         return bool(flag.item())
 
     def local(self, config: ModelConfig) -> ModelConfig:
-        """Return the model's config with this process's share of the heads, for creating its KeyValueCache.
-
-        Raises InputError if the number of heads is not a multiple of the number of processes.
-        """
+        """Return the model's config with this process's share of the heads, for creating its KeyValueCache. Raises
+        InputError if the number of heads is not a multiple of the number of processes."""
         self.check(config)
         return config.shared_by(self.size)
 
     def share(self, grid: tuple[int, int, int]) -> TokenShare:
-        """Return this process's share of the tokens of a grid (frames, rows, columns).
-
-        All shares have the same length: the last ones are padded with tokens of zeros, which attention ignores.
-        """
+        """Return this process's share of the tokens of a grid (frames, rows, columns). All shares have the same length:
+        the last ones are padded with tokens of zeros, which attention ignores."""
         frames, frame = grid[0], grid[1] * grid[2]
         tokens = frames * frame
         length = -(-tokens // self.size)
@@ -130,10 +120,8 @@ class TokenShare(WholeVideo):
         return x[:, :, self.frames]
 
     def cut(self, tokens: Tensor) -> Tensor:
-        """Return this process's share [B, length, C] of tokens [B, n, C], padded with zeros.
-
-        `tokens` belong to the latent frames that `latent` returns.
-        """
+        """Return this process's share [B, length, C] of tokens [B, n, C], padded with zeros. `tokens` belong to the
+        latent frames that `latent` returns."""
         own = tokens[:, self.within]
         return F.pad(own, (0, 0, 0, self.length - own.shape[1]))
 
@@ -148,10 +136,8 @@ class TokenShare(WholeVideo):
         return parts.unflatten(0, (self.parallel.size, -1)).transpose(0, 1).flatten(1, 2)[:, : self.tokens]
 
     def to_heads(self, q_k_v: Iterator[Tensor]) -> list[Tensor]:
-        """Return q, k and v [tokens, dim / processes]: all tokens, but only this process's heads.
-
-        `q_k_v` yields q, k and v [length, dim] of this process's tokens. Each is sent while the next one is computed.
-        """
+        """Return q, k and v [tokens, dim / processes]: all tokens, but only this process's heads. `q_k_v` yields q, k
+        and v [length, dim] of this process's tokens. Each is sent while the next one is computed."""
         exchanges: list[Exchange] = []
         for share in q_k_v:
             exchanges.append(self.parallel.exchanges.of(share.unflatten(1, (self.parallel.size, -1)).transpose(0, 1)))
@@ -161,10 +147,8 @@ class TokenShare(WholeVideo):
         return [exchange.received.flatten(0, 1)[: self.tokens] for exchange in exchanges]
 
     def to_tokens(self, heads: Tensor) -> Tensor:
-        """Return the attention result [length, dim] of this process's tokens, all heads.
-
-        `heads` [tokens, dim / processes] is this process's result, which it exchanges: all tokens, but only its heads.
-        """
+        """Return the attention result [length, dim] of this process's tokens, all heads. `heads` [tokens, dim /
+        processes] is this process's result, which it exchanges: all tokens, but only its heads."""
         padding = self.parallel.size * self.length - self.tokens
         heads = F.pad(heads, (0, 0, 0, padding)) if padding else heads
         exchange = self.parallel.exchanges.of(heads.unflatten(0, (self.parallel.size, -1)))
@@ -204,9 +188,7 @@ class Exchanges:
 
     IN_TURNS = 4
     """The number of exchanges in a block: q, k, v and attention's result. Each needs its own buffers in CUDA graphs.
-
-    All blocks share these buffers, because a block's exchanges end before the next block starts its own.
-    """
+    All blocks share these buffers, because a block's exchanges end before the next block starts its own."""
 
     between: Between
 

@@ -51,10 +51,8 @@ def camera_outputs(*more: io.Output) -> list[io.Output]:
 
 
 def frames_input(tooltip: str, default: int = FRAMES, least: int = 5) -> io.Int.Input:
-    """Return an input for a number of video frames, at least `least`.
-
-    If `least` is 4n+1, so is every value that a user can set: the canvas adds multiples of the step, 4, to `least`.
-    """
+    """Return an input for a number of video frames, at least `least`. If `least` is 4n+1, so is every value that a user
+    can set: the canvas adds multiples of the step, 4, to `least`."""
     return whole("frames", (least, default, MOST_FRAMES), tooltip, step=4 if least % 4 == 1 else 1)
 
 
@@ -100,7 +98,5 @@ def kv_cache_input(tooltip: str) -> io.Combo.Input:
 
 def upload_to(kind: str) -> dict[str, str]:
     """Return the `extra_dict` of a combo input that gives the node an upload button and lets it accept dropped files.
-
-    `kind` is a key of `host.files.uploads.LISTS`.
-    """
+    `kind` is a key of `host.files.uploads.LISTS`."""
     return {"lingbot_upload": kind}

@@ -211,10 +211,8 @@ def _causal_path(name: str) -> Path:
 
 
 def _check_vae(name: str) -> None:
-    """Raise InputError if the VAE `name` is missing, or CheckpointError if it is not a VAE.
-
-    A tiny VAE (TAEHV), recognised by its tensor TINY_VAE_KEY, is accepted too, because ComfyUI can read it.
-    """
+    """Raise InputError if the VAE `name` is missing, or CheckpointError if it is not a VAE. A tiny VAE (TAEHV),
+    recognised by its tensor TINY_VAE_KEY, is accepted too, because ComfyUI can read it."""
     from ..vae import read_vae
 
     path = folders.resolve_vae(name)
@@ -242,9 +240,7 @@ def _check(find: Callable[..., PerExpert[Path] | Path], *names_and_modes: str) -
 @lru_cache(maxsize=8)
 def _check_headers(paths: PerExpert[Path] | Path, version: str, *modes: str) -> None:
     """Check the headers of both experts' files or of a causal model's, as `_check` does, and cache passed checks.
-
-    `version` is the fingerprint of the files: changed files are checked again.
-    """
+    `version` is the fingerprint of the files: changed files are checked again."""
     from ..host.loading import check_8_bits
     from ..loaders import open_checkpoint
     from ..loaders.package import open_experts
@@ -255,9 +251,7 @@ def _check_headers(paths: PerExpert[Path] | Path, version: str, *modes: str) -> 
 
 def _find_experts(names: dict[str, str]) -> dict[str, Path]:
     """Return the paths of the chosen experts' files by role ("high", "low"), without roles that are FROM_PACKAGE.
-
-    Raises a single InputError that names all missing files.
-    """
+    Raises a single InputError that names all missing files."""
     found, missing = {}, []
     for role, name in names.items():
         if name != FROM_PACKAGE:

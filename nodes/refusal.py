@@ -8,10 +8,8 @@ from ..host.files.folders import fingerprint
 
 
 class NamesToCheck(list[str]):
-    """A list of combo options for which `in` is always true.
-
-    ComfyUI therefore accepts a name outside the list, and the node's own check can reject it with a better message.
-    """
+    """A list of combo options for which `in` is always true. ComfyUI therefore accepts a name outside the list, and the
+    node's own check can reject it with a better message."""
 
     def __contains__(self, name: object) -> bool:
         return True

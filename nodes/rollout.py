@@ -35,10 +35,8 @@ THE_RELEASES = 0.0
 
 
 def request(frames: int, chunk: str, window: int, sink: int, **others: Any) -> "RolloutRequest":
-    """Return the RolloutRequest for a node's inputs. `others` are further fields of the request.
-
-    AS_TRAINED and UNSET become None, which selects the size with which the model was trained.
-    """
+    """Return the RolloutRequest for a node's inputs. `others` are further fields of the request. AS_TRAINED and UNSET
+    become None, which selects the size with which the model was trained."""
     from ..pipeline.spec import RolloutRequest
 
     return RolloutRequest(

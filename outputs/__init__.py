@@ -18,10 +18,8 @@ PART, LOCK = ".part", ".lock"
 
 
 def part_of(file: Path) -> Path:
-    """Return the path of the temporary file that this process alone writes and then renames to `file`.
-
-    If `file` is a symbolic link, the temporary file is next to the link's target.
-    """
+    """Return the path of the temporary file that this process alone writes and then renames to `file`. If `file` is a
+    symbolic link, the temporary file is next to the link's target."""
     file = _followed(file)
     return file.with_name(f"{file.name}.{_own_name(os.getpid())}{PART}")
 
@@ -33,10 +31,8 @@ def name_whole(file: Path) -> None:
 
 @contextmanager
 def written_whole(*files: Path) -> Iterator[list[Path]]:
-    """A context that yields temporary paths for writing `files`.
-
-    At the end they are renamed to `files`, or removed after an error.
-    """
+    """A context that yields temporary paths for writing `files`. At the end they are renamed to `files`, or removed
+    after an error."""
     parts = [part_of(file) for file in files]
     try:
         yield parts
@@ -86,10 +82,8 @@ def _followed(file: Path) -> Path:
 
 @cache
 def _own_name(_process: int) -> str:
-    """Return a random name for this process, unique even if machines or containers have equal process ids.
-
-    The process id is the key of the cache, so that a forked process gets a new name.
-    """
+    """Return a random name for this process, unique even if machines or containers have equal process ids. The process
+    id is the key of the cache, so that a forked process gets a new name."""
     return secrets.token_hex(4)
 
 
@@ -133,10 +127,8 @@ def _is_of(lock: "BaseFileLock", lock_file: Path) -> bool:
 
 
 def _release(lock: "BaseFileLock", lock_file: Path) -> None:
-    """Release a lock and remove its file: first the file, so that no other process can lock it in between.
-
-    Windows cannot remove an open file, so there it is removed afterwards.
-    """
+    """Release a lock and remove its file: first the file, so that no other process can lock it in between. Windows
+    cannot remove an open file, so there it is removed afterwards."""
     try:
         lock_file.unlink()
         lock.release()

@@ -47,11 +47,8 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True)
 class ChunkLoop:
-    """The settings shared by all chunks of a video.
-
-    `size` is the height and width of the latent, `held` the Window of cached latent frames (see `Window.held`), and
-    `chunk` the number of latent frames per chunk.
-    """
+    """The settings shared by all chunks of a video. `size` is the height and width of the latent, `held` the Window of
+    cached latent frames (see `Window.held`), and `chunk` the number of latent frames per chunk."""
 
     size: tuple[int, int]
     held: Window

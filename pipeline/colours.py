@@ -35,10 +35,8 @@ _Primaries = tuple[tuple[float, float], tuple[float, float], tuple[float, float]
 
 
 class Coding(NamedTuple):
-    """The colour coding of a PNG (cICP), AVIF or HEIF (nclx) file, as numbers of ITU-T H.273.
-
-    `narrow` is True if black is 16 and white is 235, as in video.
-    """
+    """The colour coding of a PNG (cICP), AVIF or HEIF (nclx) file, as numbers of ITU-T H.273. `narrow` is True if black
+    is 16 and white is 235, as in video."""
 
     primaries: int
     transfer: int
@@ -60,10 +58,8 @@ def tag_bt709(stream: Any) -> None:
 
 
 def as_players_take(frame: Any) -> Any:
-    """Tag a PyAV frame that states no colour matrix as players do, and return the frame.
-
-    The tag is BT.709 from 1280 columns or 720 rows on; smaller frames stay unspecified.
-    """
+    """Tag a PyAV frame that states no colour matrix as players do, and return the frame. The tag is BT.709 from 1280
+    columns or 720 rows on; smaller frames stay unspecified."""
     if frame.colorspace == UNSPECIFIED and (frame.width >= HD[0] or frame.height >= HD[1]):
         frame.colorspace = BT709
     return frame
@@ -90,10 +86,8 @@ def in_srgb(colour: Image.Image, source: Image.Image, coding: Coding | None) -> 
 
 
 def described(source: Image.Image, coding: Coding | None) -> bytes | None:
-    """Return an ICC profile from an image's first colour description: `coding`, gAMA and cHRM of a PNG, or EXIF.
-
-    Return None for sRGB and for an image without a description. `source` is the image as it was opened.
-    """
+    """Return an ICC profile from an image's first colour description: `coding`, gAMA and cHRM of a PNG, or EXIF. Return
+    None for sRGB and for an image without a description. `source` is the image as it was opened."""
     info = source.info
     if coding is not None and coding.transfer not in HDR:
         linear = coding.transfer == 8
@@ -144,10 +138,8 @@ def _apply_profile(colour: Image.Image, data: bytes) -> Image.Image:
 
 
 def matrix_profile(primaries: _Primaries, gamma: float | None, white: tuple[float, float] = D65) -> bytes:
-    """Return the bytes of an ICC 2.1 profile for x, y chromaticities `primaries` (red, green, blue) and `white`.
-
-    The curve is a power function with the exponent `gamma`, or sRGB's curve if `gamma` is None.
-    """
+    """Return the bytes of an ICC 2.1 profile for x, y chromaticities `primaries` (red, green, blue) and `white`. The
+    curve is a power function with the exponent `gamma`, or sRGB's curve if `gamma` is None."""
     columns = _xyz(primaries, white).T
     values = np.linspace(0, 1, 1024)
     light = values**gamma if gamma else np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)

@@ -1,8 +1,5 @@
-"""Delivery of a causal model's chunks from a GPU to host memory.
-
-Python waits for a chunk only after it has queued the next chunk's first forward, so the GPU is not idle while Python
-writes frames or computes a camera.
-"""
+"""Delivery of a causal model's chunks from a GPU to host memory. Python waits for a chunk only after it has queued the
+next chunk's first forward, so the GPU is not idle while Python writes frames or computes a camera."""
 
 from __future__ import annotations
 
@@ -19,9 +16,7 @@ T = TypeVar("T")
 
 class HostCopy(NamedTuple):
     """The copy of a chunk's latent in host memory, complete only after `wait()`: the GPU may still be writing it.
-
-    `queued` is True if the latent comes from a GPU.
-    """
+    `queued` is True if the latent comes from a GPU."""
 
     latent: Tensor
     wait: Callable[[], object]
@@ -49,10 +44,8 @@ class Delivery(Generic[T]):
         self.latents: list[Tensor] = []
 
     def add(self, latent: Tensor, item: T, *devices: torch.device) -> None:
-        """Queue a chunk's `latent` and an `item`, such as its frames.
-
-        `devices` are other devices that still compute `item`. Without a GPU both are delivered at once.
-        """
+        """Queue a chunk's `latent` and an `item`, such as its frames. `devices` are other devices that still compute
+        `item`. Without a GPU both are delivered at once."""
         copy = HostCopy.of(latent, *devices)
         self._queued = copy, item
         if not copy.queued:

@@ -77,10 +77,8 @@ def explicit_geometry(width: int, height: int, frames: int, n_poses: int | None 
 
 
 def first_frame(image: np.ndarray, geometry: Geometry) -> Tensor:
-    """Return an image, uint8 [H, W, 3], stretched to the video's size: float32 [3, height, width], about -1..1.
-
-    The resize is bicubic (a = -0.75) without antialiasing or clamping, as in the official code. It may exceed -1..1.
-    """
+    """Return an image, uint8 [H, W, 3], stretched to the video's size: float32 [3, height, width], about -1..1. The
+    resize is bicubic (a = -0.75) without antialiasing or clamping, as in the official code. It may exceed -1..1."""
     own = np.require(image, requirements=["C_CONTIGUOUS", "WRITEABLE"])  # torch warns about memory that is not writable
     pixels = torch.from_numpy(own).permute(2, 0, 1)[None].float()
     size = geometry.height, geometry.width
@@ -88,10 +86,8 @@ def first_frame(image: np.ndarray, geometry: Geometry) -> Tensor:
 
 
 def image_conditioning(image_latent: Tensor) -> Tensor:
-    """Return the conditioning `y` [1, 20, f, h, w]: four mask channels, then the image latent [1, 16, f, h, w].
-
-    The mask is 1 in the first latent frame and 0 in all others.
-    """
+    """Return the conditioning `y` [1, 20, f, h, w]: four mask channels, then the image latent [1, 16, f, h, w]. The
+    mask is 1 in the first latent frame and 0 in all others."""
     mask = torch.zeros_like(image_latent[:, :4])
     mask[:, :, 0] = 1
     return torch.cat([mask, image_latent], dim=1)

@@ -53,10 +53,8 @@ class Picture(NamedTuple):
 
 
 def open_picture(source: str | Path | BytesIO) -> Image.Image:
-    """Open an image file with Pillow. The package pillow-heif opens HEIC, and AVIF if Pillow is too old.
-
-    Raises InputError if pillow-heif is needed and missing. Other errors are Pillow's.
-    """
+    """Open an image file with Pillow. The package pillow-heif opens HEIC, and AVIF if Pillow is too old. Raises
+    InputError if pillow-heif is needed and missing. Other errors are Pillow's."""
     try:
         return Image.open(source)
     except Image.UnidentifiedImageError as error:
@@ -120,10 +118,8 @@ def _tag(image: Image.Image, number: int) -> Any:
 
 
 def _white(image: Image.Image) -> int:
-    """Return the value of white in a 16-bit image.
-
-    It is 65535, or 2^n - 1 if a TIFF file states n bits (9 to 15) or that largest value.
-    """
+    """Return the value of white in a 16-bit image. It is 65535, or 2^n - 1 if a TIFF file states n bits (9 to 15) or
+    that largest value."""
     bits = int(np.max(_tag(image, BITS) or 16))
     stated = [int(np.max(value)) for tag in LARGEST if (value := _tag(image, tag))]
     return next((white for white in (2**bits - 1, *stated) if 255 < white < 65535 and not white & (white + 1)), 65535)
@@ -134,10 +130,8 @@ def _has_16_bits(image: Image.Image, head: bytes) -> bool:
 
 
 def _grey_of_16_bits(image: Image.Image, white_is_0: bool, white: int) -> tuple[Image.Image, np.ndarray | None]:
-    """Return a 16-bit grey image converted to 8 bits, and its alpha, uint8 [H, W] (None: opaque).
-
-    `white` is the value of white. If `white_is_0`, the values are inverted: 0 is white, and `white` is black.
-    """
+    """Return a 16-bit grey image converted to 8 bits, and its alpha, uint8 [H, W] (None: opaque). `white` is the value
+    of white. If `white_is_0`, the values are inverted: 0 is white, and `white` is black."""
     values, key = np.array(image, np.float32), image.info.get("transparency")
     alpha = None if key is None else np.where(values == key, 0, 255).astype(np.uint8)
     values = white - values if white_is_0 else values
@@ -167,10 +161,8 @@ def picture_of(path: Path) -> Picture:
 
 
 def pixels_of(image: Image.Image, head: bytes = b"") -> Picture:
-    """Return the pixels and notes of an image that Pillow has opened or made, with the errors of `read_pixels`.
-
-    For an image from a file, the notes name the file, and its first bytes replace `head`.
-    """
+    """Return the pixels and notes of an image that Pillow has opened or made, with the errors of `read_pixels`. For an
+    image from a file, the notes name the file, and its first bytes replace `head`."""
     file = str(getattr(image, "filename", ""))
     pixels, notes = read_pixels(image, _head(file) if Path(file).is_file() else head)
     return Picture(pixels, tuple(Reported(f"{file or 'The image'} {note}.") for note in notes))

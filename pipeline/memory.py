@@ -54,9 +54,7 @@ class StageEstimate:
 
 def estimate_text(config: UMT5Config, dtype: torch.dtype) -> StageEstimate:
     """Return the memory estimate for encoding two prompts of 512 tokens, with two of the encoder's bf16 blocks loaded.
-
-    `dtype` is the dtype of the matrix products.
-    """
+    `dtype` is the dtype of the matrix products."""
     block = sum(math.prod(shape) for shape in config.block_shapes().values()) * 2
     scores = 2 * config.num_heads * TEXT_TOKENS**2 * 4
     streams = 6 * TEXT_TOKENS * config.dim * 4 + 3 * TEXT_TOKENS * config.ffn_dim * dtype.itemsize
@@ -122,9 +120,7 @@ def estimate_vae(
 
 def free_memory(device: torch.device) -> int:
     """Return the bytes that torch can still allocate on `device`, or 2**62 on the CPU, where weights are memory-mapped.
-
-    On a GPU they include the unused part of torch's reserve. The limit of set_per_process_memory_fraction applies.
-    """
+    On a GPU they include the unused part of torch's reserve. The limit of set_per_process_memory_fraction applies."""
     if device.type != "cuda":
         return 2**62
     index = torch.cuda.current_device() if device.index is None else device.index
@@ -184,9 +180,7 @@ class SamplingWork:
 
     def needed(self, experts: int, resident_blocks: int | None = None) -> int:
         """Return the bytes needed on the device, including MARGIN, with 1 (the larger) or 2 `experts` there at once.
-
-        `resident_blocks` is the number of resident blocks of each expert (None: all).
-        """
+        `resident_blocks` is the number of resident blocks of each expert (None: all)."""
         weights = self.together.weights
         larger_first = sorted(self.experts, key=lambda checkpoint: -checkpoint.nbytes)
         steps = estimate_sampling(
@@ -201,10 +195,8 @@ class SamplingWork:
         return steps.total + MARGIN
 
     def camera_cache(self, mode: CameraCacheMode, room: int) -> int:
-        """Return the limit of one process's camera cache in bytes.
-
-        "gpu" caches everything, "auto" at most the free bytes `room`, and "off" nothing.
-        """
+        """Return the limit of one process's camera cache in bytes. "gpu" caches everything, "auto" at most the free
+        bytes `room`, and "off" nothing."""
         if not self.camera or mode == "off":
             return 0
         whole = estimate_camera_cache(self.experts.high, self.geometry, self.precision.dtype)

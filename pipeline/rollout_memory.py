@@ -78,19 +78,15 @@ class RolloutWork:
         return self.activations + (frames if frames <= FRAMES_BYTES else 0)
 
     def forward(self, place: KeyValuePlace) -> int:
-        """Return the bytes of a chunk's forward: `activations` and temporary copies of keys and values.
-
-        With 8-bit attention and another format in `place`, a forward converts one block's keys and values at a time.
-        """
+        """Return the bytes of a chunk's forward: `activations` and temporary copies of keys and values. With 8-bit
+        attention and another format in `place`, a forward converts one block's keys and values at a time."""
         converts = self.precision.attention == "8bit" and not place.fp8
         copies = 2 * self.held * self.tokens * self.local.dim if converts else 0
         return self.activations + self.key_values(place).working + copies
 
     def camera_cache(self, mode: CameraCacheMode, room: int) -> int:
-        """Return the limit of a chunk's camera cache in bytes.
-
-        "gpu" caches everything, "auto" at most the free bytes `room`, and "off" nothing.
-        """
+        """Return the limit of a chunk's camera cache in bytes. "gpu" caches everything, "auto" at most the free bytes
+        `room`, and "off" nothing."""
         if mode == "off":
             return 0
         lanes = 2 if self.guided else 1
@@ -167,9 +163,7 @@ class DecoderSettings(NamedTuple):
 
 def decodes(checkpoint: Checkpoint, precision: Precision) -> bool:
     """Return whether each forward converts weights, from a quantized format or to 8 bits for 8-bit matrix products.
-
-    Only then does it save time to keep decoded weights on the GPU.
-    """
+    Only then does it save time to keep decoded weights on the GPU."""
     return bool(checkpoint.quantized) or precision.arithmetic in DTYPES
 
 

@@ -19,9 +19,7 @@ from .world import WorldMemory
 
 PAGES_SHARE = 0.85
 """The largest share of the free host memory for pinned keys and values plus the file pages that every forward reads.
-
-Above this share the operating system would evict pages of the weight file, and every forward would read the disk.
-"""
+Above this share the operating system would evict pages of the weight file, and every forward would read the disk."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +113,7 @@ class RolloutPlanner:
                         yield RolloutMemory(WorldMemory(place, 0), resident, tiles, True)
 
     def _pages(self, resident: int | None) -> int:
-        """Return the bytes that every forward reads from the weight file with `resident` blocks (None: all) on the
+        """Return the bytes of the weight file that every forward reads with `resident` blocks (None: all) on the
         GPU."""
         if resident is None or self.wishes.shard:
             return 0
@@ -123,10 +121,8 @@ class RolloutPlanner:
         return sum(entry.file_bytes for names in streamed for entry in self.checkpoint.entries(names))
 
     def _use_remaining(self, memory: RolloutMemory, room: int) -> RolloutMemory:
-        """Return `memory` with a camera cache, CUDA graphs and decoded weights, as far as `room` bytes suffice.
-
-        Graphs and decoded weights need all weights, keys and values on the GPU. Decoded weights leave MARGIN free.
-        """
+        """Return `memory` with a camera cache, CUDA graphs and decoded weights, as far as `room` bytes suffice. Graphs
+        and decoded weights need all weights, keys and values on the GPU. Decoded weights leave MARGIN free."""
         if memory.place.on_host and self.wishes.kv_cache != "host":
             return self._keep_keys_and_values(memory, room)
         work = self.work
@@ -145,9 +141,7 @@ class RolloutPlanner:
 
     def _keep_keys_and_values(self, memory: RolloutMemory, room: int) -> RolloutMemory:
         """Return `memory` with a camera cache and as many blocks' keys and values on the GPU as fit into `room` bytes.
-
-        The camera cache gets memory first if all weights stay on the GPU or if the user requested it, else last.
-        """
+        The camera cache gets memory first if all weights stay on the GPU or if the user requested it, else last."""
         work, mode, place = self.work, self.wishes.camera_cache, memory.place
         none, one = (work.key_values(place._replace(device_blocks=count)).device for count in (0, 1))
         first = memory.resident_blocks is None or mode == "gpu"

@@ -162,9 +162,7 @@ class RolloutSpec:
 
 def made_chunks(state: WorldState, conditioning: Iterator[Tensor]) -> Iterator[Chunk]:
     """Yield the inputs of a saved state's chunks, each with the prompt and the camera with which it was generated.
-
-    `conditioning` yields the mask and image latent of every chunk, [1, 20, chunk, h, w].
-    """
+    `conditioning` yields the mask and image latent of every chunk, [1, 20, chunk, h, w]."""
     prompts, (height, width) = (prompt for prompt in state.prompts for _ in range(prompt.chunks)), state.frame.shape[1:]
     for number, prompt in enumerate(prompts):
         part = slice(number * state.chunk, (number + 1) * state.chunk)
@@ -177,10 +175,8 @@ def made_chunks(state: WorldState, conditioning: Iterator[Tensor]) -> Iterator[C
 def _embed_camera(
     config: ModelConfig, size: tuple[int, int], poses: np.ndarray, lens: np.ndarray, flags: np.ndarray | None
 ) -> Tensor | None:
-    """Return the Pluecker map of `poses` [f, 4, 4] for frames of `size` (height, width) in pixels.
-
-    `lens` has the intrinsics, `flags` an action model's W, A, S, D. Return None for a model without camera layers.
-    """
+    """Return the Pluecker map of `poses` [f, 4, 4] for frames of `size` (height, width) in pixels. `lens` has the
+    intrinsics, `flags` an action model's W, A, S, D. Return None for a model without camera layers."""
     return None if config.control is None else pose_embedding(poses, lens, height=size[0], width=size[1], flags=flags)
 
 
@@ -236,10 +232,8 @@ def plan_rollout(
 
 
 def chunk_of(requested: int | None, release: Release, state: WorldState | None) -> int:
-    """Return the number of latent frames per chunk: the `requested` one, else the state's, else the release's.
-
-    Raises InputError for a number that is not in CHUNKS.
-    """
+    """Return the number of latent frames per chunk: the `requested` one, else the state's, else the release's. Raises
+    InputError for a number that is not in CHUNKS."""
     if requested is None:
         return release.chunk if state is None else state.chunk
     if requested not in CHUNKS:
@@ -249,10 +243,8 @@ def chunk_of(requested: int | None, release: Release, state: WorldState | None) 
 
 
 def _track(config: ModelConfig, frames: int, chunk: int, path: AnyPath | None, state: WorldState | None) -> CameraTrack:
-    """Return the camera for `frames` video frames of a new video, or of a run that continues `state`.
-
-    Raises InputError if the model needs W, A, S, D flags that `path` lacks.
-    """
+    """Return the camera for `frames` video frames of a new video, or of a run that continues `state`. Raises InputError
+    if the model needs W, A, S, D flags that `path` lacks."""
     c2w, lens, actions = (None, None, None) if path is None else (path.c2w, path.intrinsics[0], path.actions)
     actions = actions if config.control == 7 else None
     if config.control == 7 and path is not None and actions is None:

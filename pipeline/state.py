@@ -36,10 +36,8 @@ _TENSORS = {
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt, its embedding `context` [1, L, D], and the number of chunks generated with it.
-
-    A guided run also has `negative`, the embedding of the negative prompt.
-    """
+    """A prompt, its embedding `context` [1, L, D], and the number of chunks generated with it. A guided run also has
+    `negative`, the embedding of the negative prompt."""
 
     text: str
     context: Tensor
@@ -148,10 +146,8 @@ class WorldState:
         return continue_track(c2w, lens, frames, self.chunk, before=before, scale=self.scale, actions=actions)
 
     def save(self, path: str | Path) -> None:
-        """Write the state to a safetensors file, which gets its name when it is complete.
-
-        Raises InputError if the file cannot be written.
-        """
+        """Write the state to a safetensors file, which gets its name when it is complete. Raises InputError if the file
+        cannot be written."""
         from safetensors import SafetensorError
         from safetensors.torch import save_file
 
@@ -190,10 +186,8 @@ class WorldState:
 
 
 def last_prompt(path: str | Path) -> str:
-    """Return the text of the last prompt in a saved state, without reading the tensors.
-
-    Raises InputError for a file that is not a saved state, CheckpointError for a damaged one.
-    """
+    """Return the text of the last prompt in a saved state, without reading the tensors. Raises InputError for a file
+    that is not a saved state, CheckpointError for a damaged one."""
     path = Path(path)
     _read_entries(path)
     try:
@@ -203,10 +197,8 @@ def last_prompt(path: str | Path) -> str:
 
 
 def load_state(path: str | Path) -> WorldState:
-    """Return the state that `WorldState.save` wrote to a file.
-
-    Raises InputError for any other file, and CheckpointError for a damaged one.
-    """
+    """Return the state that `WorldState.save` wrote to a file. Raises InputError for any other file, and
+    CheckpointError for a damaged one."""
     path = Path(path)
     tensors = {name: entry.view().clone() for name, entry in _read_entries(path).items()}
     metadata = _metadata(path)
@@ -259,10 +251,8 @@ def _read_entries(path: Path) -> dict[str, TensorEntry]:
 
 
 def _metadata(path: Path) -> dict:
-    """Return the metadata that `WorldState.save` wrote into a file, or raise InputError.
-
-    The header has been checked by `read_safetensors`.
-    """
+    """Return the metadata that `WorldState.save` wrote into a file, or raise InputError. The header has been checked by
+    `read_safetensors`."""
     with path.open("rb") as file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
     try:

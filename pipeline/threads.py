@@ -15,10 +15,8 @@ from pathlib import Path
 import torch
 
 ELEMENTS = 2**14
-"""The number of elements of a layer's output that keep one thread busy.
-
-A toy model at 64x64 pixels has 4,096 elements, and gains nothing from a second thread; at 256x144 the gain is 20 %.
-"""
+"""The number of elements of a layer's output that keep one thread busy. A toy model at 64x64 pixels has 4,096 elements,
+and gains nothing from a second thread; at 256x144 the gain is 20 %."""
 QUOTAS = Path("/sys/fs/cgroup/cpu.max"), Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
 """The files with a container's CPU quota, of Linux's cgroups in version 2 and version 1."""
 USERS_CHOICES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
@@ -57,10 +55,8 @@ def use_idle_cores(device: torch.device, elements: int | None = None, recorded: 
 
 
 def idle_cores() -> int:
-    """Return the number of cores that other programs leave idle: at least 1, at most the CPU quota.
-
-    The load is measured for SAMPLE seconds. Without /proc/stat and psutil it is the load average of one minute, or 0.
-    """
+    """Return the number of cores that other programs leave idle: at least 1, at most the CPU quota. The load is
+    measured for SAMPLE seconds. Without /proc/stat and psutil it is the load average of one minute, or 0."""
     cores = _cores()
     if not STATISTICS.is_file() and find_spec("psutil") is None:
         busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0  # the mean of a minute, on macOS
@@ -97,9 +93,7 @@ def _seconds_of_others(cores: set[int]) -> float:
 
 
 def _busy_ticks(fields: list[str]) -> int:
-    """Return the busy ticks of a core, from the `fields` of its row in /proc/stat.
-
-    Idle time and waits for disks do not count, nor do guests (virtual machines), because user time includes them.
-    """
+    """Return the busy ticks of a core, from the `fields` of its row in /proc/stat. Idle time and waits for disks do not
+    count, nor do guests (virtual machines), because user time includes them."""
     user, nice, system, _idle, _disk, *interrupts_and_stolen = map(int, fields[:8])
     return user + nice + system + sum(interrupts_and_stolen)

@@ -152,10 +152,8 @@ def sample_videos(
     camera_cache_bytes: int = 0,
     together: ParallelGroups = ONE_PROCESS,
 ) -> list[Tensor]:
-    """Return the latents [1, 16, f, h, w] of several videos. Each expert is loaded once for all videos.
-
-    `callback` is called as in `sample`, for each video in turn. The other arguments are those of `sample`.
-    """
+    """Return the latents [1, 16, f, h, w] of several videos. Each expert is loaded once for all videos. `callback` is
+    called as in `sample`, for each video in turn. The other arguments are those of `sample`."""
     timesteps, solver = schedule.timesteps.tolist(), SOLVERS[schedule.solver]
     sigmas = flow_sigmas(schedule.steps, schedule.shift, schedule.solver)
     levels = [is_high_noise(timestep, schedule.boundary) for timestep in timesteps]

@@ -98,11 +98,8 @@ class _Lane:
 
 @dataclass(frozen=True)
 class _Chunk:
-    """The inputs of a chunk's forwards, except the latent.
-
-    `prompts` has the embedding of the prompt and, with guidance, of the negative prompt. `cached` is whether the
-    forwards use the camera cache.
-    """
+    """The inputs of a chunk's forwards, except the latent. `prompts` has the embedding of the prompt and, with
+    guidance, of the negative prompt. `cached` is whether the forwards use the camera cache."""
 
     y: Tensor
     prompts: tuple[Tensor, ...]
@@ -241,10 +238,8 @@ class World:
 
     @torch.no_grad()
     def remember(self) -> None:
-        """Run the clean pass of the last chunk (see World) now, instead of when the next chunk begins.
-
-        If forwards are recorded as CUDA graphs, the first call also records every kind that later chunks need.
-        """
+        """Run the clean pass of the last chunk (see World) now, instead of when the next chunk begins. If forwards are
+        recorded as CUDA graphs, the first call also records every kind that later chunks need."""
         made = self._made
         if self._remember_made() and made is not None and not self._rehearsed:
             self._rehearse(*made)
@@ -288,10 +283,8 @@ class World:
         self._remember(lane, chunk, clean)
 
     def _begin(self, y: Tensor, camera: Tensor | None, cached: bool) -> _Chunk:
-        """Begin the next chunk and return its inputs.
-
-        `y` and the camera are copied, because the caller may overwrite both before the chunk's clean pass.
-        """
+        """Begin the next chunk and return its inputs. `y` and the camera are copied, because the caller may overwrite
+        both before the chunk's clean pass."""
         for lane in self._lanes:
             lane.history.begin(again=self._begun)
         self._begun = True
@@ -332,10 +325,8 @@ class World:
         return self._camera[1]
 
     def _remember_made(self) -> bool:
-        """Run the clean pass of the chunk generated last, unless it has already run, and return whether it ran.
-
-        Raises InputError if an earlier forward left the keys and values incomplete.
-        """
+        """Run the clean pass of the chunk generated last, unless it has already run, and return whether it ran. Raises
+        InputError if an earlier forward left the keys and values incomplete."""
         if self._incomplete:
             raise InputError(
                 "the keys and values may be incomplete, because a forward was interrupted during a cache update; "

@@ -18,8 +18,7 @@ FORMATS = {"fp8": E4M3, "int8": INT8, "nvfp4": NVFP4}
 _ROWS = 1024
 """The number of rows quantized to nvfp4 at a time, a multiple of 128 because block scales come in tiles of 128 rows."""
 _LARGEST = 448 * 6
-"""The largest absolute value of nvfp4 before the matrix's scale: largest block scale (448) times largest 4-bit value
-(6)."""
+"""The largest absolute value of nvfp4 before the matrix's scale: largest block scale times largest 4-bit value."""
 
 
 class Encoded(NamedTuple):
@@ -45,9 +44,7 @@ def encode(weight: Tensor, quant_type: str) -> Encoded:
 
 def _nvfp4(weight: Tensor) -> Encoded:
     """Return a matrix in nvfp4: two values per byte, a float8 scale for each 16 values of a row, and one matrix scale.
-
-    The numbers of rows and of columns must be multiples of 16.
-    """
+    The numbers of rows and of columns must be multiples of 16."""
     layout = load_layouts().get_layout_class("TensorCoreNVFP4Layout")
     scale = (torch.stack(weight.aminmax()).abs().amax().float() / _LARGEST).clamp_min(1e-30)
     values, blocks, error = [], [], 0.0
@@ -65,9 +62,7 @@ def _nvfp4(weight: Tensor) -> Encoded:
 
 def stored_tensors(name: str, shape: tuple[int, ...], quant_type: str) -> Iterator[tuple[str, torch.dtype, list[int]]]:
     """Yield the key, dtype and shape of each tensor that stores the matrix `name` in `quant_type`, a key of FORMATS.
-
-    `shape` is the matrix's shape before quantization.
-    """
+    `shape` is the matrix's shape before quantization."""
     rows, width = shape
     if quant_type == "nvfp4":
         yield name, torch.uint8, [rows, width // 2]
@@ -80,8 +75,7 @@ def stored_tensors(name: str, shape: tuple[int, ...], quant_type: str) -> Iterat
 
 
 def metadata(quantized: Collection[str], quant_type: str) -> dict[str, str]:
-    """Return a file's metadata with the format of each weight in `quantized`, or {} for a `quant_type` not in
-    FORMATS."""
+    """Return a file's metadata with the format of each weight in `quantized`, or {} if FORMATS lacks `quant_type`."""
     if quant_type not in FORMATS or not quantized:
         return {}
     layers = {name.removesuffix(".weight"): {"format": FORMATS[quant_type]} for name in sorted(quantized)}

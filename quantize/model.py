@@ -67,8 +67,7 @@ class QuantizeOptions:
 def quantize_source(
     source: Source, file: Path, options: QuantizeOptions, progress: Progress, checking: Progress
 ) -> dict:
-    """Write the quantized `file` of a source, verify it by reading it back, and return quantization_meta.json's
-    content.
+    """Write the quantized `file` of a source, verify it, and return the content of quantization_meta.json.
 
     An interrupted run is resumed. `progress` counts the bytes of the source that are quantized, `checking` the
     parameters that are read back from an interrupted run's file and from the complete file. Raises CheckpointError for
@@ -105,10 +104,8 @@ def journal_of(file: Path) -> Path:
 
 
 def damaged(target: TensorFile, written: Mapping[str, WrittenParameter], progress: Progress) -> list[str]:
-    """Return the names of the parameters in the file `target` that do not match the checksums in `written`.
-
-    All parameters in `written` are read back from the disk and counted by `progress`.
-    """
+    """Return the names of the parameters in the file `target` that do not match the checksums in `written`. All
+    parameters in `written` are read back from the disk and counted by `progress`."""
     wrong = []
     with ThreadPoolExecutor(WRITERS) as pool:
         intact = pool.map(
@@ -167,10 +164,8 @@ def _note(journal: Journal, target: TensorFile, name: str, error: float | None, 
 def _tensors(
     parameters: Mapping[str, list[TensorEntry]], device: torch.device
 ) -> Iterator[tuple[str, dict[str, Tensor]]]:
-    """Yield each parameter's name and its tensors on `device`: views of the mapped file on the CPU.
-
-    For a GPU the next parameter is copied in the background.
-    """
+    """Yield each parameter's name and its tensors on `device`: views of the mapped file on the CPU. For a GPU the next
+    parameter is copied in the background."""
     if device.type == "cpu":
         for name, entries in parameters.items():
             for entry in entries:
@@ -239,10 +234,8 @@ def _meta(source: Source, options: QuantizeOptions, written: Mapping[str, Writte
 
 
 def report(file: Path, meta: dict) -> str:
-    """Return a summary of a quantization for the user: the average error and the layers with the largest errors.
-
-    `meta` is the content of quantization_meta.json.
-    """
+    """Return a summary of a quantization for the user: the average error and the layers with the largest errors. `meta`
+    is the content of quantization_meta.json."""
     errors = meta["relative_rms"]
     mean = sum(errors.values()) / max(1, len(errors))
     worst = (f"  {errors[name]:.4f}  {name}" for name in sorted(errors, key=errors.__getitem__, reverse=True)[:WORST])

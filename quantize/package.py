@@ -59,8 +59,7 @@ class QuantizePlan:
 
     @property
     def unfinished(self) -> Path:
-        """The folder next to the destination in which files are written. A run continues in an interrupted run's
-        folder."""
+        """The folder next to the destination in which files are written, and in which an interrupted run continues."""
         return self.destination.with_name(self.destination.name + ".part")
 
 

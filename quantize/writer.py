@@ -37,7 +37,7 @@ Layout = dict[str, tuple[torch.dtype, list[int], int]]
 
 
 class TensorFile(AbstractContextManager["TensorFile"]):
-    """A safetensors file with known tensor shapes, whose parameters are written in any order and from any thread.
+    """A safetensors file with known tensor shapes. Its parameters are written in any order and from any thread.
 
     path: the file.
     shapes: the shape of each parameter by name.
@@ -139,10 +139,8 @@ class TensorFile(AbstractContextManager["TensorFile"]):
 
 
 def file_bytes(shapes: Shapes, quantized: Collection[str], blocksize: int = 64, quant_type: str = "nf4") -> int:
-    """Return the size in bytes of a file of parameters: `quantized` ones as `quant_type`, the others in bf16.
-
-    The result may be a few KB too large, because the length of a quant_state depends on the data.
-    """
+    """Return the size in bytes of a file of parameters: `quantized` ones as `quant_type`, the others in bf16. The
+    result may be a few KB too large, because the length of a quant_state depends on the data."""
     layout = _layout(_tensors(shapes, quantized, quant_type, blocksize, torch.bfloat16))
     header = _header(layout, comfy.metadata(quantized, quant_type))
     return len(header) + sum(torch.Size(shape).numel() * dtype.itemsize for dtype, shape, _ in layout.values())

@@ -1,7 +1,5 @@
-"""The denoising schedules that the causal models use for each chunk of a video.
-
-LingBot-World Fast and 2.0 use a few steps without guidance; the slower causal-pretrain uses many steps with guidance.
-"""
+"""The denoising schedules that the causal models use for each chunk of a video. LingBot-World Fast and 2.0 use a few
+steps without guidance; the slower causal-pretrain uses many steps with guidance."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -55,10 +53,8 @@ class FewStepSchedule:
 
 @dataclass(frozen=True)
 class GuidedSchedule:
-    """A schedule of many guided steps, with a new solver for each chunk.
-
-    `shift` is the shift of the noise levels. A `guide_scale` of 1 means no negative prompt.
-    """
+    """A schedule of many guided steps, with a new solver for each chunk. `shift` is the shift of the noise levels. A
+    `guide_scale` of 1 means no negative prompt."""
 
     steps: int = STEPS
     shift: float = 5.0
@@ -76,10 +72,8 @@ class GuidedSchedule:
         return tuple(flow_sigmas(self.steps, self.shift, self.solver).tolist()[:-1])
 
     def denoise(self, predict: Predict, x: Tensor, renoise: Callable[..., Tensor]) -> Tensor:  # noqa: ARG002
-        """Return the clean latent, float32 [1, 16, chunk, h, w], from the noise `x` in the same shape.
-
-        `predict(x, timestep)` returns the guided velocity. `renoise` is not used: no noise is added between steps.
-        """
+        """Return the clean latent, float32 [1, 16, chunk, h, w], from the noise `x` in the same shape. `predict(x,
+        timestep)` returns the guided velocity. `renoise` is not used: no noise is added between steps."""
         timesteps = iter(self.timesteps)
 
         def denoised(x: Tensor, sigma: Tensor) -> Tensor:
@@ -92,8 +86,7 @@ def few_step_schedule(indices: Sequence[int], shift: float) -> FewStepSchedule:
     """Return the schedule of the steps at `indices` (rising, 0 to 999) of the 1,000-step schedule with this `shift`.
 
     Timesteps are truncated to integers, so several sigmas may share one. As in the official code, x0 is computed with
-    the first sigma of a step's timestep, and noise is added with the second, if any. Raises InputError for invalid
-    indices.
+    the first sigma of a timestep, and noise is added with the second, if any. Raises InputError for invalid indices.
     """
     indices = tuple(indices)
     rising = all(low < high for low, high in zip(indices, indices[1:], strict=False))
@@ -114,10 +107,8 @@ def few_step_schedule(indices: Sequence[int], shift: float) -> FewStepSchedule:
 
 
 def step_indices(schedule: str | tuple[int, ...] | None, release: Release) -> tuple[int, ...]:
-    """Return the indices of the denoising steps for the option `schedule`; None means those of `release`.
-
-    `schedule` may be a name ("v1" or "v2"), a tuple, or text such as "0,250,500,750". Raises InputError for other text.
-    """
+    """Return the indices of the denoising steps for the option `schedule`; None means those of `release`. `schedule`
+    may be a name ("v1" or "v2"), a tuple, or text such as "0,250,500,750". Raises InputError for other text."""
     if schedule is None:
         return release.indices
     if isinstance(schedule, tuple):
@@ -131,8 +122,7 @@ def step_indices(schedule: str | tuple[int, ...] | None, release: Release) -> tu
 
 
 def chosen_shift(shift: float | None, release: Release) -> tuple[float, tuple[str, ...]]:
-    """Return the shift of the noise levels, by default that of `release`, and a note if it differs from the
-    release's."""
+    """Return the shift of the noise levels, by default that of `release`, and a note if it is another one."""
     if shift is None or shift == release.shift:
         return release.shift, ()
     return shift, (f"The shift is {shift:g}; {release.name} was made for {release.shift:g}.",)

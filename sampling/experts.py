@@ -13,8 +13,7 @@ def is_high_noise(timestep: float, boundary: float = BOUNDARY) -> bool:
 
 
 def first_low_step(timesteps: Tensor, boundary: float = BOUNDARY) -> int:
-    """Return the index of the first of the falling `timesteps` [steps] that the low-noise expert predicts, or their
-    number."""
+    """Return the index of the first of the falling `timesteps` [steps] for the low-noise expert, or their number."""
     return sum(is_high_noise(timestep, boundary) for timestep in timesteps.tolist())
 
 
@@ -25,9 +24,7 @@ def guide(cond: Tensor, uncond: Tensor, scale: float) -> Tensor:
 
 def guide_scales(guide_scale: float | tuple[float, ...]) -> PerExpert[float]:
     """Return the guidance scale of each expert from one number for both, or from (low, high), the official order.
-
-    Raises InputError unless there are one or two finite numbers of 0 or more.
-    """
+    Raises InputError unless there are one or two finite numbers of 0 or more."""
     scales = guide_scale if isinstance(guide_scale, (tuple, list)) else (guide_scale,)
     if len(scales) not in (1, 2) or not all(0 <= scale < float("inf") for scale in scales):
         found = ",".join(map(str, scales))

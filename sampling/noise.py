@@ -9,10 +9,8 @@ from torch import Tensor
 
 
 class StepNoise:
-    """A source of noise that depends only on the seed, the index of the chunk, and the step.
-
-    So a live session that is repeated with the same inputs has the same frames.
-    """
+    """A source of noise that depends only on the seed, the index of the chunk, and the step. So a live session that is
+    repeated with the same inputs has the same frames."""
 
     order = "chunk and step"
 
@@ -35,10 +33,8 @@ class StepNoise:
 
 
 class PathNoise:
-    """A source of noise for a video of `latent_frames` latent frames; the other arguments are as in `StepNoise`.
-
-    The noise of all latent frames is drawn first, then the noise of the steps in order, as by ComfyUI's node Rollout.
-    """
+    """A source of noise for a video of `latent_frames` latent frames; the other arguments are as in `StepNoise`. The
+    noise of all latent frames is drawn first, then the noise of the steps in order, as by ComfyUI's node Rollout."""
 
     order = "video, then steps"
 
@@ -47,8 +43,7 @@ class PathNoise:
         self._drawn = self.draw((1, 16, latent_frames, *cells))
 
     def begin(self, chunk: int) -> Tensor:
-        """Return the initial noise of the chunk with the index `chunk`, float32 [1, 16, n, h, w] for n latent
-        frames."""
+        """Return the initial noise of the chunk with the index `chunk`, float32 [1, 16, n, h, w], n latent frames."""
         return self._drawn[:, :, chunk * self._size : (chunk + 1) * self._size]
 
     def draw(self, shape: tuple[int, ...]) -> Tensor:

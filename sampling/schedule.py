@@ -25,10 +25,8 @@ def flow_sigmas(steps: int, shift: float, solver: str = "unipc") -> torch.Tensor
 
 
 def flow_timesteps(steps: int, shift: float, solver: str = "unipc") -> torch.Tensor:
-    """Return the model's timestep for each step, int64 [steps], with the arguments of `flow_sigmas`.
-
-    Consecutive timesteps may be equal if there are many steps.
-    """
+    """Return the model's timestep for each step, int64 [steps], with the arguments of `flow_sigmas`. Consecutive
+    timesteps may be equal if there are many steps."""
     return torch.from_numpy(_shifted(steps, shift, solver) * TRAIN_TIMESTEPS).long()
 
 

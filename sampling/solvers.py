@@ -40,10 +40,8 @@ def unipc_steps(x: Tensor, sigmas: Tensor) -> Steps:
 
 
 def dpmpp_steps(x: Tensor, sigmas: Tensor) -> Steps:
-    """Return a generator of the steps of DPM-Solver++ 2M (Lu et al. 2022, arXiv 2211.01095), midpoint variant.
-
-    The arguments are those of `unipc_steps`.
-    """
+    """Return a generator of the steps of DPM-Solver++ 2M (Lu et al. 2022, arXiv 2211.01095), midpoint variant. The
+    arguments are those of `unipc_steps`."""
     levels = _levels(sigmas)
     before = x  # the first step has order 1 and does not read it
     for step in range(len(levels) - 1):
@@ -84,10 +82,8 @@ def _levels(sigmas: Tensor) -> list[float]:
 
 
 def _predict(x: Tensor, before: Tensor, current: Tensor, levels: list[float], order: int) -> Tensor:
-    """Return `x` after a step of this `order` from the next-to-last to the last of the noise `levels`.
-
-    `current` is x0 at the start of the step, and `before` is x0 one level earlier.
-    """
+    """Return `x` after a step of this `order` from the next-to-last to the last of the noise `levels`. `current` is x0
+    at the start of the step, and `before` is x0 one level earlier."""
     if order == 2:
         current = current + 0.5 * (before - current) / _ratio(levels)
     return _move(x, current, levels[-2], levels[-1])

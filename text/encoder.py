@@ -71,10 +71,8 @@ def encode_ids(
     dtype: torch.dtype = torch.bfloat16,
     progress: Progress | None = None,
 ) -> list[Tensor]:
-    """Return the embeddings of lists of token ids, with arguments and result as in `encode`.
-
-    Raises TextError for an embedding with NaN or infinity.
-    """
+    """Return the embeddings of lists of token ids, with arguments and result as in `encode`. Raises TextError for an
+    embedding with NaN or infinity."""
     if not ids:
         return []
     device, layers = torch.device(device), weights.config.num_layers

@@ -1,7 +1,5 @@
-"""The events of a world, such as rain: named sentences that extend the prompt while they are active.
-
-Events start and end at set times of the video, or when the user presses a key.
-"""
+"""The events of a world, such as rain: named sentences that extend the prompt while they are active. Events start and
+end at set times of the video, or when the user presses a key."""
 
 from __future__ import annotations
 
@@ -42,11 +40,8 @@ class WorldEvent:
     end: float | None = None
 
     def holds(self, seconds: float) -> bool:
-        """Return whether the event's own times make it active at `seconds` of the video, from `start` until just before
-        `end`.
-
-        Without an `end` it stays active. Without a `start` the result is False.
-        """
+        """Return whether the event's own times, `start` (inclusive) to `end` (exclusive), make it active at `seconds`.
+        Without an `end` it stays active. Without a `start` the result is False."""
         return self.start is not None and self.start <= seconds < (math.inf if self.end is None else self.end)
 
 
@@ -56,8 +51,8 @@ def read_events(given: str | Path | Mapping[str, str] | Iterable[Any] | None) ->
     An item of the list is a WorldEvent or an object with its fields. Only `text` is required, and `name` is by default
     the text. `second` is another name of `start`. With an `end` but without a `start`, the event starts at second 0.
 
-    Raises InputError for a file that cannot be read, for an invalid field, for more than MOST_EVENTS events, for two
-    events with the same name, key or text, and for a name that is another event's key.
+    Raises InputError for a file that cannot be read, for an invalid field, and for more than MOST_EVENTS events. Also
+    for two events with the same name, key or text, and for a name that is another event's key.
     """
     where = str(given) if isinstance(given, (str, Path)) else "`events`"
     if isinstance(given, (str, Path)):
@@ -84,10 +79,8 @@ def read_events(given: str | Path | Mapping[str, str] | Iterable[Any] | None) ->
 
 
 class Events:
-    """The events of a walk (a live session), with a record of the active events. Any thread may call the methods.
-
-    The full prompt is the base prompt followed by the sentences of active events.
-    """
+    """The events of a walk (a live session), with a record of the active events. Any thread may call the methods. The
+    full prompt is the base prompt followed by the sentences of active events."""
 
     def __init__(self, events: Iterable[WorldEvent] = (), prompt: str = "") -> None:
         """Store the `events`, and find the active ones in the full prompt `prompt` (see `stand`)."""
@@ -134,10 +127,8 @@ class Events:
             return self.prompt
 
     def switch(self, name: str, on: bool | None = None) -> str:
-        """Switch an event on or off (None toggles it) by its name or key, and return the full prompt.
-
-        Raises InputError for an unknown event.
-        """
+        """Switch an event on or off (None toggles it) by its name or key, and return the full prompt. Raises InputError
+        for an unknown event."""
         found = next(
             (event.name for event in self.all if isinstance(name, str) and name in (event.name, event.key)), None
         )
@@ -150,10 +141,8 @@ class Events:
             return self.prompt
 
     def at(self, seconds: float) -> str | None:
-        """Start and end the events that are due at `seconds` of the video.
-
-        Return the full prompt if any event was started or ended, else None.
-        """
+        """Start and end the events that are due at `seconds` of the video. Return the full prompt if any event was
+        started or ended, else None."""
         with self._lock:
             due = frozenset(event.name for event in self.all if event.holds(seconds))
             began, ended = due - self._by_time, self._by_time - due
@@ -168,11 +157,8 @@ class Events:
 
 
 def check_times(events: Iterable[WorldEvent], chunks: int, seconds: float) -> None:
-    """Check the times of events in a video of `chunks` chunks of `seconds` seconds each that no user controls.
-
-    Raises InputError if no event has a start time, and for an event with one that is not active at any chunk's
-    beginning.
-    """
+    """Check the times of events in a video of `chunks` chunks of `seconds` seconds each that no user controls. Raises
+    InputError if no event has a start time, and for an event with one that is not active when any chunk begins."""
     timed = [event for event in events if event.start is not None]
     if not timed:
         raise InputError("`events`: none has a start; expected the second at which each begins")
@@ -191,11 +177,8 @@ def check_times(events: Iterable[WorldEvent], chunks: int, seconds: float) -> No
 
 
 def prompts_by_second(events: Iterable[WorldEvent], prompt: str) -> list[tuple[float, str]]:
-    """Return the full prompts of a video whose events start and end at their own times: (time in seconds, full prompt)
-    pairs.
-
-    The first pair is at second 0. `prompt` is the prompt without events.
-    """
+    """Return the full prompts of a video with events at set times, as pairs (time in seconds, full prompt). The first
+    pair is at second 0. `prompt` is the prompt without events."""
     world = Events(events, prompt)
     times = {time for event in world.all for time in (event.start, event.end) if time is not None}
     found = [(0.0, prompt)]

@@ -45,10 +45,8 @@ class Tokenizer:
     vocab_size: int
 
     def encode(self, text: str, warn: Callable[[str], None] = log.warning) -> list[int]:
-        """Clean `text` and return at most 512 token ids, the last of which is the end-of-sequence token.
-
-        `warn` receives a message if the prompt is too long and is truncated.
-        """
+        """Clean `text` and return at most 512 token ids, the last of which is the end-of-sequence token. `warn`
+        receives a message if the prompt is too long and is truncated."""
         ids = self.to_ids(clean_prompt(text))
         if len(ids) >= MAX_TOKENS:
             warn(cut_warning(len(ids) + 1, text))
@@ -56,8 +54,7 @@ class Tokenizer:
 
 
 def cut_warning(count: int, text: str) -> str:
-    """Return the warning that `text` of `count` tokens, including the end-of-sequence token, is too long and is
-    truncated."""
+    """Return the warning that `text` of `count` tokens, with the end-of-sequence token, is truncated."""
     return (
         f"The prompt has {count} tokens, the text encoder takes {MAX_TOKENS}: the last {count - MAX_TOKENS} are cut "
         f"off. It begins {text[:60]!r}."

@@ -1,5 +1,4 @@
-"""The umt5 encoder block as functions over tensors (Xue et al., mT5, arXiv 2010.11934; Chung et al., UniMax, arXiv
-2304.09151).
+"""The umt5 encoder block as functions over tensors (mT5, arXiv 2010.11934; UniMax, arXiv 2304.09151).
 
 The block has a gated GELU, RMS norm, its own relative position bias, and no scaling of the attention logits. The
 residual stream, norms and attention are float32. The matrix products run in the caller's dtype.
@@ -28,8 +27,7 @@ def _float(weight: Tensor) -> Tensor:
 
 
 def bucket_of(relative: Tensor, buckets: int) -> Tensor:
-    """Return the bucket of T5's position bias for relative positions (key minus query): int64 in the shape of
-    `relative`.
+    """Return the bucket of T5's position bias for relative positions (key minus query), int64 in their shape.
 
     Each direction has half of the `buckets`. Half of these are for single distances, the others for logarithmically
     growing ranges up to 128. Larger distances are in the last bucket.
@@ -42,21 +40,16 @@ def bucket_of(relative: Tensor, buckets: int) -> Tensor:
 
 
 def project(prompts: Sequence[Tensor], block: Mapping[str, Tensor], name: str, dtype: torch.dtype) -> list[Tensor]:
-    """Return each prompt's tensor [len, in] times the block's weight `name` [out, in] transposed, as [len, out] in
-    `dtype`.
-
-    All prompts share one conversion of the weight to `dtype`.
-    """
+    """Return each prompt's tensor [len, in] times a weight `name` [out, in] transposed, [len, out] in `dtype`. All
+    prompts share one conversion of the weight to `dtype`."""
     given = block[f"{name}.weight"]
     weight = given.decode(dtype) if isinstance(given, DecodedParameter) else given.to(dtype)
     return [F.linear(x.to(dtype), weight) for x in prompts]
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
-    """Return the self-attention output of one prompt, float32 [len, heads*d], for q, k and v [len, heads*d].
-
-    The position `bias` is [heads, len, len].
-    """
+    """Return the self-attention output of one prompt, float32 [len, heads*d], for q, k and v [len, heads*d]. The
+    position `bias` is [heads, len, len]."""
     heads = bias.shape[0]
     q, k, v = (t.float().unflatten(-1, (heads, -1)).transpose(0, 1) for t in (q, k, v))
     return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=1.0).transpose(0, 1).flatten(1)

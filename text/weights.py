@@ -56,10 +56,8 @@ class UMT5Config:
 
     @classmethod
     def from_shapes(cls, shapes: Mapping[str, tuple[int, ...]]) -> "UMT5Config":
-        """Return the sizes of an encoder from the shapes of its weights by Wan's key names.
-
-        Raises KeyError for a missing weight, and ValueError for a shape with another number of dimensions.
-        """
+        """Return the sizes of an encoder from the shapes of its weights by Wan's key names. Raises KeyError for a
+        missing weight, and ValueError for a shape with another number of dimensions."""
         vocab_size, dim = shapes[EMBEDDING]
         buckets, num_heads = shapes["blocks.0.pos_embedding.embedding.weight"]
         numbers = [int(key.split(".")[1]) for key in shapes if key.startswith("blocks.")]
@@ -135,8 +133,7 @@ class UMT5Weights:
         return f"{len(self.unread)} of its tensors are not the encoder's and are not read: {some}"
 
     def entries(self, name: str) -> list[TensorEntry]:
-        """Return the tensor entries of the weight `name`: one, or the values, scales and tables of a quantized
-        weight."""
+        """Return the tensor entries of the weight `name`: one, or a quantized weight's values, scales and tables."""
         return self.quantized[name].entries if name in self.quantized else [self.tensors[name]]
 
     def block(self, index: int) -> list[TensorEntry]:
@@ -145,17 +142,14 @@ class UMT5Weights:
 
     def parameters(self, tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
         """Return a block's weights by name without the prefix `blocks.N.`, from the block's tensors on `device`.
-
-        Quantized weights become DecodedParameters, which are decoded at each use.
-        """
+        Quantized weights become DecodedParameters, which are decoded at each use."""
         quantized = {name: self.quantized[name] for name in tensors if name in self.quantized}
         parameters = {name: tensor for name, tensor in tensors.items() if owner_of(name) is None}
         parameters |= quantized_tensors(quantized, tensors, None, device)
         return {name.split(".", 2)[2]: tensor for name, tensor in parameters.items()}
 
     def embed(self, ids: Tensor) -> Tensor:
-        """Return the embedding of token ids [len], float32 [len, dim]. Only the rows of these ids are read from the
-        file."""
+        """Return the embedding of token ids [len], float32 [len, dim]. Only these ids' rows are read from the file."""
         if EMBEDDING in self.quantized:
             return self.quantized[EMBEDDING].rows(ids)
         return self.tensors[EMBEDDING].view()[ids].float()
@@ -207,11 +201,8 @@ def huggingface_key(name: str) -> str:
 
 
 def _check_kind(path: str | Path, shapes: Mapping[str, tuple], named: Iterable[str]) -> None:
-    """Raise TextError if the tensors do not belong to a umt5 encoder.
-
-    A token embedding or a position bias identifies an encoder; keys with `blocks.` do not, because an expert has them
-    too.
-    """
+    """Raise TextError if the tensors do not belong to a umt5 encoder. A token embedding or a position bias identifies
+    an encoder; keys with `blocks.` do not: an expert has them too."""
     if EMBEDDING in shapes or any("pos_embedding" in key for key in shapes):
         return
     kind = "its tensors are named " + (", ".join(list(named)[:3]) or "nothing at all")

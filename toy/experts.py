@@ -53,10 +53,8 @@ def write_expert_folder(
     quant_type: str | None = "nf4",
     keep: tuple[str, ...] = (),
 ) -> None:
-    """Write a model's folder: model.safetensors, config.json and, if quantized, quantization_meta.json.
-
-    The arguments are those of `write_expert`.
-    """
+    """Write a model's folder: model.safetensors, config.json and, if quantized, quantization_meta.json. The arguments
+    are those of `write_expert`."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     write_expert(folder / "model.safetensors", config, tensors, quant_type=quant_type, keep=keep)

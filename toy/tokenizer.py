@@ -1,5 +1,4 @@
-"""The tokenizer of the toy packages: umt5's format and special tokens with a small vocabulary, and bytes for other
-text."""
+"""The tokenizer of the toy packages: umt5's format and special tokens, few words, and byte tokens for other text."""
 
 import json
 import string
@@ -19,10 +18,8 @@ EXTRA_IDS = 20
 
 
 def vocabulary(more: Sequence[str] = ()) -> list[tuple[str, float]]:
-    """Return (token, log probability) of every token in the order of ids.
-
-    They are special tokens, 256 bytes, characters, words, the tokens in `more`, and umt5's extra ids.
-    """
+    """Return (token, log probability) of every token in the order of ids. They are special tokens, 256 bytes,
+    characters, words, the tokens in `more`, and umt5's extra ids."""
     bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
     characters = [SPACE, *string.ascii_letters, *string.digits, *string.punctuation]
     words = [*(SPACE + word for word in (*string.ascii_lowercase, *WORDS.split())), *more]
@@ -34,10 +31,8 @@ def vocabulary(more: Sequence[str] = ()) -> list[tuple[str, float]]:
 
 
 def write_tokenizer(folder: Path, more: Sequence[str] = ()) -> int:
-    """Write tokenizer.json, tokenizer_config.json and special_tokens_map.json, and return the number of token ids.
-
-    The tokens in `more` extend the vocabulary. A token at the beginning of a word must start with SPACE (U+2581).
-    """
+    """Write tokenizer.json, tokenizer_config.json and special_tokens_map.json, and return the number of token ids. The
+    tokens in `more` extend the vocabulary. A token at the beginning of a word must start with SPACE (U+2581)."""
     folder.mkdir(parents=True, exist_ok=True)
     vocab = vocabulary(more)
     names = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}

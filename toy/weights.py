@@ -32,11 +32,8 @@ class Weights:
         return torch.from_numpy(values * np.float32(std * math.sqrt(3)) + np.float32(mean))
 
     def layer(self, name: str, shape: tuple[int, ...], gain: float = 1.0) -> Tensor:
-        """Return a random parameter of the kind that `name` and `shape` imply.
-
-        It is a norm's weight near 1, a bias near 0, or a weight that multiplies the variance of its input by `gain`
-        squared.
-        """
+        """Return a random parameter of the kind that `name` and `shape` imply. It is a norm's weight near 1, a bias
+        near 0, or a weight that multiplies its input's variance by `gain` squared."""
         if name.endswith("gamma") or (len(shape) == 1 and name.endswith("weight")):
             return self.uniform(shape, 0.05, mean=1.0)
         if len(shape) == 1:
@@ -45,10 +42,8 @@ class Weights:
 
 
 def expert_tensors(seed: int, config: ModelConfig = EXPERT) -> Iterator[tuple[str, Tensor]]:
-    """Yield (name, tensor) for every parameter of a random expert of this `config`, in float32.
-
-    The model's output has a standard deviation near 1 and depends on prompt, camera and image.
-    """
+    """Yield (name, tensor) for every parameter of a random expert of this `config`, in float32. The model's output has
+    a standard deviation near 1 and depends on prompt, camera and image."""
     weights = Weights(seed)
     for name, shape in config.parameter_shapes().items():
         if "modulation" in name:

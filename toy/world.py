@@ -57,8 +57,7 @@ write_maze = write_toy_world
 
 
 def _write_models(folder: Path, shipped: list[Path]) -> None:
-    """Write the causal model and two experts with the same weights: one in 4 bits, because two equal experts are
-    refused."""
+    """Write the causal model and two experts with its weights: one in 4 bits, because equal experts are refused."""
     with tempfile.TemporaryDirectory() as name:
         for file in shipped:
             _copy(MAZE / file, Path(name, file))

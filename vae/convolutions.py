@@ -15,11 +15,8 @@ from ..model.choice.trials import KINDS, Kind, Size, attempt, by_order, chosen
 from .network import EPSILON, Decoder
 
 ALIGNED = 4
-"""The number of int32 values for each layer in the table of slots (see pooled.py): three slot numbers and an unused
-value.
-
-The unused value aligns each layer's values to 16 bytes, because the kernels are compiled for aligned addresses.
-"""
+"""The number of int32 values for each layer in the table of slots (see pooled.py): three slot numbers, one unused. The
+unused value aligns each layer's values to 16 bytes, because the kernels are compiled for aligned addresses."""
 WORST = 2.8e-3
 """The limit of a convolution kernel's relative RMS error in the accuracy test: 0.0028, or -51 dB.
 
@@ -29,8 +26,8 @@ decoder's other fp16 rounding alone gives 58.9 dB on an H100. Both together stay
 EXACTNESS, ON_CPU = Size(58, 0, 384, 384), Size(24, 0, 32, 96)
 """The tensor sizes in the accuracy test: `EXACTNESS` on a GPU, `ON_CPU` on the CPU.
 
-On a GPU there are 384 channels, the decoder's largest number, because the error of fp16 sums grows with that number,
-and frames of 58 pixels high, like the latent of a video with a height of 464 pixels.
+On a GPU there are 384 channels, the decoder's largest number, because the error of fp16 sums grows with that number.
+The frames are 58 pixels high, like the latent of a video with a height of 464 pixels.
 """
 
 
@@ -44,12 +41,12 @@ class KitchenDecoder(Decoder):
 
 
 def convolution_of(device: torch.device) -> str | None:
-    """Return the name of the convolution kernel for the VAE's decoder on a GPU, or None if none passes the accuracy
-    test.
+    """Return the name of the convolution kernel for the VAE's decoder on a GPU, or None if none is accurate.
 
     On Hopper GPUs it is the first supported kernel in choice/table.py, untested, because the table has the order
-    measured there. On other GPUs it is the fastest kernel that passes. If memory runs out during the test, "torch" is
-    returned, and the next call tests again. Raises InputError for an invalid value of LINGBOT_WORLD_KERNELS.
+    measured there. On other GPUs it is the fastest kernel that passes the accuracy test. If memory runs out during the
+    test, "torch" is returned, and the next call tests again. Raises InputError for an invalid value of
+    LINGBOT_WORLD_KERNELS.
     """
     card = card_of(device)
     if by_order("convolution", card):
@@ -61,10 +58,8 @@ def convolution_of(device: torch.device) -> str | None:
 
 
 def convolve_by_kitchen(frames: Sequence[Tensor], weight: Tensor, bias: Tensor) -> Tensor:
-    """Return a convolution [1, out, H, W] over three frames [1, C, H, W], computed by comfy-kitchen.
-
-    `weight` is [out, 3 * C, h, w], with the channels of the oldest frame first; `bias` is [out].
-    """
+    """Return a convolution [1, out, H, W] over three frames [1, C, H, W], computed by comfy-kitchen. `weight` is [out,
+    3 * C, h, w], with the channels of the oldest frame first; `bias` is [out]."""
     from comfy_kitchen import fp16_conv3d
 
     (channels, height, width), pad = frames[0].shape[1:], weight.shape[-1] // 2
@@ -76,8 +71,7 @@ def convolve_by_kitchen(frames: Sequence[Tensor], weight: Tensor, bias: Tensor) 
 
 
 def random_convolution(device: torch.device, size: Size) -> tuple[Tensor, Tensor, Tensor]:
-    """Return random fp16 frames [3, C, H, W], a weight [out, 3 * C, 3, 3] and a bias [out] for accuracy and speed
-    tests.
+    """Return random fp16 frames [3, C, H, W], a weight [out, 3 * C, 3, 3] and a bias [out] for trials of kernels.
 
     `size` states H (`rows`), C (`dim`) and `out`; W is about 5 / 4 * H. With the default value of `rows`, EXACTNESS
     replaces `size`, or ON_CPU on a CPU. As in a decoder, the frames are a view of a pool (see
@@ -94,10 +88,8 @@ def random_convolution(device: torch.device, size: Size) -> tuple[Tensor, Tensor
 
 
 def exact_convolution(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return the convolution [1, out, H, W] of three frames [3, C, H, W] in fp32, as a reference for tests.
-
-    `weight` is [out, 3 * C, 3, 3], with the channels of the oldest frame first; `bias` is [out].
-    """
+    """Return the convolution [1, out, H, W] of three frames [3, C, H, W] in fp32, as a reference for tests. `weight` is
+    [out, 3 * C, 3, 3], with the channels of the oldest frame first; `bias` is [out]."""
     return F.conv2d(frames.flatten(0, 1)[None].float(), weight.float(), bias.float(), padding=1)
 
 
@@ -116,8 +108,7 @@ def by_cuda(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 @attempt("convolution", TRITON)
 def _by_triton(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return the result of `by_cuda` by the Triton kernel, which first copies the newest frame to its slot in the
-    pool."""
+    """Return the result of `by_cuda` by the Triton kernel, after writing the newest frame to its slot."""
     from ..model.kernels import convolution
 
     rows, slots, size = _pooled(frames)
@@ -139,8 +130,7 @@ KINDS["convolution"] = Kind(random_convolution, exact_convolution, WORST)
 
 
 def _pooled(frames: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
-    """Return a kernel's arguments for `frames`, a view of a pool: the pool as rows [pixels, C], slot numbers, (height,
-    width)."""
+    """Return a kernel's arguments for `frames`, a view of a pool: rows [pixels, C], slot numbers, (height, width)."""
     count, channels, height, width = frames.shape
     rows = frames.as_strided((count * (height + 1) * (width + 1), channels), (channels, 1))
     return rows, torch.arange(ALIGNED, dtype=torch.int32, device=frames.device), (height, width)
@@ -152,9 +142,7 @@ def matrix(weight: Tensor) -> Tensor:
 
 
 def picture(rows: Tensor, size: tuple[int, int]) -> Tensor:
-    """Return a feature map, stored as rows [(H + 1) * (W + 1), C], as a view [1, C, H, W] for `size` (H, W).
-
-    The view leaves out the zeros: one pixel at the end of each line, and a line at the end of the map.
-    """
+    """Return a feature map, stored as rows [(H + 1) * (W + 1), C], as a view [1, C, H, W] for `size` (H, W). The view
+    leaves out the zeros: one pixel at the end of each line, and a line at the end of the map."""
     height, width = size
     return rows.view(height + 1, width + 1, -1)[:height, :width].permute(2, 0, 1)[None]

@@ -18,10 +18,8 @@ from .tiles import Blender, Corner, Tiling
 from .weights import VAE
 
 State = dict[str, list[Tensor]]
-"""The state of a decoder: the last two input frames of each causal layer, by the layer's name.
-
-A PooledDecoder stores these frames in pools instead (see pooled.py).
-"""
+"""The state of a decoder: the last two input frames of each causal layer, by the layer's name. A PooledDecoder stores
+these frames in pools instead (see pooled.py)."""
 
 NOT_FINITE = (
     "The latent holds numbers that are not finite (NaN, infinity), so the video would be black. Possible causes: a "
@@ -68,13 +66,11 @@ class VideoDecoder:
         return self._vae.device
 
     def _on_its_gpu(self) -> AbstractContextManager[object]:
-        """Return a context in which the VAE's GPU is the current CUDA device, the only one on which Triton launches
-        kernels."""
+        """Return a context in which the VAE's GPU is the current CUDA device: Triton launches kernels only there."""
         return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
 
     def anew(self, height: int, width: int) -> VideoDecoder:
-        """Return a decoder for another video with this latent `height` and `width`, the same VAE and the same
-        `park`."""
+        """Return a decoder for another video with this latent `height` and `width`, and the same VAE and `park`."""
         return VideoDecoder(self._vae, height, width, park=self._park)
 
     @torch.no_grad()
@@ -129,10 +125,8 @@ class VideoDecoder:
         return new_decoder(self._vae, self._stripe, recorded=not self._park)
 
     def check(self) -> None:
-        """Raise an error if a frame decoded since the last check contains NaN or infinity.
-
-        The error is OverflowError for a VAE in fp16, and InputError for other dtypes.
-        """
+        """Raise an error if a frame decoded since the last check contains NaN or infinity. The error is OverflowError
+        for a VAE in fp16, and InputError for other dtypes."""
         finite, self._finite = all(self._finite), []
         if not finite and self._vae.dtype == torch.float16:
             raise OverflowError("a number in the VAE is too large for fp16")
@@ -140,10 +134,8 @@ class VideoDecoder:
             raise InputError(NOT_FINITE)
 
     def _park_state(self, corner: Corner, past: State) -> State:
-        """Return the state `past` of the tile at `corner`, as a copy in host memory if states are parked.
-
-        The copies are queued on the GPU after the decoding.
-        """
+        """Return the state `past` of the tile at `corner`, as a copy in host memory if states are parked. The copies
+        are queued on the GPU after the decoding."""
         if not self._park:
             return past
         parked = self._parked[corner]

@@ -40,8 +40,7 @@ def encode_first_frame(vae: VAE, frame: Tensor, frames: int, progress: Progress 
 
 @torch.no_grad()
 def _latents(vae: VAE, frame: Tensor) -> Iterator[Tensor]:
-    """Yield the normalised latent frames, float32 [1, 16, h, w], of `frame` [3, H, W] and then endless frames of
-    zeros."""
+    """Yield the normalised latent frames, float32 [1, 16, h, w], of `frame` [3, H, W] and endless zeros."""
     frame = frame[None].to(vae.device, vae.dtype).contiguous(memory_format=torch.channels_last)
     encoder = Encoder(vae.weights)
     for image in chain([frame], repeat(torch.zeros_like(frame))):

@@ -1,11 +1,8 @@
-"""The network of Wan 2.1's VAE, which processes one frame at a time.
+"""The network of Wan 2.1's VAE (arXiv 2503.20314, section 4.1), which processes one frame at a time.
 
-Every convolution over time is causal: it reads a frame and the two frames before it, or zeros before the first frame.
-Here it is a 2D convolution whose input channels are the channels of the three frames. Only the two previous frames are
-stored between calls.
-
-So each frame passes through the full network before the next one, and a video may have any length. A video decoded in
-parts has the same bits as in one call. Architecture: Wan, arXiv 2503.20314, section 4.1.
+Every convolution over time is causal: it reads a frame and the two before it, or zeros before the first frame. Here it
+is a 2D convolution over the channels of all three. Only the two previous frames are stored between calls, so a video
+may have any length, and a video decoded in parts has the same bits as in one call.
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ EPSILON = 1e-24  # the norm of a pixel of zeros is zeros, not NaN
 
 
 class Network:
-    """The base class of encoder and decoder. It has the layers that both use, and their state for one video.
+    """The base class of encoder and decoder, with the layers of both and their state for one video.
 
     weights: the tensors of the VAE by name.
     past: the last input frames of each temporal layer, [1, C, H, W] each, by the layer's name.
@@ -88,18 +85,17 @@ class Decoder(Network):
         self._stripe = stripe
 
     def decode(self, latent: Tensor) -> Iterator[Tensor]:
-        """Return the frames [1, 3, 8h, 8w], of about -1 to 1, for the next latent frame [1, 16, h, w].
-
-        The latent frame must be denormalised (see `VAE.denormalized`).
-        """
+        """Return the frames [1, 3, 8h, 8w], of about -1 to 1, for the next latent frame [1, 16, h, w]. The latent frame
+        must be denormalised (see `VAE.denormalized`)."""
         x = self._causal_conv("decoder.conv1", self._conv("conv2", latent))
         return self._stage(0, self._middle("decoder", x))
 
     def _stage(self, index: int, x: Tensor) -> Iterator[Tensor]:
-        """Run a decoder stage and all later stages on the feature map x. Yield the video frames [1, 3, 8h, 8w].
+        """Run the decoder stage that begins with the layer decoder.upsamples.<index>, and all later ones; yield the
+        frames.
 
-        The stage begins with the layer decoder.upsamples.<index>. Each stage has three residual blocks. All stages
-        except the last then double height and width, and some double the frame rate. The last stage outputs pixels.
+        A stage has three residual blocks. All but the last then double height and width, and some double the frame
+        rate.
         """
         for block in range(3):
             x = self._residual(f"decoder.upsamples.{index + block}", x)
@@ -112,10 +108,10 @@ class Decoder(Network):
             yield from self._stage(index + 4, self._enter(index + 4, f"{name}.resample.1", frame))
 
     def _enter(self, index: int, name: str, x: Tensor) -> Tensor:
-        """Return the feature map x [1, C, h, w] upsampled by 2, as the input of the next decoder stage.
+        """Return the feature map x [1, C, h, w] upsampled by 2, the input of the next decoder stage.
 
-        `index` is the number of that stage's first layer, decoder.upsamples.<index>. `name` is the convolution after
-        the upsampling. If only a stripe is decoded, the result is cropped to the stripe and its margin.
+        `index` is the number of that stage's first layer. `name` is the convolution after the upsampling. If only a
+        stripe is decoded, the result is cropped to the stripe and its margin.
         """
         x = self._doubled(name, x)
         if self._stripe is None:
@@ -126,11 +122,10 @@ class Decoder(Network):
         return self._conv(name, F.interpolate(x, scale_factor=2.0, mode="nearest"))
 
     def _double_time(self, name: str, x: Tensor) -> Iterable[Tensor]:
-        """Return the two feature maps, one per frame, that the temporal convolution `name` computes from the feature
-        map x.
+        """Return the two feature maps, one per frame, that the temporal convolution `name` computes from x.
 
-        If the stage has no such convolution, or if x belongs to the video's first frame, return only x. The first frame
-        does not enter the convolution's cache of past frames (`past`), so the next call reads zeros in its place.
+        Without such a convolution, or for the video's first frame, return only x. The first frame does not enter
+        `past`, so the next call reads zeros in its place.
         """
         if f"{name}.weight" not in self.weights:
             return (x,)
@@ -153,10 +148,8 @@ class Encoder(Network):
         self._given: dict[str, Tensor] = {}
 
     def encode(self, frame: Tensor) -> Tensor | None:
-        """Return the latent frame [1, 16, H / 8, W / 8] that the frame [1, 3, H, W] completes, or None.
-
-        The latent frame is not normalised yet (see `VAE.normalized`).
-        """
+        """Return the latent frame [1, 16, H / 8, W / 8] that the frame [1, 3, H, W] completes, or None. The latent
+        frame is not normalised yet (see `VAE.normalized`)."""
         x = frame
         for stage in range(3):
             halved = self._halve_time(stage, self._halve_size(stage, x))
@@ -171,10 +164,6 @@ class Encoder(Network):
         return self._unless_settled(name, self._repeated(name, x) > 2 * convolutions + 1, self._stage, stage, x)
 
     def _stage(self, stage: int, x: Tensor) -> Tensor:
-        """Return the feature map x after stage number `stage`: two residual blocks, then half the height and width.
-
-        Stage 0 begins with the encoder's first convolution.
-        """
         if stage == 0:
             x = self._causal_conv("encoder.conv1", x)
         for block in range(2):
@@ -204,8 +193,7 @@ class Encoder(Network):
         return self._conv("conv1", x)[:, :LATENT_CHANNELS]
 
     def _repeated(self, name: str, x: Tensor) -> int:
-        """Record x as the next input of the layer `name`. Return how many inputs of the layer in a row, including this
-        one, were the same tensor object."""
+        """Return how many inputs of the layer `name` in a row, including x, were the same tensor object."""
         last, times = self._seen.get(name, (None, 0))
         self._seen[name] = x, times + 1 if x is last else 1
         return self._seen[name][1]

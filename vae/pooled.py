@@ -1,12 +1,11 @@
 """The VAE's decoder with convolution kernels, in Triton or CUDA, that read the stored frames in place.
 
 A feature map [1, C, H, W] is a view of the memory layout that model/kernels/convolution.py describes. Temporal layers
-with feature maps of one shape store their frames in one pool. A pool has two slots for each layer, and one free slot. A
-layer writes a new frame to the free slot, and its convolution reads three slots. Then the slot of the layer's oldest
-frame becomes free.
+with feature maps of one shape store their frames in one pool, with two slots for each layer and one free slot. A layer
+writes a new frame to the free slot, and its convolution reads three slots. Then its oldest frame's slot becomes free.
 
-So a layer's slots change with each frame. Python computes all slots for a latent frame in advance and copies them to
-the GPU, where kernels read them. Therefore a CUDA graph recorded for one latent frame can decode all later ones.
+Python computes the slots of all layers for a latent frame in advance and copies them to the GPU, where kernels read
+them. So a CUDA graph recorded for one latent frame can decode all later ones.
 """
 
 from __future__ import annotations
@@ -48,18 +47,17 @@ _COMPILERS: dict[tuple[torch.device, int], Thread] = {}
 
 
 class PooledDecoder(Decoder):
-    """A `Decoder` that stores its state `past` in pools, [slots, C, H + 1, W + 1] each, channels last in memory (see
-    this module's docstring).
+    """A `Decoder` that stores its state `past` in pools, [slots, C, H + 1, W + 1] each, channels last in memory.
 
-    Its results differ from the results of `Decoder` by rounding only. Instead of doubling an image before a 3x3
-    convolution, it applies four 2x2 kernels to the original image (see `weights.quarters`).
+    Its results differ from those of `Decoder` by rounding only. Instead of doubling an image before a 3x3 convolution,
+    it applies four 2x2 kernels to the original image (see `weights.quarters`).
     """
 
     _given: Iterator[Tensor]  # the slots of the next layers
 
     def __init__(self, vae: VAE, stripe: Stripe | None = None, *, recorded: bool = False) -> None:
-        """Create a decoder. `stripe`: the only part of each frame to decode, or None for all. If `recorded`, the
-        kernels are recorded as a CUDA graph. The tensors in `past` must then stay at their memory addresses."""
+        """Create a decoder of full frames, or only of one `stripe` of each. If `recorded`, the kernels are recorded as
+        a CUDA graph, so the tensors in `past` must not move in memory."""
         from ..model.kernels import convolution
 
         super().__init__(vae.weights, stripe=stripe)
@@ -88,11 +86,8 @@ class PooledDecoder(Decoder):
         return self.recording.decode(self._computed, latent)
 
     def _upload_slots(self, slots: list[list[int]]) -> None:
-        """Copy `slots` to the table on the GPU: the slot numbers of each layer's frames, in the order in which the
-        layers run.
-
-        torch does not reuse the pinned memory before the copy is done.
-        """
+        """Copy the slot numbers of each layer's frames, in the order in which the layers run, to the table on the GPU.
+        torch does not reuse the pinned memory before the copy is done."""
         rows = torch.tensor([[*each, 0] for each in slots], dtype=torch.int32)
         if self._table.device.type == "cuda":
             rows = rows.pin_memory()
@@ -106,8 +101,8 @@ class PooledDecoder(Decoder):
         return super().decode(latent)
 
     def _compile(self) -> None:
-        """Compile the kernels for the shapes of the decoder's weights. A background thread runs this function once for
-        each GPU and VAE width. It takes some seconds."""
+        """Compile the kernels for the shapes of the decoder's weights, which takes some seconds. A background thread
+        runs this once for each GPU and VAE width."""
         layers = {self.weights[name].shape: name for name in self.weights if name in self._quarters or _over_time(name)}
         with suppress(Exception), torch.cuda.device(self._compiler[0]):  # decoding raises the error again
             _convolution_hopper(self._compiler[0])
@@ -138,10 +133,7 @@ class PooledDecoder(Decoder):
 
     def _convolve_in_time(self, name: str, x: Tensor, norm: str | None = None, added: Tensor | None = None) -> Tensor:
         """Return the convolution of temporal layer `name` over x and the two previous frames, plus the tensor `added`.
-        x is written to the layer's pool.
-
-        `norm`: the name of a norm layer. If it is given, the norm and SiLU are first applied to x.
-        """
+        x is written to the layer's pool, after the norm layer `norm` and SiLU if a norm is given."""
         size, weight, bias = (x.shape[2], x.shape[3]), self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
         pool, slots = self._pool(name, x), next(self._given)
         gamma = None if norm is None else self.weights[f"{norm}.gamma"]
@@ -160,10 +152,11 @@ class PooledDecoder(Decoder):
     ) -> Tensor:
         """Return the convolution of three frames of a pool as rows [(H + 1) * (W + 1), out], plus `added`.
 
-        `x`: the pool's rows. `slots`: the numbers of the frames' slots. `weight`: a matrix from `convolutions.matrix`.
-        `bias`: [out]. `size`: (H, W). `side`: the height and width of the convolution's kernel in pixels. The CUDA
-        kernel for Hopper GPUs computes large frames if it works, and the Triton kernel all others (see
-        `kernels.convolution.convolve`).
+        x: the pool's rows.
+        slots: the numbers of the frames' slots.
+        weight, bias: a matrix from `convolutions.matrix`, and [out].
+        size: (H, W).
+        side: the height and width of the convolution's kernel in pixels.
         """
         ours = _convolution_hopper(x.device)
         if ours is not None and ours.suits(x, weight, size, side):
@@ -171,8 +164,7 @@ class PooledDecoder(Decoder):
         return self._kernels.convolve(x, slots, weight, bias, size, side, added)
 
     def _pool(self, name: str, x: Tensor) -> Tensor:
-        """Return the rows of the pool that holds the frames of layer `name`. The first call creates the pool, filled
-        with zeros, for frames with the size and dtype of x."""
+        """Return the rows of the pool of layer `name`. The first call creates it, with zeros, for frames like x."""
         key = self._pools[name]
         if key not in self.past:
             height, width = x.shape[2:]
@@ -193,11 +185,10 @@ class PooledDecoder(Decoder):
 
 
 def new_decoder(vae: VAE, stripe: Stripe | None, *, recorded: bool) -> Decoder:
-    """Return a decoder network for a VAE: a PooledDecoder, a KitchenDecoder or a plain Decoder, depending on the
-    convolution kernel that is chosen for its device.
+    """Return a decoder network for a VAE: a PooledDecoder, KitchenDecoder or plain Decoder, by the device's kernel.
 
-    If `recorded`, a PooledDecoder records its kernels as a CUDA graph. `stripe`: the only part of each frame to decode,
-    or None for all.
+    `recorded` makes a PooledDecoder record its kernels as a CUDA graph. A `stripe` is the only part of frames to
+    decode.
     """
     if suits(vae):
         return PooledDecoder(vae, stripe, recorded=recorded)
@@ -242,8 +233,7 @@ def _works(device: torch.device) -> bool:
 
 @cache
 def _convolution_hopper(device: torch.device) -> ModuleType | None:
-    """Return the module kernels/hopper/convolution.py if its kernel works on this GPU, else None; a failure is
-    logged."""
+    """Return kernels/hopper/convolution.py if its kernel works on this GPU, else None; a failure is logged."""
     if device.type != "cuda" or not serves("convolution", OURS, card_of(device)):
         return None
     from ..model.kernels.hopper import convolution as convolution_hopper
@@ -259,19 +249,15 @@ def _over_time(name: str) -> bool:
 
 
 def _pool_of(name: str, weight: Tensor) -> str:
-    """Return the name of the pool in which a temporal layer stores its frames. Layers of the same stage and number of
-    channels share a pool."""
+    """Return the name of a temporal layer's pool, shared by all layers of one stage and number of channels."""
     parts = name.split(".")
     stage = int(parts[2]) // 4 if parts[1] == "upsamples" else 3 if parts[1] == "head" else 0
     return f"stage {stage}, {weight.shape[1] // 3} channels"
 
 
 def _rows(x: Tensor) -> Tensor:
-    """Return a feature map [1, C, H, W] as rows [(H + 1) * (W + 1), C], with zeros after each line and after the last
-    line.
-
-    The result is a view if x, or a map from which x takes some channels, comes from `picture`. Otherwise x is copied.
-    """
+    """Return a feature map [1, C, H, W] as rows [(H + 1) * (W + 1), C], with zeros after each line and at the end. The
+    result is a view if x, or a map from which x takes some channels, comes from `picture`. Otherwise x is copied."""
     height, width = x.shape[2:]
     if x.stride(1) == 1 and x.stride(2) == (width + 1) * x.stride(3):
         return x.as_strided(((height + 1) * (width + 1), x.shape[1]), (x.stride(3), 1))

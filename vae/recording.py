@@ -1,7 +1,4 @@
-"""Recording of the decoding of a latent frame as a CUDA graph, which the GPU replays without Python.
-
-A GPU runs the kernels of a latent frame faster than Python launches them. In a replay they run without pauses.
-"""
+"""Recording of the decoding of a latent frame as a CUDA graph, which the GPU replays without pauses for Python."""
 
 from __future__ import annotations
 
@@ -18,24 +15,20 @@ from ..model.graphs.capture import ONE_AT_A_TIME, failure_of
 from ..model.graphs.trial import refusal, relative_error
 
 Decode = Callable[[Tensor], Iterator[Tensor]]
-"""The function to record. It decodes a latent frame and yields its video frames.
-
-It may only launch kernels that use memory at constant addresses.
-"""
+"""The function to record, which decodes a latent frame and yields its video frames. It may only launch kernels that use
+memory at constant addresses."""
 
 
 class Recording:
-    """A recorder that decodes the latent frames of one video, except the first one, by a CUDA graph. They have one
-    size.
+    """A recorder that decodes the latent frames of one video, except the first one, by a CUDA graph.
 
-    The first call decodes as usual. The second call records a CUDA graph, replays it with the latent frame of this
-    call, and compares the result with the usual decoding. Later calls replay the graph. If the recording or the
-    comparison fails, all calls decode as usual.
+    The first call decodes as usual. The second records a CUDA graph, replays it with its own latent frame, and compares
+    the result with the usual decoding. Later calls replay the graph. If the recording or the comparison fails, all
+    calls decode as usual.
     """
 
     def __init__(self, state: Callable[[], Sequence[Tensor]] = tuple) -> None:
-        """Create a recorder. `state()` returns the tensors that decoding changes, so that the recorder can restore them
-        after the test of the graph."""
+        """Create a recorder. `state()` returns the tensors that decoding changes, to restore them after a test."""
         self._state, self._frames, self._failed = state, list[Tensor](), False
         self._latent: Tensor | None = None
         self._graph: torch.cuda.CUDAGraph | None = None
@@ -46,8 +39,7 @@ class Recording:
         return self._graph is not None
 
     def decode(self, decode: Decode, latent: Tensor) -> Iterator[Tensor]:
-        """Return the frames of `decode(latent)`, computed or replayed. Replayed frames are overwritten by the next
-        call."""
+        """Return the frames of `decode(latent)`, computed or replayed. The next call overwrites replayed frames."""
         if self._failed:
             return decode(latent)
         if self._latent is None:
@@ -60,15 +52,13 @@ class Recording:
         return iter(self._frames)
 
     def _allocate(self, frames: Iterator[Tensor]) -> Iterator[Tensor]:
-        """Yield `frames` unchanged. For each one, allocate a tensor of the same shape and dtype, into which every later
-        replay writes."""
+        """Yield `frames` unchanged, and allocate a tensor for each, into which every later replay writes."""
         for frame in frames:
             self._frames.append(torch.empty_like(frame))
             yield frame
 
     def _record_and_try(self, decode: Decode, latent: Tensor) -> Iterator[Tensor]:
-        """Yield the frames of `decode(latent)`. Record them as a CUDA graph too, and keep the graph if a replay gives
-        the same frames within a tolerance."""
+        """Yield the frames of `decode(latent)`, and keep a recording whose replay gives the same within a tolerance."""
         assert self._latent is not None
         try:
             graph = self._record(decode, self._latent)
@@ -101,8 +91,7 @@ class Recording:
             torch.cuda.empty_cache()
 
     def _record(self, decode: Decode, latent: Tensor) -> torch.cuda.CUDAGraph:
-        """Return a CUDA graph of the decoding of a latent frame. Recording does not compute the frames. Raises
-        RuntimeError if it fails. `decode(latent)` decodes a latent frame."""
+        """Return a CUDA graph of `decode(latent)`, without computing the frames. Raises RuntimeError if it fails."""
         with ONE_AT_A_TIME:
             torch.cuda.empty_cache()  # a recording cannot use the memory that torch has cached
             graph, failure = torch.cuda.CUDAGraph(), ""
@@ -120,14 +109,11 @@ class Recording:
         return graph
 
     def _fill(self, decode: Decode, latent: Tensor) -> None:
-        """Decode a latent frame, and copy its frames into the tensors of `_allocate`. The CUDA graph records this
-        method."""
         for room, frame in zip(self._frames, decode(latent), strict=True):
             room.copy_(frame)
 
 
 @cache
 def _stream(device: torch.device) -> torch.cuda.Stream:
-    """Return the CUDA stream on which all graphs of a GPU are recorded. It is shared, because cuBLAS has a workspace
-    for each stream."""
+    """Return the one CUDA stream on which all graphs of a GPU are recorded: cuBLAS has a workspace for each stream."""
     return torch.cuda.Stream(device)

@@ -1,4 +1,4 @@
-"""The slots that frames get in the pools of pooled.py. They are chosen before a latent frame is decoded."""
+"""The choice of slots in the pools of pooled.py for frames, before a latent frame is decoded."""
 
 from __future__ import annotations
 
@@ -12,21 +12,16 @@ from .network import Decoder
 
 
 class Slots:
-    """The slots in which the decoder's temporal layers store their frames.
-
-    Each layer owns the two slots of its last two frames. Each pool has one free slot for a new frame. `pools`: the name
-    of each layer's pool, by the layer's name.
-    """
+    """The slots in which the decoder's temporal layers store their frames. Each layer owns the two slots of its last
+    two frames. Each pool has one free slot for a new frame. `pools` maps a layer's name to its pool's name."""
 
     def __init__(self, pools: Mapping[str, str]) -> None:
         self._pools, self._own = pools, dict[str, list[int]]()
         self._free = {pool: list(range(2 * layers + 1)) for pool, layers in Counter(pools.values()).items()}
 
     def take(self, layer: str) -> list[int]:
-        """Return the slot numbers of a layer's three frames: the one before the last, the last, and the new one.
-
-        The new frame is then the layer's last one, and the first of these slots becomes the pool's free slot.
-        """
+        """Return the slot numbers of a layer's three frames: the one before the last, the last, and the new one. The
+        new frame is then the layer's last one, and the first of these slots becomes the pool's free slot."""
         free = self._free[self._pools[layer]]  # the last free slot has held frames, the others are zeros
         before = self._own.get(layer) or [free.pop(0), free.pop(0)]
         slots = [*before, free.pop()]
@@ -73,7 +68,7 @@ def layers_in_order(weights: Mapping[str, Tensor], first: bool) -> list[str]:
     """Return the names of the temporal layers, in the order in which they get frames while a latent frame is decoded.
 
     A layer that gets several frames is listed several times. `first` is True for a video's first latent frame, which
-    becomes one frame; other latent frames become four. `weights`: the VAE's tensors by name.
+    becomes one frame; other latent frames become four.
     """
     recorder = _LayerRecorder(weights, first)
     for _frame in recorder.decode(torch.empty(0)):

@@ -18,11 +18,8 @@ follows each doubling, and one is at the end. A margin of n pixels after a doubl
 
 @dataclass(frozen=True)
 class Stripe:
-    """A stripe of each frame: the latent pixels from `start` to `stop` (exclusive) in the dimension `dim`.
-
-    `dim` is -1 for a stripe of columns, -2 for a stripe of rows. `length` is the frame's number of latent pixels in
-    this dimension.
-    """
+    """A stripe of each frame: the latent pixels from `start` to `stop` (exclusive) in the dimension `dim`. `dim` is -1
+    for a stripe of columns, -2 for rows. `length` is the full frame's number of latent pixels in `dim`."""
 
     start: int
     stop: int
@@ -39,7 +36,7 @@ class Stripe:
         return cls(length * index // count, length * (index + 1) // count, length, dim)
 
     def size(self, height: int, width: int) -> tuple[int, int]:
-        """Return the height and width of this stripe in latent pixels. `height` and `width` are the full frame's."""
+        """Return the height and width of this stripe of a frame with `height` x `width` latent pixels."""
         own = self.stop - self.start
         return (height, own) if self.dim == -1 else (own, width)
 
@@ -54,8 +51,7 @@ class Stripe:
         return x.narrow(self.dim, first - before, end - first)
 
     def own(self, picture: Tensor) -> Tensor:
-        """Return the pixels of the stripe without its margin. `picture` [..., h, w] is the decoded stripe with its
-        margin."""
+        """Return the pixels of the stripe from a decoded stripe with its margin, `picture` [..., h, w]."""
         return picture.narrow(self.dim, CELL * self.start - self._needed(CELL)[0], CELL * (self.stop - self.start))
 
     def within(self, frames: Tensor) -> Tensor:

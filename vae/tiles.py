@@ -15,11 +15,8 @@ Corner = tuple[int, int]
 
 @dataclass(frozen=True)
 class Tiling:
-    """The tiles of a frame with `height` x `width` latent pixels. A tile is identified by its top left latent pixel.
-
-    `tile` is the side of a tile, and `stride` the distance between tiles, in latent pixels. A frame that is not split
-    is one tile.
-    """
+    """The tiles of a frame with `height` x `width` latent pixels, each identified by its top left latent pixel. `tile`
+    is the side of a tile, and `stride` the distance between tiles, in latent pixels."""
 
     height: int
     width: int
@@ -28,8 +25,7 @@ class Tiling:
 
     @classmethod
     def of(cls, height: int, width: int, cut: bool) -> Tiling:
-        """Return the tiles of a frame with `height` x `width` latent pixels. If `cut` is false, the whole frame is one
-        tile."""
+        """Return the tiles of a frame with `height` x `width` latent pixels: one tile if `cut` is false."""
         if cut and max(height, width) > TILE:
             return cls(height, width, TILE, STRIDE)
         return cls(height, width, max(height, width), max(height, width))
@@ -40,8 +36,7 @@ class Tiling:
         return list(product(range(0, self.height, self.stride), range(0, self.width, self.stride)))
 
     def crop(self, image: Tensor, corner: Corner, scale: int = 1) -> Tensor:
-        """Return the tile at `corner` (in latent pixels) of an image [..., h, w] with `scale` times the latent's
-        resolution."""
+        """Return the tile at `corner` (in latent pixels) of an image [..., h, w] at `scale` times the latent's size."""
         (top, left), size = (scale * each for each in corner), scale * self.tile
         return image[..., top : top + size, left : left + size]
 
@@ -60,10 +55,10 @@ class Blender:
     _left: dict[int, Tensor] = field(default_factory=dict)
 
     def add(self, image: int, corner: Corner, tile: Tensor) -> tuple[tuple[slice, slice], Tensor]:
-        """Add a tile. Return (rows, columns) of the image that are now complete, as slices, and their pixels [..., h,
-        w].
+        """Add a tile, and return the (rows, columns) of the image that are now complete, and their pixels [..., h, w].
 
-        `image`: the image's number. `corner`: the tile's top left latent pixel. `tile` [..., h, w] is blended in place.
+        `image` is the image's number, `corner` the tile's top left latent pixel. `tile` [..., h, w] is blended in
+        place.
         """
         top, left = corner
         size = self.scale * self.tiling.stride
@@ -81,10 +76,7 @@ class Blender:
 
 
 def _fade(before: Tensor, tile: Tensor, dim: int) -> None:
-    """Blend the last rows or columns of the previous tile `before` into the first ones of `tile`, in place.
-
-    `dim` is -2 for rows and -1 for columns.
-    """
+    """Blend the end of the previous tile `before` into the start of `tile`, in place, along the dimension `dim`."""
     extent = min(before.shape[dim], tile.shape[dim])
     share = torch.arange(extent, device=tile.device, dtype=tile.dtype) / extent
     share = share.view(-1, 1) if dim == -2 else share

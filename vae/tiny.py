@@ -1,11 +1,9 @@
 """The tiny decoder taew2_1 (TAEHV), which previews a latent in a fraction of the VAE's time.
 
 Compared with the VAE's frames, its frames have a PSNR of 29 dB. A latent frame passes through three stages, each of
-which doubles height and width. The last two stages also double the frame rate.
-
-Each stage has three memory blocks. A memory block reads a frame and the frame before it, or zeros before the first
-frame. Only the last input of each block is stored between calls, so a video decoded in parts has the same bits as in
-one call.
+which doubles height and width. The last two stages also double the frame rate. Each stage has three memory blocks,
+which read a frame and the one before it, or zeros. Only the last input of each block is stored between calls, so a
+video decoded in parts has the same bits as in one call.
 
 The architecture comes from the TAEHV project (MIT licence); the code is our own.
 """
@@ -28,30 +26,21 @@ from .weights import MEAN, STD
 
 TINY_DECODER = "taew2_1"
 STAGES = ((256, 3, 1), (128, 9, 2), (64, 15, 2))
-"""The stages of the network, each as (channels, number of its first memory block, output frames for each input frame).
-Blocks are numbered as in the tensor names."""
+"""The stages of the network: (channels, number of its first memory block, output frames for each input frame)."""
 LAST = 22
-"""The number of the network's last layer in the tensor names. It outputs pixels."""
+"""The number of the network's last layer, which outputs pixels, in the tensor names."""
 BEFORE_FIRST = 3
-"""The number of output frames to drop for a video's first latent frame.
-
-The network makes four frames of each latent frame, but the first one stands for a single video frame.
-"""
+"""The number of output frames to drop for a video's first latent frame, which stands for a single video frame."""
 SCALED = "lighttae"
-"""A part of a file name. It marks decoders that expect denormalised latents, such as LightX2V's LightTAE.
-
-Only the name shows the difference, because the tensors have the names and shapes of taew2_1.
-"""
+"""A part of the file names of decoders that expect denormalised latents, such as LightX2V's LightTAE. Only the name
+shows the difference, because the tensors have the names and shapes of taew2_1."""
 
 
 def load_tiny_decoder(
     path: str | Path, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
 ) -> TinyDecoder:
-    """Return a decoder with the weights in a `.pth` or `.safetensors` file of taew2_1 or lighttaew2_1. The decoder
-    computes on `device` in `dtype`.
-
-    Weights of the encoder in the file are ignored. Raises CheckpointError if the file has other tensors.
-    """
+    """Return a decoder with the weights of a `.pth` or `.safetensors` file of taew2_1 or lighttaew2_1. Weights of the
+    encoder in the file are ignored. Raises CheckpointError if the file has other tensors."""
     weights = {name: entry.view() for name, entry in read_tensors(path).items() if name.startswith("decoder.")}
     _check(str(path), weights)
     return TinyDecoder(
@@ -69,10 +58,8 @@ class TinyDecoder:
     """A decoder that decodes one video in parts and stores its state between the parts."""
 
     def __init__(self, weights: Mapping[str, Tensor], *, scaled: bool = False) -> None:
-        """Create a decoder from tensors by name, which `load_tiny_decoder` has checked.
-
-        If `scaled`, latents are first denormalised with the VAE's mean and standard deviation.
-        """
+        """Create a decoder from tensors by name, which `load_tiny_decoder` has checked. If `scaled`, latents are first
+        denormalised with the VAE's mean and standard deviation."""
         self._weights, self._scaled = weights, scaled
         self._past: dict[int, Tensor] = {}
         self._first = True
@@ -94,8 +81,7 @@ class TinyDecoder:
         """Return the frames float32 [1, 3, n, 8h, 8w], from 0 to 1, of the video's next latent frames [1, 16, f, h, w].
 
         The latent is normalised, as the model outputs it. The frames are on the decoder's device. A latent frame
-        becomes four frames, but a video's first latent frame becomes one. Raises InputError for a latent of another
-        shape.
+        becomes four frames, but a video's first one becomes one. Raises InputError for a latent of another shape.
         """
         if latent.ndim != 5 or latent.shape[:2] != (1, LATENT_CHANNELS):
             raise InputError(f"the latent is {list(latent.shape)}; the tiny decoder takes [1, 16, frames, h, w]")
@@ -105,7 +91,6 @@ class TinyDecoder:
         return frames.transpose(0, 1)[None]
 
     def _frames(self, latent: Tensor) -> Tensor:
-        """Return the frames [n, 3, H, W] of one latent frame [1, 16, h, w]."""
         x = latent.to(self.device, torch.float32)
         if self._scaled:
             mean, std = upload(torch.tensor([MEAN, STD]), self.device)[..., None, None]
@@ -192,8 +177,6 @@ def shapes() -> dict[str, tuple[int, ...]]:
 
 
 def _check(source: str, weights: Mapping[str, Tensor]) -> None:
-    """Raise CheckpointError, naming the file `source`, if the names or shapes of `weights` are not the tiny
-    decoder's."""
     expected = shapes()
     found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
     wrong = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))

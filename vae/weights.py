@@ -36,19 +36,18 @@ STD = (
 )
 
 SHARES = torch.tensor([[[1.0, 0, 0], [0, 1, 1]], [[1, 1, 0], [0, 0, 1]]])
-"""The rows of a 3x3 kernel that are summed into each row of a 2x2 kernel, as zeros and ones [2, 2, 3]. The same table
-serves columns.
+"""The rows of a 3x3 kernel that are summed into each row of a 2x2 kernel, as zeros and ones [2, 2, 3].
 
-On an image with doubled pixels, a 3x3 kernel reads some original pixels twice. So a 2x2 kernel on the original image
-gives the same result if it holds sums of rows and columns. The dimensions: first or second of the two output pixels,
-row of the 2x2 kernel, row of the 3x3 kernel.
+The dimensions are first or second of the two output pixels, row of the 2x2 kernel, row of the 3x3 kernel. The same
+table serves columns. On an image with doubled pixels, a 3x3 kernel reads some original pixels twice, so a 2x2 kernel
+with sums of rows and columns gives the same result on the original image.
 """
 
 
 @dataclass
 class VAE:
-    """A Wan 2.1 VAE. `weights`: by official name, in the network's layout (see `prepare`). `use_tiling`: whether large
-    frames are processed in tiles."""
+    """A Wan 2.1 VAE: its weights by official name, in the network's layout (see `prepare`). `use_tiling` is whether
+    large frames are processed in tiles."""
 
     weights: dict[str, Tensor]
     use_tiling: bool = False
@@ -67,8 +66,7 @@ class VAE:
 
     @cached_property
     def quarters(self) -> dict[str, Tensor]:
-        """The 2x2 kernels that replace the decoder's upsampling convolutions, four for each, by weight name. They are
-        computed by the function `quarters` at the first use."""
+        """The 2x2 kernels that replace the decoder's upsampling convolutions, four for each, by weight name."""
         names = [name for name in self.weights if name.startswith("decoder.") and name.endswith("resample.1.weight")]
         return {name: quarters(self.weights[name]) for name in names}
 
@@ -83,8 +81,7 @@ class VAE:
         return (latent.float() - mean) / std
 
     def denormalized(self, latent: Tensor) -> Tensor:
-        """Return a latent frame [1, 16, h, w] from the transformer, denormalised for the decoder, in the VAE's
-        dtype."""
+        """Return a latent frame [1, 16, h, w] of the transformer, denormalised for the decoder, in the VAE's dtype."""
         mean, std = self._statistics()
         latent = latent.to(self.device, torch.float32) * std + mean
         return latent.to(self.dtype, memory_format=torch.channels_last)
@@ -93,16 +90,14 @@ class VAE:
         return upload(torch.tensor([MEAN, STD]), self.device)[..., None, None]
 
     def enable_tiling(self) -> None:
-        """From now on, process frames in overlapping tiles of 256 pixels if height or width exceeds 256 pixels."""
+        """Make frames with a height or width of more than 256 pixels be processed in overlapping tiles of 256
+        pixels."""
         self.use_tiling = True
 
 
 def read_vae(path: str | Path) -> dict[str, Tensor]:
-    """Return the VAE's tensors in a file or a diffusers folder, by official name. They are memory-mapped views if
-    possible.
-
-    Raises CheckpointError if they are not the tensors of a Wan 2.1 VAE.
-    """
+    """Return the VAE's tensors in a file or a diffusers folder, by official name, as memory-mapped views if possible.
+    Raises CheckpointError if they are not the tensors of a Wan 2.1 VAE."""
     entries = read_tensors(path)
     prefix = shared_prefix(entries, (WIDTH_KEY, diffusers_names.MARK))
     entries = {key.removeprefix(prefix): entry for key, entry in entries.items()}
@@ -119,8 +114,6 @@ def is_vae(keys: Iterable[str]) -> bool:
 
 
 def _values(name: str, tensors: Mapping[str, TensorEntry], quantized: Mapping[str, QuantizedWeight]) -> Tensor:
-    """Return the values of the weight `name`: a view of the file, or a decoded float32 copy if the weight is
-    quantized."""
     if name not in quantized:
         return tensors[name].view()
     parts = {entry.name: entry.view() for entry in quantized[name].entries}
@@ -146,12 +139,8 @@ def _prepare(name: str, tensor: Tensor) -> Tensor:
 
 
 def quarters(weight: Tensor) -> Tensor:
-    """Return four 2x2 kernels [4 * out, 4 * C] that replace a 3x3 kernel [out, C, 3, 3] on an image with doubled
-    pixels.
-
-    The four kernels are applied to the original image. Each computes one of the 2x2 output pixels of every original
-    pixel.
-    """
+    """Return four 2x2 kernels [4 * out, 4 * C] that replace a 3x3 kernel [out, C, 3, 3] after doubling an image. They
+    are applied to the original image. Each computes one of the 2x2 output pixels of every original pixel."""
     share = SHARES.to(weight.device)
     sums = torch.einsum("pak,qbl,nckl->pqnabc", share, share, weight.float())
     return sums.flatten(0, 2).flatten(1).to(weight.dtype)
@@ -174,8 +163,7 @@ def check_values(source: str, weights: Mapping[str, Tensor]) -> None:
 
 
 def check_shapes(source: str, found: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise CheckpointError, naming the file `source`, unless `found` has exactly the names and shapes of a Wan 2.1
-    VAE's tensors. Any base width is accepted."""
+    """Raise CheckpointError, naming the file `source`, unless `found` fits a Wan 2.1 VAE of any base width."""
     if WIDTH_KEY not in found:
         raise CheckpointError(f"{source}: no {WIDTH_KEY}, so not a Wan VAE; use Wan2.1_VAE.pth of the package")
     expected = vae_shapes(math.prod(found[WIDTH_KEY]))

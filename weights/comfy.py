@@ -1,5 +1,4 @@
-"""ComfyUI's quantized formats of 8 bits and fewer: finding a layer's tensors by name, checking them, and making
-parameters.
+"""ComfyUI's quantized formats of 8 bits and fewer: finding a layer's tensors by name, checks, and parameters.
 
 The scale of `X.weight` is `X.weight_scale`; nvfp4 also has `X.weight_scale_2`. The format is stated as JSON, in a
 tensor `X.comfy_quant` or in `_quantization_metadata` in the header. Older files have scales named `X.scale_weight` and
@@ -34,10 +33,10 @@ FORMATS = {
 SCALES = ("weight_scale", "scale_weight", "weight_scale_2")
 """The ends of the names of a weight's scales. scale_weight is the older name of weight_scale."""
 UNUSED = ("input_scale", "scale_input", "comfy_quant")
-"""The names of a quantized layer's tensors that `find_scaled` drops, because decoding the weight does not need them.
+"""The names of a quantized layer's tensors that decoding does not need: input_scale and scale_input (old and new name
+of the input's scale) and comfy_quant, the format, which `stated_formats` reads.
 
-input_scale and scale_input are two names of the scale of the layer's input. This project computes a scale for each
-token instead. comfy_quant states the format, and `stated_formats` reads it.
+This project computes a scale for each token of the input instead.
 """
 SMOOTHED = "pre_quant_scale"
 
@@ -47,14 +46,14 @@ LARGEST_VALUE, SAMPLED_ROWS = 200, 8
 
 
 def scale_owner(key: str) -> str | None:
-    """Return the name of the weight to which a key such as `X.weight_scale` belongs. Return None for other keys."""
+    """Return the name of the weight to which a key such as `X.weight_scale` belongs, or None for other keys."""
     match = _PART.match(key)
     return f"{match[1]}.weight" if match else None
 
 
 def stated_formats(entries: Mapping[str, TensorEntry]) -> dict[str, Any]:
-    """Return the format descriptions in a file, with key X for `X.weight`. The sources are `_quantization_metadata` in
-    headers and tensors `X.comfy_quant`. Raises CheckpointError for content that is no JSON object."""
+    """Return the format descriptions in a file, with key X for `X.weight`. They are in `_quantization_metadata` of the
+    header and in tensors `X.comfy_quant`. Raises CheckpointError for content other than a JSON object."""
     sources = {entry.source for entry in entries.values() if isinstance(entry.source, MappedFile)}
     stated: dict[str, Any] = {}
     for source in sources:
@@ -83,8 +82,7 @@ def find_scaled(
     """Return the weights in ComfyUI's formats, and all entries except those in UNUSED and `scaled_fp8`, both by name.
 
     Scales with older names are renamed to `X.weight_scale`. `stated` maps weight names to the descriptions from
-    `stated_formats`. Raises CheckpointError if any quantized weight cannot be read. The message begins with `file`, and
-    explains the first three such weights.
+    `stated_formats`. Raises CheckpointError, beginning with `file`, if any quantized weight cannot be read.
     """
     parts: dict[str, dict[str, TensorEntry]] = {}
     left: dict[str, TensorEntry] = {}
@@ -118,15 +116,15 @@ def find_scaled(
 
 
 def _layer(name: str) -> str:
-    """Return a weight's name with N in place of the block's index. So a layer has the same name in all blocks."""
+    """Return a weight's name with N in place of the block's index, so that a layer has the same name in all blocks."""
     return re.sub(r"\.\d+\.", ".N.", name, count=1)
 
 
 def _weight(
     values: TensorEntry | None, parts: Mapping[str, TensorEntry], stated: Any
 ) -> ScaledWeight | LayoutWeight | str:
-    """Return the weight with the stored `values` and the scales in `parts` (by suffix), or the reason why it cannot be
-    read. `stated`: the file's description of the format, or None."""
+    """Return the weight with the stored `values` and the scales in `parts` (by suffix), or why it cannot be read.
+    `stated` is the file's description of the format, or None."""
     description = stated if isinstance(stated, dict) else {}
     named, inner = description.get("format"), description.get("params")
     description = (inner if isinstance(inner, dict) else {}) | description
@@ -142,10 +140,8 @@ def _weight(
 
 
 def _other_values(values: TensorEntry, named: str | None) -> str | None:
-    """Return None if a weight's stored values have its format's dtype and two or more dimensions, else a message.
-
-    `named` is the format that the file states, a key of FORMATS. If it is None, every dtype in FORMATS is accepted.
-    """
+    """Return a message unless a weight's stored values have their format's dtype and two or more dimensions. `named` is
+    the format that the file states, a key of FORMATS. If it is None, every dtype in FORMATS is accepted."""
     dtype = FORMATS[named] if named else values.dtype
     if values.dtype == dtype and dtype in FORMATS.values() and len(values.shape) >= 2 and not values.packed:
         return None
@@ -156,8 +152,8 @@ def _other_values(values: TensorEntry, named: str | None) -> str | None:
 def _in_rows(
     values: TensorEntry, parts: Mapping[str, TensorEntry], named: str | None, description: Mapping[str, Any]
 ) -> ScaledWeight | LayoutWeight | str:
-    """Return a weight with one scale in total or one per row, or the reason why it cannot be read. `named`: the stated
-    format, or None. `description`: the file's description of the format. `parts`: the scales by suffix."""
+    """Return a weight with one scale in total or one per row, or why it cannot be read. `parts` has the scales by
+    suffix. `named` is the stated format, or None."""
     scale = parts.get("weight_scale")
     if "weight_scale_2" in parts or (values.dtype not in FLOAT8 and (scale is None or not named)):
         lacking = "its weight_scale" if named and scale is None else "the format that ComfyUI writes next to it"
@@ -177,8 +173,8 @@ def _in_rows(
 
 
 def _needs_scale(values: TensorEntry) -> bool:
-    """Return whether a float8 weight without a scale has lost its scale. This is assumed if its first rows contain
-    values above LARGEST_VALUE, which no linear layer has. The result for embeddings is always False."""
+    """Return whether a float8 weight without a scale has lost its scale. It is assumed to if its first rows exceed
+    LARGEST_VALUE, which no linear layer does; embeddings never are."""
     if "embed" in values.name or not math.prod(values.shape):
         return False
     return bool(values.view()[:SAMPLED_ROWS].float().abs().amax() > LARGEST_VALUE)
@@ -192,8 +188,7 @@ def _is_one_or_a_row(scale: TensorEntry, shape: tuple[int, ...]) -> bool:
 
 
 def _in_blocks(format_: str, values: TensorEntry, parts: Mapping[str, TensorEntry]) -> LayoutWeight | str:
-    """Return a weight with block scales, in the format `format_` (nvfp4 or mxfp8). If it cannot be read, return the
-    reason. `parts`: the scales by suffix."""
+    """Return a weight with block scales in the format `format_` (nvfp4 or mxfp8), or why it cannot be read."""
     scale, scale_2 = parts.get("weight_scale"), parts.get("weight_scale_2")
     if scale is None or (scale_2 is None) == (format_ == NVFP4):
         wanted = "weight_scale and weight_scale_2" if format_ == NVFP4 else "weight_scale alone"

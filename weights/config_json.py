@@ -1,5 +1,5 @@
-"""The fields of a model's config.json. The model takes the numbers that no tensor shows, such as num_heads, from this
-file. Other fields are checked against the tensors."""
+"""The fields of a model's config.json. Only numbers that no tensor shows, such as num_heads, are taken from this file;
+other fields are checked against the tensors."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -36,15 +36,14 @@ ADVICE = "put the right config.json next to it, or none"
 
 
 def own_fields(stated: dict[str, Any]) -> dict[str, Any]:
-    """Return `stated`, the fields of a config.json, if they describe a Wan or LingBot model. Return {} for other
-    models, such as a text encoder in the same folder."""
+    """Return `stated`, the fields of a config.json, if they describe a Wan or LingBot model, else {}."""
     kind = str(stated.get("_class_name") or "WanModel").lower()
     return stated if "architectures" not in stated and ("wan" in kind or "lingbot" in kind) else {}
 
 
 def stated_numbers(name: str, stated: Mapping[str, Any]) -> dict[str, Any]:
-    """Return num_heads, text_len and eps if `stated`, the content of a config.json, has them. `name`: the model's name
-    in errors. Raises CheckpointError for an impossible value."""
+    """Return num_heads, text_len and eps from a config.json, as far as stated. Raises CheckpointError, naming the model
+    `name`, for an impossible value."""
     checks: dict[str, tuple[Callable[[Any], bool], str]] = {
         "num_heads": (lambda value: _is_whole(value) and value <= 1024, "a whole number from 1 to 1024"),
         "text_len": (lambda value: _is_whole(value) and value <= 4096, "a whole number from 1 to 4096"),
@@ -59,8 +58,8 @@ def stated_numbers(name: str, stated: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_config(name: str, config: ModelConfig, stated: Mapping[str, Any]) -> None:
-    """Raise CheckpointError if `stated`, the content of a config.json with official keys, contradicts `config`, which
-    was inferred from the tensors. `name`: the model's name in the message."""
+    """Raise CheckpointError, naming the model `name`, if a config.json with official keys contradicts `config`, which
+    was inferred from the tensors."""
     found = asdict(config)
     shared = sorted(found.keys() & stated.keys() - {"control", "causal"})
     differing = [

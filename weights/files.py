@@ -21,9 +21,8 @@ def read_tensors(path: str | Path, hint: str = "") -> dict[str, TensorEntry]:
     """Return the tensors at `path` by name. Only headers are read.
 
     `path` is a folder, a file, one shard of a set, or the index of a set. Files are safetensors, GGUF, or torch.save
-    files, which are read as tensors only. In a folder, files with `hint` in their names are preferred. Among these,
-    safetensors files come before .pt files, and `model.*` before other names. Raises CheckpointError for a file that is
-    missing, damaged or of another format.
+    files, which are read as tensors only. In a folder, files with `hint` in their names are preferred, then safetensors
+    to .pt files, then `model.*`. Raises CheckpointError for a file that is missing, damaged or of another format.
     """
     entries: dict[str, TensorEntry] = {}
     for file in weight_files(Path(path).expanduser().absolute(), hint):
@@ -39,8 +38,8 @@ def read_tensors(path: str | Path, hint: str = "") -> dict[str, TensorEntry]:
 def shared_prefix(keys: Iterable[str], marks: Iterable[str]) -> str:
     """Return the prefix, such as `module.`, that all dotted keys of a file have before the model's own tensor names.
 
-    `marks` are some of the model's own names. The text before one of them in a key is the prefix. Return an empty
-    string if there is no such text, or if a dotted key does not begin with it.
+    `marks` are some of the model's own names: the text before one of them in a key is the prefix. Return "" if no key
+    contains one, or if a dotted key has another prefix.
     """
     dotted = [key for key in keys if "." in key]
     found = [key.removesuffix(mark) for mark in marks for key in dotted if key.endswith(f".{mark}")]
@@ -49,8 +48,8 @@ def shared_prefix(keys: Iterable[str], marks: Iterable[str]) -> str:
 
 
 def weight_files(path: Path, hint: str) -> list[Path]:
-    """Return the files that `read_tensors(path, hint)` reads; here `path` must be absolute. Raises CheckpointError for
-    a missing path, for a missing shard, and for a folder with no weight file or with several."""
+    """Return the files that `read_tensors(path, hint)` reads, for an absolute `path`. Raises CheckpointError for a
+    missing path or shard, and for a folder with no weight file or with several."""
     if not path.exists():
         lost = f"a link to {path.readlink()}, which is not there" if path.is_symlink() else "no such file or folder"
         raise CheckpointError(f"{path}: {lost}")
@@ -67,8 +66,8 @@ def weight_files(path: Path, hint: str) -> list[Path]:
 
 
 def hub_snapshot(folder: Path) -> Path:
-    """Return the snapshot in `folder`, a repository in Hugging Face's cache: the one that refs/main names, or the only
-    one. Return `folder` itself if it is no such repository, or if the choice is unclear."""
+    """Return the snapshot that refs/main names, or the only one, in a repository `folder` of Hugging Face's cache.
+    Return `folder` itself if it is not such a repository, or if the choice is unclear."""
     snapshots, main = folder / "snapshots", folder / "refs" / "main"
     if not (folder.name.startswith("models--") and snapshots.is_dir()):
         return folder
@@ -108,8 +107,7 @@ def _folder_files(folder: Path, hint: str) -> list[Path]:
 
 
 def download_left(folder: Path) -> str:
-    """Return a message if files of an unfinished `hf download` are in `folder`, in its parent or in the Hugging Face
-    cache around it; else an empty string."""
+    """Return a message if an unfinished `hf download` left files in `folder` or around it, else an empty string."""
     for place in (folder, folder.parent, *(parent / "blobs" for parent in folder.parents[1:2])):
         for part in (*place.glob("*.incomplete"), *place.glob(".cache/huggingface/download/**/*.incomplete")):
             return f"a download in {place} was not finished ({part.name}): the same `hf download` continues it"
@@ -162,8 +160,7 @@ def _read_file(file: Path) -> dict[str, TensorEntry]:
 
 
 def _refuse_other_formats(file: Path, start: bytes) -> None:
-    """Raise CheckpointError if the first bytes of a file, `start`, show that it is empty, a git-lfs pointer or a web
-    page."""
+    """Raise CheckpointError for a file that is empty, a git-lfs pointer or a web page, by its first bytes `start`."""
     if not start:
         raise CheckpointError(f"{file}: the file is empty; download it again")
     if start.startswith(b"version https://git-lfs"):

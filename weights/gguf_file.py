@@ -1,5 +1,4 @@
-"""GGUF files: tensors from their headers, read by the library gguf, and weights in the block formats of the GGML
-library.
+"""GGUF files: tensors from their headers, read by the library gguf, and weights in GGML's block formats.
 
 Names and shapes follow ComfyUI-GGUF's converter (city96), which keeps the official names. If a tensor was reshaped for
 storage, `comfy.gguf.orig_shape.X` holds its original shape. GGUF lists the sizes of a shape from last to first.
@@ -30,8 +29,7 @@ _LONGEST_ARRAY, _MOST_TENSORS, _MOST_STRINGS = 64, 100_000, 2_000_000
 
 @dataclass(frozen=True)
 class BlockWeight:
-    """A weight in a block format of GGML: the file entry of its bytes (`packed`), the name of the format (`kind`), and
-    the shape after decoding."""
+    """A weight in a block format of GGML: its bytes' file entry, the format's name, and the decoded shape."""
 
     packed: TensorEntry
     kind: str
@@ -47,16 +45,14 @@ class BlockWeight:
         return [self.packed]
 
     def rows(self, rows: Tensor) -> Tensor:
-        """Return the weight's decoded rows at the indices `rows` (int64), float32 [len(rows), width]. They are read
-        from the mapped file."""
+        """Return the decoded rows `rows` (int64 [n]) of the weight, float32 [n, width], read from the mapped file."""
         return ggml.decode_rows(self.packed.view(), self.kind, self.shape, rows)
 
     def parameter(
         self, tensors: Mapping[str, Tensor], _offset: Tensor | None, dtype: torch.dtype | None
     ) -> torch.nn.Parameter:
         """Return a frozen parameter over `tensors`, the file's tensors by entry name. It is a BlockParameter, or with
-        `dtype` a comfy_kitchen QuantizedTensor that acts as a tensor of this dtype. `_offset` is not used; 4-bit
-        weights of bitsandbytes need it."""
+        `dtype` a comfy_kitchen QuantizedTensor that acts as a tensor of this dtype."""
         packed = tensors[self.packed.name]
         if dtype is None:
             return BlockParameter.of(packed, self.kind, self.shape)
@@ -64,10 +60,8 @@ class BlockWeight:
 
 
 def read_gguf(path: Path) -> dict[str, TensorEntry]:
-    """Return the tensors of a GGUF file by name.
-
-    Raises CheckpointError for a file that is damaged or has an unsupported format, and DependencyError without the
-    library gguf."""
+    """Return the tensors of a GGUF file by name. Raises CheckpointError for a damaged file or an unsupported format,
+    DependencyError without the library gguf."""
     source, reader_class = MappedFile(path), _reader_class()
     try:
         reader = reader_class(path)
@@ -90,8 +84,7 @@ def read_gguf(path: Path) -> dict[str, TensorEntry]:
 
 
 def _describe(tensor: Any, reader: Any) -> tuple[str, str, tuple[int, ...], tuple[int, ...], int]:
-    """Return (name, GGML type, shape in the file, shape after decoding, position of the first byte) of a tensor.
-    `reader`: the gguf library's reader of the file."""
+    """Return (name, GGML type, shape in the file, shape after decoding, position of the first byte) of a tensor."""
     name, stored = str(tensor.name), tuple(int(size) for size in reversed(tensor.shape.tolist()))
     field = reader.get_field(ORIGINAL_SHAPE + name)
     shape = stored if field is None else tuple(int(size) for size in field.contents())
@@ -131,8 +124,8 @@ def _check_entries(path: Path, source: MappedFile, found: list, start: int) -> d
 
 @cache
 def _reader_class() -> type:
-    """Return a subclass of the gguf library's reader. It raises an error at a read past the end of the file, and skips
-    long lists such as vocabularies."""
+    """Return a subclass of the gguf library's reader that refuses to read past the file's end and skips long lists,
+    such as vocabularies."""
     gguf: Any = require("gguf")
     array, string = gguf.GGUFValueType.ARRAY, gguf.GGUFValueType.STRING
 

@@ -1,8 +1,7 @@
 """The quantized weights of any model file: detection by name, checks, and conversion to parameters.
 
 comfy.py reads ComfyUI's formats, gguf_file.py GGML's block formats, and this module the 4-bit format of bitsandbytes.
-In that format the scales and tables of `X.weight` are tensors named `X.weight.*`. One of them, the quant_state, holds
-JSON.
+In that format the scales and tables of `X.weight` are tensors named `X.weight.*`; the quant_state among them is JSON.
 """
 
 import json
@@ -61,14 +60,13 @@ class FourBitWeight:
 
     @property
     def entries(self) -> list[TensorEntry]:
-        """The file entries needed for decoding: all except the quant_state, because its content is already in the
-        fields."""
+        """The file entries needed for decoding: all except the quant_state, which is already in the fields."""
         entries = (self.packed, self.absmax, self.code, self.nested_absmax, self.nested_code)
         return [entry for entry in entries if entry is not None]
 
     def scales(self, tensors: Mapping[str, Tensor], offset: Tensor | None) -> Scales:
-        """Return the scales of the weight. `tensors`: the file's tensors by entry name. `offset`: the value that is
-        added to the scales if they are themselves quantized, a float32 scalar; None otherwise."""
+        """Return the scales of the weight from `tensors`, the file's tensors by entry name. `offset` is added to scales
+        that are themselves quantized: a float32 scalar, or None for others."""
         nested_absmax, nested_code = (
             None if entry is None else tensors[entry.name] for entry in (self.nested_absmax, self.nested_code)
         )
@@ -83,8 +81,7 @@ class FourBitWeight:
         )
 
     def rows(self, rows: Tensor) -> Tensor:
-        """Return the weight's decoded rows at the indices `rows` (int64), float32 [len(rows), width]. They are read
-        from the mapped file."""
+        """Return the decoded rows `rows` (int64 [n]) of the weight, float32 [n, width], read from the mapped file."""
         offset = None if self.offset is None else torch.tensor(self.offset, dtype=torch.float32)
         scales = self.scales({entry.name: entry.view() for entry in self.entries}, offset)
         return decode_rows(self.packed.view(), scales, self.shape, rows)
@@ -92,9 +89,9 @@ class FourBitWeight:
     def parameter(
         self, tensors: Mapping[str, Tensor], offset: Tensor | None, dtype: torch.dtype | None
     ) -> torch.nn.Parameter:
-        """Return a frozen parameter over `tensors`, the file's tensors by entry name. It is a FourBitParameter, or with
-        `dtype` a comfy_kitchen QuantizedTensor that acts as a tensor of this dtype.
+        """Return a frozen parameter over `tensors`, the file's tensors by entry name.
 
+        It is a FourBitParameter, or with `dtype` a comfy_kitchen QuantizedTensor that acts as a tensor of this dtype.
         `offset` is the offset of the nested scales, a float32 scalar on the tensors' device, or None.
         """
         scales = self.scales(tensors, offset)
@@ -120,12 +117,11 @@ QuantizedWeight: TypeAlias = FourBitWeight | ScaledWeight | LayoutWeight | Block
 def find_quantized(
     file: str, entries: Mapping[str, TensorEntry], name_of: Callable[[str], str | None]
 ) -> tuple[dict[str, TensorEntry], dict[str, QuantizedWeight]]:
-    """Return a file's tensors under new names, and its quantized weights by new name. A quantized weight consists of
-    several tensors, such as values and scales.
+    """Return a file's tensors under new names, and its quantized weights, of several tensors each, by new name.
 
-    `name_of` returns the new name of a tensor, or None to drop it. `file`: the beginning of error messages. Raises
-    CheckpointError for weights that cannot be read, for two different tensors with one new name, and for an integer
-    tensor that belongs to no weight. `entries`: the tensors by the names in the file.
+    `entries` are the tensors by the names in the file. `name_of` returns the new name of a tensor, or None to drop it.
+    Raises CheckpointError, beginning with `file`, for weights that cannot be read, for two different tensors with one
+    new name, and for an integer tensor that belongs to no weight.
     """
     named: dict[str, TensorEntry] = {}
     for key, entry in entries.items():
@@ -152,8 +148,7 @@ def find_quantized(
 
 
 def _alike(one: TensorEntry, other: TensorEntry) -> bool:
-    """Return whether two tensors have the same dtype and shape, and equal bytes in a sample of rows. If so,
-    `find_quantized` accepts both under one new name."""
+    """Return whether two tensors have the same dtype and shape, and equal bytes in a sample of rows."""
     if (one.dtype, one.shape) != (other.dtype, other.shape):
         return False
     rows = max(1, one.shape[0] // COMPARED_ROWS) if one.shape else 1
@@ -162,15 +157,14 @@ def _alike(one: TensorEntry, other: TensorEntry) -> bool:
 
 
 def owner_of(key: str) -> str | None:
-    """Return the name of the quantized weight to which the scale or table `key` belongs; None if `key` does not name a
-    scale or table."""
+    """Return the name of the quantized weight to which the scale or table `key` belongs, or None for other keys."""
     return component_owner(key) or scale_owner(key)
 
 
 def shapes_of(
     tensors: Mapping[str, TensorEntry], quantized: Mapping[str, QuantizedWeight]
 ) -> dict[str, tuple[int, ...]]:
-    """Return the shape of every parameter in a file. Quantized ones have their shape after decoding."""
+    """Return the shape of every parameter in a file; quantized ones have their shape after decoding."""
     return {
         key: quantized[key].shape if key in quantized else entry.shape
         for key, entry in tensors.items()
@@ -179,8 +173,7 @@ def shapes_of(
 
 
 def quantization_of(quantized: Mapping[str, QuantizedWeight]) -> str | None:
-    """Return the formats of the quantized weights as one name, such as "nf4", "fp8" or "Q4_K+Q6_K"; None without
-    quantized weights."""
+    """Return the formats of the quantized weights as one name, such as "nf4", "fp8" or "Q4_K+Q6_K", or None."""
     return "+".join(sorted({weight.quant_type for weight in quantized.values()})) or None
 
 
@@ -190,9 +183,8 @@ def quantized_tensors(
     dtype: torch.dtype | None,
     device: torch.device,
 ) -> dict[str, Tensor]:
-    """Return the parameters of quantized weights by name (see `FourBitWeight.parameter`). `tensors`: the file's tensors
-    by entry name, on `device`. If `dtype` is None, the parameters have this project's own classes. Otherwise they are
-    comfy_kitchen QuantizedTensors that report this dtype."""
+    """Return the parameters of quantized weights by name, from the file's `tensors` by entry name on `device`. They are
+    DecodedParameters if `dtype` is None, else comfy_kitchen QuantizedTensors that report this dtype."""
     nested = {name: weight.offset for name, weight in weights.items() if weight.offset is not None}
     # One small tensor holds all nested offsets, so that a single copy moves them to the device.
     offsets = dict(zip(nested, torch.tensor(list(nested.values()), dtype=torch.float32, device=device), strict=True))
@@ -206,8 +198,8 @@ def component_owner(key: str) -> str | None:
 
 
 def find_four_bit(file: str, entries: Mapping[str, TensorEntry]) -> dict[str, FourBitWeight]:
-    """Return all 4-bit weights of bitsandbytes by name. Raises CheckpointError for broken weights; the message begins
-    with `file`, and explains the first five."""
+    """Return all 4-bit weights of bitsandbytes by name. Raises CheckpointError, beginning with `file`, for broken
+    weights."""
     components: dict[str, dict[str, TensorEntry]] = {}
     for key, entry in entries.items():
         if owner := component_owner(key):

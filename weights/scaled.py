@@ -21,8 +21,7 @@ TILE = 128
 
 @dataclass(frozen=True)
 class ScaledWeight:
-    """A weight with 8-bit values in a file. `scale` is the file entry of the weight's scale, or None for a float8
-    weight without a scale."""
+    """A weight with 8-bit values in a file. `scale` is the file entry of its scale, if float8 has one."""
 
     values: TensorEntry
     scale: TensorEntry | None
@@ -41,8 +40,7 @@ class ScaledWeight:
         return [self.values] if self.scale is None else [self.values, self.scale]
 
     def rows(self, rows: Tensor) -> Tensor:
-        """Return the weight's decoded rows at the indices `rows` (int64), float32 [len(rows), width]. They are read
-        from the mapped file."""
+        """Return the decoded rows `rows` (int64 [n]) of the weight, float32 [n, width], read from the mapped file."""
         values, scale = self.values.view(), None if self.scale is None else self.scale.view()
         picked = values.view(torch.uint8)[rows].view(values.dtype)  # not every torch indexes 8-bit floats
         return scaled.decode(picked, _rows_of(scale, rows), torch.float32)
@@ -52,9 +50,8 @@ class ScaledWeight:
     ) -> torch.nn.Parameter:
         """Return a frozen parameter over `tensors`, the file's tensors by entry name.
 
-        Without `dtype` it is a ScaledParameter. With `dtype` it is a comfy_kitchen QuantizedTensor that acts as a
-        tensor of this dtype, in the layout that ComfyUI's own loader uses. `_offset` is ignored; only 4-bit weights of
-        bitsandbytes use it.
+        It is a ScaledParameter, or with `dtype` a comfy_kitchen QuantizedTensor that acts as a tensor of this dtype, in
+        the layout that ComfyUI's own loader uses.
         """
         values = tensors[self.values.name]
         scale = None if self.scale is None else tensors[self.scale.name]
@@ -66,8 +63,8 @@ class ScaledWeight:
 
 @dataclass(frozen=True)
 class LayoutWeight:
-    """A weight in a format that the library comfy_kitchen decodes: nvfp4, mxfp8, or int8 with rotated rows (convrot).
-    `group` is the number of values that are rotated together; 0 for nvfp4 and mxfp8."""
+    """A weight in a format that comfy_kitchen decodes: nvfp4, mxfp8, or int8 with rotated rows (convrot). `group` is
+    the number of values that are rotated together; 0 for nvfp4 and mxfp8."""
 
     format: str
     values: TensorEntry
@@ -90,8 +87,7 @@ class LayoutWeight:
         return [entry for entry in (self.values, self.scale, self.scale_2) if entry is not None]
 
     def rows(self, rows: Tensor) -> Tensor:
-        """Return the weight's decoded rows at the indices `rows` (int64), float32 [len(rows), width]. They are read
-        from the mapped file."""
+        """Return the decoded rows `rows` (int64 [n]) of the weight, float32 [n, width], read from the mapped file."""
         tensors = {entry.name: entry.view() for entry in self.entries}
         if self.group:
             scale = _rows_of(self.scale.view(), rows)
@@ -123,8 +119,7 @@ class LayoutWeight:
         self, tensors: Mapping[str, Tensor], _offset: Tensor | None, dtype: torch.dtype | None
     ) -> torch.nn.Parameter:
         """Return a frozen parameter over `tensors`, the file's tensors by entry name. It is a LayoutParameter, or with
-        `dtype` a comfy_kitchen QuantizedTensor that acts as a tensor of this dtype. `_offset` is not used; 4-bit
-        weights of bitsandbytes need it."""
+        `dtype` a comfy_kitchen QuantizedTensor that acts as a tensor of this dtype."""
         layout, parts = self._layout(tensors)
         values = tensors[self.values.name]
         if dtype is None:

@@ -1,8 +1,8 @@
 """The tensors of weight files and their byte ranges, read from file headers that are checked first.
 
-This module reads safetensors itself, because copies to the GPU need the byte ranges, and the safetensors library does
-not expose them. A safetensors file begins with the header's length as 8 bytes, little-endian. The header, in JSON,
-follows, and then the tensors without gaps or overlaps.
+This module reads safetensors itself, because copies to the GPU need the byte ranges, which the library does not expose.
+A file begins with the header's length as 8 bytes, little-endian. The header, in JSON, follows, and then the tensors
+without gaps or overlaps.
 """
 
 import io
@@ -46,11 +46,8 @@ _MOST_TENSORS, _LONGEST_NAME = 100_000, 1000
 
 
 class MappedFile:
-    """A weight file that is mapped into memory when its first tensor is viewed.
-
-    The mapped pages belong to the page cache and count as file memory. A write to a view changes a private copy of the
-    page, never the file.
-    """
+    """A weight file that is mapped into memory when its first tensor is viewed. The mapped pages belong to the page
+    cache and count as file memory. A write to a view changes a private copy of the page, never the file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -59,8 +56,8 @@ class MappedFile:
         self._version = _version(path.stat())
 
     def open(self) -> io.FileIO:
-        """Return the opened file. Raises CheckpointError if the file has changed since its header was read, because the
-        byte ranges of its tensors may then be wrong."""
+        """Return the opened file. Raises CheckpointError if it has changed since its header was read, because its byte
+        ranges may then be wrong."""
         try:
             file = self.path.open("rb", buffering=0)
         except OSError as error:
@@ -76,11 +73,8 @@ class MappedFile:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
 
     def read(self, offset: int, nbytes: int) -> Iterator[memoryview]:
-        """Yield `nbytes` bytes of the file, beginning at byte `offset`, in pieces. Each piece overwrites the memory of
-        the previous one.
-
-        A disk error raises CheckpointError here. While reading a mapped page, a disk error would kill the process.
-        """
+        """Yield `nbytes` bytes of the file from byte `offset` on, in pieces, each in the memory of the previous one. A
+        disk error raises CheckpointError here; in a mapped page it would kill the process."""
         buffer = memoryview(bytearray(min(nbytes, _READ_BYTES)))
         with self.open() as file:
             file.seek(offset)
@@ -90,8 +84,7 @@ class MappedFile:
                 nbytes -= got
 
     def view(self, offset: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """Return the tensor with this shape and dtype at byte `offset`. It is a view, or a copy if the offset is not a
-        multiple of the item size."""
+        """Return the tensor at byte `offset` as a view, or as a copy if the offset is not aligned to the item size."""
         count = math.prod(shape)
         if not count:
             return torch.empty(shape, dtype=dtype)
@@ -103,7 +96,7 @@ class MappedFile:
 
 def read_into(path: Path, file: io.FileIO, buffer: memoryview) -> int:
     """Read once from the open `file` into the start of `buffer`, and return the number of bytes read. Raises
-    CheckpointError for a disk error, and if the file has no more bytes. `path`: the file's name in errors."""
+    CheckpointError, naming `path`, for a disk error, and if the file has no more bytes."""
     try:
         got = file.readinto(buffer)
         size = os.fstat(file.fileno()).st_size if buffer and not got else 0
@@ -125,8 +118,7 @@ def _version(status: os.stat_result) -> tuple[int, int]:
 
 
 class Packed(NamedTuple):
-    """The block format of a tensor in a GGUF file: GGML's name of the format (`kind`), and the shape of the tensor
-    after decoding."""
+    """The block format of a tensor in a GGUF file: GGML's name of the format, and the tensor's shape after decoding."""
 
     kind: str
     shape: tuple[int, ...]
@@ -166,8 +158,7 @@ class TensorEntry:
         return math.prod(self.shape) * self.file_dtype.itemsize
 
     def rounded(self, dtype: torch.dtype) -> "TensorEntry":
-        """Return an entry that rounds the values to `dtype` when they are read, if their float dtype has more bits than
-        `dtype`. Otherwise return this entry."""
+        """Return an entry that rounds float values with more bits to `dtype` when they are read, or this entry."""
         if not self.dtype.is_floating_point or self.file_dtype.itemsize <= dtype.itemsize:
             return self
         return replace(self, dtype=dtype, stored=self.file_dtype)
@@ -180,16 +171,12 @@ class TensorEntry:
 
 
 def in_file_order(entries: Iterable[TensorEntry]) -> list[TensorEntry]:
-    """Return the entries sorted by file and by the position of their bytes."""
     return sorted(entries, key=lambda entry: (str(entry.path), entry.offset))
 
 
 def check_finite(file: str, entries: Iterable[TensorEntry]) -> None:
-    """Raise CheckpointError if any scale or table of a quantized weight among the `entries` contains NaN or infinity.
-
-    The message begins with `file`, and names the first five such tensors. Only floats of 16 to 64 bits are read, about
-    5 MB for a double-quantized expert.
-    """
+    """Raise CheckpointError, beginning with `file`, if a scale or table among the `entries` contains NaN or infinity.
+    Only floats of 16 to 64 bits are read, about 5 MB for a double-quantized expert."""
     entries = list(entries)
     suspects = [entry for entry in entries if entry.dtype in (torch.float16, torch.bfloat16, torch.float64)]
     for joined in _join_adjacent(entry for entry in entries if entry.dtype == torch.float32):
@@ -219,8 +206,7 @@ def _join_adjacent(entries: Iterable[TensorEntry]) -> list[list[TensorEntry]]:
 
 
 def read_safetensors(path: Path) -> dict[str, TensorEntry]:
-    """Return the tensors of a safetensors file by name. Raises CheckpointError if the header does not match the
-    file."""
+    """Return the tensors of a safetensors file by name. Raises CheckpointError for a header that does not fit."""
     try:
         source = MappedFile(path)
         header, data_start = _read_header(path)
@@ -279,8 +265,7 @@ def _read_header(path: Path) -> tuple[dict, int]:
 
 
 def _byte_ranges(path: Path, header: dict) -> Iterator[tuple[str, int, int, torch.dtype, tuple[int, ...]]]:
-    """Yield for each tensor: the name, the first byte, the byte after the last, the dtype, and the shape. `header`: the
-    header of the safetensors file `path`."""
+    """Yield the name, the first byte, the byte after the last, the dtype and the shape of each tensor in a header."""
     for name, item in header.items():
         try:
             dtype, shape, (begin, stop) = item["dtype"], tuple(item["shape"]), item["data_offsets"]

@@ -1,5 +1,4 @@
-"""Reading of the tensors in files written by torch.save. If a training checkpoint has several state dicts, such as an
-optimizer's and the model's, the module chooses the model's."""
+"""Reading of the tensors in files written by torch.save, and of a training checkpoint's model among its state dicts."""
 
 import re
 from collections.abc import Mapping
@@ -21,11 +20,8 @@ _DEPTH = 3
 
 
 def read_torch_file(path: Path) -> dict[str, TensorEntry]:
-    """Return the tensors of a torch.save file in zip format by name. The file is memory-mapped.
-
-    Raises CheckpointError for a file that is truncated, contains values other than tensors, or contains code to run.
-    Such code is never run.
-    """
+    """Return the tensors of a torch.save file in zip format by name. The file is memory-mapped. Raises CheckpointError
+    for a truncated file, for values other than tensors, and for code, which is never run."""
     state = _unwrapped(path, _load(path))
     if not isinstance(state, dict):
         raise CheckpointError(f"{path}: holds a {type(state).__name__}, expected a dictionary of tensors")
@@ -49,10 +45,9 @@ def read_torch_file(path: Path) -> dict[str, TensorEntry]:
 def _unwrapped(path: Path, state: object) -> object:
     """Return the model's dictionary of tensors from `state`, the content of a training checkpoint.
 
-    The model is the network with the most tensors, such as the `generator` next to an optimizer's state. Networks that
-    only training uses are considered only if there are no others. Content without nested networks is returned
-    unchanged. Raises CheckpointError if two networks share the largest number of tensors, or if a LoRA's scale would be
-    lost (see `_refuse_scale`).
+    The model is the network with the most tensors, such as the `generator` next to an optimizer's state. Content
+    without nested networks is returned unchanged. Raises CheckpointError if two networks share the largest number of
+    tensors, or if a LoRA's scale would be lost.
     """
     for _ in range(_DEPTH):
         if not isinstance(state, dict) or not (found := _networks(state)):
@@ -70,8 +65,7 @@ def _unwrapped(path: Path, state: object) -> object:
 
 
 def _refuse_scale(path: Path, around: Mapping, network: Mapping) -> None:
-    """Raise CheckpointError if a LoRA's file states a scale in the dictionary `around` that contains `network`, the
-    dictionary of the LoRA's tensors. Only `network` is read, so the scale would be lost."""
+    """Raise CheckpointError if the dictionary `around` a LoRA's tensors states a scale, which would be lost."""
     beside = {str(key): value for key, value in around.items() if value is not network}
     config = (each for value in beside.values() if isinstance(value, Mapping) for each in value.items())
     stated = [str(key) for key, value in (*beside.items(), *config) if isinstance(value, int | float)]
@@ -84,8 +78,8 @@ def _refuse_scale(path: Path, around: Mapping, network: Mapping) -> None:
 
 
 def _networks(state: dict) -> dict[str, dict]:
-    """Return the dictionaries of tensors in `state`, a checkpoint, by key. Networks that only training uses are left
-    out, unless there are no others. An optimizer's state has numbers as keys, so it does not count as tensors."""
+    """Return the dictionaries of tensors in a checkpoint by key, with training-only networks if it has only these. An
+    optimizer's state has numbers as keys, so it does not count as tensors."""
     found = {str(key): value for key, value in state.items() if isinstance(value, dict) and _count_tensors(value)}
     return {key: value for key, value in found.items() if not _TRAINING_ONLY.search(key)} or found
 

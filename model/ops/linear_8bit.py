@@ -61,10 +61,8 @@ def suited_arithmetic(wanted: Arithmetic, device: torch.device) -> Arithmetic:
 def _choose_products(
     arithmetic: Literal["fp8", "int8"], wanted: str, device: torch.device, config: ModelConfig
 ) -> None:
-    """Select the kernel for 8-bit matrix products on a device.
-
-    `wanted` is the user's setting, for error messages. Raises InputError if no kernel is supported and accurate.
-    """
+    """Select the kernel for 8-bit matrix products on a device. `wanted` is the user's setting, for error messages.
+    Raises InputError if no kernel is supported and accurate."""
     card, size = card_of(device), tried_size(config)
     leave = "leave it out or take int8" if arithmetic == "fp8" and candidates("int8", card) else "leave it out"
     if not candidates(arithmetic, card):
@@ -118,10 +116,8 @@ class EightBitLayer:
 
 
 def encodes_inputs(values: Tensor) -> bool:
-    """Return whether the product kernel for the 8-bit weight `values` [out, in] also quantizes the layer's input.
-
-    Only comfy-kitchen's int8 kernel does, on a GPU for which `choose_arithmetic` selected it; not during torch.compile.
-    """
+    """Return whether the product kernel for the 8-bit weight `values` [out, in] also quantizes the layer's input. Only
+    comfy-kitchen's int8 kernel does, on a GPU for which `choose_arithmetic` selected it; not during torch.compile."""
     return _by_kitchen(values.dtype, values.device)
 
 
@@ -164,9 +160,7 @@ def input_dtype(*layers: Any) -> torch.dtype | None:
 
 def normed(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype, *layers: Any) -> Rows:
     """Return the layer norm of x [tokens, dim] in the 8-bit input dtype that all `layers` share, else in `dtype`.
-
-    weight and bias [dim] are the norm's. A result in 8 bits has one scale for each token.
-    """
+    weight and bias [dim] are the norm's. A result in 8 bits has one scale for each token."""
     eight_bit = input_dtype(*layers)
     if eight_bit is None:
         return layer_norm(x, weight, bias, eps, dtype)

@@ -1,8 +1,5 @@
-"""Matrices in 8 bits, and operations on them in plain torch.
-
-Each function writes into its first arguments. ops/pointwise.py documents the functions and calls Triton kernels instead
-where possible.
-"""
+"""Matrices in 8 bits, and operations on them in plain torch. Each function writes into its first arguments.
+ops/pointwise.py documents the functions and calls Triton kernels instead where possible."""
 
 from typing import Literal, NamedTuple
 
@@ -18,10 +15,8 @@ Activation = Literal["none", "gelu", "silu"]
 
 
 class EightBit(NamedTuple):
-    """A matrix in 8 bits: `values` (int8 or float8_e4m3fn [rows, heads*width]) times `scales` (fp32 [rows, heads]).
-
-    In each row, every head of `width` columns has its own scale. A matrix without heads has heads = 1.
-    """
+    """A matrix in 8 bits: `values` (int8 or float8_e4m3fn [rows, heads*width]) times `scales` (fp32 [rows, heads]). In
+    each row, every head of `width` columns has its own scale. A matrix without heads has heads = 1."""
 
     values: Tensor
     scales: Tensor

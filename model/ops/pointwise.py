@@ -64,10 +64,8 @@ def rms_silu(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def gated_add_(x: Tensor, y: Tensor, gate: Tensor | None = None) -> Tensor:
-    """Replace x [tokens, dim] by x + y * gate, and return x. gate is [dim] in x's dtype, or None for ones.
-
-    torch's own `add_` of bf16 to fp32 takes 5/3 of the time.
-    """
+    """Replace x [tokens, dim] by x + y * gate, and return x. gate is [dim] in x's dtype, or None for ones. torch's own
+    `add_` of bf16 to fp32 takes 5/3 of the time."""
     return run("gated_add_", x, y, gate)
 
 
@@ -112,9 +110,7 @@ def encode_8bit(
     added: Tensor | None = None,
 ) -> EightBit:
     """Return y = activation(x) + added in `dtype` (int8 or float8_e4m3fn), for x and `added` [tokens, heads*head_dim].
-
-    Each token and head has one scale: max|y| divided by the largest number of `dtype`.
-    """
+    Each token and head has one scale: max|y| divided by the largest number of `dtype`."""
     out = _empty_8bit(x, heads, dtype)
     run("encode_8bit_", *out, x, activation, added)
     return out
@@ -141,26 +137,20 @@ def _empty_8bit(x: Tensor, heads: int, dtype: torch.dtype) -> EightBit:
 
 
 def decode_8bit_(out: Tensor, values: Tensor, scales: Tensor) -> Tensor:
-    """Write values * scales to `out` [tokens, heads*head_dim], and return `out`.
-
-    `values` is int8 or float8_e4m3fn in the shape of `out`; `scales` is fp32 [tokens, heads].
-    """
+    """Write values * scales to `out` [tokens, heads*head_dim], and return `out`. `values` is int8 or float8_e4m3fn in
+    the shape of `out`; `scales` is fp32 [tokens, heads]."""
     return run("decode_8bit_", out, values, scales)
 
 
 def to_fp8_(out: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Write (x - shift) * factor to `out` (float8_e4m3fn [tokens, dim]), and return `out`.
-
-    shift [dim] and factor [1] are fp32. Values beyond the dtype's largest number are clamped.
-    """
+    """Write (x - shift) * factor to `out` (float8_e4m3fn [tokens, dim]), and return `out`. shift [dim] and factor [1]
+    are fp32. Values beyond the dtype's largest number are clamped."""
     return run("to_fp8_", out, x, shift, factor)
 
 
 def from_fp8_(out: Tensor, values: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Write values * factor + shift to `out` [tokens, dim], and return `out`. factor [1] and shift [dim] are fp32.
-
-    To decode the result of `to_fp8_`, pass the same shift and the inverse of its factor.
-    """
+    """Write values * factor + shift to `out` [tokens, dim], and return `out`. factor [1] and shift [dim] are fp32. To
+    decode the result of `to_fp8_`, pass the same shift and the inverse of its factor."""
     return run("from_fp8_", out, values, shift, factor)
 
 
@@ -211,10 +201,8 @@ def gelu_(x: Tensor) -> Tensor:
 
 
 def slices(length: int, limit: int) -> Iterator[slice]:
-    """Return slices of nearly equal length that cover `length` items.
-
-    All except the last have a multiple of 128 items. None has more than `limit`, rounded up to a multiple of 128.
-    """
+    """Return slices of nearly equal length that cover `length` items. All except the last have a multiple of 128 items.
+    None has more than `limit`, rounded up to a multiple of 128."""
     count = -(-length // limit)
     size = -(-length // count // 128) * 128
     return (slice(start, min(start + size, length)) for start in range(0, length, size))
@@ -233,10 +221,8 @@ def _plain(name: str) -> Callable[..., Tensor]:
 
 @lru_cache
 def implementation(name: str, device_type: str, mode: str | None = None) -> Callable[..., Tensor]:
-    """Return the function that computes the operation `name` on a device type.
-
-    `mode` is "triton", "compile", "eager" or "auto". None means the value of LINGBOT_POINTWISE, by default "auto".
-    """
+    """Return the function that computes the operation `name` on a device type. `mode` is "triton", "compile", "eager"
+    or "auto". None means the value of LINGBOT_POINTWISE, by default "auto"."""
     mode, plain = mode or os.environ.get("LINGBOT_POINTWISE", "auto"), _plain(name)
     eager = partial(_EAGER.get(name, _eager_in_place), plain)
     if mode == "compile":

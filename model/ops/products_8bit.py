@@ -1,7 +1,5 @@
-"""Matrix products of float8_e4m3fn or int8 numbers, with one function for each kernel that choice/table.py lists.
-
-On the CPU, and if a GPU's kernel fails, plain torch multiplies the same 8-bit numbers.
-"""
+"""Matrix products of float8_e4m3fn or int8 numbers, with one function for each kernel that choice/table.py lists. On
+the CPU, and if a GPU's kernel fails, plain torch multiplies the same 8-bit numbers."""
 
 from collections.abc import Callable
 from functools import lru_cache, partial
@@ -56,10 +54,8 @@ def _try_fp8_then_scales(x: Tensor, weight: EightBit, bias: Tensor | None) -> Te
 
 
 def _fp8_then_scales(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Return the product of float8 matrices by two kernels: the second applies the scales.
-
-    The bf16 result between them cannot overflow: its range exceeds 448 * 448 times any width.
-    """
+    """Return the product of float8 matrices by two kernels: the second applies the scales. The bf16 result between them
+    cannot overflow: its range exceeds 448 * 448 times any width."""
     one = torch.ones((), device=x.values.device)
     sums = torch._scaled_mm(x.values, weight.values.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
     out = torch.empty_like(sums, dtype=dtype)
@@ -108,10 +104,8 @@ def _try_kitchen(x: Tensor, _weight: EightBit, bias: Tensor | None, rotated: Eig
 
 
 def _alone(run: Callable[..., Tensor]) -> Callable[[Tensor, EightBit, Tensor | None], Callable[[], Tensor]]:
-    """Return a function make(x, weight, bias) for timing the product `run` without the quantization of its input.
-
-    make quantizes x [tokens, in] and returns a function without arguments, which runs the product.
-    """
+    """Return a function make(x, weight, bias) for timing the product `run` without the quantization of its input. make
+    quantizes x [tokens, in] and returns a function without arguments, which runs the product."""
 
     def make(x: Tensor, weight: EightBit, bias: Tensor | None, *_rotated: EightBit) -> Callable[[], Tensor]:
         return partial(run, encode_8bit(x, dtype=weight.values.dtype), weight, bias, x.dtype)
@@ -186,10 +180,8 @@ KINDS["fp8"] = Kind(_random_product(torch.float8_e4m3fn), _exact_product, 0.05)
 
 
 def plain_product(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Return x [tokens, in] times weight [out, in] transposed, plus bias [out], in `dtype`, by plain torch.
-
-    GPUs multiply in bf16 if `dtype` is bf16: 8-bit operands are exact in bf16, and fp32 is slower.
-    """
+    """Return x [tokens, in] times weight [out, in] transposed, plus bias [out], in `dtype`, by plain torch. GPUs
+    multiply in bf16 if `dtype` is bf16: 8-bit operands are exact in bf16, and fp32 is slower."""
     exact = torch.bfloat16 if x.values.device.type == "cuda" and dtype == torch.bfloat16 else torch.float32
     products = F.linear(x.values.to(exact), weight.values.to(exact))
     out = torch.empty_like(products, dtype=dtype)

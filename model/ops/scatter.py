@@ -31,17 +31,13 @@ def scatter_(out: Tensor, rows: Tensor, x: Tensor) -> Tensor:
 
 def scatter_fp8_(out: Tensor, rows: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
     """Write (x - shift) * factor, for x [tokens, dim], to the rows `rows` (int64 [tokens]) of `out`; return `out`.
-
-    `out` is float8_e4m3fn [n, dim]. shift [dim] and factor [1] are fp32.
-    """
+    `out` is float8_e4m3fn [n, dim]. shift [dim] and factor [1] are fp32."""
     return pointwise.run("scatter_fp8_", out, rows, x, shift, factor)
 
 
 def scatter_transposed_(out: Tensor, places: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
     """Write (x - shift) * factor, for x [tokens, dim], to the columns `places` (int64 [tokens]) of `out`; return `out`.
-
-    `out` is float8_e4m3fn [dim, n]. shift [dim] and factor [1] are fp32.
-    """
+    `out` is float8_e4m3fn [dim, n]. shift [dim] and factor [1] are fp32."""
     return pointwise.run("scatter_transposed_", out, places, x, shift, factor)
 
 

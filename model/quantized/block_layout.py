@@ -1,7 +1,5 @@
-"""GGML's block formats as a layout of comfy_kitchen's QuantizedTensor.
-
-Import this module through `parameters.load_block_layout()`, because it needs comfy_kitchen.
-"""
+"""GGML's block formats as a layout of comfy_kitchen's QuantizedTensor. Import this module through
+`parameters.load_block_layout()`, because it needs comfy_kitchen."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -67,10 +65,7 @@ register_layout_class(BLOCKS, BlockLayout)
 
 def block_tensor(packed: Tensor, kind: str, shape: tuple[int, ...], dtype: torch.dtype) -> QuantizedTensor:
     """Return a QuantizedTensor of `shape` over the bytes `packed`, without a copy, in the format `kind` of
-    `ggml.BLOCKS`.
-
-    The tensor reports `dtype` as its dtype.
-    """
+    `ggml.BLOCKS`. The tensor reports `dtype` as its dtype."""
     scale = torch.ones((), device=packed.device)
     return QuantizedTensor(
         packed, BLOCKS, BlockParams(scale=scale, orig_dtype=dtype, orig_shape=tuple(shape), kind=kind)

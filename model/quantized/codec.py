@@ -69,10 +69,8 @@ class Scales(NamedTuple):
 
 
 def decode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Return a 4-bit weight of `shape`, decoded to `dtype`, with the same bits as bitsandbytes.
-
-    `packed` (uint8, any shape) holds two values in a byte. The float32 product of value and scale is rounded once.
-    """
+    """Return a 4-bit weight of `shape`, decoded to `dtype`, with the same bits as bitsandbytes. `packed` (uint8, any
+    shape) holds two values in a byte. The float32 product of value and scale is rounded once."""
     count = math.prod(shape)
     pairs, per_block = _pairs(scales.code), scales.block_scales()
     packed = packed.reshape(-1)
@@ -98,10 +96,8 @@ def recode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.
 
 
 def decode_rows(packed: Tensor, scales: Scales, shape: tuple[int, ...], rows: Tensor) -> Tensor:
-    """Return the rows `rows` (int64 [n]) of a 4-bit weight of `shape` [out, in], as float32 [n, in].
-
-    If the width `in` is a multiple of the block size, only these rows are read.
-    """
+    """Return the rows `rows` (int64 [n]) of a 4-bit weight of `shape` [out, in], as float32 [n, in]. If the width `in`
+    is a multiple of the block size, only these rows are read."""
     height, width = shape
     if width % scales.blocksize:
         return decode(packed, scales, shape, torch.float32)[rows]
@@ -142,18 +138,14 @@ def _encoded_at_a_time(weight: Tensor) -> int:
 
 
 def _pairs(code: Tensor) -> Tensor:
-    """Return the two float32 values that each byte encodes, stored as one int64, [256].
-
-    A single look-up then decodes a byte, which is faster on a CPU than a look-up for each value.
-    """
+    """Return the two float32 values that each byte encodes, stored as one int64, [256]. A single look-up then decodes a
+    byte, which is faster on a CPU than a look-up for each value."""
     return torch.stack((code.repeat_interleave(16), code.repeat(16)), 1).view(torch.int64).view(-1)
 
 
 def _starts(count: int, blocksize: int, at_a_time: int) -> tuple[range, int]:
     """Return where the parts start in which `count` values are processed, and the length of all parts except the last.
-
-    A part has at least `at_a_time` values and contains full blocks and bytes.
-    """
+    A part has at least `at_a_time` values and contains full blocks and bytes."""
     step = math.lcm(at_a_time, 2 * blocksize)
     return range(0, count, step), step
 
@@ -161,11 +153,8 @@ def _starts(count: int, blocksize: int, at_a_time: int) -> tuple[range, int]:
 def _decoded_parts(
     packed: Tensor, pairs: Tensor, per_block: Tensor, blocksize: int, count: int, at_a_time: int
 ) -> Iterator[tuple[int, Tensor]]:
-    """Decode a weight of `count` 4-bit values by parts, and yield each part's first index and float32 values.
-
-    `pairs` is the result of `_pairs`, `per_block` has the scale of each block, and `at_a_time` is a part's least
-    length.
-    """
+    """Decode a weight of `count` 4-bit values by parts, and yield each part's first index and float32 values. `pairs`
+    is the result of `_pairs`, `per_block` has the scale of each block, and `at_a_time` is a part's least length."""
     starts, step = _starts(count, blocksize, at_a_time)
     for start in starts:
         blocks = per_block[start // blocksize : (start + step) // blocksize]
@@ -238,10 +227,8 @@ def _largest(blocks: Tensor) -> Tensor:
 
 
 def _nearest(flat: Tensor, scales: Tensor, code: Tensor, blocksize: int, steps: int | None = None) -> Tensor:
-    """Return the uint8 index of the nearest value in `code` for each 1-D value, divided by the scale of its block.
-
-    With `steps`, the quotient is first rounded to that many equal steps from -1 to 1, as bitsandbytes does on a CPU.
-    """
+    """Return the uint8 index of the nearest value in `code` for each 1-D value, divided by the scale of its block. With
+    `steps`, the quotient is first rounded to that many equal steps from -1 to 1, as bitsandbytes does on a CPU."""
     scaled = (_blocks(flat, blocksize) * _inverse(scales)).clamp_(-1, 1).view(-1)[: flat.numel()]
     if steps is not None:
         scaled = ((scaled + 1) * 0.5 * steps + 0.5).floor_() * (2 / steps) - 1
@@ -256,9 +243,7 @@ def _inverse(scales: Tensor) -> Tensor:
 
 def _least_error(table: Tensor, sums: float, blocks: Tensor) -> Tensor:
     """Return for each block [blocks, blocksize] the tried scale with the least rounding error, as `encode` defines it.
-
-    `table` is the result of `_nearest_table`. A block of zeros has the scale 0.
-    """
+    `table` is the result of `_nearest_table`. A block of zeros has the scale 0."""
     largest, wanted = _largest(blocks), blocks + sums * blocks.sum(1, keepdim=True)
     best, found = torch.zeros_like(largest), largest
     for ratio in (*_RATIOS, *(-ratio for ratio in _RATIOS), None):
@@ -281,9 +266,7 @@ def _nearest_values(table: Tensor, blocks: Tensor, scales: Tensor) -> Tensor:
 
 def _nearest_table(code: Tensor) -> Tensor:
     """Return a look-up table for rounding to the values in `code`, float32 [8193]: entry i is nearest to -1 + i / 4096.
-
-    A look-up is several times faster than a search among 16 values, and precise enough to compare scales.
-    """
+    A look-up is several times faster than a search among 16 values, and precise enough to compare scales."""
     ordered = code.sort().values
     return ordered[torch.bucketize(torch.linspace(-1, 1, 8193, device=code.device), (ordered[:-1] + ordered[1:]) / 2)]
 
@@ -300,10 +283,8 @@ def _dynamic_map() -> Tensor:
 
 
 def components(scales: Scales, shape: tuple[int, ...], quant_type: str, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Return the tensors that bitsandbytes saves next to a packed weight, by the suffixes of their names.
-
-    They are `scales` and, as JSON, `shape`, `quant_type` ("nf4" or "fp4") and the `dtype` before quantization.
-    """
+    """Return the tensors that bitsandbytes saves next to a packed weight, by the suffixes of their names. They are
+    `scales` and, as JSON, `shape`, `quant_type` ("nf4" or "fp4") and the `dtype` before quantization."""
     state = {
         "quant_type": quant_type,
         "blocksize": scales.blocksize,

@@ -22,10 +22,8 @@ def decode_blocks(packed: Tensor, kind: str, shape: tuple[int, ...], dtype: torc
 
 
 def recode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.dtype) -> EightBit:
-    """Return a 4-bit weight of `shape` [out, in] in the 8-bit `dtype`, with a scale for each row.
-
-    `packed` (uint8) holds two values in a byte. If a block spans several rows, the weight is decoded to float32 first.
-    """
+    """Return a 4-bit weight of `shape` [out, in] in the 8-bit `dtype`, with a scale for each row. `packed` (uint8)
+    holds two values in a byte. If a block spans several rows, the weight is decoded to float32 first."""
     if shape[1] % scales.blocksize:
         return encode_8bit(decode(packed, scales, shape, torch.float32), dtype=dtype)
     compiling = torch.compiler.is_compiling()
@@ -35,10 +33,8 @@ def recode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.
 
 @cache
 def fastest(name: str, plain: Callable[..., T], device_type: str) -> Callable[..., T]:
-    """Return our Triton kernel `name` if `device_type` is "cuda" and Triton is installed, else `plain`.
-
-    If the kernel fails, `plain` replaces it.
-    """
+    """Return our Triton kernel `name` if `device_type` is "cuda" and Triton is installed, else `plain`. If the kernel
+    fails, `plain` replaces it."""
     if device_type != "cuda" or find_spec("triton") is None:
         return plain
     from ..kernels import weights_4bit, weights_blocks

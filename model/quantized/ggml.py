@@ -39,10 +39,8 @@ BLOCKS = {
 
 
 def decode(packed: Tensor, kind: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Return a weight of `shape`, decoded to `dtype` from blocks `packed` (uint8, any shape) of the format `kind`.
-
-    The float32 values are rounded once.
-    """
+    """Return a weight of `shape`, decoded to `dtype` from blocks `packed` (uint8, any shape) of the format `kind`. The
+    float32 values are rounded once."""
     count, block, decode_blocks = math.prod(shape), BLOCKS[kind], _DECODERS[kind]
     blocks = packed.reshape(-1, block.nbytes)
     if count <= _DECODED_AT_A_TIME or torch.compiler.is_compiling():
@@ -55,10 +53,8 @@ def decode(packed: Tensor, kind: str, shape: tuple[int, ...], dtype: torch.dtype
 
 
 def decode_rows(packed: Tensor, kind: str, shape: tuple[int, ...], rows: Tensor) -> Tensor:
-    """Return the rows `rows` (int64 [n]) of a weight of `shape` [out, in] as float32 [n, in].
-
-    If the width `in` is a multiple of the block size, only these rows are read.
-    """
+    """Return the rows `rows` (int64 [n]) of a weight of `shape` [out, in] as float32 [n, in]. If the width `in` is a
+    multiple of the block size, only these rows are read."""
     height, width = shape
     if width % BLOCKS[kind].values:
         return decode(packed, kind, shape, torch.float32)[rows]
@@ -72,9 +68,7 @@ def _half(blocks: Tensor, at: int) -> Tensor:
 
 def _unpacked(values: Tensor, bits: int, group: int) -> Tensor:
     """Return the numbers packed in `values` (uint8 [blocks, bytes]), `bits` bits each, as uint8 [blocks, numbers].
-
-    Every `group` bytes hold first the numbers in their lowest bits, then those in the next bits, and so on.
-    """
+    Every `group` bytes hold first the numbers in their lowest bits, then those in the next bits, and so on."""
     shifts = torch.arange(0, 8, bits, dtype=torch.uint8, device=values.device).view(1, 1, -1, 1)
     unpacked = (values.reshape(len(values), -1, 1, group) >> shifts) & ((1 << bits) - 1)
     return unpacked.reshape(len(values), -1)

@@ -45,10 +45,8 @@ _BITSANDBYTES_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 @cache
 def bitsandbytes_functional() -> Any:
-    """Return the module bitsandbytes.functional, or None if it is missing or has no library for the installed CUDA.
-
-    The reason for None is logged once.
-    """
+    """Return the module bitsandbytes.functional, or None if it is missing or has no library for the installed CUDA. The
+    reason for None is logged once."""
     # On CPUs with AVX512-BF16 it warns about an optional package that is unused here.
     logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
     try:
@@ -206,9 +204,7 @@ def core_tensor(
     layout: str, values: Tensor, dtype: torch.dtype, shape: tuple[int, ...] | None = None, **fields: Any
 ) -> QuantizedTensor:
     """Return a QuantizedTensor over `values` in one of comfy_kitchen's own layouts, without a copy. It reports `dtype`.
-
-    `shape` is the weight's shape, by default that of `values`. `fields` are the other fields of the layout's Params.
-    """
+    `shape` is the weight's shape, by default that of `values`. `fields` are the other fields of the layout's Params."""
     params = get_layout_class(layout).Params(orig_dtype=dtype, orig_shape=tuple(shape or values.shape), **fields)
     return QuantizedTensor(values, layout, params)
 

@@ -40,10 +40,7 @@ class OwnFormatLayer:
 
 
 def own_format_layer(weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> OwnFormatLayer | None:
-    """Return a linear layer that multiplies in the weight's format, or None if that is impossible.
-
-    It is possible for NVFP4 and MXFP8 on a GPU that supports the format, with results in `dtype` bf16 or fp16.
-    """
+    """Return a linear layer that multiplies in the weight's format, or None if that is impossible (see `multiplies`)."""
     if not isinstance(weight, LayoutParameter) or not multiplies(weight.layout_name, weight.device, dtype):
         return None
     return OwnFormatLayer(weight, bias, dtype)
@@ -51,9 +48,7 @@ def own_format_layer(weight: Tensor, bias: Tensor | None, dtype: torch.dtype) ->
 
 def multiplies(layout: str, device: torch.device, dtype: torch.dtype) -> bool:
     """Return whether a GPU multiplies weights of comfy_kitchen's `layout` in their own format, with results in `dtype`.
-
-    Only NVFP4 and MXFP8 can be multiplied so, with results in bf16 or fp16.
-    """
+    Only NVFP4 and MXFP8 can be multiplied so, with results in bf16 or fp16."""
     form = FORMATS.get(layout)
     return form is not None and dtype in (torch.bfloat16, torch.float16) and _computes(form, device)
 
@@ -64,10 +59,8 @@ def _computes(form: Work, device: torch.device) -> bool:
 
 
 def by_kitchen(x: Tensor, weight: LayoutParameter, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Return x [tokens, in] times a weight [out, in] transposed, plus bias, in `dtype`, computed by comfy-kitchen.
-
-    x is quantized to the weight's format. Raises RuntimeError if comfy-kitchen would use plain torch on this GPU.
-    """
+    """Return x [tokens, in] times a weight [out, in] transposed, plus bias, in `dtype`, computed by comfy-kitchen. x is
+    quantized to the weight's format. Raises RuntimeError if comfy-kitchen would use plain torch on this GPU."""
     kitchen, form, own = import_module("comfy_kitchen"), FORMATS[weight.layout_name], weight.fields
     values, params = _layout(form).quantize(x.contiguous())
     arguments: dict[str, Any] = {"a": values, "b": weight.data, "bias": bias, "out_dtype": dtype}

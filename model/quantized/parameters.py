@@ -19,10 +19,8 @@ from .decoding import decode_blocks, fastest, recode
 
 
 class DecodedParameter(torch.nn.Parameter):
-    """The base class of quantized weights outside ComfyUI, where weights are QuantizedTensors.
-
-    The class needs only torch, because importing comfy_kitchen and bitsandbytes takes six seconds.
-    """
+    """The base class of quantized weights outside ComfyUI, where weights are QuantizedTensors. The class needs only
+    torch, because importing comfy_kitchen and bitsandbytes takes six seconds."""
 
     _kept: dict[tuple[torch.dtype, bool], Any] | None = None
     _place: "SharedPart | None" = None
@@ -36,10 +34,8 @@ class DecodedParameter(torch.nn.Parameter):
         return self._kept_or_made(dtype, False, self._decode)
 
     def recode(self, dtype: torch.dtype, rotated: bool = False) -> EightBit:
-        """Return the weight in the 8-bit `dtype` (int8 or float8_e4m3fn), with a scale for each row.
-
-        If `rotated`, the result is a Rotated weight in int8. The result is cached if `keep` was called.
-        """
+        """Return the weight in the 8-bit `dtype` (int8 or float8_e4m3fn), with a scale for each row. If `rotated`, the
+        result is a Rotated weight in int8. The result is cached if `keep` was called."""
         return self._kept_or_made(dtype, rotated, self._rotate if rotated else self._recode)
 
     def _decode(self, dtype: torch.dtype) -> Tensor:
@@ -60,10 +56,8 @@ class DecodedParameter(torch.nn.Parameter):
 
 
 class SharedPart:
-    """The part of a larger tensor that is reserved for one decoded weight.
-
-    The larger tensor holds several weights of one shape in a row, so that a single matrix product can use them all.
-    """
+    """The part of a larger tensor that is reserved for one decoded weight. The larger tensor holds several weights of
+    one shape in a row, so that a single matrix product can use them all."""
 
     def __init__(self, number: int, count: int, together: dict[Any, Tensor]) -> None:
         self._number, self._count, self._together = number, count, together
@@ -119,10 +113,8 @@ class FourBitParameter(DecodedParameter):
 
     @classmethod
     def of(cls, packed: Tensor, scales: Scales, shape: tuple[int, ...]) -> "FourBitParameter":
-        """Return a parameter of `shape` over the bytes `packed` (uint8) and their `scales`, without a copy.
-
-        The tensors may be views of a mapped file or slices of a GPU buffer.
-        """
+        """Return a parameter of `shape` over the bytes `packed` (uint8) and their `scales`, without a copy. The tensors
+        may be views of a mapped file or slices of a GPU buffer."""
         parameter = torch.Tensor._make_subclass(cls, packed, False)
         parameter.scales, parameter.weight_shape = scales, tuple(shape)
         return parameter
@@ -136,28 +128,22 @@ class FourBitParameter(DecodedParameter):
 
 
 class ScaledParameter(DecodedParameter):
-    """A float8 or int8 weight with a single scale, with one scale for each row, or without a scale.
-
-    It is decoded as in ComfyUI: float8 is multiplied by the scale in the target dtype, int8 in float32.
-    """
+    """A float8 or int8 weight with a single scale, with one scale for each row, or without a scale. It is decoded as in
+    ComfyUI: float8 is multiplied by the scale in the target dtype, int8 in float32."""
 
     scale: Tensor | None
 
     @classmethod
     def of(cls, values: Tensor, scale: Tensor | None) -> "ScaledParameter":
-        """Return a parameter over the 8-bit `values` [out, in] and their `scale`, without a copy.
-
-        `scale` is a single number, [out, 1], or None. Both may be views of a mapped file or slices of a GPU buffer.
-        """
+        """Return a parameter over the 8-bit `values` [out, in] and their `scale`, without a copy. `scale` is a single
+        number, [out, 1], or None. Both may be views of a mapped file or slices of a GPU buffer."""
         parameter = torch.Tensor._make_subclass(cls, values, False)
         parameter.scale = scale
         return parameter
 
     def recode(self, dtype: torch.dtype, rotated: bool = False) -> EightBit:
-        """Return the weight in the 8-bit `dtype`, with a scale for each row.
-
-        Unless `rotated`, stored values of this dtype are used unchanged, and the result is not cached.
-        """
+        """Return the weight in the 8-bit `dtype`, with a scale for each row. Unless `rotated`, stored values of this
+        dtype are used unchanged, and the result is not cached."""
         return self._recode(dtype) if self.dtype == dtype and not rotated else super().recode(dtype, rotated)
 
     def _decode(self, dtype: torch.dtype) -> Tensor:
@@ -168,10 +154,8 @@ class ScaledParameter(DecodedParameter):
 
 
 class BlockParameter(DecodedParameter):
-    """A weight in GGML's blocks: the bytes from a GGUF file, their format `kind` and the weight's shape.
-
-    Decoding gives the float32 values of the gguf library, rounded once.
-    """
+    """A weight in GGML's blocks: the bytes from a GGUF file, their format `kind` and the weight's shape. Decoding gives
+    the float32 values of the gguf library, rounded once."""
 
     kind: str
     weight_shape: tuple[int, ...]
@@ -197,9 +181,7 @@ class LayoutParameter(DecodedParameter):
     @classmethod
     def of(cls, values: Tensor, layout: str, shape: tuple[int, ...], fields: dict[str, Any]) -> "LayoutParameter":
         """Return a parameter of `shape` over the quantized `values` of comfy_kitchen's layout `layout`, without a copy.
-
-        `fields` are the other fields of the layout's Params.
-        """
+        `fields` are the other fields of the layout's Params."""
         parameter = torch.Tensor._make_subclass(cls, values, False)
         parameter.layout_name, parameter.weight_shape, parameter.fields = layout, shape, fields
         return parameter
@@ -228,10 +210,8 @@ class LayoutParameter(DecodedParameter):
 
 
 def load_layouts() -> ModuleType:
-    """Import and return the module `layouts`, which takes a second the first time.
-
-    Raises DependencyError if comfy-kitchen cannot be imported.
-    """
+    """Import and return the module `layouts`, which takes a second the first time. Raises DependencyError if
+    comfy-kitchen cannot be imported."""
     require("comfy_kitchen.tensor", "comfy-kitchen packaging")
     from . import layouts
 

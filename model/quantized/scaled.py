@@ -11,10 +11,8 @@ _ROWS = 256
 
 
 def decode(values: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Return an 8-bit weight [out, in] decoded to `dtype`. `scale` is a single number, [out, 1], or None.
-
-    float8 values are multiplied by the scale in `dtype`, int8 values in float32.
-    """
+    """Return an 8-bit weight [out, in] decoded to `dtype`. `scale` is a single number, [out, 1], or None. float8 values
+    are multiplied by the scale in `dtype`, int8 values in float32."""
     if scale is None:
         return values.to(dtype)
     if values.dtype == torch.int8:
@@ -23,10 +21,8 @@ def decode(values: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
 
 
 def recode(values: Tensor, scale: Tensor | None, dtype: torch.dtype) -> EightBit:
-    """Return an 8-bit weight [out, in] in the 8-bit `dtype`, with a scale for each row.
-
-    Values that already have this dtype are returned unchanged.
-    """
+    """Return an 8-bit weight [out, in] in the 8-bit `dtype`, with a scale for each row. Values that already have this
+    dtype are returned unchanged."""
     scales = torch.ones((), device=values.device) if scale is None else scale.float()
     if values.dtype == dtype:
         return EightBit(values, scales.expand(len(values), 1).contiguous())
@@ -34,10 +30,8 @@ def recode(values: Tensor, scale: Tensor | None, dtype: torch.dtype) -> EightBit
 
 
 def encode(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a weight in float8_e4m3fn, and its single scale (float32, []).
-
-    The scale is a power of two, so that the decoded weight is the same in bf16 and in fp32.
-    """
+    """Return a weight in float8_e4m3fn, and its single scale (float32, []). The scale is a power of two, so that the
+    decoded weight is the same in bf16 and in fp32."""
     largest = LARGEST[torch.float8_e4m3fn]
     share = torch.stack(weight.aminmax()).abs().amax().float().clamp_min(1e-30) / largest
     scale = torch.exp2(torch.ceil(torch.log2(share)))
@@ -49,8 +43,6 @@ def encode(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 def squared_error(weight: Tensor, values: Tensor, scale: Tensor) -> float:
     """Return the sum of the squared differences between a weight [out, in] and its encoded values, computed in float32.
-
-    `scale` is a single number or [out, 1].
-    """
+    `scale` is a single number or [out, 1]."""
     scales, parts = scale.expand(len(weight), 1), slices(len(weight), _ROWS)
     return sum((values[part].float() * scales[part]).sub_(weight[part]).square_().sum().item() for part in parts)
