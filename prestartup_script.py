@@ -1,9 +1,6 @@
-"""A script that ComfyUI runs before it imports torch. If ComfyUI runs with `--cpu`, the script makes OpenMP's waiting
-threads sleep.
-
-By default each waiting thread spins for milliseconds, which slows its core. The script changes nothing if
-OMP_WAIT_POLICY, GOMP_SPINCOUNT or KMP_BLOCKTIME is already set.
-"""
+"""A script that ComfyUI runs before it imports torch. With `--cpu` it makes OpenMP's waiting threads sleep instead of
+spinning for milliseconds, which slows their cores. It changes nothing if OMP_WAIT_POLICY, GOMP_SPINCOUNT or
+KMP_BLOCKTIME is set."""
 
 import os
 import sys

@@ -148,7 +148,7 @@ class TokenShare(WholeVideo):
 
     def to_tokens(self, heads: Tensor) -> Tensor:
         """Return the attention result [length, dim] of this process's tokens, all heads. `heads` [tokens, dim /
-        processes] is this process's result, which it exchanges: all tokens, but only its heads."""
+        processes] is what this process computed and exchanges: all tokens, but only its heads."""
         padding = self.parallel.size * self.length - self.tokens
         heads = F.pad(heads, (0, 0, 0, padding)) if padding else heads
         exchange = self.parallel.exchanges.of(heads.unflatten(0, (self.parallel.size, -1)))

@@ -1,4 +1,4 @@
-"""The node LingBotWorldPrepareImage. It resizes a start image to the size of the video."""
+"""The node that resizes a start image to the size of the video."""
 
 from comfy_api.latest import io
 

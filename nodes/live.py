@@ -1,4 +1,4 @@
-"""The node LingBotWorldLive. It generates a causal model's video while the user moves through it on the canvas."""
+"""The node that generates a causal model's video while the user moves through it on the canvas."""
 
 from comfy_api.latest import io, ui
 

@@ -239,8 +239,8 @@ def _check(find: Callable[..., PerExpert[Path] | Path], *names_and_modes: str) -
 
 @lru_cache(maxsize=8)
 def _check_headers(paths: PerExpert[Path] | Path, version: str, *modes: str) -> None:
-    """Check the headers of both experts' files or of a causal model's, as `_check` does, and cache passed checks.
-    `version` is the fingerprint of the files: changed files are checked again."""
+    """Check the headers of both experts' files, or of a causal model's, as in `_check`; passed checks are cached.
+    `version` is the fingerprint of the files, which makes changed files be checked again."""
     from ..host.loading import check_8_bits
     from ..loaders import open_checkpoint
     from ..loaders.package import open_experts

@@ -1,4 +1,4 @@
-"""The node LingBotWorldCheckMachine. It tests the hardware and software of the machine before any model is loaded."""
+"""The node that tests the hardware and software of the machine before any model is loaded."""
 
 from comfy_api.latest import io
 

@@ -1,8 +1,5 @@
-"""The nodes LingBotWorldMeasureCamera, LingBotWorldCameraFromVideo and LingBotWorldMeasureDrift for finished videos.
-
-They measure how well a video follows its camera path, estimate the camera path of a video, and find where its quality
-decays.
-"""
+"""The nodes that measure how well a finished video follows its camera path, estimate its camera path, and find where
+its quality decays."""
 
 from comfy_api.latest import io, ui
 

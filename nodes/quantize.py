@@ -1,4 +1,4 @@
-"""The node LingBotWorldQuantize. It converts official weights to a folder of 4-bit models, without a terminal."""
+"""The node that converts official weights to a folder of 4-bit models, without a terminal."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The nodes LingBotWorldSaveState and LingBotWorldLoadState. They save and load the state from which a later session
-continues a causal model's video."""
+"""The nodes that save and load the state from which a later session continues a causal model's video."""
 
 from comfy_api.latest import io
 

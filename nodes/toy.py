@@ -1,5 +1,4 @@
-"""The node LingBotWorldToyPackage. It writes a package of tiny trained models, with which the user can test the
-installation."""
+"""The node that writes a package of tiny trained models, with which the user can test the installation."""
 
 from comfy_api.latest import io, ui
 

@@ -51,7 +51,7 @@ def output_geometry(
     the official code, because of rounding errors. `frames` is rounded down to 4n+1, and limited to `n_poses`, the
     number of camera poses; latent frames are rounded down to a multiple of `chunk`.
 
-    Raises InputError if a side is too small or too large, CameraError for fewer than five poses or less than a chunk.
+    Raises InputError if a side is too small or too large, CameraError for fewer than five poses or too few for a chunk.
     """
     aspect = image_height / image_width
     height, width = (int(side // STEP) * STEP for side in (np.sqrt(max_area * aspect), np.sqrt(max_area / aspect)))
@@ -67,7 +67,7 @@ def explicit_geometry(width: int, height: int, frames: int, n_poses: int | None 
     """Return a video's size with the given `width` and `height`, both multiples of 16.
 
     `frames`, `n_poses` and `chunk` are as in `output_geometry`. Raises InputError for a side that is too small, too
-    large or not a multiple of 16, CameraError for fewer than five poses and for less than a chunk.
+    large or not a multiple of 16, CameraError for fewer than five poses or too few for a chunk.
     """
     for name, side in (("width", width), ("height", height)):
         if side % STEP or not STEP <= side <= LARGEST_SIDE:

@@ -1,4 +1,4 @@
-"""Reading of image files, upright, in sRGB, opaque and with 8 bits per channel."""
+"""Reading of image files for the nodes, the command and the live page: upright, in sRGB, opaque, 8 bits per channel."""
 
 from io import BytesIO
 from pathlib import Path
@@ -19,7 +19,7 @@ SUBFILE, PHOTOMETRIC, DNG_VERSION = 254, 262, 50706
 BITS, LARGEST = 258, (341, 281)
 """The numbers of the TIFF tags BitsPerSample (BITS), and SMaxSampleValue and MaxSampleValue (LARGEST)."""
 DARK = 17
-"""The 8-bit value that a 16-bit image stays below if it probably has only 12 bits."""
+"""The limit, in 8-bit values, below which all values of a 16-bit image suggest that it has only 12 bits."""
 WITH_ALPHA = ("RGBA", "LA", "PA", "RGBa", "La")
 FIELDS = (
     Field(("EXIF Orientation", "irot", "imir"), "applied", "All eight turns and mirrors."),
@@ -46,7 +46,7 @@ FIELDS = (
 
 
 class Picture(NamedTuple):
-    """The pixels of an image, uint8 RGB [H, W, 3], and notes for the user on its file's fields."""
+    """The pixels of an image, uint8 RGB [H, W, 3], and notes for the user about changed or ignored parts."""
 
     pixels: np.ndarray
     notes: tuple[str, ...]

@@ -130,7 +130,7 @@ class RolloutMemory:
     resident_blocks: the number of blocks with weights that stay on the GPU (None: all).
     vae_tiling: whether the VAE decodes in tiles.
     park_decoder: whether the VAE's state is moved to host memory between chunks.
-    decoded_blocks: the number of blocks that keep dequantized weights of `main_layers` between forwards.
+    decoded_blocks: the number of blocks that keep dequantized weights of their main layers between forwards.
     """
 
     world: WorldMemory = WorldMemory(camera_cache_bytes=0)

@@ -49,10 +49,10 @@ class RolloutPlanner:
         If the user chose streaming, all blocks are streamed. With sharded weights, only 1 and 2 are tried, for the
         shards. The rest of the GPU's memory goes to a camera cache, and then to CUDA graphs and decoded weights.
 
-        Keys and values have precedence over weights on the GPU. They go to host memory only if all blocks or none stay
-        on the GPU, or if the user chose host memory; in the first case the GPU still holds those of as many blocks as
-        fit. In host memory they are pinned, while the system may drop the file pages of streamed weights: a choice that
-        reads the disk in every forward is returned only if no other fits.
+        Keys and values go to host memory only if all blocks or none stay on the GPU, or if the user chose host memory.
+        Unless the user did, the GPU still holds those of as many blocks as fit. On the GPU they have precedence over
+        weights: in host memory they are pinned, while the system may drop the file pages of streamed weights. A choice
+        that reads the disk in every forward is returned only if no other one fits.
 
         Raises InputError if nothing fits. Without a CUDA GPU, the user's options are returned without a check.
         """
@@ -113,8 +113,7 @@ class RolloutPlanner:
                         yield RolloutMemory(WorldMemory(place, 0), resident, tiles, True)
 
     def _pages(self, resident: int | None) -> int:
-        """Return the bytes of the weight file that every forward reads with `resident` blocks (None: all) on the
-        GPU."""
+        """Return the bytes of the weight file that every forward reads if `resident` blocks (None: all) stay loaded."""
         if resident is None or self.wishes.shard:
             return 0
         streamed = streamed_weights(self.checkpoint, resident).values()

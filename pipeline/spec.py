@@ -29,10 +29,11 @@ AnyPath: TypeAlias = CameraPath | PoseFolder
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutRequest:
-    """The user's options for a causal run. None selects the value of a state to continue, else the release's default.
+    """The user's options for a causal run. None selects the release's default, or for `chunk`, `window` and `sink` the
+    value of a state to continue.
 
-    `indices` are the denoising steps of a few-step model in a schedule of 1,000 steps. `steps`, `guide_scale` and
-    `solver` are for a guided model.
+    `indices` are the denoising steps of a few-step model, as indices of a schedule of 1,000 steps. `steps`,
+    `guide_scale` and `solver` are for a guided model.
     """
 
     frames: int
@@ -106,8 +107,8 @@ class RolloutSpec:
     ) -> Iterator[Chunk]:
         """Yield the inputs of each chunk: first the chunks of the saved state, if any, then the chunks of this run.
 
-        image: [1, 16, n, h, w], the latent of the start image followed by grey frames. Beyond n, its last frame is
-            repeated.
+        image: [1, 16, n, h, w], the latent of the start image followed by grey frames. A longer video repeats its last
+            frame.
         noise: [1, 16, f, h, w], for this run's f latent frames.
         context, negative: [1, L, D], the embeddings of the prompt and of the negative prompt.
         later: further prompt embeddings by the index of the first chunk of this run that uses the prompt.
@@ -126,8 +127,8 @@ class RolloutSpec:
     def state_after(self, latent: Tensor, *prompts: Prompt) -> WorldState:
         """Return the state to save after this run's first f latent frames, `latent` [1, 16, f, h, w].
 
-        It begins with the frames of a continued state. `prompts` are this run's in the order of their use; the last one
-        was used for all remaining chunks.
+        The state begins with the frames of the state that this run continued, if any. `prompts` are this run's prompts
+        in the order of their use; the last one was used for all remaining chunks.
         """
         done, track, before = latent.shape[2], self.track, self.state
         left, used = done // self.chunk, []

@@ -239,17 +239,17 @@ class World:
     @torch.no_grad()
     def remember(self) -> None:
         """Run the clean pass of the last chunk (see World) now, instead of when the next chunk begins. If forwards are
-        recorded as CUDA graphs, the first call also records every kind that later chunks need."""
+        recorded as CUDA graphs, the first call also records every kind of forward that later chunks need."""
         made = self._made
         if self._remember_made() and made is not None and not self._rehearsed:
             self._rehearse(*made)
 
     @torch.no_grad()
     def replay(self, latent: Tensor, y: Tensor, camera: Tensor | None) -> None:
-        """Compute the keys and values of a chunk `latent` [1, 16, chunk, h, w] that was generated before.
+        """Compute the keys and values of an earlier chunk's `latent` [1, 16, chunk, h, w] again, by one forward.
 
         They are the same as when it was generated. `y` is [1, 20, chunk, h, w]; `camera` is [1, 384, chunk, h, w], or
-        448 channels for an action model, or None. The one forward bypasses the camera cache, which no other would read.
+        448 channels for an action model, or None. The camera cache is bypassed: no second forward would read it.
         """
         self._remember_made()
         chunk = self._begin(y, camera, cached=False)
@@ -261,7 +261,7 @@ class World:
         """Record every kind of forward as a CUDA graph, and test it.
 
         Each kind runs with two different inputs in the present state of the window, and again with the kernels of a
-        full window. It writes keys and values in place of the next chunk's, which later overwrite them.
+        full window. The forwards write keys and values in place of the next chunk's, which later overwrite them.
         """
         self._rehearsed = True
         lanes = [lane for lane in self._lanes if "graphs" in lane.options]

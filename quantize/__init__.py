@@ -1,6 +1,5 @@
-"""Quantization of models, text encoders or whole packages (folders with all models for a video), and verification of
-files by the checksums written with them. The layout is that of the package cahlen/lingbot-world-base-cam-nf4 on Hugging
-Face."""
+"""Quantization of models, text encoders or packages (folders with all models for a video), and verification of files by
+their checksums. The layout is that of the package cahlen/lingbot-world-base-cam-nf4 on Hugging Face."""
 
 from .model import QuantizeOptions, report
 from .package import plan_quantize, quantize

@@ -76,7 +76,7 @@ def open_model(path: Path, keep: Sequence[str], loras: Sequence[LoraFile], multi
 
 
 def open_text_encoder(path: Path) -> Source:
-    """Open a umt5 text encoder for quantization, without its position biases. Raises TextError for other files."""
+    """Open a umt5 text encoder for quantization, except of its position biases. Raises TextError for other files."""
     weights = open_weights(path)
     _refuse_four_bits(path, weights.quantized)
     shapes = weights.shapes

@@ -75,9 +75,8 @@ class TensorFile(AbstractContextManager["TensorFile"]):
 
     def write(self, name: str, values: Values) -> dict[str, str]:
         """Write the parameter `name`, and return the SHA-256 of each of its tensors by key, including the quant_state.
-
-        `values` is a float tensor, or for a quantized parameter values and scales of `codec.encode` or `comfy.encode`.
-        """
+        `values` is a float tensor, or for a quantized parameter values and scales from `codec.encode` or
+        `comfy.encode`."""
         tensors = self._tensors_of(name, values)
         digests = {}
         for key, tensor in tensors.items():
@@ -205,7 +204,7 @@ def bytes_of(tensor: Tensor) -> memoryview:
 
 
 def config_json(config: ModelConfig, guided: bool = False) -> dict:
-    """Return the content of a model's official config.json. `guided`: whether a causal model is causal-pretrain."""
+    """Return the content of a model's official config.json. `guided` is whether a causal model is causal-pretrain."""
     causal = GUIDED_CLASS if guided else CAUSAL_CLASS
     sizes = "text_len", "in_dim", "dim", "ffn_dim", "freq_dim", "out_dim", "num_heads", "num_layers", "eps"
     kind = {"_class_name": causal if config.causal else "WanModel", "model_type": "i2v"}

@@ -13,7 +13,7 @@ def is_high_noise(timestep: float, boundary: float = BOUNDARY) -> bool:
 
 
 def first_low_step(timesteps: Tensor, boundary: float = BOUNDARY) -> int:
-    """Return the index of the first of the falling `timesteps` [steps] for the low-noise expert, or their number."""
+    """Return the index of the first of the falling `timesteps` that the low-noise expert predicts, or their count."""
     return sum(is_high_noise(timestep, boundary) for timestep in timesteps.tolist())
 
 

@@ -43,7 +43,7 @@ class PathNoise:
         self._drawn = self.draw((1, 16, latent_frames, *cells))
 
     def begin(self, chunk: int) -> Tensor:
-        """Return the initial noise of the chunk with the index `chunk`, float32 [1, 16, n, h, w], n latent frames."""
+        """Return the initial noise of the chunk with the index `chunk`, float32 [1, 16, n, h, w]."""
         return self._drawn[:, :, chunk * self._size : (chunk + 1) * self._size]
 
     def draw(self, shape: tuple[int, ...]) -> Tensor:

@@ -13,8 +13,8 @@ from torch import Tensor
 from ..errors import InputError
 
 FIRST = 3
-"""The number of steps that the model predicts at the start of a run and after a change of expert: two for the line, and
-a third to measure its error."""
+"""The number of steps that the model predicts at the start of a run and after a change of expert: two predictions
+define the line, and the third measures its error."""
 LAST = 2
 """The number of steps at the end of a run that the model predicts, because sigma and velocity change most there."""
 MOST = 4
@@ -28,8 +28,8 @@ class StepReuse:
         0 the model predicts every step.
     calls: the number of steps that the model has predicted.
 
-    The error is estimated from the last prediction. The real error may be larger where the velocity changes direction.
-    Raises InputError for a threshold outside of 0 to 1.
+    The error is estimated from the model's last prediction. The real error may be larger where the velocity changes
+    direction. Raises InputError for a threshold outside of 0 to 1.
     """
 
     def __init__(self, threshold: float = 0.0) -> None:
@@ -43,10 +43,10 @@ class StepReuse:
         self._restart()
 
     def velocity(self, sigma: float, expert: object, steps_left: int, predict: Callable[[], Tensor]) -> Tensor:
-        """Return the velocity at `sigma`: either `predict()`, which calls the model, or an extrapolation.
+        """Return the velocity at `sigma`: `predict()`, which calls the model, or an extrapolation.
 
-        `expert` is any value that differs between the two experts; a change starts a new line. `steps_left` counts the
-        remaining steps of the run, including this one. Several videos in one batch share the decision.
+        `expert` is any value that differs between the two experts; a change restarts the extrapolation. `steps_left`
+        counts the remaining steps of the run, including this one. Several videos in one batch share the decision.
         """
         if expert != self._expert:
             self._expert = expert

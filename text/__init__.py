@@ -1,5 +1,5 @@
-"""Prompts: sentences that extend a prompt at certain times (events), and the conversion of prompts to embeddings. The
-conversion cleans the text, makes token ids, and runs a umt5 encoder with at most two blocks in memory."""
+"""Prompts: events, which extend a prompt at certain times, and the conversion of prompts to embeddings by a umt5
+encoder with at most two blocks in memory."""
 
 from .encoder import encode
 from .prompts import NEGATIVE_PROMPT, clean_prompt

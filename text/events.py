@@ -158,7 +158,7 @@ class Events:
 
 def check_times(events: Iterable[WorldEvent], chunks: int, seconds: float) -> None:
     """Check the times of events in a video of `chunks` chunks of `seconds` seconds each that no user controls. Raises
-    InputError if no event has a start time, and for an event with one that is not active when any chunk begins."""
+    InputError if no event has a start time, and for an event with one if no chunk begins while it is active."""
     timed = [event for event in events if event.start is not None]
     if not timed:
         raise InputError("`events`: none has a start; expected the second at which each begins")

@@ -47,8 +47,8 @@ def write_toy_package(folder: str | Path, seed: int = 0) -> Path:
 
 
 def refuse_other(folder: Path, own: Iterable[Path]) -> None:
-    """Raise InputError if a model folder (PLACES) in `folder` has a .safetensors file that is not in `own`. `own` are
-    the toy package's files, as relative paths. Otherwise models of two packages would be mixed."""
+    """Raise InputError if a model folder (PLACES) in `folder` has a .safetensors file that is not in `own`, the
+    relative paths of the toy package's files. Otherwise models of two packages would be mixed."""
     found = (file for place in PLACES for file in sorted((folder / place).glob("*.safetensors")))
     other = next((file for file in found if file.relative_to(folder) not in set(own)), None)
     if other is not None:
@@ -56,7 +56,7 @@ def refuse_other(folder: Path, own: Iterable[Path]) -> None:
 
 
 def refuse_real(folder: Path) -> None:
-    """Raise InputError if the toy package would replace a weight file larger than LARGEST, that is of a real model."""
+    """Raise InputError if the toy package would replace a weight file larger than LARGEST, as only real models have."""
     models = [file for place in PLACES for file in sorted((folder / place).glob("*.safetensors"))]
     for file in (*models, folder / "models_t5_umt5-xxl-enc-bf16.pth", folder / "Wan2.1_VAE.pth"):
         size = file.stat().st_size if file.is_file() else 0

@@ -185,11 +185,8 @@ class PooledDecoder(Decoder):
 
 
 def new_decoder(vae: VAE, stripe: Stripe | None, *, recorded: bool) -> Decoder:
-    """Return a decoder network for a VAE: a PooledDecoder, KitchenDecoder or plain Decoder, by the device's kernel.
-
-    `recorded` makes a PooledDecoder record its kernels as a CUDA graph. A `stripe` is the only part of frames to
-    decode.
-    """
+    """Return a decoder network for a VAE: a PooledDecoder, KitchenDecoder or plain Decoder, by the device's kernel. It
+    decodes only a `stripe` of frames if given. `recorded` makes a PooledDecoder record its kernels as a CUDA graph."""
     if suits(vae):
         return PooledDecoder(vae, stripe, recorded=recorded)
     half = vae.device.type == "cuda" and vae.dtype == torch.float16

@@ -58,7 +58,7 @@ class Recording:
             yield frame
 
     def _record_and_try(self, decode: Decode, latent: Tensor) -> Iterator[Tensor]:
-        """Yield the frames of `decode(latent)`, and keep a recording whose replay gives the same within a tolerance."""
+        """Yield the frames of `decode(latent)`. Keep a recording of it if a replay gives them within a tolerance."""
         assert self._latent is not None
         try:
             graph = self._record(decode, self._latent)

@@ -56,10 +56,7 @@ class Blender:
 
     def add(self, image: int, corner: Corner, tile: Tensor) -> tuple[tuple[slice, slice], Tensor]:
         """Add a tile, and return the (rows, columns) of the image that are now complete, and their pixels [..., h, w].
-
-        `image` is the image's number, `corner` the tile's top left latent pixel. `tile` [..., h, w] is blended in
-        place.
-        """
+        `image` is the image's number, `corner` the tile's top left latent pixel. `tile` is blended in place."""
         top, left = corner
         size = self.scale * self.tiling.stride
         overlap = self.scale * (self.tiling.tile - self.tiling.stride)

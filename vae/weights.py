@@ -90,8 +90,7 @@ class VAE:
         return upload(torch.tensor([MEAN, STD]), self.device)[..., None, None]
 
     def enable_tiling(self) -> None:
-        """Make frames with a height or width of more than 256 pixels be processed in overlapping tiles of 256
-        pixels."""
+        """Process frames with a side of more than 256 pixels in overlapping tiles of 256 pixels from now on."""
         self.use_tiling = True
 
 

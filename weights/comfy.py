@@ -33,11 +33,8 @@ FORMATS = {
 SCALES = ("weight_scale", "scale_weight", "weight_scale_2")
 """The ends of the names of a weight's scales. scale_weight is the older name of weight_scale."""
 UNUSED = ("input_scale", "scale_input", "comfy_quant")
-"""The names of a quantized layer's tensors that decoding does not need: input_scale and scale_input (old and new name
-of the input's scale) and comfy_quant, the format, which `stated_formats` reads.
-
-This project computes a scale for each token of the input instead.
-"""
+"""The names of a quantized layer's tensors that decoding does not need. input_scale and scale_input are two names of
+the scale of the layer's input, of which this project computes one for each token. comfy_quant states the format."""
 SMOOTHED = "pre_quant_scale"
 
 _PART = re.compile(rf"(.+)\.({'|'.join((*SCALES, *UNUSED, SMOOTHED))})$")
@@ -173,8 +170,8 @@ def _in_rows(
 
 
 def _needs_scale(values: TensorEntry) -> bool:
-    """Return whether a float8 weight without a scale has lost its scale. It is assumed to if its first rows exceed
-    LARGEST_VALUE, which no linear layer does; embeddings never are."""
+    """Return whether a float8 weight without a scale has lost its scale. This is assumed if its first rows have values
+    above LARGEST_VALUE, which no linear layer has. Embeddings are exempt."""
     if "embed" in values.name or not math.prod(values.shape):
         return False
     return bool(values.view()[:SAMPLED_ROWS].float().abs().amax() > LARGEST_VALUE)

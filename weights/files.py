@@ -21,8 +21,9 @@ def read_tensors(path: str | Path, hint: str = "") -> dict[str, TensorEntry]:
     """Return the tensors at `path` by name. Only headers are read.
 
     `path` is a folder, a file, one shard of a set, or the index of a set. Files are safetensors, GGUF, or torch.save
-    files, which are read as tensors only. In a folder, files with `hint` in their names are preferred, then safetensors
-    to .pt files, then `model.*`. Raises CheckpointError for a file that is missing, damaged or of another format.
+    files, which are read as tensors only. In a folder, files with `hint` in their names are preferred; among these,
+    safetensors files come before .pt files, and `model.*` before other names. Raises CheckpointError for a file that is
+    missing, damaged or of another format.
     """
     entries: dict[str, TensorEntry] = {}
     for file in weight_files(Path(path).expanduser().absolute(), hint):

@@ -21,7 +21,7 @@ TILE = 128
 
 @dataclass(frozen=True)
 class ScaledWeight:
-    """A weight with 8-bit values in a file. `scale` is the file entry of its scale, if float8 has one."""
+    """A weight with 8-bit values in a file. `scale` is the file entry of its scale, or None for unscaled float8."""
 
     values: TensorEntry
     scale: TensorEntry | None

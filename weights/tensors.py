@@ -158,7 +158,7 @@ class TensorEntry:
         return math.prod(self.shape) * self.file_dtype.itemsize
 
     def rounded(self, dtype: torch.dtype) -> "TensorEntry":
-        """Return an entry that rounds float values with more bits to `dtype` when they are read, or this entry."""
+        """Return an entry that rounds its floats to `dtype` when they are read, or this entry if they are not wider."""
         if not self.dtype.is_floating_point or self.file_dtype.itemsize <= dtype.itemsize:
             return self
         return replace(self, dtype=dtype, stored=self.file_dtype)
@@ -206,7 +206,7 @@ def _join_adjacent(entries: Iterable[TensorEntry]) -> list[list[TensorEntry]]:
 
 
 def read_safetensors(path: Path) -> dict[str, TensorEntry]:
-    """Return the tensors of a safetensors file by name. Raises CheckpointError for a header that does not fit."""
+    """Return the tensors of a safetensors file by name. Raises CheckpointError if header and file do not match."""
     try:
         source = MappedFile(path)
         header, data_start = _read_header(path)

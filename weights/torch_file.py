@@ -78,7 +78,7 @@ def _refuse_scale(path: Path, around: Mapping, network: Mapping) -> None:
 
 
 def _networks(state: dict) -> dict[str, dict]:
-    """Return the dictionaries of tensors in a checkpoint by key, with training-only networks if it has only these. An
+    """Return the dictionaries of tensors in a checkpoint by key, without those for training if there are others. An
     optimizer's state has numbers as keys, so it does not count as tensors."""
     found = {str(key): value for key, value in state.items() if isinstance(value, dict) and _count_tensors(value)}
     return {key: value for key, value in found.items() if not _TRAINING_ONLY.search(key)} or found

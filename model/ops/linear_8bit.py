@@ -122,11 +122,8 @@ def encodes_inputs(values: Tensor) -> bool:
 
 
 def rotates(width: int, dtype: torch.dtype, device: torch.device) -> bool:
-    """Return whether a weight of `width` columns is rotated for products in the 8-bit `dtype` (see rotation.py).
-
-    It is where comfy-kitchen multiplies, because its kernel rotates an input while it quantizes it, except in
-    torch.compile.
-    """
+    """Return whether a weight of `width` columns is rotated for products in the 8-bit `dtype` (see rotation.py). Only
+    weights for comfy-kitchen are: its kernel rotates an input while it quantizes it. Not during torch.compile."""
     return width % GROUP == 0 and _by_kitchen(dtype, device)
 
 

@@ -50,7 +50,7 @@ def rms_norm_(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def rms_rope_(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float) -> Tensor:
-    """Replace x [tokens, heads*head_dim] by its root-mean-square norm times weight, after RoPE; return x.
+    """Replace x [tokens, heads*head_dim] by RoPE of its root-mean-square norm times weight, and return x.
 
     The norm covers all heads together; weight is [heads*head_dim]. RoPE rotates adjacent pairs of channels, with the
     same cos and sin [tokens, head_dim / 2] for all heads.
@@ -166,7 +166,7 @@ def merge_fp8_(
 
     `parts` [n, tokens, heads, head_dim] is the attention over each of n parts of the keys, with values in fp8.
     `log_sums` merges them as in `merge_`; None stands for a single part. `rest` is one more part with its logarithms,
-    or empty. shift [dim] and factor [1], fp32, decode the values. An EightBit `out` gets one scale for each token.
+    or empty. factor [1] and shift [dim], fp32, decode the values. An EightBit `out` gets one scale for each token.
     """
     run("merge_fp8_", *_values_and_scales(out), parts, log_sums, *(rest or (None, None)), shift, factor)
     return out

@@ -19,7 +19,7 @@ from .decoding import decode_blocks, fastest, recode
 
 
 class DecodedParameter(torch.nn.Parameter):
-    """The base class of quantized weights outside ComfyUI, where weights are QuantizedTensors. The class needs only
+    """The base class of quantized weights outside ComfyUI; in ComfyUI they are QuantizedTensors. The class needs only
     torch, because importing comfy_kitchen and bitsandbytes takes six seconds."""
 
     _kept: dict[tuple[torch.dtype, bool], Any] | None = None

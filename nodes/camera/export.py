@@ -1,5 +1,4 @@
-"""The node LingBotWorldExport3D. It exports a video and its camera path as a scene for nerfstudio, COLMAP and 3D
-viewers."""
+"""The node that exports a video and its camera path as a scene for nerfstudio, COLMAP and 3D viewers."""
 
 from comfy_api.latest import io
 

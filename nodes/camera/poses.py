@@ -1,5 +1,4 @@
-"""The nodes LingBotWorldLoadPoses and LingBotWorldApplyCamera. The first reads a camera path from pose files, and the
-second adds a camera path to a CONDITIONING."""
+"""The nodes that read a camera path from pose files, and that add a camera path to a CONDITIONING."""
 
 from pathlib import Path
 

@@ -1,5 +1,4 @@
-"""The node LingBotWorldCameraPreview. It draws a camera path. The drawing also appears on the canvas before the prompt
-is queued."""
+"""The node that draws a camera path. The drawing also appears on the canvas before the prompt is queued."""
 
 from comfy_api.latest import io, ui
 
