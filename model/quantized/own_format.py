@@ -40,7 +40,7 @@ class OwnFormatLayer:
 
 
 def own_format_layer(weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> OwnFormatLayer | None:
-    """Return a linear layer that multiplies in the weight's format, or None if that is impossible (see `multiplies`)."""
+    """Return a linear layer that multiplies in the weight's format, or None if `multiplies` is False."""
     if not isinstance(weight, LayoutParameter) or not multiplies(weight.layout_name, weight.device, dtype):
         return None
     return OwnFormatLayer(weight, bias, dtype)
