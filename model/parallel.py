@@ -147,8 +147,8 @@ class TokenShare(WholeVideo):
         return [exchange.received.flatten(0, 1)[: self.tokens] for exchange in exchanges]
 
     def to_tokens(self, heads: Tensor) -> Tensor:
-        """Return the attention result [length, dim] of this process's tokens, all heads. `heads` [tokens, dim /
-        processes] is what this process computed and exchanges: all tokens, but only its heads."""
+        """Return the attention result [length, dim] of this process's tokens, all heads. `heads`
+        [tokens, dim / processes] is what this process computed and exchanges: all tokens, but only its heads."""
         padding = self.parallel.size * self.length - self.tokens
         heads = F.pad(heads, (0, 0, 0, padding)) if padding else heads
         exchange = self.parallel.exchanges.of(heads.unflatten(0, (self.parallel.size, -1)))

@@ -51,8 +51,8 @@ def camera_outputs(*more: io.Output) -> list[io.Output]:
 
 
 def frames_input(tooltip: str, default: int = FRAMES, least: int = 5) -> io.Int.Input:
-    """Return an input for a number of video frames, at least `least`. If `least` is 4n+1, so is every value that a user
-    can set: the canvas adds multiples of the step, 4, to `least`."""
+    """Return an input for a number of video frames, at least `least`. If `least` is 4n+1, the canvas offers only 4n+1:
+    it adds multiples of the step, 4, to `least`. Otherwise the step is 1."""
     return whole("frames", (least, default, MOST_FRAMES), tooltip, step=4 if least % 4 == 1 else 1)
 
 
@@ -82,12 +82,12 @@ def easing_input() -> io.Combo.Input:
 
 
 def latent_frames_input(name: str, tooltip: str) -> io.Int.Input:
-    """Return an input for the latent frames of an attention window or sink. UNSET, the default, means as trained."""
+    """Return an input for an attention window or sink in latent frames. UNSET, the default, is the trained size."""
     return whole(name, (UNSET, UNSET, 10_000), tooltip, advanced=True)
 
 
 def chunk_input(tooltip: str, **more: bool) -> io.Combo.Input:
-    """Return an input for the number of latent frames in a chunk. AS_TRAINED, the default, means as trained."""
+    """Return an input for the latent frames of a chunk. AS_TRAINED, the default, selects the trained number."""
     return choice("chunk", [AS_TRAINED, *map(str, CHUNKS)], tooltip, **more)
 
 

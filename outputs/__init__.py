@@ -31,8 +31,8 @@ def name_whole(file: Path) -> None:
 
 @contextmanager
 def written_whole(*files: Path) -> Iterator[list[Path]]:
-    """A context that yields temporary paths for writing `files`. At the end they are renamed to `files`, or removed
-    after an error."""
+    """A context that yields temporary paths for writing `files`. At the end they are renamed to `files`, or removed if
+    there was an error."""
     parts = [part_of(file) for file in files]
     try:
         yield parts

@@ -46,7 +46,8 @@ FIELDS = (
 
 
 class Picture(NamedTuple):
-    """The pixels of an image, uint8 RGB [H, W, 3], and notes for the user about changed or ignored parts."""
+    """The pixels of an image, uint8 RGB [H, W, 3], and notes for the user on fields of the file that changed the pixels
+    or were ignored."""
 
     pixels: np.ndarray
     notes: tuple[str, ...]
@@ -99,8 +100,8 @@ def read_pixels(image: Image.Image, head: bytes = b"") -> Picture:
 
 
 def _refuse_other_pixels(image: Image.Image, head: bytes) -> None:
-    """Raise InputError for pixels that cannot be converted to 8 bits: in 32-bit and floating-point pixels the value of
-    white is unknown."""
+    """Raise InputError for pixels that cannot be converted to 8 bits, because the value of white is unknown (32 bits,
+    floating point) or below 65535 (16-bit colours), and for raw files of cameras."""
     if image.mode == "F":
         raise InputError("its pixels are floating-point numbers; save it in 8 or 16 bits")
     low, high = np.array(image.getextrema() if image.mode == "I" else (0, 0)).tolist()
@@ -169,7 +170,8 @@ def pixels_of(image: Image.Image, head: bytes = b"") -> Picture:
 
 
 def _opaque(image: Image.Image) -> Image.Image:
-    """Return the image in a mode to which a colour profile can apply. Alpha is dropped; `read_pixels` blends later."""
+    """Return the image in a mode (RGB, grey, CMYK or Lab) to which a colour profile can apply. Alpha is dropped, not
+    blended; `read_pixels` blends the colours over white later."""
     if image.mode in ("RGB", "L", "CMYK", "LAB"):
         return image
     return image.convert("L" if image.mode == "1" else "RGB")

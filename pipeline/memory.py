@@ -207,9 +207,10 @@ class SamplingWork:
 def choose_residency(work: SamplingWork, wishes: MemoryWishes, device: torch.device, free: int) -> Residency:
     """Choose the experts, blocks and camera cache that stay on the GPU, if `free` bytes are free before the steps.
 
-    "auto" gives memory to the camera cache first: the cache saves time in every step, a second resident expert only
-    saves one switch. If one expert does not fit, as many of its blocks stay as fit. Sharded weights leave only the
-    camera cache to choose. On the CPU the choice makes no difference, because weights are memory-mapped.
+    The user's `wishes` take precedence. "auto" gives memory to the camera cache first: the cache saves time in every
+    step, a second resident expert only saves one switch. If one expert does not fit, as many of its blocks stay as fit.
+    Sharded weights leave only the camera cache to choose. On the CPU the choice makes no difference, because weights
+    are memory-mapped.
     """
     mode, on_gpu = wishes.residency, device.type == "cuda"
     if work.together.weights is not None:

@@ -78,8 +78,9 @@ class RolloutWork:
         return self.activations + (frames if frames <= FRAMES_BYTES else 0)
 
     def forward(self, place: KeyValuePlace) -> int:
-        """Return the bytes of a chunk's forward: `activations` and temporary copies of keys and values. With 8-bit
-        attention and another format in `place`, a forward converts one block's keys and values at a time."""
+        """Return the bytes of a chunk's forward, without weights and cached keys and values: `activations` and
+        temporary copies. With 8-bit attention and another format in `place`, a forward converts one block's keys and
+        values at a time."""
         converts = self.precision.attention == "8bit" and not place.fp8
         copies = 2 * self.held * self.tokens * self.local.dim if converts else 0
         return self.activations + self.key_values(place).working + copies
@@ -97,10 +98,10 @@ class RolloutWork:
 def choose_world(work: RolloutWork, mode: KeyValueMode, device: torch.device, free: Free, weights: int) -> WorldMemory:
     """Return where keys, values and caches are stored when ComfyUI manages `weights` bytes of weights.
 
-    `mode` is the user's choice. `free` has the bytes that can be freed on the device and pinned on the host. Of the
-    places that fit, the first that leaves room for all weights on the GPU is chosen, else the first in host memory,
-    else the one with the least GPU memory. If memory is left after all weights, and attention reads keys and values in
-    place, forwards are recorded as CUDA graphs, with a camera cache. Raises InputError if no place fits.
+    `free` has the bytes that can be freed on the device and pinned on the host. Of the places that `mode` allows and
+    that fit, the first that leaves room for all weights on the GPU is chosen, else the first in host memory, else the
+    one with the least GPU memory. If memory is left after all weights, and attention reads keys and values in place,
+    forwards are recorded as CUDA graphs, with a camera cache. Raises InputError if no place fits.
     """
     places = key_value_places(mode, takes_operands(work.precision.attention, device, work.config))
     if device.type != "cuda":

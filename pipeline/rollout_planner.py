@@ -121,7 +121,7 @@ class RolloutPlanner:
 
     def _use_remaining(self, memory: RolloutMemory, room: int) -> RolloutMemory:
         """Return `memory` with a camera cache, CUDA graphs and decoded weights, as far as `room` bytes suffice. Graphs
-        and decoded weights need all weights, keys and values on the GPU. Decoded weights leave MARGIN free."""
+        and decoded weights need all weights, keys and values on the GPU. Decoded weights leave another MARGIN free."""
         if memory.place.on_host and self.wishes.kv_cache != "host":
             return self._keep_keys_and_values(memory, room)
         work = self.work

@@ -64,7 +64,8 @@ class QuantizePlan:
 
 
 def meta_of(file: Path) -> Path:
-    """Return the path of the checksums of `file`: quantization_meta.json for model.safetensors, else STEM_meta.json."""
+    """Return the path of the JSON file with the checksums of `file`: quantization_meta.json for model.safetensors, else
+    <stem>_meta.json."""
     return file.with_name(META if file.name == WEIGHTS else f"{file.stem}_meta.json")
 
 

@@ -72,8 +72,8 @@ class GuidedSchedule:
         return tuple(flow_sigmas(self.steps, self.shift, self.solver).tolist()[:-1])
 
     def denoise(self, predict: Predict, x: Tensor, renoise: Callable[..., Tensor]) -> Tensor:  # noqa: ARG002
-        """Return the clean latent, float32 [1, 16, chunk, h, w], from the noise `x` in the same shape. `predict(x,
-        timestep)` returns the guided velocity. `renoise` is not used: no noise is added between steps."""
+        """Return the clean latent, float32 [1, 16, chunk, h, w], from the noise `x` in the same shape.
+        `predict(x, timestep)` returns the guided velocity. `renoise` is not used: no noise is added between steps."""
         timesteps = iter(self.timesteps)
 
         def denoised(x: Tensor, sigma: Tensor) -> Tensor:

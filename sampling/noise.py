@@ -9,8 +9,8 @@ from torch import Tensor
 
 
 class StepNoise:
-    """A source of noise that depends only on the seed, the index of the chunk, and the step. So a live session that is
-    repeated with the same inputs has the same frames."""
+    """A source of noise that depends only on the seed, the index of the chunk, and the step. A live session that is
+    repeated with the same inputs therefore has the same frames."""
 
     order = "chunk and step"
 

@@ -13,8 +13,8 @@ from torch import Tensor
 from ..errors import InputError
 
 FIRST = 3
-"""The number of steps that the model predicts at the start of a run and after a change of expert: two predictions
-define the line, and the third measures its error."""
+"""The number of steps that the model predicts at the start of a run and after a change of expert: two for the line of
+the extrapolation, and a third to measure its error."""
 LAST = 2
 """The number of steps at the end of a run that the model predicts, because sigma and velocity change most there."""
 MOST = 4

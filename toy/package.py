@@ -22,7 +22,7 @@ EXPERTS = ("high_noise_model_bnb_nf4", "low_noise_model")
 PLACES = (CAUSAL, *EXPERTS, "low_noise_model_bnb_nf4")
 """The folders of models in both toy packages, the trained one and the random one."""
 TOY = "toy"
-"""The name of the lock in a toy package's folder, without its suffix."""
+"""The stem of the lock file's name in a toy package's folder."""
 LARGEST = 2**26
 """The largest size in bytes of a file of a toy package. Every weight file of a real model is larger."""
 

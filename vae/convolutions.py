@@ -58,8 +58,8 @@ def convolution_of(device: torch.device) -> str | None:
 
 
 def convolve_by_kitchen(frames: Sequence[Tensor], weight: Tensor, bias: Tensor) -> Tensor:
-    """Return a convolution [1, out, H, W] over three frames [1, C, H, W], computed by comfy-kitchen. `weight` is [out,
-    3 * C, h, w], with the channels of the oldest frame first; `bias` is [out]."""
+    """Return a convolution [1, out, H, W] over three frames [1, C, H, W], computed by comfy-kitchen. `weight` is
+    [out, 3 * C, h, w], with the channels of the oldest frame first; `bias` is [out]."""
     from comfy_kitchen import fp16_conv3d
 
     (channels, height, width), pad = frames[0].shape[1:], weight.shape[-1] // 2

@@ -22,8 +22,8 @@ def encode_first_frame(vae: VAE, frame: Tensor, frames: int, progress: Progress 
     """Return the normalised latent of a video: the image `frame`, then `frames - 1` grey frames (zeros).
 
     `frame` is float32 [3, H, W] from -1 to 1. The latent is float32 [1, 16, (frames - 1) // 4 + 1, H / 8, W / 8] on the
-    VAE's device. After 117 frames the latent frames repeat, so longer videos take hardly more time. `progress(done,
-    total)` is called after each latent frame of each tile.
+    VAE's device. After 117 frames the latent frames repeat, so longer videos take hardly more time.
+    `progress(done, total)` is called after each latent frame of each tile.
     """
     height, width = (size // CELL for size in frame.shape[1:])
     length, tiling = (frames - 1) // 4 + 1, Tiling.of(height, width, vae.use_tiling)

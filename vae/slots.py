@@ -1,4 +1,4 @@
-"""The choice of slots in the pools of pooled.py for frames, before a latent frame is decoded."""
+"""The slots that frames get in the pools of pooled.py, chosen before a latent frame is decoded."""
 
 from __future__ import annotations
 

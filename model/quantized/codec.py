@@ -112,7 +112,7 @@ def decode_rows(packed: Tensor, scales: Scales, shape: tuple[int, ...], rows: Te
 
 
 def squared_error(weight: Tensor, packed: Tensor, scales: Scales) -> float:
-    """Return the sum of the squared differences between a weight and its 4-bit encoding, computed in float32."""
+    """Return the sum of the squared differences between a weight and its 4-bit encoding, by parts in float32."""
     flat, error = weight.detach().reshape(-1), 0.0
     parts = _decoded_parts(
         packed.view(-1),
@@ -128,7 +128,7 @@ def squared_error(weight: Tensor, packed: Tensor, scales: Scales) -> float:
 
 
 def squared_sum(weight: Tensor) -> float:
-    """Return the sum of the squares of a weight's values, computed in float32."""
+    """Return the sum of the squares of a weight's values, by parts in float32."""
     flat = weight.detach().reshape(-1)
     return sum(part.float().square().sum().item() for part in flat.split(_encoded_at_a_time(weight)))
 
@@ -182,11 +182,12 @@ def encode(
 
     Each value is divided by the largest magnitude in its block of `blocksize` values, and rounded to the nearest value
     in the table of `quant_type` ("nf4" or "fp4"). If `nested` is True, the scales minus their mean are quantized to
-    bytes in the same way. The bytes equal those of `bitsandbytes.functional.quantize_4bit`.
+    bytes in the same way. Without `search`, the bytes equal those of `bitsandbytes.functional.quantize_4bit`.
 
     With `search`, each block gets the scale with the least error among several, including negative ones. The error is
-    the sum of the block's squared errors, plus `sums` times the square of their sum. Values are then rounded with the
-    scale after its quantization. The format is the same, and the error is 9 % lower.
+    the sum of the block's squared errors, plus `sums` times the square of the sum of its errors. Values are then
+    rounded with the scale after its quantization. The format is the same, and the error is 9 % lower than without
+    `search`.
     """
     code = torch.tensor(CODES[quant_type], device=weight.device)
     flat = weight.detach().reshape(-1)
@@ -257,8 +258,8 @@ def _least_error(table: Tensor, sums: float, blocks: Tensor) -> Tensor:
 
 
 def _nearest_values(table: Tensor, blocks: Tensor, scales: Tensor) -> Tensor:
-    """Return the values of the code to which `blocks` [blocks, blocksize] round, once divided by their `scales`
-    [blocks]."""
+    """Return the values of the code to which `blocks` [blocks, blocksize] round after division by `scales` [blocks].
+    `table` is the result of `_nearest_table`."""
     half = table.numel() // 2
     index = (blocks * _inverse(scales)).clamp_(-1, 1).mul_(half).round_().add_(half).to(torch.int32)
     return table.index_select(0, index.view(-1)).view(blocks.shape)

@@ -42,7 +42,7 @@ def encode(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def squared_error(weight: Tensor, values: Tensor, scale: Tensor) -> float:
-    """Return the sum of the squared differences between a weight [out, in] and its encoded values, computed in float32.
+    """Return the sum of the squared differences between a weight [out, in] and its encoded values, by parts in float32.
     `scale` is a single number or [out, 1]."""
     scales, parts = scale.expand(len(weight), 1), slices(len(weight), _ROWS)
     return sum((values[part].float() * scales[part]).sub_(weight[part]).square_().sum().item() for part in parts)
