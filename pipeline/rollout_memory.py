@@ -98,8 +98,8 @@ class RolloutWork:
 def choose_world(work: RolloutWork, mode: KeyValueMode, device: torch.device, free: Free, weights: int) -> WorldMemory:
     """Return where keys, values and caches are stored when ComfyUI manages `weights` bytes of weights.
 
-    `free` has the bytes that can be freed on the device and pinned on the host. Of the places that `mode` allows and
-    that fit, the first that leaves room for all weights on the GPU is chosen, else the first in host memory, else the
+    `free` has the bytes that can be freed on the device and pinned on the host. Only places that `mode` allows and that
+    fit are considered: the first that leaves room for all weights on the GPU, else the first in host memory, else the
     one with the least GPU memory. If memory is left after all weights, and attention reads keys and values in place,
     forwards are recorded as CUDA graphs, with a camera cache. Raises InputError if no place fits.
     """
