@@ -40,6 +40,8 @@ SMOOTHED = "pre_quant_scale"
 _PART = re.compile(rf"(.+)\.({'|'.join((*SCALES, *UNUSED, SMOOTHED))})$")
 _MARK = "scaled_fp8"
 LARGEST_VALUE, SAMPLED_ROWS = 200, 8
+LARGEST_SCALE = 20
+"""The scale above which a scale counts as inverted: weights of 8 bits would go beyond 2,500."""
 
 
 def scale_owner(key: str) -> str | None:
@@ -90,6 +92,8 @@ def find_scaled(
         elif match[2] not in UNUSED:
             kind, owner = match[2].replace("scale_weight", "weight_scale"), f"{match[1]}.weight"
             name = f"{match[1]}.{kind}"
+            if kind in parts.get(owner, {}):
+                raise CheckpointError(f"{file}: {owner} has two scales, weight_scale and scale_weight; remove one")
             parts.setdefault(owner, {})[kind] = left[name] = replace(entry, name=name)
     matrices = (key for key, entry in left.items() if len(entry.shape) == 2 and entry.dtype in FLOAT8)
     names = [key for key in matrices if scale_owner(key) is None]
@@ -155,10 +159,8 @@ def _in_rows(
     if "weight_scale_2" in parts or (values.dtype not in FLOAT8 and (scale is None or not named)):
         lacking = "its weight_scale" if named and scale is None else "the format that ComfyUI writes next to it"
         return f"{str(values.dtype).removeprefix('torch.')} without {lacking}"
-    if scale is not None and not _is_one_or_a_row(scale, values.shape):
-        return f"its scale is {scale.dtype} {list(scale.shape)}, expected float32, one or one for each row"
-    if scale is None and _needs_scale(values):
-        return f"its values go beyond {LARGEST_VALUE}, so its weight_scale is missing"
+    if fault := _scale_fault(scale, values):
+        return fault
     if values.dtype != torch.int8 or not description.get("convrot") or scale is None:
         return ScaledWeight(values, scale)
     group = description.get("convrot_groupsize", 256)
@@ -167,6 +169,16 @@ def _in_rows(
         rotated = f"{list(values.shape)} rotated (convrot) in groups of {group!r:.20}"
         return f"{rotated}, expected a power of 4 that divides a row"
     return LayoutWeight(INT8, values, scale, group=group)
+
+
+def _scale_fault(scale: TensorEntry | None, values: TensorEntry) -> str:
+    """Return a message if the scale of a weight's `values` is missing, inverted or of another shape, else ""."""
+    if scale is None:
+        return f"its values go beyond {LARGEST_VALUE}, so its weight_scale is missing" if _needs_scale(values) else ""
+    if not _is_one_or_a_row(scale, values.shape):
+        return f"its scale is {scale.dtype} {list(scale.shape)}, expected float32, one or one for each row"
+    largest = float(scale.view().flatten()[:SAMPLED_ROWS].float().amax())
+    return f"its scale is {largest:g}, it seems 1 / scale; expected below {LARGEST_SCALE}" * (largest > LARGEST_SCALE)
 
 
 def _needs_scale(values: TensorEntry) -> bool:

@@ -35,7 +35,7 @@ COMFYUI = (
     Field(
         comfy.SCALES,
         "applied",
-        f"The scales of a weight: one, or one for each row; a lost one is refused; `{_BLOCK_SCALES}` is nvfp4's.",
+        f"The scales of a weight: one, or one a row; a lost or inverted one is refused; `{_BLOCK_SCALES}` is nvfp4's.",
     ),
     Field((comfy.SMOOTHED,), "refused", "Inputs would have to be smoothed before the product."),
     Field(

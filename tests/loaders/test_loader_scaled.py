@@ -127,6 +127,11 @@ def test_decoded_weights_may_stay(plain, file):
     [
         ({SCALE: torch.ones(3)}, "its scale is torch.float32 [3], expected float32, one or one for each row"),
         ({SCALE: torch.ones((), dtype=torch.int32)}, "its scale is torch.int32 []"),
+        ({SCALE: torch.tensor(900.0)}, "its scale is 900, it seems 1 / scale"),
+        (
+            {SCALE.replace("weight_scale", "scale_weight"): torch.tensor(2.0)},
+            "two scales, weight_scale and scale_weight",
+        ),
         ({WEIGHT: None}, "the weight itself is missing"),
         ({WEIGHT: torch.zeros(128, 64)}, "torch.float32 [128, 64] with a scale, expected a matrix of float8_e4m3fn"),
         (
