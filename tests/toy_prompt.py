@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import random
 from pathlib import Path
 
 WORKFLOWS = Path(__file__).parent.parent / "workflows"
@@ -99,6 +100,12 @@ def toy_prompt() -> ToyPrompt:
     prompt[prompt.node_id("LingBotWorldToyPackage")] = {"class_type": "LoadImage", "inputs": {"image": "example.png"}}
     del prompt[prompt.node_id("LingBotWorldCameraPreview")]
     return prompt
+
+
+def fresh_toy(**changes) -> ToyPrompt:
+    """The same with these inputs of the sampler changed, and a seed of its own: no test is answered from another's
+    cache."""
+    return toy_prompt().set("LingBotWorldSampler", seed=random.randrange(2**32), **changes)
 
 
 def as_toy(name: str) -> ToyPrompt:

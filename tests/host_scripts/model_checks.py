@@ -8,15 +8,9 @@ from embed import embed
 BASE = Path(sys.argv[1])
 embed("--extra-model-paths-config", str(BASE / "extra.yaml"), base=str(BASE))
 
-import asyncio  # noqa: E402
-
 from utils.extra_config import load_extra_path_config  # noqa: E402
 
 load_extra_path_config(str(BASE / "extra.yaml"))  # as main.py does before it loads packs
-
-from lingbot_world import comfy_entrypoint  # noqa: E402
-
-NODES = asyncio.run(asyncio.run(comfy_entrypoint()).get_node_list())
 
 from types import SimpleNamespace  # noqa: E402
 
@@ -31,27 +25,6 @@ from lingbot_world.host.prompt import queue as queued_prompt  # noqa: E402
 from lingbot_world.model.layers.rope import rope_table  # noqa: E402
 from lingbot_world.nodes.load_models import FROM_PACKAGE, NO_PACKAGE, LingBotWorldLoadExperts  # noqa: E402
 from lingbot_world.nodes.sampling import LingBotWorldSampler, LingBotWorldSigmas  # noqa: E402
-
-BY_ID = {node.GET_SCHEMA().node_id: node for node in NODES}
-
-
-@check
-def schemas():
-    """What is missing of each node's words."""
-    missing = []
-    for name, node in BY_ID.items():
-        schema = node.GET_SCHEMA()
-        missing += [f"{name}.{field.id}: tooltip" for field in [*schema.inputs, *schema.outputs] if not field.tooltip]
-        missing += [
-            f"{name}: {word}"
-            for word in ("display_name", "description", "search_aliases", "category")
-            if not getattr(schema, word)
-        ]
-    return {
-        "ids": sorted(BY_ID),
-        "missing": missing,
-        "categories": sorted({node.GET_SCHEMA().category.split("/")[0] for node in NODES}),
-    }
 
 
 @check

@@ -11,7 +11,7 @@ import pytest
 from comfy_server import ComfyServer, Run
 from PIL import Image
 from safetensors.torch import load_file
-from toy_prompt import TOY_FRAMES, TOY_HEIGHT, TOY_WIDTH, ToyPrompt, toy_prompt
+from toy_prompt import TOY_FRAMES, TOY_HEIGHT, TOY_WIDTH, ToyPrompt, fresh_toy
 
 pytestmark = pytest.mark.host
 
@@ -22,8 +22,7 @@ TEXT = "LingBotWorldTextEncode"
 
 @pytest.fixture
 def toy() -> ToyPrompt:
-    """The toy workflow with a seed of its own, so that no test is answered from another's cache."""
-    return toy_prompt().set(SAMPLER, seed=random.randrange(2**32))
+    return fresh_toy()
 
 
 def with_latent(prompt: ToyPrompt) -> ToyPrompt:

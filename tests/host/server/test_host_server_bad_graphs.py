@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator
-
 import pytest
-from bad_files import write_bad_files
-from comfy_server import ComfyServer, FailedPromptError, RejectedPromptError
-from toy_prompt import TOY_HEIGHT, TOY_WIDTH, ToyPrompt, toy_prompt
+from comfy_server import FailedPromptError, RejectedPromptError
+from toy_prompt import TOY_HEIGHT, TOY_WIDTH, fresh_toy
 
 pytestmark = pytest.mark.host
 
@@ -18,73 +14,60 @@ TEXT = "LingBotWorldTextEncode"
 APPLY = "LingBotWorldApplyCamera"
 
 
-@pytest.fixture(scope="module")
-def server(comfy_server: ComfyServer) -> Iterator[ComfyServer]:
-    """The shared server with files in its model and input folders that are not what they should be."""
-    write_bad_files(comfy_server.base)
-    yield comfy_server
-    assert comfy_server.alive
-    assert comfy_server.queue(toy().set(SAMPLER, steps=2)).outputs
-
-
-def toy() -> ToyPrompt:
-    return toy_prompt().set(SAMPLER, seed=random.randrange(2**32))
-
-
-def test_a_camera_on_experts_without_camera_layers_is_an_error(server):
+def test_a_camera_on_experts_without_camera_layers_is_an_error(spoilt):
     plain = {f"{level}_noise_expert": f"plain_{level}_noise.safetensors" for level in ("high", "low")}
     with pytest.raises(FailedPromptError, match="camera") as failed:
-        server.queue(toy().set(EXPERTS, **plain))
+        spoilt.queue(fresh_toy().set(EXPERTS, **plain))
     assert failed.value.node_type == SAMPLER
 
 
-def test_plain_experts_run_without_a_camera(server):
+def test_plain_experts_run_without_a_camera(spoilt):
     plain = {f"{level}_noise_expert": f"plain_{level}_noise.safetensors" for level in ("high", "low")}
-    prompt = toy().set(EXPERTS, **plain)
+    prompt = fresh_toy().set(EXPERTS, **plain)
     video = prompt.node_id("WanImageToVideo")
-    assert server.queue(prompt.set(SAMPLER, positive=[video, 0], negative=[video, 1])).outputs
+    assert spoilt.queue(prompt.set(SAMPLER, positive=[video, 0], negative=[video, 1])).outputs
 
 
-def test_a_camera_of_another_length_than_the_latent_is_refused_on_its_node(server):
-    prompt = toy().set("WanImageToVideo", length=17)
+def test_a_camera_of_another_length_than_the_latent_is_refused_on_its_node(spoilt):
+    prompt = fresh_toy().set("WanImageToVideo", length=17)
     with pytest.raises(RejectedPromptError, match="wire the camera's frames") as refused:
-        server.queue(prompt)
+        spoilt.queue(prompt)
     assert list(refused.value.node_errors) == [prompt.node_id(APPLY)]
 
 
-def test_a_latent_of_another_size_than_the_camera_fails_before_sampling(server):
-    prompt = toy().add(
+def test_a_latent_of_another_size_than_the_camera_fails_before_sampling(spoilt):
+    prompt = fresh_toy().add(
         "900", "EmptyHunyuanLatentVideo", width=TOY_WIDTH + 32, height=TOY_HEIGHT, length=9, batch_size=1
     )
     with pytest.raises(FailedPromptError, match="camera") as failed:
-        server.queue(prompt.set(SAMPLER, latent=["900", 0]))
+        spoilt.queue(prompt.set(SAMPLER, latent=["900", 0]))
     assert failed.value.node_type == SAMPLER
 
 
-def test_a_latent_of_another_size_than_the_start_image_fails_before_weights_are_loaded(server):
-    video = toy().node_id("WanImageToVideo")
-    without_camera = toy().set(SAMPLER, positive=[video, 0], negative=[video, 1], latent=["900", 0])
+def test_a_latent_of_another_size_than_the_start_image_fails_before_weights_are_loaded(spoilt):
+    video = fresh_toy().node_id("WanImageToVideo")
+    without_camera = fresh_toy().set(SAMPLER, positive=[video, 0], negative=[video, 1], latent=["900", 0])
     size = {"height": TOY_HEIGHT, "batch_size": 1}
     longer = without_camera.add("900", "EmptyHunyuanLatentVideo", **size, width=TOY_WIDTH, length=17)
     with pytest.raises(FailedPromptError, match="17 frames, the start image was prepared for .* 9 frames") as failed:
-        server.queue(longer)
+        spoilt.queue(longer)
     assert failed.value.node_type == SAMPLER
     wider = without_camera.add("900", "EmptyHunyuanLatentVideo", **size, width=TOY_WIDTH + 32, length=9)
-    said = server.queue(wider).texts[0][1]
+    said = spoilt.queue(wider).texts[0][1]
     assert f"start image, prepared for {TOY_WIDTH}x{TOY_HEIGHT} with 9 frames, is stretched" in said
 
 
-def test_a_latent_of_images_fails_in_words(server):
-    prompt = toy().add("900", "EmptyLatentImage", width=TOY_WIDTH, height=TOY_HEIGHT, batch_size=1)
+def test_a_latent_of_images_fails_in_words(spoilt):
+    prompt = fresh_toy().add("900", "EmptyLatentImage", width=TOY_WIDTH, height=TOY_HEIGHT, batch_size=1)
     with pytest.raises(FailedPromptError, match="WanImageToVideo") as failed:
-        server.queue(prompt.set(APPLY, latent=["900", 0]))
+        spoilt.queue(prompt.set(APPLY, latent=["900", 0]))
     assert failed.value.node_type == APPLY
 
 
-def test_a_denoise_that_another_node_gives_is_refused_in_words(server):
-    prompt = toy().add("900", "PrimitiveFloat", value=0.0)
+def test_a_denoise_that_another_node_gives_is_refused_in_words(spoilt):
+    prompt = fresh_toy().add("900", "PrimitiveFloat", value=0.0)
     with pytest.raises(FailedPromptError, match="denoise is 0, expected more than 0 and at most 1") as failed:
-        server.queue(prompt.set(SAMPLER, denoise=["900", 0]))
+        spoilt.queue(prompt.set(SAMPLER, denoise=["900", 0]))
     assert failed.value.node_type == SAMPLER
 
 
@@ -92,37 +75,37 @@ def test_a_denoise_that_another_node_gives_is_refused_in_words(server):
     ("lora", "words"),
     [("wide", r"self_attn.q.weight is \[288, 288\] in the LoRA and \[256, 256\]"), ("foreign", "none of this LoRA")],
 )
-def test_a_lora_for_another_model_is_refused_once_on_its_loader(server, lora, words):
-    prompt = toy()
+def test_a_lora_for_another_model_is_refused_once_on_its_loader(spoilt, lora, words):
+    prompt = fresh_toy()
     prompt = prompt.add(
         "900", "LoraLoaderModelOnly", model=prompt.link(EXPERTS), lora_name=f"{lora}.safetensors", strength_model=1.0
     )
     with pytest.raises(FailedPromptError, match=words) as failed:
-        server.queue(prompt.set(SAMPLER, high_noise=["900", 0]))
+        spoilt.queue(prompt.set(SAMPLER, high_noise=["900", 0]))
     assert failed.value.node_type == "LoraLoaderModelOnly"
 
 
-def test_one_expert_on_both_sockets_is_refused(server):
-    prompt = toy()
+def test_one_expert_on_both_sockets_is_refused(spoilt):
+    prompt = fresh_toy()
     with pytest.raises(FailedPromptError, match="same model") as failed:
-        server.queue(prompt.set(SAMPLER, low_noise=prompt.link(EXPERTS, 0)))
+        spoilt.queue(prompt.set(SAMPLER, low_noise=prompt.link(EXPERTS, 0)))
     assert failed.value.node_type == SAMPLER
 
 
-def test_swapped_experts_are_refused_before_sampling(server):
-    prompt = toy()
+def test_swapped_experts_are_refused_before_sampling(spoilt):
+    prompt = fresh_toy()
     high, low = prompt.link(EXPERTS, 0), prompt.link(EXPERTS, 1)
     with pytest.raises(FailedPromptError, match="experts are swapped.*high_noise") as failed:
-        server.queue(prompt.set(SAMPLER, high_noise=low, low_noise=high))
+        spoilt.queue(prompt.set(SAMPLER, high_noise=low, low_noise=high))
     assert failed.value.node_type == SAMPLER
 
 
-def test_text_wired_past_the_start_image_is_warned_of_on_the_sampler(server):
-    prompt = toy().set(SAMPLER, steps=2, cfg_high=3.0, cfg_low=3.0)
+def test_text_wired_past_the_start_image_is_warned_of_on_the_sampler(spoilt):
+    prompt = fresh_toy().set(SAMPLER, steps=2, cfg_high=3.0, cfg_low=3.0)
     past = prompt.set(APPLY, positive=prompt.link(TEXT, 0), negative=prompt.link(TEXT, 1))
     half = past.set(APPLY, positive=prompt[prompt.node_id(APPLY)]["inputs"]["positive"])
     without_guidance = half.set(SAMPLER, cfg_high=1.0, cfg_low=1.0)
-    shown = [server.queue(case).texts for case in (past, half, without_guidance, prompt)]
+    shown = [spoilt.queue(case).texts for case in (past, half, without_guidance, prompt)]
     words = [{node: text.split(":")[0] for node, text in texts} for texts in shown]  # what each node shows in the end
     sampler = prompt.node_id(SAMPLER)
     assert words == [

@@ -3,15 +3,12 @@ the next prompt runs."""
 
 from __future__ import annotations
 
-import random
 import shutil
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from bad_files import write_bad_files
-from comfy_server import ComfyServer, RejectedPromptError
-from toy_prompt import ToyPrompt, toy_prompt
+from comfy_server import RejectedPromptError
+from toy_prompt import ToyPrompt, fresh_toy
 
 pytestmark = pytest.mark.host
 
@@ -22,19 +19,6 @@ POSES = "LingBotWorldLoadPoses"
 VAE = "LingBotWorldLoadVAE"
 OUTSIDE = ["../../secret", "/etc/passwd", "toy/../../../secret", "C:\\secret", "..\\secret", "", "\0"]
 HIGH, LOW = "toy/high_noise_model_bnb_nf4", "toy/low_noise_model_bnb_nf4"
-
-
-@pytest.fixture(scope="module")
-def server(comfy_server: ComfyServer) -> Iterator[ComfyServer]:
-    """The shared server with files in its model and input folders that are not what they should be."""
-    write_bad_files(comfy_server.base)
-    yield comfy_server
-    assert comfy_server.alive
-    assert comfy_server.queue(toy().set(SAMPLER, steps=2)).outputs
-
-
-def toy() -> ToyPrompt:
-    return toy_prompt().set(SAMPLER, seed=random.randrange(2**32))
 
 
 @pytest.mark.parametrize(
@@ -51,10 +35,10 @@ def toy() -> ToyPrompt:
         (POSES, {"poses": "gone"}, "gone"),
     ],
 )
-def test_values_and_missing_files_are_refused_before_anything_runs(server, kind, changes, words):
-    prompt = toy().set(kind, **changes)
+def test_values_and_missing_files_are_refused_before_anything_runs(spoilt, kind, changes, words):
+    prompt = fresh_toy().set(kind, **changes)
     with pytest.raises(RejectedPromptError) as refused:
-        server.queue(prompt)
+        spoilt.queue(prompt)
     assert list(refused.value.node_errors) == [prompt.node_id(kind)]
     assert words in str(refused.value)
 
@@ -73,20 +57,20 @@ def test_values_and_missing_files_are_refused_before_anything_runs(server, kind,
         (POSES, "lens"),
     ],
 )
-def test_names_outside_the_model_and_input_folders_are_refused(server, kind, widget, name):
-    prompt = toy().set(kind, **{widget: name})
+def test_names_outside_the_model_and_input_folders_are_refused(spoilt, kind, widget, name):
+    prompt = fresh_toy().set(kind, **{widget: name})
     with pytest.raises(RejectedPromptError) as refused:
-        server.queue(prompt)
+        spoilt.queue(prompt)
     assert list(refused.value.node_errors) == [prompt.node_id(kind)]
     assert "root:" not in str(refused.value)
 
 
 @pytest.mark.parametrize("name", ["linked", "linked_file", "linked/poses.npy", "linked_lens"])
-def test_links_that_leave_the_input_folder_are_refused(server, tmp_path, name):
+def test_links_that_leave_the_input_folder_are_refused(spoilt, tmp_path, name):
     still = np.tile(np.eye(4), (9, 1, 1))
     np.save(tmp_path / "poses.npy", still)
     np.save(tmp_path / "intrinsics.npy", np.tile([500.0, 500.0, 416.0, 240.0], (9, 1)))
-    folder = server.base / "input" / name.partition("/")[0]
+    folder = spoilt.base / "input" / name.partition("/")[0]
     if folder.name == "linked":
         folder.unlink(missing_ok=True)
         folder.symlink_to(tmp_path, target_is_directory=True)
@@ -98,7 +82,7 @@ def test_links_that_leave_the_input_folder_are_refused(server, tmp_path, name):
             else:
                 np.save(folder / file, np.load(tmp_path / file))
     with pytest.raises(RejectedPromptError, match=r"was not found|leaves ComfyUI's input folder"):
-        server.queue(toy().set(POSES, poses=name))
+        spoilt.queue(fresh_toy().set(POSES, poses=name))
 
 
 @pytest.mark.parametrize(
@@ -113,10 +97,10 @@ def test_links_that_leave_the_input_folder_are_refused(server, tmp_path, name):
         ("plain_high_noise.safetensors", LOW, "different architectures"),
     ],
 )
-def test_checkpoints_that_are_not_a_pair_of_experts_fail_on_the_loader(server, high, low, words):
-    prompt = toy().set(EXPERTS, high_noise_expert=high, low_noise_expert=low)
+def test_checkpoints_that_are_not_a_pair_of_experts_fail_on_the_loader(spoilt, high, low, words):
+    prompt = fresh_toy().set(EXPERTS, high_noise_expert=high, low_noise_expert=low)
     with pytest.raises(RejectedPromptError, match=words) as refused:
-        server.queue(prompt)
+        spoilt.queue(prompt)
     assert list(refused.value.node_errors) == [prompt.node_id(EXPERTS)]
     assert "ModelConfig(" not in str(refused.value)
 
@@ -125,19 +109,19 @@ def test_checkpoints_that_are_not_a_pair_of_experts_fail_on_the_loader(server, h
     ("file", "words"),
     [("truncated.pth", "truncated.pth"), ("ae.safetensors", "not a Wan VAE"), ("text.safetensors", "text.safetensors")],
 )
-def test_a_file_that_is_no_wan_vae_is_refused_before_anything_runs(server, file, words):
-    prompt = toy().set(VAE, vae_name=file)
+def test_a_file_that_is_no_wan_vae_is_refused_before_anything_runs(spoilt, file, words):
+    prompt = fresh_toy().set(VAE, vae_name=file)
     with pytest.raises(RejectedPromptError, match=words) as refused:
-        server.queue(prompt)
+        spoilt.queue(prompt)
     (problem,) = refused.value.node_errors[prompt.node_id(VAE)]["errors"]
     assert "zlib" not in problem["details"]
 
 
 @pytest.mark.parametrize(("kind", "widget"), [(TEXT, "text_encoder"), (VAE, "vae_name"), (POSES, "poses")])
-def test_one_fault_is_one_message_on_its_input(server, kind, widget):
-    prompt = toy().set(kind, **{widget: "gone"})
+def test_one_fault_is_one_message_on_its_input(spoilt, kind, widget):
+    prompt = fresh_toy().set(kind, **{widget: "gone"})
     with pytest.raises(RejectedPromptError) as refused:
-        server.queue(prompt)
+        spoilt.queue(prompt)
     (problem,) = refused.value.node_errors[prompt.node_id(kind)]["errors"]
     assert problem["extra_info"]["input_name"] == widget
 
@@ -153,46 +137,46 @@ def test_one_fault_is_one_message_on_its_input(server, kind, widget):
         {"high_noise_expert": HIGH, "low_noise_expert": HIGH},
     ],
 )
-def test_one_fault_of_the_experts_is_one_message(server, changes):
-    prompt = toy().set(EXPERTS, **changes)
+def test_one_fault_of_the_experts_is_one_message(spoilt, changes):
+    prompt = fresh_toy().set(EXPERTS, **changes)
     with pytest.raises(RejectedPromptError) as refused:
-        server.queue(prompt)
+        spoilt.queue(prompt)
     (problem,) = refused.value.node_errors[prompt.node_id(EXPERTS)]["errors"]
     assert all(f"{name!r} was not found" in problem["details"] for name in changes.values() if "gone" in name)
 
 
 @pytest.mark.parametrize("changes", [{"source": "gone"}, {"name": "../out"}, {"lora": "gone"}])
-def test_one_fault_of_a_quantization_is_one_message(server, changes):
+def test_one_fault_of_a_quantization_is_one_message(spoilt, changes):
     values = {"source": HIGH, "name": "new", "search": False, "t5": False, "lora": "none", "lora_strength": 1.0}
     with pytest.raises(RejectedPromptError) as refused:
-        server.queue({"1": {"class_type": "LingBotWorldQuantize", "inputs": values | changes}})
+        spoilt.queue({"1": {"class_type": "LingBotWorldQuantize", "inputs": values | changes}})
     assert len(refused.value.node_errors["1"]["errors"]) == 1
 
 
 @pytest.mark.parametrize("role", ["high", "low"])
-def test_a_missing_expert_is_called_by_its_role(server, role):
+def test_a_missing_expert_is_called_by_its_role(spoilt, role):
     with pytest.raises(RejectedPromptError, match=f"the {role}-noise expert 'gone' was not found"):
-        server.queue(toy().set(EXPERTS, **{f"{role}_noise_expert": "gone"}))
+        spoilt.queue(fresh_toy().set(EXPERTS, **{f"{role}_noise_expert": "gone"}))
 
 
-def test_a_prompt_that_is_cut_and_lens_rows_that_are_dropped_are_said_on_their_nodes(server):
-    example = server.base / "models/lingbot_world/toy/example"
-    odd = server.base / "input" / "odd_lens"
+def test_a_prompt_that_is_cut_and_lens_rows_that_are_dropped_are_said_on_their_nodes(spoilt):
+    example = spoilt.base / "models/lingbot_world/toy/example"
+    odd = spoilt.base / "input" / "odd_lens"
     odd.mkdir(exist_ok=True)
     shutil.copy(example / "poses.npy", odd)
     np.save(odd / "intrinsics.npy", np.tile([500.0, 500.0, 416.0, 240.0], (7, 1)))
-    prompt = toy().set(SAMPLER, steps=1)
-    run = server.queue(prompt.set(TEXT, prompt="a tree " * 600).set(POSES, poses="odd_lens"))
+    prompt = fresh_toy().set(SAMPLER, steps=1)
+    run = spoilt.queue(prompt.set(TEXT, prompt="a tree " * 600).set(POSES, poses="odd_lens"))
     said = {node: text for node, text in run.texts if text}
     assert "the text encoder takes 512: the last" in said[prompt.node_id(TEXT)]
     assert "has 7 rows" in said[prompt.node_id(POSES)]
 
 
 @pytest.mark.parametrize("poses", ["few", "nan", "flat", "sheared"])
-def test_bad_poses_fail_on_their_node(server, poses):
-    prompt = toy().set(POSES, poses=poses)
+def test_bad_poses_fail_on_their_node(spoilt, poses):
+    prompt = fresh_toy().set(POSES, poses=poses)
     with pytest.raises(RejectedPromptError, match="poses") as refused:
-        server.queue(prompt)
+        spoilt.queue(prompt)
     assert list(refused.value.node_errors) == [prompt.node_id(POSES)]
 
 
