@@ -74,20 +74,19 @@ def frames_of(command, tmp_path):
     return run
 
 
-def test_arithmetic_in_8_bits_is_another_video_and_says_what_it_gains(frames_of, capsys):
-    exact = frames_of("auto", arithmetic="auto")
-    assert np.array_equal(frames_of("bf16", arithmetic="bf16"), exact)
+@pytest.mark.parametrize(
+    ("option", "exact", "fast", "said"),
+    [
+        ("arithmetic", "bf16", "fp8", "fp8 on the CPU gives a GPU's quality, and takes longer than without it."),
+        ("attention", "exact", "8bit", "Attention in 8 bits on the CPU gives about a GPU's quality"),
+    ],
+)
+def test_8_bits_are_another_video_and_say_what_they_gain(frames_of, capsys, option, exact, fast, said):
+    usual = frames_of("auto", **{option: "auto"})
+    assert np.array_equal(frames_of("exact", **{option: exact}), usual)
     assert "on the CPU" not in capsys.readouterr().out
-    assert not np.array_equal(frames_of("fp8", arithmetic="fp8"), exact)
-    assert "fp8 on the CPU gives a GPU's quality, and takes longer than without it." in capsys.readouterr().out
-
-
-def test_attention_in_8_bits_is_another_video_and_says_what_it_gains(frames_of, capsys):
-    exact = frames_of("exact", attention="exact")
-    assert np.array_equal(frames_of("auto", attention="auto"), exact)
-    assert "8 bits" not in capsys.readouterr().out
-    assert not np.array_equal(frames_of("8bit", attention="8bit"), exact)
-    assert "Attention in 8 bits on the CPU gives about a GPU's quality" in capsys.readouterr().out
+    assert not np.array_equal(frames_of("fast", **{option: fast}), usual)
+    assert said in capsys.readouterr().out
 
 
 def test_png_frames_repeat_with_the_seed_and_change_with_it(command, tmp_path, capsys):

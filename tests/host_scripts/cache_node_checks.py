@@ -3,7 +3,7 @@
 import comfy.samplers
 import torch
 from cache_cases import LAYERS, Watch, cached, held, run
-from common import FRAMES, HEIGHT, INPUTS, NF4, SIGMAS, WIDTH, check, experts, gap, guider, prompts, sample
+from common import FRAMES, HEIGHT, INPUTS, NF4, SIGMAS, WIDTH, check, experts, gap, guider, in_windows, prompts, sample
 from lingbot_world.host.model.base_model import CAMERA_CACHE_MODE
 from lingbot_world.host.sampling.sampler import FlowSolver
 from lingbot_world.sampling import flow_sigmas
@@ -59,21 +59,7 @@ def other_nodes():
 
 
 def _windowed(mode):
-    from comfy_extras.nodes_context_windows import WanContextWindowsManualNode
-
-    pair = [
-        WanContextWindowsManualNode.execute(
-            model,
-            context_length=5,
-            context_overlap=1,
-            context_schedule="standard_static",
-            context_stride=1,
-            closed_loop=False,
-            fuse_method="pyramid",
-            freenoise=False,
-        ).result[0]
-        for model in experts()
-    ]
+    pair = [in_windows(model, 5) for model in experts()]
     return run(cached(*pair, mode), SIGMAS[:4])
 
 

@@ -8,7 +8,9 @@ import numpy as np
 import torch
 from lingbot_world.host.loading import load_experts
 from lingbot_world.host.sampling.guider import ExpertGuider
+from lingbot_world.loaders import load_expert
 from lingbot_world.options import PerExpert
+from lingbot_world.pipeline import sample as engine_sample
 from lingbot_world.sampling import flow_sigmas
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
@@ -79,6 +81,22 @@ def predict(patcher, timestep=413.0, options=None):
         transformer_options=options if options else {},
         lingbot_camera=INPUTS["plucker"],
     )
+
+
+def engine_run(noise=INPUTS["noise"][None], **options):
+    """What the engine makes of the golden inputs with NF4 experts and the guidance of the runs here."""
+    inputs = [INPUTS[name][None] for name in ("y", "context", "context_null")]
+    models = [load_expert(path, dtype=torch.float32) for path in NF4]
+    return engine_sample(*models, noise, *inputs, INPUTS["plucker"], guide_scale=(4.0, 6.0), **options)
+
+
+def in_windows(model, length: int):
+    """A model that makes a video in context windows of so many latent frames."""
+    from comfy_extras.nodes_context_windows import WanContextWindowsManualNode
+
+    windows = {"context_length": length, "context_overlap": 1, "context_schedule": "standard_static"}
+    windows |= {"context_stride": 1, "closed_loop": False, "fuse_method": "pyramid", "freenoise": False}
+    return WanContextWindowsManualNode.execute(model, **windows).result[0]
 
 
 def gap(left, right) -> float:

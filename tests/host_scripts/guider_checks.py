@@ -14,13 +14,14 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from common import (  # noqa: E402
     GOLDEN,
-    INPUTS,
     NF4,
     SIGMAS,
     check,
+    engine_run,
     experts,
     gap,
     guider,
+    refused,
     report,
     sample,
 )
@@ -29,18 +30,8 @@ from lingbot_world.host.model.patcher import ExpertPatcher  # noqa: E402
 from lingbot_world.host.sampling.guider import ExpertGuider  # noqa: E402
 from lingbot_world.host.sampling.guider import _Switch as ExpertSwitch  # noqa: E402
 from lingbot_world.host.sampling.sampler import FlowSolver, schedule_timesteps  # noqa: E402
-from lingbot_world.loaders import load_expert  # noqa: E402
 from lingbot_world.options import PerExpert  # noqa: E402
-from lingbot_world.pipeline import sample as engine_sample  # noqa: E402
 from lingbot_world.sampling import StepReuse, flow_sigmas, flow_timesteps  # noqa: E402
-
-
-def refused(function, *arguments):
-    try:
-        function(*arguments)
-    except ValueError as error:
-        return str(error)
-    return None
 
 
 def watch(high, low):
@@ -86,19 +77,7 @@ def against_the_engine():
     """NF4 experts, other steps, shift and boundary: the host against lingbot_world.pipeline.sample."""
     found = {}
     for solver in ("unipc", "dpmpp"):
-        want = engine_sample(
-            *(load_expert(path, dtype=torch.float32) for path in NF4),
-            INPUTS["noise"][None],
-            INPUTS["y"][None],
-            INPUTS["context"][None],
-            INPUTS["context_null"][None],
-            INPUTS["plucker"],
-            steps=9,
-            shift=3.0,
-            boundary=0.9,
-            guide_scale=(4.0, 6.0),
-            solver=solver,
-        )
+        want = engine_run(steps=9, shift=3.0, boundary=0.9, solver=solver)
         out = sample(guider(*experts(NF4), boundary=0.9), FlowSolver(solver), flow_sigmas(9, 3.0, solver))
         found[solver] = gap(out, want)
     return found
@@ -109,19 +88,7 @@ def steps_without_the_model():
     """The same latent and the same number of model calls as the engine's; with a mask and for one expert alone too."""
     steps, shift, boundary = 14, 3.0, 0.85
     reuse = StepReuse(1.0)
-    want = engine_sample(
-        *(load_expert(path, dtype=torch.float32) for path in NF4),
-        INPUTS["noise"][None],
-        INPUTS["y"][None],
-        INPUTS["context"][None],
-        INPUTS["context_null"][None],
-        INPUTS["plucker"],
-        steps=steps,
-        shift=shift,
-        boundary=boundary,
-        guide_scale=(4.0, 6.0),
-        step_reuse=reuse,
-    )
+    want = engine_run(steps=steps, shift=shift, boundary=boundary, step_reuse=reuse)
     sigmas, found = flow_sigmas(steps, shift), {"engine": reuse.calls}
 
     def calls(name, part, mask=None):

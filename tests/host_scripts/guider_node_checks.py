@@ -17,6 +17,7 @@ from common import (
     experts,
     gap,
     guider,
+    in_windows,
     prompts,
     sample,
 )
@@ -103,22 +104,11 @@ def easycache():
 @check
 def context_windows():
     """Windows as long as the video change nothing; shorter ones run, each with its part of the camera."""
-    from comfy_extras.nodes_context_windows import WanContextWindowsManualNode
-
     found, want = {}, sample(guider(*experts()), FlowSolver("unipc"), SIGMAS)
     for name, length in (("whole", 9), ("short", 5)):
         patched, seen = [], set()
         for model in experts():
-            windowed = WanContextWindowsManualNode.execute(
-                model,
-                context_length=length,
-                context_overlap=1,
-                context_schedule="standard_static",
-                context_stride=1,
-                closed_loop=False,
-                fuse_method="pyramid",
-                freenoise=False,
-            ).result[0]
+            windowed = in_windows(model, length)
             original = windowed.model.diffusion_model._forward
 
             def spy(*arguments, original=original, seen=seen, **options):

@@ -18,7 +18,7 @@ import torch  # noqa: E402
 from comfy.ldm.flux.layers import EmbedND  # noqa: E402
 from comfy.ldm.wan.model import WanModel  # noqa: E402
 from comfy_execution.utils import CurrentNodeContext  # noqa: E402
-from common import INPUTS, NF4, check, experts, gap, predict, refused, report  # noqa: E402
+from common import INPUTS, NF4, check, engine_run, experts, gap, predict, refused, report  # noqa: E402
 from lingbot_world.host.files import folders  # noqa: E402
 from lingbot_world.host.model.transformer import HostModel  # noqa: E402
 from lingbot_world.host.prompt import queue as queued_prompt  # noqa: E402
@@ -139,8 +139,6 @@ def schedules():
 def sampler_node():
     """The all-in-one node twice with one seed, once with another; and against the engine with the same noise."""
     from common import prompts
-    from lingbot_world.loaders import load_expert
-    from lingbot_world.pipeline import sample as engine_sample
 
     high, low = experts(NF4)
     latent = {"samples": torch.zeros(1, 16, *INPUTS["noise"].shape[1:]), "downscale_ratio_spacial": 8}
@@ -151,18 +149,7 @@ def sampler_node():
 
     first, again, other = run(3), run(3), run(4)
     noise = torch.randn(first["samples"].shape, generator=torch.manual_seed(3))
-    want = engine_sample(
-        *(load_expert(path, dtype=torch.float32) for path in NF4),
-        noise,
-        INPUTS["y"][None],
-        INPUTS["context"][None],
-        INPUTS["context_null"][None],
-        INPUTS["plucker"],
-        steps=5,
-        shift=5.0,
-        guide_scale=(4.0, 6.0),
-        solver="dpmpp",
-    )
+    want = engine_run(noise, steps=5, shift=5.0, solver="dpmpp")
     return {
         "keys": sorted(first),
         "same seed": torch.equal(first["samples"], again["samples"]),
