@@ -10,12 +10,13 @@ from torch import Tensor
 Pair = tuple[Tensor, Tensor]
 
 MOST_UNREAD_FILLS = 2
-"""The number of times that a cache may be filled and emptied without a read before it is disabled."""
+"""The number of times that a cache may be filled, and emptied again without a read, before it is disabled."""
 
 
 class BlockCache:
     """A cache of two tensors for each transformer block, computed from one source tensor, such as the camera. A new
-    source replaces them. The cache is disabled after MOST_UNREAD_FILLS replacements of tensors that were not read."""
+    source empties the cache. The cache is disabled after its tensors were removed MOST_UNREAD_FILLS times without
+    having been read."""
 
     _source: Tensor | None
     """A copy of the source tensor, with which `attach` compares the next source; None without a source."""
@@ -23,13 +24,13 @@ class BlockCache:
     """A weak reference to the original source tensor, and its version counter when the cache was filled."""
     _blocks: dict[int, Pair]
     _spare: dict[int, Pair]
-    """The tensors of a `steady` cache before it was emptied, by block. The next tensors overwrite them."""
+    """The tensors, by block, that a `steady` cache held before it was emptied. New tensors are copied into them."""
     _nbytes: int
     _was_read: bool
 
     def __init__(self, steady: bool = False) -> None:
-        """Create an empty cache. If `steady`, the tensors keep their addresses when the source changes, as CUDA graphs
-        require: new tensors are copied over old ones of the same shape, dtype and device."""
+        """Create an empty cache. In a `steady` cache the tensors keep their addresses when the source changes, as CUDA
+        graphs require. For this, new tensors are copied into old tensors of the same shape, dtype and device."""
         self._unread_fills, self._steady = 0, steady
         self._blocks, self._spare = {}, {}
         self._forget()
@@ -59,8 +60,11 @@ class BlockCache:
 
     def attach(self, source: Tensor) -> bool:
         """Set the source, and empty the cache if the source's values have changed. Return False if the cache is
-        disabled, else True. If `source` is the same tensor as before and was not written to, its values are not
-        compared, because that would wait for the GPU."""
+        disabled, else True.
+
+        Values are not compared if `source` is the same tensor object as before and has not been written to. A
+        comparison would wait for the GPU.
+        """
         original, version = self._original
         is_original = original() is source and version is not None and version == _version(source)
         if self._source is not None and (is_original or same(self._source, source)):
@@ -79,7 +83,8 @@ class BlockCache:
         return freed
 
     def clear_source(self) -> int:
-        """Remove the source and its cached tensors, and return their bytes. A `steady` cache keeps the memory."""
+        """Remove the source and the tensors computed from it, and return their bytes. A `steady` cache keeps the memory
+        to reuse it."""
         freed = self._nbytes
         if freed and not self._was_read:
             self._unread_fills += 1
@@ -87,7 +92,7 @@ class BlockCache:
         return freed
 
     def give_up(self) -> bool:
-        """Disable the cache and free its memory. Return whether it was in use, that is, whether it had a source."""
+        """Disable the cache and free its memory. Return whether the cache had a source."""
         changed = self._source is not None
         self._forget()
         self._spare = {}
@@ -101,13 +106,13 @@ class BlockCache:
         return cached
 
     def mark_read(self) -> None:
-        """Count the cached tensors as read, after the replay of a CUDA graph, which does not call `get`. Unread tensors
-        would disable the cache."""
+        """Count the cached tensors as read. Call this after the replay of a CUDA graph, which reads them without `get`:
+        a cache with unread tensors would be disabled."""
         self._was_read = True
 
     def take(self, blocks: Mapping[int, Pair]) -> None:
-        """Add the tensors, by block index, that the replay of a CUDA graph has computed for blocks that are not cached
-        yet. They stay in the graph's memory."""
+        """Add tensors, by block index, that the replay of a CUDA graph has computed. Blocks with cached tensors are
+        skipped. The tensors are not copied and stay in the graph's memory."""
         for block in blocks.keys() - self._blocks.keys():
             self._spare.pop(block, None)
             self._blocks[block] = blocks[block]
@@ -115,8 +120,8 @@ class BlockCache:
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """A context that restores the cache's entries when it ends. Values overwritten inside existing tensors are not
-        restored."""
+        """A context that restores the cache's entries when it ends. If a tensor of the cache is overwritten in the
+        context, its values are not restored."""
         fields = {name: dict(value) if isinstance(value, dict) else value for name, value in vars(self).items()}
         try:
             yield
@@ -143,7 +148,8 @@ class PromptCache(BlockCache):
     """A cache of each block's keys and values [B, tokens, dim] of the prompt for cross-attention."""
 
     embedded: Tensor | None
-    """The current step's embedded prompt [B, tokens, dim]. The cache is valid only for this very tensor object."""
+    """The current step's embedded prompt [B, tokens, dim]. The cached keys and values belong to this tensor object, not
+    to copies of it."""
     lengths: Tensor | None
     """The number of tokens of each prompt without padding, int32 [B]."""
 
@@ -153,12 +159,12 @@ class PromptCache(BlockCache):
 
 
 class CameraCache(BlockCache):
-    """A cache of the scale and shift, [B, tokens, dim] each, that every block computes from the camera, and of the
-    `prompt`'s keys and values.
+    """A cache of the scale and shift, [B, tokens, dim] each, that every block computes from the camera. `prompt` is a
+    cache of the prompt's keys and values.
 
-    Tensors that would exceed `limit_bytes` are recomputed in every step. For 81 frames of 832x480 pixels an expert's
-    tensors take 27.9 GB (`memory.camera_cache_bytes`). Each of the base model's two experts needs a cache of its own,
-    passed to the model as `options["camera_cache"]`.
+    Tensors that would exceed `limit_bytes` are not cached, but computed in every step. For 81 frames of 832x480 pixels
+    an expert's tensors take 27.9 GB (`memory.camera_cache_bytes`). Each of the base model's two experts needs its own
+    cache, passed to the model as `options["camera_cache"]`.
     """
 
     tokens: Tensor | None
@@ -178,8 +184,8 @@ class CameraCache(BlockCache):
         return super().clear() + self.prompt.clear()
 
     def give_up(self) -> bool:
-        """Disable this cache and the prompt's, and free their memory. Return whether this cache was in use, that is,
-        whether it had a camera as its source."""
+        """Disable this cache and the prompt's, and free their memory. Return whether this cache had a camera as its
+        source."""
         self.prompt.give_up()
         return super().give_up()
 
@@ -195,7 +201,8 @@ class CameraCache(BlockCache):
         self.prompt.mark_read()
 
     def has_room(self, nbytes: int) -> bool:
-        """Return whether `nbytes` more bytes stay within `limit_bytes`; False without a camera, as after `clear`."""
+        """Return whether `nbytes` more bytes stay within `limit_bytes`. Return False if the cache has no camera, for
+        example after `clear`."""
         if self._source is None:
             return False
         return self.limit_bytes is None or self.nbytes + nbytes <= self.limit_bytes

@@ -24,10 +24,10 @@ _CONTROL = "patch_embedding_wancamctrl.weight"
 class ModelConfig:
     """The sizes of one LingBot-World transformer.
 
-    control: the number of values per pixel that the camera layers take, 6 for a camera, 7 with actions, None without
-    camera layers.
-    causal: True for LingBot-World Fast and 2.0, which predict a video chunk by chunk, False for the base model's two
-    experts (high and low noise). The shapes of weights are the same.
+    control: the number of values per pixel that the camera layers take: 6 for a camera, 7 with actions. None for a
+    model without camera layers.
+    causal: True for LingBot-World Fast and 2.0, which predict a video chunk by chunk. False for the base model's two
+    experts (high and low noise). The weights do not show this, because they have the same shapes in both cases.
     """
 
     dim: int
@@ -51,8 +51,8 @@ class ModelConfig:
         num_heads: int | None = None,
         causal: bool = False,
     ) -> "ModelConfig":
-        """Return the sizes of a model from the logical (dequantized) shapes of its weights by official name. Raises
-        CheckpointError for other shapes than a LingBot-World transformer's.
+        """Return the sizes of a model from the logical (dequantized) shapes of its weights, by official name. Raises
+        CheckpointError if the shapes are not those of a LingBot-World transformer.
 
         num_heads: None assumes a head size of 128, because the shapes do not show the number of heads.
         text_len: the number of tokens of a padded prompt.
@@ -83,7 +83,8 @@ class ModelConfig:
         return self.dim // self.num_heads
 
     def shared_by(self, processes: int) -> "ModelConfig":
-        """Return a copy with `dim` and `num_heads` divided by `processes`, which share the attention heads."""
+        """Return the sizes of attention in each of several `processes` that split the attention heads: a copy with
+        `dim` and `num_heads` divided by `processes`."""
         return replace(self, dim=self.dim // processes, num_heads=self.num_heads // processes)
 
     @property

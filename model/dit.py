@@ -29,10 +29,10 @@ from .ops.pointwise import layer_norm, residual_dtype, slices
 from .parallel import WHOLE_VIDEO, WholeVideo
 
 EMBEDDING_TOKENS = 8192
-"""The largest number of tokens that the camera's embedding and the head process at once, to save memory."""
+"""The largest number of tokens that the camera's embedding and the head process in one step, to save memory."""
 
 MOST_TIMES = 128
-"""The largest number of timesteps with a cached embedding."""
+"""The largest number of entries in the cache of time embeddings. When it is full, the cache is emptied."""
 
 
 class LingBotWorldModel(nn.Module):
@@ -44,8 +44,8 @@ class LingBotWorldModel(nn.Module):
     cross_attention: the attention to the prompt; None means `attention`.
     dtype: the dtype of parameters, matrix products and attention.
 
-    A forward that runs out of memory is repeated without the camera cache. Set the attribute `in_step` to prevent this
-    if several processes run the same forward and wait for each other.
+    A forward that runs out of memory runs again without the camera cache. If several processes run the same forward and
+    wait for each other, set the attribute `in_step` to True, so that no forward is repeated.
     """
 
     attention_8bit: Attention = staticmethod(attend_8bit)
@@ -86,8 +86,8 @@ class LingBotWorldModel(nn.Module):
     attention_mode: AttentionMode = "auto"
 
     def set_arithmetic(self, arithmetic: Arithmetic, *, own_format: bool = False) -> None:
-        """Set the number format of matrix products in the blocks' linear layers (see ops/linear_8bit.py), except those
-        for the prompt's keys and values, because a prompt has few tokens.
+        """Set the number format of matrix products in the blocks' linear layers (see ops/linear_8bit.py). The layers
+        for the prompt's keys and values are not changed, because a prompt has few tokens.
 
         "auto" means the compute dtype, "8bit" the 8-bit dtype that suits the weights' device. With `own_format`, NVFP4
         and MXFP8 weights are multiplied in their own format, if the GPU has instructions for it.
@@ -124,9 +124,9 @@ class LingBotWorldModel(nn.Module):
         camera: [B or 1, 384, F, H, W], or 448 channels for an action model.
         options: caches and other settings, see ForwardOptions. Under torch.compile the camera cache is ignored.
 
-        If memory runs out, the forward disables the camera cache and runs again. The error is raised if the camera
-        cache is missing or empty, if several processes compute the forward, or if the KV cache is not `repeatable`.
-        Raises InputError and CameraError for wrong shapes.
+        If memory runs out, the forward disables the camera cache and runs again. The out-of-memory error is raised
+        instead in three cases: no camera cache is in use, several processes compute the forward, or the KV cache is not
+        `repeatable`. Raises InputError and CameraError for wrong shapes.
         """
         self._check(x, timestep, context, camera)
         cache = None if torch.compiler.is_compiling() else options.get("camera_cache")
@@ -190,12 +190,14 @@ class LingBotWorldModel(nn.Module):
         return self.head(x, e)
 
     def _defers_all(self, x: Tensor, options: ForwardOptions) -> bool:
-        """Return whether blocks may defer the residual additions of all batch elements, and fuse each with the next
-        norm. Deferred additions take memory, so q, k and v must be converted to 8 bits one by one, which saves more."""
+        """Return whether the blocks may defer the residual additions of all batch elements, to fuse each addition with
+        the next norm. Deferred additions take memory. They are allowed if q, k and v are converted to 8 bits one by
+        one, which saves more."""
         return all(cast(Block, block).self_attn.in_operands(x.device, options) for block in self.blocks)
 
     def _times(self, timestep: Tensor, options: ForwardOptions) -> Times:
-        """Return `embed_time(timestep)`, from the cache `options["times"]` if possible."""
+        """Return `embed_time(timestep)`, from the cache `options["times"]` if it is there, else computed and added to
+        the cache."""
         kept, number = options.get("times"), options.get("timestep")
         if kept is None or number is None:
             return self.embed_time(timestep)
@@ -207,8 +209,8 @@ class LingBotWorldModel(nn.Module):
         return kept[key]
 
     def _embed_prompts(self, prompts: Tensor, rows: int, cache: CameraCache | None) -> tuple[Tensor, Tensor | None]:
-        """Return the embedded prompts [rows, tokens, dim] and their lengths, from the cache if possible. `rows` is the
-        batch size. On a CPU one token stands for all padding, as `attend_to_padded` expects."""
+        """Return the embedded prompts [rows, tokens, dim] and the prompts' lengths (see `_lengths`), from the cache if
+        possible. `rows` is the batch size. On a CPU one token stands for all padding, as `attend_to_padded` expects."""
         short = prompts.device.type == "cpu" and self._attentions[1] is sdpa
         tokens = min(prompts.shape[1] + 1, self.config.text_len) if short else None
         if cache is None or not cache.prompt.attach(prompts):
@@ -233,8 +235,8 @@ class LingBotWorldModel(nn.Module):
         return AS_TRAINED
 
     def blocks_alone(self, options: ForwardOptions) -> bool:  # noqa: ARG002
-        """Return whether no other code reads or changes the residual stream between blocks. A host that patches it,
-        such as ComfyUI, overrides this."""
+        """Return whether no other code reads or changes the residual stream between blocks. A host that patches the
+        stream, such as ComfyUI, overrides this method."""
         return True
 
     def run_block(
@@ -260,8 +262,8 @@ class LingBotWorldModel(nn.Module):
         return e, self.time_projection(e).unflatten(1, (6, -1))
 
     def embed_text(self, context: Tensor, tokens: int | None = None) -> Tensor:
-        """Return the embedded prompts [B, tokens, dim] of `context` [B, L, text_dim], padded with zeros to `tokens`
-        (None: text_len) before the embedding."""
+        """Return the embedded prompts [B, tokens, dim] of `context` [B, L, text_dim]. Before the embedding, `context`
+        is padded with zeros to `tokens` tokens (None: text_len)."""
         missing = max(0, (tokens or self.config.text_len) - context.shape[1])
         return self.text_embedding(F.pad(context.to(self.compute_dtype), (0, 0, 0, missing)))
 
@@ -269,8 +271,8 @@ class LingBotWorldModel(nn.Module):
         """Return the Camera with the embedded tokens [1 or B, tokens, dim] of `camera` [B, 384 or 448, F, H, W]. If all
         batch elements have the same camera, the result has one batch element.
 
-        If `camera` is the same as in the last call, the tokens are read from `cache`. `share` selects the tokens that
-        this process computes.
+        If `camera` has the same values as in the last call, the tokens are read from `cache`. `share` selects the
+        tokens that this process computes.
         """
         if len(camera) > 1 and torch.equal(camera, camera[:1].expand_as(camera)):
             camera = camera[:1]

@@ -26,7 +26,8 @@ Rope = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Camera:
-    """The camera's embedded `tokens` [1 or B, tokens, dim], and a `cache` for the blocks' scales and shifts."""
+    """The camera's embedded `tokens` [1 or B, tokens, dim], and the `cache` for the scales and shifts that blocks
+    compute from them."""
 
     tokens: Tensor
     cache: CameraCache | None = None
@@ -37,7 +38,7 @@ class ForwardInputs(NamedTuple):
 
     x: the latent [B, 36, F, H, W] of this process's frames.
     context: the embedded prompts [B, tokens, dim].
-    camera: the embedded camera, None without a camera.
+    camera: the embedded camera, or None.
     lengths: the prompts' lengths without padding, int32 [B]; None if attention does not skip padding.
     """
 
@@ -81,24 +82,28 @@ class ForwardOptions(TypedDict, total=False):
     """The options that a forward passes to its blocks and its attention. A host such as ComfyUI may add more."""
 
     camera_cache: CameraCache | None
-    """The cache of the camera's scales and shifts, and of the prompt's keys and values, which all steps share."""
+    """The cache, shared by all steps, of the camera's scales and shifts and of the prompt's keys and values."""
     kv_cache: KeyValueCache
-    """The keys and values of a causal model's earlier frames. The latent x is then the current chunk only."""
+    """The keys and values of a causal model's earlier frames. With this cache, the latent x is the current chunk
+    only."""
     sequence_parallel: SequenceParallel
     """The group of processes that compute the forward together."""
     token_share: TokenShare
     """This process's share of the video's tokens, set by the model if several processes compute the forward."""
     residuals: Sequence[Residual]
-    """The residual stream of each batch element, set by the model, with which a block can defer an addition to the next
-    block's norm. Missing if other code, such as a patch of ComfyUI, reads the stream between blocks."""
+    """The residual stream of each batch element, set by the model. With a Residual, a block can defer an addition to
+    the next block's norm. The option is missing if other code, such as a patch of ComfyUI, reads the stream between
+    blocks."""
     prompt_lengths: Tensor | None
     """The number of tokens of each prompt without padding, int32 [B], set by the model if attention skips padding."""
     graphs: ForwardRecorder
     """The recorder that records and replays a causal model's forwards."""
     timestep: int
-    """A causal model's current timestep. With batch size and `weights` it is the key of an entry in `times`."""
+    """A causal model's current timestep, as an int. The key of an entry in `times` is (timestep, batch size,
+    `weights`)."""
     times: dict[Hashable, Times]
-    """The cached time embeddings of a causal model's few timesteps. Computing one takes as long as two blocks."""
+    """A cache of the time embedding and the blocks' modulation for each of a causal model's few timesteps. Computing an
+    entry takes as long as two blocks."""
     weights: Hashable
     """An identifier of the current weights, which a host such as ComfyUI changes when it moves or patches weights."""
 

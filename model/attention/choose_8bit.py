@@ -54,9 +54,10 @@ def attend_8bit(
 ) -> Tensor:
     """Return attention [B, L, heads*head_dim] of q over k and v [B, S, heads*head_dim], computed in 8 bits.
 
-    The kernel is the result of `find_kernel` on a GPU, else plain torch. The result has q's shape and dtype, and may be
-    written to q's memory. With B = 1, k and v may be Operands (fp8 values with their scale) if `takes_operands` returns
-    True. `options` are ignored. Raises InputError if no kernel supports the GPU.
+    On a GPU the kernel is the result of `find_kernel`, elsewhere plain torch computes. The result has q's shape and
+    dtype, and may be written to q's memory. `options` are ignored. Raises InputError if no kernel supports the GPU.
+
+    k and v may be Operands (fp8 values with their scale) if `takes_operands` returns True. B must then be 1.
     """
     if isinstance(k, Operand) and isinstance(v, Operand):
         if torch.compiler.is_compiling():
@@ -76,10 +77,10 @@ def attend_operands(
     scale). Only call this function if `attends_to_operands` returns True.
 
     The result is in `dtype`; if that is int8 or float8_e4m3fn, each token has one scale. `shares` (fp32 [frames]) is 0
-    for each latent frame to attend to, and -inf for the frames to ignore, which must be the last ones. None means all
+    for each latent frame to attend to, and -inf for the frames to ignore, which must be the last frames. None means all
     frames. Without CUDA `shares` is ignored.
 
-    If a kernel fails, plain torch computes the result. With `shares`, the kernel's error is raised instead.
+    If a kernel fails without `shares`, plain torch computes the result. With `shares`, the kernel's error is raised.
     """
     if q.values.device.type != "cuda":
         return plain_attention_of(q, k, v, heads, dtype)
@@ -128,8 +129,8 @@ def _unless_broken(attend: Callable[..., T], plain: Callable[..., T], package: s
 
 
 def _sage(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
-    """Return SageAttention's result for q, v, and k minus its mean, which is estimated from a sample of the tokens.
-    SageAttention can subtract the mean too, but only in place, and k may be a view into the KV cache."""
+    """Return SageAttention's result for q, k and v, with k minus its mean. The mean is estimated from a sample of the
+    tokens. SageAttention could subtract the mean itself, but only in place, and k may be a view into the KV cache."""
     k = k - sample(k.flatten(0, 1)).mean(0)
     split = (t.unflatten(-1, (heads, -1)) for t in (q, k, v))
     attend = import_module("sageattention").sageattn
@@ -160,8 +161,8 @@ _TO_OPERANDS: dict[Function, tuple[Callable[..., Tensor], Callable[..., Rows]]] 
     hopper_attention: (hopper_attention_to, hopper_attention_of),
     cudnn_attention: (cudnn_attention_to, cudnn_attention_of),
 }
-"""The kernels that read 8-bit keys and values of a KV cache without a conversion. The key is a kernel's usual function,
-for 16-bit q, k and v. The value is a function for 16-bit queries and one for 8-bit queries."""
+"""The kernels that read 8-bit keys and values of a KV cache without a conversion. A key is the kernel's function for
+16-bit q, k and v. Its value is a pair of functions for 8-bit k and v: the first takes 16-bit q, the second 8-bit q."""
 
 
 def choose_attention(wanted: AttentionMode, device: torch.device, config: ModelConfig) -> Literal["exact", "8bit"]:
@@ -175,8 +176,8 @@ def choose_attention(wanted: AttentionMode, device: torch.device, config: ModelC
 
 
 def takes_operands(mode: AttentionMode, device: torch.device, config: ModelConfig) -> bool:
-    """Return whether a causal model's KV cache may hold keys and values as Operands (fp8 values with their scale): in
-    8-bit attention with a kernel that reads them. Call `choose_attention` first, which rejects modes that the device
+    """Return whether a causal model's KV cache may hold keys and values as Operands (fp8 values with their scale). True
+    in 8-bit attention if the kernel reads Operands. Call `choose_attention` first, which rejects modes that the device
     does not support."""
     return mode == "8bit" and attends_to_operands(device, config.head_dim)
 
@@ -196,8 +197,9 @@ def takes_transposed_values(device: torch.device, head_dim: int) -> bool:
 
 @lru_cache
 def find_kernel(device: torch.device, head_dim: int) -> AttentionKernel:
-    """Return the 8-bit attention kernel for a GPU and a head size. On Hopper GPUs it is the first accurate one in the
-    table (choice/table.py), on others the fastest accurate one. Raises InputError if no kernel works."""
+    """Return the 8-bit attention kernel for a GPU and a head size. On Hopper GPUs it is the first kernel in the table
+    (choice/table.py) that passes the accuracy test. On other GPUs it is the fastest kernel that passes. Raises
+    InputError if no kernel works."""
     card, size = card_of(device), TRIED._replace(dim=TRIED_HEADS * head_dim, head_dim=head_dim)
     if not candidates("attention-8bit", card):
         raise InputError(
@@ -230,14 +232,15 @@ def _on_its_stream(kernel: AttentionKernel, device: torch.device, head_dim: int)
 
 
 def may_be_recorded(mode: AttentionMode, device: torch.device, config: ModelConfig) -> bool:
-    """Return whether a CUDA graph may record self-attention: False if the 8-bit kernel ignores the current stream. Call
-    `choose_attention` first, which rejects modes that the device does not support."""
+    """Return whether a CUDA graph may record self-attention. False only in 8-bit attention with a kernel that ignores
+    the current stream. Call `choose_attention` first, which rejects modes that the device does not support."""
     return mode != "8bit" or device.type != "cuda" or find_kernel(device, config.head_dim).recordable
 
 
 def attention_note(mode: AttentionMode, device: torch.device, config: ModelConfig) -> str | None:
-    """Return a note for the user with the kernel of 8-bit self-attention; None if `mode` is not "8bit". Call
-    `choose_attention` first, which rejects modes that the device does not support."""
+    """Return a note for the user about 8-bit self-attention, or None if `mode` is not "8bit". The note names the
+    kernel, or says that 8 bits are slower on the CPU. Call `choose_attention` first, which rejects modes that the
+    device does not support."""
     if mode != "8bit":
         return None
     if device.type == "cpu":

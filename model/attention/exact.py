@@ -23,8 +23,8 @@ Attention = Callable[[Tensor, Tensor, Tensor, int, Mapping], Tensor]
 k and v are [B, S, heads*head_dim]. `options` are the ForwardOptions of the model's forward."""
 
 TILE = 128
-"""The number of queries, and of keys, in a tile of cuDNN's kernel. The kernel is 8 % slower if the number of keys is
-not a multiple of it (38.6 instead of 35.5 ms on an H200)."""
+"""The number of queries, and of keys, in a tile of cuDNN's kernel. If the number of keys is not a multiple of TILE, the
+kernel takes 8 % longer (38.6 instead of 35.5 ms on an H200)."""
 
 MIN_KEYS_TO_SPLIT = 64 * TILE
 """The smallest number of keys for which a separate call for the incomplete last tile of keys is faster."""
@@ -37,9 +37,10 @@ On an H100, 1,508 queries over 27,144 keys in 12 heads take 663 us unsplit, and 
 """
 
 FRAMES_BYTES = 2**28
-"""The limit in bytes for the intermediate results of `attend_to_frames`, above which a causal model does not use it.
+"""The largest size in bytes of the intermediate results of `attend_to_frames`. A causal model with larger ones does not
+use the function.
 
-The function lets all chunks run the same kernels even before the attention window is full, so that a CUDA graph can
+With `attend_to_frames` all chunks run the same kernels even before the attention window is full, so a CUDA graph can
 replay them. Larger chunks gain less from a graph, because their kernels take longer than the launches.
 """
 
@@ -47,7 +48,7 @@ HOPPER = 132
 """The number of multiprocessors (SMs) of an H100 and an H200."""
 
 SCORES_BYTES = 2**20
-"""The bytes of attention scores that the CPU computes at once, so that they fit into the cache of a core."""
+"""The bytes of attention scores that the CPU computes in one step. So many fit into the cache of a core."""
 
 OURS_HEAD = 128
 """The head size that our own kernel supports."""
@@ -59,10 +60,12 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tenso
     """Return exact scaled dot-product attention [B, L, heads*head_dim] of q over k and v [B, S, heads*head_dim].
 
     The kernel is our own if `attends_by_ours` returns True. Otherwise cuDNN's (Hopper and later), flash and the
-    memory-efficient kernel are tried in order; one that refused a device, dtype and head size is not tried again.
+    memory-efficient kernel are tried in order. A kernel that fails is not tried again with the same device, dtype and
+    head size.
 
-    Only our own kernel reads `options["unlike"]`, int32 [1]: the number of keys before equal keys at the end, such as
-    padding. Their values must be equal too, and B must be 1. One of them is then processed, weighted by their number.
+    Only our own kernel reads `options["unlike"]`, int32 [1], which needs B = 1. It is for keys that end with equal keys
+    and equal values, such as padding, and is the number of keys before them. The kernel then processes only one of the
+    equal keys, weighted by their number.
     """
     if attends_by_ours(q, heads):
         made = [_by_ours(*row, heads, unlike=options.get("unlike")) for row in zip(q, k, v, strict=True)]
@@ -73,8 +76,8 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tenso
 
 
 def attends_by_ours(q: Tensor, heads: int) -> bool:
-    """Return whether our own kernel serves queries q [..., heads*head_dim]: bf16 with a head size of 128 on a Hopper
-    GPU where `ours_works` is True, outside of torch.compile."""
+    """Return whether our own kernel serves queries q [..., heads*head_dim]. It serves bf16 with a head size of 128, on
+    a Hopper GPU where `ours_works` is True. It is not used during torch.compile."""
     suits = q.device.type == "cuda" and q.dtype == torch.bfloat16 and q.shape[-1] == OURS_HEAD * heads
     return suits and not torch.compiler.is_compiling() and ours_works(q.device)
 
@@ -98,8 +101,9 @@ def _serves_ours(device: torch.device) -> bool:
 
 
 def compile_ahead(device: torch.device) -> None:
-    """Compile our own attention kernel in a background thread, if the device supports it. Call this before the weights
-    are read, so that both overlap. A compile error is raised later, when the kernel is tested."""
+    """Compile our own attention kernel in a background thread, if the device supports it. Call this before reading the
+    weights, so that the kernel is compiled while they are read. A compile error is raised later, when the kernel is
+    tested."""
     if _serves_ours(device):
         Thread(target=_compile, daemon=True).start()
 
@@ -116,7 +120,8 @@ def _compile() -> None:
 @lru_cache
 def ours_works(device: torch.device) -> bool:
     """Return whether our own kernel for exact attention compiles and gives correct results on this GPU. A failure is
-    logged. False without a test on other GPUs than Hopper, or if LINGBOT_WORLD_KERNELS selects another kernel."""
+    logged. On GPUs other than Hopper, or if LINGBOT_WORLD_KERNELS selects another kernel, return False without a
+    test."""
     if not _serves_ours(device):
         return False
     from ..kernels.hopper.launch import is_right
@@ -144,9 +149,11 @@ def multiplies_bf16() -> bool:
 
 
 def _attend_on_cpu(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Return attention of q over k and v [B, heads, tokens, head_dim] on the CPU. With bf16 instructions, bf16 is
-    multiplied head by head: 1.5 instead of 4.9 ms for 144 queries and 2,592 keys in 4 heads on one core. The scores are
-    rounded to bf16, which doubles the error."""
+    """Return attention of q over k and v [B, heads, tokens, head_dim] on the CPU.
+
+    If the CPU has bf16 instructions, bf16 inputs are multiplied head by head. On one core, 144 queries and 2,592 keys
+    in 4 heads then take 1.5 instead of 4.9 ms. The scores are rounded to bf16, which doubles the error.
+    """
     if q.dtype != torch.bfloat16 or torch.compiler.is_compiling() or not multiplies_bf16():
         return F.scaled_dot_product_attention(q, k, v)
     out, rows, scale = torch.empty_like(q), max(1, SCORES_BYTES // (2 * k.shape[2])), q.shape[-1] ** -0.5
@@ -252,7 +259,7 @@ def attends_to_frames(device: torch.device, dtype: torch.dtype, head_dim: int) -
 
 @lru_cache
 def processors(device: torch.device) -> int:
-    """Return the number of multiprocessors (SMs) of a GPU; for other devices, the number of an H200."""
+    """Return the number of multiprocessors (SMs) of a GPU. For other devices, return the number of an H200."""
     if device.type != "cuda":
         return HOPPER
     return torch.cuda.get_device_properties(device).multi_processor_count

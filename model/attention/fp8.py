@@ -56,8 +56,9 @@ class Scaling(NamedTuple):
 class Operand(NamedTuple):
     """A tensor of tokens in float8_e4m3fn, for 8-bit attention, with the Scaling that decodes it.
 
-    `values` is [tokens, dim]; tokens of zeros may follow as padding. If `transposed`, the number of tokens without
-    padding, is not None, `values` is [dim, columns], in the order of `transposed_columns`.
+    If `transposed` is None, `values` is [tokens, dim], and tokens of zeros may follow as padding. Otherwise
+    `transposed` is the number of tokens without padding, and `values` is [dim, columns] in the order of
+    `transposed_columns`.
     """
 
     values: Tensor
@@ -109,8 +110,8 @@ def scaling_of_keys(norm_rope: NormRope, mean_of: Tensor) -> Scaling:
 def scalings_for_all(
     keys: Tensor | Unrotated, values: Tensor, headroom: float
 ) -> tuple[Tensor, tuple[Scaling, Scaling]]:
-    """Return the first chunk's keys [tokens, dim], after norm and RoPE if they are Unrotated, and the Scalings of keys
-    and of values for the whole video.
+    """Return the first chunk's keys [tokens, dim], and the Scalings of keys and of values for the whole video. Norm and
+    RoPE are applied to keys that are Unrotated.
 
     Values of later chunks may be `headroom` times as large as the first chunk's without being clamped. The same applies
     to keys, unless a norm bounds them.

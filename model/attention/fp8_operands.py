@@ -1,5 +1,5 @@
-"""Conversion of queries, keys and values to 8 bits for attention without a KV cache (with one, kv/cache.py does the
-same). A single kernel applies norm, RoPE and conversion, so each tensor is read once."""
+"""Conversion of queries, keys and values to 8 bits for attention without a KV cache. With a KV cache, kv/cache.py
+converts them. A single kernel applies norm, RoPE and conversion, so each tensor is read once."""
 
 from collections.abc import Callable
 from functools import lru_cache, partial
@@ -37,7 +37,7 @@ def own_queries(given: Unrotated) -> Operand:
 
 def own_keys(given: Unrotated, head_dim: int) -> Operand:
     """Return keys, after norm and RoPE and minus their estimated mean, as an Operand (fp8 values with their scale).
-    `head_dim` is needed to find the attention kernel; for cuDNN's, tokens of zeros may be appended."""
+    `head_dim` is needed to find the attention kernel. For cuDNN's kernel, tokens of zeros may be appended."""
     some = _sampled(given).rotated()
     made, count, device = scaling_of_keys(given.norm_rope, some), len(given.x), given.x.device
     values = empty_values(given.x, 0 if takes_transposed_values(device, head_dim) else _zeros(given.x))

@@ -19,8 +19,8 @@ DELAY = 20_000_000
 
 
 def follows_stream(attend: Function, q: Tensor, k: Tensor, v: Tensor, heads: int) -> bool:
-    """Return whether `attend` runs on the current CUDA stream, and not always on the default stream. The test writes
-    the inputs on a new stream after a delay; the result is right only if `attend` waits for them."""
+    """Return whether `attend` runs on the current CUDA stream instead of always on the default stream. The test writes
+    the inputs on a new stream after a delay. The result is right only if `attend` waits for the inputs."""
     want, stream = attend(q.clone(), k, v, heads), torch.cuda.Stream(q.device)
     late = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
     stream.wait_stream(torch.cuda.current_stream(q.device))
@@ -36,8 +36,11 @@ def follows_stream(attend: Function, q: Tensor, k: Tensor, v: Tensor, heads: int
 
 @lru_cache
 def on_default_stream(attend: Function) -> Function:
-    """Return `attend`, which always runs on CUDA's default stream, with synchronization with the current stream added.
-    A CUDA graph is recorded without synchronization, so it lacks the kernel, and fails its test (model/graphs)."""
+    """Return a function that synchronizes the current stream with CUDA's default stream, on which `attend` always runs.
+
+    While a CUDA graph is recorded there is no synchronization. The graph then lacks the kernel, and fails the test in
+    model/graphs.
+    """
 
     def run(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
         current, default = torch.cuda.current_stream(q.device), torch.cuda.default_stream(q.device)

@@ -22,13 +22,13 @@ SHARED_MEMORY = {
     (8, 6): 101376,
     (8, 0): 166912,
 }
-"""The bytes of shared memory that a Triton program may use, by NVIDIA compute capability, newest first. An entry also
-holds for later capabilities up to the next entry; older GPUs have LEAST_SHARED."""
+"""The bytes of shared memory that a Triton program may use, by NVIDIA compute capability, newest first. A GPU has the
+first entry that is not newer than its own capability. GPUs older than all entries have LEAST_SHARED."""
 
 
 class Card(NamedTuple):
-    """A GPU or another device. `capability` is NVIDIA's compute capability, else (0, 0). `arch` is AMD's name of the
-    architecture, such as gfx1100, else empty."""
+    """A GPU or another device. `capability` is the compute capability of an NVIDIA GPU, (0, 0) for other devices.
+    `arch` is the name of an AMD GPU's architecture, such as gfx1100, and empty for other devices."""
 
     maker: Maker
     name: str

@@ -1,5 +1,6 @@
 """A JSON file in the user's cache folder with the results of kernel tests, by GPU, driver and package versions, so that
-each kernel is tested once. LINGBOT_WORLD_CARDS names another file; if it is empty, nothing is stored."""
+each kernel is tested once. The environment variable LINGBOT_WORLD_CARDS names another file. If the variable is set to
+an empty string, nothing is stored."""
 
 from __future__ import annotations
 
@@ -19,13 +20,14 @@ from .table import MODULES
 
 VARIABLE, NAME = "LINGBOT_WORLD_CARDS", "cards.json"
 MOST_CARDS = 20
-"""The largest number of entries in the file. An entry is a GPU with its driver and package versions."""
+"""The largest number of entries in the file. There is one entry for each combination of GPU, driver and package
+versions."""
 
 
 def in_user_cache(variable: str, name: str) -> Path | None:
     """Return the path of this project's file or folder `name` in the user's cache: lingbot-world/`name` in
-    LOCALAPPDATA, XDG_CACHE_HOME or ~/.cache. The environment variable `variable` names another path; if it is empty,
-    return None."""
+    LOCALAPPDATA, XDG_CACHE_HOME or ~/.cache. If the environment variable `variable` is set, return the path in it
+    instead, or None if it is empty."""
     named = os.environ.get(variable)
     if named is not None:
         return Path(named) if named else None
@@ -34,7 +36,8 @@ def in_user_cache(variable: str, name: str) -> Path | None:
 
 
 def key_of(card: Card) -> str:
-    """Return the key of a GPU's results: its name, the platform, the driver and package versions, joined by " | "."""
+    """Return the key of a GPU's entry: the GPU's name, the platform, the driver and package versions, joined by " |
+    "."""
     return " | ".join([card.known_as, sys.platform, f"driver {driver()}", *(f"{k} {v}" for k, v in versions().items())])
 
 
@@ -50,8 +53,8 @@ def versions() -> dict[str, str]:
 
 @lru_cache
 def driver() -> str:
-    """Return the newest version of CUDA that the driver supports, such as "13.0", or on AMD's GPUs torch's version of
-    HIP. The result is "none" without a GPU, and "not known" if torch does not have the version."""
+    """Return the newest version of CUDA that the driver supports, such as "13.0". On AMD's GPUs, return torch's version
+    of HIP. The result is "none" without a GPU, and "not known" if torch cannot tell the version."""
     if not torch.cuda.is_available():
         return "none"
     if torch.version.hip is not None:
@@ -64,7 +67,7 @@ def driver() -> str:
 
 
 def read(card: Card, name: str) -> Any:
-    """Return the stored value of a GPU under a name; None without one."""
+    """Return the value stored for a GPU under `name`, or None if there is no such value."""
     return _file().get(key_of(card), {}).get(name)
 
 
@@ -74,8 +77,8 @@ def all_of(card: Card) -> dict[str, Any]:
 
 
 def keep(card: Card, name: str, value: Any) -> None:
-    """Store a JSON value for a GPU under `name`. The file drops its oldest entry above MOST_CARDS. If it cannot be
-    written, nothing happens."""
+    """Store a JSON value under `name` in the entry of a GPU, and move the entry to the end of the file. If the file
+    then has more than MOST_CARDS entries, the first ones are dropped. Errors in writing the file are ignored."""
     cards = _file()
     own = cards.pop(key_of(card), {})
     cards[key_of(card)] = own | {name: value}
@@ -96,7 +99,8 @@ def read_json(file: Path | None) -> dict[str, Any]:
 
 
 def write_json(file: Path | None, values: dict[str, Any]) -> None:
-    """Write `values` as a JSON object to a file atomically. If that fails, or `file` is None, nothing happens."""
+    """Write `values` as a JSON object to a file atomically. Nothing is written if `file` is None. Errors in writing are
+    ignored."""
     with suppress(OSError):
         if file is not None:
             file.parent.mkdir(parents=True, exist_ok=True)

@@ -26,31 +26,33 @@ SIZES: dict[Work, Size] = {
     **_sizes(Size(6032, 0, 1536, 8960), Size(6032, 27144, 1536)),
     "convolution": DECODING,
 }
-"""The sizes with which the 1.3B model's speeds are measured, by operation, as in a chunk of four latent frames at
-832x464 pixels: the first feed-forward layer, attention to a full window, and a VAE layer at half the video's height."""
+"""The sizes, by operation, with which the 1.3B model's speeds are measured. They are those of a chunk of four latent
+frames at 832x464 pixels: in the first feed-forward layer, in attention to a full window, and in a VAE layer at half the
+video's height."""
 LARGE_SIZES = _sizes(Size(6032, 0, 5120, 13824), Size(6032, 27144, 5120))
-"""The sizes with which the 14B model's speeds are measured, by operation, for the same chunk as in `SIZES`. Most
+"""The sizes, by operation, with which the 14B model's speeds are measured, for the same chunk as in `SIZES`. Most
 kernels reach a higher speed on larger matrices."""
 TIMES = 5
 
 
 class Rate(NamedTuple):
     """The kernel chosen for an operation, and its speed in TFLOP/s. `name` is None if no kernel passes the accuracy
-    test, `tflops` is None if nothing could be measured."""
+    test. `tflops` is None if no kernel passes or the timing fails."""
 
     name: str | None
     tflops: float | None
 
 
 def rates(device: torch.device, sizes: dict[Work, Size] = SIZES) -> dict[Work, Rate]:
-    """Return the Rate (kernel and speed) of each operation in `sizes` for which `table.TABLE` has a kernel for the
-    GPU."""
+    """Return the Rate (kernel and speed) of each operation in `sizes`. Operations for which `table.TABLE` has no kernel
+    for the GPU are left out."""
     return {work: rate(work, device, size) for work, size in sizes.items() if candidates(work, card_of(device))}
 
 
 def rate(work: Work, device: torch.device, size: Size) -> Rate:
-    """Return the Rate of an operation on a GPU: the chosen kernel and its speed at a size. For kernels in ALONE the
-    conversion to 8 bits is not timed, because a cache or other layers usually provide 8-bit operands."""
+    """Return the Rate of an operation on a GPU: the chosen kernel and its speed at a size. For kernels in
+    `trials.ALONE` the conversion to 8 bits is not timed, because in the model a cache or other layers usually provide
+    8-bit operands."""
     name = chosen(work, device, size)
     if name is None:
         return Rate(None, None)

@@ -19,10 +19,10 @@ Work = Literal[
 ]
 """An operation for which a kernel is chosen.
 
-`linear` is a matrix product in 16 bits, `int8` one of int8 numbers, `fp8` one of float8_e4m3fn numbers, and in `nvfp4`
-and `mxfp8` both weights and inputs have these formats. `attention` is exact, `attention-8bit` rounds q, k and v to 8
-bits, and `cache-8bit` is attention to an 8-bit KV cache. `convolution` stands for the VAE decoder's convolutions,
-`norms` for a block's layer norms.
+`linear` is a matrix product in 16 bits, `int8` one of int8 numbers, and `fp8` one of float8_e4m3fn numbers. `nvfp4` and
+`mxfp8` are matrix products of weights and inputs in these formats. `attention` is exact, `attention-8bit` rounds q, k
+and v to 8 bits, and `cache-8bit` is attention to an 8-bit KV cache. `convolution` stands for the VAE decoder's
+convolutions, `norms` for a block's layer norms.
 """
 WORKS: tuple[Work, ...] = get_args(Work)
 
@@ -39,8 +39,9 @@ _HALF, _FLOATS = (torch.bfloat16, torch.float16), (torch.bfloat16, torch.float16
 
 
 class Candidate(NamedTuple):
-    """A kernel that may be chosen for the operation `work`. `name` is a PyPI package, or a short name for our own
-    kernels and torch's. `cards` returns whether a GPU is supported, `dtypes` are the inputs' dtypes."""
+    """A kernel that may be chosen for the operation `work`. `name` is a PyPI package, or a short name for one of our
+    own or torch's kernels. `cards` is a function that returns whether a GPU is supported. `dtypes` are the supported
+    dtypes of the inputs."""
 
     work: Work
     name: str
@@ -57,12 +58,14 @@ def _since(major: int, minor: int) -> Callable[[Card], bool]:
 
 
 def _tensor_cores(card: Card) -> bool:
-    """Return whether a GPU may have int8 matrix instructions. For AMD this is a guess, which `missing` corrects."""
+    """Return whether a GPU may have int8 matrix instructions. The result is True for every AMD GPU; `missing` and the
+    accuracy test reject those without."""
     return card.maker == "amd" or _since(7, 5)(card)
 
 
 def _off_hopper(card: Card) -> bool:
-    """Return whether int8 attention may be faster than exact attention. On an H200 it is slower."""
+    """Return whether 8-bit attention by comfy-kitchen may be faster than exact attention on a GPU. On an H200 it is
+    slower."""
     return card.maker == "amd" or (_since(7, 5)(card) and card.capability[0] in (7, 8, 12))
 
 
@@ -121,13 +124,14 @@ BY_ORDER: dict[Work, Callable[[Card], bool]] = {
     "convolution": _majors(HOPPER),
     "norms": _any,
 }
-"""The GPUs on which an operation's first accurate kernel in TABLE is chosen, because the order was measured there, or
-timing would take longer than it saves. On other GPUs the fastest accurate kernel is chosen."""
+"""For each operation, a function that returns whether a GPU gets the first accurate kernel in TABLE without timing. The
+reason is that the order was measured on this GPU, or that timing would take longer than it saves. Other GPUs get the
+fastest accurate kernel."""
 
 
 def candidates(work: Work, card: Card) -> tuple[Candidate, ...]:
-    """Return the kernels for an operation on a GPU, best first, that LINGBOT_WORLD_KERNELS does not exclude. Raises
-    InputError if that variable contains an unknown operation or kernel."""
+    """Return the kernels for an operation on a GPU, best first. If LINGBOT_WORLD_KERNELS selects a kernel for the
+    operation, the others are left out. Raises InputError if that variable contains an unknown operation or kernel."""
     wanted = settings().get(work)
     found = [each for each in TABLE if each.work == work and each.cards(card)]
     return tuple(each for each in found if wanted in (None, each.name))
@@ -140,7 +144,8 @@ def serves(work: Work, name: str, card: Card) -> bool:
 
 
 def settings() -> dict[str, str]:
-    """Return the kernels that LINGBOT_WORLD_KERNELS selects, by operation. Raises InputError for an unknown one."""
+    """Return the kernels that LINGBOT_WORLD_KERNELS selects, by operation. Raises InputError for an unknown operation
+    or kernel."""
     text = os.environ.get(VARIABLE, "").strip()
     pairs = [part.partition("=")[::2] for part in text.split(",") if part.strip()]
     chosen = {work.strip(): name.strip() for work, name in pairs}

@@ -14,9 +14,9 @@ class Tile(NamedTuple):
     """The tile of a convolution's result that one Triton program computes: `pixels` rows and `out` + `out_rest` output
     channels.
 
-    The program processes `channels` + `channels_rest` input channels at a time. Sizes are powers of two, or 0 for an
-    unused second part. `warps` and `stages` are Triton's numbers of warps and of pipelined loads. If `described`, the
-    tile is loaded by descriptor (TMA), else by pointers.
+    The program processes `channels` + `channels_rest` input channels at a time. All sizes are powers of two, and the
+    two with `_rest` may be 0. `warps` is Triton's number of warps, and `stages` its number of pipelined loads. If
+    `described`, operands are loaded by descriptor (TMA), else by pointers.
     """
 
     pixels: int
@@ -30,11 +30,11 @@ class Tile(NamedTuple):
 
 
 def tile_of(card: Card, channels: int, out: int) -> Tile:
-    """Return the tile for a convolution from `channels` to `out` channels: a large one for at least WIDE bytes of
-    shared memory, the fastest of those tried on an H100 (docs/benchmarks.md).
+    """Return the tile for a convolution from `channels` to `out` channels. A GPU with at least WIDE bytes of shared
+    memory gets a large tile, other GPUs get a small one.
 
-    Small tiles were chosen from the output of Triton's compiler, without timing. They fit into 99 KB of shared memory,
-    or AMD's 64 KB, and spill no registers.
+    Large tiles are the fastest of those tried on an H100 (docs/benchmarks.md). Small tiles were chosen from the output
+    of Triton's compiler, without timing. They fit into 99 KB of shared memory, or AMD's 64 KB, and spill no registers.
     """
     outs = next((parts for parts in ((128, 64), (64, 32), (64, 0), (32, 0)) if out % sum(parts) == 0), (16, 0))
     deep = 32 if channels % 32 == 0 else 16

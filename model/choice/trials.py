@@ -21,8 +21,8 @@ from .table import BY_ORDER, Candidate, Work, candidates, missing
 F = TypeVar("F", bound=Callable[..., Any])
 REPEATS = 5
 LEAST_SECONDS, MOST_RUNS = 0.01, 50
-"""The duration of one timing on a GPU in seconds, and the largest number of runs in it. A single run of a small matrix
-product would be half launch and synchronization."""
+"""The target duration of one timing on a GPU in seconds, and the largest number of runs in it. In a timing of a single
+run of a small matrix product, half of the time would be launch and synchronization."""
 
 
 class Size(NamedTuple):
@@ -37,8 +37,8 @@ class Size(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """The test of all kernels for one operation. `make` returns random arguments, and `exact` the exact result for
-    them. A kernel passes if the relative RMS error is below `worst`."""
+    """The test of all kernels for one operation. `make` returns random arguments, and `exact` returns the exact result
+    for these arguments. A kernel passes if its relative RMS error is below `worst`."""
 
     make: Callable[[torch.device, Size], tuple[Any, ...]]
     exact: Callable[..., Tensor]
@@ -78,15 +78,16 @@ def chosen(work: Work, device: torch.device, size: Size) -> str | None:
     """Return the name of the kernel to use for an operation on a device, at a size; None if no kernel passes the
     accuracy test.
 
-    The choice is the first accurate kernel in `table.TABLE` on GPUs where `by_order` is True, else the fastest. The
-    first call tests the kernels or reads stored results; later calls return the same until `forget` is called.
+    On GPUs where `by_order` is True, the choice is the first accurate kernel in `table.TABLE`. On others it is the
+    fastest accurate kernel. The first call tests the kernels or reads stored results. Later calls return the same name
+    until `forget` is called.
     """
     return _chosen(work, card_of(device), device, size)
 
 
 def trials(work: Work, device: torch.device, size: Size) -> tuple[Trial, ...]:
-    """Return the test results of all kernels of an operation at a size. If a result is not stored, all kernels are
-    tested now."""
+    """Return the test results of all kernels of an operation at a size. If the result of any kernel is not stored yet,
+    all kernels are tested now."""
     return _trials(work, card_of(device), device, size)
 
 
@@ -100,8 +101,8 @@ def _chosen(work: Work, card: Card, device: torch.device, size: Size) -> str | N
 
 @lru_cache
 def _trials(work: Work, card: Card, device: torch.device, size: Size) -> tuple[Trial, ...]:
-    """Return the stored results of all kernels; if one is missing, test all. A kernel without an installed package is
-    not tested, but has a Trial with the reason."""
+    """Return the stored results of all kernels; if a result is missing, test all kernels. A kernel that `table.missing`
+    rejects is not tested, but has a Trial with the reason."""
     name, found = f"{work} {'x'.join(map(str, size))}", candidates(work, card)
     known = {trial.name: trial for trial in _read(card, name)}
     absent = {each.name: why for each in found if (why := missing(each.name, card)) is not None}
@@ -113,13 +114,13 @@ def _trials(work: Work, card: Card, device: torch.device, size: Size) -> tuple[T
 
 
 def works(work: Work, name: str, device: torch.device, size: Size) -> bool:
-    """Return whether the device supports the kernel `name`, and the kernel passed its test at this size."""
+    """Return whether the kernel `name` is listed for the device and passed its test at this size."""
     return any(each.name == name and each.reason is None for each in trials(work, device, size))
 
 
 def taken(work: Work, card: Card) -> str | None:
-    """Return the name of the kernel that the most recent stored test of an operation selects, at any size; None if no
-    test is stored, or no kernel passed."""
+    """Return the name of the kernel that the most recently stored test of an operation selects, whatever its size.
+    Return None if no test is stored or no kernel passed."""
     for name, found in reversed(list(kept.all_of(card).items())):
         if name.split()[0] == work:
             return _best([Trial(*each) for each in found])
@@ -155,7 +156,8 @@ def try_all(found: list[Candidate], device: torch.device, size: Size, *, timed: 
 
 
 def _try(candidate: Candidate, device: torch.device, size: Size) -> Trial:
-    """Return the result of a kernel's accuracy test, which has few rows and at most four heads."""
+    """Return the result of a kernel's accuracy test. The inputs are smaller than in the model: few rows and at most
+    four heads."""
     kind, run = KINDS[candidate.work], ATTEMPTS[candidate.work, candidate.name]
     small = Size(dim=min(size.dim, 4 * size.head_dim), head_dim=size.head_dim)
     try:
@@ -176,8 +178,8 @@ def _seconds(candidate: Candidate, arguments: tuple[Any, ...], device: torch.dev
 
 
 def seconds_of(run: Callable[[], Any], device: torch.device, repeats: int = REPEATS) -> float | None:
-    """Return the seconds of one call of `run`, the median of `repeats` timings after a first call; None if `run` raises
-    an exception. Raises torch.OutOfMemoryError if memory runs out."""
+    """Return the seconds of one call of `run`, or None if `run` raises an exception. The result is the median of
+    `repeats` timings after an untimed call. Raises torch.OutOfMemoryError if memory runs out."""
     try:
         run()
         runs = 1 if device.type == "cpu" else _runs(_seconds_of_runs(run, device, 1))
@@ -212,7 +214,8 @@ def wait(device: torch.device) -> None:
 
 
 def by_order(work: Work, card: Card) -> bool:
-    """Return whether a GPU uses the first accurate kernel in `table.TABLE` for an operation, without timing any."""
+    """Return whether a GPU uses the first accurate kernel in `table.TABLE` for an operation, so that no kernel is
+    timed."""
     return BY_ORDER.get(work, lambda _card: False)(card)
 
 
