@@ -14,27 +14,27 @@ from ..errors import InputError
 
 
 def give_back_memory() -> None:
-    """Return free memory that glibc's allocator still holds to the operating system (`malloc_trim`). Such memory builds
+    """Give the operating system the free memory that glibc's allocator still holds (`malloc_trim`). Such memory builds
     up when several threads allocate tensors of many sizes. Without glibc, nothing happens."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 def upload(tensor: Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
-    """Return `tensor` on the device, in `dtype` if not None. The copy is non-blocking only for CUDA, because other
-    devices, such as MPS, could read the host memory after it is overwritten."""
+    """Return `tensor` on the device, in `dtype` if not None. Only for CUDA is the copy non-blocking. Other devices,
+    such as MPS, might read the host memory so late that it has been overwritten."""
     return tensor.to(device, dtype, non_blocking=device.type == "cuda")
 
 
 def pinned(tensor: Tensor, device: torch.device) -> Tensor:
-    """Return a copy of `tensor` in pinned memory, for a later `upload`, because other copies block Python until the GPU
-    is idle. Without CUDA, or for a tensor outside of host memory, return the tensor itself."""
+    """Return a copy of `tensor` in pinned memory, for a later `upload`. A copy from other memory would block Python
+    until the GPU is idle. Without CUDA, or for a tensor that is not in host memory, return the tensor itself."""
     return tensor.contiguous().pin_memory() if device.type == "cuda" and tensor.device.type == "cpu" else tensor
 
 
 def queued_on(*devices: torch.device) -> Callable[[], None]:
-    """Return a function that waits for the work that is now queued on the current streams of `devices`. Devices other
-    than CUDA devices are ignored."""
+    """Return a function that waits until the current streams of `devices` have finished all work queued before this
+    call. Devices other than CUDA devices are ignored."""
     queues = [torch.cuda.current_stream(device) for device in dict.fromkeys(devices) if device.type == "cuda"]
     events = [queue.record_event() for queue in queues]
 
@@ -57,8 +57,8 @@ def pin(owner: object, tensors: list[Tensor], device: torch.device) -> None:
 
 
 class Pinning:
-    """A background thread that pins `groups` of tensors for a CUDA device, one after the other, and sets them to zero
-    (see `pin`). Pinning 23 GB takes five seconds. The memory stays pinned until `owner` is garbage-collected."""
+    """A background thread that pins tensors for a CUDA device and sets them to zero (see `pin`), one group of `groups`
+    after the other. Pinning 23 GB takes five seconds. The memory stays pinned until `owner` is garbage-collected."""
 
     def __init__(self, owner: object, groups: list[list[Tensor]], device: torch.device) -> None:
         self._device = torch.device("cuda", torch.cuda.current_device()) if device.index is None else device

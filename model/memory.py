@@ -41,9 +41,11 @@ def activation_bytes(
     camera: whether the model gets a camera, which all prompts share.
     keys: the number of tokens to which the latent's tokens attend; None means the latent's own number.
 
-    Decoded weights are counted even if the stored ones need no decoding, so the result may be 0.3 GB too high. For
-    8-bit attention the result is an upper limit for all kernels. It includes q, k and v in 16 bits, which only some
-    kernels take, and deferred additions of all batch elements, which only occur with the other kernels.
+    Decoded weights are counted even if the stored weights need no decoding, so the result may be 0.3 GB too high.
+
+    For 8-bit attention the result is an upper limit for all kernels. It includes q, k and v in 16 bits, which some
+    kernels take as inputs. It also includes deferred additions of all batch elements, which only occur with kernels
+    that take 8-bit inputs.
     """
     dtype, arithmetic, processes = precision.dtype, precision.arithmetic, precision.processes
     whole, size = token_count(frames, height, width), dtype.itemsize
@@ -89,7 +91,7 @@ def camera_cache_bytes(
 
 def decoded_bytes(config: ModelConfig, dtype: torch.dtype, arithmetic: Arithmetic = "auto") -> int:
     """Return the size in bytes of the decoded weights of one block's `main_layers` in `dtype`. If the `arithmetic` of
-    matrix products is "fp8" or "int8", they have one byte a value, and a scale of 4 bytes for each row."""
+    matrix products is "fp8" or "int8", a weight has one byte a value, and a scale of 4 bytes for each row."""
     dim, ffn_dim, size = config.dim, config.ffn_dim, dtype.itemsize
     own = 6 * _weight(dim, dim, size, arithmetic)
     return own + _weight(ffn_dim, dim, size, arithmetic) + _weight(dim, ffn_dim, size, arithmetic)
@@ -99,9 +101,9 @@ def _self_attention(config: ModelConfig, tokens: int, keys: int, precision: Prec
     """Return the peak memory of a self-attention in bytes: four weights, and the larger of two phases. `tokens` is the
     number of this process's tokens, `keys` the number of tokens to which they attend.
 
-    The first phase computes q, k and v. The second holds them, the softmax's fp32 sums and the result, one for each
-    part if attention/exact.py splits the keys. With 8-bit attention it also holds quantized copies, and the result is
-    in 8 bits until it overwrites q.
+    The first phase computes q, k and v. The second phase holds q, k and v, the softmax's fp32 sums and the result. If
+    attention/exact.py splits the keys, there are sums and a result for each part. With 8-bit attention the second phase
+    also holds quantized copies, and the result is in 8 bits until it overwrites q.
     """
     arithmetic, size, dim = precision.arithmetic, precision.dtype.itemsize, config.dim
     eight_bit, row = precision.attention == "8bit", tokens * dim * size
@@ -130,7 +132,7 @@ def _feed_forward(config: ModelConfig, tokens: int, size: int, arithmetic: Arith
 
 def _camera_stage(config: ModelConfig, tokens: int, size: int, arithmetic: Arithmetic) -> int:
     """Return the peak memory of the camera layers in bytes: four weights, and the hidden state, scale and shift of the
-    tokens that are processed at once. `size` is the bytes of a number in the compute dtype."""
+    at most CAMERA_TOKENS tokens of one step. `size` is the bytes of a number in the compute dtype."""
     tokens = min(tokens, CAMERA_TOKENS)
     row = tokens * config.dim * size
     made = 2 * row + max(row, _product(config.dim, tokens, config.dim, arithmetic))
@@ -138,8 +140,8 @@ def _camera_stage(config: ModelConfig, tokens: int, size: int, arithmetic: Arith
 
 
 def _product(dim: int, tokens: int, out_dim: int, arithmetic: Arithmetic) -> int:
-    """Return the extra memory in bytes of a matrix product in 8 bits, 0 for other formats: the quantized input [tokens,
-    dim] with a scale for each token, and for int8 the int32 sums of up to PRODUCT_TOKENS tokens."""
+    """Return the extra memory in bytes of a matrix product in 8 bits; 0 for other formats. It is the quantized input
+    [tokens, dim] with a scale for each token, and for int8 the int32 sums of up to PRODUCT_TOKENS tokens."""
     if arithmetic not in DTYPES:
         return 0
     return tokens * (dim + 4) + (arithmetic == "int8") * min(tokens, PRODUCT_TOKENS) * out_dim * 4
@@ -155,8 +157,8 @@ def _camera_embedding(config: ModelConfig, tokens: int, size: int) -> int:
     """Return the peak memory of embedding the camera in bytes, the larger of two phases. `size` is the bytes of a
     number in the compute dtype.
 
-    The first phase holds the camera and a copy rearranged to tokens; the second the copy, the result, the weights, and
-    three temporary tensors for the EMBEDDING_TOKENS tokens that are processed at once.
+    The first phase holds the camera and a copy rearranged to tokens. The second phase holds this copy, the result, the
+    weights, and three temporary tensors for up to EMBEDDING_TOKENS tokens.
     """
     channels = config.control_channels
     folded = tokens * 4 * channels * size

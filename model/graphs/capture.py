@@ -9,10 +9,11 @@ threads."""
 
 
 def failure_of(record: Callable[[], object]) -> str:
-    """Call `record` during the recording of a CUDA graph, and return the message of its exception, or an empty string.
+    """Call `record` during the recording of a CUDA graph. Return the message of its exception, or an empty string if it
+    succeeds.
 
     A raised exception would keep tensors alive until after the recording. With CUDA's own allocator, as in ComfyUI,
-    freeing them then would end the process.
+    freeing these tensors after the recording would end the process.
     """
     try:
         record()

@@ -60,17 +60,20 @@ class _Recording:
 class ForwardGraphs:
     """The recorded CUDA graphs of one video's forwards. Pass this object to the model as `options["graphs"]`.
 
-    All weights must be on a GPU and stay at the same address. The KeyValueCache must be on the same GPU and `in_place`,
-    the CameraCache, if there is one, `steady`. An application that moves weights, such as ComfyUI, changes
-    `options["weights"]`, which frees all graphs.
+    All weights must be on a GPU and stay at the same address. The KeyValueCache must be on the same GPU and `in_place`.
+    A CameraCache must be `steady`. An application that moves weights, such as ComfyUI, changes `options["weights"]`,
+    which frees all graphs.
 
-    The first forward of a kind runs as usual, the second is recorded and tested against the usual result, later ones
-    are replayed. A chunk has three kinds: the first computes the camera's scales and shifts, the second reads them from
-    the cache, the third updates the KV cache. Until the attention window is full, there are three other kinds, or on
-    devices without `attend_to_frames` no recordings, because each chunk attends to more tokens than the last.
+    The first forward of a kind runs as usual. The second is recorded, and the graph is tested against the usual result.
+    Later forwards of this kind are replayed.
+
+    A chunk has three kinds of forwards: the first forward computes the camera's scales and shifts, the others read them
+    from the cache, and a forward with `keep` updates the KV cache. While the attention window is filling, there are
+    three other kinds if `KeyValueCache.see_all_frames` was called. Otherwise nothing is recorded until the window is
+    full, because each chunk attends to more tokens than the chunk before.
 
     Data exchanges between processes are not recorded: a replay runs them between the graphs. If recording or the test
-    fails in one process, all run later forwards as usual.
+    fails in one process, later forwards run as usual in all processes.
     """
 
     def __init__(self) -> None:
@@ -94,8 +97,8 @@ class ForwardGraphs:
         return freed
 
     def run(self, compute: Compute, given: ForwardInputs, options: ForwardOptions) -> Tensor:
-        """Return `compute(given, options)`, by a replay if this kind of forward is recorded. The second forward of a
-        kind is recorded and tested."""
+        """Return `compute(given, options)`. The first forward of a kind is computed, the second is also recorded and
+        tested, and later ones are replayed."""
         history = options["kv_cache"]
         if self._failed or history.form is None:
             return compute(given, options)
@@ -130,7 +133,7 @@ class ForwardGraphs:
         self, kind: Hashable, compute: Compute, given: ForwardInputs, options: ForwardOptions
     ) -> Tensor:
         """Record a forward, test a replay, and return the usual result. The usual computation runs after the replay, so
-        that the caches keep its keys, values and camera tensors."""
+        the caches then hold the keys, values and camera tensors of the usual computation."""
         cache, share = _cache_of(given), options.get("token_share")
         if not self._recordings:
             torch.cuda.empty_cache()  # a recording cannot use the memory that torch has cached
@@ -153,7 +156,8 @@ class ForwardGraphs:
         return out
 
     def _drop(self, reason: str) -> None:
-        """Free all graphs and record nothing from now on. An empty `reason` means that another process failed."""
+        """Free all graphs, and record nothing from now on. `reason` is logged as a warning; it is empty if another
+        process failed."""
         if reason:
             logging.warning("%s", reason)
         self._failed = True
@@ -208,8 +212,8 @@ def _kind(given: ForwardInputs, history: KeyValueCache) -> Hashable:
 
 @contextmanager
 def _prompt_of(cache: CameraCache | None, context: Tensor) -> Iterator[None]:
-    """Let blocks use the prompt's cached keys and values for `context`, the graphs' copy of the embedded prompt, inside
-    a `with` block. Blocks use them only for the tensor object `cache.prompt.embedded`, which `context` replaces."""
+    """A context in which blocks use the prompt's cached keys and values for `context`, the graphs' copy of the embedded
+    prompt. Blocks compare the tensor object `cache.prompt.embedded` with their prompt, so `context` takes its place."""
     if cache is None or cache.prompt.embedded is None:
         yield
         return

@@ -55,8 +55,8 @@ def _convolve(
 
     The sum over CHANNELS runs in steps of KA + KB: `x` loads KA channels, `x_rest` KB. `w`, `w_below`, `w_rest` and
     `w_both` load the weight's parts: NA or NB rows times KA or KB columns. Loads are by descriptor (TMA) if DESCRIBED,
-    else by pointer. `stride` is the distance of two of the `rows` of x in values; x may be some channels of a wider
-    matrix.
+    else by pointer. x has `rows` rows; `stride` is the number of values from one row to the next, because x may be some
+    channels of a wider matrix.
     """
     columns: tl.constexpr = FRAMES * SIDE * SIDE * CHANNELS
     of_weight: tl.constexpr = SIDE * SIDE * OUT if SIDE == 2 else OUT
@@ -131,9 +131,9 @@ def _block(
     COLUMNS: tl.constexpr,
     DESCRIBED: tl.constexpr,
 ):
-    """Return the block [ROWS, COLUMNS] of the matrix `source` at `row` and `column`, with zeros outside of its `rows`
-    rows. `stride` is the distance of two rows in values. `source` is a descriptor (TMA) if DESCRIBED, else a
-    pointer."""
+    """Return the block [ROWS, COLUMNS] of the matrix `source` at `row` and `column`. Rows outside of the matrix's
+    `rows` rows are zeros. `stride` is the number of values from one row to the next. `source` is a descriptor (TMA) if
+    DESCRIBED, else a pointer."""
     if DESCRIBED:
         block = source.load([row, column])
     else:
@@ -206,12 +206,12 @@ def convolve(
 
     weight: [out, side * side * frames * channels], with the pixels of the `side` x `side` window from the upper left to
     the lower right. bias is [out].
-    slots: None if x is a single frame. Otherwise x is a pool of frames (see the module), and the window covers the
-    three frames in these slots, the oldest first: int32 on the GPU, aligned to 16 bytes.
-    added: a tensor with the shape of the result that is added to it.
+    slots: None if x is a single frame. Otherwise x is a pool of frames (see the module), and `slots` are the slots of
+    the three frames to convolve, the oldest first: int32 on the GPU, aligned to 16 bytes.
+    added: a tensor with the result's shape, which is added to the convolution.
 
-    If `side` is 2, height and width are doubled: each pixel becomes 2 x 2 pixels, each from another window of 2 x 2
-    pixels of x. `weight` is then [4 * out, ...], one quarter for each of the four.
+    If `side` is 2, height and width are doubled. A pixel then becomes 2 x 2 pixels, each computed from its own window
+    of 2 x 2 pixels of x. `weight` is then [4 * out, ...], with one quarter for each of these four pixels.
     """
     (height, width), channels, quarters = size, x.shape[1], 4 if side == 2 else 1
     out_channels = len(weight) // quarters
@@ -254,8 +254,8 @@ def _tile(device: torch.device, channels: int, out: int) -> Tile:
 
 
 def _operands(x: Tensor, weight: Tensor, tile: Tile) -> list[Tensor | TensorDescriptor]:
-    """Return the first six arguments of `_convolve`: x for two parts of the input channels, and the weight for each
-    pair of input and output parts. For tiles that TMA loads they are descriptors, otherwise the tensors."""
+    """Return the first six arguments of `_convolve`: x for both parts of the input channels, and the weight for each
+    pair of input and output parts. The arguments are descriptors for tiles that TMA loads, else the tensors."""
     if not tile.described:
         return [x, x, weight, weight, weight, weight]
     described = TensorDescriptor.from_tensor

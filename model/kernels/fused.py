@@ -279,8 +279,8 @@ def add_norm_(
     affine: tuple[Tensor | None, Tensor | None],
     norm: tuple[Tensor, Tensor, float],
 ) -> Tensor:
-    """Update x [tokens, dim] in place to (x + y * gate) * (1 + scale) + shift, write its layer norm to `out`, and
-    return x.
+    """Update x [tokens, dim] in place to (x + y * gate) * (1 + scale) + shift. Write the layer norm of the new x to
+    `out`, and return x.
 
     added: (y [tokens, dim], gate [dim]). A term is left out if its tensors are None.
     affine: (scale, shift), [tokens, dim] each.
@@ -306,16 +306,17 @@ def scatter_qkv_(
     made: tuple[Tensor, Tensor, Tensor] | None,
     scalings: tuple[Pair, Pair] | None,
 ) -> Tensor:
-    """Write keys after norm and RoPE to `out`, values to `values_out`, and queries after norm and RoPE to `made`.
-    Return `out`.
+    """Write keys, after norm and RoPE, to `out`, and values to `values_out`. Write queries, after norm and RoPE, to
+    `made` or in place. Return `out`.
 
     given: queries, keys and values, [tokens, dim] each.
     norm_ropes: the arguments of norm and RoPE for queries and for keys.
     out, values_out: [n, dim] each. If `values_out` is None, no values are written.
     rows: the row of `out` and `values_out` to which each token is written, int64 [tokens].
-    scalings: (shift [dim], factor [1]) of keys and of values. (x - shift) * factor is then written as float8_e4m3fn.
-    made: for the queries, float8_e4m3fn [tokens, dim], the scale [1] and 1 / scale [1]. None, together with `scalings`,
-    replaces the queries in place.
+    scalings: (shift [dim], factor [1]) of keys and of values, which are then written as (x - shift) * factor in
+    float8_e4m3fn. None: not scaled.
+    made: with `scalings`, the outputs for queries: float8_e4m3fn [tokens, dim], their scale [1] and 1 / scale [1].
+    Without `scalings` it is None, and queries are replaced in place.
     """
     (q, k, v), dim, kinds = given, out.shape[1], 2 if values_out is None else 3
     (q_out, *scale), pairs = made or (q, None, None), scalings or ((None, None), (None, None))
@@ -347,8 +348,8 @@ def scatter_qkv_(
 
 def rotated_fp8_(out: Tensor, scale: Tensor, factor: Tensor, x: Tensor, norm_rope: NormRope) -> Tensor:
     """Write x [tokens, dim], after norm and RoPE and divided by a scale, to `out` (float8_e4m3fn), and return `out`.
-    `scale` and `factor` = 1 / scale (fp32 [1] each) are written too. The scale is the smallest power of two with which
-    no token overflows, because the norm bounds each token."""
+    The scale and 1 / scale are written to `scale` and `factor` (fp32 [1] each). The norm bounds each token, so the
+    smallest power of two with which no token overflows is known in advance; it is the scale."""
     dim = x.shape[1]
     with torch.cuda.device_of(x):
         _norms_scale[(1,)](scale, factor, norm_rope.weight.contiguous(), dim, _root(dim), **token_by_token(dim))
@@ -377,7 +378,7 @@ def merge_fp8_(
     `rest_log_sums` (see `pointwise.merge_`). If `log_sums` is None, n is 1 and `merged` is `parts[0]`. If `scales`
     (fp32 [tokens, 1]) is given, `out` is int8 or float8_e4m3fn, and each token's scale is written to `scales`.
 
-    Merging, scaling and conversion to 8 bits are separate kernels, because a single one took twice as long.
+    Merging, scaling and conversion to 8 bits are separate kernels. A single kernel for all three took twice as long.
     """
     _, tokens, heads, width = parts.shape
     if log_sums is None:

@@ -19,8 +19,9 @@ CUDAS_OWN = "cudaMallocAsync"
 class Kernel:
     """A Triton kernel, `kernel[grid](*arguments)`, that can also be launched while a CUDA graph is recorded.
 
-    Triton checks tensors' addresses with CUDA. During a recording, CUDA's own allocator (ComfyUI's choice) returns
-    addresses that are only valid in replays, so they are passed as integers, which Triton does not check.
+    Triton checks the addresses of tensors with CUDA. During a recording, CUDA's own allocator (ComfyUI's choice)
+    returns addresses that are only valid in replays. So tensors are then passed as integers, which Triton does not
+    check.
     """
 
     def __init__(self, function: Callable[..., None], unspecialized: Sequence[str] = ()) -> None:

@@ -107,8 +107,9 @@ def _decode_8bit(out_ptr, values_ptr, scales_ptr, rows, dim, ROWS: tl.constexpr,
 def _layer_norm_8bit(
     values_ptr, scales_ptr, x_ptr, weight_ptr, bias_ptr, dim, eps, BLOCK: tl.constexpr, BLOCKS: tl.constexpr
 ):
-    """The kernel of `layer_norm_8bit_`. A program reads one token in four passes, a part of the channels at a time.
-    After the first pass the token comes from the cache, not from registers, so many programs run at the same time."""
+    """The kernel of `layer_norm_8bit_`. A program reads one token in four passes, a part of the channels at a time. The
+    later passes read the token from the GPU's cache. Keeping it in registers would let fewer programs run at the same
+    time."""
     row = tl.program_id(0).to(tl.int64)
     total = tl.zeros((BLOCK,), tl.float32)
     for block in tl.static_range(BLOCKS):
@@ -233,8 +234,8 @@ def decode_8bit_(out: Tensor, values: Tensor, scales: Tensor) -> Tensor:
 
 
 def layer_norm_8bit_(values: Tensor, scales: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """Write the layer norm of x [tokens, dim], divided by its scale, to `values` (int8 or float8_e4m3fn), and return
-    `values`. Each token's scale is written to `scales` (fp32 [tokens, 1]). weight and bias are [dim]."""
+    """Write the layer norm of x [tokens, dim], divided by a scale for each token, to `values` (int8 or float8_e4m3fn),
+    and return `values`. The scales are written to `scales` (fp32 [tokens, 1]). weight and bias are [dim]."""
     with torch.cuda.device_of(x):
         _layer_norm_8bit[(len(x),)](
             values,
@@ -253,8 +254,8 @@ def layer_norm_8bit_(values: Tensor, scales: Tensor, x: Tensor, weight: Tensor, 
 
 def rescale_(out: Tensor, products: Tensor, scales: Tensor, weight_scales: Tensor, bias: Tensor | None) -> Tensor:
     """Write products * scales * weight_scales + bias to `out` [tokens, dim], and return `out`. `products` [tokens, dim]
-    are those of an 8-bit matrix product, `scales` (fp32 [tokens, 1]) the tokens' scales, and `weight_scales` (fp32
-    [dim]) the output channels'. bias is [dim] or None."""
+    is the unscaled result of an 8-bit matrix product. `scales` (fp32 [tokens, 1]) has the tokens' scales, and
+    `weight_scales` (fp32 [dim]) the output channels' scales. bias is [dim] or None."""
     with torch.cuda.device_of(out):
         _rescale[parts_of(out)](
             out,

@@ -58,9 +58,9 @@ def _rms(
     HALF: tl.constexpr,
     ROPE: tl.constexpr,
 ):
-    """The kernel of `_normalise`: root-mean-square norm of one token, followed by RoPE if ROPE, then minus the shift,
-    if any, and for fp8 times the factor. `rows_ptr` has the output row of each token; without it, token i is written to
-    row i. `out_ptr` may be `x_ptr`."""
+    """The kernel of `_normalise`: the root-mean-square norm of one token, followed by RoPE if ROPE. For fp8 the shift,
+    if any, is then subtracted, and the result multiplied by the factor. `rows_ptr` has the output row of each token;
+    without it, token i is written to row i. `out_ptr` may be `x_ptr`."""
     row = tl.program_id(0).to(tl.int64)
     to_row, factor = row, 1.0
     if rows_ptr is not None:

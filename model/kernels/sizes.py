@@ -5,9 +5,9 @@ import triton
 from torch import Tensor
 
 PART = 1024
-"""The number of channels that a program processes at once if tokens are split in parts."""
+"""The number of channels that a program processes in one step if tokens are split in parts."""
 MOST_WIDTH = 1024
-"""The largest number of channels that a program processes at once if it handles full tokens."""
+"""The largest number of channels that a program processes in one step if it handles full tokens."""
 WARP = 32
 """The number of threads of a warp."""
 
@@ -16,8 +16,8 @@ def in_two(dim: int, of_a_warp: int) -> dict[str, int]:
     """Return the launch sizes FIRST, SECOND and num_warps of a program for a full token of `dim` channels. `of_a_warp`
     is the wanted number of channels per warp.
 
-    FIRST and SECOND are powers of two with a sum of little more than dim, because a single one could leave half of the
-    threads idle. No channel may belong to two warps: one could read and change a result that the other has already
+    FIRST and SECOND are powers of two whose sum is little more than dim. A single power of two could leave half of the
+    threads idle. No channel may belong to two warps: one warp could read and change a result that the other has already
     stored.
     """
     first = triton.next_power_of_2(dim) // 2
@@ -28,16 +28,16 @@ def in_two(dim: int, of_a_warp: int) -> dict[str, int]:
 
 def token_by_token(dim: int) -> dict[str, int]:
     """Return the launch sizes of a program that processes several tokens of `dim` channels one after the other: FIRST
-    and SECOND as in `in_two`, and WIDTH, the channels processed at once, four per thread."""
+    and SECOND as in `in_two`, WIDTH and num_warps. WIDTH is the number of channels in one step, four per thread."""
     sizes = in_two(dim, 320)
     width = min(MOST_WIDTH, sizes["SECOND"])
     return {**sizes, "WIDTH": width, "num_warps": max(1, width // (4 * WARP))}
 
 
 def programs(x: Tensor, sizes: dict[str, int], at_once: int) -> int:
-    """Return the number of programs to launch for x [tokens, dim]: as many as the GPU runs at the same time, at most
-    the tokens. `sizes` is the result of `token_by_token`. An SM runs `at_once` programs, or one if WIDTH is MOST_WIDTH,
-    because that fills the registers."""
+    """Return the number of programs to launch for x [tokens, dim]: as many as the GPU runs at the same time, but not
+    more than there are tokens. `sizes` is the result of `token_by_token`. An SM runs `at_once` programs at the same
+    time. It runs only one if WIDTH is MOST_WIDTH, because one program then fills the registers."""
     if x.device.type != "cuda":
         return min(len(x), 2)
     each = 1 if sizes["WIDTH"] == MOST_WIDTH else at_once

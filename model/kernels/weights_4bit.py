@@ -20,7 +20,7 @@ from .launch import Kernel
 DECODED_AT_ONCE = 2048
 """The number of 4-bit values that one Triton program decodes."""
 RECODED_AT_ONCE = 1024
-"""The number of values of a weight's row that one Triton program converts to 8 bits at once."""
+"""The number of values of a weight's row that one Triton program converts to 8 bits in one step."""
 
 TYPES = {
     torch.float32: tl.float32,
@@ -77,7 +77,7 @@ def _pair(first, second, kind: tl.constexpr):
 def _write(
     out_ptr, packed_ptr, code_ptr, scales, bytes_left, HALF: tl.constexpr, TYPE: tl.constexpr, MASKED: tl.constexpr
 ):
-    """Decode 4-bit blocks of HALF bytes, each with a number in `scales`, and store them in the dtype TYPE. If MASKED,
+    """Decode 4-bit blocks of HALF bytes, each with its scale in `scales`, and store them in the dtype TYPE. If MASKED,
     only the first `bytes_left` bytes are decoded."""
     at = tl.arange(0, scales.shape[0])[:, None] * HALF + tl.arange(0, HALF)[None, :]
     if MASKED:

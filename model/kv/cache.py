@@ -4,13 +4,13 @@ Attention reads a window of slots, one per latent frame. The first `sink` slots 
 The others form a ring, in which a new frame overwrites the oldest. Keys are stored after RoPE with absolute positions,
 and attention has no mask, so the order of slots does not matter and stored frames never move.
 
-Keys and values are stored in the model's dtype, in int8 (`eight_bit`) with a scale for each token and head, or in
-`fp8`, the operands of 8-bit attention. The first chunk sets the fp8 scales and means for the whole video. If the keys
-have a norm, its weights set their scale instead.
+Keys and values are stored in one of three formats: in the model's dtype, in int8 (`eight_bit`) with a scale for each
+token and head, or in float8_e4m3fn (`fp8`) as 8-bit attention reads them. The first chunk sets the fp8 scales and means
+for the whole video. If the keys have a norm, its weights set the scale of the keys instead.
 
-On the model's device, attention reads the stored tensors directly. In int8 or in pinned host memory (`on_host`), it
-reads a copy, which for host memory is made while the previous block computes. Such storage receives a chunk only after
-denoising. The chunk then overwrites frames that no later chunk attends to.
+Attention reads tensors on the model's device directly, unless they are in int8. Tensors in int8 are decoded to a copy
+first. Tensors in pinned host memory (`on_host`) are copied to the device while the previous block computes. In both
+cases a chunk is stored only after denoising, when it overwrites frames that no later chunk attends to.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ holds for keys, unless a norm bounds them."""
 
 
 class Kept(NamedTuple):
-    """A range of adjacent tokens of the current chunk to copy to storage: from the rows `seen` of the tensors that
-    attention reads, to the rows `stored` in storage."""
+    """A range of adjacent tokens of the current chunk to copy to storage. The rows `seen` of the tensors that attention
+    reads are copied to the rows `stored` in storage."""
 
     seen: slice
     stored: slice
@@ -116,14 +116,14 @@ class KeyValueCache:
 
     @property
     def repeatable(self) -> bool:
-        """Whether the current forward may be repeated after a failure. With `keep` it may already have overwritten
-        earlier frames in host memory or int8 storage."""
+        """Whether the current forward may be repeated after a failure. A forward with `keep` may not, unless the cache
+        is `in_place`: it may already have overwritten earlier frames in storage."""
         return not self.keep or self._place.in_place
 
     @property
     def in_place(self) -> bool:
-        """Whether attention reads the stored tensors themselves. Then all chunks run the same kernels as soon as the
-        window is full, with the positions of the chunk's tokens in device memory."""
+        """Whether attention reads the stored tensors themselves. In this case all chunks run the same kernels as soon
+        as the window is full, with the positions of the chunk's tokens in device memory."""
         return self._place.in_place
 
     def see_all_frames(self) -> None:
@@ -148,7 +148,7 @@ class KeyValueCache:
 
     @contextmanager
     def as_if_full(self) -> Iterator[None]:
-        """A context in which forwards run the kernels of a full window, even if some slots hold no frame yet."""
+        """A context in which forwards run the kernels of a full window, even if some slots do not hold a frame yet."""
         used, self._used = self._used, self.window * self._frame_tokens
         try:
             yield
@@ -161,11 +161,11 @@ class KeyValueCache:
 
     def ends_at(self, block: int) -> bool:
         """Return whether the current forward may stop after this block's keys and values. True in the last block of a
-        forward with `keep`, because the velocity of such a forward is not used."""
+        forward with `keep`, because the velocity from such a forward is not used."""
         return self.keep and block == len(self._scalings) - 1
 
     def begin(self, again: bool = False) -> None:
-        """Start the next chunk of the video, or the current, unfinished one again if `again`."""
+        """Start the next chunk of the video. If `again`, start the current, unfinished chunk again."""
         first = self.first_frame = self.first_frame if again else self._next
         after = self._next = first + self._chunk
         own, past = range(first, after), [frame for frame in range(first) if self._is_seen(frame, first)]
@@ -203,8 +203,8 @@ class KeyValueCache:
         earlier frames too, as Operands (fp8 values with their scale) if the cache is in fp8. They are valid until the
         next call, which may overwrite the buffers.
 
-        Unrotated queries (before norm and RoPE) are returned after norm and RoPE, in fp8 as an Operand. Other queries,
-        or None, are returned unchanged.
+        Queries that are Unrotated (before norm and RoPE) are returned after norm and RoPE, as an Operand if the cache
+        is in fp8. Other queries, or None, are returned unchanged.
         """
         stored = self._storage.fetch(block)
         if self._place.fp8:
@@ -217,8 +217,8 @@ class KeyValueCache:
         return made, seen[0][:used], seen[1][:used]
 
     def _store(self, block: int, seen: Sequence[Tensor]) -> None:
-        """Copy the current chunk's tokens from `seen`, the tensors that attention reads, to storage, but only frames to
-        which later chunks attend."""
+        """Copy the current chunk's tokens from `seen`, the tensors that attention reads, to storage. Frames to which no
+        later chunk attends are not copied."""
         for kept in self._kept:
             rows = [tokens[kept.seen] for tokens in seen]
             if self._place.eight_bit:
@@ -302,8 +302,9 @@ class KeyValueCache:
         return frame if frame < self.sink else self.sink + (frame - self.sink) % (slots - self.sink)
 
     def _runs(self, places: Iterable[tuple[int, ...]]) -> list[tuple[slice, ...]]:
-        """Return ranges of tokens for frames with a slot in each of several tensors. `places` has a tuple of slots for
-        each frame, the result a tuple of slices; frames that are adjacent in all tensors share slices."""
+        """Return the ranges of tokens of frames that have a slot in each of several tensors. `places` has a tuple of
+        slots for each frame. The result has tuples of slices, one slice for each tensor. Frames that are adjacent in
+        all tensors share a tuple."""
         runs: list[tuple[list[int], int]] = []
         for each in places:
             if runs and list(each) == [start + runs[-1][1] for start in runs[-1][0]]:

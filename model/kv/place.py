@@ -17,8 +17,8 @@ class KeyValuePlace(NamedTuple):
     """The location and format of a KeyValueCache's tensors.
 
     eight_bit: whether the format is int8.
-    fp8: whether the format is float8_e4m3fn, which 8-bit attention reads directly. With neither, it is the model's
-    dtype.
+    fp8: whether the format is float8_e4m3fn, which 8-bit attention reads directly. If both are False, the format is the
+    model's dtype.
     on_host: whether the tensors are in pinned host memory, else on the device.
     device_blocks: with `on_host`, the number of blocks whose tensors stay on the device.
     """
@@ -34,8 +34,9 @@ class KeyValuePlace(NamedTuple):
         return not self.eight_bit and not self.on_host
 
     def on_device(self, layers: int) -> list[int]:
-        """Return the indices of the blocks, of `layers`, that keep their tensors on the device. They are evenly spaced,
-        so that the others' tensors can be copied from host memory while they compute."""
+        """Return the indices of the blocks that keep their tensors on the device, for a model with `layers` blocks.
+        These blocks are evenly spaced. While they compute, the tensors of the other blocks are copied from host
+        memory."""
         there = min(self.device_blocks, layers) if self.on_host else layers
         return [block for block in range(layers) if block * there // layers < (block + 1) * there // layers]
 
@@ -47,9 +48,9 @@ def stored_shapes(
     config: ModelConfig, frames: tuple[int, int], frame_tokens: int, dtype: torch.dtype, place: KeyValuePlace
 ) -> list[tuple[tuple[int, int], torch.dtype]]:
     """Return the (shape, dtype) of each tensor that a storage's `fetch` returns for one block: keys, then values. A
-    shape is (tokens, columns). Values for kernels that read them transposed have another shape.
+    shape is (tokens, columns). Values that are stored transposed (`takes_transposed_values`) have another shape.
 
-    frames: the latent frames of the attention window, and those of a chunk.
+    frames: the number of latent frames of the attention window, and of a chunk.
     frame_tokens: the number of tokens of a latent frame.
     dtype: the dtype of the model's keys and values.
 
@@ -110,8 +111,8 @@ _PLACES: dict[KeyValueMode, tuple[KeyValuePlace, ...]] = {
 
 
 def key_value_places(mode: KeyValueMode, fp8: bool) -> list[KeyValuePlace]:
-    """Return the locations and formats that the user's setting `mode` allows, the preferred one first. If `fp8`,
-    because attention reads fp8, every format is fp8."""
+    """Return the locations and formats that the user's setting `mode` allows, the preferred one first. If `fp8` is
+    True, attention reads fp8, and every format is fp8."""
     return [place._replace(fp8=fp8, eight_bit=place.eight_bit and not fp8) for place in _PLACES[mode]]
 
 

@@ -23,8 +23,8 @@ class Past(NamedTuple):
 
 
 class DeviceStorage:
-    """The storage of all blocks' tensors [tokens, columns] on the device. `fetch` returns the stored tensors
-    themselves. The other storages have the same methods `begin`, `fetch` and `store`."""
+    """The storage of all blocks' tensors [tokens, columns] on the device. `fetch` returns the stored tensors, not
+    copies. The other storages have the same methods `begin`, `fetch` and `store`."""
 
     def __init__(self, shapes: Shapes, blocks: int, device: torch.device) -> None:
         self._blocks = [
@@ -32,12 +32,12 @@ class DeviceStorage:
         ]
 
     def begin(self, past: Sequence[Past]) -> None:
-        """Select the tokens of earlier frames that later calls of `fetch` must provide. On the device they are all
-        there."""
+        """Select the tokens of earlier frames that later calls of `fetch` must provide. In this storage the method does
+        nothing, because all tokens are on the device."""
 
     def fetch(self, block: int) -> Sequence[Tensor]:
         """Return the tensors [tokens, columns] of a block, on the device. The rows that `begin` selected hold their
-        stored values; the others are undefined and may be overwritten."""
+        stored values. The values of the other rows are undefined, and the caller may overwrite these rows."""
         return self._blocks[block]
 
     def store(self, block: int, tokens: slice, rows: Sequence[Tensor]) -> None:
@@ -58,15 +58,15 @@ class HostStorage:
     """The storage of all blocks' tensors in host memory, with copy buffers for two blocks on the device.
 
     For CUDA, a thread pins the memory while the first chunk computes. While a block computes, a separate stream copies
-    the next block's earlier frames to the device, after all work already queued on the compute stream, which may still
-    read the buffers.
+    the next block's earlier frames to the device. A copy starts after all work already queued on the compute stream,
+    because this work may still read the buffers.
     """
 
     BUFFERS = 2
 
     def __init__(self, shapes: Shapes, stored: int, blocks: int, device: torch.device) -> None:
-        """Allocate host memory for `blocks` blocks, and copy buffers. `shapes` has the shape and dtype of each tensor
-        that `fetch` returns for a block; host memory holds `stored` tokens of each."""
+        """Allocate host memory for `blocks` blocks, and copy buffers on the device. `shapes` has the shape and dtype of
+        each tensor that `fetch` returns for a block. Host memory holds only `stored` tokens of each tensor."""
         self._device = device
         self._past: Sequence[Past] = ()
         self._host = [[torch.empty(stored, *shape[1:], dtype=dtype) for shape, dtype in shapes] for _ in range(blocks)]
@@ -113,8 +113,8 @@ class HostStorage:
             return _Copy(block, buffers, None if self._stream is None else self._stream.record_event())
 
     def _behind_current_work(self) -> AbstractContextManager:
-        """Return a context in which torch uses the copy stream. Copies start after all work now queued on the compute
-        stream."""
+        """Return a context in which torch uses the copy stream. Copies start after all work that is already queued on
+        the compute stream."""
         if self._stream is None:
             return nullcontext()
         self._stream.wait_stream(torch.cuda.current_stream(self._device))

@@ -54,11 +54,11 @@ class SelfAttention(_Attention):
         modulation: shift, 1 + scale, and gate, [B, 3, dim].
         rope: cosines and sines of the tokens' RoPE angles.
         reference: a tensor with the dtype for GEMMs and attention.
-        extend: for a single batch element of a causal model, a function (queries, keys, values) -> (queries, keys,
-        values) that adds the keys and values of earlier frames.
+        extend: None, or for a causal model with a single batch element a function (queries, keys, values) -> (queries,
+        keys, values) that adds the keys and values of earlier frames.
 
-        If several processes compute a forward, x holds this process's tokens. Attention and `extend` then get all
-        tokens, but only this process's heads.
+        If several processes compute a forward, x holds this process's tokens. Attention and `extend` then get the
+        tokens of all processes, but only this process's heads.
         """
         norms = self._norms(rows[0].stream)
         with prepared_layers(reference, self.q, self.k, self.v, self.o) as (*layers, to_out):
@@ -71,8 +71,8 @@ class SelfAttention(_Attention):
                 del y
 
     def give(self, row: Residual, modulation: Tensor, rope: Rope, reference: Tensor, extend: Extend) -> None:
-        """Pass the keys and values of a single batch element to `extend`, without computing attention. The last block
-        needs only these in the last forward of a chunk. The arguments are those of `update_`."""
+        """Pass the keys and values of a single batch element to `extend`, without computing attention. In the last
+        forward of a chunk, the last block needs only its keys and values. The arguments are those of `update_`."""
         shift, scale, _ = modulation[0]
         with prepared_layers(reference, self.k, self.v) as (to_keys, to_values):
             y = row.normed(scale, shift, self.eps, reference.dtype, to_keys, to_values)
@@ -88,12 +88,12 @@ class SelfAttention(_Attention):
         """Yield q, k and v, computed one by one by `layers` from the normed input y [tokens, dim]. `norms` are the
         weights of the norms of q and k.
 
-        For a causal model in a single process, keys are Unrotated (before norm and RoPE), because the KV cache applies
-        both. So are queries, unless an fp8 cache is combined with attention that needs 16-bit inputs. Otherwise norm
-        and RoPE are already applied.
+        With a KV cache in a single process, keys are yielded as Unrotated (before norm and RoPE), because the cache
+        applies both. Queries are Unrotated too, except for an fp8 cache with attention that needs 16-bit queries. In
+        all other cases norm and RoPE are already applied.
 
-        For attention in 8 bits without a KV cache, the results are Operands (fp8 values with their scale). Each 16-bit
-        tensor is then freed before the next is computed.
+        If `in_operands` returns True, q, k and v are yielded as Operands (fp8 values with their scale). Each 16-bit
+        tensor is then freed before the next one is computed.
         """
         history = None if "token_share" in options or torch.compiler.is_compiling() else options.get("kv_cache")
         made = projections(y, *layers, at_once=history is not None)
@@ -111,22 +111,25 @@ class SelfAttention(_Attention):
         yield next(made)
 
     def in_operands(self, device: torch.device, options: ForwardOptions) -> bool:
-        """Return whether q, k and v are quantized one by one to Operands (fp8 values with their scale): in 8-bit
-        attention that supports them, in a single process, without a KV cache and torch.compile."""
+        """Return whether q, k and v are quantized one by one to Operands (fp8 values with their scale). This requires
+        8-bit attention that accepts Operands and a single process. It excludes a KV cache and torch.compile."""
         alone = options.get("kv_cache") is None and "token_share" not in options and not torch.compiler.is_compiling()
         return alone and self._alone_in_8_bits(options) and attends_to_operands(device, self.head_dim)
 
     def _alone_in_8_bits(self, options: ForwardOptions) -> bool:
-        """Return whether attention computes in 8 bits, and no other code, such as a ComfyUI patch, needs its 16-bit
-        inputs."""
+        """Return whether attention computes in 8 bits, and no other code, such as a ComfyUI patch, needs q, k and v in
+        16 bits."""
         return self.attention is attend_8bit or (self.in_8_bits and "residuals" in options)
 
     def _attend(
         self, projected: Iterator[Any], extend: Extend | None, options: ForwardOptions, dtype: torch.dtype
     ) -> Rows:
         """Return attention for this process's tokens from `projected`, which yields q, k and v. `extend` adds the keys
-        and values of earlier frames; None without a KV cache. `dtype` is the input dtype of the next layer, in which
-        kernels that can write 8 bits return the result."""
+        and values of earlier frames; None without a KV cache.
+
+        `dtype` is the input dtype of the next layer. If it is an 8-bit dtype, kernels that can write 8 bits return the
+        result in it.
+        """
         share = options.get("token_share")
         given = projected if share is None else share.to_heads(projected)
         q, keys, values = cast(tuple[Any, Any, Any], given if extend is None else extend(*given))
@@ -147,15 +150,15 @@ class SelfAttention(_Attention):
 
 class CrossAttention(_Attention):
     """A cross-attention layer from the video's tokens to the prompt. As in training, the padding up to text_len is not
-    masked. If a prompt has fewer tokens, its last one is padding, and counts once for each position from there to
-    text_len."""
+    masked. If a prompt has fewer than text_len tokens, its last token is padding, and stands for all padding tokens up
+    to text_len."""
 
     def __init__(self, config: ModelConfig, operations: Operations, attention: Attention, **factory: Any) -> None:
         super().__init__(config, operations, attention, **factory)
         self._text_len = config.text_len
 
     def project(self, context: Tensor, stream: Tensor) -> Pair:
-        """Return the keys, after their norm, and the values of the embedded prompts `context`, each [B, text_len, dim].
+        """Return the keys, after their norm, and the values of the embedded prompts `context`, each [B, tokens, dim].
         The norm's weight is moved to the device of the residual stream `stream`."""
         norm_k = norm_parameters(self.norm_k, stream)[0]
         with prepared_layers(context, self.k, self.v) as (to_k, to_v):
@@ -186,8 +189,8 @@ class CrossAttention(_Attention):
 
 def projections(y: Rows, *layers: Layer, at_once: bool) -> Iterator[Tensor]:
     """Yield the result of each layer for y [tokens, in]. If `at_once`, and the layers' weights are adjacent in memory,
-    one matrix product computes all results, as strided views. Otherwise each layer runs when its result is
-    requested."""
+    one matrix product computes all results, as strided views. Otherwise the layers run one by one, each when its result
+    is requested."""
     whole = joined(*layers) if at_once else None
     if whole is None:
         yield from (layer(y) for layer in layers)

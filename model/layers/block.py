@@ -22,11 +22,11 @@ from .operations import Layer, Operations, gelu_layer, norm_parameters, prepared
 from .residual import Residual, in_turn, residuals
 
 FFN_TOKENS = 32768
-"""The largest number of tokens that the feed-forward processes at once: those of 81 frames of 832x480 pixels. Half of
-it would take 1 % more time per step without lowering the peak memory, which self-attention sets."""
+"""The largest number of tokens that the feed-forward processes in one step: those of 81 frames of 832x480 pixels. Half
+as many would take 1 % more time per denoising step, and not lower the peak memory, which self-attention sets."""
 
 CAMERA_TOKENS = 32768
-"""The largest number of tokens that the camera layers process at once. Longer videos are processed in parts."""
+"""The largest number of tokens that the camera layers process in one step. Longer videos are processed in parts."""
 
 
 class Block(nn.Module):
@@ -80,12 +80,14 @@ class Block(nn.Module):
         """Return the residual stream x [B, tokens, dim] after this block. With `inplace`, x is overwritten.
 
         e0: the time modulation [B, 6, dim] in the dtype of x.
-        context: the embedded prompts [B, text_len, dim], in the dtype for GEMMs and attention.
+        context: the embedded prompts [B, tokens, dim], in the dtype for GEMMs and attention.
         camera: the embedded camera, or None.
         rope: the cosines and sines of the RoPE angles.
-        options: values that are also passed to the attention function. With the Residual of each batch element in
-        "residuals", x is overwritten, and the last addition may be deferred to the next block. If "kv_cache" has `keep`
-        set in a single process, the last block computes only keys and values.
+        options: values that are also passed to the attention function.
+
+        `options["residuals"]` has the Residual of each batch element. If it is given, x is overwritten, and the block's
+        last addition may be deferred to the next block. In a forward with `options["kv_cache"].keep`, the last block
+        computes only keys and values, unless several processes compute the forward.
         """
         given = None if torch.compiler.is_compiling() else options.get("residuals")
         x = x if inplace or given else x.clone()
@@ -121,8 +123,8 @@ class Block(nn.Module):
                     del y
 
     def _prompt_keys_values(self, x: Tensor, context: Tensor, cache: CameraCache | None) -> Pair:
-        """Return the keys and values of the embedded prompts `context`, from the cache if possible, and cache new ones
-        if there is room."""
+        """Return the keys and values of the embedded prompts `context`, from the cache if possible. Otherwise they are
+        computed, and cached if there is room."""
         if torch.compiler.is_compiling() or cache is None or cache.prompt.embedded is not context:
             return self.cross_attn.project(context, x)
         cached = cache.prompt.get(self.index)
@@ -133,8 +135,9 @@ class Block(nn.Module):
         return cached
 
     def _inject(self, rows: Sequence[Residual], camera: Camera, reference: Tensor) -> None:
-        """Replace each residual stream x by x * (1 + scale) + shift. Scale and shift depend on the camera, and are read
-        from the cache or computed for a part of the tokens at a time, in the dtype of `reference`."""
+        """Replace each residual stream x by x * (1 + scale) + shift. Scale and shift depend on the camera. They are
+        read from the cache if possible. Otherwise they are computed for a part of the tokens at a time, in the dtype of
+        `reference`."""
         cached = self._cached_scale_and_shift(camera, reference)
         if cached is not None:
             for own, scale, shift in zip(_rows_by_camera(rows, cached[0]), *cached, strict=True):
@@ -147,8 +150,8 @@ class Block(nn.Module):
                     _scale_and_shift_rows([row.part(part) for row in own], *scale_and_shift)
 
     def _cached_scale_and_shift(self, camera: Camera, reference: Tensor) -> Pair | None:
-        """Return the scale and shift of all tokens from the camera cache, computed first if missing; None without a
-        cache or room in it."""
+        """Return the scale and shift of all tokens from the camera cache. Missing ones are computed and cached first.
+        Return None if there is no cache, or no room in the cache."""
         if torch.compiler.is_compiling() or camera.cache is None:
             return None
         cached = camera.cache.get(self.index)
@@ -189,7 +192,8 @@ def _scale_and_shift(tokens: Tensor, layers: tuple[Layer, ...]) -> Pair:
 
 
 def _rows_by_camera(rows: Sequence[Residual], cameras: Tensor) -> list[Sequence[Residual]]:
-    """Return the batch elements grouped by camera. A single camera belongs to all of them, else each has its own."""
+    """Return the batch elements grouped by camera. If there is a single camera, all elements are one group. Otherwise
+    each element has its own camera."""
     return [rows] if len(cameras) == 1 else [[row] for row in rows]
 
 

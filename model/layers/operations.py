@@ -27,8 +27,8 @@ Operations: TypeAlias = Any
 
 
 def materialise(weight: Tensor, reference: Tensor) -> Tensor:
-    """Return a weight as a plain tensor with the device and dtype of `reference`. A DecodedParameter or comfy_kitchen's
-    QuantizedTensor is dequantized."""
+    """Return a weight as a plain tensor in the dtype of `reference`. A DecodedParameter is decoded on its own device.
+    Other weights are moved to the device of `reference`, and comfy_kitchen's QuantizedTensor is dequantized there."""
     if hasattr(weight, "decode"):
         return weight.decode(reference.dtype)
     weight = weight.to(device=reference.device, dtype=reference.dtype)
@@ -42,10 +42,11 @@ def _cast(tensor: Tensor | None, reference: Tensor) -> Tensor | None:
 class Linear(torch.nn.Linear):
     """A linear layer with a plain or quantized weight (see `materialise`). `forward` computes in its input's dtype.
 
-    arithmetic: the number format, maybe in 8 bits, in which the function from `prepared` multiplies.
-    own_format: with an 8-bit `arithmetic`, multiply an NVFP4 or MXFP8 weight in its own format if the GPU supports it.
-    changes: changes, such as LoRAs, that are added to the weight at each use: a matrix, or two matrices to multiply.
-    With changes, the layer always computes in its input's dtype.
+    arithmetic: the number format, 8 bits included, in which the function from `prepared` multiplies.
+    own_format: with an 8-bit `arithmetic`, whether an NVFP4 or MXFP8 weight is multiplied in its own format if the GPU
+    supports it.
+    changes: changes, such as LoRAs, that are added to the weight at each use. Each is a matrix, or two matrices whose
+    product is added. With changes, the layer always computes in its input's dtype.
     """
 
     arithmetic: Arithmetic = "bf16"
@@ -106,8 +107,8 @@ def prepared(layer: torch.nn.Module, reference: Tensor) -> Iterator[Layer]:
     """Yield a function that applies a linear layer to inputs with the device and dtype of `reference`.
 
     The weight is cast, decoded or quantized to 8 bits once, and freed when the context ends. A host's layer does this
-    in its own method `prepared(reference)`. A layer of an unknown class, with hooks or with a replaced `forward` is
-    yielded itself, and prepares its weight in every call.
+    in its own method `prepared(reference)`. In three cases the layer itself is yielded, which prepares its weight in
+    every call: it has hooks, its `forward` is replaced, or its class is unknown.
     """
     own = getattr(layer, "prepared", None)
     if "forward" in vars(layer) or layer._forward_hooks or layer._forward_pre_hooks:
@@ -140,14 +141,15 @@ def prepared_layers(reference: Tensor, *layers: torch.nn.Module) -> Iterator[tup
 
 
 class ExactLayer:
-    """A linear layer as a function without quantization to 8 bits, with a decoded weight [out, in] and a bias [out] or
-    None. Inputs must have the weight's dtype."""
+    """A function that applies a linear layer without quantization to 8 bits. `parts` are the decoded weight [out, in],
+    and the bias [out] or None. Inputs must have the weight's dtype."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.parts = weight, bias
 
     def of(self, weight: Tensor, bias: Tensor | None) -> "ExactLayer":
-        """Return another ExactLayer, with this weight [out, in] and this bias [out] (or None)."""
+        """Return an ExactLayer with this weight [out, in] and this bias [out] or None. EightBitLayer has a method of
+        the same name."""
         return ExactLayer(weight, bias)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -175,15 +177,17 @@ _product_with_gelu = or_else(_in_one_kernel, _product_then_gelu, "GELU of a prod
 
 
 def gelu_layer(layer: Layer, following: Layer) -> Layer | None:
-    """Return a function that applies `layer` and then GELU (tanh form), or None if GELU must be a separate step: if
-    `layer` is not an ExactLayer, or `following` takes 8-bit inputs, for which `activated` applies GELU and quantizes at
-    once."""
+    """Return a function that applies `layer` and then GELU (tanh form). Return None if GELU must be a separate step.
+
+    That is so if `layer` is not an ExactLayer. It is also so if `following` takes 8-bit inputs, because `activated`
+    then applies GELU and quantizes in one step.
+    """
     return layer.gelu if isinstance(layer, ExactLayer) and input_dtype(following) is None else None
 
 
 def joined(*layers: Any) -> Layer | None:
-    """Return one layer that computes the concatenated results of all layers, or None. The layers must have one class,
-    and adjacent weights and biases in memory (see `parameters.keep_together`)."""
+    """Return one layer that computes the concatenated results of all `layers`. Return None unless they have the same
+    class, and their weights and biases are adjacent in memory (see `parameters.keep_together`)."""
     kind = type(layers[0])
     if kind not in (ExactLayer, EightBitLayer) or any(type(layer) is not kind for layer in layers):
         return None
@@ -192,7 +196,7 @@ def joined(*layers: Any) -> Layer | None:
 
 
 def _one_of(tensors: Sequence[Tensor | None]) -> Tensor | None:
-    """Return one tensor over the memory of all these tensors if they are adjacent in memory, else None."""
+    """Return one tensor over the memory of all `tensors` if they are adjacent in memory, else None."""
     first, total = tensors[0], 0
     for tensor in tensors:
         if first is None or tensor is None or not tensor.is_contiguous():
@@ -208,7 +212,7 @@ def _one_of(tensors: Sequence[Tensor | None]) -> Tensor | None:
 
 def norm_parameters(layer: torch.nn.Module, reference: Tensor) -> tuple[Tensor, Tensor | None]:
     """Return a norm's weight [dim], and its bias [dim] or None, on the device of `reference` in the layer's dtype. A
-    host's layer has its own method `norm_parameters(reference)`, and may return them in the dtype of `reference`."""
+    host's layer has its own method `norm_parameters(reference)`, which may use the dtype of `reference` instead."""
     own = getattr(layer, "norm_parameters", None)
     if own is not None:
         return own(reference)

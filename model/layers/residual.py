@@ -13,16 +13,17 @@ from ..ops.linear_8bit import normed, sum_normed
 from ..ops.pointwise import Rows, affine_, gated_add_, slices
 
 Waits = Literal["never", "last", "always"]
-"""The rule for deferring additions to the next norm: every addition ("always"), none ("never"), or only the addition to
-the batch element that a layer processes last ("last")."""
+"""The rule for deferring additions to the next norm. "always" defers every addition, "never" none. "last" defers only
+the addition to the batch element that a layer processes last."""
 
 
 class Residual:
     """The residual stream x [tokens, dim] of one batch element, updated in place. `waits` selects which additions are
     deferred.
 
-    An addition, and the camera's scale and shift, may be deferred to the next norm, even in the next block. One kernel
-    then performs all operations and reads x once. A deferred addend stays in memory. Call `settle` before you read x.
+    An addition, and the camera's scale and shift, may be deferred to the next norm, which may be in the next block. One
+    kernel then performs all operations and reads x once. Until then a deferred addend stays in memory. Call `settle`
+    before you read x.
     """
 
     def __init__(self, x: Tensor, waits: Waits) -> None:
@@ -57,8 +58,8 @@ class Residual:
 
     def normed(self, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype, *layers: object) -> Rows:
         """Apply the deferred operations to x, and return the layer norm of x [tokens, dim], with weight and bias [dim].
-        If all of the `layers` that will use the norm take inputs in one 8-bit dtype, the result has that dtype and a
-        scale for each token, else `dtype`."""
+        `layers` are the layers that will read the norm. If all take inputs in the same 8-bit dtype, the result has this
+        dtype and a scale for each token. Otherwise the result is in `dtype`."""
         added, affine = self._take_deferred()
         if added[0] is None and affine is None:
             return normed(self._x, weight, bias, eps, dtype, *layers)
@@ -74,7 +75,8 @@ class Residual:
         return self._x
 
     def parts(self, limit: int) -> Iterator[Residual]:
-        """Yield residual streams of consecutive parts of the tokens, nearly equal and at most `limit` tokens long."""
+        """Yield residual streams of consecutive parts of the tokens, nearly equally long. No part has more than `limit`
+        tokens, rounded up to a multiple of 128."""
         return (self.part(part) for part in slices(len(self._x), limit))
 
     def part(self, tokens: slice) -> Residual:
@@ -90,9 +92,9 @@ class Residual:
 
 
 def residuals(x: Tensor, defer_all: bool = False) -> list[Residual]:
-    """Return the residual stream of each batch element of x [B, tokens, dim]. With `defer_all` or a single element,
-    every addition is deferred to the next norm. Otherwise only the addition to the element that a layer processes last
-    is deferred, and during torch.compile none."""
+    """Return the residual stream of each batch element of x [B, tokens, dim]. During torch.compile nothing is deferred.
+    With `defer_all` or a single element, every addition is deferred to the next norm. Otherwise only the addition to
+    the element that a layer processes last is deferred."""
     waits: Waits = "always" if defer_all or len(x) == 1 else "last"
     return [Residual(row, "never" if torch.compiler.is_compiling() else waits) for row in x]
 
@@ -100,9 +102,9 @@ def residuals(x: Tensor, defer_all: bool = False) -> list[Residual]:
 def in_turn(rows: Sequence[Residual], *given: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
     """Yield the batch elements in the best order of processing: (residual stream, one item of each of `given`).
 
-    Elements with a deferred addition come first, because their norm frees memory. Before the first is yielded, each
-    element's `last` is set: True for the final one. If `waits` is "last", only the final element defers its next
-    addition.
+    Elements with a deferred addition come first, because their norm frees memory. Before the first element is yielded,
+    `last` is set to True for the final element, and to False for the others. If `waits` is "last", only the final
+    element defers its next addition.
     """
     turns = list(zip(rows, *given, strict=True))
     if any(row.waiting for row in rows):

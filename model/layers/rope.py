@@ -29,8 +29,10 @@ def rope_table(
 
     grid: the number of frames, rows and columns of tokens.
     first_frame: the position, in latent frames from the start of the video, of the grid's first frame.
+    scale: the linear change of the positions before the angles are computed.
 
-    Of a head's d channels, 2*(d//6) are for the row, 2*(d//6) for the column, and the others for the frame. Angles are
+    The last dimension has the frame's angles first, then the row's, then the column's, one angle for two channels. Of a
+    head's d channels, 2*(d//6) are for the row, 2*(d//6) for the column, and the others for the frame. Angles are
     computed in fp64, which is precise for any number of frames. The last four results are cached.
     """
     side = 2 * (head_dim // 6)

@@ -15,12 +15,14 @@ from .nvrtc import CudaKernel, Launch, load
 
 Result = TypeVar("Result", bound=Tensor | EightBit)
 QUERIES, QUERY_TILES, HEAD, ROW, VALUES_ROW, TURNED = 192, 2, 128, 128, 32, 64
-"""Constants that must have the same values in the CUDA sources: the queries in a tile, the tiles of queries in shared
-memory, the head size, and the bytes of a row that TMA loads, `VALUES_ROW` for 8-bit values, else `ROW`. The kernel
-`across` transposes `TURNED` tokens times `TURNED` channels."""
+"""Constants that must have the same values in the CUDA sources. QUERIES is the number of queries in a tile, QUERY_TILES
+the number of such tiles in shared memory, and HEAD the head size. VALUES_ROW and ROW are the bytes of a row that TMA
+loads, for 8-bit values and for all other operands. The kernel `across` transposes blocks of TURNED tokens and TURNED
+channels."""
 THREADS, WARPS, THREAD_RESULTS = 512, 12, HEAD // 2 + 4
 MOST_PARTS, PART_COST = 16, 640
-"""The largest number of parts into which keys are split. Splitting takes as long as attention to PART_COST keys."""
+"""The largest number of parts into which keys are split, and the cost of splitting: it takes as long as attention to
+PART_COST keys."""
 
 
 class Configuration(NamedTuple):
@@ -70,9 +72,9 @@ def attend(
     scales: for float8_e4m3fn the scales of q, k and v, fp32 [1] each; the values' mean, fp32 [heads*128], which is
     added to the result; and, for an EightBit `out`, an upper bound of the results, fp32 [1].
     shares: fp32 [frames], 0 for each latent frame to attend to, -inf for the frames to ignore, which must be the last
-    ones. None means all.
-    unlike: the index of the first of equal keys with equal values at the end, int32 [1]. The kernel then reads only
-    one.
+    frames. None means all frames.
+    unlike: for keys that end with equal keys and equal values, the index of the first equal key, int32 [1]. The kernel
+    then reads only one of the equal keys. None: it reads all keys.
 
     Raises RuntimeError if the driver reports an error.
     """
@@ -96,11 +98,11 @@ def attend(
 
 
 def divided(queries: int, keys: int, heads: int, blocks: int, kind: Configuration) -> tuple[int, int]:
-    """Return the number of query tiles in the incomplete last round, rounded up to full clusters, and the fastest
-    number of key parts for these tiles.
+    """Return the number of query tiles in the incomplete last round, rounded up to full clusters. Also return the
+    number of parts into which to split the keys for these tiles, so that they take the least time.
 
     Each head has one tile for every QUERIES queries. In a round, each of the `blocks` thread blocks processes one tile
-    over all keys; in the last round few do, so the keys are split.
+    over all keys. In the last round only some blocks have a tile, so the keys are split among the blocks.
     """
     clusters, key_tiles = blocks // kind.cluster, max(1, -(-keys // kind.tile))
     groups = -(-(-(-queries // QUERIES) * heads) // kind.cluster) % clusters
@@ -113,7 +115,7 @@ def divided(queries: int, keys: int, heads: int, blocks: int, kind: Configuratio
 
 def _blocks(x: Tensor) -> int:
     """Return the number of thread blocks to launch: the number of multiprocessors (SMs), rounded down to an even
-    number, because a cluster has two blocks if the operands are in 8 bits."""
+    number. With 8-bit operands a cluster has two blocks."""
     return torch.cuda.get_device_properties(x.device).multi_processor_count // 2 * 2
 
 

@@ -25,7 +25,8 @@ LEAST_ROUNDS = 0.9
 
 
 def suits(x: Tensor, weight: Tensor, size: tuple[int, int], side: int) -> bool:
-    """Return whether this kernel supports a convolution and is the fastest for frames of `size` (height, width).
+    """Return whether this kernel supports a convolution, and has enough tiles to be the fastest kernel for frames of
+    `size` (height, width).
 
     x is [rows, channels], `weight` has one row for each output channel, and `side` is the side of the window in pixels.
     Supported are fp16, a side of 3, input channels in multiples of CHANNELS and output channels in multiples of

@@ -20,7 +20,8 @@ UINT8, PROMOTE_256 = 0, 3
 WORST_PROBE = 0.01
 """The relative RMS error below which a kernel passes `is_right`."""
 MOST_MAPS = 4096
-"""The largest number of cached tensor maps. Tensors often have the same addresses again."""
+"""The largest number of cached tensor maps. Caching helps because tensors often get the addresses of earlier
+tensors."""
 SWIZZLE_32, SWIZZLE_64, SWIZZLE_128 = 1, 2, 3
 """Constants of the enum CUtensorMapSwizzle in cuda.h, for rows of 32, 64 and 128 bytes in shared memory."""
 
@@ -28,8 +29,9 @@ SWIZZLE_32, SWIZZLE_64, SWIZZLE_128 = 1, 2, 3
 def is_right(what: str, made: Callable[[], Tensor], want: Tensor) -> bool:
     """Return whether the result of a kernel, `made()`, has a relative RMS error below WORST_PROBE compared with `want`.
 
-    If the error is too large, or `made` raises an exception, slower kernels are used. The logged warning begins with
-    `what`, such as "attention is computed". Raises torch.OutOfMemoryError if memory runs out.
+    If the error is too large or `made` raises an exception, return False, and log a warning that slower kernels are
+    used. The warning begins with `what`, such as "attention is computed". Raises torch.OutOfMemoryError if memory runs
+    out.
     """
     try:
         error = ((made() - want).norm() / want.norm()).item()
@@ -58,11 +60,12 @@ def text(name: str) -> str:
 
 
 def product(name: str, columns: int, dtype: tuple[str, int], given: str = "+f", adds: bool = True) -> str:
-    """Return the source of a CUDA function `name`(d, a, b) that multiplies 64 rows (a) by `columns` columns (b), both
-    32 bytes long and in shared memory. The product is added to d, or overwrites d if `adds` is False.
+    """Return the source of a CUDA function `name`(d, a, b) that multiplies 64 rows (a) by `columns` columns (b). Rows
+    and columns are 32 bytes long, in shared memory. The product is added to d, or overwrites d if `adds` is False.
 
-    `dtype` is the operands' name in PTX and the bytes of a number. `given` is the constraint of d in inline assembly:
-    "+", or "=" to overwrite; then "f" for fp32, or "r" for two fp16 numbers in a register.
+    `dtype` is the operands' name in PTX and the bytes of a number. `given` is the constraint of d in inline assembly,
+    two characters. The first is "+" to read and write d, or "=" to overwrite it. The second is "f" for fp32, or "r" for
+    two fp16 numbers in a register.
     """
     half, across = given[1] == "r", ", 0, 0" if dtype[1] == 2 else ""
     count, kind = (columns // 4, "u32") if half else (columns // 2, "float")
@@ -75,9 +78,9 @@ def product(name: str, columns: int, dtype: tuple[str, int], given: str = "+f", 
 
 
 def product_of_registers(name: str, columns: int, dtype: tuple[str, int]) -> str:
-    """Return the source of a CUDA function `name`(d, a, b) that adds a product to d in fp32: 64 rows (a, in registers)
-    by `columns` columns (b, in shared memory), both 32 bytes long. `dtype` is the operands' name in PTX and the bytes
-    of a number. With two bytes, the wgmma instruction also transposes b."""
+    """Return the source of a CUDA function `name`(d, a, b) that adds a product to d in fp32. It multiplies 64 rows (a,
+    in registers) by `columns` columns (b, in shared memory), both 32 bytes long. `dtype` is the operands' name in PTX
+    and the bytes of a number. If a number has two bytes, the wgmma instruction also transposes b."""
     count, across = columns // 2, ", 1" if dtype[1] == 2 else ""
     a = ", ".join(f"%{count + i}" for i in range(4))
     return f"""INLINE void {name}(float (&d)[{count}], const u32* a, u64 b) {{
@@ -103,14 +106,12 @@ def tensor_map(
     x: Tensor, box: Sequence[int], swizzle: int, shape: Sequence[int] = (), strides: Sequence[int] = ()
 ) -> ctypes.Array[ctypes.c_char]:
     """Return a tensor map, a struct of 128 bytes with which TMA loads boxes (small blocks) of a matrix x [rows,
-    numbers].
+    numbers]. Elements outside x read as 0.
 
     box: the bytes of a box's row, then its number of rows.
     swizzle: one of the SWIZZLE constants.
-    shape, strides: for more than two dimensions, the innermost first: `shape` from the bytes of a row on, `strides` in
-    bytes without the innermost.
-
-    Elements outside x read as 0.
+    shape, strides: the dimensions of x, innermost first, for a map with more than two. `shape` begins with the bytes of
+    a row. `strides` are in bytes, without the innermost.
     """
     shape = shape or (x.shape[1] * x.itemsize, x.shape[0])
     return _encoded(x.data_ptr(), tuple(shape), tuple(strides or (x.stride(0) * x.itemsize,)), tuple(box), swizzle)

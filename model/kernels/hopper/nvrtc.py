@@ -1,5 +1,5 @@
-"""CUDA kernels, with instructions that Triton does not offer, that torch's copy of NVRTC compiles and the CUDA driver
-launches on torch's current stream. A CUDA graph may record them."""
+"""CUDA kernels for instructions that Triton does not offer. torch's copy of NVRTC compiles them, and the CUDA driver
+launches them on torch's current stream. A CUDA graph may record them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ DYNAMIC_SHARED_BYTES = 8
 """The constant CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES of cuda.h."""
 _COMPILING = Lock()
 Argument = Tensor | int | ctypes.Array[Any] | None
-"""An argument of a kernel. A tensor is passed as its address, None as a null pointer, an int or a struct's bytes by
-value."""
+"""An argument of a kernel. A tensor is passed as its address and None as a null pointer. An int or a struct is passed
+by value."""
 
 
 class Launch(NamedTuple):
@@ -76,9 +76,12 @@ def driver() -> ctypes.CDLL:
 
 
 def load(source: str, architecture: str) -> ctypes.c_void_p:
-    """Compile CUDA source code for an `architecture` such as "sm_90a", and return the module, loaded on the current
-    device for good. Raises OSError if NVRTC is missing, and RuntimeError if the source does not compile (with the
-    compiler's log) or the driver reports an error."""
+    """Compile CUDA source code for an `architecture` such as "sm_90a", and load it on the current device for the rest
+    of the process. Return the loaded module.
+
+    Raises OSError if NVRTC is missing. Raises RuntimeError if the source does not compile (with the compiler's log) or
+    the driver reports an error.
+    """
     torch.cuda.current_stream().synchronize()  # torch creates the device's context
     module = ctypes.c_void_p()
     check(driver().cuModuleLoadData(ctypes.byref(module), compiled(source, architecture)), "cuModuleLoadData")
@@ -88,8 +91,8 @@ def load(source: str, architecture: str) -> ctypes.c_void_p:
 def compiled(source: str, architecture: str) -> bytes:
     """Return the machine code of a CUDA source for an `architecture` such as "sm_90a". No GPU is needed.
 
-    The first compilation of a source takes half a second, and other threads wait for it; then it is cached. Raises
-    RuntimeError with the compiler's log if the source does not compile, or OSError if NVRTC is missing.
+    Compilation takes half a second, and only one thread compiles at a time. The result is cached. Raises RuntimeError
+    with the compiler's log if the source does not compile, or OSError if NVRTC is missing.
     """
     with _COMPILING:
         return _compiled(source, architecture)
