@@ -1,10 +1,12 @@
 """Support for LoRA tensors that ComfyUI's own loader ignores, as additions to the patches that ComfyUI makes."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import folder_paths
+import torch
 from comfy.weight_adapter import LoRAAdapter
 
 from ...errors import CheckpointError
@@ -18,23 +20,32 @@ from ..prompt.queue import loras_of
 PREFIX = "diffusion_model."
 SAME_SCALE = 1e-6
 NAMED = 3
+SEVERAL = (
+    "This node loads several LoRAs. Scales in their headers, and tensors that ComfyUI's loader leaves out, are applied "
+    "only to LoRAs that have a node of their own."
+)
 
 
 def completed(patches: dict[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
     """Return ComfyUI's `patches` of a LoRA, with the file's tensors and scales that ComfyUI's loader ignores.
 
     The added tensors are modulations, biases of the up matrices, and weights under other key names. `patches` is
-    returned unchanged if the running node does not load exactly one LoRA. It is also unchanged if the file cannot be
-    read; a warning then shows the invalid scale or the number of ignored tensors.
+    returned unchanged if the running node loads no LoRA. It is also unchanged if the file cannot be read, or if it is
+    unclear which of several files the patches come from; a warning says so.
 
     patches: ComfyUI's patches; each key is PREFIX and the parameter's official name.
     shapes: the shape of each model parameter, by official name.
     """
     paths = [path for name in loras_of(running_node()) if (path := folder_paths.get_full_path("loras", name))]
-    if len(paths) != 1:
+    files = [*map(Path, dict.fromkeys(paths))]
+    if not files:
         return patches
-    file = Path(paths[0])
-    show_warning("")
+    if len(files) == 1:
+        show_warning("")
+    elif len(files := [file for file in files if _are_from(patches, file)]) != 1:
+        show_warning(SEVERAL)
+        return patches
+    (file,) = files
     try:
         changes = read_loras([LoraFile(file, 1.0)], shapes)
     except CheckpointError as error:
@@ -45,9 +56,13 @@ def completed(patches: dict[str, Any], shapes: Mapping[str, tuple[int, ...]]) ->
         else:
             _name_left_out(file, patches, error)
         return patches
-    added = {f"{PREFIX}{name}": _patch(each[-1]) for name, each in changes.items() if f"{PREFIX}{name}" not in patches}
+    added = {
+        f"{PREFIX}{name}": _patch(each)
+        for name, each in changes.items()
+        if f"{PREFIX}{name}" not in patches or len(each) > 1
+    }
     rescaled = {
-        key: _patch(changes[key.removeprefix(PREFIX)][-1])
+        key: _patch(changes[key.removeprefix(PREFIX)])
         for key, patch in patches.items()
         if _scaled_otherwise(patch, changes.get(key.removeprefix(PREFIX), ()))
     }
@@ -66,7 +81,25 @@ def completed(patches: dict[str, Any], shapes: Mapping[str, tuple[int, ...]]) ->
     return patches | added | rescaled
 
 
-def _patch(change: Change) -> Any:
+def _are_from(patches: Mapping[str, Any], file: Path) -> bool:
+    """Return whether ComfyUI made `patches` from this file, judged by the tensors of the first patch."""
+    patch = next((each for each in patches.values() if isinstance(each, LoRAAdapter)), None)
+    if patch is None:
+        return False
+    with suppress(CheckpointError):
+        entries = read_tensors(file)
+        found = [entries[key].view() for key in patch.loaded_keys & entries.keys()]
+        return any(each.shape == half.shape and torch.equal(each, half) for each in found for half in patch.weights[:2])
+    return False
+
+
+def _patch(changes: Sequence[Change]) -> Any:
+    if len(changes) > 1:  # a matrix, and halves; ComfyUI has one patch of a LoRA for each parameter
+        whole = torch.zeros(changes[0].up.shape)
+        for each in changes:
+            whole = each.added_to(whole)
+        return ("diff", (whole,))
+    (change,) = changes
     up = change.up.view()
     if change.down is None:
         return ("diff", (up if change.scale == 1 else change.scale * up.float(),))

@@ -77,12 +77,17 @@ def kind_of(node: str) -> str:
 
 
 def loras_of(node: str | None) -> list[str]:
-    """Return the LoRA file names in the inputs of the running prompt's node with the id `node`. The list is empty if
-    the node's class does not have LoRA in its name."""
+    """Return the LoRA file names in the inputs of the running prompt's node with the id `node`. An input may be an
+    object with the key `lora`, as in rgthree's node for several LoRAs. The list is empty if the node's class does not
+    have LoRA in its name."""
     found = next((prompt[node] for prompt in _running() if node in prompt), None)
     if found is None or "lora" not in found["class_type"].lower():
         return []
-    return [value for value in found["inputs"].values() if isinstance(value, str) and "." in value]
+    values = [
+        value.get("lora") if isinstance(value, dict) and value.get("on", True) else value
+        for value in found["inputs"].values()
+    ]
+    return [value for value in values if isinstance(value, str) and "." in value]
 
 
 def running_prompt() -> tuple[Prompt, str]:

@@ -1,10 +1,13 @@
-"""A custom node pack for tests: gives empty conditioning and 3D views, and saves the camera of a conditioning."""
+"""A custom node pack for tests: gives empty conditioning and 3D views, saves the camera of a conditioning, and
+loads two LoRAs at once."""
 
 import json
 import os
 
 import folder_paths
 import torch
+
+from nodes import LoraLoaderModelOnly
 
 
 class Conditioning:
@@ -33,4 +36,22 @@ class Save:
         return {}
 
 
-NODE_CLASS_MAPPINGS = {"TestConditioning": Conditioning, "TestView": View, "TestSave": Save}
+class Loras:
+    """Two LoRAs, each a name or rgthree's object with the key `lora`."""
+
+    INPUT_TYPES = classmethod(
+        lambda cls: {"required": {"model": ("MODEL",), "lora_1": ("LORA_SLOT",), "lora_2": ("LORA_SLOT",)}}
+    )
+    RETURN_TYPES, FUNCTION = ("MODEL",), "run"
+
+    def run(self, model, lora_1, lora_2):
+        for lora in (lora_1, lora_2):
+            name = lora["lora"] if isinstance(lora, dict) else lora
+            (model,) = LoraLoaderModelOnly().load_lora_model_only(model, name, 1.0)
+        return (model,)
+
+
+NODE_CLASS_MAPPINGS = {
+    **{"TestConditioning": Conditioning, "TestView": View, "TestSave": Save},
+    "TestLoras": Loras,
+}
