@@ -17,7 +17,7 @@ TEMPLATES = ("/workflow_templates", "/api/workflow_templates")
 EXTENSIONS = ("/extensions", "/api/extensions")
 
 
-def gives_way() -> bool:
+def is_second_copy() -> bool:
     """Return whether another copy of the pack is already loaded, so that this copy must not register anything. If so,
     log both folders with a remedy, and remove this copy's scripts from ComfyUI's list."""
     from nodes import EXTENSION_WEB_DIRS, NODE_CLASS_MAPPINGS

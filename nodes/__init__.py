@@ -27,7 +27,7 @@ class LingBotWorldExtension(ComfyExtension):
         method when its server starts. In a second installed copy of the pack it does nothing."""
         from server import PromptServer
 
-        self.modules = () if installed.gives_way() else MODULES
+        self.modules = () if installed.is_second_copy() else MODULES
         if not self.modules:
             return
 

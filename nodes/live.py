@@ -166,7 +166,7 @@ class LingBotWorldLive(io.ComfyNode):
         moving=False,
         decoder=VAE_ALONE,
     ) -> io.NodeOutput:
-        from ..host.checks.text import unseen_words
+        from ..host.checks.text import text_node_warnings
         from ..host.sampling.live import first_prompt, prepare_live, run_live
         from ..host.sampling.live_view import live_view
 
@@ -193,7 +193,7 @@ class LingBotWorldLive(io.ComfyNode):
                 moving=moving,
                 decoder=None if decoder == VAE_ALONE else decoder,
             )
-            for words in (" ".join(run.rollout.notes), *unseen_words()):
+            for words in (" ".join(run.rollout.notes), *text_node_warnings()):
                 show_warning(words)
             made = run_live(run, vae, view)
         return io.NodeOutput(*made, len(made.camera))

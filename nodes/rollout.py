@@ -208,7 +208,7 @@ class LingBotWorldRollout(io.ComfyNode):
         start_latent=None,
         negative=None,
     ) -> io.NodeOutput:
-        from ..host.checks.text import unseen_words
+        from ..host.checks.text import text_node_warnings
         from ..host.sampling.rollout import prepare_rollout, run_rollout
 
         wanted = request(
@@ -224,7 +224,7 @@ class LingBotWorldRollout(io.ComfyNode):
         run = prepare_rollout(
             model, (positive, negative), wanted, image=start_image, camera=camera, state=state, latent=start_latent
         )
-        for words in (" ".join(run.notes), *unseen_words()):
+        for words in (" ".join(run.notes), *text_node_warnings()):
             show_warning(words)
         return io.NodeOutput(*run_rollout(run, vae, seed, kv_cache))
 

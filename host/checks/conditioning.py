@@ -16,8 +16,8 @@ from ..model.base_model import CAMERA
 from ..prompt import EVENTS
 from ..prompt.notice import show_warning
 
-BY_ROLLOUT = frozenset({"cross_attn", "hooks", EVENTS})
-BY_SAMPLERS = (BY_ROLLOUT - {EVENTS}) | {
+ROLLOUT_KEYS = frozenset({"cross_attn", "hooks", EVENTS})
+SAMPLER_KEYS = (ROLLOUT_KEYS - {EVENTS}) | {
     "concat_latent_image",
     "concat_mask",
     CAMERA,
@@ -32,15 +32,15 @@ BY_SAMPLERS = (BY_ROLLOUT - {EVENTS}) | {
     "clip_start_percent",
     "clip_end_percent",
 }
-"""The keys of a prompt's dict in a CONDITIONING that have an effect on sampling. BY_ROLLOUT has the keys that a rollout
-uses (a causal model's video, made chunk by chunk). BY_SAMPLERS has the keys that the samplers of an expert use: this
-package's samplers and ComfyUI's own."""
-OF_COMFYUI = frozenset({"model_conds", "uuid", "prompt_type"})
+"""The keys of a prompt's dict in a CONDITIONING that have an effect on sampling. ROLLOUT_KEYS has the keys that a
+rollout uses (a causal model's video, made chunk by chunk). SAMPLER_KEYS has the keys that the samplers of an expert
+use: this package's samplers and ComfyUI's own."""
+COMFYUI_KEYS = frozenset({"model_conds", "uuid", "prompt_type"})
 """The keys that ComfyUI itself adds to a prompt's dict when it samples."""
 _CONTROL, _REFERENCE, _SOUND = "the ControlNet", "the reference image", "the sound"
 _CLIP_VISION = "the CLIP vision output (the start image reaches the model through the VAE)"
 _IN_TIME, _VACE = "the frames that a node appends in time", "the frames of WanVaceToVideo"
-NOT_READ = {
+UNREAD_KEYS = {
     "camera_conditions": "the camera of WanCameraImageToVideo (LingBot-World's camera nodes make one that it reads, "
     "through Apply LingBot-World Camera)",
     "clip_vision_output": _CLIP_VISION,
@@ -74,7 +74,7 @@ NOT_READ = {
 """The keys of a prompt's dict that this package's experts do not use, each with a description for warnings. Most are
 inputs of other models. A text node's events are read by a Rollout node only. These keys are removed before sampling; a
 warning reports any other unused key under its own name."""
-_PARTS = {
+_LIMITS = {
     "area": "an area",
     "mask": "a mask",
     "start_percent": "a timestep range",
@@ -88,19 +88,19 @@ A rollout (the video of a causal model) rejects a prompt that has one of these k
 SIDES = {"positive": "the prompt", "negative": "the negative prompt"}
 
 
-def not_read(entries: Iterable[dict], used: Collection[str]) -> list[str]:
+def describe_unread(entries: Iterable[dict], used: Collection[str]) -> list[str]:
     """Return descriptions of the keys in the prompts' dicts `entries` that are not in `used`, without duplicates. Keys
     that ComfyUI itself adds, and a `pooled_output` of None, are not listed."""
     keys = (
         key
         for entry in entries
         for key, value in entry.items()
-        if key not in used and key not in OF_COMFYUI and (value is not None or key != "pooled_output")
+        if key not in used and key not in COMFYUI_KEYS and (value is not None or key != "pooled_output")
     )
-    return list(dict.fromkeys(NOT_READ.get(key, f'"{key}"') for key in keys))
+    return list(dict.fromkeys(UNREAD_KEYS.get(key, f'"{key}"') for key in keys))
 
 
-def words_for(unread: list[str]) -> str:
+def unread_warning(unread: list[str]) -> str:
     """Return a warning that lists `unread`, the descriptions of unused keys, or an empty string for an empty list."""
     return f"LingBot-World does not read {'; nor '.join(unread)}." if unread else ""
 
@@ -116,12 +116,12 @@ def check_text(text: Tensor | None, config: ModelConfig) -> None:
         )
 
 
-def text_of_rollout(name: str, prompt: list, config: ModelConfig) -> tuple[list, list[str]]:
+def reduce_for_rollout(name: str, prompt: list, config: ModelConfig) -> tuple[list, list[str]]:
     """Return a CONDITIONING reduced to the keys that a rollout (a causal model's video) uses, and a list of warnings.
 
     A warning lists the unused keys of `prompt`, the CONDITIONING. Its events (timed prompt changes) are removed without
     a warning. `name` is the input's name in error messages. Raises InputError for several prompts, an embedding of
-    another text encoder, a start image, a camera, or a key in `_PARTS`.
+    another text encoder, a start image, a camera, or a key in `_LIMITS`.
     """
     if len(prompt) != 1 or prompt[0][0].shape[0] != 1:
         raise InputError(f"{name} holds several prompts; a rollout takes one: connect one text node's output")
@@ -132,14 +132,14 @@ def text_of_rollout(name: str, prompt: list, config: ModelConfig) -> tuple[list,
             f"{name} comes through WanImageToVideo or Apply LingBot-World Camera: connect the text node "
             "itself; start image and camera have inputs of their own"
         )
-    parts = dict.fromkeys(words for key, words in _PARTS.items() if key in extras)
+    parts = dict.fromkeys(words for key, words in _LIMITS.items() if key in extras)
     if parts:
         raise InputError(
             f"{name} has {' and '.join(parts)}; a rollout's prompt counts for all of its frames and "
             "steps: connect the text node itself, and another Rollout for another prompt"
         )
-    kept = {key: value for key, value in extras.items() if key in BY_ROLLOUT and key != EVENTS}
-    unread = words_for(not_read([extras], BY_ROLLOUT))
+    kept = {key: value for key, value in extras.items() if key in ROLLOUT_KEYS and key != EVENTS}
+    unread = unread_warning(describe_unread([extras], ROLLOUT_KEYS))
     return [[text, kept]], [unread] if unread else []
 
 

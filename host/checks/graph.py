@@ -10,7 +10,7 @@ from ...camera.poses import frame_count
 from ...errors import InputError
 from ...options import CHUNK, CHUNKS, Window
 from ..model.base_model import ONLY_ROLLOUT
-from ..prompt.queue import Prompt, PromptValues, UnknownError, is_link, node_in_question, running_prompt
+from ..prompt.queue import Prompt, PromptValues, UnknownError, is_link, running_prompt, validating_prompt
 
 LOAD_EXPERTS, LOAD_CAUSAL = "LingBotWorldLoadExperts", "LingBotWorldLoadCausal"
 MODEL, ANYTHING = "MODEL", "*"
@@ -29,7 +29,7 @@ def check_rollout() -> None:
     ComfyUI is validating no node.
     """
     try:
-        prompt, node = node_in_question()
+        prompt, node = validating_prompt()
     except UnknownError:
         return
     inputs = prompt[node]["inputs"]
@@ -86,7 +86,7 @@ def _frames_from_elsewhere(prompt: Prompt, inputs: Mapping[str, Any]) -> int | N
 def check_experts(*names: str) -> None:
     """Raise InputError if the node that ComfyUI is validating has a causal model at one of the inputs `names`."""
     try:
-        prompt, node = node_in_question()
+        prompt, node = validating_prompt()
     except UnknownError:
         return
     for name in names:
@@ -99,7 +99,7 @@ def check_steps() -> None:
     KSampler (Advanced) with an expert and an empty range of steps, and a ManualSigmas without a number. No check at
     sampling time can find them, because ComfyUI does not call the model then."""
     try:
-        prompt, _ = node_in_question()
+        prompt, _ = validating_prompt()
     except UnknownError:
         return
     values = PromptValues(prompt)
@@ -145,7 +145,7 @@ def nodes_before(prompt: Prompt, node: str, types: Collection[str]) -> list[str]
     return list(dict.fromkeys(found))
 
 
-def other_schedules() -> list[str]:
+def other_schedule_warnings() -> list[str]:
     """Return a warning for each node upstream of the running node that makes the noise schedule of another model."""
     try:
         prompt, node = running_prompt()

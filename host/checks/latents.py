@@ -15,15 +15,15 @@ SMALL = 0.01
 NEARLY_FULL = 0.95
 """The first sigma below which an empty latent gives a warning. Some of ComfyUI's schedules begin a little below 1."""
 _MOST, _SAMPLES = 64, 4096
-_left: dict[bytes, float] = {}
+_noise_levels: dict[bytes, float] = {}
 
 
-def remember(latent: Tensor, level: float) -> None:
+def store_noise_level(latent: Tensor, level: float) -> None:
     """Store the noise level that a sampling run has left in `latent`, for the check of the next run."""
-    _left.pop(name := _fingerprint(latent), None)
-    _left[name] = level
-    if len(_left) > _MOST:
-        _left.pop(next(iter(_left)))
+    _noise_levels.pop(name := _fingerprint(latent), None)
+    _noise_levels[name] = level
+    if len(_noise_levels) > _MOST:
+        _noise_levels.pop(next(iter(_noise_levels)))
 
 
 def _fingerprint(latent: Tensor) -> bytes:
@@ -43,12 +43,12 @@ def check_finite(guider, sigmas: Tensor, latent: Tensor) -> None:
         raise InputError("the latent contains NaN or infinity: it comes from a run that failed; make it again")
 
 
-def beginning_words(sigmas: Tensor, noise: Tensor, latent: Tensor) -> str:
+def noise_level_warning(sigmas: Tensor, noise: Tensor, latent: Tensor) -> str:
     """Return a warning if a sampling run's latent does not have the noise level of the first sigma, else "". `noise` is
     added to the latent by the run. A latent of zeros needs noise, and a first sigma of at least NEARLY_FULL."""
     first, adds = float(sigmas[0]), bool(noise.any())
     if latent.any():
-        return _going_on(_left.get(_fingerprint(latent)), first, adds)
+        return _continuation_warning(_noise_levels.get(_fingerprint(latent)), first, adds)
     if not adds:
         return "There is neither noise nor a video in the latent to begin with: take Random Noise, or a video's latent."
     if first < NEARLY_FULL:
@@ -60,7 +60,7 @@ def beginning_words(sigmas: Tensor, noise: Tensor, latent: Tensor) -> str:
     return ""
 
 
-def _going_on(left: float | None, first: float, adds: bool) -> str:
+def _continuation_warning(left: float | None, first: float, adds: bool) -> str:
     """Return a warning if a sampling run cannot continue a latent, else an empty string. `left` is the noise level of
     the latent, or None if no run made it; `first` is the first sigma of this run. `adds` is True if this run adds
     noise."""
@@ -89,21 +89,21 @@ def _going_on(left: float | None, first: float, adds: bool) -> str:
     )
 
 
-def ending_words(sigmas: Tensor, whole: bool) -> Iterator[str]:
+def leftover_noise_warnings(sigmas: Tensor, whole: bool) -> Iterator[str]:
     """Yield a warning if a sampling run leaves noise in its latent and the graph has no later sampler to remove it. If
     the graph is unknown, `whole` decides: it is True if no other run is expected to continue this one."""
     level = float(sigmas[-1])
     if level <= SMALL or bool((sigmas.diff() > 0).any()):
         return
     try:
-        ends = not _goes_on(*running_prompt())
+        ends = not _reaches_sampler(*running_prompt())
     except UnknownError:
         ends = whole
     if ends:
         yield f"The sigmas end at {level:.4g}: the video still has that much noise."
 
 
-def _goes_on(prompt: Prompt, node: str) -> bool:
+def _reaches_sampler(prompt: Prompt, node: str) -> bool:
     """Return whether the latent output of `node` leads to another sampler, or to a Save Latent node for a later run."""
     seen, waiting = {node}, [node]
     while waiting:

@@ -15,21 +15,21 @@ from ...vae.decoding import NOT_FINITE
 from ..model.base_model import CAMERA
 from ..model.patches import (
     KEY,
-    changed_nothing,
     check_sampling,
-    loras_of_the_other,
-    not_called_words,
-    on_one_only,
+    one_expert_warning,
     raise_for_node,
-    unknown,
+    swapped_lora_warnings,
+    uncalled_patch_warnings,
+    unknown_addition_warnings,
+    useless_node_warnings,
 )
 from ..model.transformer import truncated_timesteps
 from ..prompt.notice import show_note, show_warning
-from .conditioning import BY_SAMPLERS, NOT_READ, SIDES, check_entry, check_parts, not_read, words_for
-from .graph import other_schedules
-from .latents import beginning_words, check_finite, ending_words, remember
-from .text import unseen_words
-from .unused import idle_ranges, two_caches, without_negative
+from .conditioning import SAMPLER_KEYS, SIDES, UNREAD_KEYS, check_entry, check_parts, describe_unread, unread_warning
+from .graph import other_schedule_warnings
+from .latents import check_finite, leftover_noise_warnings, noise_level_warning, store_noise_level
+from .text import text_node_warnings
+from .unused import idle_range_warnings, left_out_negative_warning, two_caches_warning
 
 FULL_NOISE = 0.9985
 """The lowest first sigma that counts as full noise, from which a run keeps nothing of a video in its latent. With an
@@ -44,17 +44,20 @@ def add_checks(patcher) -> None:
     """Add checks to the MODEL `patcher` and its clones, which run before each sampling run. They raise errors for
     inputs that cannot be sampled, and show warnings on the running node."""
     options = patcher.model_options
-    add_wrapper_with_key(WrappersMP.OUTER_SAMPLE, KEY, _checked, options, is_model_options=True)
+    add_wrapper_with_key(WrappersMP.OUTER_SAMPLE, KEY, _sample_checked, options, is_model_options=True)
 
 
-def _checked(executor, noise, latent_image, sampler, sigmas, denoise_mask=None, *args, **kwargs):
+def _sample_checked(executor, noise, latent_image, sampler, sigmas, denoise_mask=None, *args, **kwargs):
     guider = executor.class_obj
     if not guider.model_patcher.model.diffusion_model.config.causal:  # a rollout is checked when it is planned
         show_warning("")
         check_finite(guider, sigmas, latent_image)
         _check_conditioning(guider, torch.empty(noise.shape, device="meta"), sigmas)
         _check_model(guider, sigmas, sampler, masked=denoise_mask is not None)
-        for text in (*_odd_beginning(sigmas, noise, latent_image, guider), _of_another_solver(_inner(sampler), sigmas)):
+        for text in (
+            *_sigma_warnings(sigmas, noise, latent_image, guider),
+            _solver_warning(_wrapped_sampler(sampler), sigmas),
+        ):
             show_warning(text)
         if denoise_mask is None and noise.any() and latent_image.any() and float(sigmas[0]) >= FULL_NOISE:
             show_warning(
@@ -69,13 +72,13 @@ def _checked(executor, noise, latent_image, sampler, sigmas, denoise_mask=None, 
                 "a video, from VAE Encode, or take the mask away."
             )
         guider.conds = {  # without the keys of other models, so that no ControlNet runs in vain or fails
-            side: [{key: value for key, value in entry.items() if key not in NOT_READ} for entry in entries]
+            side: [{key: value for key, value in entry.items() if key not in UNREAD_KEYS} for entry in entries]
             for side, entries in guider.conds.items()
         }
     try:
         # A copy: ComfyUI's uni_pc writes into the sigmas, which a node may keep for its next run.
         made = executor(noise, latent_image, sampler, sigmas.clone(), denoise_mask, *args, **kwargs)
-        remember(made, float(sigmas[-1]))
+        store_noise_level(made, float(sigmas[-1]))
         show_warning("" if len(sigmas) < 2 or made.isfinite().all() else NOT_FINITE)
         return made
     except LingBotError:
@@ -85,7 +88,7 @@ def _checked(executor, noise, latent_image, sampler, sigmas, denoise_mask=None, 
         raise
 
 
-def _odd_beginning(sigmas: Tensor, noise: Tensor, latent: Tensor, guider) -> Iterator[str]:
+def _sigma_warnings(sigmas: Tensor, noise: Tensor, latent: Tensor, guider) -> Iterator[str]:
     """Yield warnings, possibly empty, about sigmas without a step, rising sigmas and sigmas of another schedule. For
     good sigmas, the warnings compare the latent's noise level with the start and the end of the run."""
     if len(sigmas) < 2:
@@ -97,15 +100,15 @@ def _odd_beginning(sigmas: Tensor, noise: Tensor, latent: Tensor, guider) -> Ite
         yield (f"The sigmas begin at {float(sigmas[0]):.4g}, and LingBot-World's at 1: take LingBot-World Sigmas.")
     else:
         role = guider.model_patcher.model.role
-        yield from ending_words(sigmas, whole=hasattr(guider, "low") or role == "low")
-        yield beginning_words(sigmas, noise, latent)
+        yield from leftover_noise_warnings(sigmas, whole=hasattr(guider, "low") or role == "low")
+        yield noise_level_warning(sigmas, noise, latent)
 
 
-def _inner(sampler):
+def _wrapped_sampler(sampler):
     return getattr(sampler, "sampler", sampler)
 
 
-def _of_another_solver(sampler, sigmas: Tensor) -> str:
+def _solver_warning(sampler, sigmas: Tensor) -> str:
     """Return a warning if the sigmas were made for another official solver than `sampler`, else an empty string. The
     first sigma is 1 for DPM++ and a little less for UniPC."""
     solver, first = getattr(sampler, "solver", None), float(sigmas[0]) if len(sigmas) else 0.0
@@ -126,15 +129,17 @@ def _check_conditioning(guider, latent: Tensor, sigmas: Tensor) -> None:
     scales = guider.cfg, getattr(guider, "low", guider).cfg
     if not asked and all(math.isclose(scale, 1) for scale in scales):  # the negative prompt is left out
         used = {"positive": used["positive"]}
-        show_warning(without_negative(patcher))
+        show_warning(left_out_negative_warning(patcher))
     config = patcher.model.diffusion_model.config
     for side, entries in used.items():
         for entry in entries:
             check_entry(entry, latent, config)
         check_parts(SIDES.get(side, side), entries, latent, sigmas, patcher.get_model_object("model_sampling"))
-    for words in (*unseen_words(), *other_schedules()):
+    for words in (*text_node_warnings(), *other_schedule_warnings()):
         show_warning(words)
-    show_warning(words_for(not_read((entry for entries in guider.conds.values() for entry in entries), BY_SAMPLERS)))
+    show_warning(
+        unread_warning(describe_unread((entry for entries in guider.conds.values() for entry in entries), SAMPLER_KEYS))
+    )
     without = _sides_without(used, "concat_latent_image")
     texts = [entry["cross_attn"] for entries in used.values() for entry in entries]
     if len(used) == len(texts) == 2 and texts[0].device == texts[1].device and torch.equal(*texts):
@@ -142,12 +147,12 @@ def _check_conditioning(guider, latent: Tensor, sigmas: Tensor) -> None:
             "The prompt and the negative prompt are the same text: guidance changes nothing. Connect the "
             "negative output of the text node."
         )
-    show_warning(_one_sided("start image", used, without, "WanImageToVideo"))
+    show_warning(_one_sided_warning("start image", used, without, "WanImageToVideo"))
     if len(without) == len(used):
         show_warning(f"No start image in {' and '.join(without)}: the video will not begin with your image. {CONNECT}")
     if config.control is not None:
         without = _sides_without(used, CAMERA)
-        show_warning(_one_sided("camera", used, without, "Apply LingBot-World Camera"))
+        show_warning(_one_sided_warning("camera", used, without, "Apply LingBot-World Camera"))
         if len(without) == len(used):
             show_note("No camera is connected: the model chooses how it moves.")
 
@@ -156,7 +161,7 @@ def _sides_without(used: dict[str, list[dict]], key: str) -> list[str]:
     return [side for side, entries in used.items() if not all(entry.get(key) is not None for entry in entries)]
 
 
-def _one_sided(what: str, used: dict, without: list[str], node: str) -> str:
+def _one_sided_warning(what: str, used: dict, without: list[str], node: str) -> str:
     if not 0 < len(without) < len(used):
         return ""
     has, lacks = (" and ".join(side for side in used if (side in without) is lacking) for lacking in (False, True))
@@ -169,22 +174,28 @@ def _one_sided(what: str, used: dict, without: list[str], node: str) -> str:
 def _check_model(guider, sigmas: Tensor, sampler, masked: bool) -> None:
     patcher, low = guider.model_patcher, getattr(guider, "low", None)
     check_sampling(patcher)
-    patcher.model.watch_options()
+    patcher.model.restart_option_check()
     both = (patcher,) if low is None else (patcher, low.model_patcher)
-    loras = (words for each in both for words in loras_of_the_other(each))
-    ranges = (words for each in both for words in idle_ranges(each, sigmas))
-    for text in (*not_called_words(patcher), *unknown(patcher), *changed_nothing(patcher), *loras, *ranges):
+    loras = (words for each in both for words in swapped_lora_warnings(each))
+    ranges = (words for each in both for words in idle_range_warnings(each, sigmas))
+    for text in (
+        *uncalled_patch_warnings(patcher),
+        *unknown_addition_warnings(patcher),
+        *useless_node_warnings(patcher),
+        *loras,
+        *ranges,
+    ):
         show_warning(text)
-    show_warning(two_caches(both, _inner(sampler)))
+    show_warning(two_caches_warning(both, _wrapped_sampler(sampler)))
     if "denoise_mask_function" in patcher.model_options and not masked:
         show_warning("Differential Diffusion changes nothing: the latent has no mask.")
     if low is not None:
-        show_warning(on_one_only(patcher, low.model_patcher))
+        show_warning(one_expert_warning(patcher, low.model_patcher))
     elif not getattr(guider, "switches", False):
-        show_warning(_wrong_steps(patcher.model.role, sigmas))
+        show_warning(_wrong_expert_warning(patcher.model.role, sigmas))
 
 
-def _wrong_steps(role: str | None, sigmas: Tensor) -> str:
+def _wrong_expert_warning(role: str | None, sigmas: Tensor) -> str:
     high = [is_high_noise(timestep, BOUNDARY) for timestep in truncated_timesteps(sigmas)[:-1].tolist()]
     if role is None or not high:
         return ""

@@ -14,7 +14,7 @@ LAST_LAYER, PLAIN, STYLE = "CLIPSetLastLayer", "CLIPTextEncode", "StyleModelAppl
 _EMBEDDING = re.compile(r"embedding:[^\s,()]+")
 
 
-def unseen_words() -> list[str]:
+def text_node_warnings() -> list[str]:
     """Return warnings about nodes up to the running one that silently change a prompt, or that have crossed wires.
     Crossed wires connect a `positive` output to a `negative` input, or the reverse."""
     try:
@@ -22,10 +22,14 @@ def unseen_words() -> list[str]:
     except UnknownError:
         return []
     nodes = (*nodes_before(prompt, node, OF_TEXT), node)
-    return [words for each in nodes for words in (*_words(each, prompt[each]), *_crossed(prompt, each))]
+    return [
+        words
+        for each in nodes
+        for words in (*_node_warnings(each, prompt[each]), *_crossed_wire_warnings(prompt, each))
+    ]
 
 
-def embedding_words(place: str, text: str) -> list[str]:
+def embedding_warnings(place: str, text: str) -> list[str]:
     """Return a warning for each different `embedding:name` in `text`. `place` names the node in the warning. ComfyUI
     silently leaves out an embedding that is not in models/embeddings for umt5-xxl."""
     return [
@@ -35,7 +39,7 @@ def embedding_words(place: str, text: str) -> list[str]:
     ]
 
 
-def _words(node: str, made: dict) -> Iterator[str]:
+def _node_warnings(node: str, made: dict) -> Iterator[str]:
     kind, inputs = made["class_type"], made["inputs"]
     known = import_module("nodes").NODE_CLASS_MAPPINGS.get(kind)  # ComfyUI's `nodes`
     is_core = str(getattr(known, "RELATIVE_PYTHON_MODULE", "")).startswith("comfy_extras")
@@ -51,10 +55,10 @@ def _words(node: str, made: dict) -> Iterator[str]:
         )
     by_clip = not kind.startswith(OURS) or (kind == LIVE and "positive" not in inputs)
     for text in (value for value in inputs.values() if isinstance(value, str) and by_clip):
-        yield from embedding_words(f"Node {node}", text)
+        yield from embedding_warnings(f"Node {node}", text)
 
 
-def _crossed(prompt: Prompt, node: str) -> Iterator[str]:
+def _crossed_wire_warnings(prompt: Prompt, node: str) -> Iterator[str]:
     known = import_module("nodes").NODE_CLASS_MAPPINGS  # ComfyUI's `nodes`
     for name, other in (("positive", "negative"), ("negative", "positive")):
         link = prompt[node]["inputs"].get(name)

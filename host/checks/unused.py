@@ -5,13 +5,13 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from ..model.patches import GUIDANCE, features
+from ..model.patches import GUIDANCE, additions
 from ..prompt.queue import PromptValues, UnknownError, running_prompt
 
 CACHES = {"easycache", "lazycache"}
 
 
-def unused_expert(high, low, cfg: tuple[float, float], first_low: int, steps: int) -> str:
+def unused_expert_warning(high, low, cfg: tuple[float, float], first_low: int, steps: int) -> str:
     """Return a warning if one expert runs no step but has patches, LoRAs or its own cfg, else an empty string.
 
     high, low: the MODELs of the high-noise and the low-noise expert.
@@ -21,7 +21,7 @@ def unused_expert(high, low, cfg: tuple[float, float], first_low: int, steps: in
     if 0 < first_low < steps or steps < 1:
         return ""
     idle, patcher, other = ("high", high, low) if first_low == 0 else ("low", low, high)
-    things = sorted(features(patcher))
+    things = sorted(additions(patcher))
     if patcher.patches or patcher.injections:
         things.append("a LoRA")
     if not math.isclose(*cfg):
@@ -34,7 +34,7 @@ def unused_expert(high, low, cfg: tuple[float, float], first_low: int, steps: in
     )
 
 
-def idle_ranges(patcher, sigmas: Tensor) -> Iterator[str]:
+def idle_range_warnings(patcher, sigmas: Tensor) -> Iterator[str]:
     """Yield a warning for each node on the MODEL `patcher` with a timestep range that contains no step of this run."""
     try:
         prompt, _ = running_prompt()
@@ -62,7 +62,7 @@ def _makers(patcher) -> Iterator[str]:
         patcher = patcher.parent
 
 
-def without_negative(patcher) -> str:
+def left_out_negative_warning(patcher) -> str:
     """Return a warning if nodes on the MODEL change the guidance of a run at cfg 1, else an empty string. Such a run
     leaves out the negative prompt, unless one of them sets disable_cfg1_optimization."""
     changed = patcher.model_options.keys() & GUIDANCE
@@ -73,10 +73,10 @@ def without_negative(patcher) -> str:
     )
 
 
-def two_caches(patchers, sampler) -> str:
+def two_caches_warning(patchers, sampler) -> str:
     """Return a warning if both the solver and a cache node skip steps, else an empty string. The solver `sampler` skips
     steps with a `reuse_threshold` above 0; the cache nodes are EasyCache and LazyCache."""
-    names = {name for patcher in patchers for name in features(patcher, every=True) & CACHES}
+    names = {name for patcher in patchers for name in additions(patcher, every=True) & CACHES}
     if not names or not getattr(sampler, "reuse_threshold", 0):
         return ""
     return (

@@ -24,7 +24,7 @@ from ...camera.preview import render_preview
 from ...errors import CameraError
 from ...options import CELL
 from ..prompt.notice import show_note, show_warning
-from ..prompt.queue import PromptValues, node_in_question
+from ..prompt.queue import PromptValues, validating_prompt
 from .folders import PACKAGES
 from .image import as_image, pixels
 from .names import parts_of
@@ -240,7 +240,7 @@ def check_camera_fits() -> None:
     another length than the latent, or lacks the actions that `control` requires. The check is skipped if the path or
     the latent is known only when other nodes have run."""
     try:
-        prompt, node = node_in_question()
+        prompt, node = validating_prompt()
         inputs, values = prompt[node]["inputs"], PromptValues(prompt)
         path, control = values.of(inputs["camera"]), values.of(inputs["control"])
         video = prompt[inputs["latent"][0]]

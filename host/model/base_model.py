@@ -24,7 +24,7 @@ from ...model.graphs.forward import ForwardGraphs
 from ...model.memory import activation_bytes, camera_cache_bytes
 from ...options import CHUNKS, SHIFT, CameraCacheMode, Precision
 from ..prompt.notice import show_warning
-from .patches import foreign
+from .patches import no_effect_warning
 from .transformer import CAMERA_CACHE, TIMESTEP, HostModel
 
 CAMERA = "lingbot_camera"
@@ -142,7 +142,7 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
                 f"the sampler asks for a latent of {list(x.shape[2:])} in a run of {list(c_concat.shape[2:])}: choose "
                 "a sampler that keeps the size (SamplerLCMUpscale: scale_ratio 1), and enlarge the finished video"
             )
-        self._watch(transformer_options)
+        self._check_options(transformer_options)
         # Only around the model: before it ComfyUI queries the free memory, and would warn of each pinned page.
         held = self.current_patcher.weights_held() if "graphs" in transformer_options else nullcontext()
         with held as weights:
@@ -163,14 +163,14 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         mode = options.get(CAMERA_CACHE_MODE, "auto")
         return self.camera_cache_for_step(mode, shape[2:], self._step_bytes(shape))
 
-    def watch_options(self) -> None:
+    def restart_option_check(self) -> None:
         """Restart the check of transformer_options for a new run. The check warns about unknown keys that appear after
         the run's first step."""
         self.usual_options, self.warned = None, ""
 
-    def _watch(self, options: dict) -> None:
+    def _check_options(self, options: dict) -> None:
         self.usual_options = self.usual_options or set(options)
-        text = foreign(options, self.usual_options, len(self.diffusion_model.blocks))
+        text = no_effect_warning(options, self.usual_options, len(self.diffusion_model.blocks))
         if text not in ("", self.warned):
             self.warned = text
             show_warning(text)

@@ -26,7 +26,7 @@ SEVERAL = (
 )
 
 
-def completed(patches: dict[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+def add_ignored_tensors(patches: dict[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
     """Return ComfyUI's `patches` of a LoRA, with the file's tensors and scales that ComfyUI's loader ignores.
 
     The added tensors are modulations, biases of the up matrices, and weights under other key names. `patches` is

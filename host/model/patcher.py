@@ -23,7 +23,7 @@ from ...model.cache import CameraCache
 from ...model.ops.linear_8bit import DTYPES
 from ...pipeline.threads import use_idle_cores
 from ..prompt.notice import running_node
-from .lora_files import completed
+from .lora_files import add_ignored_tensors
 from .operations import can_upload, is_quantized, uploading
 
 _Backup = namedtuple("_Backup", ["weight", "inplace_update"])
@@ -48,7 +48,7 @@ class ExactPatches(_AnyPatcher):
     """The number of torch's threads before the latest sampling run, or 0 before the first run."""
 
     def add_patches(self, patches, strength_patch=1.0, strength_model=1.0):
-        patches = completed(patches, self._shapes()) if strength_patch else patches
+        patches = add_ignored_tensors(patches, self._shapes()) if strength_patch else patches
         return super().add_patches(self._fitting(patches, strength_patch), strength_patch, strength_model)
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:

@@ -118,7 +118,7 @@ def raise_for_node(error: Exception) -> None:
         ) from error
 
 
-def not_called(options: Mapping[str, Any], blocks: int) -> list[str]:
+def uncalled_patches(options: Mapping[str, Any], blocks: int) -> list[str]:
     """Return the names of the patches in transformer_options that a model with `blocks` blocks never calls."""
     replaced = options.get("patches_replace", {})
     missing = set()
@@ -129,7 +129,7 @@ def not_called(options: Mapping[str, Any], blocks: int) -> list[str]:
     return sorted((options.get("patches", {}).keys() - PATCHES) | (replaced.keys() - {REPLACED}) | missing)
 
 
-def foreign(options: Mapping[str, Any], usual: set[str], blocks: int) -> str:
+def no_effect_warning(options: Mapping[str, Any], usual: set[str], blocks: int) -> str:
     """Return a warning about a step's patches and options that have no effect on this model, or an empty string.
 
     options: the current step's transformer_options.
@@ -137,10 +137,10 @@ def foreign(options: Mapping[str, Any], usual: set[str], blocks: int) -> str:
     blocks: the number of blocks of the model.
     """
     later = (options.keys() - usual - TRANSFORMER_OPTIONS) | (_FOREIGN & options.keys())
-    return _changes_nothing("asks for" if later else "patches", [*not_called(options, blocks), *sorted(later)])
+    return _no_effect_text("asks for" if later else "patches", [*uncalled_patches(options, blocks), *sorted(later)])
 
 
-def _changes_nothing(does: str, names: list[str]) -> str:
+def _no_effect_text(does: str, names: list[str]) -> str:
     if not names:
         return ""
     return (
@@ -149,15 +149,15 @@ def _changes_nothing(does: str, names: list[str]) -> str:
     )
 
 
-def not_called_words(patcher) -> Iterator[str]:
+def uncalled_patch_warnings(patcher) -> Iterator[str]:
     """Yield a warning if the MODEL has patches that LingBot-World never calls, such as patches for other models."""
     blocks = len(patcher.model.diffusion_model.blocks)
-    names = not_called(patcher.model_options.get("transformer_options", {}), blocks)
+    names = uncalled_patches(patcher.model_options.get("transformer_options", {}), blocks)
     if names:
-        yield _changes_nothing("patches", names)
+        yield _no_effect_text("patches", names)
 
 
-def unknown(patcher) -> Iterator[str]:
+def unknown_addition_warnings(patcher) -> Iterator[str]:
     """Yield a warning if the MODEL has options, wrappers, replaced objects or injections unknown to this pack."""
     transformer = patcher.model_options.get("transformer_options", {})
     names = (patcher.model_options.keys() - OPTIONS) | (_wrappers(patcher) - WRAPPERS)
@@ -171,10 +171,10 @@ def unknown(patcher) -> Iterator[str]:
         )
 
 
-def on_one_only(high, low) -> str:
+def one_expert_warning(high, low) -> str:
     """Return a warning that names the additions that only one of the two experts' MODELs has, or "" if there are none.
     LoRAs, shifts and dtypes are not compared, because they may differ."""
-    first, second = features(high), features(low)
+    first, second = additions(high), additions(low)
     one = [f"{name} (high noise)" for name in sorted(first - second)]
     one += [f"{name} (low noise)" for name in sorted(second - first)]
     if not one:
@@ -183,7 +183,7 @@ def on_one_only(high, low) -> str:
     return f"On one expert only: {names}. Put the same node after the other expert, unless you want the difference."
 
 
-def features(patcher, every: bool = False) -> set[str]:
+def additions(patcher, every: bool = False) -> set[str]:
     """Return the names of the additions by nodes on a MODEL, for a comparison of the two experts. Shift, compute dtype
     and, unless `every`, LazyCache are left out, because they may differ between experts."""
     options = patcher.model_options
@@ -209,7 +209,7 @@ def _all_wrappers(patcher) -> list[tuple[dict, str, str | None]]:
     return [(place[kind], kind, name) for place in places for kind in place for name in place[kind]]
 
 
-def changed_nothing(patcher) -> Iterator[str]:
+def useless_node_warnings(patcher) -> Iterator[str]:
     """Yield a warning for each node between loader and sampler that left the MODEL unchanged."""
     after, here = patcher, running_node()
     while after is not None:
@@ -221,7 +221,7 @@ def changed_nothing(patcher) -> Iterator[str]:
         after = before
 
 
-def loras_of_the_other(patcher) -> Iterator[str]:
+def swapped_lora_warnings(patcher) -> Iterator[str]:
     """Yield a warning for each LoRA of the MODEL with a file name that states the role of the other expert. An example
     is "high noise" in the name of a LoRA on the low-noise expert."""
     role, after = patcher.model.role, patcher

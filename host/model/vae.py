@@ -17,7 +17,7 @@ KEPT = 4
 """The number of cached latents. One of 81 frames has 9 MB at 480x832, and 19 MB at 720x1280."""
 
 
-class RememberingVAE(comfy.sd.VAE):
+class CachingVAE(comfy.sd.VAE):
     """A VAE that encodes the same images only once. ComfyUI runs WanImageToVideo again when only a prompt changes,
     because prompts are inputs of that node."""
 
@@ -58,14 +58,14 @@ def _whole_time(tile: int | None, frames: int) -> int | None:
     return frames
 
 
-def open_vae(path: Path) -> RememberingVAE:
+def open_vae(path: Path) -> CachingVAE:
     """Return the VAE in a file of any format that ComfyUI reads, in a file with diffusers' key names or a diffusers
     folder. Raises CheckpointError for a broken file, and RuntimeError for a file that is not a VAE."""
     if path.is_dir() or diffusers_names.MARK in read_tensors(path):
-        vae = RememberingVAE(sd=read_vae(path))
+        vae = CachingVAE(sd=read_vae(path))
     else:
         weights, metadata = comfy.utils.load_torch_file(str(path), safe_load=True, return_metadata=True)
-        vae = RememberingVAE(sd=weights, metadata=metadata)
+        vae = CachingVAE(sd=weights, metadata=metadata)
     vae.throw_exception_if_invalid()
     check_values(str(path), vae.first_stage_model.state_dict())
     return vae

@@ -65,7 +65,7 @@ def _reset_unused_seeds(prompt: dict[str, Any]) -> None:
 def known_inputs() -> Mapping[str, Any]:
     """Return the plain values (not links) of the node that ComfyUI is validating; empty outside of a validation."""
     try:
-        prompt, node = node_in_question()
+        prompt, node = validating_prompt()
     except UnknownError:
         return {}
     return {name: value for name, value in prompt[node]["inputs"].items() if not is_link(value)}
@@ -114,7 +114,7 @@ def _items(run: str | None = None) -> list[tuple]:
     return [*queue.get_current_queue_volatile()[0], *over.values()]
 
 
-def node_in_question() -> tuple[Prompt, str]:
+def validating_prompt() -> tuple[Prompt, str]:
     """Return the prompt that ComfyUI is validating and its node's id. Raises UnknownError outside of a validation."""
     context = get_executing_context()
     if context is None or context.node_id not in _queued.get():

@@ -20,7 +20,7 @@ from torch import Tensor
 from ...errors import InputError
 from ...options import BOUNDARY, CAMERA_CACHE_MODES, CameraCacheMode, PerExpert
 from ...sampling import first_low_step, is_high_noise
-from ..checks.unused import unused_expert
+from ..checks.unused import unused_expert_warning
 from ..model.base_model import CAMERA_CACHE_MODE, ONLY_ROLLOUT, Role, is_causal
 from ..model.patcher import copies_on_other_devices
 from ..model.transformer import TIMESTEP, truncated_timesteps
@@ -101,7 +101,7 @@ class ExpertGuider(comfy.samplers.CFGGuider):
         if len(sigmas) == 0:
             raise InputError("there are no sigmas, so the run has no step: make them with LingBot-World Sigmas")
         low_from, sigmas = self.first_low(sampler, sigmas), sigmas.clone()  # ComfyUI's uni_pc writes into them
-        show_warning(unused_expert(*self.get_models(), (self.cfg, self.low.cfg), low_from, len(sigmas) - 1))
+        show_warning(unused_expert_warning(*self.get_models(), (self.cfg, self.low.cfg), low_from, len(sigmas) - 1))
         try:
             if low_from == 0:
                 return self.low.sample(noise, latent_image, sampler, sigmas, denoise_mask, callback, disable_pbar, seed)

@@ -20,8 +20,8 @@ from ...pipeline.geometry import Geometry
 from ...pipeline.memory import estimate_vae
 from ...pipeline.world import World
 from ...vae import TINY_DECODER, VAE, PreviewDecoder, VideoDecoder, load_tiny_decoder, load_vae, vae_width
-from ..checks.conditioning import text_of_rollout
-from ..checks.text import embedding_words
+from ..checks.conditioning import reduce_for_rollout
+from ..checks.text import embedding_warnings
 from ..files.folders import resolve_tiny_decoder
 from ..prompt.notice import show_warning
 from .rollout import NodeRollout
@@ -131,10 +131,10 @@ class Prompts:
         run, clip = self._run.rollout, self._run.clip
         if clip is None:
             raise InputError("this walk has no text encoder: connect a clip to the node, and the prompt can be changed")
-        for words in embedding_words("The new prompt", text):
+        for words in embedding_warnings("The new prompt", text):
             show_warning(words)
         made = clip.encode_from_tokens_scheduled(clip.tokenize(text))
-        prompt, _ = text_of_rollout("prompt", made, run.spec.config)
+        prompt, _ = reduce_for_rollout("prompt", made, run.spec.config)
         model = run.patcher.model
         management.load_models_gpu([run.patcher], max(0, model.last_memory_required - model.key_value_bytes))
         return prompt[0][0][:, : run.spec.config.text_len].float().cpu()

@@ -19,11 +19,11 @@ from ...pipeline.state import WorldState, prompts_of
 from ...pipeline.world import CausalModel, check_causal
 from ...vae.decoding import NOT_FINITE, REACH
 from ...vae.encoding import SETTLED
-from ..checks.conditioning import events_by_chunk, text_of_rollout
+from ..checks.conditioning import events_by_chunk, reduce_for_rollout
 from ..checks.graph import check_start
 from ..model.base_model import is_causal
 from ..model.patcher import copies_on_other_devices
-from ..model.patches import changed_nothing, for_rollout, not_called_words, unknown
+from ..model.patches import for_rollout, uncalled_patch_warnings, unknown_addition_warnings, useless_node_warnings
 from ..prompt.notice import show_warning
 from .rollout_sampler import LATENT_CHANNELS, draws, plan_memory, run_prepared
 
@@ -94,7 +94,7 @@ def prepare_rollout(
     check_causal(config)
     release = patcher.model.checkpoint.release
     patcher, notes = _without_steps(patcher)
-    positive, unread = text_of_rollout("positive", prompts[0], config)
+    positive, unread = reduce_for_rollout("positive", prompts[0], config)
     notes += unread
     if image is not None and len(image) > 1:
         notes.append(f"start_image holds {len(image)} images; the video begins with the first.")
@@ -114,7 +114,7 @@ def prepare_rollout(
             raise InputError(
                 f"{release.name} is guided by a negative prompt: connect one to negative, or set guide_scale to 1"
             )
-        negative, unread = text_of_rollout("negative", prompts[1], config)
+        negative, unread = reduce_for_rollout("negative", prompts[1], config)
         notes += unread
         used.append(negative)
     elif prompts[1] is not None:
@@ -141,14 +141,14 @@ def _without_effect(asked: RolloutRequest, release) -> list[str]:
 def _without_steps(patcher) -> tuple[Any, list[str]]:
     """Return the MODEL without other nodes' additions that a rollout does not use, and notes for the user. The notes
     name removed additions, and additions without effect. The check of transformer_options is restarted; see
-    `watch_options`."""
-    notes = [*not_called_words(patcher), *unknown(patcher), *changed_nothing(patcher)]
+    `restart_option_check`."""
+    notes = [*uncalled_patch_warnings(patcher), *unknown_addition_warnings(patcher), *useless_node_warnings(patcher)]
     if copies_on_other_devices(patcher):  # MultiGPU CFG Split has made them
         notes.append(ONE_DEVICE)
         patcher = patcher.clone()
         patcher.remove_additional_models("multigpu")
     patcher, left_out = for_rollout(patcher)
-    patcher.model.watch_options()
+    patcher.model.restart_option_check()
     return patcher, [*notes, *left_out]
 
 
