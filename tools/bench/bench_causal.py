@@ -14,14 +14,13 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 
 import random_package
 import torch
 from bench_gpu import FULL, play_card
 from bench_parts import bench_load, geometry_of
-from bench_report import GB, Report, free, print_profile
+from bench_report import GB, Report, free, gpu_parser, print_profile, ways_of
 from lingbot_world.loaders import load_expert
 from lingbot_world.model.kv.place import KeyValuePlace
 from lingbot_world.model.parallel import SequenceParallel
@@ -156,21 +155,15 @@ def bench_command(report: Report, package: Path, path: Path, options: argparse.N
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path, required=True, help="scratch for the weights")
+    parser = gpu_parser(__doc__)
     parser.add_argument("--storages", nargs="*", choices=STORAGES, default=list(STORAGES))
     parser.add_argument("--model", choices=("14b", "1.3b"), default="14b")
     parser.add_argument("--gguf", action="store_true", help="the 14B from a GGUF file of Q4_K, with the time of a load")
-    parser.add_argument("--size", default="480*832")
     parser.add_argument("--window", type=int, default=18)
     parser.add_argument("--sink", type=int, default=6)
     parser.add_argument("--chunks", type=int, default=9)
     parser.add_argument("--chunk", type=int, choices=CHUNKS, default=CHUNK, help="latent frames of a chunk")
-    parser.add_argument("--arithmetic", nargs="*", choices=("fp8", "int8"), default=[], help="also in these")
-    parser.add_argument("--attention", nargs="*", choices=("8bit",), default=[], help="also in these, each arithmetic")
     parser.add_argument("--decoded", action="store_true", help="decoded weights stay")
-    parser.add_argument("--profile", action="store_true", help="what a chunk is made of")
-    parser.add_argument("--cap", type=float, help="GB of GPU memory to play with")
     parser.add_argument("--runs", action="store_true", help="time the command instead")
     parser.add_argument("generate", nargs="*", help="options of `generate`, behind --")
     options, report = parser.parse_args(), Report()
@@ -196,8 +189,7 @@ def main() -> None:
         first = chunk if first is None else first
         error = ((chunk - first).norm() / first.norm()).item()
         report.add(f"{name}: last chunk against {options.storages[0]}", error, "", "relative RMS")
-    exact = [("exact", arithmetic) for arithmetic in options.arithmetic]
-    for attention, arithmetic in (*exact, *product(options.attention, ("bf16", *options.arithmetic))):
+    for attention, arithmetic in ways_of(options):
         free()
         model.set_arithmetic(arithmetic)
         model.set_attention(attention)

@@ -12,13 +12,12 @@ import argparse
 import os
 import traceback
 from functools import partial
-from itertools import product
 from pathlib import Path
 
 import random_package
 import torch
 from bench_parts import bench_load, bench_run, bench_step, bench_text, bench_tiny, bench_vae, geometry_of, step_inputs
-from bench_report import GB, Report, free, print_profile
+from bench_report import GB, Report, free, gpu_parser, print_profile, ways_of
 from lingbot_world.loaders import load_expert
 from lingbot_world.model.memory import activation_bytes
 from lingbot_world.options import Precision
@@ -32,8 +31,7 @@ def bench_steps(report: Report, package: Path, options: argparse.Namespace) -> N
     inputs = step_inputs(FULL, geometry_of(options.size, options.frame_num))
     model = load_expert(random_package.expert(package, "high"), "cuda")
     want = bench_step(report, model, inputs, options.repeats, "NF4", cache=not options.cap)
-    exact = [("exact", arithmetic) for arithmetic in options.arithmetic]
-    for attention, arithmetic in (*exact, *product(options.attention, ("bf16", *options.arithmetic))):
+    for attention, arithmetic in ways_of(options):
         free()
         model.set_attention(attention)
         model.set_arithmetic(arithmetic)
@@ -62,18 +60,12 @@ def play_card(gigabytes: float) -> None:
 
 
 def parse_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path, required=True, help="scratch for the package and the videos")
+    parser = gpu_parser(__doc__)
     parser.add_argument("--only", nargs="*", choices=PARTS, default=PARTS)
-    parser.add_argument("--size", default="480*832")
     parser.add_argument("--frame_num", type=int, default=81)
     parser.add_argument("--steps", type=int, default=4, help="of the run (%(default)s)")
     parser.add_argument("--residency", default="auto", help="of the run (%(default)s)")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--cap", type=float, help="GB of GPU memory to play with")
-    parser.add_argument("--profile", action="store_true")
-    parser.add_argument("--arithmetic", nargs="*", choices=("fp8", "int8"), default=[], help="also the step in these")
-    parser.add_argument("--attention", nargs="*", choices=("8bit",), default=[], help="also in these")
     return parser.parse_args()
 
 

@@ -1,10 +1,13 @@
 """Figures of a benchmark: shown as they come, and as one table at the end."""
 
+import argparse
 import gc
 import json
 import statistics
 import time
 from collections.abc import Callable
+from itertools import product
+from pathlib import Path
 
 import torch
 
@@ -24,6 +27,24 @@ class Report:
     def table(self) -> str:
         lines = ["| figure | value | note |", "|---|---|---|"]
         return "\n".join(lines + [f"| {name} | {value:.4g} {unit} | {note} |" for name, value, unit, note in self.rows])
+
+
+def gpu_parser(description: str) -> argparse.ArgumentParser:
+    """Return a parser of the options that bench_gpu.py and bench_causal.py have."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, required=True, help="scratch for weights and videos")
+    parser.add_argument("--size", default="480*832")
+    parser.add_argument("--cap", type=float, help="GB of GPU memory to play with")
+    parser.add_argument("--profile", action="store_true", help="what a step or a chunk is made of")
+    parser.add_argument("--arithmetic", nargs="*", choices=("fp8", "int8"), default=[], help="also in these")
+    parser.add_argument("--attention", nargs="*", choices=("8bit",), default=[], help="also in these, each arithmetic")
+    return parser
+
+
+def ways_of(options: argparse.Namespace) -> list[tuple[str, str]]:
+    """Return attention and arithmetic of each further way that the options ask for."""
+    exact = [("exact", arithmetic) for arithmetic in options.arithmetic]
+    return [*exact, *product(options.attention, ("bf16", *options.arithmetic))]
 
 
 def free() -> None:

@@ -39,47 +39,30 @@ def importable() -> None:
 
 
 def try_candidates(timed: bool) -> None:
-    """Try each candidate at the widths of both models."""
+    """Try the candidates of each operation at the widths of both models."""
     import lingbot_world.model.dit
     import lingbot_world.vae.convolutions  # noqa: F401
     import torch
-    from lingbot_world.model.choice.card import card_of
-    from lingbot_world.model.choice.rates import SIZES
-    from lingbot_world.model.choice.table import candidates
+    from lingbot_world.model.choice.rates import LARGE_SIZES, SIZES
     from lingbot_world.model.choice.trials import Size
     from model_cases import shown
 
     device = torch.device("cuda", 0)
-    sizes = {work: [(size, "1.3B")] for work, size in SIZES.items()}
-    for work in ("linear", "int8", "fp8"):
-        sizes[work].append((Size(4680, 0, 5120, 13824), "14B"))
-    for work in ("attention", "attention-8bit"):
-        sizes[work].append((Size(4680, 28080, 5120), "14B"))
-    sizes["norms"] = [(Size(6032, 0, 1536), "1.3B"), (Size(4680, 0, 5120), "14B")]
-    for work, asked in sizes.items():
-        for (size, model), candidate in product(asked, candidates(work, card_of(device))):
-            name = f"{work} by {candidate.name}, {model}"
-            shown(name, partial(_candidate, candidate, size, device, timed))
+    small = SIZES | {"norms": Size(6032, 0, 1536)}
+    for model, sizes in (("1.3B", small), ("14B", LARGE_SIZES)):
+        for work, size in sizes.items():
+            shown(f"{work}, {model}", partial(_candidates, work, size, device, timed))
 
 
-def _candidate(candidate, size, device, timed: bool) -> dict:
+def _candidates(work, size, device, timed: bool) -> dict:
     from lingbot_world.model.choice.card import card_of
-    from lingbot_world.model.choice.rates import SIZES, operations
-    from lingbot_world.model.choice.table import missing
-    from lingbot_world.model.choice.trials import ATTEMPTS, KINDS, seconds_of, try_all
+    from lingbot_world.model.choice.table import candidates, missing
+    from lingbot_world.model.choice.trials import try_all
 
-    if why := missing(candidate.name, card_of(device)):
-        return {"failed": why}
-    (trial,) = try_all([candidate], device, size, timed=False)
-    result = {"error": trial.error, "refused": trial.reason}
-    if not timed or trial.reason is not None:
-        return result
-    arguments = KINDS[candidate.work].make(device, size)
-    seconds = seconds_of(lambda: ATTEMPTS[candidate.work, candidate.name](*arguments), device, 10)
-    if seconds is None:
-        return {**result, "failed": "it raises at this size"}
-    rate = operations(candidate.work, size) / seconds / 1e12 if candidate.work in SIZES else None
-    return {**result, "ms": 1e3 * seconds, "tflops": rate}
+    card = card_of(device)
+    absent = {each.name: why for each in candidates(work, card) if (why := missing(each.name, card)) is not None}
+    present = [each for each in candidates(work, card) if each.name not in absent]
+    return absent | {trial.name: trial._asdict() for trial in try_all(present, device, size, timed=timed)}
 
 
 def try_models() -> None:
