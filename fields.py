@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from .errors import InputError
+from .errors import InputError, describe_os_error
 
 Effect = Literal["applied", "refused", "reported", "ignored"]
 NAMED_AT_ONCE = 8
@@ -55,10 +55,20 @@ def check_text(name: str, text: str) -> None:
         ) from error
 
 
-def text_of(path: Path) -> str:
+def text_of(path: Path, name: str = "") -> str:
     """Return the content of a UTF-8 file of at most 64 MiB, without a byte order mark. A pipe is read to its end.
-    Raises UnicodeDecodeError for other encodings. Raises OSError for a missing or larger file, and for devices and
-    pipes without a writer, from which a read would not return."""
+    Raises InputError, which begins with `name` (by default the path), for other encodings, for a missing or larger
+    file, and for devices and pipes without a writer, from which a read would not return."""
+    try:
+        return _bytes_of(path).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+    except OSError as error:
+        reason = describe_os_error(error)
+        raise InputError(f"{name or path}: cannot be read ({reason}); name a text file") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{name or path}: not UTF-8 text ({error}); save it as UTF-8") from error
+
+
+def _bytes_of(path: Path) -> bytes:
     if "\0" in str(path):
         raise OSError(errno.EINVAL, "a name with a NUL character", str(path))
     kind = path.stat().st_mode
@@ -74,7 +84,7 @@ def text_of(path: Path) -> str:
         data = (first or b"") + file.read(LARGEST_TEXT)
         if len(data) >= LARGEST_TEXT:
             raise OSError(errno.EFBIG, f"more than {LARGEST_TEXT >> 20} MiB, expected a small text file", str(path))
-    return data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+    return data
 
 
 def _without_waiting(path: str, flags: int) -> int:

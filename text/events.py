@@ -56,7 +56,7 @@ def read_events(given: str | Path | Mapping[str, str] | Iterable[Any] | None) ->
     """
     where = str(given) if isinstance(given, (str, Path)) else "`events`"
     if isinstance(given, (str, Path)):
-        given = _read_file(Path(given))
+        given = _parsed(str(given), text_of(Path(given)))
     if isinstance(given, Mapping) and not all(isinstance(text, str) for text in given.values()):
         raise InputError(f"{where}: found {given!r:.80}; expected a list of events, or sentences by name")
     if isinstance(given, Mapping):
@@ -205,15 +205,6 @@ def _joined(prompt: str, sentence: str) -> str:
 def events_of(text: str) -> tuple[WorldEvent, ...]:
     """Return the events in a JSON text, in the format of `read_events`. Raises InputError for an invalid text."""
     return read_events(_parsed("`events`", text))
-
-
-def _read_file(path: Path) -> Any:
-    try:
-        return _parsed(str(path), text_of(path))
-    except OSError as error:
-        raise InputError(f"{path}: the events cannot be read ({error.strerror})") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 text ({error}); save it as UTF-8") from error
 
 
 def _parsed(where: str, text: str) -> Any:

@@ -68,10 +68,9 @@ def queue(options: argparse.Namespace) -> None:
 
 def load_workflow(path: Path) -> dict:
     """Return a workflow's nodes by id. Raises InputError for a file that is not a workflow in API format."""
+    text = text_of(path)
     try:
-        workflow = json.loads(text_of(path))
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from None
+        workflow = json.loads(text)
     except ValueError as error:
         raise InputError(f"{path}: not JSON ({error})") from None
     if isinstance(workflow, dict) and "nodes" in workflow:

@@ -54,17 +54,7 @@ def given_prompt(arguments: argparse.Namespace) -> str | None:
         return arguments.prompt
     if arguments.prompt is not None:
         raise InputError("`prompt` and `prompt_file` exclude each other: a video has one prompt")
-    return read_text("prompt_file", Path(arguments.prompt_file))
-
-
-def read_text(option: str, file: Path) -> str:
-    """Return the stripped UTF-8 text in `file`. Raises InputError, which names `option`, if it is unreadable."""
-    try:
-        return text_of(file).strip()
-    except OSError as error:
-        raise InputError(f"`{option}` {file}: {error.strerror}; name a text file") from error
-    except ValueError as error:
-        raise InputError(f"`{option}` {file}: not UTF-8 text ({error}); save it as UTF-8") from error
+    return text_of(Path(arguments.prompt_file), f"`prompt_file` {arguments.prompt_file}").strip()
 
 
 def add_settings(parser: argparse.ArgumentParser) -> argparse._ActionsContainer:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import InputError
+from ...fields import text_of
 from ...live.folder.head import CAMERA, HEAD, STATE
 from ...typed import check_types
 from ..options import PARTS, SIZE
@@ -50,7 +51,7 @@ def find_beginning(ckpt: str | Path, named: Mapping[str, Any]) -> dict[str, Any]
         prompt = last_prompt(state)
     if prompt is None:
         file = example / "prompt.txt"
-        prompt = _text(file) if file.is_file() else PROMPT
+        prompt = text_of(file).strip() if file.is_file() else PROMPT
     values |= _wishes(example / WISHES, named)
     return values | {"image": image, "prompt": prompt, "continue_from": state}
 
@@ -95,20 +96,13 @@ def start_of(engine: Engine, default: Start, image: Any, prompt: str | None, sta
     return Start(frame, start.prompt, start.lens)
 
 
-def _text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8-sig").strip()
-    except ValueError as error:
-        raise InputError(f"{file}: not UTF-8 text ({error}); save it as UTF-8, or give `prompt`") from error
-
-
 def _wishes(file: Path, named: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options in a package's live.json that the user's options `named` leave unset, without width and height
     if the user set a size. A walk that continues a state takes none, because the state determines size and chunk."""
     if not file.is_file() or named.get("continue_from") is not None:
         return {}
     try:
-        found = json.loads(file.read_text(encoding="utf-8-sig"))
+        found = json.loads(text_of(file))
     except ValueError as error:
         raise InputError(f"{file}: not JSON ({error}); write the package again, or remove this file") from error
     if not isinstance(found, dict) or not found.keys() <= set(WISHED):

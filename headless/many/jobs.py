@@ -12,7 +12,7 @@ from io import StringIO
 from pathlib import Path, PureWindowsPath
 from typing import Any, get_args, get_type_hints
 
-from ...errors import InputError, describe_os_error
+from ...errors import InputError
 from ...fields import text_of
 from ..options import CAMERAS, PARTS, GenerateOptions, two_sides
 
@@ -76,10 +76,7 @@ def read_jobs(path: Path, defaults: GenerateOptions, folder: Path) -> list[Job]:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    try:
-        text = text_of(path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read as text ({describe_os_error(error)})") from error
+    text = text_of(path)
     if path.suffix.lower() == ".csv":
         yield from _rows(path, text)
         return

@@ -34,7 +34,7 @@ def test_what_is_null_is_left_out_and_paths_are_relative_to_the_file(read, tmp_p
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(InputError, match="nowhere.jsonl: cannot be read as text"):
+    with pytest.raises(InputError, match="nowhere.jsonl: cannot be read"):
         read_jobs(tmp_path / "nowhere.jsonl", GenerateOptions(ckpt_dir="x", prompt="", output="x"), tmp_path)
 
 

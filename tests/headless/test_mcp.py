@@ -124,7 +124,7 @@ def test_bad_input_is_a_sentence_and_the_walk_stays(explorer, toy_package, tmp_p
         (["--window", "1", "--sink", "3"], "a window holds its sink"),
         (["--schedule", "x"], "expected v1, v2 or indices"),
         (["--image", "none.png"], "none.png: no such file"),
-        (["--events", "none.json"], "none.json: the events cannot be read"),
+        (["--events", "none.json"], "none.json: cannot be read"),
     ],
 )
 def test_a_bad_option_is_refused_before_the_server_starts(toy_package, tmp_path, capsys, words, told):

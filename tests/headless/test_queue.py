@@ -24,11 +24,12 @@ CLOSE = b"\x88\x00"
         ('{"1": {"class_type": "LoadImage"}}', "every entry needs a class_type and inputs"),
         ('{"1": {"class_type": "LoadImage", "inputs": 5}}', "every entry needs a class_type and inputs"),
         ("[]", "is not an API-format workflow"),
+        ('"\u00e9"', "not UTF-8 text"),
     ],
 )
 def test_a_file_that_is_no_workflow_is_named(tmp_path, capsys, text, said):
     file = tmp_path / "workflow.json"
-    file.write_text(text)
+    file.write_text(text, encoding="latin-1")
     assert main(["queue", str(file), "--list"]) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"lingbot-world: {file}")
