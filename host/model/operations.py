@@ -64,11 +64,12 @@ def _outside(decoded: Any, weight: Tensor) -> Any:
 def in_8_bits(weight: Tensor, reference: Tensor, dtype: torch.dtype) -> EightBit:
     """Return a plain or quantized weight [out, in] in 8 bits with a scale for each row, on the device of `reference`.
     `dtype` is float8_e4m3fn or int8. The result is rotated (ConvRot) where `rotates` is true for it."""
-    if rotates(weight.shape[-1], dtype, reference.device):
+    ours = is_quantized(weight) and hasattr(weight.layout_cls, "recode")  # in 4 bits, or GGML's blocks
+    if not ours and rotates(weight.shape[-1], dtype, reference.device):
         return encode_rotated(materialise(weight, reference.new_empty(0, dtype=torch.bfloat16)))
     if not is_quantized(weight):
         return eight_bit_weight(weight, reference.device, dtype, False)
-    if hasattr(weight.layout_cls, "recode"):  # a layout of this pack
+    if ours:
         return weight.layout_cls.recode(weight._qdata, weight._params, dtype)
     params = weight._params
     if hasattr(params, "block_scale") or getattr(params, "convrot", False) or params.scale.dtype.itemsize == 1:

@@ -126,6 +126,9 @@ class FourBitParameter(DecodedParameter):
     def _recode(self, dtype: torch.dtype) -> EightBit:
         return recode(self.data, self.scales, self.weight_shape, dtype)
 
+    def _rotate(self, dtype: torch.dtype) -> EightBit:
+        return self._recode(dtype)  # rotating it in every forward costs more than it brings beside its own rounding
+
 
 class ScaledParameter(DecodedParameter):
     """A float8 or int8 weight with a single scale, with one scale for each row, or without a scale. It is decoded as in
@@ -169,6 +172,9 @@ class BlockParameter(DecodedParameter):
 
     def _decode(self, dtype: torch.dtype) -> Tensor:
         return decode_blocks(self.data, self.kind, self.weight_shape, dtype)
+
+    def _rotate(self, dtype: torch.dtype) -> EightBit:
+        return self._recode(dtype)  # rotating it in every forward costs more than it brings beside its own rounding
 
 
 class LayoutParameter(DecodedParameter):

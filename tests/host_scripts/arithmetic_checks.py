@@ -8,17 +8,20 @@ from unittest import mock  # noqa: E402
 
 import comfy.model_management  # noqa: E402
 import torch  # noqa: E402
-from common import INPUTS, NF4, check, gap, predict, refused, report  # noqa: E402
+from common import GOLDEN, INPUTS, NF4, check, gap, predict, refused, report  # noqa: E402
 from lingbot_world.host import loading  # noqa: E402
 from lingbot_world.host.model.operations import Linear  # noqa: E402
 from lingbot_world.loaders import load_expert  # noqa: E402
+from lingbot_world.model.layers.operations import prepared  # noqa: E402
 from lingbot_world.model.ops import linear_8bit, rotation  # noqa: E402
 from lingbot_world.options import PerExpert  # noqa: E402
 from lora_cases import CPU, PREFIX, expected, load, lora, offloaded, with_lora  # noqa: E402
 
+PLAIN = [GOLDEN / "model" / f"{role}_noise_model_fp32.safetensors" for role in ("high", "low")]
 
-def high(arithmetic, attention="auto"):
-    return loading.load_experts(PerExpert(*NF4), "fp32", arithmetic=arithmetic, attention=attention).high
+
+def high(arithmetic, attention="auto", files=NF4):
+    return loading.load_experts(PerExpert(*files), "fp32", arithmetic=arithmetic, attention=attention).high
 
 
 @check
@@ -36,17 +39,24 @@ def as_in_the_engine():
 
 @check
 def rotated():
-    """As `as_in_the_engine` for int8 on a card where comfy-kitchen multiplies, with groups that fit the toy's width."""
+    """Gap of a layer in int8 to the engine's on a card where comfy-kitchen multiplies, with groups that fit the toy's
+    width, and how far that is from a layer that is not rotated."""
     by_kitchen = mock.patch.object(linear_8bit, "_by_kitchen", lambda dtype, device: dtype == torch.int8)
     groups = [mock.patch.object(module, "GROUP", 16) for module in (linear_8bit, rotation)]
-    plain = predict(high("int8"))
+    engine = load_expert(PLAIN[0], dtype=torch.float32, arithmetic="int8")
+    host = load(high("int8", files=PLAIN)).model.diffusion_model
+    plain = product(engine)
     with by_kitchen, groups[0], groups[1]:
-        engine = load_expert(NF4[0], dtype=torch.float32, arithmetic="int8")
-        x = torch.cat([INPUTS["noise"], INPUTS["y"]])[None]
-        want = engine(x, torch.tensor([413.0]), INPUTS["context"][None], INPUTS["plucker"])
-        got = predict(load(high("int8")))
+        want, got = product(engine), product(host)
     rotation._hadamard.cache_clear()
     return {"gap": gap(got, want), "effect": gap(got, plain)}
+
+
+def product(model):
+    layer = model.get_submodule("blocks.0.ffn.0")
+    x = torch.randn(5, layer.in_features, generator=torch.manual_seed(0))
+    with prepared(layer, x) as function:
+        return function(x)
 
 
 @check

@@ -1,5 +1,6 @@
 """int8 products whose operands are rotated: comfy-kitchen's plain torch stands for its kernels here."""
 
+import numpy as np
 import pytest
 import torch
 from lingbot_world.model.layers.operations import Linear, joined, prepared
@@ -9,6 +10,7 @@ from lingbot_world.model.ops.pointwise import encode_8bit
 from lingbot_world.model.ops.rotation import GROUP, Rotated, encode_rotated, rotate
 from lingbot_world.model.quantized import codec
 from lingbot_world.model.quantized.parameters import (
+    BlockParameter,
     FourBitParameter,
     LayoutParameter,
     ScaledParameter,
@@ -18,6 +20,7 @@ from lingbot_world.model.quantized.parameters import (
 from test_model_accuracy import relative_rms
 from torch.nn import functional as F
 
+gguf = pytest.importorskip("gguf")
 kitchen = pytest.importorskip("comfy_kitchen")
 TensorWiseINT8Layout = pytest.importorskip("comfy_kitchen.tensor").TensorWiseINT8Layout
 WIDTH = 2 * GROUP
@@ -51,15 +54,13 @@ def with_outliers(rows):
 
 
 def weights():
-    """A weight in each class of parameter, and the weight that it decodes to."""
+    """A weight in each class of parameter that is rotated."""
     plain = torch.randn(96, WIDTH)
-    packed, scales = codec.encode(plain)
     eight_bit = encode_8bit(plain, dtype=torch.int8)
     values, params = TensorWiseINT8Layout.quantize(plain, per_channel=True, convrot=True, convrot_groupsize=GROUP)
     fields = {"scale": params.scale, "convrot": True, "convrot_groupsize": GROUP}
     return {
         "wide": WideParameter.of(plain),
-        "4-bit": FourBitParameter.of(packed, scales, tuple(plain.shape)),
         "scaled": ScaledParameter.of(*eight_bit),
         "rotated in its file": LayoutParameter.of(values, "TensorWiseINT8Layout", tuple(plain.shape), fields),
     }
@@ -84,7 +85,7 @@ def _in_int8(weight):
     return encode_8bit(weight, dtype=torch.int8)
 
 
-@pytest.mark.parametrize("kind", ["wide", "4-bit", "scaled", "rotated in its file"])
+@pytest.mark.parametrize("kind", ["wide", "scaled", "rotated in its file"])
 def test_every_parameter_is_rotated_in_its_layer(by_kitchen, product, kind):
     parameter = weights()[kind]
     layer, x = Linear(WIDTH, 96, device="meta"), with_outliers(50)
@@ -103,6 +104,18 @@ def test_a_weight_that_its_file_rotates_is_taken_as_it_is(by_kitchen):
     assert isinstance(made, Rotated)
     assert made.values.data_ptr() == parameter.data_ptr()
     assert not isinstance(parameter.recode(torch.int8), Rotated)
+
+
+def test_4_bit_weights_are_recoded_as_they_are(by_kitchen):
+    packed, scales = codec.encode(torch.randn(96, WIDTH))
+    blocks = torch.from_numpy(gguf.quantize(np.ones((96, WIDTH), np.float32), gguf.GGMLQuantizationType.Q8_0))
+    for weight in (
+        FourBitParameter.of(packed, scales, (96, WIDTH)),
+        BlockParameter.of(blocks.view(torch.uint8), "Q8_0", (96, WIDTH)),
+    ):
+        made = weight.recode(torch.int8, True)
+        assert not isinstance(made, Rotated)
+        assert torch.equal(made.values, weight.recode(torch.int8).values)
 
 
 def test_weights_that_are_kept_together_stay_rotated(by_kitchen):
