@@ -19,8 +19,8 @@ from ..errors import InputError
 from .config import ModelConfig
 
 Between = Callable[..., None]
-"""A function that calls the actions passed to it, which are functions without parameters. It normally calls them at
-once. While CUDA graphs are recorded, it adds them to the replay, between two graphs."""
+"""A function that takes actions (functions without parameters that start or await an exchange), and normally calls them
+immediately. While CUDA graphs are recorded, the actions are not called, but added to the replay, between two graphs."""
 
 # torch before 2.13 has the second name only
 _all_gather = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
@@ -63,14 +63,14 @@ class SequenceParallel:
         return bool(flag.item())
 
     def local(self, config: ModelConfig) -> ModelConfig:
-        """Return the model's config with this process's share of the heads, for creating its KeyValueCache. Raises
-        InputError if the number of heads is not a multiple of the number of processes."""
+        """Return the config for creating this process's KeyValueCache: the model's config with only this process's
+        share of the heads. Raises InputError if the number of heads is not a multiple of the number of processes."""
         self.check(config)
         return config.shared_by(self.size)
 
     def share(self, grid: tuple[int, int, int]) -> TokenShare:
-        """Return this process's share of the tokens of a grid (frames, rows, columns). All shares have the same length:
-        the last ones are padded with tokens of zeros, which attention ignores."""
+        """Return this process's share of the tokens of a grid (frames, rows, columns). All shares have the same length.
+        For this, the last shares are padded with tokens of zeros, which attention ignores."""
         frames, frame = grid[0], grid[1] * grid[2]
         tokens = frames * frame
         length = -(-tokens // self.size)
@@ -106,7 +106,7 @@ class TokenShare(WholeVideo):
     tokens: the number of all tokens.
     frames: the slice of the latent's frames that contain tokens of this share.
     within: the slice of this share among the tokens of `frames`.
-    length: the number of tokens in a share, the same for all processes; includes padding with zeros.
+    length: the number of tokens in a share, including padding with zeros. It is the same for all processes.
     """
 
     parallel: SequenceParallel
@@ -137,7 +137,7 @@ class TokenShare(WholeVideo):
 
     def to_heads(self, q_k_v: Iterator[Tensor]) -> list[Tensor]:
         """Return q, k and v [tokens, dim / processes]: all tokens, but only this process's heads. `q_k_v` yields q, k
-        and v [length, dim] of this process's tokens. Each is sent while the next one is computed."""
+        and v [length, dim] of this process's tokens, all heads. Each tensor is sent while the next one is computed."""
         exchanges: list[Exchange] = []
         for share in q_k_v:
             exchanges.append(self.parallel.exchanges.of(share.unflatten(1, (self.parallel.size, -1)).transpose(0, 1)))
@@ -147,8 +147,9 @@ class TokenShare(WholeVideo):
         return [exchange.received.flatten(0, 1)[: self.tokens] for exchange in exchanges]
 
     def to_tokens(self, heads: Tensor) -> Tensor:
-        """Return the attention result [length, dim] of this process's tokens, all heads. `heads`
-        [tokens, dim / processes] is what this process computed and exchanges: all tokens, but only its heads."""
+        """Return the attention result [length, dim] of this process's tokens, all heads. `heads` [tokens, dim /
+        processes] is the attention that this process computed: all tokens, but only this process's heads. The processes
+        exchange these results."""
         padding = self.parallel.size * self.length - self.tokens
         heads = F.pad(heads, (0, 0, 0, padding)) if padding else heads
         exchange = self.parallel.exchanges.of(heads.unflatten(0, (self.parallel.size, -1)))
@@ -158,8 +159,8 @@ class TokenShare(WholeVideo):
     def recorded_by(self, between: Between) -> AbstractContextManager[None]:
         """Return a context in which a forward is recorded as CUDA graphs without its exchanges of data.
 
-        `between` receives the functions that start an exchange or wait for it. It must end the current graph, add them
-        to the replay and start the next graph. The exchange buffers stay allocated for replays.
+        `between` receives the functions that start an exchange or wait for it. It must end the current graph, add these
+        functions to the replay and start the next graph. The exchange buffers stay allocated for replays.
         """
         return self.parallel.exchanges.recorded_by(between)
 
@@ -182,13 +183,13 @@ class Exchange:
 class Exchanges:
     """A factory of exchanges between processes, which keeps the exchanges out of recorded CUDA graphs.
 
-    Pass an exchange's `start` and `wait` to `between`. It calls them at once or, while CUDA graphs are recorded
-    (`recorded_by`), adds them to the replay between two graphs.
+    Pass an exchange's `start` and `wait` to `between`. Normally `between` calls them immediately. While CUDA graphs are
+    recorded (`recorded_by`), it adds them to the replay between two graphs instead.
     """
 
     IN_TURNS = 4
-    """The number of exchanges in a block: q, k, v and attention's result. Each needs its own buffers in CUDA graphs.
-    All blocks share these buffers, because a block's exchanges end before the next block starts its own."""
+    """The number of exchanges in a block: q, k, v and attention's result. Each exchange needs its own buffers in CUDA
+    graphs. All blocks share these buffers, because a block's exchanges end before the next block starts its own."""
 
     between: Between
 

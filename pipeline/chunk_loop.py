@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 ChunkCallback = Callable[[int, int], None]
 """A function callback(chunk, forward), called after each forward of a chunk; both numbers count from 0.
 
-A chunk's first forward updates the key and value cache with the previous chunk, except in the video's first chunk. The
-others are the denoising steps.
+The first forward of a chunk updates the key and value cache with the previous chunk. The other forwards are the
+denoising steps. The first chunk that a run generates has only denoising steps.
 """
 
 
@@ -62,7 +62,8 @@ class ChunkLoop:
         memory: WorldMemory = ALL_ON_DEVICE,
         sequence_parallel: SequenceParallel | None = None,
     ) -> World:
-        """Return a World with the arguments of `run`, for callers that generate the chunks themselves."""
+        """Return a World with these settings, for callers that generate the chunks themselves. The arguments are those
+        of `run`."""
         return World(
             model,
             self.size,
@@ -134,10 +135,10 @@ def rollout(
     context: [1, L, D], the prompt embedding.
     camera: [1, 384, f, h, w], from `camera_embedding`; None without camera layers.
     schedule: the result of `sampling.few_step_schedule`.
-    window: the number of latent frames that a chunk attends to, including its own (None: all).
-    sink: how many of these are always the first frames of the video.
+    window: the number of latent frames that a chunk attends to, including its own frames (None: all).
+    sink: the number of frames in the window that are always the first frames of the video.
     chunk: the number of latent frames generated at a time.
-    renoise: a function from a shape to new standard normal noise, called before every step except a chunk's first.
+    renoise: a function from a shape to new standard normal noise, called before every step of a chunk except the first.
     callback: called after each forward; see ChunkCallback.
     sequence_parallel: the processes that generate the video together, all called with the same arguments.
 
@@ -174,9 +175,9 @@ def rollout_guided(
 ) -> Iterator[Tensor]:
     """Yield the latent of a causal-pretrain model chunk by chunk, float32 [1, 16, chunk, h, w] each.
 
-    Each chunk takes `steps` guided steps, with a new solver and without added noise. `negative` [1, L, D], the
-    embedding of the negative prompt, doubles the memory of keys and values; with a `guide_scale` of 1 it is unused. The
-    official code uses no window. The other arguments are those of `rollout` and `sample`.
+    Each chunk takes `steps` guided steps, with a new solver and without added noise. `negative` [1, L, D] is the
+    embedding of the negative prompt. It doubles the memory of keys and values, but is unused with a `guide_scale` of 1.
+    The official code uses no window. The other arguments are those of `rollout` and `sample`.
     """
     schedule = GuidedSchedule(steps, shift, guide_scale, solver)
     loop = _loop(noise, y, camera, schedule, Window(window or 0, sink), chunk)

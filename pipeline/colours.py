@@ -28,7 +28,7 @@ MODES = {"RGB": "RGB", "GRAY": "L", "CMYK": "CMYK", "Lab": "LAB"}
 """Pillow's image mode for each colour space of an ICC profile."""
 CUBE = np.stack(np.meshgrid(*[np.linspace(0, 255, 6)] * 3), -1).reshape(36, 6, 3).astype(np.uint8)
 SAME = 1
-"""The largest difference of 8-bit values at which an ICC profile counts as sRGB, so that no conversion is needed."""
+"""The largest difference of 8-bit values between an ICC profile and sRGB at which the image is not converted."""
 HEAD = 64 * 2**10
 
 _Primaries = tuple[tuple[float, float], tuple[float, float], tuple[float, float]]
@@ -58,8 +58,8 @@ def tag_bt709(stream: Any) -> None:
 
 
 def as_players_take(frame: Any) -> Any:
-    """Tag a PyAV frame that states no colour matrix as players do, and return the frame. The tag is BT.709 from 1280
-    columns or 720 rows on; smaller frames stay unspecified."""
+    """Return a PyAV frame. If it states no colour matrix, it is first tagged with the matrix that players assume:
+    BT.709 from 1280 columns or 720 rows on. Smaller frames stay unspecified."""
     if frame.colorspace == UNSPECIFIED and (frame.width >= HD[0] or frame.height >= HD[1]):
         frame.colorspace = BT709
     return frame
@@ -87,7 +87,7 @@ def in_srgb(colour: Image.Image, source: Image.Image, coding: Coding | None) -> 
 
 def described(source: Image.Image, coding: Coding | None) -> bytes | None:
     """Return an ICC profile from an image's first colour description: `coding`, gAMA and cHRM of a PNG, or EXIF. Return
-    None for sRGB and for an image without a description. `source` is the image as it was opened."""
+    None for sRGB, and for an image without a description. `source` is the image as it was opened."""
     info = source.info
     if coding is not None and coding.transfer not in HDR:
         linear = coding.transfer == 8

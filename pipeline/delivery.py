@@ -15,8 +15,8 @@ T = TypeVar("T")
 
 
 class HostCopy(NamedTuple):
-    """The copy of a chunk's latent in host memory, complete only after `wait()`: the GPU may still be writing it.
-    `queued` is True if the latent comes from a GPU."""
+    """The copy of a chunk's latent in host memory. Call `wait()` before reading it, because the GPU may still be
+    writing it. `queued` is True if the latent comes from a GPU."""
 
     latent: Tensor
     wait: Callable[[], object]
@@ -33,9 +33,9 @@ class HostCopy(NamedTuple):
 class Delivery(Generic[T]):
     """A queue that holds a finished chunk until the next chunk's first forward is queued on the GPU.
 
-    `deliver(latent, item)` is then called with the chunk's latent in host memory and the item that was added with it.
-    `latents` lists all delivered latents, including the current one during `deliver`. Pass `forward_done` to the loop
-    as its callback, and call `finish` after the last chunk. Without a GPU each chunk is delivered at once.
+    The queue then calls `deliver(latent, item)` with the chunk's latent in host memory and the item that was added with
+    it. `latents` lists all delivered latents, including the current one during `deliver`. Pass `forward_done` to the
+    loop as its callback, and call `finish` after the last chunk. Without a GPU each chunk is delivered immediately.
     """
 
     def __init__(self, deliver: Callable[[Tensor, T], None]) -> None:
@@ -45,14 +45,15 @@ class Delivery(Generic[T]):
 
     def add(self, latent: Tensor, item: T, *devices: torch.device) -> None:
         """Queue a chunk's `latent` and an `item`, such as its frames. `devices` are other devices that still compute
-        `item`. Without a GPU both are delivered at once."""
+        `item`. Without a GPU, latent and item are delivered immediately."""
         copy = HostCopy.of(latent, *devices)
         self._queued = copy, item
         if not copy.queued:
             self.finish()
 
     def forward_done(self, _chunk: int, _forward: int) -> None:
-        """Deliver the queued chunk, if any. Called after each forward, when the next chunk's first one is queued."""
+        """Deliver the queued chunk, if any. The loop calls this after each forward, so the chunk is delivered after the
+        next chunk's first forward was queued."""
         self.finish()
 
     def finish(self) -> None:

@@ -48,8 +48,8 @@ def output_geometry(
     """Return a video's size by the official rule: the image's aspect ratio on at most `max_area` pixels.
 
     Sides are rounded down to multiples of 16. 832x480 pixels with a `max_area` of 480*832 give a height of 464, as in
-    the official code, because of rounding errors. `frames` is rounded down to 4n+1, and limited to `n_poses`, the
-    number of camera poses; latent frames are rounded down to a multiple of `chunk`.
+    the official code, because of rounding errors. `frames` is limited to `n_poses`, the number of camera poses, and
+    rounded down to 4n+1. The n + 1 latent frames are rounded down to a multiple of `chunk`.
 
     Raises InputError if a side is too small or too large, CameraError for fewer than five poses or too few for a chunk.
     """
@@ -77,8 +77,9 @@ def explicit_geometry(width: int, height: int, frames: int, n_poses: int | None 
 
 
 def first_frame(image: np.ndarray, geometry: Geometry) -> Tensor:
-    """Return an image, uint8 [H, W, 3], stretched to the video's size: float32 [3, height, width], about -1..1. The
-    resize is bicubic (a = -0.75) without antialiasing or clamping, as in the official code. It may exceed -1..1."""
+    """Return an image, uint8 [H, W, 3], stretched to the video's size: float32 [3, height, width]. The resize is
+    bicubic (a = -0.75) without antialiasing, as in the official code. The values are not clamped, so they may exceed
+    -1..1 a little."""
     own = np.require(image, requirements=["C_CONTIGUOUS", "WRITEABLE"])  # torch warns about memory that is not writable
     pixels = torch.from_numpy(own).permute(2, 0, 1)[None].float()
     size = geometry.height, geometry.width

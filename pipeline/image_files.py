@@ -19,7 +19,7 @@ SUBFILE, PHOTOMETRIC, DNG_VERSION = 254, 262, 50706
 BITS, LARGEST = 258, (341, 281)
 """The numbers of the TIFF tags BitsPerSample (BITS), and SMaxSampleValue and MaxSampleValue (LARGEST)."""
 DARK = 17
-"""The limit, in 8-bit values, below which all values of a 16-bit image suggest that it has only 12 bits."""
+"""The limit, in 8-bit values, that suggests a 16-bit image with only 12 bits: all of its values are below DARK."""
 WITH_ALPHA = ("RGBA", "LA", "PA", "RGBa", "La")
 FIELDS = (
     Field(("EXIF Orientation", "irot", "imir"), "applied", "All eight turns and mirrors."),
@@ -54,8 +54,8 @@ class Picture(NamedTuple):
 
 
 def open_picture(source: str | Path | BytesIO) -> Image.Image:
-    """Open an image file with Pillow. The package pillow-heif opens HEIC, and AVIF if Pillow is too old. Raises
-    InputError if pillow-heif is needed and missing. Other errors are Pillow's."""
+    """Open an image file with Pillow. The package pillow-heif opens HEIC files, and AVIF files if Pillow is too old.
+    Raises InputError if pillow-heif is needed and missing. Other errors are Pillow's."""
     try:
         return Image.open(source)
     except Image.UnidentifiedImageError as error:
@@ -100,8 +100,8 @@ def read_pixels(image: Image.Image, head: bytes = b"") -> Picture:
 
 
 def _refuse_other_pixels(image: Image.Image, head: bytes) -> None:
-    """Raise InputError for pixels that cannot be converted to 8 bits, because the value of white is unknown (32 bits,
-    floating point) or below 65535 (16-bit colours), and for raw files of cameras."""
+    """Raise InputError for pixels that cannot be converted to 8 bits. These are floating-point and 32-bit pixels, in
+    which the value of white is unknown, 16-bit colours with a white below 65535, and raw files of cameras."""
     if image.mode == "F":
         raise InputError("its pixels are floating-point numbers; save it in 8 or 16 bits")
     low, high = np.array(image.getextrema() if image.mode == "I" else (0, 0)).tolist()
@@ -119,8 +119,8 @@ def _tag(image: Image.Image, number: int) -> Any:
 
 
 def _white(image: Image.Image) -> int:
-    """Return the value of white in a 16-bit image. It is 65535, or 2^n - 1 if a TIFF file states n bits (9 to 15) or
-    that largest value."""
+    """Return the value of white in a 16-bit image. If a TIFF file states 9 to 15 bits, or the largest value of so many
+    bits, it is 2^n - 1 for n bits. Otherwise it is 65535."""
     bits = int(np.max(_tag(image, BITS) or 16))
     stated = [int(np.max(value)) for tag in LARGEST if (value := _tag(image, tag))]
     return next((white for white in (2**bits - 1, *stated) if 255 < white < 65535 and not white & (white + 1)), 65535)
@@ -162,8 +162,9 @@ def picture_of(path: Path) -> Picture:
 
 
 def pixels_of(image: Image.Image, head: bytes = b"") -> Picture:
-    """Return the pixels and notes of an image that Pillow has opened or made, with the errors of `read_pixels`. For an
-    image from a file, the notes name the file, and its first bytes replace `head`."""
+    """Return the pixels and notes of an image that Pillow has opened or made, with the errors of `read_pixels`. `head`
+    has the first bytes of the image's file. If Pillow opened a file by name, the notes begin with this name, and `head`
+    is read from the file."""
     file = str(getattr(image, "filename", ""))
     pixels, notes = read_pixels(image, _head(file) if Path(file).is_file() else head)
     return Picture(pixels, tuple(Reported(f"{file or 'The image'} {note}.") for note in notes))

@@ -23,13 +23,18 @@ MARGIN = 1_000_000_000
 """The bytes left free in addition to the estimate, for cuDNN and cuBLAS workspaces, fragmentation and the display."""
 
 VAE_DECODE, VAE_ENCODE, VAE_CONVOLUTION = 128.5, 85, 16
-"""The VAE's peak memory without its weights, in bytes per pixel of a frame and per unit of VAE width; half in fp16.
+"""The VAE's peak memory without its weights, in bytes per pixel of a frame and per unit of VAE width, in fp32. In fp16
+it is half.
 
 Decoding takes (VAE_DECODE + VAE_CONVOLUTION) * width * pixels bytes, encoding (VAE_ENCODE + VAE_CONVOLUTION) * width *
-pixels. VAE_DECODE and VAE_ENCODE are the peaks of allocated tensors, counted on meta tensors. They include the state
-between frames (98.5 and 58.4), so they do not depend on the number of frames. VAE_CONVOLUTION is cuDNN's copy of a
-convolution's operands, four frames. The decoder of vae/pooled.py makes no such copy; recorded as a CUDA graph, it keeps
-129 to 143 (in the same unit) allocated, including rounding by torch and cuBLAS.
+pixels.
+
+VAE_DECODE and VAE_ENCODE are the peaks of allocated tensors, counted on meta tensors. They include the state between
+frames (98.5 and 58.4), so they do not depend on the number of frames. VAE_CONVOLUTION is cuDNN's copy of a
+convolution's operands, four frames.
+
+The decoder of vae/pooled.py makes no such copy. If it is recorded as a CUDA graph, it keeps 129 to 143 (in the same
+unit) allocated, including rounding by torch and cuBLAS.
 """
 VAE_STATE = 98.5
 """The part of VAE_DECODE that stays allocated from one frame to the next, in the unit of VAE_DECODE."""
@@ -97,12 +102,13 @@ def estimate_camera_cache(checkpoint: Checkpoint, geometry: Geometry, dtype: tor
 def estimate_vae(
     width: int, geometry: Geometry, *, tiling: bool = False, processes: int = 1, half: bool = False
 ) -> tuple[StageEstimate, StageEstimate]:
-    """Return the memory estimates of the VAE for encoding in fp32, and for decoding in fp32 or, if `half`, in fp16.
+    """Return the memory estimates of the VAE: one for encoding in fp32, and one for decoding in fp32, or in fp16 if
+    `half`.
 
     width: the VAE's width, 96 for the official one.
     tiling: whether frames are encoded and decoded in tiles.
-    processes: how many processes decode a stripe of the frame each. The estimate is for one of them, and includes the
-        neighbouring rows or columns that its convolutions read.
+    processes: the number of processes, each of which decodes a stripe of the frame. The estimate is for one process,
+        and includes the neighbouring rows or columns that its convolutions read.
     """
     weights = 4 * VAE_WEIGHTS * width**2
     frame = geometry.height * geometry.width
@@ -120,7 +126,8 @@ def estimate_vae(
 
 def free_memory(device: torch.device) -> int:
     """Return the bytes that torch can still allocate on `device`, or 2**62 on the CPU, where weights are memory-mapped.
-    On a GPU they include the unused part of torch's reserve. The limit of set_per_process_memory_fraction applies."""
+    On a GPU the result includes memory that torch has reserved but not used. The limit of
+    set_per_process_memory_fraction applies."""
     if device.type != "cuda":
         return 2**62
     index = torch.cuda.current_device() if device.index is None else device.index
@@ -136,8 +143,8 @@ class Residency:
 
     both: whether both experts stay, instead of one at a time.
     camera_cache_bytes: the limit of the camera cache.
-    resident_blocks: how many of an expert's blocks stay (None: all). In every step, the others are read from the file
-        or gathered from the processes that hold their shards.
+    resident_blocks: how many of an expert's blocks stay (None: all). The other blocks are loaded again in every step,
+        from the file or from the processes that hold their shards.
     """
 
     both: bool = False
@@ -179,8 +186,9 @@ class SamplingWork:
     together: ParallelGroups = ONE_PROCESS
 
     def needed(self, experts: int, resident_blocks: int | None = None) -> int:
-        """Return the bytes needed on the device, including MARGIN, with 1 (the larger) or 2 `experts` there at once.
-        `resident_blocks` is the number of resident blocks of each expert (None: all)."""
+        """Return the bytes needed on the device, including MARGIN. `experts` is 1 or 2, the number of experts on the
+        device at the same time; 1 means the larger one. `resident_blocks` is the number of resident blocks of each
+        expert (None: all)."""
         weights = self.together.weights
         larger_first = sorted(self.experts, key=lambda checkpoint: -checkpoint.nbytes)
         steps = estimate_sampling(
@@ -195,8 +203,8 @@ class SamplingWork:
         return steps.total + MARGIN
 
     def camera_cache(self, mode: CameraCacheMode, room: int) -> int:
-        """Return the limit of one process's camera cache in bytes. "gpu" caches everything, "auto" at most the free
-        bytes `room`, and "off" nothing."""
+        """Return the limit of one process's camera cache in bytes. "gpu" caches everything, "off" nothing, and "auto"
+        as much as fits into `room` free bytes."""
         if not self.camera or mode == "off":
             return 0
         whole = estimate_camera_cache(self.experts.high, self.geometry, self.precision.dtype)
@@ -207,10 +215,12 @@ class SamplingWork:
 def choose_residency(work: SamplingWork, wishes: MemoryWishes, device: torch.device, free: int) -> Residency:
     """Choose the experts, blocks and camera cache that stay on the GPU, if `free` bytes are free before the steps.
 
-    The user's `wishes` take precedence. "auto" gives memory to the camera cache first: the cache saves time in every
-    step, a second resident expert only saves one switch. If one expert does not fit, as many of its blocks stay as fit.
-    Sharded weights leave only the camera cache to choose. On the CPU the choice makes no difference, because weights
-    are memory-mapped.
+    The user's `wishes` take precedence. "auto" gives memory to the camera cache before the second expert: the cache
+    saves time in every step, a second resident expert only saves one switch. If not even one expert fits, as many of
+    its blocks stay as fit.
+
+    If the weights are sharded, only the camera cache is chosen. On the CPU the choice makes no difference, because
+    weights are memory-mapped.
     """
     mode, on_gpu = wishes.residency, device.type == "cuda"
     if work.together.weights is not None:

@@ -79,15 +79,15 @@ class RolloutWork:
 
     def forward(self, place: KeyValuePlace) -> int:
         """Return the bytes of a chunk's forward, without weights and cached keys and values: `activations` and
-        temporary copies. With 8-bit attention and another format in `place`, a forward converts one block's keys and
-        values at a time."""
+        temporary copies. If attention is in 8 bits but the format in `place` is not fp8, there are copies of one
+        block's keys and values in 8 bits."""
         converts = self.precision.attention == "8bit" and not place.fp8
         copies = 2 * self.held * self.tokens * self.local.dim if converts else 0
         return self.activations + self.key_values(place).working + copies
 
     def camera_cache(self, mode: CameraCacheMode, room: int) -> int:
-        """Return the limit of a chunk's camera cache in bytes. "gpu" caches everything, "auto" at most the free bytes
-        `room`, and "off" nothing."""
+        """Return the limit of a chunk's camera cache in bytes. "gpu" caches everything, "off" nothing, and "auto" as
+        much as fits into `room` free bytes."""
         if mode == "off":
             return 0
         lanes = 2 if self.guided else 1
@@ -99,9 +99,11 @@ def choose_world(work: RolloutWork, mode: KeyValueMode, device: torch.device, fr
     """Return where keys, values and caches are stored when ComfyUI manages `weights` bytes of weights.
 
     `free` has the bytes that can be freed on the device and pinned on the host. Only places that `mode` allows and that
-    fit are considered: the first that leaves room for all weights on the GPU, else the first in host memory, else the
-    one with the least GPU memory. If memory is left after all weights, and attention reads keys and values in place,
-    forwards are recorded as CUDA graphs, with a camera cache. Raises InputError if no place fits.
+    fit are considered. The first place that leaves room for all weights on the GPU is chosen. If there is none, the
+    first place in host memory is chosen, or else the place with the least GPU memory.
+
+    If memory is left after all weights, and attention reads keys and values in place, forwards are recorded as CUDA
+    graphs, with a camera cache. Raises InputError if no place fits.
     """
     places = key_value_places(mode, takes_operands(work.precision.attention, device, work.config))
     if device.type != "cuda":
@@ -152,8 +154,8 @@ class DecoderSettings(NamedTuple):
     width: the width of the VAE.
     half: whether it decodes in 16 bits.
     elsewhere: whether it decodes on another GPU than the model's.
-    recorded: whether its kernels are recorded as a CUDA graph, which keeps its memory between chunks unless the VAE's
-        state is moved to host memory then.
+    recorded: whether its kernels are recorded as a CUDA graph. The graph keeps its memory between chunks, unless the
+        VAE's state is moved to host memory between chunks.
     """
 
     width: int
@@ -163,8 +165,8 @@ class DecoderSettings(NamedTuple):
 
 
 def decodes(checkpoint: Checkpoint, precision: Precision) -> bool:
-    """Return whether each forward converts weights, from a quantized format or to 8 bits for 8-bit matrix products.
-    Only then does it save time to keep decoded weights on the GPU."""
+    """Return whether each forward converts weights: from a quantized format, or to 8 bits for 8-bit matrix products.
+    Only in this case does it save time to keep decoded weights on the GPU."""
     return bool(checkpoint.quantized) or precision.arithmetic in DTYPES
 
 
@@ -174,8 +176,10 @@ def estimate_rollout(
     """Return the memory estimate of a causal run's chunks on the first process's device, and the pinned host bytes.
 
     The estimate covers `weights` bytes of weights (see `offload.weight_bytes`), keys and values, the VAE and a
-    forward's activations, but not the camera cache. Several processes split the tokens, the heads and, unless the VAE
-    is tiled, the frame; only a single process may decode in fp16 or on another GPU.
+    forward's activations. It does not cover the camera cache.
+
+    Several processes split the tokens and the heads. They also split the frame, unless the VAE is tiled. Only a single
+    process may decode in fp16 or on another GPU.
     """
     place, processes = memory.place, work.precision.processes
     held, forward = work.key_values(place), work.forward(place)

@@ -18,8 +18,9 @@ from .rollout_memory import DecoderSettings, Free, RolloutMemory, RolloutWork, d
 from .world import WorldMemory
 
 PAGES_SHARE = 0.85
-"""The largest share of the free host memory for pinned keys and values plus the file pages that every forward reads.
-Above this share the operating system would evict pages of the weight file, and every forward would read the disk."""
+"""The largest share of the free host memory for two things together: pinned keys and values, and the file pages that
+every forward reads. Above this share the operating system would evict pages of the weight file, and every forward would
+read the disk."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +48,12 @@ class RolloutPlanner:
         3. As many blocks as fit stay on the GPU, and the rest are streamed.
 
         If the user chose streaming, all blocks are streamed. With sharded weights, only 1 and 2 are tried, for the
-        shards. The rest of the GPU's memory goes to a camera cache, and then to CUDA graphs and decoded weights.
+        shards. GPU memory that is left goes to a camera cache, and then to CUDA graphs and decoded weights.
 
         Keys and values go to host memory only if all blocks or none stay on the GPU, or if the user chose host memory.
-        Unless the user did, the GPU still holds those of as many blocks as fit. On the GPU they have precedence over
-        weights: in host memory they are pinned, while the system may drop the file pages of streamed weights. A choice
-        that reads the disk in every forward is returned only if no other one fits.
+        If the user did not choose host memory, as many blocks as fit still have their keys and values on the GPU. There
+        they have precedence over weights: in host memory they are pinned, while the system may drop the file pages of
+        streamed weights. A choice that reads the disk in every forward is returned only if no other one fits.
 
         Raises InputError if nothing fits. Without a CUDA GPU, the user's options are returned without a check.
         """
@@ -94,8 +95,8 @@ class RolloutPlanner:
     def _choices(self, places: Sequence[KeyValuePlace]) -> Iterator[RolloutMemory]:
         """Yield the storage choices in the order of preference (see `choose`), with keys and values in `places`.
 
-        With streamed blocks, an fp32 VAE is only tried with tiles: without, it takes the memory of twice as many blocks
-        as a 16-bit VAE, and streaming these costs about as much time as tiles.
+        If blocks are streamed and the VAE is in fp32, only tiles are tried. Without tiles, an fp32 VAE takes the memory
+        of twice as many blocks as a 16-bit VAE. Streaming these blocks costs about as much time as tiles.
         """
         wishes = self.wishes
         places, exact_first = list(places), sorted(places, key=attrgetter("eight_bit"))
@@ -121,7 +122,8 @@ class RolloutPlanner:
 
     def _use_remaining(self, memory: RolloutMemory, room: int) -> RolloutMemory:
         """Return `memory` with a camera cache, CUDA graphs and decoded weights, as far as `room` bytes suffice. Graphs
-        and decoded weights need all weights, keys and values on the GPU. Decoded weights leave another MARGIN free."""
+        and decoded weights need all weights, keys and values on the GPU. Another MARGIN stays free next to decoded
+        weights."""
         if memory.place.on_host and self.wishes.kv_cache != "host":
             return self._keep_keys_and_values(memory, room)
         work = self.work
@@ -140,7 +142,8 @@ class RolloutPlanner:
 
     def _keep_keys_and_values(self, memory: RolloutMemory, room: int) -> RolloutMemory:
         """Return `memory` with a camera cache and as many blocks' keys and values on the GPU as fit into `room` bytes.
-        The camera cache gets memory first if all weights stay on the GPU or if the user requested it, else last."""
+        If all weights stay on the GPU, or the user requested the camera cache, it gets memory first. Otherwise keys and
+        values get memory first."""
         work, mode, place = self.work, self.wishes.camera_cache, memory.place
         none, one = (work.key_values(place._replace(device_blocks=count)).device for count in (0, 1))
         first = memory.resident_blocks is None or mode == "gpu"

@@ -29,8 +29,8 @@ AnyPath: TypeAlias = CameraPath | PoseFolder
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutRequest:
-    """The user's options for a causal run. None selects the release's default, or for `chunk`, `window` and `sink` the
-    value of a state to continue.
+    """The user's options for a causal run. None selects the release's default. If the run continues a state, None
+    selects the state's value for `chunk`, `window` and `sink`.
 
     `indices` are the denoising steps of a few-step model, as indices of a schedule of 1,000 steps. `steps`,
     `guide_scale` and `solver` are for a guided model.
@@ -85,7 +85,8 @@ class RolloutSpec:
 
     @property
     def held(self) -> Window:
-        """The latent frames with cached keys and values: at most `frames`; the first `sink` are never evicted."""
+        """The latent frames with cached keys and values. At most `frames` are cached, and the first `sink` frames are
+        never evicted."""
         return self.window.held(self.made + self.geometry.lat_f, self.chunk)
 
     @property
@@ -107,8 +108,8 @@ class RolloutSpec:
     ) -> Iterator[Chunk]:
         """Yield the inputs of each chunk: first the chunks of the saved state, if any, then the chunks of this run.
 
-        image: [1, 16, n, h, w], the latent of the start image followed by grey frames. A longer video repeats its last
-            frame.
+        image: [1, 16, n, h, w], the latent of the start image followed by grey frames. For a longer video the last
+            latent frame is repeated.
         noise: [1, 16, f, h, w], for this run's f latent frames.
         context, negative: [1, L, D], the embeddings of the prompt and of the negative prompt.
         later: further prompt embeddings by the index of the first chunk of this run that uses the prompt.
@@ -128,7 +129,7 @@ class RolloutSpec:
         """Return the state to save after this run's first f latent frames, `latent` [1, 16, f, h, w].
 
         The state begins with the frames of the state that this run continued, if any. `prompts` are this run's prompts
-        in the order of their use; the last one was used for all remaining chunks.
+        in the order of their use. The last prompt was used for all remaining chunks.
         """
         done, track, before = latent.shape[2], self.track, self.state
         left, used = done // self.chunk, []
@@ -193,7 +194,7 @@ def plan_rollout(
 
     A video begins with `frame` float32 [3, H, W], about -1 to 1, or continues `state`. Without a `path` the camera
     stands still. Raises InputError for invalid options, for a `state` that this model cannot continue, and if both
-    `frame` and `state` are None. Raises CameraError for a path that is invalid or too short.
+    `frame` and `state` are None. Raises CameraError for an invalid path, or a path that is too short.
     """
     check_causal(config)
     shift, shift_notes = chosen_shift(request.shift, release)
@@ -233,8 +234,8 @@ def plan_rollout(
 
 
 def chunk_of(requested: int | None, release: Release, state: WorldState | None) -> int:
-    """Return the number of latent frames per chunk: the `requested` one, else the state's, else the release's. Raises
-    InputError for a number that is not in CHUNKS."""
+    """Return the number of latent frames per chunk. It is `requested` if not None, else the state's if there is a
+    state, else the release's. Raises InputError for a requested number that is not in CHUNKS."""
     if requested is None:
         return release.chunk if state is None else state.chunk
     if requested not in CHUNKS:

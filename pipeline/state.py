@@ -102,8 +102,8 @@ class WorldState:
     def check(self, config: ModelConfig, chunk: int | None, guided: bool) -> None:
         """Raise InputError unless a model of this `config` can continue the video.
 
-        `config` must equal the state's; `chunk`, the latent frames per chunk, must be the state's or None. `guided`,
-        whether the model uses a negative prompt, must be true exactly if the state's last prompt has one.
+        `config` must equal the state's. `chunk`, the latent frames per chunk, must equal the state's or be None.
+        `guided` is whether the model uses a negative prompt; it must be the same as in the state's last prompt.
         """
         made, given = dataclasses.asdict(self.config), dataclasses.asdict(config)
         sizes = ", ".join(f"{key} {made[key]}, not {given[key]}" for key in made if made[key] != given[key])
@@ -138,16 +138,16 @@ class WorldState:
         """Return the camera of a run that continues this video along the first `frames` poses of `c2w` [n, 4, 4].
 
         Without `c2w` the camera stands still. `lens` [4] is fx, fy, cx, cy in pixels of an 832x480 image (None: the
-        last lens). `actions` [n, 4] are W, A, S, D flags for an action model. Raises CameraError for invalid arrays and
-        a short path.
+        video's last lens). `actions` [n, 4] are W, A, S, D flags for an action model. Raises CameraError for invalid
+        arrays and for a path that is too short.
         """
         lens = self.lens[-1].numpy() if lens is None else lens
         before = self.last_pose.numpy()
         return continue_track(c2w, lens, frames, self.chunk, before=before, scale=self.scale, actions=actions)
 
     def save(self, path: str | Path) -> None:
-        """Write the state to a safetensors file, which gets its name when it is complete. Raises InputError if the file
-        cannot be written."""
+        """Write the state to a safetensors file. The file gets its name only when it is complete. Raises InputError if
+        the file cannot be written."""
         from safetensors import SafetensorError
         from safetensors.torch import save_file
 
@@ -251,8 +251,8 @@ def _read_entries(path: Path) -> dict[str, TensorEntry]:
 
 
 def _metadata(path: Path) -> dict:
-    """Return the metadata that `WorldState.save` wrote into a file, or raise InputError. The header has been checked by
-    `read_safetensors`."""
+    """Return the metadata that `WorldState.save` wrote into a file. Raises InputError for other files.
+    `read_safetensors` must have checked the header before."""
     with path.open("rb") as file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
     try:

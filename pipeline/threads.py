@@ -1,8 +1,8 @@
 """The choice of torch's number of CPU threads.
 
-A thread that shares a core with another program makes all threads wait in every layer, so torch gets one thread for
+A thread that shares a core with another program makes all threads wait in every layer. So torch gets one thread for
 each core that other programs leave idle. The container's CPU quota and the size of a layer set an upper limit. The
-number is at least half of it: with fewer threads, torch would get too little of a busy CPU.
+number of threads is at least half of this limit: with fewer threads, torch would get too little of a busy CPU.
 """
 
 import os
@@ -31,12 +31,12 @@ def use_idle_cores(device: torch.device, elements: int | None = None, recorded: 
     """Set torch's number of CPU threads to the number of idle cores, within limits, and return a note for the user.
 
     The upper limit is the smallest of torch's present number, the CPU quota and `elements` / ELEMENTS, at least 1. The
-    lower limit is half of it, rounded up. The note is empty unless busy cores keep the number below the upper limit.
-    Nothing changes if `device` is not a CPU, or if OMP_NUM_THREADS or MKL_NUM_THREADS is set.
+    lower limit is half of the upper limit, rounded up. The note is empty unless busy cores keep the number below the
+    upper limit. Nothing changes if `device` is not a CPU, or if OMP_NUM_THREADS or MKL_NUM_THREADS is set.
 
     elements: the number of elements of a layer's output (None: no limit).
-    recorded: the number of threads in the saved state that this run continues, or 0. It replaces the number of idle
-        cores, so that results keep the same last bits. A number above torch's present one is ignored.
+    recorded: the number of threads in the saved state that this run continues, or 0 without one. Torch gets this number
+        instead, so that results keep the same last bits. A number above torch's present one is ignored.
     """
     if device.type != "cpu" or any(os.environ.get(name) for name in USERS_CHOICES):
         return ""
@@ -56,7 +56,8 @@ def use_idle_cores(device: torch.device, elements: int | None = None, recorded: 
 
 def idle_cores() -> int:
     """Return the number of cores that other programs leave idle: at least 1, at most the CPU quota. The load is
-    measured for SAMPLE seconds. Without /proc/stat and psutil it is the load average of one minute, or 0."""
+    measured for SAMPLE seconds. If neither /proc/stat nor psutil exists, the system's load average of one minute is
+    used, or 0 if there is none."""
     cores = _cores()
     if not STATISTICS.is_file() and find_spec("psutil") is None:
         busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0  # the mean of a minute, on macOS
@@ -94,6 +95,6 @@ def _seconds_of_others(cores: set[int]) -> float:
 
 def _busy_ticks(fields: list[str]) -> int:
     """Return the busy ticks of a core, from the `fields` of its row in /proc/stat. Idle time and waits for disks do not
-    count, nor do guests (virtual machines), because user time includes them."""
+    count. The fields for guests (virtual machines) do not count either, because user time includes them."""
     user, nice, system, _idle, _disk, *interrupts_and_stolen = map(int, fields[:8])
     return user + nice + system + sum(interrupts_and_stolen)

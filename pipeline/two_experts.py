@@ -60,7 +60,7 @@ def sample(
     step_reuse: the rule by which some steps are extrapolated from earlier ones; a new object for each call. None: the
         model predicts every step.
     sequence_parallel: the processes that split the tokens of each forward.
-    guidance_group: two processes; the first computes the prompt, and the second the negative prompt.
+    guidance_group: a group of two processes. The first computes the prompt, and the second the negative prompt.
 
     All processes of these groups call this function with the same arguments and get the same latent. Raises InputError
     for a causal model, and if `context_null` is None but an expert needs it.
@@ -128,7 +128,8 @@ class Video:
 
 @dataclass(frozen=True)
 class TwoExpertSchedule:
-    """The denoising steps of a video, the expert of each step, and the guidance, by the arguments of `sample`."""
+    """The denoising steps of a video, the expert of each step, and the guidance. The fields are arguments of
+    `sample`."""
 
     steps: int
     shift: float
@@ -225,8 +226,9 @@ def predict(
 ) -> Tensor:
     """Return the guided velocity, float32 [1, 16, f, h, w], for the noisy latent `x` at an integer `timestep`.
 
-    A guidance `scale` other than 1 needs the negative prompt; raises InputError if it is missing. Both prompts are then
-    a batch of two in one forward, or one for each process of a guidance group, with the same camera.
+    If the guidance `scale` is not 1, the negative prompt is needed, and a missing one raises InputError. Both prompts
+    are then computed with the same camera, as a batch of two in one forward. A guidance group instead computes one
+    prompt in each of its two processes.
     """
     prompts = [conditioning.context]
     if scale != 1:

@@ -69,8 +69,8 @@ class WorldMemory:
     place: the location and format of keys and values.
     camera_cache_bytes: the limit in bytes for the camera caches of all prompts together (0: no cache; None: no limit).
         Within a chunk, a cache keeps the outputs of the camera layers, and the keys and values of the prompt.
-    graphs: whether forwards are recorded as CUDA graphs and replayed, if keys and values stay in place on a GPU. The
-        model's weights must then not move.
+    graphs: whether forwards are recorded as CUDA graphs and replayed. This is only done on a GPU, and if attention
+        reads keys and values in place. The model's weights must then not move.
     """
 
     place: KeyValuePlace = ON_DEVICE
@@ -83,7 +83,7 @@ ALL_ON_DEVICE = WorldMemory()
 
 @dataclass
 class _Lane:
-    """The caches of a World for one prompt: the prompt itself (number 0) or the negative prompt (1).
+    """The caches of a World for one prompt. `number` is 0 for the prompt itself, and 1 for the negative prompt.
 
     history: the keys and values of the video so far.
     cache: the camera cache of the current chunk; None if it is disabled.
@@ -99,7 +99,7 @@ class _Lane:
 @dataclass(frozen=True)
 class _Chunk:
     """The inputs of a chunk's forwards, except the latent. `prompts` has the embedding of the prompt and, with
-    guidance, of the negative prompt. `cached` is whether the forwards use the camera cache."""
+    guidance, also that of the negative prompt. `cached` is whether the forwards use the camera cache."""
 
     y: Tensor
     prompts: tuple[Tensor, ...]
@@ -110,10 +110,11 @@ class _Chunk:
 class World:
     """A causal model with the cached keys and values of the video generated so far.
 
-    The final keys and values of a chunk come from one more forward, the clean pass, on the finished latent. It runs
-    when the next chunk begins. So a chunk is returned without delay, and the last chunk of a video needs no clean pass.
+    The final keys and values of a chunk come from one more forward, the clean pass, on the finished latent. The clean
+    pass runs when the next chunk begins. So a chunk is returned without delay, and the last chunk of a video needs no
+    clean pass.
 
-    The attribute `prompt` [1, L, D] must be set before the first chunk and may be replaced between chunks, but not
+    The attribute `prompt` [1, L, D] must be set before the first chunk. It may be replaced between chunks, but not
     modified in place. Earlier frames keep their prompt. The same holds for `negative`, the negative prompt of a
     `guided` World, which caches two sets of keys and values.
     """
@@ -139,11 +140,11 @@ class World:
         window: the latent frames that a chunk attends to; its `frames` must not be 0.
         chunk: the number of latent frames generated at a time.
         guided: whether there is a negative prompt.
-        memory: the location of keys and values, and the limit of the camera cache.
+        memory: the location of keys and values, the limit of the camera cache, and whether CUDA graphs are recorded.
         sequence_parallel: the processes that generate the video together; each holds its heads' keys and values.
 
-        Raises InputError for a model that is not causal, for a window that is too small, and if the processes cannot
-        have equal numbers of heads.
+        Raises InputError for a model that is not causal, for a window that is too small, and if the number of heads is
+        not a multiple of the number of processes.
         """
         check_causal(model.config)
         self._model, self._device, self.chunk_frames = model, torch.device(device), chunk
@@ -202,7 +203,8 @@ class World:
         camera: [1, 384, chunk, h, w], or 448 channels for an action model, or None.
         schedule: the denoising steps.
         renoise: a function from a shape to new noise, which a FewStepSchedule calls before every step except the first.
-        callback: called as callback(index) after each forward of this call, from index 0; a guided step counts as one.
+        callback: called as callback(index) after each forward of this call, from index 0. The two forwards of a guided
+            step count as one.
 
         If the clean pass of the previous chunk has not run yet, it is the first forward. Inputs in pinned memory must
         not be changed until the GPU has finished the chunk, because it reads them in place. Raises InputError if an
@@ -239,7 +241,8 @@ class World:
     @torch.no_grad()
     def remember(self) -> None:
         """Run the clean pass of the last chunk (see World) now, instead of when the next chunk begins. If forwards are
-        recorded as CUDA graphs, the first call also records every kind of forward that later chunks need."""
+        recorded as CUDA graphs, the first call of this method also records every kind of forward that later chunks
+        need."""
         made = self._made
         if self._remember_made() and made is not None and not self._rehearsed:
             self._rehearse(*made)
@@ -248,8 +251,9 @@ class World:
     def replay(self, latent: Tensor, y: Tensor, camera: Tensor | None) -> None:
         """Compute the keys and values of an earlier chunk's `latent` [1, 16, chunk, h, w] again, by one forward.
 
-        They are the same as when it was generated. `y` is [1, 20, chunk, h, w]; `camera` is [1, 384, chunk, h, w], or
-        448 channels for an action model, or None. The camera cache is bypassed: no second forward would read it.
+        The keys and values are the same as when the chunk was generated. `y` is [1, 20, chunk, h, w]; `camera` is [1,
+        384, chunk, h, w], or 448 channels for an action model, or None. The camera cache is not used, because no second
+        forward would read it.
         """
         self._remember_made()
         chunk = self._begin(y, camera, cached=False)
@@ -258,10 +262,10 @@ class World:
         self._begun = False
 
     def _rehearse(self, chunk: _Chunk, clean: Tensor) -> None:
-        """Record every kind of forward as a CUDA graph, and test it.
+        """Record every kind of forward as a CUDA graph, and test the graphs.
 
         Each kind runs with two different inputs in the present state of the window, and again with the kernels of a
-        full window. The forwards write keys and values in place of the next chunk's, which later overwrite them.
+        full window. The forwards write keys and values to the places of the next chunk, which later overwrites them.
         """
         self._rehearsed = True
         lanes = [lane for lane in self._lanes if "graphs" in lane.options]
@@ -300,14 +304,15 @@ class World:
         return self._model(x, timesteps, chunk.prompts[lane.number], chunk.camera, options).float()
 
     def _uploaded(self, camera: Tensor) -> Tensor:
-        """Return a copy of `camera` on the device; from host memory, only a changed camera is copied.
+        """Return a copy of `camera` on the device. A camera in host memory is copied only if it differs from the last
+        one. Otherwise the last copy is returned.
 
-        For an equal camera the earlier copy is returned, because the camera cache recognises that tensor. A new tensor
-        would make the cache compare values on the GPU, and Python would wait for all queued kernels.
+        The camera cache recognises the last copy by its identity. For a new tensor, the cache would compare values on
+        the GPU, and Python would wait for all queued kernels.
 
-        The comparison uses another copy in host memory. It is pinned for a GPU, because a copy from unpinned memory
-        waits for all earlier kernels and is seven times as slow. A new camera of the same shape overwrites the pinned
-        copy after the GPU has read it, which is faster than a new allocation.
+        The last camera is also kept in host memory, for the comparison here. For a GPU this memory is pinned, because a
+        copy from unpinned memory waits for all earlier kernels and is seven times as slow. A new camera of the same
+        shape overwrites the pinned memory after the GPU has read it, which is faster than a new allocation.
         """
         if camera.device.type == self._device.type:
             return camera.clone()
@@ -325,8 +330,8 @@ class World:
         return self._camera[1]
 
     def _remember_made(self) -> bool:
-        """Run the clean pass of the chunk generated last, unless it has already run, and return whether it ran. Raises
-        InputError if an earlier forward left the keys and values incomplete."""
+        """Run the clean pass of the chunk generated last, unless it has already run. Return whether it ran in this
+        call. Raises InputError if an earlier forward left the keys and values incomplete."""
         if self._incomplete:
             raise InputError(
                 "the keys and values may be incomplete, because a forward was interrupted during a cache update; "

@@ -85,8 +85,9 @@ class GuidedSchedule:
 def few_step_schedule(indices: Sequence[int], shift: float) -> FewStepSchedule:
     """Return the schedule of the steps at `indices` (rising, 0 to 999) of the 1,000-step schedule with this `shift`.
 
-    Timesteps are truncated to integers, so several sigmas may share one. As in the official code, x0 is computed with
-    the first sigma of a timestep, and noise is added with the second, if any. Raises InputError for invalid indices.
+    Timesteps are truncated to integers, so several sigmas may have the same timestep. As in the official code, x0 is
+    computed with the first sigma of a timestep. Noise is added with the second, or with the first if there is only one.
+    Raises InputError for invalid indices.
     """
     indices = tuple(indices)
     rising = all(low < high for low, high in zip(indices, indices[1:], strict=False))
@@ -107,8 +108,8 @@ def few_step_schedule(indices: Sequence[int], shift: float) -> FewStepSchedule:
 
 
 def step_indices(schedule: str | tuple[int, ...] | None, release: Release) -> tuple[int, ...]:
-    """Return the indices of the denoising steps for the option `schedule`; None means those of `release`. `schedule`
-    may be a name ("v1" or "v2"), a tuple, or text such as "0,250,500,750". Raises InputError for other text."""
+    """Return the indices of the denoising steps for the option `schedule`. It may be None (the indices of `release`), a
+    name ("v1" or "v2"), a tuple of indices, or text such as "0,250,500,750". Raises InputError for other text."""
     if schedule is None:
         return release.indices
     if isinstance(schedule, tuple):
@@ -122,7 +123,8 @@ def step_indices(schedule: str | tuple[int, ...] | None, release: Release) -> tu
 
 
 def chosen_shift(shift: float | None, release: Release) -> tuple[float, tuple[str, ...]]:
-    """Return the shift of the noise levels, by default that of `release`, and a note if it is another one."""
+    """Return the shift of the noise levels, `shift` or by default the release's, and notes for the user. There is one
+    note if `shift` differs from the release's."""
     if shift is None or shift == release.shift:
         return release.shift, ()
     return shift, (f"The shift is {shift:g}; {release.name} was made for {release.shift:g}.",)

@@ -8,12 +8,14 @@ from .schedule import TRAIN_TIMESTEPS
 
 
 def is_high_noise(timestep: float, boundary: float = BOUNDARY) -> bool:
-    """Return whether the high-noise expert predicts the step: whether `timestep` is at least 1000 * `boundary`."""
+    """Return whether the high-noise expert predicts the step with this `timestep`: it does from 1000 * `boundary`
+    on."""
     return bool(timestep >= boundary * TRAIN_TIMESTEPS)
 
 
 def first_low_step(timesteps: Tensor, boundary: float = BOUNDARY) -> int:
-    """Return the index of the first of the falling `timesteps` that the low-noise expert predicts, or their count."""
+    """Return the index of the first of the falling `timesteps` that the low-noise expert predicts. Return the number of
+    timesteps if it predicts none."""
     return sum(is_high_noise(timestep, boundary) for timestep in timesteps.tolist())
 
 

@@ -34,7 +34,8 @@ class StepNoise:
 
 class PathNoise:
     """A source of noise for a video of `latent_frames` latent frames; the other arguments are as in `StepNoise`. The
-    noise of all latent frames is drawn first, then the noise of the steps in order, as by ComfyUI's node Rollout."""
+    noise of all latent frames is drawn first, and then the noise of the steps in order. ComfyUI's node Rollout draws
+    noise in the same order."""
 
     order = "video, then steps"
 

@@ -1,9 +1,9 @@
 """Skipping of model calls: the velocity of some steps is extrapolated from earlier steps.
 
 In flow-matching sampling the velocity changes slowly and almost linearly with sigma. `StepReuse` extrapolates a line
-through the model's last two predictions, and each new prediction shows how far the line was off. The method was
-developed for this project. The related EasyCache (Zhou et al. 2025, arXiv 2507.02860) repeats the last difference of
-output and input, and estimates the error from the change of the input.
+through the model's last two predictions. Each new prediction shows the error of the line. The method was developed for
+this project. The related EasyCache (Zhou et al. 2025, arXiv 2507.02860) repeats the last difference of output and
+input, and estimates the error from the change of the input.
 """
 
 from collections.abc import Callable
@@ -13,8 +13,8 @@ from torch import Tensor
 from ..errors import InputError
 
 FIRST = 3
-"""The number of steps that the model predicts at the start of a run and after a change of expert: two for the line of
-the extrapolation, and a third to measure its error."""
+"""The number of steps that the model predicts at the start of a run and after a change of expert. Two steps define the
+line of the extrapolation, and the third measures its error."""
 LAST = 2
 """The number of steps at the end of a run that the model predicts, because sigma and velocity change most there."""
 MOST = 4
@@ -24,12 +24,12 @@ MOST = 4
 class StepReuse:
     """A rule that decides at each step of a run whether to call the model or to extrapolate the velocity.
 
-    threshold: the largest estimated error of an extrapolated velocity, 0 to 1, as a fraction of the velocity's norm. At
+    threshold: the largest estimated error of an extrapolated velocity, as a fraction of the velocity's norm, 0 to 1. At
         0 the model predicts every step.
     calls: the number of steps that the model has predicted.
 
-    The error is estimated from the model's last prediction. The real error may be larger where the velocity changes
-    direction. Raises InputError for a threshold outside of 0 to 1.
+    The error is estimated from the error at the model's last prediction. The real error may be larger where the
+    velocity changes direction. Raises InputError for a threshold outside of 0 to 1.
     """
 
     def __init__(self, threshold: float = 0.0) -> None:
@@ -45,8 +45,9 @@ class StepReuse:
     def velocity(self, sigma: float, expert: object, steps_left: int, predict: Callable[[], Tensor]) -> Tensor:
         """Return the velocity at `sigma`: `predict()`, which calls the model, or an extrapolation.
 
-        `expert` is any value that differs between the two experts; a change restarts the extrapolation. `steps_left`
-        counts the remaining steps of the run, including this one. Several videos in one batch share the decision.
+        `expert` is any value that differs between the two experts; a change of it restarts the extrapolation.
+        `steps_left` counts the remaining steps of the run, including this one. If several videos are computed in one
+        batch, the model is called for all of them or for none.
         """
         if expert != self._expert:
             self._expert = expert

@@ -83,7 +83,7 @@ def _levels(sigmas: Tensor) -> list[float]:
 
 def _predict(x: Tensor, before: Tensor, current: Tensor, levels: list[float], order: int) -> Tensor:
     """Return `x` after a step of this `order` from the next-to-last to the last of the noise `levels`. `current` is x0
-    at the start of the step, and `before` is x0 one level earlier."""
+    at the start of the step. `before` is x0 at the noise level before that."""
     if order == 2:
         current = current + 0.5 * (before - current) / _ratio(levels)
     return _move(x, current, levels[-2], levels[-1])
@@ -94,8 +94,8 @@ def _correct(
 ) -> Tensor:
     """Return x at the end of the step that `_predict` computed, corrected by the model's x0 there (UniPC's corrector).
 
-    `start` is x at the start of the step. x0 is `before` one level earlier, `current` at the start of the step, and
-    `denoised` at its end.
+    `start` is x at the start of the step. `before`, `current` and `denoised` are x0 at three noise levels: the level
+    before the step, and those at the step's start and end.
     """
     if order == 1:
         return _move(start, current + 0.5 * (denoised - current), levels[-2], levels[-1])
@@ -111,7 +111,8 @@ def _correct(
 
 
 def _move(x: Tensor, data: Tensor, sigma: float, target: float) -> Tensor:
-    """Return x moved from the noise level `sigma` to the level `target`, exact if x0 equals `data` in between."""
+    """Return x moved from the noise level `sigma` to the level `target`. The result is exact if x0 equals `data`
+    between the two levels."""
     if target == 0:
         return data.clone()
     h = _log_snr(target) - _log_snr(sigma)

@@ -27,8 +27,8 @@ def write_expert(
     """Write a model's parameters under their official names into the safetensors file `path`.
 
     `tensors` holds (name, tensor) for every parameter of `config`. Linear weights are quantized to `quant_type` ("nf4",
-    "fp4" or "fp8"; None: not at all) in blocks of `blocksize` values with a common scale. Layers with names that match
-    a pattern in `keep`, and all other parameters, are stored in `dtype`.
+    "fp4" or "fp8"; None: not at all). In "nf4" and "fp4", every `blocksize` values have a common scale. Layers with
+    names that match a pattern in `keep`, and all other parameters, are stored in `dtype`.
     """
     shapes = config.parameter_shapes()
     linear, kind = linear_weights(shapes) if quant_type else (), quant_type or "nf4"

@@ -22,9 +22,9 @@ EXPERTS = ("high_noise_model_bnb_nf4", "low_noise_model")
 PLACES = (CAUSAL, *EXPERTS, "low_noise_model_bnb_nf4")
 """The folders of models in both toy packages, the trained one and the random one."""
 TOY = "toy"
-"""The stem of the lock file's name in a toy package's folder."""
+"""The name, without its suffix, of the lock file in a toy package's folder."""
 LARGEST = 2**26
-"""The largest size in bytes of a file of a toy package. Every weight file of a real model is larger."""
+"""The largest size in bytes of any file in a toy package. Every weight file of a real model is larger."""
 
 
 def write_toy_package(folder: str | Path, seed: int = 0) -> Path:
@@ -56,7 +56,8 @@ def refuse_other(folder: Path, own: Iterable[Path]) -> None:
 
 
 def refuse_real(folder: Path) -> None:
-    """Raise InputError if the toy package would replace a weight file larger than LARGEST, as only real models have."""
+    """Raise InputError if the toy package would replace a weight file larger than LARGEST. Only real models have such
+    files."""
     models = [file for place in PLACES for file in sorted((folder / place).glob("*.safetensors"))]
     for file in (*models, folder / "models_t5_umt5-xxl-enc-bf16.pth", folder / "Wan2.1_VAE.pth"):
         size = file.stat().st_size if file.is_file() else 0

@@ -1,4 +1,5 @@
-"""The tokenizer of the toy packages: umt5's format and special tokens, few words, and byte tokens for other text."""
+"""The tokenizer of the toy packages. It has umt5's format and special tokens, about a hundred words, and byte tokens
+for other text."""
 
 import json
 import string

@@ -1,4 +1,5 @@
-"""The trained toy package: one tiny model, as causal model and as both base experts, generates views of a maze."""
+"""The trained toy package. One tiny model, stored as causal model and as both base experts, generates views of a
+maze."""
 
 import lzma
 import shutil
@@ -57,7 +58,8 @@ write_maze = write_toy_world
 
 
 def _write_models(folder: Path, shipped: list[Path]) -> None:
-    """Write the causal model and two experts with its weights: one in 4 bits, because equal experts are refused."""
+    """Write the causal model, and two base experts with the same weights. One expert is written in 4 bits, because two
+    equal experts are refused."""
     with tempfile.TemporaryDirectory() as name:
         for file in shipped:
             _copy(MAZE / file, Path(name, file))

@@ -1,4 +1,5 @@
-"""Wan 2.1's video VAE, which encodes a start image, and decodes a latent to frames, at once or in parts."""
+"""Wan 2.1's video VAE. It encodes a start image to a latent, and decodes a latent to frames, in one call or in
+parts."""
 
 from __future__ import annotations
 

@@ -15,13 +15,15 @@ from ..model.choice.trials import KINDS, Kind, Size, attempt, by_order, chosen
 from .network import EPSILON, Decoder
 
 ALIGNED = 4
-"""The number of int32 values for each layer in the table of slots (see pooled.py): three slot numbers, one unused. The
-unused value aligns each layer's values to 16 bytes, because the kernels are compiled for aligned addresses."""
+"""The number of int32 values for each layer in the table of slots (see pooled.py): three slot numbers and an unused
+value. The unused value aligns each layer's values to 16 bytes, because the kernels are compiled for aligned
+addresses."""
 WORST = 2.8e-3
 """The limit of a convolution kernel's relative RMS error in the accuracy test: 0.0028, or -51 dB.
 
 With random weights, an error of this size in all convolutions of the decoder gives a video with a PSNR of 51.5 dB. The
-decoder's other fp16 rounding alone gives 58.9 dB on an H100. Both together stay above 50 dB.
+rounding of the decoder's other operations to fp16 alone gives 58.9 dB on an H100. With both errors the PSNR stays above
+50 dB.
 """
 EXACTNESS, ON_CPU = Size(58, 0, 384, 384), Size(24, 0, 32, 96)
 """The tensor sizes in the accuracy test: `EXACTNESS` on a GPU, `ON_CPU` on the CPU.
@@ -73,8 +75,8 @@ def convolve_by_kitchen(frames: Sequence[Tensor], weight: Tensor, bias: Tensor) 
 def random_convolution(device: torch.device, size: Size) -> tuple[Tensor, Tensor, Tensor]:
     """Return random fp16 frames [3, C, H, W], a weight [out, 3 * C, 3, 3] and a bias [out] for trials of kernels.
 
-    `size` states H (`rows`), C (`dim`) and `out`; W is about 5 / 4 * H. With the default value of `rows`, EXACTNESS
-    replaces `size`, or ON_CPU on a CPU. As in a decoder, the frames are a view of a pool (see
+    `size` states H (`rows`), C (`dim`) and `out`; W is about 5 / 4 * H. If `rows` has its default value, `size` is
+    replaced by EXACTNESS on a GPU, and by ON_CPU on a CPU. As in a decoder, the frames are a view of a pool (see
     model/kernels/convolution.py), and the weight is channels last.
     """
     generator = torch.Generator(device).manual_seed(0)
@@ -108,7 +110,8 @@ def by_cuda(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 @attempt("convolution", TRITON)
 def _by_triton(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return the result of `by_cuda` by the Triton kernel, after writing the newest frame to its slot."""
+    """Return the same convolution as `by_cuda`, by the Triton kernels, of which one first writes the newest frame to
+    its slot."""
     from ..model.kernels import convolution
 
     rows, slots, size = _pooled(frames)
@@ -143,6 +146,6 @@ def matrix(weight: Tensor) -> Tensor:
 
 def picture(rows: Tensor, size: tuple[int, int]) -> Tensor:
     """Return a feature map, stored as rows [(H + 1) * (W + 1), C], as a view [1, C, H, W] for `size` (H, W). The view
-    leaves out the zeros: one pixel at the end of each line, and a line at the end of the map."""
+    leaves out the rows of zeros, which are one pixel at the end of each line, and a line at the end of the map."""
     height, width = size
     return rows.view(height + 1, width + 1, -1)[:height, :width].permute(2, 0, 1)[None]

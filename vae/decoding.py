@@ -1,4 +1,4 @@
-"""Decoding of a latent to video frames, at once or in parts."""
+"""Decoding of a latent to video frames, in one call or in parts."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ NOT_FINITE = (
     "weights."
 )
 REACH = 42
-"""The number of latent frames after which a frame no longer affects the decoder's state."""
+"""The number of latent frames after which a latent frame no longer affects the decoder's state."""
 
 
 def decode_latent(vae: VAE, latent: Tensor, progress: Progress | None = None) -> Tensor:
     """Return the video uint8 [F, H, W, 3] on the CPU, decoded from a normalised latent [1, 16, f, h, w].
 
-    `progress(done, total)` is called after each latent frame. After `vae.enable_tiling()`, overlapping tiles of 256
-    pixels are decoded one by one, which needs less memory, takes longer and leaves faint seams. If a frame has NaN or
-    infinity, raises OverflowError for a VAE in fp16, and InputError for other dtypes.
+    After `vae.enable_tiling()`, overlapping tiles of 256 pixels are decoded one by one. This needs less memory, takes
+    longer and leaves faint seams. `progress(done, total)` is called after each latent frame of each tile. If a frame
+    has NaN or infinity, raises OverflowError for a VAE in fp16, and InputError for other dtypes.
     """
     return VideoDecoder(vae, *latent.shape[-2:]).decode(latent, progress, last=True)
 
@@ -44,7 +44,8 @@ class VideoDecoder:
     """A decoder of one video in parts. The frames have the same bits as if the whole video were decoded in one call.
 
     Between two parts the decoder keeps its state, two frames for each causal layer: 3.8 GB for 832x480 pixels in fp32.
-    In fp16 its kernels may be recorded as a CUDA graph (see `pooled.records`); state and graph then take 2.7 GB.
+    In fp16 the decoder's kernels may be recorded as a CUDA graph (see `pooled.records`). State and graph then take 2.7
+    GB.
 
     vae: the VAE. The latents passed to `decode` may be on another device.
     height, width: the size of the latent.
@@ -66,11 +67,13 @@ class VideoDecoder:
         return self._vae.device
 
     def _on_its_gpu(self) -> AbstractContextManager[object]:
-        """Return a context in which the VAE's GPU is the current CUDA device: Triton launches kernels only there."""
+        """Return a context in which the VAE's GPU is the current CUDA device, because Triton launches kernels only on
+        that device."""
         return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
 
     def anew(self, height: int, width: int) -> VideoDecoder:
-        """Return a decoder for another video with this latent `height` and `width`, and the same VAE and `park`."""
+        """Return a decoder for another video with this latent `height` and `width`. It has the same VAE and `park`, and
+        decodes full frames."""
         return VideoDecoder(self._vae, height, width, park=self._park)
 
     @torch.no_grad()
@@ -80,10 +83,10 @@ class VideoDecoder:
         """Return frames uint8 [F, H, W, 3] on the CPU, decoded from the next normalised latent frames [1, 16, n, h, w].
 
         A latent frame becomes four frames, but a video's first latent frame becomes one. With a stripe, the frames are
-        of the stripe's size. `progress(done, total)` is called after each latent frame of each tile. `last` frees the
-        state after the video's last part.
+        of the stripe's size. `progress(done, total)` is called after each latent frame of each tile. `last` is whether
+        this is the video's last part; the state is then freed.
 
-        With `later` the call does not wait for the GPU: call `check`, and read the frames, only after the GPU has
+        With `later` the call does not wait for the GPU. Call `check`, and read the frames, only after the GPU has
         finished the work queued so far. Without `later`, this method raises the errors of `check`. After an exception
         the decoder cannot continue.
         """
@@ -134,8 +137,8 @@ class VideoDecoder:
             raise InputError(NOT_FINITE)
 
     def _park_state(self, corner: Corner, past: State) -> State:
-        """Return the state `past` of the tile at `corner`, as a copy in host memory if states are parked. The copies
-        are queued on the GPU after the decoding."""
+        """Return the state to keep for the tile at `corner`: `past` itself, or a copy in host memory if states are
+        parked. The copies are queued on the GPU after the decoding."""
         if not self._park:
             return past
         parked = self._parked[corner]

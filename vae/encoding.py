@@ -14,8 +14,8 @@ from .tiles import Blender, Tiling
 from .weights import VAE
 
 SETTLED = 30
-"""The number of latent frames, for an image followed by endless grey frames, after which all further ones are equal bit
-for bit: the encoder's convolutions no longer reach back to the image."""
+"""The number of latent frames after which all further ones are equal bit for bit, for an image followed by endless grey
+frames. From there on, the encoder's convolutions do not reach back to the image."""
 
 
 def encode_first_frame(vae: VAE, frame: Tensor, frames: int, progress: Progress | None = None) -> Tensor:

@@ -1,8 +1,8 @@
 """The network of Wan 2.1's VAE (arXiv 2503.20314, section 4.1), which processes one frame at a time.
 
-Every convolution over time is causal: it reads a frame and the two before it, or zeros before the first frame. Here it
-is a 2D convolution over the channels of all three. Only the two previous frames are stored between calls, so a video
-may have any length, and a video decoded in parts has the same bits as in one call.
+Every convolution over time is causal: it reads a frame and the two frames before it, or zeros before the first frame.
+Here such a convolution is a 2D convolution over the channels of the three frames. Only the two previous frames are
+stored between calls, so a video may have any length, and a video decoded in parts has the same bits as in one call.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ class Network:
 class Decoder(Network):
     """The decoder. A video's first latent frame becomes one frame, and each later one becomes four.
 
-    With a `stripe`, only this part of each frame is decoded. The layers at the latent's own size, a twentieth of the
-    computation, still process the full frame, because attention reads all pixels. The layers at larger sizes process
-    the stripe and the margin that their convolutions need.
+    With a `stripe`, only this part of each frame is decoded. The layers at the latent's own size still process the full
+    frame, because attention reads all pixels; they are a twentieth of the computation. The layers at larger sizes
+    process the stripe and the margin that their convolutions need.
     """
 
     def __init__(self, weights: Mapping[str, Tensor], stripe: Stripe | None = None) -> None:
@@ -91,9 +91,9 @@ class Decoder(Network):
         return self._stage(0, self._middle("decoder", x))
 
     def _stage(self, index: int, x: Tensor) -> Iterator[Tensor]:
-        """Run the decoder stage that begins with the layer decoder.upsamples.<index>, and all later ones; yield frames.
-        A stage has three residual blocks. All but the last then double height and width, and some double the frame
-        rate."""
+        """Run the decoder stage that begins with the layer decoder.upsamples.<index>, and all later stages; yield
+        frames. A stage has three residual blocks. All stages except the last then double height and width, and some
+        double the frame rate."""
         for block in range(3):
             x = self._residual(f"decoder.upsamples.{index + block}", x)
         name = f"decoder.upsamples.{index + 3}"
@@ -107,7 +107,7 @@ class Decoder(Network):
     def _enter(self, index: int, name: str, x: Tensor) -> Tensor:
         """Return the feature map x [1, C, h, w] upsampled by 2, the input of the next decoder stage.
 
-        `index` is the number of that stage's first layer. `name` is the convolution after the upsampling. If only a
+        `index` is the number of the next stage's first layer. `name` is the convolution after the upsampling. If only a
         stripe is decoded, the result is cropped to the stripe and its margin.
         """
         x = self._doubled(name, x)
@@ -190,7 +190,8 @@ class Encoder(Network):
         return self._conv("conv1", x)[:, :LATENT_CHANNELS]
 
     def _repeated(self, name: str, x: Tensor) -> int:
-        """Return how many inputs of the layer `name` in a row, including x, were the same tensor object."""
+        """Return how many of the last inputs of the layer `name`, up to and including x, were the same tensor object as
+        x."""
         last, times = self._seen.get(name, (None, 0))
         self._seen[name] = x, times + 1 if x is last else 1
         return self._seen[name][1]

@@ -1,11 +1,12 @@
 """The VAE's decoder with convolution kernels, in Triton or CUDA, that read the stored frames in place.
 
 A feature map [1, C, H, W] is a view of the memory layout that model/kernels/convolution.py describes. Temporal layers
-with feature maps of one shape store their frames in one pool, with two slots for each layer and one free slot. A layer
-writes a new frame to the free slot, and its convolution reads three slots. Then its oldest frame's slot becomes free.
+with feature maps of one shape store their frames in one pool. It has two slots for each layer and one free slot. A
+layer writes a new frame to the free slot, and its convolution reads three slots. Then the slot of the layer's oldest
+frame becomes free.
 
-Python computes the slots of all layers for a latent frame in advance and copies them to the GPU, where kernels read
-them. So a CUDA graph recorded for one latent frame can decode all later ones.
+Python computes the slots of all layers for a latent frame in advance and copies the slot numbers to the GPU, where
+kernels read them. So a CUDA graph recorded for one latent frame can decode all later ones.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class PooledDecoder(Decoder):
         return self.recording.decode(self._computed, latent)
 
     def _upload_slots(self, slots: list[list[int]]) -> None:
-        """Copy the slot numbers of each layer's frames, in the order in which the layers run, to the table on the GPU.
+        """Copy the slot numbers of each layer's frames to the table on the GPU, in the order in which the layers run.
         torch does not reuse the pinned memory before the copy is done."""
         rows = torch.tensor([[*each, 0] for each in slots], dtype=torch.int32)
         if self._table.device.type == "cuda":
@@ -164,7 +165,8 @@ class PooledDecoder(Decoder):
         return self._kernels.convolve(x, slots, weight, bias, size, side, added)
 
     def _pool(self, name: str, x: Tensor) -> Tensor:
-        """Return the rows of the pool of layer `name`. The first call creates it, with zeros, for frames like x."""
+        """Return the rows of the pool of layer `name`. The first call creates the pool, with zeros, for frames of the
+        shape of x."""
         key = self._pools[name]
         if key not in self.past:
             height, width = x.shape[2:]
@@ -185,8 +187,9 @@ class PooledDecoder(Decoder):
 
 
 def new_decoder(vae: VAE, stripe: Stripe | None, *, recorded: bool) -> Decoder:
-    """Return a decoder network for a VAE: a PooledDecoder, KitchenDecoder or plain Decoder, by the device's kernel. It
-    decodes only a `stripe` of frames if given. `recorded` makes a PooledDecoder record its kernels as a CUDA graph."""
+    """Return a decoder network for a VAE. Depending on the convolution kernel for the device, it is a PooledDecoder, a
+    KitchenDecoder or a plain Decoder. If `stripe` is given, only this part of frames is decoded. `recorded` makes a
+    PooledDecoder record its kernels as a CUDA graph."""
     if suits(vae):
         return PooledDecoder(vae, stripe, recorded=recorded)
     half = vae.device.type == "cuda" and vae.dtype == torch.float16
@@ -203,9 +206,9 @@ def suits(vae: VAE) -> bool:
 def records(device: torch.device, dtype: torch.dtype | None, width: int) -> bool:
     """Return whether a PooledDecoder decodes a VAE of this base `width`, so that a CUDA graph can record the decoding.
 
-    `width` is the number of channels at full resolution, and must be a multiple of 32. A PooledDecoder also requires
-    the `dtype` fp16, Triton, and a CUDA device for which Triton's convolution or this project's CUDA kernel is chosen.
-    Except on Hopper GPUs, the first call tests the available kernels.
+    `width` is the number of channels at full resolution, and must be a multiple of 32. The `dtype` must be fp16, and
+    the device a CUDA GPU. Triton must be installed, and the chosen convolution kernel must be Triton's or this
+    project's CUDA kernel. Except on Hopper GPUs, the first call tests the available kernels.
     """
     if device.type != "cuda" or dtype != torch.float16 or width % 32 or not find_spec("triton"):
         return False
@@ -246,15 +249,15 @@ def _over_time(name: str) -> bool:
 
 
 def _pool_of(name: str, weight: Tensor) -> str:
-    """Return the name of a temporal layer's pool, shared by all layers of one stage and number of channels."""
+    """Return the name of a temporal layer's pool. Layers of one stage with the same number of channels share a pool."""
     parts = name.split(".")
     stage = int(parts[2]) // 4 if parts[1] == "upsamples" else 3 if parts[1] == "head" else 0
     return f"stage {stage}, {weight.shape[1] // 3} channels"
 
 
 def _rows(x: Tensor) -> Tensor:
-    """Return a feature map [1, C, H, W] as rows [(H + 1) * (W + 1), C], with zeros after each line and at the end. The
-    result is a view if x, or a map from which x takes some channels, comes from `picture`. Otherwise x is copied."""
+    """Return a feature map [1, C, H, W] as rows [(H + 1) * (W + 1), C], with zeros after each line and at the end. If x
+    comes from `picture`, or is some channels of a map from `picture`, the result is a view. Otherwise x is copied."""
     height, width = x.shape[2:]
     if x.stride(1) == 1 and x.stride(2) == (width + 1) * x.stride(3):
         return x.as_strided(((height + 1) * (width + 1), x.shape[1]), (x.stride(3), 1))

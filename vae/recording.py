@@ -22,13 +22,14 @@ memory at constant addresses."""
 class Recording:
     """A recorder that decodes the latent frames of one video, except the first one, by a CUDA graph.
 
-    The first call decodes as usual. The second records a CUDA graph, replays it with its own latent frame, and compares
-    the result with the usual decoding. Later calls replay the graph. If the recording or the comparison fails, all
-    calls decode as usual.
+    The first call decodes as usual. The second call records a CUDA graph, replays it with its own latent frame, and
+    compares the result with the usual decoding. Later calls replay the graph. If the recording or the comparison fails,
+    all later calls decode as usual.
     """
 
     def __init__(self, state: Callable[[], Sequence[Tensor]] = tuple) -> None:
-        """Create a recorder. `state()` returns the tensors that decoding changes, to restore them after a test."""
+        """Create a recorder. `state()` returns the tensors that decoding changes; they are restored after a test
+        replay."""
         self._state, self._frames, self._failed = state, list[Tensor](), False
         self._latent: Tensor | None = None
         self._graph: torch.cuda.CUDAGraph | None = None
@@ -58,7 +59,8 @@ class Recording:
             yield frame
 
     def _record_and_try(self, decode: Decode, latent: Tensor) -> Iterator[Tensor]:
-        """Yield the frames of `decode(latent)`. Keep a recording of it if a replay gives them within a tolerance."""
+        """Yield the frames of `decode(latent)`. Also record it as a CUDA graph, and keep the graph if a replay gives
+        the same frames within a tolerance."""
         assert self._latent is not None
         try:
             graph = self._record(decode, self._latent)
@@ -115,5 +117,6 @@ class Recording:
 
 @cache
 def _stream(device: torch.device) -> torch.cuda.Stream:
-    """Return the one CUDA stream on which all graphs of a GPU are recorded: cuBLAS has a workspace for each stream."""
+    """Return the CUDA stream on which all graphs of a GPU are recorded. It is always the same, because cuBLAS allocates
+    a workspace for each stream."""
     return torch.cuda.Stream(device)

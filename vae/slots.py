@@ -20,8 +20,9 @@ class Slots:
         self._free = {pool: list(range(2 * layers + 1)) for pool, layers in Counter(pools.values()).items()}
 
     def take(self, layer: str) -> list[int]:
-        """Return the slot numbers of a layer's three frames: the one before the last, the last, and the new one. The
-        new frame is then the layer's last one, and the first of these slots becomes the pool's free slot."""
+        """Return the slot numbers of a layer's three frames: the frame before the last, the last frame, and the new
+        frame. For the next call, the new frame is the last one, and the slot of the oldest frame is the pool's free
+        slot."""
         free = self._free[self._pools[layer]]  # the last free slot has held frames, the others are zeros
         before = self._own.get(layer) or [free.pop(0), free.pop(0)]
         slots = [*before, free.pop()]
@@ -31,7 +32,7 @@ class Slots:
 
 
 class _LayerRecorder(Decoder):
-    """A decoder that computes nothing, but records in which order its temporal layers run."""
+    """A decoder that computes nothing, but records the order in which its temporal layers run."""
 
     def __init__(self, weights: Mapping[str, Tensor], first: bool) -> None:
         super().__init__(weights)

@@ -25,7 +25,8 @@ class Tiling:
 
     @classmethod
     def of(cls, height: int, width: int, cut: bool) -> Tiling:
-        """Return the tiles of a frame with `height` x `width` latent pixels: one tile if `cut` is false."""
+        """Return the tiles of a frame with `height` x `width` latent pixels. There is only one tile if `cut` is False,
+        or if the frame is not larger than a tile."""
         if cut and max(height, width) > TILE:
             return cls(height, width, TILE, STRIDE)
         return cls(height, width, max(height, width), max(height, width))
@@ -55,8 +56,9 @@ class Blender:
     _left: dict[int, Tensor] = field(default_factory=dict)
 
     def add(self, image: int, corner: Corner, tile: Tensor) -> tuple[tuple[slice, slice], Tensor]:
-        """Add a tile, and return the (rows, columns) of the image that are now complete, and their pixels [..., h, w].
-        `image` is the image's number, `corner` the tile's top left latent pixel. `tile` is blended in place."""
+        """Add a tile. Return the (rows, columns) of the part of the image that this tile completes, and the pixels
+        [..., h, w] of this part. `image` is the image's number, `corner` the tile's top left latent pixel. `tile` is
+        blended in place."""
         top, left = corner
         size = self.scale * self.tiling.stride
         overlap = self.scale * (self.tiling.tile - self.tiling.stride)

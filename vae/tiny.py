@@ -30,10 +30,11 @@ STAGES = ((256, 3, 1), (128, 9, 2), (64, 15, 2))
 LAST = 22
 """The number of the network's last layer, which outputs pixels, in the tensor names."""
 BEFORE_FIRST = 3
-"""The number of output frames to drop for a video's first latent frame, which stands for a single video frame."""
+"""The number of output frames to drop for a video's first latent frame, which stands for a single video frame instead
+of four."""
 SCALED = "lighttae"
-"""A part of the file names of decoders that expect denormalised latents, such as LightX2V's LightTAE. Only the name
-shows the difference, because the tensors have the names and shapes of taew2_1."""
+"""A part of the file names of decoders that expect denormalised latents, such as LightX2V's LightTAE. Such decoders are
+recognised only by name, because their tensors have the names and shapes of taew2_1."""
 
 
 def load_tiny_decoder(
@@ -81,7 +82,8 @@ class TinyDecoder:
         """Return the frames float32 [1, 3, n, 8h, 8w], from 0 to 1, of the video's next latent frames [1, 16, f, h, w].
 
         The latent is normalised, as the model outputs it. The frames are on the decoder's device. A latent frame
-        becomes four frames, but a video's first one becomes one. Raises InputError for a latent of another shape.
+        becomes four frames, but a video's first latent frame becomes one. Raises InputError for a latent of another
+        shape.
         """
         if latent.ndim != 5 or latent.shape[:2] != (1, LATENT_CHANNELS):
             raise InputError(f"the latent is {list(latent.shape)}; the tiny decoder takes [1, 16, frames, h, w]")
@@ -124,7 +126,7 @@ class TinyDecoder:
 
 
 class PreviewDecoder:
-    """A tiny decoder with the methods of a VideoDecoder, so that callers can use either."""
+    """A tiny decoder with the methods `decode` and `check` of a VideoDecoder, so that callers can use either."""
 
     def __init__(self, decoder: TinyDecoder) -> None:
         self._decoder = decoder
@@ -135,11 +137,11 @@ class PreviewDecoder:
         return self._decoder.device
 
     def decode(self, latent: Tensor, *, later: bool = False) -> Tensor:
-        """Return the frames uint8 [n, H, W, 3] on the CPU of the video's next latent frames [1, 16, f, h, w].
+        """Return the frames uint8 [n, H, W, 3] on the CPU of the video's next latent frames [1, 16, f, h, w]. Raises
+        InputError for a latent of another shape.
 
-        With `later` the call does not wait for the GPU: call `check`, and read the frames, only after the GPU has
-        finished the work queued so far. Raises InputError for a latent of another shape and, without `later`, for one
-        that is not finite.
+        With `later` the call does not wait for the GPU. Call `check`, and read the frames, only after the GPU has
+        finished the work queued so far. Without `later`, this method raises the errors of `check`.
         """
         frames = self._decoder.decode(latent)[0].mul(255).round_().to(torch.uint8).permute(1, 2, 3, 0).contiguous()
         queued = later and self.device.type == "cuda"

@@ -38,16 +38,16 @@ STD = (
 SHARES = torch.tensor([[[1.0, 0, 0], [0, 1, 1]], [[1, 1, 0], [0, 0, 1]]])
 """The rows of a 3x3 kernel that are summed into each row of a 2x2 kernel, as zeros and ones [2, 2, 3].
 
-The dimensions are first or second of the two output pixels, row of the 2x2 kernel, row of the 3x3 kernel. The same
-table serves columns. On an image with doubled pixels, a 3x3 kernel reads some original pixels twice, so a 2x2 kernel
-with sums of rows and columns gives the same result on the original image.
+The first dimension selects one of the two output pixels. The second is the row of the 2x2 kernel, the third the row of
+the 3x3 kernel. The same table serves columns. On an image with doubled pixels, a 3x3 kernel reads some original pixels
+twice. So a 2x2 kernel with sums of rows and columns gives the same result on the original image.
 """
 
 
 @dataclass
 class VAE:
     """A Wan 2.1 VAE: its weights by official name, in the network's layout (see `prepare`). `use_tiling` is whether
-    large frames are processed in tiles."""
+    frames with a side of more than 256 pixels are processed in tiles."""
 
     weights: dict[str, Tensor]
     use_tiling: bool = False
@@ -138,8 +138,8 @@ def _prepare(name: str, tensor: Tensor) -> Tensor:
 
 
 def quarters(weight: Tensor) -> Tensor:
-    """Return four 2x2 kernels [4 * out, 4 * C] that replace a 3x3 kernel [out, C, 3, 3] after doubling an image. They
-    are applied to the original image. Each computes one of the 2x2 output pixels of every original pixel."""
+    """Return four 2x2 kernels [4 * out, 4 * C] for the original image, which replace a 3x3 kernel [out, C, 3, 3] on the
+    doubled image. Each computes one of the 2x2 output pixels of every original pixel."""
     share = SHARES.to(weight.device)
     sums = torch.einsum("pak,qbl,nckl->pqnabc", share, share, weight.float())
     return sums.flatten(0, 2).flatten(1).to(weight.dtype)

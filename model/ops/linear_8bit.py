@@ -116,14 +116,15 @@ class EightBitLayer:
 
 
 def encodes_inputs(values: Tensor) -> bool:
-    """Return whether the product kernel for the 8-bit weight `values` [out, in] also quantizes the layer's input. Only
-    comfy-kitchen's int8 kernel does, on a GPU for which `choose_arithmetic` selected it; not during torch.compile."""
+    """Return whether the product kernel for the 8-bit weight `values` [out, in] also quantizes the layer's input. True
+    only for comfy-kitchen's int8 kernel, if `choose_arithmetic` selected it for the GPU. False during torch.compile."""
     return _by_kitchen(values.dtype, values.device)
 
 
 def rotates(width: int, dtype: torch.dtype, device: torch.device) -> bool:
-    """Return whether a weight of `width` columns is rotated for products in the 8-bit `dtype` (see rotation.py). Only
-    weights for comfy-kitchen are: its kernel rotates an input while it quantizes it. Not during torch.compile."""
+    """Return whether a weight of `width` columns is rotated for products in the 8-bit `dtype` (see rotation.py). True
+    only for comfy-kitchen's int8 kernel, which rotates an input while it quantizes it, and a multiple of GROUP columns.
+    False during torch.compile."""
     return width % GROUP == 0 and _by_kitchen(dtype, device)
 
 
@@ -140,8 +141,8 @@ def _indexed(device: torch.device) -> torch.device:
 def eight_bit_weight(weight: Tensor, device: torch.device, dtype: torch.dtype, rotated: bool) -> EightBit:
     """Return a weight [out, in] in the 8-bit `dtype` with a scale for each output channel.
 
-    A quantized weight is converted directly, without a full decoded copy if there is a kernel. `rotated` is the result
-    of `rotates` for this layer.
+    A quantized weight is converted directly if there is a kernel for it, without a full decoded copy. `rotated` is the
+    result of `rotates` for this layer.
     """
     if hasattr(weight, "recode"):
         return weight.recode(dtype, rotated)
@@ -156,8 +157,8 @@ def input_dtype(*layers: Any) -> torch.dtype | None:
 
 
 def normed(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype, *layers: Any) -> Rows:
-    """Return the layer norm of x [tokens, dim] in the 8-bit input dtype that all `layers` share, else in `dtype`.
-    weight and bias [dim] are the norm's. A result in 8 bits has one scale for each token."""
+    """Return the layer norm of x [tokens, dim]. weight and bias [dim] are the norm's. If all `layers` share an 8-bit
+    input dtype, the result is in this dtype, with one scale for each token. Otherwise the result is in `dtype`."""
     eight_bit = input_dtype(*layers)
     if eight_bit is None:
         return layer_norm(x, weight, bias, eps, dtype)
@@ -177,20 +178,22 @@ def sum_normed(
     """Update x [tokens, dim] in place, and return its layer norm as input for `layers`.
 
     The update is x = x + y * gate; x = x * (1 + scale) + shift, with `added` = (y, gate) and `affine` = (scale, shift).
-    A step with None tensors is skipped. weight and bias [dim] are the norm's. The result is in the 8-bit input dtype
-    that all `layers` share, else in `dtype`.
+    A step with None tensors is skipped. weight and bias [dim] are the norm's. If all `layers` share an 8-bit input
+    dtype, the result is in this dtype, otherwise in `dtype`.
     """
     return add_norm(x, added, affine, weight, bias, eps, input_dtype(*layers) or dtype)
 
 
 def as_input(x: Tensor, layer: Any) -> Rows:
-    """Return x [tokens, dim] in the 8-bit input dtype of `layer`, or x itself without one."""
+    """Return x [tokens, dim] in the 8-bit input dtype of `layer`. If `layer` has no 8-bit input dtype, return x
+    itself."""
     eight_bit = input_dtype(layer)
     return x if eight_bit is None else encode_8bit(x, dtype=eight_bit)
 
 
 def activated(x: Tensor, activation: Literal["gelu", "silu"], layer: Any) -> Rows:
-    """Return the activation of x [tokens, dim] in the 8-bit input dtype of `layer`. Without one, overwrite x."""
+    """Return the activation of x [tokens, dim] in the 8-bit input dtype of `layer`. If `layer` has no 8-bit input
+    dtype, overwrite x with the activation, and return x."""
     eight_bit = input_dtype(layer)
     if eight_bit is not None:
         return encode_8bit(x, dtype=eight_bit, activation=activation)
@@ -198,7 +201,8 @@ def activated(x: Tensor, activation: Literal["gelu", "silu"], layer: Any) -> Row
 
 
 def shared_sum(x: Tensor, added: Tensor, *layers: Any) -> Rows:
-    """Return x + added [tokens, dim] in the 8-bit input dtype that all `layers` share. Without one, overwrite x."""
+    """Return x + added [tokens, dim] in the 8-bit input dtype that all `layers` share. If they share none, overwrite x
+    with the sum, and return x."""
     eight_bit = input_dtype(*layers)
     return x.add_(added) if eight_bit is None else encode_8bit(x, dtype=eight_bit, added=added)
 
@@ -206,8 +210,8 @@ def shared_sum(x: Tensor, added: Tensor, *layers: Any) -> Rows:
 def arithmetic_note(wanted: Arithmetic, device: torch.device, config: ModelConfig) -> str | None:
     """Return a note for the user about 8-bit matrix products on a device, or None if the products are in bf16.
 
-    The note names the kernel, or warns that fp8 would be faster than int8, or that 8 bits are slower on a CPU. Raises
-    InputError if the device or the model's sizes do not allow `wanted`.
+    On a GPU the note names the kernel, or warns that fp8 would be faster than int8. On a CPU it warns that 8 bits are
+    slower. Raises InputError if the device or the model's sizes do not allow `wanted`.
     """
     arithmetic = choose_arithmetic(wanted, device, config)
     if arithmetic == "bf16":

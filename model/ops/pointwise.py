@@ -201,8 +201,8 @@ def gelu_(x: Tensor) -> Tensor:
 
 
 def slices(length: int, limit: int) -> Iterator[slice]:
-    """Return slices of nearly equal length that cover `length` items. All except the last have a multiple of 128 items.
-    None has more than `limit`, rounded up to a multiple of 128."""
+    """Return slices of nearly equal length that cover `length` items. All slices except the last have a multiple of 128
+    items. No slice has more than `limit` items, rounded up to a multiple of 128."""
     count = -(-length // limit)
     size = -(-length // count // 128) * 128
     return (slice(start, min(start + size, length)) for start in range(0, length, size))
@@ -256,15 +256,16 @@ def _eager_in_place(plain: Callable[..., Tensor], x: Tensor, *arguments: Any) ->
 
 
 def _eager_whole(plain: Callable[..., Tensor], x: Tensor, *arguments: Any) -> Tensor:
-    """Run `plain` on all tokens at once: it makes no fp32 copies, or its first argument has no row for each token."""
+    """Run `plain` on all tokens in one step. This is for functions that make no fp32 copies, or whose first argument
+    has no row for each token."""
     return plain(x, *arguments)
 
 
 def _eager_rows(outputs: int, plain: Callable[..., Tensor], *arguments: Any) -> Tensor:
-    """Run `plain` on a part of the tokens at a time, and return the first of the output tensors.
+    """Run `plain` on a part of the tokens at a time, and return the first output tensor.
 
-    `arguments` are the `outputs` output tensors, each token's row number in these (int64 [tokens]), and then matrices
-    with a row for each token, or tuples of such matrices.
+    `arguments` begin with the `outputs` output tensors. Then comes the row of each token in the output tensors, int64
+    [tokens]. The rest are matrices with a row for each token, or tuples of such matrices.
     """
     out, (rows, *others) = arguments[:outputs], arguments[outputs:]
     for part in slices(len(rows), EAGER_TOKENS):
@@ -295,10 +296,10 @@ def _tokens_of(argument: Any, part: slice) -> Any:
 
 
 def or_else(fast: Callable[..., T], plain: Callable[..., T], name: str) -> Callable[..., T]:
-    """Return a function that calls `fast`, and `plain` from the first failure of `fast` on.
+    """Return a function that calls `fast`. After the first failure of `fast`, it always calls `plain` instead.
 
-    The failing call returns the result of `plain` as well. The failure is logged once with `name`. Running out of GPU
-    memory does not count as a failure: torch.OutOfMemoryError is raised.
+    The call in which `fast` fails also returns the result of `plain`. The failure is logged once with `name`. Running
+    out of GPU memory does not count as a failure: torch.OutOfMemoryError is raised.
     """
     broken = False
 

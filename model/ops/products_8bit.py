@@ -18,7 +18,8 @@ from .pointwise import encode_8bit, or_else, rescale_, slices
 from .rotation import GROUP, Rotated, encode_rotated, rotate
 
 PRODUCT_TOKENS = 8192
-"""The number of tokens that one int8 product processes, so that only a part of the int32 sums exists at once."""
+"""The largest number of tokens in one int8 product. Longer products are computed in parts, so that only a part of the
+int32 sums exists at a time."""
 WITHOUT_ROW_SCALES: set[torch.device] = set()
 """The GPUs for which torch has no float8 product with a scale for each row; filled by `choose_arithmetic`."""
 LEAST_INT8_TOKENS = 32
@@ -54,8 +55,8 @@ def _try_fp8_then_scales(x: Tensor, weight: EightBit, bias: Tensor | None) -> Te
 
 
 def _fp8_then_scales(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Return the product of float8 matrices by two kernels: the second applies the scales. The bf16 result between them
-    cannot overflow: its range exceeds 448 * 448 times any width."""
+    """Return the product of float8 matrices by two kernels, of which the second applies the scales. The bf16 result of
+    the first kernel cannot overflow: its range exceeds 448 * 448 times any width."""
     one = torch.ones((), device=x.values.device)
     sums = torch._scaled_mm(x.values, weight.values.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
     out = torch.empty_like(sums, dtype=dtype)
@@ -146,7 +147,7 @@ kitchen_or_torch = or_else(_kitchen_product, _without_kitchen, "int8_linear of c
 
 
 def _random_int8(device: torch.device, size: Size) -> tuple[Tensor, EightBit, Tensor, EightBit]:
-    """Return (x, weight, bias, rotated): the last one is the weight as comfy-kitchen's kernel will get it."""
+    """Return (x, weight, bias, rotated). `rotated` is the weight in the form that comfy-kitchen's kernel takes."""
     x, weight, bias = _random_product(torch.int8)(device, size)
     if size.dim % GROUP or find_spec("comfy_kitchen") is None:
         return x, weight, bias, weight
@@ -183,8 +184,9 @@ KINDS["fp8"] = Kind(_random_product(torch.float8_e4m3fn), _exact_product, 0.05)
 
 
 def plain_product(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Return x [tokens, in] times weight [out, in] transposed, plus bias [out], in `dtype`, by plain torch. GPUs
-    multiply in bf16 if `dtype` is bf16: 8-bit operands are exact in bf16, and fp32 is slower."""
+    """Return x [tokens, in] times weight [out, in] transposed, plus bias [out], in `dtype`, by plain torch. On GPUs the
+    product is in bf16 if `dtype` is bf16, because 8-bit operands are exact in bf16, and fp32 is slower. Otherwise it is
+    in fp32."""
     exact = torch.bfloat16 if x.values.device.type == "cuda" and dtype == torch.bfloat16 else torch.float32
     products = F.linear(x.values.to(exact), weight.values.to(exact))
     out = torch.empty_like(products, dtype=dtype)

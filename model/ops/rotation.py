@@ -1,7 +1,7 @@
 """Rotation of the operands of int8 products (ConvRot): both are multiplied by one orthogonal Hadamard matrix.
 
-The product stays the same. A column with large values is spread over GROUP columns, so the scale of a row, which the
-row's largest value sets, leaves more precision to the others.
+The product stays the same. A column with large values is spread over GROUP columns. The scale of a row, which the row's
+largest value sets, then leaves more precision to the row's other values.
 """
 
 from functools import lru_cache
@@ -17,7 +17,7 @@ GROUP = 256
 
 
 class Rotated(EightBit):
-    """An int8 weight [out, in] that was rotated before rounding, so its layer's input is rotated too."""
+    """An int8 weight [out, in] that was rotated before rounding. An input of its layer must be rotated too."""
 
     __slots__ = ()
 

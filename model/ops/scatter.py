@@ -14,7 +14,7 @@ from .plain import NormRope
 
 
 class Unrotated(NamedTuple):
-    """Queries or keys x [tokens, dim] before norm and RoPE, which the kernel that writes them to a cache applies."""
+    """Queries or keys x [tokens, dim] before norm and RoPE. The kernel that writes them to a cache applies both."""
 
     x: Tensor
     norm_rope: NormRope
@@ -76,11 +76,12 @@ def scatter_qkv_(
 
     out: the tensors [n, dim] for keys and for values. If the second is None, no values are written.
     rows: the numbers of the rows to write to, int64 [tokens].
-    given: queries, keys and values; norm and RoPE are applied to the first two. All three may be overwritten.
-    scalings: a pair (shift, factor) for keys and one for values, or None.
+    given: queries, keys and values. Norm and RoPE are applied to queries and keys. All three may be overwritten.
+    scalings: a pair (shift, factor) for keys and a pair for values, or None.
 
-    With `scalings`, keys and values are written as (x - shift) * factor in float8_e4m3fn, and the result is the queries
-    in float8_e4m3fn [tokens, dim], their scale and 1 / scale (fp32 [1] each). Without, it is the queries [tokens, dim].
+    With `scalings`, keys and values are written as (x - shift) * factor in float8_e4m3fn. The result is then the
+    queries in float8_e4m3fn [tokens, dim], their scale and 1 / scale (fp32 [1] each). Without `scalings`, the result is
+    the queries [tokens, dim].
     """
     (q, *_), (k, *_), v = given
     made = None

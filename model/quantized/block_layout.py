@@ -18,10 +18,11 @@ BLOCKS = "LingBotGGML"
 
 @dataclass(frozen=True)
 class BlockParams(BaseLayoutParams):
-    """The format `kind` and the shape of a weight in GGML's blocks.
+    """The format `kind` and the shape of a weight in GGML's blocks. `scale` is always 1, because the blocks contain
+    their own scales.
 
-    `scale` is always 1, because the blocks contain their own scales. `orig_shape` is the shape of the weight, or of its
-    transpose if `transposed` is True: the bytes keep their order.
+    If `transposed` is True, the tensor is the transpose of the stored weight. `orig_shape` is then the shape of the
+    transpose, but the order of the bytes stays that of the stored weight.
     """
 
     kind: str = "Q4_0"

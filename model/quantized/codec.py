@@ -1,4 +1,4 @@
-"""The 4-bit formats of bitsandbytes (NF4, FP4) in plain torch, to the same bits.
+"""The 4-bit formats of bitsandbytes (NF4, FP4) in plain torch, with the same bits as bitsandbytes.
 
 A weight is stored as its flat values in row-major order, two in a byte, the first in the high nibble. Each nibble is an
 index into a table of 16 values (`code`). Every `blocksize` values share a scale (`absmax`). With double quantization
@@ -97,7 +97,7 @@ def recode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.
 
 def decode_rows(packed: Tensor, scales: Scales, shape: tuple[int, ...], rows: Tensor) -> Tensor:
     """Return the rows `rows` (int64 [n]) of a 4-bit weight of `shape` [out, in], as float32 [n, in]. If the width `in`
-    is a multiple of the block size, only these rows are read."""
+    is a multiple of the block size, only these rows are decoded, otherwise the full weight is."""
     height, width = shape
     if width % scales.blocksize:
         return decode(packed, scales, shape, torch.float32)[rows]
@@ -144,8 +144,8 @@ def _pairs(code: Tensor) -> Tensor:
 
 
 def _starts(count: int, blocksize: int, at_a_time: int) -> tuple[range, int]:
-    """Return where the parts start in which `count` values are processed, and the length of all parts except the last.
-    A part has at least `at_a_time` values and contains full blocks and bytes."""
+    """Return the first indices of the parts in which `count` values are processed, and the length of all parts except
+    the last. A part contains full blocks and bytes. All parts except the last have at least `at_a_time` values."""
     step = math.lcm(at_a_time, 2 * blocksize)
     return range(0, count, step), step
 
@@ -154,7 +154,7 @@ def _decoded_parts(
     packed: Tensor, pairs: Tensor, per_block: Tensor, blocksize: int, count: int, at_a_time: int
 ) -> Iterator[tuple[int, Tensor]]:
     """Decode a weight of `count` 4-bit values by parts, and yield each part's first index and float32 values. `pairs`
-    is the result of `_pairs`, `per_block` has the scale of each block, and `at_a_time` is a part's least length."""
+    is the result of `_pairs`, and `per_block` has the scale of each block. `at_a_time` is as in `_starts`."""
     starts, step = _starts(count, blocksize, at_a_time)
     for start in starts:
         blocks = per_block[start // blocksize : (start + step) // blocksize]
@@ -181,13 +181,14 @@ def encode(
     """Return a weight of N values in 4 bits, uint8 [ceil(N / 2), 1], and its scales, on the weight's device.
 
     Each value is divided by the largest magnitude in its block of `blocksize` values, and rounded to the nearest value
-    in the table of `quant_type` ("nf4" or "fp4"). If `nested` is True, the scales minus their mean are quantized to
-    bytes in the same way. Without `search`, the bytes equal those of `bitsandbytes.functional.quantize_4bit`.
+    in the table of `quant_type` ("nf4" or "fp4"). If `nested` is True, the scales, minus their mean, are also divided
+    by the largest in a block and rounded to a table, and stored as bytes. Without `search`, all bytes equal those of
+    `bitsandbytes.functional.quantize_4bit`.
 
-    With `search`, each block gets the scale with the least error among several, including negative ones. The error is
-    the sum of the block's squared errors, plus `sums` times the square of the sum of its errors. Values are then
-    rounded with the scale after its quantization. The format is the same, and the error is 9 % lower than without
-    `search`.
+    With `search`, several scales are tried for each block, including negative ones, and the block gets the scale with
+    the least error. The error is the sum of the block's squared errors, plus `sums` times the square of the sum of its
+    errors. Values are rounded with the scale as stored, after its own quantization. The format is the same, and the
+    error is 9 % lower than without `search`.
     """
     code = torch.tensor(CODES[quant_type], device=weight.device)
     flat = weight.detach().reshape(-1)
@@ -228,8 +229,9 @@ def _largest(blocks: Tensor) -> Tensor:
 
 
 def _nearest(flat: Tensor, scales: Tensor, code: Tensor, blocksize: int, steps: int | None = None) -> Tensor:
-    """Return the uint8 index of the nearest value in `code` for each 1-D value, divided by the scale of its block. With
-    `steps`, the quotient is first rounded to that many equal steps from -1 to 1, as bitsandbytes does on a CPU."""
+    """Return the uint8 index of the nearest value in `code` for each 1-D value, after division by the scale of its
+    block. With `steps`, the quotient is first rounded to that many equal steps from -1 to 1, as bitsandbytes does on a
+    CPU."""
     scaled = (_blocks(flat, blocksize) * _inverse(scales)).clamp_(-1, 1).view(-1)[: flat.numel()]
     if steps is not None:
         scaled = ((scaled + 1) * 0.5 * steps + 0.5).floor_() * (2 / steps) - 1
@@ -284,8 +286,8 @@ def _dynamic_map() -> Tensor:
 
 
 def components(scales: Scales, shape: tuple[int, ...], quant_type: str, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Return the tensors that bitsandbytes saves next to a packed weight, by the suffixes of their names. They are
-    `scales` and, as JSON, `shape`, `quant_type` ("nf4" or "fp4") and the `dtype` before quantization."""
+    """Return the tensors that bitsandbytes saves next to a packed weight, by the suffixes of their names: the tensors
+    of `scales`, and JSON with `shape`, `quant_type` ("nf4" or "fp4") and the `dtype` before quantization."""
     state = {
         "quant_type": quant_type,
         "blocksize": scales.blocksize,

@@ -54,7 +54,7 @@ def decode(packed: Tensor, kind: str, shape: tuple[int, ...], dtype: torch.dtype
 
 def decode_rows(packed: Tensor, kind: str, shape: tuple[int, ...], rows: Tensor) -> Tensor:
     """Return the rows `rows` (int64 [n]) of a weight of `shape` [out, in] as float32 [n, in]. If the width `in` is a
-    multiple of the block size, only these rows are read."""
+    multiple of the block size, only these rows are decoded, otherwise the full weight is."""
     height, width = shape
     if width % BLOCKS[kind].values:
         return decode(packed, kind, shape, torch.float32)[rows]
@@ -67,8 +67,9 @@ def _half(blocks: Tensor, at: int) -> Tensor:
 
 
 def _unpacked(values: Tensor, bits: int, group: int) -> Tensor:
-    """Return the numbers packed in `values` (uint8 [blocks, bytes]), `bits` bits each, as uint8 [blocks, numbers].
-    Every `group` bytes hold first the numbers in their lowest bits, then those in the next bits, and so on."""
+    """Return the `bits`-bit numbers packed in `values` (uint8 [blocks, bytes]), as uint8 [blocks, numbers]. Every
+    `group` bytes hold consecutive numbers: the first `group` numbers in the lowest bits, the next in the bits above,
+    and so on."""
     shifts = torch.arange(0, 8, bits, dtype=torch.uint8, device=values.device).view(1, 1, -1, 1)
     unpacked = (values.reshape(len(values), -1, 1, group) >> shifts) & ((1 << bits) - 1)
     return unpacked.reshape(len(values), -1)
@@ -87,7 +88,8 @@ def _scaled(values: Tensor, scales: Tensor, least: Tensor | None = None) -> Tens
 
 
 def _five_bits(blocks: Tensor, at: int) -> Tensor:
-    """Return 5-bit values as uint8 [blocks, 32]: their fifth bits start at byte `at`, followed by the lower bits."""
+    """Return 5-bit values as uint8 [blocks, 32]. From byte `at` on, a block has the highest bits of all values, and
+    then the four lower bits."""
     return _unpacked(blocks[:, at + 4 :], 4, 16) | (_single_bits(blocks[:, at : at + 4]) << 4)
 
 

@@ -1,8 +1,8 @@
 """bitsandbytes' 4-bit formats as layouts of comfy_kitchen's QuantizedTensor.
 
 Import this module through `parameters.load_layouts()`, because it needs comfy_kitchen. bitsandbytes decodes weights in
-the layout NATIVE, and plain torch those in the layout PLAIN. torch's compile cache distinguishes quantized tensors only
-by the name and fields of the layout, so one layout cannot serve both.
+the layout NATIVE, and plain torch decodes weights in the layout PLAIN. torch's compile cache distinguishes quantized
+tensors only by the name and fields of the layout, so one layout cannot serve both.
 
 bitsandbytes' own modules are not used: Linear4bit repacks weights in place on some CPUs, and Params4bit loses its state
 on clone and detach.
@@ -66,9 +66,10 @@ def bitsandbytes_functional() -> Any:
 @dataclass(frozen=True)
 class FourBitParams(BaseLayoutParams):
     """The scales, format and shape of a 4-bit weight. `scale` is the tensor that bitsandbytes calls absmax.
-
-    `orig_shape` is the shape of the weight, or of its transpose if `transposed` is True: the bytes keep their order.
     `state_dtype` is the weight's dtype before quantization.
+
+    If `transposed` is True, the tensor is the transpose of the stored weight. `orig_shape` is then the shape of the
+    transpose, but the order of the bytes stays that of the stored weight.
     """
 
     code: Tensor
@@ -146,7 +147,8 @@ class PlainLayout(QuantizedLayout):
 
 
 class NativeLayout(PlainLayout):
-    """The layout of 4-bit weights that bitsandbytes decodes, or plain torch on devices and in dtypes that it lacks."""
+    """The layout of 4-bit weights that bitsandbytes decodes. Plain torch decodes them on devices and in dtypes that
+    bitsandbytes does not support."""
 
     @classmethod
     def decode(cls, packed: Tensor, params: FourBitParams, dtype: torch.dtype) -> Tensor:
@@ -191,8 +193,8 @@ def four_bit_tensor(
     """Return a QuantizedTensor of `shape` over the bytes `packed`, without a copy. It reports `dtype` as its dtype.
 
     The tensors may be views of a mapped file or slices of a GPU buffer. `quant_type` is "nf4" or "fp4". `standard_code`
-    is True if `scales.code` is that format's own table, the only one that bitsandbytes uses. `state_dtype` is the
-    weight's dtype before quantization, which `state_dict` saves.
+    is whether `scales.code` is the usual table of `quant_type`; bitsandbytes can only use that table. `state_dtype` is
+    the weight's dtype before quantization, which `state_dict` saves.
     """
     # bitsandbytes ignores the file's table, and its CPU kernels (0.50.2) are wrong for rows that are not whole blocks.
     native = standard_code and shape[-1] % scales.blocksize == 0 and bitsandbytes_functional() is not None
@@ -203,8 +205,9 @@ def four_bit_tensor(
 def core_tensor(
     layout: str, values: Tensor, dtype: torch.dtype, shape: tuple[int, ...] | None = None, **fields: Any
 ) -> QuantizedTensor:
-    """Return a QuantizedTensor over `values` in one of comfy_kitchen's own layouts, without a copy. It reports `dtype`.
-    `shape` is the weight's shape, by default that of `values`. `fields` are the other fields of the layout's Params."""
+    """Return a QuantizedTensor over `values` in one of comfy_kitchen's own layouts, without a copy. The tensor reports
+    `dtype` as its dtype. `shape` is the weight's shape, by default that of `values`. `fields` are the other fields of
+    the layout's Params."""
     params = get_layout_class(layout).Params(orig_dtype=dtype, orig_shape=tuple(shape or values.shape), **fields)
     return QuantizedTensor(values, layout, params)
 
@@ -236,7 +239,8 @@ def _decoded(value: Any, dtype: torch.dtype) -> Any:
 
 
 def _partner_dtype(args: Sequence[Tensor]) -> torch.dtype:
-    """Return the dtype of the operand in `args` that is not quantized, to which the quantized operand is decoded."""
+    """Return the dtype to which a quantized operand in `args` is decoded: the dtype of the operand that is not
+    quantized."""
     plain = [arg.dtype for arg in args if not isinstance(arg, QuantizedTensor)]
     return plain[-1] if plain else args[-1].dtype
 

@@ -40,7 +40,8 @@ class OwnFormatLayer:
 
 
 def own_format_layer(weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> OwnFormatLayer | None:
-    """Return a linear layer that multiplies in the weight's format, or None if `multiplies` is False."""
+    """Return a linear layer that multiplies in the weight's format. Return None if the weight is not a LayoutParameter
+    or `multiplies` returns False."""
     if not isinstance(weight, LayoutParameter) or not multiplies(weight.layout_name, weight.device, dtype):
         return None
     return OwnFormatLayer(weight, bias, dtype)
@@ -48,7 +49,7 @@ def own_format_layer(weight: Tensor, bias: Tensor | None, dtype: torch.dtype) ->
 
 def multiplies(layout: str, device: torch.device, dtype: torch.dtype) -> bool:
     """Return whether a GPU multiplies weights of comfy_kitchen's `layout` in their own format, with results in `dtype`.
-    Only NVFP4 and MXFP8 can be multiplied so, with results in bf16 or fp16."""
+    False for layouts other than NVFP4 and MXFP8, and for dtypes other than bf16 and fp16."""
     form = FORMATS.get(layout)
     return form is not None and dtype in (torch.bfloat16, torch.float16) and _computes(form, device)
 

@@ -19,14 +19,15 @@ from .decoding import decode_blocks, fastest, recode
 
 
 class DecodedParameter(torch.nn.Parameter):
-    """The base class of quantized weights outside ComfyUI; in ComfyUI they are QuantizedTensors. The class needs only
-    torch, because importing comfy_kitchen and bitsandbytes takes six seconds."""
+    """The base class of quantized weights outside ComfyUI. In ComfyUI quantized weights are QuantizedTensors instead.
+    This class needs only torch, because importing comfy_kitchen and bitsandbytes takes six seconds."""
 
     _kept: dict[tuple[torch.dtype, bool], Any] | None = None
     _place: "SharedPart | None" = None
 
     def keep(self, place: "SharedPart | None" = None) -> None:
-        """Make `decode` and `recode` cache one result for each dtype, in `place` (part of a larger tensor) if given."""
+        """Make `decode` and `recode` cache their results from now on, one for each dtype. If `place` (part of a larger
+        tensor) is given, the results are stored there."""
         self._kept, self._place = {}, place
 
     def decode(self, dtype: torch.dtype) -> Tensor:
@@ -88,7 +89,8 @@ def keep_together(*weights: DecodedParameter) -> None:
 
 
 class WideParameter(DecodedParameter):
-    """A weight stored in 16 or more bits, which `recode` quantizes to 8 bits. The result of `decode` is not cached."""
+    """A weight stored in 16 or more bits. `recode` quantizes it to 8 bits. `decode` only converts the dtype, so its
+    result is never cached."""
 
     @classmethod
     def of(cls, weight: Tensor) -> "WideParameter":
@@ -145,8 +147,8 @@ class ScaledParameter(DecodedParameter):
         return parameter
 
     def recode(self, dtype: torch.dtype, rotated: bool = False) -> EightBit:
-        """Return the weight in the 8-bit `dtype`, with a scale for each row. Unless `rotated`, stored values of this
-        dtype are used unchanged, and the result is not cached."""
+        """Return the weight in the 8-bit `dtype`, with a scale for each row. If the stored values have this dtype and
+        `rotated` is False, they are used unchanged, and the result is not cached."""
         return self._recode(dtype) if self.dtype == dtype and not rotated else super().recode(dtype, rotated)
 
     def _decode(self, dtype: torch.dtype) -> Tensor:
@@ -235,8 +237,8 @@ def load_block_layout() -> ModuleType:
 def frozen_parameter(tensor: Any) -> torch.nn.Parameter:
     """Return `tensor` as a Parameter without gradient over the same memory.
 
-    A quantized tensor is marked as a Parameter instead of passed to `Parameter(tensor)`, which would detach it:
-    comfy_kitchen's detach copies the scales, which may be mapped from a file, into memory.
+    A quantized tensor is only marked as a Parameter. `Parameter(tensor)` would detach it, and comfy_kitchen's detach
+    copies the scales, which may be mapped from a file, into memory.
     """
     if not hasattr(tensor, "_qdata"):
         return torch.nn.Parameter(tensor, requires_grad=False)
