@@ -22,6 +22,7 @@ from ..options import SHIFT, PerExpert, torch_dtype
 from ..pipeline.geometry import first_frame
 from ..pipeline.memory import SamplingWork
 from ..pipeline.state import last_prompt
+from ..pipeline.threads import use_idle_cores
 from ..pipeline.two_experts import ONE_PROCESS, ParallelGroups, TwoExpertSchedule
 from ..sampling import guide_scales
 from ..text import load_tokenizer
@@ -83,11 +84,14 @@ class SamplingPlan(Plan):
 AnyPlan: TypeAlias = SamplingPlan | RolloutPlan
 
 
-def layer_elements(plan: AnyPlan) -> int:
-    """Return the number of elements in the output of one transformer layer: the model's width times the tokens of a
-    forward."""
-    geometry = plan.chunk_geometry if isinstance(plan, RolloutPlan) else plan.geometry
-    return plan.config.dim * geometry.tokens
+def set_threads(plan: AnyPlan) -> str:
+    """Set torch's number of threads for a plan's run on a CPU (see `use_idle_cores`), and return its note for the user.
+    A run that continues a state takes the state's number, because another changes the order and the rounding of
+    additions."""
+    geometry, state = plan.geometry, None
+    if isinstance(plan, RolloutPlan):
+        geometry, state = plan.chunk_geometry, plan.spec.state
+    return use_idle_cores(plan.device, plan.config.dim * geometry.tokens, 0 if state is None else state.threads)
 
 
 def make_plan(

@@ -177,11 +177,10 @@ def _add_toy(commands: Any) -> None:
 
 def _batch(arguments: argparse.Namespace) -> None:
     with spared_imports(arguments.own_process):
-        from ...pipeline.threads import use_idle_cores
-        from ..devices import find_device
         from ..many.batch import check_batch, run_batch
         from ..many.jobs import read_jobs
         from ..many.manifest import MANIFEST
+        from ..plan import set_threads
         from ..process.profile import silent
 
     if arguments.workers is not None and arguments.ray is None:
@@ -208,9 +207,8 @@ def _batch(arguments: argparse.Namespace) -> None:
         from ..many.cluster import on_ray
 
         run_groups = on_ray(arguments.ray, arguments.workers, on_gpus=arguments.device != "cpu")
-    elif arguments.own_process and (fewer := use_idle_cores(find_device(arguments.device))):
-        tell(fewer)
-    counts = run_batch(jobs, folder, silent if arguments.quiet else progress_bar, run_groups, tell)
+    begin = set_threads if arguments.own_process else lambda _plan: ""
+    counts = run_batch(jobs, folder, silent if arguments.quiet else progress_bar, run_groups, tell, begin)
     tell(f"{counts.done} done, {counts.skipped} were done before, {counts.failed} failed: {folder / MANIFEST}")
     if counts.failed:
         raise LingBotError(f"{counts.failed} failed; {folder / MANIFEST} says why. The same command tries them again")

@@ -101,26 +101,20 @@ def _generate(show: ShowProgress, arguments: argparse.Namespace) -> None:
 
 
 def _set_threads(arguments: argparse.Namespace, plan: AnyPlan) -> list[str]:
-    """Set torch's number of threads for a run on a CPU, by idle cores and the size of the layers. Return a note, in a
-    list, if other programs leave few idle cores.
-
-    With `--like` or `--continue_from` the number is the recorded one, because another changes the order and the
-    rounding of additions. If a program has called `main` with arguments, torch's number stays.
+    """Set torch's number of threads for a run on a CPU: by `set_threads`, or with `--like` to the recorded number. Return
+    a note, in a list, if other programs leave few idle cores. If a program has called `main` with arguments, torch's
+    number stays.
     """
     import torch
 
-    from ...pipeline.threads import use_idle_cores
-    from ..plan import layer_elements
-    from ..rollout_plan import RolloutPlan
+    from ..plan import set_threads
 
     if not arguments.own_process:
         return []
     if arguments.record is not None and arguments.record.get("threads"):
         torch.set_num_threads(arguments.record["threads"])
         return []
-    before = plan.spec.state if isinstance(plan, RolloutPlan) else None
-    recorded = 0 if before is None else before.threads
-    return list(filter(None, [use_idle_cores(plan.device, layer_elements(plan), recorded)]))
+    return list(filter(None, [set_threads(plan)]))
 
 
 def _prompt_of(arguments: argparse.Namespace) -> str:

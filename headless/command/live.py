@@ -109,9 +109,8 @@ def _walk(arguments: argparse.Namespace, folder: Path, show: ShowProgress) -> No
         start_cuda()  # runs while torch is imported
     with spared_imports(arguments.own_process):
         from ...live.worlds.example import find_events
-        from ...pipeline.threads import use_idle_cores
         from ..live.opening import LiveSettings, Opened, plan_live
-        from ..plan import layer_elements
+        from ..plan import set_threads
 
         require("aiohttp", '"lingbot-world[live]"')
         require("msgpack", '"lingbot-world[live]"')
@@ -134,7 +133,7 @@ def _walk(arguments: argparse.Namespace, folder: Path, show: ShowProgress) -> No
         arguments.decoder = find_tiny_decoder(arguments.decoder, values["ckpt_dir"])
     events = find_events(values["ckpt_dir"], arguments.events)
     plan = plan_live(GenerateOptions(**values))
-    fewer = use_idle_cores(plan.device, layer_elements(plan)) if arguments.own_process else ""
+    fewer = set_threads(plan) if arguments.own_process else ""
     opened = Opened(plan, show)
     names = ("speed", "moving", "decoder", "restart_on_drift", "stop_when_stuck")
     opened.settings = LiveSettings(events=events, **{name: getattr(arguments, name) for name in names})

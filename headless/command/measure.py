@@ -41,6 +41,7 @@ def _measure(arguments: argparse.Namespace) -> None:
     faults = drift.find_faults(figures)
     notes = [f"note: {note}" for note in frame_notes(arguments.video)]
     lines = [*notes, *drift.words(figures, faults), "", *drift.table(figures)]
-    print(json.dumps(drift.as_values(figures, faults), indent=1) if arguments.json else "\n".join(lines))
+    values = {**drift.as_values(figures, faults), "notes": notes}
+    print(json.dumps(values, indent=1) if arguments.json else "\n".join(lines))
     if arguments.drawing is not None:
         save_drawing(drift.render_drift(figures, faults), arguments.drawing)

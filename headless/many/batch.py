@@ -70,13 +70,15 @@ def run_batch(
     show: ShowProgress = silent,
     run_groups: RunGroups | None = None,
     tell: Callable[[str], None] = lambda _text: None,
+    begin: Callable[[AnyPlan], str] = lambda _plan: "",
 ) -> Counts:
     """Make the missing and the outdated videos of a batch in `folder`, note each outcome in its manifest, and return
     counts.
 
     `show(name, unit)` returns the progress display of a stage. `run_groups` makes the videos, by default in this
-    process. `tell(message)` is called with notes and reasons of failures. Raises InputError if `folder` is a file or in
-    use, and if a job's video exists without a row in the manifest.
+    process. `tell(message)` is called with notes and reasons of failures. `begin(plan)` is called before each group in
+    this process; it may set torch's number of threads for the group, and returns a note or "". Raises InputError if
+    `folder` is a file or in use, and if a job's video exists without a row in the manifest.
     """
     _check_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -88,8 +90,8 @@ def run_batch(
         begun = {job.name for job in waiting}
         manifest.complete(job for job in jobs if job.name not in begun)
         planned, failed = _plan(waiting, folder, tell)
-        groups, cache, done = [group for _, group in planned], ModelCache(), 0
-        here = (outcome for group in groups for outcome in run_group(group, folder, cache, show))
+        groups, done = [group for _, group in planned], 0
+        here = _run_here(planned, folder, show, tell, begin)
         with _note_unfinished(waiting, manifest):
             for outcome in chain(failed, here if run_groups is None else run_groups(groups, folder)):
                 manifest.note(outcome)
@@ -97,6 +99,24 @@ def run_batch(
                 if outcome.error is not None:
                     tell(f"{outcome.job.name} failed: {outcome.error}")
     return Counts(done, len(jobs) - len(waiting), len(waiting) - done)
+
+
+def _run_here(
+    planned: list[tuple[AnyPlan, list[Seeded]]],
+    folder: Path,
+    show: ShowProgress,
+    tell: Callable[[str], None],
+    begin: Callable[[AnyPlan], str],
+) -> Iterator[Outcome]:
+    """Make the videos of all groups in this process, and yield the outcome of each job. The arguments are those of
+    `run_batch`; `planned` is the result of `_plan`. Each note of `begin` is told once."""
+    cache, threads, told = ModelCache(), torch.get_num_threads(), {""}
+    for plan, group in planned:
+        torch.set_num_threads(threads)
+        if (note := begin(plan)) not in told:
+            tell(note)
+            told.add(note)
+        yield from run_group(group, folder, cache, show)
 
 
 @contextmanager

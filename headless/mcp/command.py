@@ -1,6 +1,7 @@
 """The command `lingbot-world mcp CKPT`: a server for the Model Context Protocol (MCP) on standard input and output."""
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ def _serve(arguments: argparse.Namespace) -> None:
     require("mcp", '"lingbot-world[mcp]"')
     require("av", '"lingbot-world[mcp]"')
     from ..files.target import check_folder
+    from ..plan import set_threads
     from .explorer import Explorer
     from .serving import serve
 
@@ -44,5 +46,7 @@ def _serve(arguments: argparse.Namespace) -> None:
     given = {name: getattr(arguments, name) for name in MODEL}
     options = {name: value for name, value in given.items() if value is not None}
     explorer = Explorer(arguments.ckpt, options, arguments.walks, arguments.events)
-    explorer.check()
+    plan = explorer.check()
+    if arguments.own_process and (fewer := set_threads(plan)):
+        print(fewer, file=sys.stderr)  # the protocol has standard output
     serve(explorer)

@@ -19,6 +19,7 @@ from ..live.beginning import CAUSAL_FOLDER, EXAMPLE, start_of
 
 if TYPE_CHECKING:
     from ...live import Engine, Session, Start
+    from ..rollout_plan import RolloutPlan
 
 LONGEST = 10.0
 """The largest length of an action in seconds of video, for which the client waits."""
@@ -41,9 +42,9 @@ class Explorer:
         self._seen: np.ndarray | None = None
         self._pose, self._frames, self._lock = np.eye(4), 0, Lock()
 
-    def check(self) -> None:
-        """Raise a LingBotError for an invalid option, or a missing or invalid file of the model or its example. The
-        example needs no image, because `start` can name one."""
+    def check(self) -> RolloutPlan:
+        """Return the plan of a walk. Raise a LingBotError for an invalid option, or a missing or invalid file of the
+        model or its example. The example needs no image, because `start` can name one."""
         from ...live.worlds.example import find_events
         from ..live.opening import plan_start
 
@@ -53,7 +54,7 @@ class Explorer:
         package = folder if (folder / CAUSAL_FOLDER).is_dir() else folder.absolute().parent  # as in `find_beginning`
         if "image" not in begun and not (package / EXAMPLE / "image.png").is_file():
             begun["image"] = np.zeros((*SIZE, 3), np.uint8)
-        plan_start(self._ckpt, **begun)
+        return plan_start(self._ckpt, **begun)
 
     def start(self, image: str | None, prompt: str | None, seed: int, continue_from: str | None) -> Seen:
         """End the current walk, begin a new one, and make its first chunk. `image`: a file. `continue_from`: a saved

@@ -6,6 +6,7 @@ from typing import Any
 
 from mcp.server.mcpserver import Image, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.mcpserver.tools import Tool
 
 from ...errors import LingBotError
 from ...version import __version__
@@ -19,7 +20,6 @@ left, down, right, shift runs. Places that you left are forgotten after a while.
 def build_server(explorer: Explorer) -> MCPServer:
     """Return an MCP server with the tools start_walk, act, look, prompt, event and save. Their docstrings are the
     descriptions that the assistant reads."""
-    server: MCPServer = MCPServer("lingbot-world", instructions=ABOUT, version=__version__, log_level="WARNING")
 
     def start_walk(
         image: str | None = None, prompt: str | None = None, seed: int = 0, continue_from: str | None = None
@@ -60,9 +60,8 @@ def build_server(explorer: Explorer) -> MCPServer:
         start_walk this folder as continue_from."""
         return explorer.save()
 
-    for tool in (start_walk, act, look, prompt, event, save):
-        server.add_tool(_with_errors(tool), structured_output=False)
-    return server
+    tools = [_tool(function) for function in (start_walk, act, look, prompt, event, save)]
+    return MCPServer("lingbot-world", instructions=ABOUT, version=__version__, tools=tools, log_level="WARNING")
 
 
 def serve(explorer: Explorer) -> None:
@@ -76,6 +75,15 @@ def serve(explorer: Explorer) -> None:
 def _shown(seen: Seen) -> list[Any]:
     text, jpeg = seen
     return [text, Image(data=jpeg, format="jpeg")]
+
+
+def _tool(function: Callable[..., Any]) -> Tool:
+    """Return `function` as a tool that refuses unknown arguments, which the package mcp would ignore."""
+    tool = Tool.from_function(_with_errors(function), structured_output=False)
+    arguments = tool.fn_metadata.arg_model
+    strict: Any = type(arguments.__name__, (arguments,), {}, extra="forbid")
+    tool.fn_metadata.arg_model, tool.parameters = strict, strict.model_json_schema()
+    return tool
 
 
 def _with_errors(tool: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,6 +1,7 @@
 """ComfyUI's BaseModel for an expert or a causal model, with the memory estimate of a step and the camera cache."""
 
 import logging
+import math
 import threading
 from contextlib import nullcontext
 from typing import Literal, NamedTuple
@@ -23,6 +24,7 @@ from ...model.dit import check_camera
 from ...model.graphs.forward import ForwardGraphs
 from ...model.memory import activation_bytes, camera_cache_bytes
 from ...options import CHUNKS, SHIFT, CameraCacheMode, Precision
+from ...pipeline.geometry import PATCH
 from ..prompt.notice import show_warning
 from .patches import no_effect_warning
 from .transformer import CAMERA_CACHE, TIMESTEP, HostModel
@@ -125,6 +127,7 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         self.usual_options: set[str] | None = None
         self.warned = ""
         self.key_value_bytes = 0  # bytes of the running rollout's cache on the device
+        self.layer_elements: int | None = None  # elements of a layer's output in the prepared run
         self.camera_cache = CameraCache()
         self.kept_by_rollout: WeakSet[ForwardGraphs | CameraCache] = WeakSet()  # released with their world
         management.archive_model_dtypes(model)
@@ -210,8 +213,10 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
 
     def memory_required(self, input_shape, cond_shapes=None, **later_versions_options):
         """Return the bytes that a step needs besides the weights, including a causal model's cached keys and values.
-        `input_shape` is the latent's shape [B, 16, f, h, w]; other arguments are ignored."""
+        `input_shape` is the latent's shape [B, 16, f, h, w]; other arguments are ignored. ComfyUI calls this method
+        before each sampling run."""
         self.last_memory_required = self._step_bytes(input_shape) + self.key_value_bytes
+        self.layer_elements = self.diffusion_model.config.dim * math.prod(input_shape[2:]) // PATCH**2
         return self.last_memory_required
 
     def _step_bytes(self, shape) -> int:

@@ -98,7 +98,7 @@ class ExactPatches(_AnyPatcher):
     def pre_run(self):
         """Prepare a sampling run. On a CPU, torch gets a thread for each idle core, within limits, until `cleanup`."""
         self._threads = torch.get_num_threads()
-        if fewer := use_idle_cores(self.load_device):
+        if fewer := use_idle_cores(self.load_device, self.model.layer_elements):
             logging.info(fewer)
         super().pre_run()
 
@@ -140,6 +140,7 @@ class ExactPatches(_AnyPatcher):
         calls this method at the end of every sampling run, also after an error."""
         if self._threads not in (0, torch.get_num_threads()):
             torch.set_num_threads(self._threads)
+        self.model.layer_elements = None
         self.model.free_camera_cache()
         self.model.camera_cache = CameraCache()
         self.model.kept_by_rollout.clear()

@@ -91,6 +91,8 @@ def test_bad_input_is_a_sentence_and_the_walk_stays(explorer, toy_package, tmp_p
         await call("start_walk")
         for tool, arguments, told in (
             ("act", {"keys": ["x"]}, "no such key: 'x'"),
+            ("act", {"key": ["w"]}, "key\n  Extra inputs are not permitted"),
+            ("look", {"seconds": 1}, "Extra inputs are not permitted"),
             ("act", {"seconds": 60}, "expected more than 0 and at most 10"),
             ("act", {"yaw": 1000.0}, "expected -360 to 360 degrees"),
             ("act", {"seconds": 0}, "expected more than 0 and at most 10"),

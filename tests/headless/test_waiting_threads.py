@@ -11,8 +11,10 @@ import time
 import pytest
 import torch
 from lingbot_world.headless.command.cli import main
+from lingbot_world.headless.files.recipe import read_recipe
 from lingbot_world.headless.process.starting import let_waiting_threads_sleep
 from lingbot_world.pipeline import threads
+from lingbot_world.toy.weights import EXPERT
 from PIL import Image
 
 SLEEPING = "GOMP_SPINCOUNT = '0'"
@@ -75,6 +77,31 @@ def test_a_busy_machine_gets_fewer_threads_which_the_record_keeps(command, tmp_p
         picture = min((tmp_path / folder).iterdir())
         assert json.loads(Image.open(picture).info["lingbot_world"])["threads"] == 1
     assert threads.use_idle_cores(torch.device("cpu")) == ""
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_each_group_of_a_batch_gets_the_threads_of_its_size(toy_package, tmp_path, monkeypatch):
+    pytest.importorskip("av")
+    for name in threads.USERS_CHOICES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
+    monkeypatch.setattr(gc, "freeze", lambda: None)
+    monkeypatch.setattr(threads, "idle_cores", lambda: 2)
+    monkeypatch.setattr(threads, "_quota", lambda: 2)
+    jobs, image = tmp_path / "jobs.jsonl", str(toy_package / "example/image.png")
+    sizes = {"small": (32, 32), "large": (64, 64), "little": (32, 32)}
+    rows = [
+        {"name": name, "image": image, "prompt": name, "width": width, "height": height, "fps": 8 + number}
+        for number, (name, (width, height)) in enumerate(sizes.items())
+    ]
+    jobs.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    monkeypatch.setattr(threads, "ELEMENTS", 8 * EXPERT.dim)  # a thread for 8 tokens
+    torch.set_num_threads(2)
+    few = ["--ckpt_dir", toy_package, "--frame_num", "5", "--sampling_steps", "1", "--device", "cpu"]
+    monkeypatch.setattr(sys, "argv", ["lingbot-world", "batch", *map(str, [jobs, tmp_path / "out", *few])])
+    assert main() == 0
+    found = {name: read_recipe(tmp_path / f"out/{name}.mp4")["threads"] for name in sizes}
+    assert found == {"small": 1, "large": 2, "little": 1}
 
 
 @pytest.mark.usefixtures("one_thread")

@@ -148,15 +148,23 @@ def _hooks():
 
 @check
 def threads_of_a_run():
-    """On a CPU a run takes the threads that it chooses, and ComfyUI has its own number afterwards."""
-    (high, _), own, quota = experts(NF4), torch.get_num_threads(), threads._quota
-    named, threads._quota = os.environ.pop("OMP_NUM_THREADS", "1"), lambda: 1
-    torch.set_num_threads(2)
-    high.pre_run()
-    during = torch.get_num_threads()
-    high.cleanup()
-    found = during, torch.get_num_threads()
-    os.environ["OMP_NUM_THREADS"], threads._quota = named, quota
+    """On a CPU a run takes as many threads as its size has use for, and ComfyUI has its own number afterwards."""
+    (high, low), own, before = experts(NF4), torch.get_num_threads(), vars(threads).copy()
+    named = os.environ.pop("OMP_NUM_THREADS", "1")
+    threads._quota = threads.idle_cores = lambda: 6
+    threads.ELEMENTS = 6 * high.model.diffusion_model.config.dim  # a thread for 6 tokens, of 4 cells each
+    torch.set_num_threads(8)
+    found = []
+    for shape in ((2, 16, 3, 8, 4), (1, 16, 1, 4, 4), (1, 16, 21, 60, 104)):
+        high.model.memory_required(shape)
+        high.pre_run()
+        low.pre_run()  # within the run of the other expert
+        during = torch.get_num_threads()
+        low.cleanup()
+        high.cleanup()
+        found.append([during, torch.get_num_threads()])
+    vars(threads).update(before)
+    os.environ["OMP_NUM_THREADS"] = named
     torch.set_num_threads(own)
     return found
 

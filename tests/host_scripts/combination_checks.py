@@ -74,6 +74,10 @@ def custom(sigmas, guider=None, solver=None, latent=LATENT):
     )[0]
 
 
+def select(name):
+    return run("KSamplerSelect", sampler_name=name)[0]
+
+
 def basic(denoise=1.0):
     return run("BasicScheduler", model=LOW, scheduler="simple", steps=4, denoise=denoise)[0]
 
@@ -133,6 +137,7 @@ def unused():
         ),
         "whole": said(lambda: sampler([with_lora, LOW], LATENT, 7.0, denoise=1.0)),
         "cfg 1": said(lambda: ksampler(run("CFGNorm", model=LOW, strength=0.5)[0], cfg=1.0)),
+        "cfg 0": [said(lambda: ksampler(cfg=0.0)), said(lambda: sampler(latent=LATENT, cfg=0.0, denoise=1.0))],
         "rollout": said(lambda: rollout(guided_steps=12, guide_scale=3.0)),
         "rollout as usual": said(rollout),
     }
@@ -153,6 +158,9 @@ def numbers():
         "larger": refused(custom, basic(), solver=larger),
         "two caches": said(lambda: sampler(cached, LATENT, reuse=0.02, denoise=1.0)),
         "one cache": said(lambda: sampler(cached, LATENT, denoise=1.0)),
+        "dpm_fast": said(lambda: custom(basic(), solver=select("dpm_fast"))),
+        "dpm_adaptive": said(lambda: custom(basic(), solver=select("dpm_adaptive"))),
+        "dpm_fast to 0.5": said(lambda: custom(torch.tensor([1.0, 0.9, 0.5]), solver=select("dpm_fast"))),
     }
 
 

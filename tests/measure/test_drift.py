@@ -10,6 +10,7 @@ from lingbot_world.headless.command.cli import main
 from lingbot_world.headless.files.target import find_target
 from lingbot_world.headless.files.video import write_frames
 from lingbot_world.measure.drift import as_values, find_faults, measure_frames, render_drift, table, words
+from PIL import Image
 
 FRAMES, FPS = 81, 16
 
@@ -125,6 +126,9 @@ def test_the_command_measures_a_video_and_a_folder(tmp_path, capsys, clip):
     capsys.readouterr()
     assert main(["measure", str(tmp_path / "folder"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["frames"] == 5
+    Image.new("RGBA", (160, 90)).save(min((tmp_path / "folder").iterdir()))
+    assert main(["measure", str(tmp_path / "folder"), "--json"]) == 0
+    assert "is transparent in places" in json.loads(capsys.readouterr().out)["notes"][0]
     assert main(["measure", str(tmp_path / "nothing.mp4")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert main(["measure", str(tmp_path / "folder"), "--fps", "0"]) == 2

@@ -45,6 +45,9 @@ def test_what_no_step_uses_is_said(found):
         assert said[name].startswith(begin + thing), said[name]
     assert "No step of this run is the low-noise expert's, so cfg 5" in said["low"]
     assert "At cfg 1 the negative prompt is left out" in said["cfg 1"]
+    both, high = said["cfg 0"]
+    assert "At cfg 0 only the negative prompt has an effect" in both
+    assert "At cfg 0 of the high-noise expert only the negative prompt has an effect" in high
     assert "does not read guided_steps and guidance scale" in said["rollout"]
 
 
@@ -57,6 +60,9 @@ def test_numbers_that_are_none_are_refused_by_their_names(found):
     assert "choose a sampler that keeps the size" in said["larger"]
     assert "reuse_threshold both skip steps" in said["two caches"]
     assert "reuse_threshold" not in said["one cache"]
+    for name in ("dpm_fast", "dpm_adaptive"):
+        assert f"{name} leaves out the last step, and the video keeps noise of level 0.62" in said[name]
+    assert said["dpm_fast to 0.5"] == "The sigmas end at 0.5: the video still has that much noise."
 
 
 def test_a_vae_goes_through_a_video_as_a_whole_whatever_the_tiles_in_time(found):
