@@ -3,6 +3,7 @@ loader node, because the loader's class shows the kind of model."""
 
 import re
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
@@ -12,6 +13,7 @@ from ...options import CHUNK, CHUNKS, Window
 from ..model.base_model import ONLY_ROLLOUT
 from ..prompt.queue import Prompt, PromptValues, UnknownError, is_link, running_prompt, validating_prompt
 
+TILED = "VAEDecodeTiled"
 LOAD_EXPERTS, LOAD_CAUSAL = "LingBotWorldLoadExperts", "LingBotWorldLoadCausal"
 MODEL, ANYTHING = "MODEL", "*"
 OTHER_SCHEDULERS = "LTXVScheduler", "SDTurboScheduler", "Flux2Scheduler", "Ideogram4Scheduler"
@@ -157,6 +159,27 @@ def other_schedule_warnings() -> list[str]:
         for each in nodes_before(prompt, node, ("SIGMAS",))
         if prompt[each]["class_type"] in OTHER_SCHEDULERS or prompt[each]["inputs"].get("model_type") in OTHER_MODELS
     ]
+
+
+def time_tile_warnings(frames: int) -> list[str]:
+    """Return a warning for each VAE Decode (Tiled) that divides the running node's latent, of `frames` latent frames,
+    in time and has ComfyUI's own VAE."""
+    try:
+        prompt, node = running_prompt()
+    except UnknownError:
+        return []
+    found, values = list[str](), PromptValues(prompt)
+    for each, made in prompt.items():
+        if made["class_type"] != TILED or node not in nodes_before(prompt, each, ("LATENT",)):
+            continue
+        with suppress(UnknownError, KeyError, TypeError):
+            loader, length = prompt[made["inputs"]["vae"][0]]["class_type"], values.of(made["inputs"]["temporal_size"])
+            if loader == "VAELoader" and length // 4 < frames:
+                found.append(
+                    f"Node {each}, VAE Decode (Tiled), begins a new video every {length} frames with ComfyUI's VAE: "
+                    f"connect Load LingBot-World VAE, or raise temporal_size to {4 * frames}."
+                )
+    return found
 
 
 def type_of(prompt: Prompt, link: Any) -> str | None:

@@ -14,6 +14,8 @@ SMALL = 0.01
 """The largest difference between two noise levels that count as equal. A level of at most SMALL counts as no noise."""
 NEARLY_FULL = 0.95
 """The first sigma below which an empty latent gives a warning. Some of ComfyUI's schedules begin a little below 1."""
+WITHOUT_LAST_STEP = "dpm_fast", "dpm_adaptive"
+"""ComfyUI's samplers that end at the last sigma above 0, because they compute with the sigma's logarithm."""
 _MOST, _SAMPLES = 64, 4096
 _noise_levels: dict[bytes, float] = {}
 
@@ -54,8 +56,8 @@ def noise_level_warning(sigmas: Tensor, noise: Tensor, latent: Tensor) -> str:
     if first < NEARLY_FULL:
         return (
             f"The latent is empty, and the run begins at noise level {first:.3g}, so a part of the video stays empty: "
-            "for a new video set denoise to 1 and begin at the first step; to change a video connect its latent, "
-            "from VAE Encode."
+            "for a new video set denoise to 1 and begin at the first step (simple and beta begin at 1); to change a "
+            "video connect its latent, from VAE Encode."
         )
     return ""
 
@@ -89,17 +91,34 @@ def _continuation_warning(left: float | None, first: float, adds: bool) -> str:
     )
 
 
-def leftover_noise_warnings(sigmas: Tensor, whole: bool) -> Iterator[str]:
+def input_noise_warnings(name: str, latent: Tensor) -> list[str]:
+    """Return a warning if a sampling run has left noise in `latent`, the input `name` of a node that adds none."""
+    left = _noise_levels.get(_fingerprint(latent), 0.0)
+    more = f"{name} still has noise of level {left:.3g}, from a run that ended early: connect a finished video."
+    return [more] if left > SMALL else []
+
+
+def last_noise_level(sampler, sigmas: Tensor) -> tuple[float, str]:
+    """Return the noise level at which `sampler` ends a run of `sigmas`, and the sampler's name if it leaves out the
+    step to 0, else an empty string."""
+    name = getattr(getattr(sampler, "sampler_function", None), "__name__", "").removesuffix("_function")
+    short = name in WITHOUT_LAST_STEP and len(sigmas) > 1 and float(sigmas[-1]) == 0
+    return (float(sigmas[-2]), name) if short else (float(sigmas[-1]), "")
+
+
+def leftover_noise_warnings(sampler, sigmas: Tensor, whole: bool) -> Iterator[str]:
     """Yield a warning if a sampling run leaves noise in its latent and the graph has no later sampler to remove it. If
     the graph is unknown, `whole` decides: it is True if no other run is expected to continue this one."""
-    level = float(sigmas[-1])
+    level, short = last_noise_level(sampler, sigmas)
     if level <= SMALL or bool((sigmas.diff() > 0).any()):
         return
     try:
         ends = not _reaches_sampler(*running_prompt())
     except UnknownError:
         ends = whole
-    if ends:
+    if ends and short:
+        yield f"{short} leaves out the last step, and the video keeps noise of level {level:.4g}: take another sampler."
+    elif ends:
         yield f"The sigmas end at {level:.4g}: the video still has that much noise."
 
 

@@ -26,10 +26,16 @@ from ..model.patches import (
 from ..model.transformer import truncated_timesteps
 from ..prompt.notice import show_note, show_warning
 from .conditioning import SAMPLER_KEYS, SIDES, UNREAD_KEYS, check_entry, check_parts, describe_unread, unread_warning
-from .graph import other_schedule_warnings
-from .latents import check_finite, leftover_noise_warnings, noise_level_warning, store_noise_level
+from .graph import other_schedule_warnings, time_tile_warnings
+from .latents import (
+    check_finite,
+    last_noise_level,
+    leftover_noise_warnings,
+    noise_level_warning,
+    store_noise_level,
+)
 from .text import text_node_warnings
-from .unused import idle_range_warnings, left_out_negative_warning, two_caches_warning
+from .unused import idle_range_warnings, left_out_negative_warning, left_out_prompt_warning, two_caches_warning
 
 FULL_NOISE = 0.9985
 """The lowest first sigma that counts as full noise, from which a run keeps nothing of a video in its latent. With an
@@ -48,15 +54,15 @@ def add_checks(patcher) -> None:
 
 
 def _sample_checked(executor, noise, latent_image, sampler, sigmas, denoise_mask=None, *args, **kwargs):
-    guider = executor.class_obj
+    guider, solver = executor.class_obj, _wrapped_sampler(sampler)
     if not guider.model_patcher.model.diffusion_model.config.causal:  # a rollout is checked when it is planned
         show_warning("")
         check_finite(guider, sigmas, latent_image)
         _check_conditioning(guider, torch.empty(noise.shape, device="meta"), sigmas)
         _check_model(guider, sigmas, sampler, masked=denoise_mask is not None)
         for text in (
-            *_sigma_warnings(sigmas, noise, latent_image, guider),
-            _solver_warning(_wrapped_sampler(sampler), sigmas),
+            *_sigma_warnings(solver, sigmas, noise, latent_image, guider),
+            _solver_warning(solver, sigmas),
         ):
             show_warning(text)
         if denoise_mask is None and noise.any() and latent_image.any() and float(sigmas[0]) >= FULL_NOISE:
@@ -78,7 +84,7 @@ def _sample_checked(executor, noise, latent_image, sampler, sigmas, denoise_mask
     try:
         # A copy: ComfyUI's uni_pc writes into the sigmas, which a node may keep for its next run.
         made = executor(noise, latent_image, sampler, sigmas.clone(), denoise_mask, *args, **kwargs)
-        store_noise_level(made, float(sigmas[-1]))
+        store_noise_level(made, last_noise_level(solver, sigmas)[0])
         show_warning("" if len(sigmas) < 2 or made.isfinite().all() else NOT_FINITE)
         return made
     except LingBotError:
@@ -88,7 +94,7 @@ def _sample_checked(executor, noise, latent_image, sampler, sigmas, denoise_mask
         raise
 
 
-def _sigma_warnings(sigmas: Tensor, noise: Tensor, latent: Tensor, guider) -> Iterator[str]:
+def _sigma_warnings(solver, sigmas: Tensor, noise: Tensor, latent: Tensor, guider) -> Iterator[str]:
     """Yield warnings, possibly empty, about sigmas without a step, rising sigmas and sigmas of another schedule. For
     good sigmas, the warnings compare the latent's noise level with the start and the end of the run."""
     if len(sigmas) < 2:
@@ -100,7 +106,7 @@ def _sigma_warnings(sigmas: Tensor, noise: Tensor, latent: Tensor, guider) -> It
         yield (f"The sigmas begin at {float(sigmas[0]):.4g}, and LingBot-World's at 1: take LingBot-World Sigmas.")
     else:
         role = guider.model_patcher.model.role
-        yield from leftover_noise_warnings(sigmas, whole=hasattr(guider, "low") or role == "low")
+        yield from leftover_noise_warnings(solver, sigmas, whole=hasattr(guider, "low") or role == "low")
         yield noise_level_warning(sigmas, noise, latent)
 
 
@@ -130,12 +136,14 @@ def _check_conditioning(guider, latent: Tensor, sigmas: Tensor) -> None:
     if not asked and all(math.isclose(scale, 1) for scale in scales):  # the negative prompt is left out
         used = {"positive": used["positive"]}
         show_warning(left_out_negative_warning(patcher))
+    if used.keys() == {"positive", "negative"}:
+        show_warning(left_out_prompt_warning(patcher, scales))
     config = patcher.model.diffusion_model.config
     for side, entries in used.items():
         for entry in entries:
             check_entry(entry, latent, config)
         check_parts(SIDES.get(side, side), entries, latent, sigmas, patcher.get_model_object("model_sampling"))
-    for words in (*text_node_warnings(), *other_schedule_warnings()):
+    for words in (*text_node_warnings(), *other_schedule_warnings(), *time_tile_warnings(latent.shape[2])):
         show_warning(words)
     show_warning(
         unread_warning(describe_unread((entry for entries in guider.conds.values() for entry in entries), SAMPLER_KEYS))

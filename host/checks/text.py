@@ -11,6 +11,7 @@ from .graph import nodes_before, type_of
 OF_TEXT = ("CONDITIONING", "GUIDER", "CLIP")
 OURS, LIVE = "LingBotWorld", "LingBotWorldLive"
 LAST_LAYER, PLAIN, STYLE = "CLIPSetLastLayer", "CLIPTextEncode", "StyleModelApply"
+CLIP_LAYERS = "CLIPAttentionMultiply"
 _EMBEDDING = re.compile(r"embedding:[^\s,()]+")
 
 
@@ -48,6 +49,8 @@ def _node_warnings(node: str, made: dict) -> Iterator[str]:
             f"Node {node}, CLIP Set Last Layer, takes the prompt from a layer before the text encoder's last one, "
             "which the model was trained with: take that node out."
         )
+    elif kind == CLIP_LAYERS:
+        yield f"Node {node}, CLIP Attention Multiply, changes nothing: this text encoder has no layers of a CLIP."
     elif kind == STYLE or (kind.startswith(("CLIPTextEncode", "TextEncode")) and kind != PLAIN and is_core):
         yield (
             f"Node {node}, {kind}, writes prompts for another model, with words or tokens that LingBot-World was "

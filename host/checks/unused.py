@@ -73,6 +73,16 @@ def left_out_negative_warning(patcher) -> str:
     )
 
 
+def left_out_prompt_warning(patcher, scales: tuple[float, float]) -> str:
+    """Return a warning if the guidance scale of the high-noise or the low-noise expert, `scales`, is 0 and no node on
+    the MODEL changes the guidance, else an empty string."""
+    idle = [role for role, scale in zip(("high", "low"), scales, strict=True) if scale == 0]
+    if not idle or patcher.model_options.keys() & GUIDANCE:
+        return ""
+    which = f" of the {idle[0]}-noise expert" if len(idle) == 1 else ""
+    return f"At cfg 0{which} only the negative prompt has an effect, and the prompt has none."
+
+
 def two_caches_warning(patchers, sampler) -> str:
     """Return a warning if both the solver and a cache node skip steps, else an empty string. The solver `sampler` skips
     steps with a `reuse_threshold` above 0; the cache nodes are EasyCache and LazyCache."""

@@ -20,7 +20,8 @@ from ...pipeline.world import CausalModel, check_causal
 from ...vae.decoding import NOT_FINITE, REACH
 from ...vae.encoding import SETTLED
 from ..checks.conditioning import events_by_chunk, reduce_for_rollout
-from ..checks.graph import check_start
+from ..checks.graph import check_start, time_tile_warnings
+from ..checks.latents import input_noise_warnings
 from ..model.base_model import is_causal
 from ..model.patcher import copies_on_other_devices
 from ..model.patches import for_rollout, uncalled_patch_warnings, unknown_addition_warnings, useless_node_warnings
@@ -105,6 +106,7 @@ def prepare_rollout(
         )
     check_start(image is not None, latent is not None, state is not None)
     start = None if latent is None else _video_latent(latent["samples"])
+    notes += [] if start is None else input_noise_warnings("start_latent", start)
     frame = _first_frame(image, state) if start is None else torch.zeros(3, *(CELL * side for side in start.shape[3:]))
     spec = plan_rollout(config, release, asked, camera, frame, state)
     later = events_by_chunk(prompts[0], config, spec.geometry.lat_f // spec.chunk, 4 * spec.chunk / FPS)
@@ -117,9 +119,11 @@ def prepare_rollout(
         negative, unread = reduce_for_rollout("negative", prompts[1], config)
         notes += unread
         used.append(negative)
+        if not asked.guide_scale:
+            notes.append("At guidance scale 0 only the negative prompt has an effect, and the prompt has none.")
     elif prompts[1] is not None:
         notes.append(f"{release.name} takes no negative prompt: it has no effect here.")
-    notes += _without_effect(asked, release)
+    notes += [*_without_effect(asked, release), *time_tile_warnings(spec.geometry.lat_f)]
     if image is not None and state is not None:
         notes.append("start_image has no effect: the video continues from the state.")
     run = NodeRollout(patcher=patcher, spec=spec, prompts=tuple(used), notes=(), start=start, later=later)
@@ -285,7 +289,13 @@ def encode_image(run: NodeRollout, vae) -> Tensor:
     frames = 4 * min(spec.made + spec.geometry.lat_f, SETTLED) - 3
     pixels = torch.full((frames, *spec.frame.shape[1:], 3), 0.5)
     pixels[0] = (spec.frame.permute(1, 2, 0) + 1) / 2
-    return run.patcher.model.process_latent_in(vae.encode(pixels).float().cpu())
+    latent = vae.encode(pixels).float().cpu()
+    if latent.shape[1:2] != (LATENT_CHANNELS,) or latent.ndim != 5:
+        raise InputError(
+            f"vae makes a latent {list(latent.shape)}, expected [1, {LATENT_CHANNELS}, frames, height, width]: connect "
+            "Load LingBot-World VAE, or the VAE of Wan 2.1"
+        )
+    return run.patcher.model.process_latent_in(latent)
 
 
 def _decode_last(vae, whole: Tensor, latent_frames: int) -> Tensor:

@@ -82,10 +82,18 @@ def basic(denoise=1.0):
     return run("BasicScheduler", model=LOW, scheduler="simple", steps=4, denoise=denoise)[0]
 
 
-def rollout(**inputs):
+class Flat:
+    """A VAE of a model for images."""
+
+    @staticmethod
+    def encode(pixels):
+        return torch.zeros(len(pixels), 4, 4, 8)
+
+
+def rollout(vae=Latents, **inputs):
     settings = (9, 1, "custom", 10.0, "0, 500", -1, -1, "auto")
     given = {"start_image": IMAGE, "camera": PATH, **inputs}
-    return LingBotWorldRollout.execute(CAUSAL, TEXTS[0], Latents, *settings, **given).args[0]
+    return LingBotWorldRollout.execute(CAUSAL, TEXTS[0], vae, *settings, **given).args[0]
 
 
 def said(make):
@@ -120,6 +128,9 @@ def empty_latents():
         "core's guider": said(lambda: custom(basic(0.5), core)),
         "video": said(ksampler),
         "rollout": refused(rollout, start_image=None, start_latent=LATENT),
+        "rollout of a part": said(lambda: rollout(start_image=None, start_latent=first_part())),
+        "rollout of a video": said(lambda: rollout(start_image=None, start_latent=part(LOW, first_part(), 1, 9))),
+        "rollout's vae": refused(rollout, vae=Flat),
     }
 
 

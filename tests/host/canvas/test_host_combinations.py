@@ -35,6 +35,9 @@ def test_an_empty_latent_is_no_video_to_change(found):
         assert "The latent is empty, and the run begins at noise level 0.8" in said[front]
     assert said["video"] == ""
     assert said["rollout"].startswith("start_latent is empty")
+    assert "start_latent still has noise of level 0.9" in said["rollout of a part"]
+    assert "noise" not in said["rollout of a video"]
+    assert said["rollout's vae"].startswith("vae makes a latent [9, 4, 4, 8], expected [1, 16,")
 
 
 def test_what_no_step_uses_is_said(found):

@@ -245,3 +245,26 @@ def test_saving_a_4_bit_expert_is_refused_in_words(comfy_server):
     with pytest.raises(FailedPromptError, match="cannot be saved") as failed:
         comfy_server.queue(prompt)
     assert failed.value.node_type == "ModelSave"
+
+
+def test_tiles_in_time_of_cores_vae_are_reported(comfy_server):
+    vae = comfy_server.base / "models/vae/wan.pth"
+    vae.parent.mkdir(exist_ok=True)
+    shutil.copy(comfy_server.base / "models/lingbot_world/toy/Wan2.1_VAE.pth", vae)
+    prompt, tiles = toy_prompt(), {"tile_size": 64, "overlap": 16, "temporal_overlap": 4}
+    prompt = prompt.add("800", "VAELoader", vae_name="wan.pth").add("802", "PreviewImage", images=["801", 0])
+    ours, core = prompt.link("LingBotWorldLoadVAE"), ["800", 0]
+    for loader, frames, reported in ((core, 8, True), (core, 12, False), (ours, 8, False)):
+        inputs = {**tiles, "samples": prompt.link(SAMPLER), "vae": loader, "temporal_size": frames}
+        words = said(comfy_server, prompt.add("801", "VAEDecodeTiled", **inputs))
+        assert ("Node 801, VAE Decode (Tiled), begins a new video every 8 frames" in words) is reported
+
+
+def test_a_node_for_the_layers_of_a_clip_is_reported(comfy_server):
+    prompt = toy_prompt()
+    encoder = prompt[prompt.node_id("LingBotWorldTextEncode")]["inputs"]["text_encoder"]
+    prompt = prompt.add("800", "LingBotWorldLoadTextEncoder", text_encoder=encoder)
+    prompt = prompt.add("801", "CLIPAttentionMultiply", clip=["800", 0], q=1.5, k=1.0, v=1.0, out=1.0)
+    prompt = prompt.add("802", "CLIPTextEncode", clip=["801", 0], text="a castle")
+    words = said(comfy_server, prompt.set("WanImageToVideo", positive=["802", 0]))
+    assert "Node 801, CLIP Attention Multiply, changes nothing" in words
