@@ -129,8 +129,8 @@ class BlockCache:
             vars(self).update(fields)
 
     def put(self, block: int, pair: Pair) -> None:
-        """Cache the two tensors of a block. They are copied into the block's spare tensors if shapes, dtypes and
-        devices match."""
+        """Cache the two tensors of a block. If the block has spare tensors of the same shapes, dtypes and devices, the
+        tensors are copied into these."""
         spare = self._spare.pop(block, None)
         if spare is not None and all(map(_alike, spare, pair)):
             pair = spare[0].copy_(pair[0]), spare[1].copy_(pair[1])

@@ -191,7 +191,7 @@ class LingBotWorldModel(nn.Module):
 
     def _defers_all(self, x: Tensor, options: ForwardOptions) -> bool:
         """Return whether the blocks may defer the residual additions of all batch elements, to fuse each addition with
-        the next norm. Deferred additions take memory. They are allowed if q, k and v are converted to 8 bits one by
+        the next norm. Deferred additions take memory. So this is only done if q, k and v are converted to 8 bits one by
         one, which saves more."""
         return all(cast(Block, block).self_attn.in_operands(x.device, options) for block in self.blocks)
 

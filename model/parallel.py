@@ -159,8 +159,8 @@ class TokenShare(WholeVideo):
     def recorded_by(self, between: Between) -> AbstractContextManager[None]:
         """Return a context in which a forward is recorded as CUDA graphs without its exchanges of data.
 
-        `between` receives the functions that start an exchange or wait for it. It must end the current graph, add these
-        functions to the replay and start the next graph. The exchange buffers stay allocated for replays.
+        `between` receives the functions that start an exchange or wait for it. `between` must end the current graph,
+        add these functions to the replay and start the next graph. The exchange buffers stay allocated for replays.
         """
         return self.parallel.exchanges.recorded_by(between)
 

@@ -76,12 +76,13 @@ def estimate_sampling(
     resident_blocks: int | None = None,
     holders: int = 1,
 ) -> StageEstimate:
-    """Return the memory estimate of the denoising steps for one process, with all `checkpoints` on the device at once.
+    """Return the memory estimate of the denoising steps for one process, with all `checkpoints` on the device at the
+    same time.
 
     camera: whether the model has a camera input.
     guided: whether prompt and negative prompt run as a batch of two.
-    resident_blocks: how many blocks of each model stay on the device (None: all). The others are streamed.
-    holders: the number of processes over which the other blocks are sharded.
+    resident_blocks: how many blocks of each model stay on the device (None: all). The other blocks are streamed.
+    holders: the number of processes over which the streamed blocks are sharded.
     """
     cells = geometry.lat_f, geometry.lat_h, geometry.lat_w
     config, rows = checkpoints[0].config, 2 if guided else 1

@@ -1,7 +1,7 @@
 """The file of a saved state, from which another run continues a causal model's video.
 
-The cached keys and values and the VAE's state would take 27 GB at 480x832. They are recomputed from the latents, bit
-for bit: keys and values by one forward per chunk, the VAE's state by decoding the last frames.
+The cached keys and values and the VAE's state would take 27 GB at 480x832. So they are not saved, but recomputed from
+the latents, bit for bit: keys and values by one forward per chunk, the VAE's state by decoding the last frames.
 """
 
 import dataclasses

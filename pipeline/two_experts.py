@@ -1,4 +1,5 @@
-"""Sampling with the base model: the high-noise expert computes the first steps, and the low-noise expert the others."""
+"""Sampling with the base model: the high-noise expert computes the first steps, and the low-noise expert the later
+steps."""
 
 import gc
 from collections.abc import Callable, Sequence

@@ -143,8 +143,8 @@ class World:
         memory: the location of keys and values, the limit of the camera cache, and whether CUDA graphs are recorded.
         sequence_parallel: the processes that generate the video together; each holds its heads' keys and values.
 
-        Raises InputError for a model that is not causal, for a window that is too small, and if the number of heads is
-        not a multiple of the number of processes.
+        Raises InputError for a model that is not causal and for a window that is too small. Raises InputError if the
+        number of heads is not a multiple of the number of processes.
         """
         check_causal(model.config)
         self._model, self._device, self.chunk_frames = model, torch.device(device), chunk
@@ -304,15 +304,15 @@ class World:
         return self._model(x, timesteps, chunk.prompts[lane.number], chunk.camera, options).float()
 
     def _uploaded(self, camera: Tensor) -> Tensor:
-        """Return a copy of `camera` on the device. A camera in host memory is copied only if it differs from the last
-        one. Otherwise the last copy is returned.
+        """Return a copy of `camera` on the device. A camera in host memory is copied only if it differs from the camera
+        of the previous call. Otherwise the previous copy is returned.
 
-        The camera cache recognises the last copy by its identity. For a new tensor, the cache would compare values on
-        the GPU, and Python would wait for all queued kernels.
+        The camera cache recognises the previous copy by its identity. For a new tensor, the cache would compare values
+        on the GPU, and Python would wait for all queued kernels.
 
-        The last camera is also kept in host memory, for the comparison here. For a GPU this memory is pinned, because a
-        copy from unpinned memory waits for all earlier kernels and is seven times as slow. A new camera of the same
-        shape overwrites the pinned memory after the GPU has read it, which is faster than a new allocation.
+        The previous camera is also kept in host memory, for the comparison here. For a GPU this memory is pinned,
+        because a copy from unpinned memory waits for all earlier kernels and is seven times as slow. A new camera of
+        the same shape overwrites the pinned memory after the GPU has read it, which is faster than a new allocation.
         """
         if camera.device.type == self._device.type:
             return camera.clone()

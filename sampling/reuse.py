@@ -16,7 +16,8 @@ FIRST = 3
 """The number of steps that the model predicts at the start of a run and after a change of expert. Two steps define the
 line of the extrapolation, and the third measures its error."""
 LAST = 2
-"""The number of steps at the end of a run that the model predicts, because sigma and velocity change most there."""
+"""The number of steps at the end of a run that the model predicts, because sigma and velocity change most in these
+steps."""
 MOST = 4
 """The maximum number of consecutive steps with an extrapolated velocity."""
 

@@ -21,10 +21,10 @@ Steps = Generator[tuple[int, Tensor, Tensor], Tensor, Tensor]
 def unipc_steps(x: Tensor, sigmas: Tensor) -> Steps:
     """Return a generator of the steps of UniPC (Zhao et al. 2023, arXiv 2302.04867) from the noise `x`.
 
-    The order is 2 with B(h) = expm1(-h), except for the first and the last step, which have order 1. The corrector runs
-    on every step but the first. Each step calls the model once.
+    The first and the last step have order 1, the other steps order 2 with B(h) = expm1(-h). The corrector runs on every
+    step except the first. Each step calls the model once.
 
-    `sigmas`, float [steps + 1], are noise levels that fall from at most 1 to at least 0. If the last one is 0, the
+    `sigmas`, float [steps + 1], are noise levels that fall from at most 1 to at least 0. If the last level is 0, the
     result is the last x0. The generator raises InputError for other sigmas.
     """
     levels = _levels(sigmas)

@@ -31,8 +31,9 @@ def write_toy_package(folder: str | Path, seed: int = 0) -> Path:
     """Write a package of random models and return its folder.
 
     The package has two experts and a causal model (NF4), a text encoder, a tokenizer and a VAE; `example/` has an
-    image, a prompt and a camera path. All take about 11 MB. The same `seed` gives the same bytes. Existing files with
-    these names are replaced. Raises InputError if the folder cannot be written or contains other models.
+    image, a prompt and a camera path. The package has about 11 MB. Packages with the same `seed` have the same bytes.
+    Existing files with these names are replaced. Raises InputError if the folder cannot be written or contains other
+    models.
     """
     folder = Path(folder)
     refuse_real(folder)

@@ -29,7 +29,7 @@ def write_toy_world(folder: str | Path) -> Path:
     text encoder, a tokenizer and a VAE. `example/` has a first frame, a prompt and a camera path through a door, and
     four more first frames with their prompts.
 
-    The model was trained at 256x144, on base videos of 33 frames and on causal chunks of 1, 3 and 4 latent frames with
+    The model was trained at 256x144: on base videos of 33 frames, and on causal chunks of 1, 3 and 4 latent frames with
     a window of 18 and a sink of 6. The package has about 55 MB. Existing files with these names are replaced. Raises
     InputError if the folder cannot be written or contains other models.
     """

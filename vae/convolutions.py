@@ -43,11 +43,11 @@ class KitchenDecoder(Decoder):
 
 
 def convolution_of(device: torch.device) -> str | None:
-    """Return the name of the convolution kernel for the VAE's decoder on a GPU, or None if none is accurate.
+    """Return the name of the convolution kernel for the VAE's decoder on a GPU, or None if no kernel is accurate.
 
-    On Hopper GPUs it is the first supported kernel in choice/table.py, untested, because the table has the order
-    measured there. On other GPUs it is the fastest kernel that passes the accuracy test. If memory runs out during the
-    test, "torch" is returned, and the next call tests again. Raises InputError for an invalid value of
+    On Hopper GPUs it is the first supported kernel in choice/table.py, without a test, because the table's order was
+    measured on these GPUs. On other GPUs it is the fastest kernel that passes the accuracy test. If memory runs out
+    during the test, "torch" is returned, and the next call tests again. Raises InputError for an invalid value of
     LINGBOT_WORLD_KERNELS.
     """
     card = card_of(device)

@@ -73,11 +73,11 @@ class Network:
 
 
 class Decoder(Network):
-    """The decoder. A video's first latent frame becomes one frame, and each later one becomes four.
+    """The decoder. A video's first latent frame becomes one frame, and each later latent frame becomes four.
 
-    With a `stripe`, only this part of each frame is decoded. The layers at the latent's own size still process the full
-    frame, because attention reads all pixels; they are a twentieth of the computation. The layers at larger sizes
-    process the stripe and the margin that their convolutions need.
+    With a `stripe`, only this part of each frame is decoded. The layers at the latent's own size, a twentieth of the
+    computation, still process the full frame, because attention reads all pixels. The layers at larger sizes process
+    only the stripe and the margin that their convolutions need.
     """
 
     def __init__(self, weights: Mapping[str, Tensor], stripe: Stripe | None = None) -> None:

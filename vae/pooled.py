@@ -1,9 +1,9 @@
 """The VAE's decoder with convolution kernels, in Triton or CUDA, that read the stored frames in place.
 
 A feature map [1, C, H, W] is a view of the memory layout that model/kernels/convolution.py describes. Temporal layers
-with feature maps of one shape store their frames in one pool. It has two slots for each layer and one free slot. A
-layer writes a new frame to the free slot, and its convolution reads three slots. Then the slot of the layer's oldest
-frame becomes free.
+with feature maps of one shape store their frames in one pool, with two slots for each of these layers and one free
+slot. A layer writes a new frame to the free slot, and its convolution reads three slots. Then the slot of the layer's
+oldest frame becomes free.
 
 Python computes the slots of all layers for a latent frame in advance and copies the slot numbers to the GPU, where
 kernels read them. So a CUDA graph recorded for one latent frame can decode all later ones.

@@ -15,8 +15,8 @@ from ..model.graphs.capture import ONE_AT_A_TIME, failure_of
 from ..model.graphs.trial import refusal, relative_error
 
 Decode = Callable[[Tensor], Iterator[Tensor]]
-"""The function to record, which decodes a latent frame and yields its video frames. It may only launch kernels that use
-memory at constant addresses."""
+"""The function to record, which decodes a latent frame and yields its video frames. The function may only launch
+kernels that use memory at constant addresses."""
 
 
 class Recording:

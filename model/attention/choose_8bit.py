@@ -184,7 +184,7 @@ def takes_operands(mode: AttentionMode, device: torch.device, config: ModelConfi
 
 def attends_to_operands(device: torch.device, head_dim: int) -> bool:
     """Return whether 8-bit attention accepts q, k and v that are already in 8 bits. On a GPU only our own and cuDNN's
-    kernels do; the others quantize their inputs themselves. Raises InputError if no kernel works on the GPU."""
+    kernels do; other kernels quantize their inputs themselves. Raises InputError if no kernel works on the GPU."""
     return device.type != "cuda" or find_kernel(device, head_dim).attend in _TO_OPERANDS
 
 
@@ -252,7 +252,7 @@ def check_8_bits(
     arithmetic: Arithmetic, attention: AttentionMode, device: torch.device, config: ModelConfig
 ) -> tuple[str, ...]:
     """Return notes for the user on 8-bit matrix products (`arithmetic`) and 8-bit `attention`: the kernels, and whether
-    the device is untested. Raises InputError if the device or the model's sizes do not allow them."""
+    the device is untested. Raises InputError if the device or the model's sizes do not allow the requested 8 bits."""
     choose_arithmetic(arithmetic, device, config)
     choose_attention(attention, device, config)
     untried = UNTRIED if device.type == "mps" else None

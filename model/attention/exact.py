@@ -63,9 +63,9 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tenso
     memory-efficient kernel are tried in order. A kernel that fails is not tried again with the same device, dtype and
     head size.
 
-    Only our own kernel reads `options["unlike"]`, int32 [1], which needs B = 1. It is for keys that end with equal keys
-    and equal values, such as padding, and is the number of keys before them. The kernel then processes only one of the
-    equal keys, weighted by their number.
+    If the last keys are all equal, and their values too, as in padding, `options["unlike"]` (int32 [1]) may be the
+    number of keys before these. B must then be 1. Our own kernel processes only one of the equal keys, weighted by
+    their number. Other kernels ignore the option.
     """
     if attends_by_ours(q, heads):
         made = [_by_ours(*row, heads, unlike=options.get("unlike")) for row in zip(q, k, v, strict=True)]
@@ -223,7 +223,7 @@ def attend_to_frames(q: Tensor, k: Tensor, v: Tensor, heads: int, shares: Tensor
     heads*head_dim].
 
     `shares` (fp32 [frames]) is 0 for each frame to attend to, and -inf for the frames to ignore, which must be the last
-    ones. Raises RuntimeError if the kernel does not support the inputs.
+    frames. Raises RuntimeError if the kernel does not support the inputs.
     """
     if attends_by_ours(q, heads):
         return _by_ours(q, k, v, heads, shares)
@@ -290,8 +290,8 @@ def _preference(device: torch.device, dtype: torch.dtype) -> tuple[SDPBackend, .
 
 
 def random_attention(device: torch.device, size: Size) -> tuple[Tensor, Tensor, Tensor, int]:
-    """Return random bf16 arguments (q, k, v, heads) for the test of an attention kernel. Each head's first channel in k
-    is four times as large as the others, because real keys have such channels."""
+    """Return random bf16 arguments (q, k, v, heads) for the test of an attention kernel. In k, each head's first
+    channel is four times as large as its other channels, because real keys have such channels."""
     generator = torch.Generator(device).manual_seed(0)
     shapes = (1, size.rows, size.dim), (1, size.keys, size.dim), (1, size.keys, size.dim)
     q, k, v = (torch.randn(shape, device=device, generator=generator).bfloat16() for shape in shapes)

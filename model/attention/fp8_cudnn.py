@@ -21,7 +21,8 @@ NUMERATORS = 256.0
 
 
 def padding(keys: int) -> int:
-    """Return the number of zero keys (and zero values) to add to `keys` keys. They fill cuDNN's tiles, which is faster.
+    """Return the number of zero keys (and zero values) to add to `keys` keys, so that the keys fill cuDNN's tiles,
+    which is faster.
 
     Zero keys pull the attention towards the values' mean. So the result is 0 if more than one zero key for every
     PADDED_KEYS keys would be needed. As the keys' mean is 0, a zero key weighs at most as much as an average key.
@@ -55,7 +56,7 @@ def cudnn_attention_of(
     in `dtype`. If that is int8 or float8_e4m3fn, each token has one scale.
 
     `shares` (fp32 [frames]) is 0 for each latent frame to attend to, and -inf for the frames to ignore, which must be
-    the last ones. None means all frames. Raises cuDNN's errors if cuDNN has no kernel for these sizes.
+    the last frames. None means all frames. Raises cuDNN's errors if cuDNN has no kernel for these sizes.
     """
     out = empty_rows(q.values, dtype)
     with torch.cuda.device_of(q.values):
@@ -177,8 +178,8 @@ class _Graph:
 
     def __call__(self, q: Operand, k: Operand, v: Operand) -> tuple[Tensor, Tensor]:
         """Return the attention, float8_e4m3fn [rows, queries, heads, head_dim], and the logarithms of the softmax's
-        denominators, fp32 [rows, heads, queries], empty unless `in_parts`. The caller must multiply the attention by
-        v's scale and add v's mean."""
+        denominators, fp32 [rows, heads, queries]. If `in_parts` is False, the logarithms are empty. The caller must
+        multiply the attention by v's scale and add v's mean."""
         handle, (rows, queries, _, heads, head_dim, in_parts) = _handle(self._device), self._shape
         _cudnn().set_stream(handle, torch.cuda.current_stream(self._device).cuda_stream)
         out = torch.empty(rows, queries, heads, head_dim, dtype=FP8, device=self._device)

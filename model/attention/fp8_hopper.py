@@ -45,7 +45,7 @@ def hopper_attention_of(
     kernel, in `dtype`. If that is int8 or float8_e4m3fn, each token has one scale.
 
     `shares` (fp32 [frames]) is 0 for each latent frame to attend to, and -inf for the frames to ignore, which must be
-    the last ones. None means all frames.
+    the last frames. None means all frames.
     """
     with torch.cuda.device_of(q.values):
         if dtype == FP8 and v.scaling.reach is not None:

@@ -78,7 +78,7 @@ def all_of(card: Card) -> dict[str, Any]:
 
 def keep(card: Card, name: str, value: Any) -> None:
     """Store a JSON value under `name` in the entry of a GPU, and move the entry to the end of the file. If the file
-    then has more than MOST_CARDS entries, the first ones are dropped. Errors in writing the file are ignored."""
+    then has more than MOST_CARDS entries, the first entries are dropped. Errors in writing the file are ignored."""
     cards = _file()
     own = cards.pop(key_of(card), {})
     cards[key_of(card)] = own | {name: value}

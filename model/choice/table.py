@@ -131,7 +131,8 @@ fastest accurate kernel."""
 
 def candidates(work: Work, card: Card) -> tuple[Candidate, ...]:
     """Return the kernels for an operation on a GPU, best first. If LINGBOT_WORLD_KERNELS selects a kernel for the
-    operation, the others are left out. Raises InputError if that variable contains an unknown operation or kernel."""
+    operation, other kernels are left out. Raises InputError if that variable contains an unknown operation or
+    kernel."""
     wanted = settings().get(work)
     found = [each for each in TABLE if each.work == work and each.cards(card)]
     return tuple(each for each in found if wanted in (None, each.name))
@@ -164,7 +165,8 @@ def suited_8_bits(card: Card) -> Literal["fp8", "int8"]:
 
 
 def missing(name: str, card: Card) -> str | None:
-    """Return why the kernel's package cannot run on a GPU (not installed, or its own check fails); None if it can."""
+    """Return why the package of the kernel `name` cannot run on a GPU: it is not installed, or comfy-kitchen's own
+    check fails. Return None if it can run, and for kernels that need no package."""
     module = MODULES.get(name)
     if module is None:
         return None

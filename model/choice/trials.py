@@ -46,8 +46,8 @@ class Kind(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """The result of one kernel's test on a GPU: the relative RMS `error` (None if the kernel did not run), the
-    `seconds` of one run (None if not timed), and the `reason` for a rejection (None if the kernel passed)."""
+    """The result of one kernel's test on a GPU. `error` is the relative RMS error, None if the kernel did not run.
+    `seconds` is the time of one run, None if not timed. `reason` is why the kernel was rejected, None if it passed."""
 
     name: str
     error: float | None = None

@@ -67,10 +67,10 @@ class ForwardGraphs:
     The first forward of a kind runs as usual. The second is recorded, and the graph is tested against the usual result.
     Later forwards of this kind are replayed.
 
-    A chunk has three kinds of forwards: the first forward computes the camera's scales and shifts, the others read them
-    from the cache, and a forward with `keep` updates the KV cache. While the attention window is filling, there are
-    three other kinds if `KeyValueCache.see_all_frames` was called. Otherwise nothing is recorded until the window is
-    full, because each chunk attends to more tokens than the chunk before.
+    A chunk has three kinds of forwards. The first denoising step computes the camera's scales and shifts. Later steps
+    read them from the cache. The forward with `keep` updates the KV cache. While the attention window is filling, there
+    are three other kinds if `KeyValueCache.see_all_frames` was called. Otherwise nothing is recorded until the window
+    is full, because each chunk attends to more tokens than the chunk before.
 
     Data exchanges between processes are not recorded: a replay runs them between the graphs. If recording or the test
     fails in one process, later forwards run as usual in all processes.
@@ -187,7 +187,7 @@ class ForwardGraphs:
 
     @cached_property
     def _pool(self) -> Any:
-        """The memory pool of all graphs. They can share one, because no two are replayed at the same time."""
+        """The memory pool of all graphs. They can share a pool, because no two graphs are replayed at the same time."""
         return torch.cuda.graph_pool_handle()
 
     @cached_property

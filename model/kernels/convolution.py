@@ -1,8 +1,8 @@
 """Triton kernels for the VAE decoder's convolutions, without copies of the frames.
 
-A feature map is stored as [rows, channels], one row per pixel, line after line. A row of zeros follows each line, and a
-line of zeros the last one, so a pixel's neighbours are a fixed number of rows away and read as zeros outside the map. A
-convolution is a matrix product of shifted rows and the weight.
+A feature map is stored as [rows, channels], one row per pixel, line after line. Each line ends with a row of zeros, and
+the map ends with a line of zeros. So a pixel's neighbours are a fixed number of rows away, and read as zeros outside
+the map. A convolution is a matrix product of shifted rows and the weight.
 
 A pool is a tensor with several feature maps of one size, each in a numbered slot. A kernel reads slot numbers from the
 GPU's memory, so a recorded CUDA graph can be replayed with other slots.

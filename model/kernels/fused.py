@@ -1,5 +1,5 @@
-"""Triton kernels that each run several operations of ops/pointwise.py at once, in fp32. With separate kernels, a GPU
-idles between them if there are few tokens, and each reads the previous one's result from memory."""
+"""Triton kernels that each combine several operations of ops/pointwise.py, in fp32. With separate kernels, a GPU idles
+between kernels if there are few tokens, and each kernel reads the previous one's result from memory."""
 
 import torch
 import triton

@@ -66,8 +66,8 @@ def _six_bits(start, group, first, second, SHIFT: tl.constexpr):
     """Return number `group` of the eight 6-bit numbers in a block's scales. `first` and `second` are offsets of four
     bytes each.
 
-    Numbers 0 to 3 are the low six bits of the first bytes. The low four bits of numbers 4 to 7 are in the second bytes,
-    from bit SHIFT on, and their high two bits are the top two bits of the first bytes.
+    Numbers 0 to 3 are the low six bits of the first bytes. Numbers 4 to 7 are split: their low four bits are in the
+    second bytes, from bit SHIFT on, and their high two bits are the top two bits of the first bytes.
     """
     low = _byte(start, first + group % 4)
     rest = (_byte(start, second + group % 4) >> SHIFT) & 15

@@ -179,8 +179,8 @@ _product_with_gelu = or_else(_in_one_kernel, _product_then_gelu, "GELU of a prod
 def gelu_layer(layer: Layer, following: Layer) -> Layer | None:
     """Return a function that applies `layer` and then GELU (tanh form). Return None if GELU must be a separate step.
 
-    That is so if `layer` is not an ExactLayer. It is also so if `following` takes 8-bit inputs, because `activated`
-    then applies GELU and quantizes in one step.
+    GELU is separate if `layer` is not an ExactLayer. It is also separate if `following` takes 8-bit inputs, because
+    `activated` then applies GELU and quantizes in one step.
     """
     return layer.gelu if isinstance(layer, ExactLayer) and input_dtype(following) is None else None
 

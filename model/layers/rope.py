@@ -32,8 +32,8 @@ def rope_table(
     scale: the linear change of the positions before the angles are computed.
 
     The last dimension has the frame's angles first, then the row's, then the column's, one angle for two channels. Of a
-    head's d channels, 2*(d//6) are for the row, 2*(d//6) for the column, and the others for the frame. Angles are
-    computed in fp64, which is precise for any number of frames. The last four results are cached.
+    head's d channels, 2*(d//6) are for the row, 2*(d//6) for the column, and the other channels for the frame. Angles
+    are computed in fp64, which is precise for any number of frames. The last four results are cached.
     """
     side = 2 * (head_dim // 6)
     widths = head_dim - 2 * side, side, side

@@ -190,11 +190,12 @@ def four_bit_tensor(
     state_dtype: torch.dtype,
     dtype: torch.dtype,
 ) -> QuantizedTensor:
-    """Return a QuantizedTensor of `shape` over the bytes `packed`, without a copy. It reports `dtype` as its dtype.
+    """Return a QuantizedTensor of `shape` over the bytes `packed`, without a copy. The tensor reports `dtype` as its
+    dtype.
 
-    The tensors may be views of a mapped file or slices of a GPU buffer. `quant_type` is "nf4" or "fp4". `standard_code`
-    is whether `scales.code` is the usual table of `quant_type`; bitsandbytes can only use that table. `state_dtype` is
-    the weight's dtype before quantization, which `state_dict` saves.
+    `packed` and `scales` may be views of a mapped file or slices of a GPU buffer. `quant_type` is "nf4" or "fp4".
+    `standard_code` is whether `scales.code` is the usual table of `quant_type`; bitsandbytes can only use that table.
+    `state_dtype` is the weight's dtype before quantization, which `state_dict` saves.
     """
     # bitsandbytes ignores the file's table, and its CPU kernels (0.50.2) are wrong for rows that are not whole blocks.
     native = standard_code and shape[-1] % scales.blocksize == 0 and bitsandbytes_functional() is not None

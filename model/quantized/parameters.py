@@ -133,7 +133,7 @@ class FourBitParameter(DecodedParameter):
 
 
 class ScaledParameter(DecodedParameter):
-    """A float8 or int8 weight with a single scale, with one scale for each row, or without a scale. It is decoded as in
+    """A float8 or int8 weight with a single scale, with one scale for each row, or without a scale. Decoding is as in
     ComfyUI: float8 is multiplied by the scale in the target dtype, int8 in float32."""
 
     scale: Tensor | None

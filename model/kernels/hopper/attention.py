@@ -29,7 +29,8 @@ class Configuration(NamedTuple):
     """The configuration of the attention kernel for one dtype of q, k and v.
 
     name, bytes: the dtype's name in PTX, and the bytes of one number.
-    tile, stages: the number of keys that are loaded at once, and the number of such tiles in shared memory.
+    tile, stages: the number of keys in a tile, which is loaded in one step, and the number of such tiles in shared
+    memory.
     scores: the number of bits of attention scores.
     cluster: the number of thread blocks that share the loaded keys and values.
     """
@@ -69,12 +70,13 @@ def attend(
     q, k, v: all bf16 or all float8_e4m3fn, with adjacent channels and a stride of a multiple of 16 bytes between
     tokens. A float8_e4m3fn v is [heads*128, columns], made by `transpose`.
     out: bf16, may be q; or, for float8_e4m3fn, an EightBit (8-bit values with a scale for each token).
-    scales: for float8_e4m3fn the scales of q, k and v, fp32 [1] each; the values' mean, fp32 [heads*128], which is
-    added to the result; and, for an EightBit `out`, an upper bound of the results, fp32 [1].
+    scales: five tensors for float8_e4m3fn. The first three are the scales of q, k and v, fp32 [1] each. The fourth is
+    the values' mean, fp32 [heads*128], which is added to the result. The fifth is needed for an EightBit `out`: an
+    upper bound of the results, fp32 [1].
     shares: fp32 [frames], 0 for each latent frame to attend to, -inf for the frames to ignore, which must be the last
     frames. None means all frames.
     unlike: for keys that end with equal keys and equal values, the index of the first equal key, int32 [1]. The kernel
-    then reads only one of the equal keys. None: it reads all keys.
+    then reads only one of the equal keys. None means that it reads all keys.
 
     Raises RuntimeError if the driver reports an error.
     """

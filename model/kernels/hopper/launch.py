@@ -121,8 +121,8 @@ def tensor_map(
 def _encoded(
     address: int, shape: Sequence[int], strides: Sequence[int], box: Sequence[int], swizzle: int
 ) -> ctypes.Array[ctypes.c_char]:
-    """Return the tensor map for the matrix at `address`. It may be cached, because it does not depend on the data
-    there."""
+    """Return the tensor map for the matrix at `address`. The map may be cached, because it does not depend on the
+    matrix's values."""
     made, aligned, ones = (ctypes.c_char * 128)(), (ctypes.c_char * 192)(), [1] * len(shape)
     at = -(-ctypes.addressof(aligned) // 64) * 64  # the driver requires a multiple of 64
     check(
