@@ -80,7 +80,7 @@ def sample(
 
 @dataclass(frozen=True)
 class ParallelGroups:
-    """The groups of processes that generate a video together, or None for a task that this process does not share.
+    """The groups of processes that generate a video together. A group is None if this process does not share the task.
 
     sequence: the processes that split the tokens of each forward.
     guidance: two processes. One computes the prompt, and the other the negative prompt.

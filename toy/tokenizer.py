@@ -19,8 +19,8 @@ EXTRA_IDS = 20
 
 
 def vocabulary(more: Sequence[str] = ()) -> list[tuple[str, float]]:
-    """Return (token, log probability) of every token in the order of ids. They are special tokens, 256 bytes,
-    characters, words, the tokens in `more`, and umt5's extra ids."""
+    """Return (token, log probability) of every token in the order of ids: special tokens, 256 bytes, characters, words,
+    the tokens in `more`, and umt5's extra ids."""
     bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
     characters = [SPACE, *string.ascii_letters, *string.digits, *string.punctuation]
     words = [*(SPACE + word for word in (*string.ascii_lowercase, *WORDS.split())), *more]

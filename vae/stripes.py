@@ -11,8 +11,9 @@ from ..options import CELL
 HALO = {2: 12, 4: 10, 8: 7}
 """The margin around a stripe that the decoder needs, in pixels, at 2, 4 and 8 times the latent's resolution.
 
-Every later 3x3 convolution reads one more pixel at each edge. Six are in the residual blocks of each resolution, one
-follows each doubling, and one is at the end. A margin of n pixels after a doubling needs n / 2 before it, rounded up.
+For each 3x3 convolution that follows, the margin is one pixel wider. Six are in the residual blocks of each resolution,
+one follows each doubling, and one is at the end. A margin of n pixels after a doubling needs n / 2 before it, rounded
+up.
 """
 
 

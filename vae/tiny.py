@@ -2,8 +2,8 @@
 
 Compared with the VAE's frames, its frames have a PSNR of 29 dB. A latent frame passes through three stages, each of
 which doubles height and width. The last two stages also double the frame rate. Each stage has three memory blocks,
-which read a frame and the one before it, or zeros. Only the last input of each block is stored between calls, so a
-video decoded in parts has the same bits as in one call.
+which read a frame and the frame before it, or zeros before the first frame. Only the last input of each block is stored
+between calls, so a video decoded in parts has the same bits as in one call.
 
 The architecture comes from the TAEHV project (MIT licence); the code is our own.
 """

@@ -37,8 +37,8 @@ STREAM_TOKENS = 256
 
 
 class AttentionKernel(NamedTuple):
-    """An 8-bit attention kernel of the PyPI package `package`, run by `attend(q, k, v, heads)`. `recordable` is False
-    if a CUDA graph cannot record the kernel, because it ignores the current stream."""
+    """An 8-bit attention kernel of the PyPI package `package`, run by `attend(q, k, v, heads)`. If the kernel ignores
+    the current stream, a CUDA graph cannot record it, and `recordable` is False."""
 
     package: str
     attend: Function

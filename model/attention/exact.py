@@ -133,8 +133,8 @@ def ours_works(device: torch.device) -> bool:
 
 
 def attend_to_padded(q: Tensor, k: Tensor, v: Tensor, heads: int, missing: int) -> Tensor:
-    """Return attention [L, heads*head_dim] of q over k and v [S, heads*head_dim], as if `missing` copies of the last
-    key and value followed: log(1 + missing) is added to the last key's logits."""
+    """Return attention [L, heads*head_dim] of q over k and v [S, heads*head_dim], as if `missing` more copies of the
+    last key and value were appended. For this, log(1 + missing) is added to the last key's logits."""
     bias = q.new_zeros(1, len(k))
     bias[:, -1] = math.log(1 + missing)
     q, k, v = (t.unflatten(-1, (heads, -1)).transpose(0, 1)[None] for t in (q, k, v))
@@ -187,7 +187,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 def key_parts(queries: int, keys: int, heads: int, processors: int = HOPPER) -> int:
     """Return the number of parts into which to split the keys, so that few queries fill all `processors`
     multiprocessors (SMs). An SM processes one tile of queries with all its keys, so 144 tiles on 132 SMs take as long
-    as 264."""
+    as 264 tiles."""
     tiles = -(-queries // TILE) * heads
 
     def time(parts: int) -> float:
@@ -237,7 +237,7 @@ def attend_to_frames(q: Tensor, k: Tensor, v: Tensor, heads: int, shares: Tensor
 
 def frames_bytes(dim: int, frames: int, tokens: int, dtype: torch.dtype) -> int:
     """Return the bytes of the intermediate results of `attend_to_frames`: one [tokens, dim] in `dtype` for each latent
-    frame. `tokens` is the number of queries, `dim` their width over all heads."""
+    frame. `tokens` is the number of queries, and `dim` the width of a query over all heads."""
     return frames * tokens * dim * dtype.itemsize
 
 

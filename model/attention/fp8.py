@@ -1,8 +1,8 @@
 """Conversion of queries, keys and values to float8_e4m3fn, and attention over the converted tensors in plain torch.
 
-Each tensor has a single scale, because cuDNN supports nothing finer. Keys and values lose their mean over the tokens
-first, so a channel that is large in all tokens costs no precision. The keys' mean does not change the softmax; the
-values' mean is added to the result.
+Each tensor has a single scale, because cuDNN supports nothing finer. The mean over the tokens is first subtracted from
+keys and from values, so a channel that is large in all tokens costs no precision. The keys' mean does not change the
+softmax. The values' mean is added to the result.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from .exact import sdpa
 FP8 = torch.float8_e4m3fn
 MOST_QUERY, MOST_KEY = 11.0, 36.0
 """The largest magnitudes of queries and of keys after scaling to 8 bits, if no norm bounds them. With a head size of
-128 their vectors are then at most `plain.QUERY_LENGTH` and `plain.KEY_LENGTH` long."""
+128, a head's query and key vectors are then at most `plain.QUERY_LENGTH` and `plain.KEY_LENGTH` long."""
 SAMPLE = 512
 """The smallest number of evenly spaced tokens from which a tensor's maximum and the keys' mean are estimated."""
 HEADROOM = 4.0

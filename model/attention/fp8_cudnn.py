@@ -1,5 +1,5 @@
 """Attention over float8_e4m3fn operands by a kernel that cuDNN's Python package (nvidia-cudnn-frontend) builds. The
-kernel's result is in 8 bits too, because on Hopper GPUs cuDNN supports no other dtype for it."""
+kernel's result is in 8 bits too, because cuDNN supports no other dtype for the result on Hopper GPUs."""
 
 import atexit
 from functools import lru_cache

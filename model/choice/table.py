@@ -140,7 +140,7 @@ def candidates(work: Work, card: Card) -> tuple[Candidate, ...]:
 
 def serves(work: Work, name: str, card: Card) -> bool:
     """Return whether the kernel `name` may be chosen for an operation: the table lists it for the GPU, and
-    LINGBOT_WORLD_KERNELS does not select another."""
+    LINGBOT_WORLD_KERNELS does not select another kernel."""
     return any(each.name == name for each in candidates(work, card))
 
 

@@ -21,8 +21,8 @@ from .capture import ONE_AT_A_TIME, failure_of
 from .trial import refusal, relative_error
 
 Compute = Callable[[ForwardInputs, ForwardOptions], Tensor]
-"""The function to record: (inputs, options) -> result. It may fill the camera cache, but its Python code must have no
-other effect, because a replay does not run it."""
+"""The function to record: (inputs, options) -> result. The function may fill the camera cache. Its Python code must
+have no other effect, because a replay only runs the kernels."""
 
 
 class _Recording:

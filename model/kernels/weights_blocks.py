@@ -111,8 +111,8 @@ def _decode(
     NBYTES: tl.constexpr,
     AT_ONCE: tl.constexpr,
 ):
-    """The kernel of `decode_blocks`. A program decodes AT_ONCE values, a multiple of VALUES, the values in a block of
-    NBYTES bytes. If LEAST, a block of 32 values also stores an offset."""
+    """The kernel of `decode_blocks`. A block has VALUES values in NBYTES bytes. A program decodes AT_ONCE values, a
+    multiple of VALUES. If LEAST, a block of 32 values also stores an offset."""
     first = tl.program_id(0).to(tl.int64) * AT_ONCE
     at = tl.arange(0, AT_ONCE)
     start = packed_ptr + first // VALUES * NBYTES + at // VALUES * NBYTES

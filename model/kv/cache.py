@@ -45,8 +45,8 @@ from .place import ON_DEVICE, KeyValuePlace, stored_shapes
 from .storage import DeviceStorage, HostStorage, Past, SplitStorage, Storage
 
 FP8_HEADROOM = 16.0
-"""The factor by which later chunks' values may exceed the first chunk's maximum in fp8 without being clamped. The same
-holds for keys, unless a norm bounds them."""
+"""The factor by which values of later chunks may exceed the first chunk's maximum in fp8 without being clamped. The
+same factor holds for keys that no norm bounds."""
 
 
 class Kept(NamedTuple):

@@ -1,5 +1,5 @@
 """One transformer block: self-attention, camera layers, cross-attention and feed-forward. A layer prepares its weight
-once for all batch elements (prompts), but processes them one by one, which saves memory."""
+once for all batch elements (prompts), but processes the elements one by one, which saves memory."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Linear layers that multiply 8-bit numbers, float8_e4m3fn ("fp8") or int8, scaled by output channel and by token.
 
-An activation that several layers use is quantized once. Norms and activation functions write 8 bits directly, except
-before comfy-kitchen's products, which quantize their inputs themselves.
+An activation that several layers use is quantized once. Norms and activation functions write 8 bits directly. The
+exception is before comfy-kitchen's products, which quantize their inputs themselves.
 """
 
 from typing import Any, Literal, cast

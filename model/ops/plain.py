@@ -12,9 +12,9 @@ from .matrix_8bit import encode_8bit_, from_fp8_, layer_norm_8bit_, to_fp8_
 QUERY_LENGTH, KEY_LENGTH = 128.0, 440.0
 """The largest Euclidean lengths of a head's query and key vectors after scaling to 8 bits.
 
-They apply to vectors that a root-mean-square norm bounds; attention/fp8.py limits other vectors. Our kernel for Hopper
-GPUs stores scores in fp16, at most 65504. Rounding to 8 bits may lengthen each vector by 1/16; QUERY_LENGTH *
-KEY_LENGTH, the largest score, leaves room for this.
+These limits hold for vectors that a root-mean-square norm bounds; attention/fp8.py limits other vectors. Our kernel for
+Hopper GPUs stores scores in fp16, at most 65504. The largest score is QUERY_LENGTH * KEY_LENGTH. It leaves room for the
+rounding to 8 bits, which may lengthen each vector by 1/16.
 """
 
 

@@ -1,7 +1,7 @@
 """Matrix products of weights in NVFP4 or MXFP8 with inputs in the same format, by comfy-kitchen.
 
-They need a GPU with instructions for these formats (choice/table.py). Other GPUs decode the weights or convert them to
-8 bits, as ops/linear_8bit.py does.
+These products need a GPU with instructions for the formats (choice/table.py). On other GPUs the weights are decoded or
+converted to 8 bits, as in ops/linear_8bit.py.
 """
 
 from __future__ import annotations

@@ -122,8 +122,8 @@ def _blocks(x: Tensor) -> int:
 
 
 def transpose(v: Tensor) -> Tensor:
-    """Return 8-bit values v [tokens, dim] as [dim, columns], for `attend`. The columns are a multiple of TURNED;
-    additional ones are zero. values_across.cu describes the order of every 16 columns."""
+    """Return 8-bit values v [tokens, dim] as [dim, columns], for `attend`. The number of columns is a multiple of
+    TURNED; additional columns are zero. values_across.cu describes the order of every 16 columns."""
     tokens, dim = v.shape
     row = -(-tokens // TURNED) * TURNED
     out = torch.empty(dim, row, dtype=v.dtype, device=v.device)
