@@ -28,7 +28,8 @@ MODES = {"RGB": "RGB", "GRAY": "L", "CMYK": "CMYK", "Lab": "LAB"}
 """Pillow's image mode for each colour space of an ICC profile."""
 CUBE = np.stack(np.meshgrid(*[np.linspace(0, 255, 6)] * 3), -1).reshape(36, 6, 3).astype(np.uint8)
 SAME = 1
-"""The largest difference of 8-bit values between an ICC profile and sRGB at which the image is not converted."""
+"""The largest change of 8-bit values by which an ICC profile still counts as sRGB, so that the image is not
+converted."""
 HEAD = 64 * 2**10
 
 _Primaries = tuple[tuple[float, float], tuple[float, float], tuple[float, float]]

@@ -51,9 +51,10 @@ class RolloutPlanner:
         shards. GPU memory that is left goes to a camera cache, and then to CUDA graphs and decoded weights.
 
         Keys and values go to host memory only if all blocks or none stay on the GPU, or if the user chose host memory.
-        If the user did not choose host memory, as many blocks as fit still have their keys and values on the GPU. There
-        they have precedence over weights: in host memory they are pinned, while the system may drop the file pages of
-        streamed weights. A choice that reads the disk in every forward is returned only if no other one fits.
+        If the user did not choose host memory, as many blocks as fit still have their keys and values on the GPU. Keys
+        and values get GPU memory before weights: in host memory they are pinned, while the system may drop the file
+        pages of streamed weights. A choice that reads the disk in every forward is returned only if no other choice
+        fits.
 
         Raises InputError if nothing fits. Without a CUDA GPU, the user's options are returned without a check.
         """

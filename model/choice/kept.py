@@ -36,8 +36,8 @@ def in_user_cache(variable: str, name: str) -> Path | None:
 
 
 def key_of(card: Card) -> str:
-    """Return the key of a GPU's entry: the GPU's name, the platform, the driver and package versions, joined by " |
-    "."""
+    """Return the key of a GPU's entry: the GPU's name, the platform, the driver and package versions, joined by
+    bars."""
     return " | ".join([card.known_as, sys.platform, f"driver {driver()}", *(f"{k} {v}" for k, v in versions().items())])
 
 

@@ -78,9 +78,9 @@ def product(name: str, columns: int, dtype: tuple[str, int], given: str = "+f", 
 
 
 def product_of_registers(name: str, columns: int, dtype: tuple[str, int]) -> str:
-    """Return the source of a CUDA function `name`(d, a, b) that adds a product to d in fp32. It multiplies 64 rows (a,
-    in registers) by `columns` columns (b, in shared memory), both 32 bytes long. `dtype` is the operands' name in PTX
-    and the bytes of a number. If a number has two bytes, the wgmma instruction also transposes b."""
+    """Return the source of a CUDA function `name`(d, a, b) that adds a product to d in fp32. The product is that of 64
+    rows (a, in registers) and `columns` columns (b, in shared memory), both 32 bytes long. `dtype` is the operands'
+    name in PTX and the bytes of a number. If a number has two bytes, the wgmma instruction also transposes b."""
     count, across = columns // 2, ", 1" if dtype[1] == 2 else ""
     a = ", ".join(f"%{count + i}" for i in range(4))
     return f"""INLINE void {name}(float (&d)[{count}], const u32* a, u64 b) {{
