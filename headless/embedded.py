@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ..model.choice.kept import in_user_cache
+from ..outputs import written_whole
 
 MOST = 64
 """The largest number of embeddings, about 60 MB. Beyond it the least recently used are deleted."""
@@ -63,16 +64,13 @@ class KnownPrompts:
         file = self._file(text)
         if file is None:
             return
-        part = file.with_suffix(f".{os.getpid()}")
         with suppress(OSError, SafetensorError):
             file.parent.mkdir(parents=True, exist_ok=True)
-            save_file({EMBEDDING: embedding.float().cpu().contiguous()}, part)
-            part.chmod(0o600)
-            os.replace(part, file)
+            with written_whole(file) as (part,):
+                save_file({EMBEDDING: embedding.float().cpu().contiguous()}, part)
+                part.chmod(0o600)
             for old in sorted(file.parent.glob("*.safetensors"), key=lambda path: path.stat().st_mtime)[:-MOST]:
                 old.unlink()
-        with suppress(OSError):
-            part.unlink()
 
     def _file(self, text: str) -> Path | None:
         name = hashlib.sha256(json.dumps([self.maker, text]).encode()).hexdigest()

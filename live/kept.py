@@ -20,6 +20,7 @@ import numpy as np
 from torch import Tensor
 
 from ..errors import InputError
+from ..outputs import written_whole
 from ..pipeline.state import WorldState
 from .controls import Wishes
 from .engine import Engine
@@ -191,9 +192,8 @@ class Kept:
             "prompts": [{"text": text, "first": first} for text, _, first in self._prompts],
             **more,
         }
-        part = self.folder / (HEAD + ".part")
-        part.write_text(json.dumps(head, indent=1) + "\n", encoding="utf-8")
-        os.replace(part, self.folder / HEAD)
+        with written_whole(self.folder / HEAD) as (part,):
+            part.write_text(json.dumps(head, indent=1) + "\n", encoding="utf-8")
 
     def close(self) -> None:
         """Move the recorded inputs into `walk.json`, and close all files."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from ...outputs import written_whole
 from .card import Card
 from .table import MODULES
 
@@ -104,6 +105,5 @@ def write_json(file: Path | None, values: dict[str, Any]) -> None:
     with suppress(OSError):
         if file is not None:
             file.parent.mkdir(parents=True, exist_ok=True)
-            part = file.with_suffix(f".{os.getpid()}")
-            part.write_text(json.dumps(values), encoding="utf-8")
-            os.replace(part, file)
+            with written_whole(file) as (part,):
+                part.write_text(json.dumps(values), encoding="utf-8")
