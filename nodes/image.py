@@ -3,6 +3,7 @@
 from comfy_api.latest import io
 
 from ..host.files.image import EXPLICIT, FITS, SIZES, check_size, fit_image, target_geometry
+from ..host.prompt.notice import show_warning
 from ..pipeline.geometry import LARGEST_SIDE, STEP
 from .inputs import choice, whole
 from .refusal import refusal
@@ -54,5 +55,9 @@ class LingBotWorldPrepareImage(io.ComfyNode):
 
     @classmethod
     def execute(cls, image, size, width, height, fit) -> io.NodeOutput:
+        from ..host.checks.images import image_file_warnings
+
+        for warning in ("", *image_file_warnings(image, "image")):
+            show_warning(warning)
         geometry = target_geometry(image, size, width, height)
         return io.NodeOutput(fit_image(image, geometry, fit), geometry.width, geometry.height)

@@ -166,6 +166,7 @@ class LingBotWorldLive(io.ComfyNode):
         moving=False,
         decoder=VAE_ALONE,
     ) -> io.NodeOutput:
+        from ..host.checks.images import image_file_warnings
         from ..host.checks.text import text_node_warnings
         from ..host.sampling.live import first_prompt, prepare_live, run_live
         from ..host.sampling.live_view import live_view
@@ -193,7 +194,11 @@ class LingBotWorldLive(io.ComfyNode):
                 moving=moving,
                 decoder=None if decoder == VAE_ALONE else decoder,
             )
-            for words in (" ".join(run.rollout.notes), *text_node_warnings()):
+            for words in (
+                " ".join(run.rollout.notes),
+                *text_node_warnings(),
+                *image_file_warnings(start_image, "start_image"),
+            ):
                 show_warning(words)
             made = run_live(run, vae, view)
         return io.NodeOutput(*made, len(made.camera))

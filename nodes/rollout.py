@@ -208,6 +208,7 @@ class LingBotWorldRollout(io.ComfyNode):
         start_latent=None,
         negative=None,
     ) -> io.NodeOutput:
+        from ..host.checks.images import image_file_warnings
         from ..host.checks.text import text_node_warnings
         from ..host.sampling.rollout import prepare_rollout, run_rollout
 
@@ -224,7 +225,7 @@ class LingBotWorldRollout(io.ComfyNode):
         run = prepare_rollout(
             model, (positive, negative), wanted, image=start_image, camera=camera, state=state, latent=start_latent
         )
-        for words in (" ".join(run.notes), *text_node_warnings()):
+        for words in (" ".join(run.notes), *text_node_warnings(), *image_file_warnings(start_image, "start_image")):
             show_warning(words)
         return io.NodeOutput(*run_rollout(run, vae, seed, kv_cache))
 

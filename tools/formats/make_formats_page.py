@@ -51,12 +51,14 @@ SECTIONS = [
     ),
     Section(
         "Images",
-        "First frames, frames in folders, and images that a live client sends. HEIC needs the package `pillow-heif`.",
+        "First frames, frames in folders, and images that a live client sends. HEIC needs the package `pillow-heif`. "
+        "On the canvas ComfyUI's *Load Image* reads the file; the node after it reports if the colours differ.",
         {"PNG, JPEG, WebP, TIFF, AVIF, HEIC and other formats that Pillow reads": image_files.FIELDS},
     ),
     Section(
         "Videos",
-        "Read by `camera from-video`, `camera measure` and `measure`, through FFmpeg.",
+        "Read by `camera from-video`, `camera measure` and `measure`, through FFmpeg. On the canvas ComfyUI's *Load "
+        "Video* reads the file, without sample aspect ratio and time stamps.",
         {"MP4, MOV, MKV, WebM and other formats that FFmpeg reads": video_reader.FIELDS},
     ),
     Section(
