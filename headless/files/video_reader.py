@@ -156,12 +156,11 @@ def _even_step(path: Path) -> float | None:
         if stream.time_base is None:
             return None
         packets = (packet for packet in container.demux(stream) if packet.pts is not None and not packet.is_discard)
-        times = np.unique([float(packet.pts * stream.time_base) for packet in packets])
+        times, tick = np.unique([float(packet.pts * stream.time_base) for packet in packets]), float(stream.time_base)
     steps = np.diff(times)
     if len(steps) < 2:
         return None
-    usual, tick = float(np.median(steps)), float(stream.time_base)
-    slack = 1.5 * tick  # times are multiples of a tick
+    usual, slack = float(np.median(steps)), 1.5 * tick  # times are multiples of a tick
     even = steps.max() <= UNEVEN * usual + slack and steps.min() >= usual / UNEVEN - slack
     return None if even else usual
 

@@ -6,6 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from lingbot_world.errors import InputError
+from lingbot_world.headless.files import video_reader
 from lingbot_world.headless.files.encoding import WholeVideo
 from lingbot_world.headless.files.pictures import colour_frames, frame_rate, grey_frames
 from lingbot_world.headless.files.recipe import read_recipe
@@ -197,3 +198,42 @@ def test_a_title_in_another_encoding_is_no_fault(tmp_path):
     assert (frame_rate(file), video_notes(file)) == (24, [])
     with pytest.raises(InputError, match="no record of a run"):
         read_recipe(file)
+
+
+def test_a_stream_is_not_read_after_its_file_is_closed(tmp_path, monkeypatch):
+    """Its memory is freed then, and what it says is often still there, and sometimes is not."""
+
+    class Guarded:
+        def __init__(self, stream, container):
+            vars(self).update(stream=stream, container=container)
+
+        def __getattr__(self, name):
+            assert self.container.open, f"{name} is read after the end"
+            return getattr(self.stream, name)
+
+    class Opened:
+        def __init__(self, path):
+            self.inside, self.open = av.open(str(path)), True
+            self.streams = self
+
+        def best(self, kind):
+            return Guarded(self.inside.streams.best(kind), self)
+
+        def demux(self, guarded):
+            return self.inside.demux(guarded.stream)
+
+        def decode(self, guarded):
+            return self.inside.decode(guarded.stream)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            self.open = False
+            self.inside.close()
+
+    write(tmp_path / "a.mkv", [picture(number) for number in range(4)], times=[0, 0.04, 0.08, 0.3])
+    monkeypatch.setattr(video_reader, "opened", Opened)
+    assert len(list(colour_frames(tmp_path / "a.mkv"))) == 9
+    assert frame_rate(tmp_path / "a.mkv") == pytest.approx(25)
+    assert "frame rate varies" in video_notes(tmp_path / "a.mkv")[0]
