@@ -1,7 +1,5 @@
 """LingBot-World for ComfyUI: the entry point for ComfyUI, and the public names for Python programs."""
 
-from importlib import import_module
-
 from .version import __version__
 
 TYPE_CHECKING = False  # as typing's, whose import takes most of the time in which Ctrl-C prints a traceback
@@ -47,6 +45,8 @@ file and uses none."""
 def __getattr__(name: str) -> object:
     if name not in _PUBLIC:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module  # here, as each import lengthens the time in which Ctrl-C prints a traceback
+
     from .headless.process.starting import let_waiting_threads_sleep
 
     let_waiting_threads_sleep()

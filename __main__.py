@@ -1,6 +1,6 @@
 """The `lingbot-world` command, for `python -m lingbot_world`, or `python FOLDER` if the package is not installed."""
 
-import signal
+import _signal as signal  # `signal` imports `enum`
 import sys
 
 

@@ -1,6 +1,6 @@
 """The entry point of the installed command `lingbot-world`. Importing it imports no slow modules."""
 
-import signal
+import _signal as signal  # `signal` imports `enum`, and Ctrl-C prints a traceback until `main` runs
 
 
 def main() -> int:

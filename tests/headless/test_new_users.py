@@ -272,6 +272,19 @@ sys.exit(main())
     assert done.returncode in (-2, 130)
 
 
+def test_no_module_but_our_own_is_imported_before_ctrl_c_is_handled(tmp_path):
+    code = """
+import sys
+before = set(sys.modules)
+sys.path.insert(0, sys.argv[1])
+import lingbot_world.headless.command.entry
+print(*{name.partition(".")[0] for name in set(sys.modules) - before})
+"""
+    (tmp_path / "lingbot_world").symlink_to(lingbot_world.__path__[0], target_is_directory=True)
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code, str(tmp_path)], capture_output=True, text=True)
+    assert done.stdout.split() == ["lingbot_world"], done.stderr
+
+
 @pytest.mark.parametrize(("build", "warned"), [(None, True), ("13.0", False)])
 def test_a_cpu_build_of_torch_next_to_a_driver_is_noticed(build, warned, tmp_path, monkeypatch, caplog):
     program = tmp_path / ("nvidia-smi.exe" if os.name == "nt" else "nvidia-smi")
