@@ -2,7 +2,7 @@
 weight in 4 or 8 bits is a QuantizedTensor of views into the memory-mapped file, which is decoded for each use."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import comfy.ops
@@ -37,19 +37,21 @@ def weight_and_bias(
     buffers, so a weight or bias in one is copied at once; several layers can then be open together."""
     comfy.ops.run_every_op()
     weight, bias, offload = comfy.ops.cast_bias_weight(layer, reference, offloadable=True)
-    in_transfer_buffer = offload is not None and offload[0] is not None
-    decoded = decode(weight, reference)
-    if in_transfer_buffer:
-        decoded = _outside(decoded, weight)
-        own_bias = None if bias is None else bias.clone()
-        comfy.ops.uncast_bias_weight(layer, weight, bias, offload)
-        del weight, bias
-        yield decoded, own_bias
-        return
-    try:
+    with ExitStack() as held:
+        held.callback(comfy.ops.uncast_bias_weight, layer, weight, bias, offload)
+        decoded = decode(weight, reference)
+        if _in_transfer_buffer(offload):
+            decoded, bias = _outside(decoded, weight), None if bias is None else bias.clone()
+            held.close()
+            del weight, offload
         yield decoded, bias
-    finally:
-        comfy.ops.uncast_bias_weight(layer, weight, bias, offload)
+
+
+def _in_transfer_buffer(offload: tuple | None) -> bool:
+    """Return whether a weight lies in one of ComfyUI's transfer buffers. `offload` is what `cast_bias_weight` returns
+    for `uncast_bias_weight`: (stream, weight, bias), or (stream, device, None) for a weight in a page of dynamic VRAM,
+    which stays until then."""
+    return offload is not None and offload[0] is not None and not isinstance(offload[1], torch.device)
 
 
 def _outside(decoded: Any, weight: Tensor) -> Any:
@@ -57,7 +59,7 @@ def _outside(decoded: Any, weight: Tensor) -> Any:
     if isinstance(decoded, LayoutParameter):
         return decoded.copied()
     if isinstance(decoded, EightBit) and is_quantized(weight) and decoded.values.data_ptr() == weight._qdata.data_ptr():
-        return decoded._replace(values=decoded.values.clone())
+        return EightBit(*(part.clone() for part in decoded))
     return decoded.clone() if decoded is weight else decoded
 
 
@@ -93,7 +95,9 @@ class Linear(comfy.ops.manual_cast.Linear):
 
     @property
     def computes_in_8_bits(self) -> bool:
-        return self.arithmetic in DTYPES and not self.weight_function
+        # A LoRA on a plain weight in dynamic VRAM is ComfyUI's own attribute, which other layers lack.
+        patched = self.weight_function or getattr(self, "weight_lowvram_function", None)
+        return self.arithmetic in DTYPES and not patched
 
     @contextmanager
     def prepared(self, reference: Tensor) -> Iterator[Layer]:

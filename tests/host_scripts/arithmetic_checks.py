@@ -8,6 +8,7 @@ from unittest import mock  # noqa: E402
 
 import comfy.model_management  # noqa: E402
 import torch  # noqa: E402
+from comfy.model_patcher import LowVramPatch  # noqa: E402
 from common import GOLDEN, INPUTS, NF4, check, gap, predict, refused, report  # noqa: E402
 from lingbot_world.host import loading  # noqa: E402
 from lingbot_world.host.model.operations import Linear  # noqa: E402
@@ -89,6 +90,9 @@ def with_loras():
     found["one layer, from exact"] = gap(predict(one), expected(delta))
     found["one layer, from none"] = gap(predict(one), predict(load(high("fp8"))))
     whole = _in_8_bits(load(high("fp8")))
+    layer = high("fp8").model.diffusion_model.blocks[0].ffn[0]
+    layer.weight_lowvram_function = LowVramPatch("", {})  # as dynamic VRAM sets it for a plain weight
+    found["as dynamic VRAM adds it"] = layer.computes_in_8_bits
     return found | {"layers without": whole, "layers with one": _in_8_bits(one)}
 
 

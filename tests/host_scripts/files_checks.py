@@ -214,24 +214,32 @@ def in_their_own_format():
 
 @check
 def through_transfer_buffers():
-    """Gaps between products of weights that stay and of weights that come through a buffer, which is used again."""
+    """Gaps between products of weights that stay and of weights that come through a buffer, which is used again, or in
+    a page of dynamic VRAM, which stays until it is unpinned."""
     cast, found = comfy.ops.cast_bias_weight, {}
 
-    def into_a_buffer(layer, reference, offloadable):
-        weight, bias, _ = cast(layer, reference, offloadable=offloadable)
-        return weight.clone(), bias, (object(),)
-
     def use_again(_layer, weight, _bias, _offload):
-        (weight._qdata if hasattr(weight, "_qdata") else weight).zero_()
+        for part in (
+            [getattr(weight, name) for name in weight.__tensor_flatten__()[0]] if is_quantized(weight) else [weight]
+        ):
+            part.zero_()
 
-    buffers = {"cast_bias_weight": into_a_buffer, "uncast_bias_weight": use_again}
+    def moved(page):
+        def into_device_memory(layer, reference, offloadable):
+            weight, bias, _ = cast(layer, reference, offloadable=offloadable)
+            weight = weight.clone()
+            return weight, bias, (object(), reference.device if page else weight, bias)
+
+        return mock.patch.multiple(comfy.ops, cast_bias_weight=into_device_memory, uncast_bias_weight=use_again)
+
     for name, arithmetic in product_of(("float8_e4m3fn", "int8_tensorwise", "mxfp8"), ("auto", "fp8", "int8", "8bit")):
         computes = mock.patch.object(own_format, "_computes", return_value=True)
         model = load_causal(BASE / "models/diffusion_models" / name, "bf16", arithmetic).model.diffusion_model
         with computes:
             want = product(model)
-            with mock.patch.multiple(comfy.ops, **buffers):
-                found[f"{name} {arithmetic}"] = gap(product(model), want)
+            for page in (False, True):
+                with moved(page):
+                    found[f"{name} {arithmetic} {page}"] = gap(product(model), want)
     return found
 
 
