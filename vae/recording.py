@@ -5,13 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import cache
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from ..model.graphs.capture import ONE_AT_A_TIME, failure_of
+from ..model.graphs.capture import ONE_AT_A_TIME, failure_of, message_of, on_recording_stream
 from ..model.graphs.trial import refusal, relative_error
 
 Decode = Callable[[Tensor], Iterator[Tensor]]
@@ -96,27 +94,18 @@ class Recording:
         """Return a CUDA graph of `decode(latent)`, without computing the frames. Raises RuntimeError if it fails."""
         with ONE_AT_A_TIME:
             torch.cuda.empty_cache()  # a recording cannot use the memory that torch has cached
-            graph, failure = torch.cuda.CUDAGraph(), ""
-            with torch.cuda.stream(_stream(latent.device)):
-                one = latent.new_ones(8, 8)
-                F.linear(one, one, one[0])  # cuBLAS's workspace for this thread and stream must outlive the recording
+            graph = torch.cuda.CUDAGraph()
+            with on_recording_stream(latent):
                 # "thread_local": other threads may allocate and wait during the recording
                 graph.capture_begin(capture_error_mode="thread_local")
                 try:
                     failure = failure_of(lambda: self._fill(decode, latent))
                 finally:
                     graph.capture_end()
-        if failure:
-            raise RuntimeError(failure)
+        if message := message_of(failure):
+            raise RuntimeError(message)
         return graph
 
     def _fill(self, decode: Decode, latent: Tensor) -> None:
         for room, frame in zip(self._frames, decode(latent), strict=True):
             room.copy_(frame)
-
-
-@cache
-def _stream(device: torch.device) -> torch.cuda.Stream:
-    """Return the CUDA stream on which all graphs of a GPU are recorded. It is always the same, because cuBLAS allocates
-    a workspace for each stream."""
-    return torch.cuda.Stream(device)

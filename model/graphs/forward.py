@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -17,7 +17,7 @@ from ..cache import CameraCache, Pair
 from ..forward import ForwardInputs, ForwardOptions
 from ..kv.cache import KeyValueCache
 from ..parallel import TokenShare
-from .capture import ONE_AT_A_TIME, failure_of
+from .capture import ONE_AT_A_TIME, failure_of, message_of, on_recording_stream
 from .trial import refusal, relative_error
 
 Compute = Callable[[ForwardInputs, ForwardOptions], Tensor]
@@ -89,8 +89,11 @@ class ForwardGraphs:
         return len(self._recordings)
 
     def clear(self) -> int:
-        """Free all recorded graphs. Return the bytes of their inputs and results."""
+        """Free all recorded graphs when the GPU has run them. Return the bytes of their inputs and results."""
         tensors = [tensor for own in self._inputs.values() for tensor in own.tensors]
+        if self._recordings:
+            with suppress(RuntimeError):  # a failed GPU runs nothing
+                torch.cuda.synchronize(tensors[0].device)  # else torch could unmap the memory of a running graph
         freed = sum(tensor.nbytes for tensor in (*tensors, *(each.out for each in self._recordings.values())))
         self._recordings, self._inputs, self._seen = {}, {}, {}
         self.__dict__.pop("_pool", None)  # torch does not reuse a pool after all its recordings are freed
@@ -134,13 +137,12 @@ class ForwardGraphs:
     ) -> Tensor:
         """Record a forward, test a replay, and return the usual result. The usual computation runs after the replay, so
         the caches then hold the keys, values and camera tensors of the usual computation."""
-        cache, share = _cache_of(given), options.get("token_share")
+        share = options.get("token_share")
         if not self._recordings:
             torch.cuda.empty_cache()  # a recording cannot use the memory that torch has cached
         recording = _Recording(self._pool, self._seen.pop(kind))
-        with ONE_AT_A_TIME, nullcontext() if cache is None else cache.restored():
+        with ONE_AT_A_TIME:
             reason = self._record(recording, compute, given, options)
-            recording.filled = None if cache is None else (cache.kept, cache.prompt.kept)
         if reason:
             reason = f"A forward cannot be recorded as a CUDA graph, and runs as usual: {reason}"
         if not _all_agree(share, not reason):
@@ -161,8 +163,6 @@ class ForwardGraphs:
         if reason:
             logging.warning("%s", reason)
         self._failed = True
-        if self._recordings:
-            torch.cuda.synchronize()
         self.clear()
 
     def _record(self, recording: _Recording, compute: Compute, given: ForwardInputs, options: ForwardOptions) -> str:
@@ -170,29 +170,37 @@ class ForwardGraphs:
         fixed, cache, share = self._inputs[given.shapes], _cache_of(given), options.get("token_share")
         if fixed.camera is not None:
             fixed = fixed._replace(camera=replace(fixed.camera, cache=cache))
-        self._stream.wait_stream(torch.cuda.current_stream(given.x.device))
+        failure: BaseException | None = None
         try:
             with (
-                torch.cuda.stream(self._stream),
+                on_recording_stream(given.x),
                 _prompt_of(cache, fixed.context),
                 nullcontext() if share is None else share.recorded_by(recording.between),
             ):
                 recording.begin()
                 try:
-                    return failure_of(lambda: recording.out.copy_(compute(fixed, options)))
+                    failure = self._fill(recording, compute, fixed, options)
                 finally:
                     recording.end()
         except RuntimeError as reason:
-            return str(reason) or type(reason).__name__
+            failure = failure or reason
+        return message_of(failure)
+
+    def _fill(
+        self, recording: _Recording, compute: Compute, fixed: ForwardInputs, options: ForwardOptions
+    ) -> BaseException | None:
+        """Compute a forward of the graphs' inputs while it is recorded. Return the exception of a failure, or None. The
+        cache's entries are restored before the recording ends, so that none is freed after a failure."""
+        cache = _cache_of(fixed)
+        with nullcontext() if cache is None else cache.restored():
+            failure = failure_of(lambda: recording.out.copy_(compute(fixed, options)))
+            recording.filled = None if cache is None or failure else (cache.kept, cache.prompt.kept)
+        return failure
 
     @cached_property
     def _pool(self) -> Any:
         """The memory pool of all graphs. They can share a pool, because no two graphs are replayed at the same time."""
         return torch.cuda.graph_pool_handle()
-
-    @cached_property
-    def _stream(self) -> torch.cuda.Stream:
-        return torch.cuda.Stream()
 
 
 def _all_agree(share: TokenShare | None, fine: bool) -> bool:

@@ -72,7 +72,7 @@ def played_graphs(monkeypatch):
     for name, stand_in in {
         "CUDAGraph": PlayedGraph,
         "graph_pool_handle": lambda: None,
-        "Stream": lambda *_device: stream,
+        "Stream": lambda *_device, **_options: stream,
         "current_stream": lambda _device=None: stream,
         "stream": lambda _stream: nullcontext(),
         "synchronize": lambda _device=None: None,

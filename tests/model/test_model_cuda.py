@@ -11,6 +11,7 @@ from lingbot_world.model.attention import fp8 as fp8_attention
 from lingbot_world.model.choice.card import card_of
 from lingbot_world.model.choice.table import candidates
 from lingbot_world.model.config import ModelConfig
+from lingbot_world.model.graphs.capture import on_recording_stream
 from lingbot_world.model.layers.operations import ExactLayer, _product_then_gelu
 from lingbot_world.model.memory import activation_bytes
 from lingbot_world.model.ops import linear_8bit as eight_bit
@@ -428,3 +429,10 @@ def test_a_forward_with_attention_in_8_bits_agrees_with_the_cpu(kernel, state, a
     assert 1e-3 < (got - exact).norm() / want.norm() < 5e-2
     formula = activation_bytes(MIDDLING, *grid, Precision(torch.bfloat16, arithmetic, "8bit"))
     assert peak_of_a_second_forward(model, grid) < 1.3 * formula  # small models: at full size it is 1.00
+
+
+def test_no_other_work_gets_the_stream_of_recordings():
+    """Torch hands out its streams again and again. A recording would include what another thread queues on its own."""
+    with on_recording_stream(torch.ones(1, device=GPU)):
+        recording = torch.cuda.current_stream()
+    assert recording not in [torch.cuda.Stream() for _ in range(64)]

@@ -1,16 +1,21 @@
 """Recordings that miss a kernel are found by their trial and not used; right ones are replayed."""
 
+import gc
 import logging
+import weakref
+from types import SimpleNamespace
 
 import pytest
 import torch
 from lingbot_world.model.attention.exact import sdpa
+from lingbot_world.model.cache import CameraCache
+from lingbot_world.model.forward import Camera, ForwardInputs
 from lingbot_world.model.graphs import trial
 from lingbot_world.model.graphs.forward import ForwardGraphs
 from lingbot_world.model.layers.attention import SelfAttention
 from lingbot_world.pipeline.world import World
 from lingbot_world.vae.recording import Recording
-from played_graphs import missed, played_graphs  # noqa: F401
+from played_graphs import PlayedGraph, missed, played_graphs  # noqa: F401
 from rollout_cases import CHUNKS_OF_1, model_of, run
 
 pytestmark = pytest.mark.usefixtures("played_graphs")
@@ -77,6 +82,53 @@ def test_a_recording_that_fails_in_another_process_is_not_used(graphs, monkeypat
     assert torch.equal(run(CHUNKS_OF_1), plain)
     assert graphs[-1].recorded == 0
     assert not caplog.records
+
+
+class Interrupt(BaseException):
+    """Raised by a forward, as ComfyUI's interrupt is."""
+
+
+class Made:
+    """Stands for a tensor that is allocated during a recording. CUDA's allocator, as ComfyUI has it, ends the process
+    if one is freed after a recording that was never replayed."""
+
+    def __init__(self, *_others: object) -> None:
+        self.data_ptr, self.nbytes = (lambda: 0), 0
+
+
+@pytest.mark.parametrize("error", [RuntimeError, Interrupt])
+def test_nothing_of_a_recording_that_ends_early_outlives_it(error, monkeypatch, caplog):
+    """An interrupt is raised behind the recording; after another error the forward runs as usual."""
+    cache, made, left = CameraCache(steady=True), [], []
+    graphs, result = ForwardGraphs(), torch.ones(3)
+    options = {"kv_cache": SimpleNamespace(form="full", keep=False), "weights": "static"}
+
+    def compute(given, _options):
+        if torch.utils._python_dispatch._get_current_dispatch_mode() is None:
+            return given.x + 1
+        own, kept = Made(), (Made(), Made())
+        made.extend(map(weakref.ref, (own, *kept)))
+        cache.put(0, kept)
+        raise error("stopped") from ValueError("the reason")
+
+    def end(graph):
+        gc.collect()
+        left.extend(each for each in made if each() is not None)
+        graph.__exit__(None, None, None)
+
+    monkeypatch.setattr(PlayedGraph, "capture_end", end)
+    camera, given = Camera(torch.ones(1), cache), [torch.ones(3) for _ in range(6)]
+    inputs = ForwardInputs(given[0], (given[1], given[2]), given[3], camera, (given[4], given[5]))
+    assert torch.equal(graphs.run(compute, inputs, options), result + 1)
+    if error is Interrupt:
+        with pytest.raises(Interrupt):
+            graphs.run(compute, inputs, options)
+    else:
+        assert torch.equal(graphs.run(compute, inputs, options), result + 1)
+        assert "cannot be recorded as a CUDA graph, and runs as usual: stopped" in caplog.text
+    assert len(made) == 3
+    assert not left
+    assert cache.kept == {}
 
 
 def plain_video():
