@@ -38,8 +38,8 @@ _PUBLIC = {
     "open_live": ".headless.live.opening",
     "sample": ".pipeline",
 }
-"""The public names and their modules. A module is imported at the first use of a name, because ComfyUI imports this
-file and uses none."""
+"""The public names and their modules. A module is imported when one of its names is first used, because ComfyUI imports
+this file but uses none of the names."""
 
 
 def __getattr__(name: str) -> object:

@@ -18,8 +18,8 @@ FIELDS_DEG = 5.0, 150.0  # the range of plausible horizontal fields of view
 
 
 def warnings(path: CameraPath | PoseFolder, frames: int) -> list[str]:
-    """Return warnings about a path for a video of `frames` frames, if any. They concern too few or unused poses, jumps,
-    fast turns, a still camera, and an implausible or changing lens."""
+    """Return warnings about a path for a video of `frames` frames, if any. The warnings concern too few or unused
+    poses, jumps, fast turns, a still camera, and an implausible or changing lens."""
     c2w, lens = path.c2w, path.intrinsics
     try:
         used = frame_count(frames, len(c2w))
@@ -36,7 +36,7 @@ def warnings(path: CameraPath | PoseFolder, frames: int) -> list[str]:
 
 def motion_warnings(poses: np.ndarray) -> list[str]:
     """Return warnings about jumps, fast turns, or a camera that stands still. `poses` [f, 4, 4] are the model's input:
-    each pose relative to the one before, the first of a new video the identity."""
+    each pose is relative to the one before, and the first pose of a new video is the identity."""
     steps, turns_deg = _motion(poses)
     if not steps.any() and turns_deg.max() <= 1e-3:
         return ["The camera does not move: the model gets a standing camera."]
@@ -45,7 +45,8 @@ def motion_warnings(poses: np.ndarray) -> list[str]:
 
 def lens_warnings(lens: np.ndarray) -> list[str]:
     """Return a list with a warning if `lens` (fx, fy, cx, cy in pixels) is implausible for an 832x480 image, else an
-    empty list. A lens in fractions, or of another image size, is also given in pixels at 832x480."""
+    empty list. For a lens in fractions, or for another image size, the warning states the same lens in pixels at
+    832x480."""
     fx, fy, cx, cy = lens
     middle = np.array([LENS_WIDTH, LENS_HEIGHT]) / 2
     if max(fx, fy, cx, cy) <= SHARES:
@@ -70,7 +71,7 @@ def lens_warnings(lens: np.ndarray) -> list[str]:
 
 def hints(path: CameraPath, frames: int) -> list[str]:
     """Return a list with a hint if the camera moves at constant speed, else an empty list. The model divides
-    translations by the longest step, so every constant speed is the same input."""
+    translations by the longest step, so a slow and a fast camera give the same input."""
     try:
         steps, _ = motion(path, frames)
     except CameraError:

@@ -21,8 +21,8 @@ MEETING, TURNED_DEG = 0.1, 10.0
 the point, relative to its camera's distance. TURNED_DEG: the smallest angle by which an axis must differ from the
 first."""
 ACROSS = 0.3
-"""The forward-motion score below which a camera moves across its viewing direction, as in an orbit. Such forward motion
-is no evidence for a convention."""
+"""The forward-motion score below which a camera moves across its viewing direction, as in an orbit. Such a camera's
+motion is no evidence for a convention."""
 Z_IS_UP = ("transforms", "camera_path")
 """The formats in which the world's z axis points up: Blender's and nerfstudio's."""
 UNITS = {"kitti": "metres", "vipe": "of ViPE's metres"}
@@ -51,8 +51,9 @@ class _Score(NamedTuple):
 
 
 def explained(path: CameraPath, frames: int | None = None) -> list[str]:
-    """Return messages about a path that was read from a file: content, convention with its evidence, and scale.
-    `frames`: the video's length for the scale (None: the full path). A path without a file gives an empty list."""
+    """Return messages about a path that was read from a file: the number of poses and the field of view, the matrix
+    convention with its evidence, and the scale. `frames`: the length of the video for which the scale is computed
+    (None: the full path). The list is empty for a path that was not read from a file."""
     if path.origin is None:
         return []
     read = f"Read as {path.origin.format}: {len(path)} poses, field of view {path.fov_deg:.1f} degrees."
@@ -104,8 +105,8 @@ def _convention(path: CameraPath) -> str:
 
 
 def _compare_conventions(path: CameraPath) -> dict[str, _Comparison]:
-    """Return the comparisons with the other conventions, by name. Conventions by column are left out, because only the
-    memory layout differs. Every fourth pose is used."""
+    """Return the comparison with each other convention, by name. Conventions by column are left out, because each
+    differs from another convention only in the memory layout. Every fourth pose is used."""
     assert path.origin is not None
     read = CONVENTIONS[path.origin.convention]
     c2w = path.c2w[::4]
@@ -158,8 +159,8 @@ def _scores(c2w: np.ndarray, z_up: bool) -> dict[str, _Score]:
 
 
 def _meets(c2w: np.ndarray) -> float:
-    """Return a score from 1 (the viewing axes meet at a point in front of all cameras) to -1 (behind all). The score is
-    0 if they do not meet, or if no axis differs from the first by TURNED_DEG degrees."""
+    """Return a score from 1 (the viewing axes meet at a point in front of all cameras) to -1 (behind all cameras). The
+    score is 0 if the axes do not meet, or if no axis differs from the first by TURNED_DEG degrees."""
     places, views = c2w[:, :3, 3], c2w[:, :3, 2]
     if np.rad2deg(np.arccos(np.clip((views @ views[0]).min(), -1, 1))) < TURNED_DEG:
         return 0.0
@@ -172,7 +173,8 @@ def _meets(c2w: np.ndarray) -> float:
 
 
 def _scale(path: CameraPath, frames: int) -> list[str]:
-    """Return a list with a message about the path's scale, or an empty list for too few poses."""
+    """Return a list with a message about the lengths and rotations of the path's steps in a video of `frames` frames.
+    The list is empty for too few poses."""
     assert path.origin is not None
     try:
         steps, turns_deg = motion(path, frames)

@@ -28,7 +28,7 @@ def lens_from_fov(fov_deg: float = DEFAULT_FOV_DEG) -> np.ndarray:
 @dataclass(frozen=True)
 class Origin:
     """The file format of a path (a name in FORMATS) and the convention of its matrices (a name in CONVENTIONS).
-    `named`: whether the user chose or the file states another convention than the format's own."""
+    `named`: whether this convention was chosen by the user or stated in the file, and is not the format's own."""
 
     format: str
     convention: str
@@ -42,7 +42,8 @@ class CameraPath:
     c2w: [n, 4, 4], camera-to-world poses in OpenCV axes. Rotations are made orthonormal.
     intrinsics: [n, 4], fx, fy, cx, cy in pixels of an 832x480 image. A single row [4] is repeated for every frame.
     actions: [n, 4], W, A, S, D flags for an action model; None for other models.
-    origin: the path's file. None without one, and after a change of the world's coordinates or of the frames' order.
+    origin: the format and convention of the path's file. None without a file, and after a change of the world's
+    coordinates or of the frames' order.
     """
 
     c2w: np.ndarray
@@ -127,8 +128,8 @@ class CameraPath:
 
     def at(self, times: np.ndarray) -> CameraPath:
         """Return the path at fractional frame numbers `times` [m], clamped to its ends: positions and lens linearly,
-        rotations by slerp. A pose has the actions of the last frame at or before its time; at the path's end those of
-        the second-to-last frame."""
+        rotations by slerp. A pose has the actions of the last frame at or before its time, but never those of the
+        path's last frame."""
         frames = np.arange(len(self))
         times = np.clip(np.asarray(times, dtype=np.float64), 0, frames[-1])
         lens = np.stack([np.interp(times, frames, column) for column in self.intrinsics.T], -1)

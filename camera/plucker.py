@@ -94,7 +94,7 @@ def longest_step(c2w: ArrayLike, *, frames: int, chunk: int = 1) -> float:
 
 def _steps(sampled: np.ndarray, before: ArrayLike | None = None) -> tuple[np.ndarray, float]:
     """Return each pose relative to the one before, and the length of the longest translation. A longest translation
-    within the rounding error counts as 0; `_scale` would enlarge it to 1."""
+    within the rounding error counts as 0, because `_scale` would otherwise enlarge it to 1."""
     start = [] if before is None else [check_poses(as_float64(before, "the pose before")[None], "the pose before")]
     poses = np.concatenate([*start, sampled])
     poses[:, :3, :3] = nearest_rotation(poses[:, :3, :3])
@@ -153,11 +153,11 @@ def camera_embedding(
     c2w: [n, 4, 4], camera-to-world in OpenCV axes. Too few poses for `frames` shorten the result, see `frame_count`.
     intrinsics: [n, 4] or [4], fx, fy, cx, cy in pixels of an 832x480 image; the first row is used.
     height, width: the video's size in pixels.
-    chunk: a causal model's, usually 3. The number of latent frames is then a multiple of it, and they are spread over
-    the full path.
-    scale: the divisor of translations. None: the path's longest step, as in the official code. A later part of a path
-    needs the first part's, so that the speed stays the same; live steering needs the distance of four frames at full
-    speed.
+    chunk: the number of latent frames in a causal model's chunk, usually 3. The number f of latent frames is then a
+    multiple of `chunk`, and the latent frames are spread over the full path.
+    scale: the divisor of translations. None: the path's longest step, as in the official code. For a later part of a
+    path, pass the scale of the first part, so that the speed stays the same. For live steering, pass the distance that
+    the camera moves in four frames at full speed.
     before: [4, 4], the pose of the latent frame before this part. None: the first pose is the identity.
 
     Returns float32 [1, 384, f, height/8, width/8], channel = component * 64 + row * 8 + column. Raises CameraError for

@@ -15,9 +15,9 @@ SHARES = 10.0
 
 
 def frame_count(requested: int, n_poses: int | None = None, chunk: int = 1) -> int:
-    """Return the number of a video's frames: `requested`, limited by the number of poses and rounded down to 4n+1, so
-    that its n + 1 latent frames are a multiple of `chunk`. Raises CameraError for fewer than five poses (two latent
-    frames), `requested` below 1, and less than one chunk."""
+    """Return the number of a video's frames, 4n+1: at most `requested` and at most `n_poses`. Its n + 1 latent frames
+    are a multiple of `chunk`. Raises CameraError for fewer than five poses (two latent frames), `requested` below 1,
+    and less than one chunk."""
     if n_poses is not None and n_poses < FEWEST_POSES:
         raise CameraError(f"{n_poses} camera poses; at least {FEWEST_POSES} are needed (two latent frames)")
     if requested < 1:

@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 OPENGL_TO_OPENCV = np.diag([1.0, -1.0, -1.0, 1.0])
 """The transform between OpenGL and OpenCV camera axes, in both directions: y and z are reversed."""
 STRAIGHT = 1e-7
-"""The cosine of the pitch below which a camera looks straight up or down."""
+"""The limit for the cosine of a camera's pitch. Below it, the camera counts as looking straight up or down."""
 
 
 def rigid(rotations: np.ndarray, positions: np.ndarray) -> np.ndarray:

@@ -20,8 +20,9 @@ class CameraTrack:
     poses: [f, 4, 4], the model's input, each relative to the pose before it, with translations divided by `scale`.
     lens: [4], fx, fy, cx, cy in pixels of an 832x480 image.
     world: [f, 4, 4], the same poses as camera-to-world matrices in world units.
-    scale: the divisor of translations in world units; 0 until the camera moves.
-    used, given: the number of poses that the run uses, and of the whole path; both 0 without a path.
+    scale: the divisor of translations, in world units; 0 until the camera moves.
+    used: the number of poses that the run uses; 0 without a path.
+    given: the number of poses in the whole path; 0 without a path.
     flags: [f, 4], the keys W, A, S, D of an action model; None for other models.
     """
 
@@ -66,9 +67,9 @@ def begin_track(
 ) -> CameraTrack:
     """Return the camera of a new video of `frames` frames on the path `c2w` [n, 4, 4] (None: the camera stands still).
 
-    `lens` [4]: fx, fy, cx, cy in pixels of an 832x480 image (None: the official examples'). The number of latent frames
-    is a multiple of `chunk`. `actions` [n, 4]: W, A, S, D flags; a latent frame takes the nearest pose's. Raises
-    CameraError for invalid arrays and a path that is too short.
+    `lens` [4]: fx, fy, cx, cy in pixels of an 832x480 image (None: the lens of the official examples). The number of
+    latent frames is a multiple of `chunk`. `actions` [n, 4]: W, A, S, D flags; a latent frame has those of the nearest
+    pose. Raises CameraError for invalid arrays and a path that is too short.
     """
     given = 0 if c2w is None else len(c2w)
     c2w = standing_still(frames) if c2w is None else c2w
@@ -96,8 +97,8 @@ def continue_track(
     """Return the camera of a run that continues a video from its last pose, `before` [4, 4].
 
     The run uses the first `frames` poses of the path `c2w` (None: the camera stands still). Translations are divided by
-    `scale`, the `CameraTrack.scale` of the video so far, or if it is 0 by this path's longest step. Other arguments and
-    errors: see `begin_track`.
+    `scale`, the `CameraTrack.scale` of the video so far. If `scale` is 0, they are divided by this path's longest step.
+    Other arguments and errors: see `begin_track`.
     """
     given = 0 if c2w is None else len(c2w)
     c2w = standing_still(frames) if c2w is None else c2w

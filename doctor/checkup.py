@@ -27,7 +27,7 @@ NAIVE = 20.0
 WRONG = 0.1
 """The relative error above which a kernel's result is wrong; smaller errors come from low precision."""
 MOVED = Size(8192, 0, 16384)
-"""The size of the bf16 matrix that is copied to measure the bandwidth of a GPU's memory."""
+"""The rows and columns of the bf16 matrix that is copied to measure the bandwidth of a GPU's memory."""
 BUS = 2**28
 SLOWEST = 1e-3
 """The assumed TFLOP/s of an operation for which no kernel passes the accuracy test."""
@@ -38,7 +38,8 @@ class Checkup:
     """The result of a machine check.
 
     facts: the facts about the machine, by name.
-    trials, rates: the tests of kernels, and the rate of the chosen kernel, by operation, such as linear or attention.
+    trials: the tests of kernels, by operation, such as linear or attention.
+    rates: the rate of the chosen kernel, by operation.
     rows, base: the estimated speed of the causal releases and of the base model, for each setting.
     advice: recommendations for the user.
     """
@@ -107,7 +108,8 @@ def check(device: torch.device, folder: Path | None = None) -> Checkup:
 
 def _expected(device: torch.device, found: dict[Work, Rate], facts: dict[str, Any]) -> tuple[list[Row], list[Row]]:
     """Return the estimates of the causal releases and of the base model. `found`: the rates at the matrix sizes of the
-    1.3B model. They replace those of the 14B model, measured here, if GPU memory runs out."""
+    1.3B model. The rates at the sizes of the 14B model are measured here; if GPU memory runs out, `found` is used
+    instead."""
     unknown = Rates(SLOWEST, SLOWEST, SLOWEST, SLOWEST, SLOWEST, bandwidth(device), bus(device), facts["memory_total"])
     small = large = _with_rates(unknown, device, found)
     with suppress(torch.OutOfMemoryError):  # the matrices of the 14B take 2 GB
@@ -146,8 +148,8 @@ def bus(device: torch.device) -> float:
 
 
 def _sage_replays(device: torch.device) -> str:
-    """Return "yes" if SageAttention works in a CUDA graph, else a message. A graph lacks SageAttention 2's kernels,
-    because they are launched on the default stream."""
+    """Return "yes" if SageAttention works in a CUDA graph, else a message. A CUDA graph does not record SageAttention
+    2's kernels, because they are launched on the default stream."""
     if device.type != "cuda" or not any(each.name == SAGE for each in candidates("attention-8bit", card_of(device))):
         return "not used on this card"
     try:

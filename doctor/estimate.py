@@ -13,7 +13,8 @@ from ..pipeline.rollout_memory import DecoderSettings, RolloutMemory, RolloutWor
 from ..pipeline.world import WorldMemory
 
 VAE_PIXEL = 8.42e6
-"""The number of the VAE's floating-point operations per pixel of a frame: 16 frames of 464x832 take 52 TFLOP."""
+"""The number of floating-point operations with which the VAE decodes a pixel of a frame: 16 frames of 464x832 take 52
+TFLOP."""
 VAE_WIDTH = 96
 ROW_PASSES = 58
 """The number of 16-bit passes (reads or writes) over an activation [tokens, dim] in a transformer block, apart from
@@ -33,8 +34,9 @@ FOUR_BIT = 0.57
 class Rates(NamedTuple):
     """A GPU's kernel rates.
 
-    linear, attention, convolution: matrix products and attention in 16 bits, and the VAE, in TFLOP/s.
+    linear, attention: matrix products and attention in 16 bits, in TFLOP/s.
     linear_8bit, attention_8bit: the same in 8 bits.
+    convolution: the VAE, in TFLOP/s.
     bandwidth, bus: GB/s of GPU memory, and of copies from host memory.
     memory: the size of GPU memory in bytes.
     recorded: whether kernels run from a CUDA graph.
@@ -211,7 +213,7 @@ class Row(NamedTuple):
 
 def rows_of(small: Rates, large: Rates | None = None) -> list[Row]:
     """Return the estimates for each of MODELS and PRESETS, each in 16 bits and in 8 bits. `small`, `large`: a GPU's
-    rates at the matrix sizes of the 1.3B and the 14B model."""
+    rates at the matrix sizes of the 1.3B and the 14B model (`large` None: equal to `small`)."""
     rows = []
     for name, (_release, config, weight) in MODELS.items():
         rates = small if large is None or name == "1.3B" else large

@@ -106,8 +106,8 @@ def _host_memory() -> dict[str, Any]:
 
 def disk_speed(folder: Path) -> dict[str, Any]:
     """Return the speeds in `folder` as a dict of `folder`, `write_mb_s` and `read_mb_s` (MB/s). Without posix_fadvise
-    there is no `read_mb_s`, because the page cache would answer. A file that cannot be written gives a `reason`
-    instead."""
+    `read_mb_s` is missing, because the file would be read from the page cache. If the file cannot be written or read,
+    the dict has a `reason` instead of the speeds."""
     data = os.urandom(DISK_BYTES // 16) * 16
     try:
         folder.mkdir(parents=True, exist_ok=True)

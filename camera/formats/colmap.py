@@ -25,7 +25,7 @@ LARGEST_BINARY = 4 * 2**30  # most of images.bin is points, which the reader ski
 
 COLMAP_FILES = ("images.bin", "images.txt", "cameras.bin", "cameras.txt")
 SHORTEST = 1e-6
-"""The limit for a quaternion's length: below SHORTEST or above 1 / SHORTEST is an error."""
+"""The smallest accepted length of a quaternion. The largest is 1 / SHORTEST."""
 POINT = struct.calcsize("<ddq")
 
 FIELDS = (
@@ -41,8 +41,8 @@ FIELDS = (
 
 
 class _Camera(NamedTuple):
-    """A camera in COLMAP's cameras file. `size`: the images' width and height. `lens`: fx, fy, cx, cy in their pixels,
-    empty for a model other than a pinhole. `terms`: the distortion terms."""
+    """A camera in COLMAP's cameras file. `size`: the images' width and height. `lens`: fx, fy, cx, cy in pixels of
+    these images, empty for a model other than a pinhole. `terms`: the distortion terms."""
 
     model: str
     size: tuple[float, float]
@@ -78,8 +78,8 @@ def model_folder(folder: Path) -> Path:
 
 
 def _other_models(folder: Path) -> tuple[str, ...]:
-    """Return a note if COLMAP made several models, of which only the one in `folder` is read. COLMAP writes the parts
-    of a scene that it cannot join into numbered folders."""
+    """Return a note, in a tuple, if `folder` is one of several numbered models, of which only this one is read. COLMAP
+    writes several models if it cannot join all parts of a scene."""
     files = [file for name in COLMAP_FILES[:2] for file in folder.parent.glob(f"[0-9]*/{name}")]
     others = sorted({file.parent.name for file in files})
     if not folder.name.isdigit() or len(others) < 2:
@@ -144,7 +144,8 @@ def _text_images(path: Path) -> list[tuple[str, list[float], list[float], str]]:
 
 
 def _is_points(fields: Sequence[str]) -> bool:
-    """Return whether a line's columns are 2D points: x, y and the integer id of a 3D point each."""
+    """Return whether a line's columns are 2D points, with three columns for each: x, y and the integer id of a 3D
+    point."""
     if len(fields) % 3:
         return False
     try:
@@ -155,8 +156,8 @@ def _is_points(fields: Sequence[str]) -> bool:
 
 
 def _image(name: str, pose: Sequence[float], camera: str, where: str) -> tuple[str, list[float], list[float], str]:
-    """Return the name, quaternion xyzw, translation and camera id, given a `pose` of quaternion wxyz and
-    translation."""
+    """Check a `pose`, a quaternion wxyz and a translation, and return the name, quaternion xyzw, translation and camera
+    id. Raises CameraError, which begins with `where`, for a quaternion that is too short or too long."""
     w, x, y, z, *shift = pose
     length = math.hypot(w, x, y, z)
     if not SHORTEST < length < 1 / SHORTEST:

@@ -79,9 +79,9 @@ def _refuse_different(values: Mapping[str, float], quantity: str, where: str) ->
 
 
 def matrix_lens(frame: Mapping, where: str) -> tuple[float, float, float | None, float | None]:
-    """Return a frame's fx, fy, cx, cy in pixels. A missing fy equals fx; a missing cx or cy is None. They come from a
-    3x3 matrix, four numbers or an object under a key in LENSES, or else from the frame's own fields. Raises CameraError
-    for a missing fx and for other shapes."""
+    """Return a frame's fx, fy, cx, cy in pixels. A missing fy equals fx; a missing cx or cy is None. The numbers come
+    from a 3x3 matrix, four numbers or an object under a key in LENSES, or else from the frame's own fields. Raises
+    CameraError for a missing fx and for other shapes."""
     name = next((name for name in LENSES if _is_lens(frame.get(name))), None)
     values = frame if name is None else frame[name]
     if isinstance(values, Mapping) and "intrinsic_matrix" in values:  # Open3D's

@@ -20,7 +20,7 @@ NUMBERS = ("frame_idx", "frame_id", "frame_number", "frame")
 IDS = ("index", "id")
 ORDER = (*NAMES, *TIMES, *NUMBERS, *IDS)
 """The keys that give the order of frames in JSON, the most reliable first: names of image files, times, frame numbers,
-and numbers that count only if they have no gaps."""
+and ids. Ids with gaps are not used."""
 
 
 def words_and_numbers(name: str) -> list[str | int]:
@@ -58,10 +58,11 @@ def in_name_order(frames: Sequence[T], name: Callable[[T], str], where: str) -> 
 
 
 def in_order(frames: list[Mapping], path: Path) -> list[Mapping]:
-    """Return the frames sorted by the first key of ORDER whose values differ. Without such a key they are unchanged.
+    """Return the frames sorted by the first usable key of ORDER, or unchanged without one.
 
-    Names must be texts and numbers must be numbers. Raises CameraError, which begins with `path`, for a time that is
-    not a finite number, and for a gap (see `refuse_gaps`) between names, times or frame numbers.
+    A usable key occurs in all frames with different values. Names must be texts; frame numbers and ids must be numbers.
+    Raises CameraError, which begins with `path`, for a time that is not a finite number, and for a gap (see
+    `refuse_gaps`) between names, times or frame numbers.
     """
     for key in ORDER:
         values = [frame.get(key) for frame in frames]
@@ -81,7 +82,7 @@ def in_order(frames: list[Mapping], path: Path) -> list[Mapping]:
 
 def _even_order(columns: np.ndarray) -> np.ndarray | None:
     """Return the order, int [n], of n frames by the first suitable column of `columns` [n, k], or None. A column is
-    suitable if its sorted numbers have no gap and, in this order, no column to its left falls."""
+    suitable if its sorted numbers have no gap, and if sorting by this column also sorts all columns to its left."""
     for at, column in enumerate(columns.T):
         order = np.argsort(column, kind="stable")
         if not _gap(column[order]) and (np.diff(columns[order, :at], axis=0) >= 0).all():
@@ -90,7 +91,8 @@ def _even_order(columns: np.ndarray) -> np.ndarray | None:
 
 
 def _columns(names: Sequence[str], pattern: re.Pattern[str]) -> np.ndarray | None:
-    """Return the numbers [n, k] in n names if the text around the numbers is the same in all names, else None."""
+    """Return the numbers [n, k] that `pattern` finds in n names, or None if the text around the numbers is not the same
+    in all names."""
     parts = [pattern.split(name) for name in names]
     if len({tuple(each[::2]) for each in parts}) > 1:
         return None

@@ -76,9 +76,9 @@ def read_transforms(path: Path, convention: Convention) -> CameraFile:
 
 
 def _merge(data: Mapping, frame: Mapping, where: str) -> dict[str, Any]:
-    """Return a frame's fields under nerfstudio's names, with missing ones from `data`, the fields that all frames
-    share. A frame with its own focal length or field of view in a direction (ACROSS, DOWN) takes none of that direction
-    from `data`. Raises CameraError, which begins with `where`, for contradicting fields."""
+    """Return a frame's fields and the missing ones from `data`, the fields that all frames share, under nerfstudio's
+    names. If a frame has its own focal length or field of view in a direction (ACROSS, DOWN), the shared fields of this
+    direction are left out. Raises CameraError, which begins with `where`, for contradicting fields."""
     refuse_two_lenses(data, where)
     refuse_two_lenses(frame, where)
     data, frame = _by_usual_names(data), _by_usual_names(frame)
@@ -136,8 +136,8 @@ def _contradiction(frame: Mapping, where: str) -> list[str]:
 
 
 def _focal(frame: Mapping, names: tuple[str, ...], side: float, where: str) -> float | None:
-    """Return the focal length in pixels from the first of `names` in the frame, a focal length or a field of view over
-    `side` pixels; None without one."""
+    """Return the focal length in pixels from the first key of `names` that the frame has; None without such a key. The
+    key's value is a focal length, or a field of view over `side` pixels."""
     name = next((name for name in names if name in frame), None)
     if name is None:
         return None
@@ -146,8 +146,8 @@ def _focal(frame: Mapping, names: tuple[str, ...], side: float, where: str) -> f
 
 
 def _image_size(frame: Mapping, where: str) -> tuple[float, float]:
-    """Return the width and height of a frame's image: stated, else twice cx, cy, else 832x480 for a lens that is a
-    field of view. Raises CameraError if none applies."""
+    """Return the width and height of a frame's image. If the frame states neither, they are twice cx, cy. Without cx
+    and cy they are 832x480 if the lens is a field of view. Raises CameraError if none of these applies."""
     if not {"w", "h"} & frame.keys():
         if {"cx", "cy"} <= frame.keys():
             width, height = (2 * number_of(frame[key], f"{where} {key}") for key in ("cx", "cy"))
@@ -189,7 +189,8 @@ def write_transforms(
     points: str | None = None,
 ) -> None:
     """Write a path as nerfstudio's transforms.json. `names`: the frames' file names (None: frame_00001.png and so on).
-    `size`: their height and width in pixels (None: 480x832). `points`: the name of a PLY file in the same folder."""
+    `size`: the frames' height and width in pixels (None: 480x832). `points`: the name of a PLY file in the same
+    folder."""
     height, width = size or (LENS_HEIGHT, LENS_WIDTH)
     lenses = [
         dict(zip(("fl_x", "fl_y", "cx", "cy"), map(float, row), strict=True))

@@ -63,7 +63,8 @@ class Named(NamedTuple):
 
     key: the name.
     matrices: the matrices as in the file.
-    frames: the other fields of each frame, or one item with the file's other fields.
+    frames: each frame's fields, with those that all frames share. For a plain list of matrices, one item with the
+    file's other fields.
     """
 
     key: str
@@ -73,8 +74,8 @@ class Named(NamedTuple):
 
 def named_matrices(data: Any, path: Path) -> Named | None:
     """Return the matrices of a JSON file under a name that states their direction, or None without such a name. `data`,
-    the content of `path`, is an object with a list of matrices, a list of frames, an object with such a list, or an
-    object with frames by name. Raises CameraError for a gap in the frames' numbers or times."""
+    the content of `path`, is one of: an object with a list of matrices, a list of frames, an object with a list of
+    frames, and an object with frames by name. Raises CameraError for a gap in the frames' numbers or times."""
     whole = _flat(data) if isinstance(data, Mapping) else {}
     if key := next(filter(direction_of, whole), None):
         return Named(key, whole[key], [{name: value for name, value in whole.items() if name != key}])
@@ -97,7 +98,8 @@ def _are_frames(value: Any) -> bool:
 
 def _flat(data: Mapping, all_objects: bool = False) -> dict[str, Any]:
     """Return an object's fields, with inner objects replaced by their fields: c2w in extrinsics becomes extrinsics_c2w.
-    An inner object is replaced if its name states a direction or, with `all_objects`, if a name in it does."""
+    An inner object is replaced if its name states a direction. With `all_objects`, it is also replaced if the name of
+    one of its fields states a direction."""
     flat: dict[str, Any] = {}
     for key, value in data.items():
         inner = isinstance(value, Mapping) and (direction_of(key) or all_objects and any(map(direction_of, value)))

@@ -73,7 +73,7 @@ def read_lingbot(path: Path, _convention: Convention) -> CameraFile:
 
 def write_lingbot(path: CameraPath, folder: str | Path) -> None:
     """Write a path as poses.npy and intrinsics.npy (float64), and its actions as action.npy (float32), for the official
-    code. A path without actions removes an existing action.npy."""
+    code. If the path has no actions, an existing action.npy is deleted."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     arrays = {"poses.npy": path.c2w, "intrinsics.npy": path.intrinsics}
@@ -90,7 +90,7 @@ def write_lingbot(path: CameraPath, folder: str | Path) -> None:
 def read_vipe(path: Path, convention: Convention, image_size: tuple[int, int] | None) -> CameraFile:
     """Read ViPE's .npz: `data` [n, 4, 4], camera-to-world in OpenCV axes, and the frame numbers `inds` [n]. The lens is
     read from ../intrinsics/<same name>, in pixels of a video of `image_size` (width, height). Without `image_size` the
-    result has a `lens_fault` in its place. Raises CameraError for a missing or invalid pose file."""
+    result has a `lens_fault` instead of the lens. Raises CameraError for a missing or invalid pose file."""
     data, frames = _vipe_arrays(path)
     refuse_gaps(frames, f"{path} (inds)")
     recording = CameraFile(to_opencv(data, convention, str(path)))
@@ -127,9 +127,9 @@ def _vipe_arrays(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def read_predictions(path: Path, convention: Convention) -> CameraFile:
-    """Read the .npz of MegaSaM, VGGT or Depth Anything 3: the camera-to-world or the world-to-camera array, as
-    `convention` states, in OpenCV axes, and the lens in pixels of the file's images. Raises CameraError for a missing
-    or invalid file and for a missing array."""
+    """Read the .npz of MegaSaM, VGGT or Depth Anything 3: poses in OpenCV axes, and the lens in pixels of the file's
+    images. `convention` selects the array of camera-to-world or of world-to-camera matrices. Raises CameraError for a
+    missing or invalid file, for a missing array, and if the file has both arrays but they contradict each other."""
     direction = "c2w" if convention.camera_to_world else "w2c"
     arrays, shapes = _archive(
         path, ".npz of a reconstruction", lambda name: bool(array_direction(name)) or name in (*INTRINSICS, *INDICES)

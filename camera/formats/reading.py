@@ -14,7 +14,8 @@ from ..pose_folder import check_file
 from ..poses import LENS_HEIGHT, LENS_WIDTH, SHARES, as_float64, check_intrinsics, lens_change
 
 LARGE = 100
-"""The side in pixels above which an image is too large for a lens whose numbers do not exceed SHARES."""
+"""The limit of an image's shorter side in pixels. In a larger image, a lens without a number above SHARES is refused,
+because it must be in fractions of the image size."""
 Lens = tuple[np.ndarray, tuple[str, ...]]
 """A lens [n, 4] (fx, fy, cx, cy in pixels of an 832x480 image) and notes for the user."""
 
@@ -49,7 +50,8 @@ class CameraFile:
 
 def lens_rows(pixels: np.ndarray | list[list[float]], width: float, height: float, name: str) -> np.ndarray:
     """Return the lens `pixels` [n, 4] (fx, fy, cx, cy) scaled from a `width` x `height` image to 832x480. Raises
-    CameraError, which begins with `name`, for a side below 1, and for a lens in fractions of a large image."""
+    CameraError, which begins with `name`, for a side below 1, and for a lens in fractions of the image size (see
+    LARGE)."""
     if not (width >= 1 and height >= 1):
         raise CameraError(f"{name}: image size {width}x{height}; give the size that the focal length refers to")
     rows = np.asarray(pixels, dtype=np.float64)

@@ -174,9 +174,10 @@ def _stated_order(frames: list[Mapping]) -> str:
 
 
 def _by_row(matrices: np.ndarray, order: str) -> tuple[np.ndarray, list[str]]:
-    """Return the poses [n, 4, 4] with their numbers by row, and notes for the user. A last row or last column of 0, 0,
-    0, 1 shows the order, unless all poses are at the origin. Then `order` ("row" or "column") decides; if it is empty,
-    "column" is assumed, with a note if the two orders differ."""
+    """Return the poses [n, 4, 4] with their numbers by row, and notes for the user. If the last rows are 0, 0, 0, 1,
+    the numbers are by row; if the last columns are, by column. If all poses are at the origin, both are; then `order`
+    ("row" or "column") decides. For an empty `order` "column" is assumed, with a note unless both orders give the same
+    poses."""
     last_column, last_row = (np.abs(each).max() for each in (matrices[:, :3, 3], matrices[:, 3, :3]))
     if last_row > 0 or last_column > 0:
         return (matrices.swapaxes(1, 2) if last_row > 0 and last_column < 1e-6 else matrices), []

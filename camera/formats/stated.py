@@ -42,9 +42,10 @@ def stated_texts(path: Path, names: bool = False) -> dict[str, str]:
     """Return the texts in a file that may state its convention or lens, by key; {} for other files than JSON, .npz and
     text.
 
-    `path`: the file, or a folder with transforms.json or cameras.json. A JSON file gives the texts of its header and
-    first frame, an .npz file those about the convention, and a text file the direction in its header. With `names`, the
-    key MATRIX_NAME has the name of a JSON file's pose matrices. Raises CameraError for invalid JSON.
+    `path`: the file, or a folder with transforms.json or cameras.json. The texts of a JSON file are those of its header
+    and first frame. The texts of an .npz file are those about the convention. The text of a text file is the direction
+    in its header. With `names`, the key MATRIX_NAME has the name of a JSON file's pose matrices. Raises CameraError for
+    invalid JSON.
     """
     file = next((path / name for name in ("transforms.json", "cameras.json") if (path / name).is_file()), path)
     found: dict[str, Any] = {}
@@ -84,8 +85,8 @@ def stated_convention(texts: Mapping[str, str], own: str, where: str) -> str:
     """Return the convention that a file's `texts` state, or an empty string if axes or direction remain unknown.
 
     `own`, the format's convention or empty, supplies what the texts omit. Raises CameraError, which begins with
-    `where`, for unsupported axes and for a convention other than `own`. The user must then choose, because such a text
-    may also describe the axes of the images.
+    `where`, for unsupported axes and for a convention other than `own`. The user must then choose a convention, because
+    a text about axes may also describe the axes of the images.
     """
     axes, direction = own.split("_") if own else ("", "")
     for key, text in texts.items():

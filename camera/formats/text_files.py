@@ -58,8 +58,8 @@ W_FIRST = re.compile(r"(?<![a-z])w[\s,]+x[\s,]+y[\s,]+z(?![a-z])")
 FRAME = re.compile(r"^sec|^frame|^(id|idx|index)$")
 """A pattern for column names that replace a missing time column: seconds, frame number or index."""
 UNEVEN = 1.5
-"""The largest ratio, in either direction, of a time step to the median step. Beyond it, poses are resampled at even
-times."""
+"""The limit for the ratio of a time step to the median step, and for its inverse. Beyond it, poses are resampled at
+even times."""
 
 
 def read_realestate10k(path: Path, convention: Convention) -> CameraFile:
@@ -138,8 +138,8 @@ def read_tum(path: Path, convention: Convention) -> CameraFile:
 
 
 def _first_lens(frames: Sequence[Mapping], path: Path) -> Lens:
-    """Return the lens [1, 4] of the first frame, because resampled poses have no rows of their own, and notes on all
-    `frames`."""
+    """Return the lens [1, 4] of the first frame, and notes on the lenses of all `frames`. Resampled poses do not
+    correspond to frames, so they share this lens."""
     lens, notes = pixel_lens(frames, str(path))
     return lens[:1], (*notes, *lens_change(lens))
 
@@ -147,7 +147,8 @@ def _first_lens(frames: Sequence[Mapping], path: Path) -> Lens:
 def _refuse_w_first(path: Path, c2w: np.ndarray, rows: np.ndarray, convention: Convention) -> None:
     """Raise CameraError if w probably comes first in the quaternions of `rows`, from which `c2w` was read with w last.
 
-    Then the camera starts unturned, or moves in its viewing direction, only if w comes first.
+    There are two signs of it. Either the first quaternion's first number is close to 1 or -1, and with w last the
+    camera does not move forward. Or the camera moves forward much more with w first than with w last.
     """
     other = to_opencv(rigid(from_quaternions(rows[:, [5, 6, 7, 4]]), rows[:, 1:4]), convention, str(path))
     ahead, other_ahead = _ahead(c2w), _ahead(other)
@@ -225,7 +226,8 @@ class Columns(NamedTuple):
 def tum_columns(lines: Sequence[str]) -> Columns | None:
     """Return a trajectory's layout according to its header, or None without a usable one. The header is the last line
     of text before the numbers, with or without a comment sign. It must name each of the eight columns (see `Columns`)
-    once, or state the quaternion order w, x, y, z: the other columns then have TUM's order."""
+    once. A header that only states the quaternion order w, x, y, z is also usable: the order is then TUM's, but with w
+    first."""
     header = _header(lines)
     names = _names(header)
     found = [_column_of(name) for name in names]
@@ -256,8 +258,8 @@ def _names(header: str) -> list[str]:
 
 
 def _strange_header(lines: Sequence[str]) -> str:
-    """Return the header if it seems to name 8 columns in an unknown way, else "". A comment must have three known
-    names, because other comments may have 8 words."""
+    """Return the header if it seems to name 8 columns, else "". A header with a comment sign must have at least three
+    known names, because any comment may have 8 words."""
     header = _header(lines)
     names = _names(header)
     comment = not any(line.strip() == header for line in lines)

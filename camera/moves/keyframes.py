@@ -87,7 +87,8 @@ def path_from_load3d(
     smooth_turns: whether rotations are interpolated by squad, else by slerp.
     fov_deg: the horizontal field of view in degrees. None: the first camera's, or 79 if it states none.
 
-    In the path y points down. Raises CameraError for an empty list, an unknown `spacing`, and an invalid camera.
+    The path is in OpenCV axes, in which y points down. Raises CameraError for an empty list, an unknown `spacing`, and
+    an invalid camera.
     """
     if len(cameras) < 1 or spacing not in ("even", "distance"):
         raise CameraError(f"{len(cameras)} keyframes, spacing {spacing!r}: expected at least one, even or distance")

@@ -129,8 +129,8 @@ def _crane(sign: float) -> Move:
 
 
 def _spiral(u: np.ndarray, amount: float, subject: np.ndarray) -> np.ndarray:
-    """Return the poses [n, 4, 4] of an orbit by `amount` degrees that halves its distance and rises by a quarter of
-    it."""
+    """Return the poses [n, 4, 4] of an orbit by `amount` degrees. The distance to `subject` [3] is halved, and the
+    camera rises by a quarter of the first distance."""
     away = from_angles("Y", -amount * u) @ -subject
     lift = 0.25 * np.linalg.norm(subject) * u[:, None] * np.array([0.0, -1.0, 0.0])
     return _from_first(facing(subject + away * (1 - 0.5 * u[:, None]) + lift, subject))
