@@ -194,11 +194,8 @@ class LingBotWorldLive(io.ComfyNode):
                 moving=moving,
                 decoder=None if decoder == VAE_ALONE else decoder,
             )
-            for words in (
-                " ".join(run.rollout.notes),
-                *text_node_warnings(),
-                *image_file_warnings(start_image, "start_image"),
-            ):
-                show_warning(words)
+            show_warning(
+                " ".join(run.rollout.notes), *text_node_warnings(), *image_file_warnings(start_image, "start_image")
+            )
             made = run_live(run, vae, view)
         return io.NodeOutput(*made, len(made.camera))

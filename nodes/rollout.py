@@ -225,8 +225,7 @@ class LingBotWorldRollout(io.ComfyNode):
         run = prepare_rollout(
             model, (positive, negative), wanted, image=start_image, camera=camera, state=state, latent=start_latent
         )
-        for words in (" ".join(run.notes), *text_node_warnings(), *image_file_warnings(start_image, "start_image")):
-            show_warning(words)
+        show_warning(" ".join(run.notes), *text_node_warnings(), *image_file_warnings(start_image, "start_image"))
         return io.NodeOutput(*run_rollout(run, vae, seed, kv_cache))
 
 

@@ -60,11 +60,7 @@ def _sample_checked(executor, noise, latent_image, sampler, sigmas, denoise_mask
         check_finite(guider, sigmas, latent_image)
         _check_conditioning(guider, torch.empty(noise.shape, device="meta"), sigmas)
         _check_model(guider, sigmas, sampler, masked=denoise_mask is not None)
-        for text in (
-            *_sigma_warnings(solver, sigmas, noise, latent_image, guider),
-            _solver_warning(solver, sigmas),
-        ):
-            show_warning(text)
+        show_warning(*_sigma_warnings(solver, sigmas, noise, latent_image, guider), _solver_warning(solver, sigmas))
         if denoise_mask is None and noise.any() and latent_image.any() and float(sigmas[0]) >= FULL_NOISE:
             show_warning(
                 "The latent holds a video, of which a run from full noise keeps nothing: lower denoise to "
@@ -143,8 +139,7 @@ def _check_conditioning(guider, latent: Tensor, sigmas: Tensor) -> None:
         for entry in entries:
             check_entry(entry, latent, config)
         check_parts(SIDES.get(side, side), entries, latent, sigmas, patcher.get_model_object("model_sampling"))
-    for words in (*text_node_warnings(), *other_schedule_warnings(), *time_tile_warnings(latent.shape[2])):
-        show_warning(words)
+    show_warning(*text_node_warnings(), *other_schedule_warnings(), *time_tile_warnings(latent.shape[2]))
     show_warning(
         unread_warning(describe_unread((entry for entries in guider.conds.values() for entry in entries), SAMPLER_KEYS))
     )
@@ -186,14 +181,13 @@ def _check_model(guider, sigmas: Tensor, sampler, masked: bool) -> None:
     both = (patcher,) if low is None else (patcher, low.model_patcher)
     loras = (words for each in both for words in swapped_lora_warnings(each))
     ranges = (words for each in both for words in idle_range_warnings(each, sigmas))
-    for text in (
+    show_warning(
         *uncalled_patch_warnings(patcher),
         *unknown_addition_warnings(patcher),
         *useless_node_warnings(patcher),
         *loras,
         *ranges,
-    ):
-        show_warning(text)
+    )
     show_warning(two_caches_warning(both, _wrapped_sampler(sampler)))
     if "denoise_mask_function" in patcher.model_options and not masked:
         show_warning("Differential Diffusion changes nothing: the latent has no mask.")

@@ -125,9 +125,7 @@ def load_path(poses: str, lens: str, frames: int, start: int) -> CameraPath:
     """
     pose_file, lens_file, _ = pose_files(poses, lens)
     folder = read_pose_folder(pose_file, lens=lens_from_fov() if lens_file is None else lens_file)
-    show_warning("")
-    for note in folder.notes:
-        show_warning(note)
+    show_warning("", *folder.notes)
     available = check_length(pose_file, len(folder.c2w), start)
     origin = Origin("lingbot", FORMATS["lingbot"].convention)
     path = CameraPath(folder.c2w, folder.intrinsics, actions=folder.actions, origin=origin)
@@ -196,18 +194,14 @@ def show_origin(path: CameraPath) -> list[str]:
     """Show on the running node how the path's file was interpreted, and return the shown texts. Warnings come first.
     They report that the assumed convention (camera axes and matrices) seems wrong."""
     notes, doubted = explained(path), doubts(path)
-    for text in doubted:
-        show_warning(text)
-    for text in notes:
-        show_note(text)
+    show_warning(*doubted)
+    show_note(*notes)
     return [*doubted, *notes]
 
 
 def show_warnings(path: CameraPath, frames: int) -> None:
     """Show warnings on the running node about camera moves that the model will not follow in `frames` video frames."""
-    show_warning("")
-    for text in warnings(path, frames):
-        show_warning(text)
+    show_warning("", *warnings(path, frames))
 
 
 def with_camera(conditioning, embedding: torch.Tensor):

@@ -23,15 +23,17 @@ def quiet() -> Iterator[None]:
         _quiet.reset(token)
 
 
-def show_warning(text: str) -> None:
-    """Log a warning and add it to the texts on the running node. Without a running node, only log it. A node's first
-    call in a run also removes the texts of the previous run. An empty `text` adds nothing."""
-    _show(text, logging.WARNING)
+def show_warning(*texts: str) -> None:
+    """Log warnings and add them to the texts on the running node. Without a running node, only log them. A node's first
+    call in a run also removes the texts of the previous run. An empty text adds nothing."""
+    for text in texts:
+        _show(text, logging.WARNING)
 
 
-def show_note(text: str) -> None:
-    """Log a note and add it to the texts on the running node, in the same way as `show_warning`."""
-    _show(text, logging.INFO)
+def show_note(*texts: str) -> None:
+    """Log notes and add them to the texts on the running node, in the same way as `show_warning`."""
+    for text in texts:
+        _show(text, logging.INFO)
 
 
 def running_node() -> str | None:

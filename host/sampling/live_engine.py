@@ -131,8 +131,7 @@ class Prompts:
         run, clip = self._run.rollout, self._run.clip
         if clip is None:
             raise InputError("this walk has no text encoder: connect a clip to the node, and the prompt can be changed")
-        for words in embedding_warnings("The new prompt", text):
-            show_warning(words)
+        show_warning(*embedding_warnings("The new prompt", text))
         made = clip.encode_from_tokens_scheduled(clip.tokenize(text))
         prompt, _ = reduce_for_rollout("prompt", made, run.spec.config)
         model = run.patcher.model

@@ -194,8 +194,7 @@ class LingBotWorldCameraChain(io.ComfyNode):
         path = path.reversed() if reverse else path
         path = path.looped() if loop else path
         path = path.for_video(frames or len(path)).smoothed(smooth).eased(easing)
-        for words in ("", *lens_change(path.intrinsics)):
-            show_warning(words)
+        show_warning("", *lens_change(path.intrinsics))
         return io.NodeOutput(path, len(path))
 
 
