@@ -57,7 +57,6 @@ class LingBotWorldPrepareImage(io.ComfyNode):
     def execute(cls, image, size, width, height, fit) -> io.NodeOutput:
         from ..host.checks.images import image_file_warnings
 
-        for warning in ("", *image_file_warnings(image, "image")):
-            show_warning(warning)
+        show_warning("", *image_file_warnings(image, "image"))
         geometry = target_geometry(image, size, width, height)
         return io.NodeOutput(fit_image(image, geometry, fit), geometry.width, geometry.height)
