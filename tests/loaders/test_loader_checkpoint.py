@@ -204,6 +204,14 @@ def test_quantization_meta_has_to_agree(plain, put):
     refused(folder, "quantization_meta.json has nf4", "not quantized")
 
 
+def test_an_index_without_a_variant_comes_before_one_with_it(shards, plain):
+    variant = "diffusion_pytorch_model.fp16-00001-of-00001.safetensors"
+    save_file(plain, shards / variant)
+    index = {"weight_map": dict.fromkeys(plain, variant)}
+    (shards / "diffusion_pytorch_model.fp16.safetensors.index.json").write_text(json.dumps(index))
+    assert not any("fp16" in file.name for file in open_checkpoint(shards).files)
+
+
 def test_several_weight_files_are_a_question(plain, put):
     folder = put(plain, "a.safetensors")
     put(plain, "b.safetensors")
