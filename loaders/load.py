@@ -167,9 +167,11 @@ def state_tensors(
     with torch.inference_mode(False), torch.no_grad(), ThreadPoolExecutor(1) as pool:
         checking = pool.submit(check_finite, checkpoint.name, checkpoint.entries(weights))
         with source(checkpoint.entries(picked), device, buffer_key, progress) as tensors:
-            state = quantized_tensors(matrices, tensors, dtype if quantized else None, device)
+            state = {} if quantized else quantized_tensors(matrices, tensors, None, device)
             packed = quantized_tensors(others, tensors, None, device)
         checking.result()
+        if quantized:  # comfy_kitchen converts scales to float32, so they must have their values
+            state = quantized_tensors(matrices, tensors, dtype, device)
         for name, weight in packed.items():
             state[name] = frozen_parameter(materialise(weight, torch.empty(0, device=device, dtype=dtype)))
         for name in picked:

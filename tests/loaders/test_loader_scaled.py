@@ -2,13 +2,15 @@
 
 import json
 import shutil
+import threading
 
 import pytest
 import torch
 from checkpoint_cases import NF4, refused
 from lingbot_world.errors import InputError
 from lingbot_world.headless.command.cli import main
-from lingbot_world.loaders import load_expert, open_checkpoint
+from lingbot_world.loaders import load_expert, open_checkpoint, state_tensors
+from lingbot_world.loaders.uploader import Lane, Upload
 from lingbot_world.model.layers.operations import Linear
 from lingbot_world.model.ops.linear_8bit import DTYPES
 from lingbot_world.model.quantized import parameters, scaled
@@ -51,6 +53,23 @@ def test_weights_are_what_comfyui_decodes(plain, file, dtype, rows, dtype_of_use
     for name, layer in layers.items():
         got = layer.weight.decode(dtype_of_use)
         assert torch.equal(got, core_decoded(stored[f"{name}.weight"], stored[f"{name}.weight_scale"], dtype_of_use))
+
+
+def test_scales_are_converted_when_they_have_arrived(plain, file, monkeypatch):
+    """Comfy-kitchen converts other floats than float32 as it makes ComfyUI's tensors. Copies begin when they are waited
+    for here."""
+    pytest.importorskip("comfy_kitchen")
+    waited, carry, wait = threading.Event(), Lane.carry, Upload.wait
+    monkeypatch.setattr(Lane, "carry", lambda lane, chunk: waited.wait() and carry(lane, chunk))
+    monkeypatch.setattr(Upload, "wait", lambda upload, progress: waited.set() or wait(upload, progress))
+    tensors = {
+        name: tensor.bfloat16() if name.endswith("_scale") else tensor
+        for name, tensor in quantized(plain, FP8)[0].items()
+    }
+    checkpoint = open_checkpoint(save(file, tensors))
+    mapped, copied = (state_tensors(checkpoint, torch.bfloat16, copy=copy) for copy in (False, True))
+    assert mapped[WEIGHT]._params.scale.dtype == torch.float32
+    assert all(torch.equal(copied[name].dequantize(), mapped[name].dequantize()) for name in checkpoint.quantized)
 
 
 @KINDS
