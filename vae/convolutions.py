@@ -12,6 +12,7 @@ from ..model.choice.card import card_of
 from ..model.choice.rates import DECODING
 from ..model.choice.table import KITCHEN, OURS, TRITON, candidates
 from ..model.choice.trials import KINDS, Kind, Size, attempt, by_order, chosen
+from ..model.ops.pointwise import on_its_gpu
 from .network import EPSILON, Decoder
 
 ALIGNED = 4
@@ -120,6 +121,7 @@ def _by_triton(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 @attempt("convolution", KITCHEN)
+@on_its_gpu
 def _by_kitchen(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return convolve_by_kitchen(frames.split(1), weight, bias)
 

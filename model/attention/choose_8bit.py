@@ -18,7 +18,7 @@ from ..choice.table import CUDNN_FRONTEND, KITCHEN, OURS, SAGE, candidates
 from ..choice.trials import KINDS, Kind, Size, attempt, chosen, trials
 from ..config import ModelConfig
 from ..ops.linear_8bit import arithmetic_note, choose_arithmetic
-from ..ops.pointwise import Rows, or_else
+from ..ops.pointwise import Rows, on_its_gpu, or_else
 from .exact import exact_attention, random_attention
 from .fp8 import Operand, Scaling, plain_attention, plain_attention_of, plain_attention_to, sample
 from .fp8_cudnn import cudnn_attention, cudnn_attention_of, cudnn_attention_to
@@ -137,6 +137,7 @@ def _sage(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
     return attend(*split, tensor_layout="NHD", smooth_k=False).flatten(2).to(q.dtype)
 
 
+@on_its_gpu
 def _kitchen(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
     split = (t.unflatten(-1, (heads, -1)).transpose(1, 2) for t in (q, k, v))
     return import_module("comfy_kitchen").int8_attention(*split).transpose(1, 2).flatten(2)

@@ -12,7 +12,7 @@ first argument. The environment variable `LINGBOT_POINTWISE` selects the impleme
 import logging
 import os
 from collections.abc import Callable, Iterator
-from functools import lru_cache, partial
+from functools import lru_cache, partial, wraps
 from importlib.util import find_spec
 from typing import Any, TypeAlias, TypeVar
 
@@ -316,6 +316,17 @@ def or_else(fast: Callable[..., T], plain: Callable[..., T], name: str) -> Calla
         return plain(*arguments)
 
     return run
+
+
+def on_its_gpu(run: Callable[..., T]) -> Callable[..., T]:
+    """Return `run` with the GPU of its first argument as the current one, where comfy-kitchen launches its kernels."""
+
+    @wraps(run)
+    def on_gpu(x: Tensor, *others: Any) -> T:
+        with torch.cuda.device_of(x):
+            return run(x, *others)
+
+    return on_gpu
 
 
 def _random_norm(device: torch.device, size: Size) -> tuple[Tensor, Tensor, Tensor]:

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from ..choice.table import KITCHEN
 from ..choice.trials import ALONE, KINDS, Kind, Size, attempt
 from .matrix_8bit import EightBit
-from .pointwise import encode_8bit, or_else, rescale_, slices
+from .pointwise import encode_8bit, on_its_gpu, or_else, rescale_, slices
 from .rotation import GROUP, Rotated, encode_rotated, rotate
 
 PRODUCT_TOKENS = 8192
@@ -122,6 +122,7 @@ ALONE["fp8", "torch"] = _alone(_fp8_by_rows)
 ALONE["fp8", "torch-one-scale"] = _alone(_fp8_then_scales)
 
 
+@on_its_gpu
 def _kitchen_product(x: Tensor, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
     """Return x [tokens, in] times an int8 weight [out, in] transposed, plus bias, computed by comfy-kitchen.
 

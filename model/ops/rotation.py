@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .matrix_8bit import EightBit
+from .pointwise import on_its_gpu
 
 GROUP = 256
 """The number of columns that are rotated together; comfy-kitchen's fast kernels have this size."""
@@ -22,6 +23,7 @@ class Rotated(EightBit):
     __slots__ = ()
 
 
+@on_its_gpu
 def encode_rotated(weight: Tensor) -> Rotated:
     """Return a weight [out, in], usually in bf16, rotated and in int8, with a scale for each row.
 

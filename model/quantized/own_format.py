@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from ..choice.table import KITCHEN, Work
 from ..choice.trials import KINDS, Kind, Size, attempt, works
-from ..ops.pointwise import or_else
+from ..ops.pointwise import on_its_gpu, or_else
 from .parameters import LayoutParameter, load_layouts
 
 LAYOUTS: dict[Work, str] = {"nvfp4": "TensorCoreNVFP4Layout", "mxfp8": "TensorCoreMXFP8Layout"}
@@ -59,6 +59,7 @@ def _computes(form: Work, device: torch.device) -> bool:
     return device.type == "cuda" and works(form, KITCHEN, device, Size())
 
 
+@on_its_gpu
 def by_kitchen(x: Tensor, weight: LayoutParameter, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
     """Return x [tokens, in] times a weight [out, in] transposed, plus bias, in `dtype`, computed by comfy-kitchen. x is
     quantized to the weight's format. Raises RuntimeError if comfy-kitchen would use plain torch on this GPU."""

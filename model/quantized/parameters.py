@@ -11,7 +11,7 @@ from torch import Tensor
 from ...errors import require
 from ...options import T
 from ..ops.matrix_8bit import EightBit
-from ..ops.pointwise import encode_8bit
+from ..ops.pointwise import encode_8bit, on_its_gpu
 from ..ops.rotation import GROUP, Rotated, encode_rotated
 from . import scaled
 from .codec import Scales, decode
@@ -206,6 +206,7 @@ class LayoutParameter(DecodedParameter):
         fields = {name: value.clone() if isinstance(value, Tensor) else value for name, value in self.fields.items()}
         return type(self).of(self.data.clone(), self.layout_name, self.weight_shape, fields)
 
+    @on_its_gpu
     def _decode(self, dtype: torch.dtype) -> Tensor:
         tensor = load_layouts().core_tensor(self.layout_name, self.data, dtype, self.weight_shape, **self.fields)
         return tensor.dequantize()

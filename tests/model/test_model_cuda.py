@@ -10,12 +10,13 @@ from lingbot_world.model.attention import exact as attention
 from lingbot_world.model.attention import fp8 as fp8_attention
 from lingbot_world.model.choice.card import card_of
 from lingbot_world.model.choice.table import candidates
+from lingbot_world.model.choice.trials import Size
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.graphs.capture import on_recording_stream
 from lingbot_world.model.layers.operations import ExactLayer, _product_then_gelu
 from lingbot_world.model.memory import activation_bytes
 from lingbot_world.model.ops import linear_8bit as eight_bit
-from lingbot_world.model.ops import pointwise
+from lingbot_world.model.ops import pointwise, products_8bit
 from lingbot_world.model.ops import scatter as puts
 from lingbot_world.model.ops.matrix_8bit import EightBit
 from lingbot_world.model.ops.pointwise import encode_8bit, implementation, layer_norm_8bit
@@ -436,3 +437,13 @@ def test_no_other_work_gets_the_stream_of_recordings():
     with on_recording_stream(torch.ones(1, device=GPU)):
         recording = torch.cuda.current_stream()
     assert recording not in [torch.cuda.Stream() for _ in range(64)]
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_comfy_kitchen_multiplies_on_another_than_the_current_gpu(caplog):
+    pytest.importorskip("comfy_kitchen")
+    x, weight, bias, rotated = products_8bit._random_int8(torch.device("cuda", 1), Size())
+    got = products_8bit.kitchen_or_torch(x, rotated, bias, torch.bfloat16)
+    want = products_8bit._exact_product(x, weight, bias)
+    assert (got.float() - want).norm() / want.norm() < 0.02
+    assert "plain torch" not in caplog.text

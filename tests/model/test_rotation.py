@@ -1,8 +1,13 @@
 """int8 products whose operands are rotated: comfy-kitchen's plain torch stands for its kernels here."""
 
+from contextlib import nullcontext, suppress
+
 import numpy as np
 import pytest
 import torch
+from lingbot_world.model.attention import choose_8bit  # noqa: F401
+from lingbot_world.model.choice.table import KITCHEN
+from lingbot_world.model.choice.trials import ATTEMPTS, KINDS, Size
 from lingbot_world.model.layers.operations import Linear, joined, prepared
 from lingbot_world.model.ops import linear_8bit
 from lingbot_world.model.ops.linear_8bit import EightBitLayer
@@ -17,6 +22,7 @@ from lingbot_world.model.quantized.parameters import (
     WideParameter,
     keep_together,
 )
+from lingbot_world.vae import convolutions  # noqa: F401
 from test_model_accuracy import relative_rms
 from torch.nn import functional as F
 
@@ -140,3 +146,13 @@ def test_a_width_that_the_kernel_cannot_rotate_stays(by_kitchen):
     assert linear_8bit.rotates(WIDTH, torch.int8, torch.device("cuda", 0))
     assert not linear_8bit.rotates(WIDTH + 64, torch.int8, torch.device("cuda", 0))
     assert not linear_8bit.rotates(WIDTH, torch.float8_e4m3fn, torch.device("cuda", 0))
+
+
+@pytest.mark.parametrize("work", [work for work, name in ATTEMPTS if name == KITCHEN])
+def test_comfy_kitchen_runs_on_the_gpu_of_its_operands(work, monkeypatch):
+    """It launches its kernels on the current GPU, which may be another one than that of its operands."""
+    arguments, seen = KINDS[work].make(torch.device("cpu"), Size()), []
+    monkeypatch.setattr(torch.cuda, "device_of", lambda x: nullcontext(seen.append(x)))
+    with suppress(Exception):  # on a CPU it has no kernel
+        ATTEMPTS[work, KITCHEN](*arguments)
+    assert seen[0] is arguments[0]
