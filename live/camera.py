@@ -10,10 +10,10 @@ from ..camera import continued_poses
 from ..camera.moves.keys import PITCH_LIMIT_DEG, STEP, TURN_DEG
 from ..camera.plucker import longest_step_after
 from ..camera.rotation import from_angles, inverse, rigid, to_angles
-from .controls import FRAMES_OF_ONE, RUNNING, Wishes
+from .controls import FRAMES_PER_LATENT, RUNNING, FrameInputs
 from .worlds.walls import Standing
 
-WALKING_UNIT = FRAMES_OF_ONE * STEP
+WALKING_UNIT = FRAMES_PER_LATENT * STEP
 """The unit of length for a walk that starts from an image: the distance at full speed in one latent frame. The model's
 camera input has translations in this unit. Full speed is thus 1, the largest translation that the model was trained
 with."""
@@ -51,7 +51,7 @@ class WalkingCamera:
         pitch_deg: the largest change of pitch in a video frame, in degrees.
         walls: the walls of a map, along which the camera slides, or None.
         """
-        self.unit, self._step, self.left = unit, unit / FRAMES_OF_ONE * speed, math.inf
+        self.unit, self._step, self.left = unit, unit / FRAMES_PER_LATENT * speed, math.inf
         self._running, self._pitch_deg, self.walls = max(1.0, min(RUNNING, 1 / speed)), pitch_deg, walls
         self.place(np.eye(4) if pose is None else pose)
 
@@ -73,10 +73,10 @@ class WalkingCamera:
         rotation = from_angles("YXZ", [[self._yaw, self._pitch, self._roll]])
         return rigid(rotation, self._position[None])[0]
 
-    def walk(self, wishes: Wishes) -> np.ndarray:
+    def walk(self, inputs: FrameInputs) -> np.ndarray:
         """Move the camera by the user's inputs for n video frames, and return their poses, float64 [n, 4, 4]."""
-        self._look += wishes.look
-        return np.stack([self._advance(axes) for axes in wishes.axes]) if len(wishes.axes) else np.empty((0, 4, 4))
+        self._look += inputs.look
+        return np.stack([self._advance(axes) for axes in inputs.axes]) if len(inputs.axes) else np.empty((0, 4, 4))
 
     def _advance(self, axes: np.ndarray) -> np.ndarray:
         # The requested speeds: diagonal walking is not faster than straight walking, and running at most as fast as
@@ -118,7 +118,7 @@ class RecordedCamera:
         """
         self._path = path if pose is None else pose @ inverse(path[0]) @ path
         self._at = 0
-        latents = self._path[::FRAMES_OF_ONE]
+        latents = self._path[::FRAMES_PER_LATENT]
         self.unit = unit or longest_step_after(latents[0], latents) or WALKING_UNIT
 
     @property
@@ -137,9 +137,9 @@ class RecordedCamera:
         """Go to the path's pose of video frame number `frame`. Only `WalkingCamera` uses the pose argument."""
         self._at = frame
 
-    def walk(self, wishes: Wishes) -> np.ndarray:
-        """Return the path's poses [n, 4, 4] for the next n video frames. `wishes` only determines n."""
-        first, self._at = self._at + 1, self._at + len(wishes.axes)
+    def walk(self, inputs: FrameInputs) -> np.ndarray:
+        """Return the path's poses [n, 4, 4] for the next n video frames. `inputs` only determines n."""
+        first, self._at = self._at + 1, self._at + len(inputs.axes)
         return self._path[first : self._at + 1]
 
 

@@ -19,13 +19,13 @@ import numpy as np
 
 from ..camera.moves.keys import LOOK_KEYS, MOVE_KEYS
 from ..errors import InputError
-from .inputs import Input, Wishes
+from .inputs import FrameInputs, Input
 
 KEYS = MOVE_KEYS + LOOK_KEYS
 """The keys that move the camera: w, a, s, d walk; i, j, k, l look up, left, down, right."""
 RUN, RUNNING = "shift", 2.0
 """RUN is the key that the user holds to run. RUNNING is the factor by which it raises the walking speed."""
-FRAMES_OF_ONE = 4
+FRAMES_PER_LATENT = 4
 """The number of video frames in a latent frame."""
 MOST_TAPS, MOST_ROWS = 256, 4096
 """MOST_TAPS is the largest number of taps (short key presses), and of records of inputs, that wait for the next chunk.
@@ -60,7 +60,7 @@ class Controls:
         self._stick = (0.0, 0.0, 0.0, 0.0)
         self._look = [0.0, 0.0]
         self._script: deque[frozenset[str]] = deque()
-        self._event: int | None = None
+        self._last_number: int | None = None
         self._taken = clock()
         self.last_input = self._taken  # the time of the last input, or of the last read with a held input
         self.switches = 0  # counts the starts and ends of keys, sticks and scripts
@@ -131,12 +131,12 @@ class Controls:
             self._taps.clear()
             self._script = deque(checked)
 
-    def hear(self) -> None:
+    def record_activity(self) -> None:
         """Record that the user is active, so that the session does not count as idle, without moving the camera."""
         with self._lock:
             self.last_input = self._clock()
 
-    def let_go(self) -> None:
+    def release_all(self) -> None:
         """Release all keys and sticks, and drop taps, mouse movements and timed keys, because the user has left."""
         with self._lock:
             self._down.clear()
@@ -145,19 +145,19 @@ class Controls:
             self._stick, self._look = (0.0, 0.0, 0.0, 0.0), [0.0, 0.0]
 
     @property
-    def asks(self) -> bool:
+    def has_input(self) -> bool:
         """Whether an input would move the camera in the next frames; a held shift alone would not."""
         with self._lock:
             held = self._down.keys() - {RUN} or self._script or any(self._stick)
             return bool(held or self._taps or any(self._look))
 
     @property
-    def changes(self) -> bool:
+    def has_changed(self) -> bool:
         """Whether inputs have arrived since the last chunk, or timed keys (see `script`) are running."""
         with self._lock:
             return self._arrived is not None or bool(self._script)
 
-    def take(self, frames: int) -> Wishes:
+    def take(self, frames: int) -> FrameInputs:
         """Return the user's inputs for the next `frames` video frames. Mouse movements, the timed keys (see `script`)
         of these frames, and, unless `frames` is 0, taps are removed. Held keys and sticks stay."""
         with self._lock:
@@ -177,14 +177,14 @@ class Controls:
             self._look, self._arrived = [0.0, 0.0], None
             waited = None if arrived is None else now - arrived
             if not frames:  # a walk's first chunk may have no frames; then its taps are kept for the second
-                return Wishes(axes, look, self._event, waited)
+                return FrameInputs(axes, look, self._last_number, waited)
             of_taps = {at for _, *times in self._taps for at in times}
             rows = [_row(each.arrived, frames, since, now) if each.arrived in of_taps else 0 for each in inputs]
             self._taps.clear()
             self._inputs.clear()
             self._taken = now
             placed = (each._replace(row=row) for each, row in zip(inputs, rows, strict=True))
-            return Wishes(axes, look, self._event, waited, tuple(placed))
+            return FrameInputs(axes, look, self._last_number, waited, tuple(placed))
 
     def put_back(self) -> None:
         """Restore the inputs that the last `take` returned, for a dropped chunk, and keep the inputs since then."""
@@ -208,7 +208,7 @@ class Controls:
         """Register an input of the given `kind`, and yield its time in seconds. The lock is held inside this context.
         `self.changed()` is called after the context."""
         with self._lock:
-            self._event = self._event if event is None else event
+            self._last_number = self._last_number if event is None else event
             self.last_input = self._arrived = self._clock()
             self._inputs.append(Input(kind, event, self.last_input))
             yield self.last_input
@@ -216,10 +216,10 @@ class Controls:
 
     def _rows(self, frames: int, since: float, now: float) -> list[set[str]]:
         if self._script:
-            count = min(len(self._script), -(-frames // FRAMES_OF_ONE))
+            count = min(len(self._script), -(-frames // FRAMES_PER_LATENT))
             taken = [set(self._script.popleft()) for _ in range(count)]
-            taken += [set()] * (-(-frames // FRAMES_OF_ONE) - count)
-            return [row for row in taken for _ in range(FRAMES_OF_ONE)][-frames:] if frames else []
+            taken += [set()] * (-(-frames // FRAMES_PER_LATENT) - count)
+            return [row for row in taken for _ in range(FRAMES_PER_LATENT)][-frames:] if frames else []
         rows = [set(self._down) for _ in range(frames)]
         for key, down, up in self._taps:
             first, last = (_row(at, frames, since, now) for at in (down, up))
@@ -234,7 +234,7 @@ def _row(at: float, frames: int, since: float, now: float) -> int:
     return min(frames - 1, int(frames * (at - since) / max(now - since, 1e-9)))
 
 
-class Steered:
+class ControlsMixin:
     """A base class of sessions with methods for the user's inputs, which pass the inputs to the attribute `controls`.
     The argument `event` is an optional number that the sender gives to an input (see `Controls`)."""
 

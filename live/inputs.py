@@ -1,8 +1,8 @@
 """The inputs of a walk (a steered video), and their record, from which the walk can be repeated exactly.
 
 Each row of the record is a JSON object, and `latent_frame` is the first latent frame of its chunk. A row of inputs has
-the fields `axes` [n, 4] and `look` [2] of `Wishes`; n is 1 if all video frames of the chunk have the same axes. A chunk
-without such a row had no input.
+the fields `axes` [n, 4] and `look` [2] of `FrameInputs`; n is 1 if all video frames of the chunk have the same axes. A
+chunk without such a row had no input.
 
 A row with `rebuild` states that keys and values were recomputed before the chunk. The reason was a return to an earlier
 chunk or, if `refresh` is true, another prompt.
@@ -27,32 +27,32 @@ class Input(NamedTuple):
 
     kind: hold, look, stick, script (timed keys), prompt, back, event (the user switches a world event), or time (a
     world event begins or ends at its time).
-    event: the number that the sender gave to the input, or None. It has nothing to do with world events.
+    number: the number that the sender gave to the input, or None.
     arrived: the time of its arrival, in seconds of time.monotonic.
     row: the index, in its chunk, of the first video frame that the input affects.
     """
 
     kind: str
-    event: int | None
+    number: int | None
     arrived: float
     row: int = 0
 
 
-class Wishes(NamedTuple):
+class FrameInputs(NamedTuple):
     """The user's inputs for the next n video frames.
 
     axes: float64 [n, 4], the speeds forward, right, yaw and pitch, from -1 to 1. Shift doubles the first two.
     look: the mouse rotation (yaw, pitch) in degrees for all n frames together.
-    event: the number that the sender gave to the newest numbered input so far, or None.
+    last_number: the number that the sender gave to the newest numbered input so far, or None.
     waited: the seconds since the newest input arrived, or None if none arrived since the previous frames.
-    inputs: a record of each input that arrived since the previous frames.
+    records: a record of each input that arrived since the previous frames.
     """
 
     axes: np.ndarray
     look: tuple[float, float]
-    event: int | None
+    last_number: int | None
     waited: float | None = None
-    inputs: tuple[Input, ...] = ()
+    records: tuple[Input, ...] = ()
 
 
 class InputLog:
@@ -62,12 +62,12 @@ class InputLog:
         self._path = folder / FILE
         self._file = self._path.open("wb", 0)
 
-    def add_wishes(self, latent_frame: int, wishes: Wishes) -> None:
+    def add_inputs(self, latent_frame: int, inputs: FrameInputs) -> None:
         """Add a row with the inputs of the chunk that begins at `latent_frame`. A chunk without inputs gets no row."""
-        axes = wishes.axes[:1] if (wishes.axes == wishes.axes[:1]).all() else wishes.axes
-        if axes.any() or any(wishes.look):
-            row = {"latent_frame": latent_frame, "axes": axes.tolist(), "look": [*wishes.look]}
-            self._add(row if wishes.event is None else {**row, "event": wishes.event})
+        axes = inputs.axes[:1] if (inputs.axes == inputs.axes[:1]).all() else inputs.axes
+        if axes.any() or any(inputs.look):
+            row = {"latent_frame": latent_frame, "axes": axes.tolist(), "look": [*inputs.look]}
+            self._add(row if inputs.last_number is None else {**row, "event": inputs.last_number})
 
     def add_rebuild(self, latent_frame: int, *, refresh: bool) -> None:
         """Add a row that records a recomputation of keys and values before `latent_frame`. The reason is another prompt
@@ -105,13 +105,13 @@ def read_inputs(folder: Path, head: dict[str, Any]) -> dict[int, list[Row]]:
     return found
 
 
-def wishes_of(rows: Iterable[Row], frames: int) -> Wishes:
+def inputs_from_rows(rows: Iterable[Row], frames: int) -> FrameInputs:
     """Return the inputs of a chunk with `frames` video frames, from the chunk's recorded `rows`."""
     for row in rows:
         if "axes" in row:
             axes = np.broadcast_to(np.array(row["axes"], dtype=np.float64).reshape(-1, 4), (frames, 4))
-            return Wishes(axes.copy(), (row["look"][0], row["look"][1]), row.get("event"))
-    return Wishes(np.zeros((frames, 4)), (0.0, 0.0), None)
+            return FrameInputs(axes.copy(), (row["look"][0], row["look"][1]), row.get("event"))
+    return FrameInputs(np.zeros((frames, 4)), (0.0, 0.0), None)
 
 
 def _rows(path: Path) -> list[Row]:

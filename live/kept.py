@@ -22,7 +22,7 @@ from torch import Tensor
 from ..errors import InputError
 from ..outputs import written_whole
 from ..pipeline.state import WorldState
-from .controls import Wishes
+from .controls import FrameInputs
 from .engine import Engine
 from .folder.head import FORMAT, HEAD
 from .folder.reading import (
@@ -98,17 +98,17 @@ class Kept:
         if not self.failure:
             self._try(lambda: self._write_facts({}))
 
-    def append(self, latent: Tensor, steps: np.ndarray, poses: np.ndarray, wishes: Wishes) -> None:
+    def append(self, latent: Tensor, steps: np.ndarray, poses: np.ndarray, inputs: FrameInputs) -> None:
         """Save a chunk of n latent frames and m video frames.
 
         latent: float32 [1, 16, n, h, w].
         steps: the model's camera input [n, 4, 4].
         poses: the poses [m, 4, 4] of the video frames.
-        wishes: the user's inputs for the chunk.
+        inputs: the user's inputs for the chunk.
         """
         rows = latent[0].transpose(0, 1).contiguous().numpy(), steps, poses
         if not self.failure:
-            self._try(lambda: self._append(rows, latent.shape[2], wishes))
+            self._try(lambda: self._append(rows, latent.shape[2], inputs))
 
     def rebuilt(self, *, refresh: bool) -> None:
         """Record that keys and values were recomputed after the last chunk. The reason is another prompt if `refresh`
@@ -116,8 +116,8 @@ class Kept:
         if not self.failure:
             self._try(lambda: self._inputs.add_rebuild(self.latent_frames, refresh=refresh))
 
-    def _append(self, rows: tuple[np.ndarray, ...], latent_frames: int, wishes: Wishes) -> None:
-        self._inputs.add_wishes(self.latent_frames, wishes)
+    def _append(self, rows: tuple[np.ndarray, ...], latent_frames: int, inputs: FrameInputs) -> None:
+        self._inputs.add_inputs(self.latent_frames, inputs)
         for file, row in zip(self._files.values(), rows, strict=True):
             left = memoryview(np.ascontiguousarray(row).tobytes())
             while left:  # an unbuffered file may accept a part first, and then report a full disk

@@ -16,7 +16,7 @@ import torch
 from ..errors import InputError, LingBotError
 from ..model.host_memory import give_back_memory
 from ..options import FPS
-from .controls import FRAMES_OF_ONE, Controls, Steered
+from .controls import FRAMES_PER_LATENT, Controls, ControlsMixin
 from .drift import HINT, DriftWatch
 from .engine import Engine, WalkVideo
 from .pace import Pace
@@ -54,7 +54,7 @@ failed: an error occurred; `what` failed (walk, command or prompt), the `reason`
 """
 
 
-class ChunkMaker(Steered):
+class ChunkMaker(ControlsMixin):
     """The base class of a session, which makes the chunks of a walk (a steered video) in the caller's or its own
     thread.
 
@@ -180,9 +180,9 @@ class ChunkMaker(Steered):
         still = self.still
         if still != self._still:
             self._still = still
-            self.pace.rest()
+            self.pace.reset()
             self._tell("still", {"still": still})
-        self.pace.leisurely = self.moving and time.monotonic() - self.controls.last_input > QUIET
+        self.pace.half_rate = self.moving and time.monotonic() - self.controls.last_input > QUIET
         return still
 
     def _wake(self) -> None:
@@ -217,7 +217,7 @@ class ChunkMaker(Steered):
         self._run_commands()
         with self._work():
             frames_ahead = self.walk.chunk_ahead()
-            self.pace.on_the_way(FRAMES_OF_ONE * self.engine.chunk)
+            self.pace.record_undecoded(FRAMES_PER_LATENT * self.engine.chunk)
             self._decoding.hand_out(self._record(frames_ahead), deliver)
             self.walk.remember()
 
@@ -228,7 +228,7 @@ class ChunkMaker(Steered):
 
     def _record(self, chunk: Iterator[Frames]) -> Iterator[Frames]:
         video = self.video
-        for frames in self.pace.counted(chunk):
+        for frames in self.pace.track(chunk):
             if video is not None:
                 video.add(frames)
             yield frames
@@ -276,7 +276,7 @@ class ChunkMaker(Steered):
         self._awake = max(0, self._awake - self.engine.chunk)
         if self.engine.device.type == "cpu" and self.walk.chunks % GIVE_BACK == 0:
             give_back_memory()
-        self.pace.worked(time.perf_counter() - began, FRAMES_OF_ONE * self.engine.chunk)
+        self.pace.record_work(time.perf_counter() - began, FRAMES_PER_LATENT * self.engine.chunk)
         if self.walk.kept.failure != failed_before:
             self._not_kept(self.walk.kept.failure)
 

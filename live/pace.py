@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from .controls import FRAMES_OF_ONE
+from .controls import FRAMES_PER_LATENT
 from .shown.frames import Frames
 
 SPARE = 0.03
@@ -20,7 +20,8 @@ SPAN = 4.0
 
 
 class Pace:
-    """A scheduler of chunks with `of_chunk` video frames each, which are played at `fps` as soon as they are delivered.
+    """A scheduler of chunks with `chunk_frames` video frames each, which are played at `fps` as soon as they are
+    delivered.
 
     A machine that is faster than the playback waits before each chunk, so that the chunk includes the latest inputs. A
     slower machine never waits. With an `fps` of 0 no chunk waits. The delay of the first chunk of a walk or after a
@@ -32,74 +33,78 @@ class Pace:
     """
 
     def __init__(
-        self, fps: float, clock: Callable[[], float] = time.monotonic, *, of_chunk: int = FRAMES_OF_ONE
+        self, fps: float, clock: Callable[[], float] = time.monotonic, *, chunk_frames: int = FRAMES_PER_LATENT
     ) -> None:
         self.fps, self._clock = fps, clock
-        chunks = max(2, RECENT // of_chunk)
-        self._answers: deque[float] = deque(maxlen=chunks)
-        self._worked: deque[tuple[float, int]] = deque(maxlen=chunks)
-        self._handed: deque[tuple[float, int]] = deque()
+        chunks = max(2, RECENT // chunk_frames)
+        self._delays: deque[float] = deque(maxlen=chunks)
+        self._work_times: deque[tuple[float, int]] = deque(maxlen=chunks)
+        self._deliveries: deque[tuple[float, int]] = deque()
         self._played: float | None = None  # the time when all delivered frames have been played
-        self._on_the_way = 0
+        self._undecoded = 0
         self.frames = self.late = self.stalls = 0
-        self.leisurely = False  # true: chunks begin half as often as their frames are played
-        self._of_chunk = of_chunk
+        self.half_rate = False  # true: chunks begin half as often as their frames are played
+        self._chunk_frames = chunk_frames
 
     def wait(self) -> float:
         """Return the seconds until the next chunk should begin; 0.0 means at once."""
         if not self.fps or self._played is None:
             return 0.0
-        played = self._played + (self._on_the_way + self._of_chunk * self.leisurely) / self.fps
-        return max(0.0, played - self._clock() - max(self._answers, default=0.0) - SPARE)
+        played = self._played + (self._undecoded + self._chunk_frames * self.half_rate) / self.fps
+        return max(0.0, played - self._clock() - max(self._delays, default=0.0) - SPARE)
 
-    def on_the_way(self, frames: int) -> None:
+    def record_undecoded(self, frames: int) -> None:
         """Record that `frames` frames exist as latents, but are not yet decoded and delivered to the viewer."""
-        self._on_the_way = frames
+        self._undecoded = frames
 
-    def worked(self, seconds: float, frames: int) -> None:
+    def record_work(self, seconds: float, frames: int) -> None:
         """Record the time in seconds in which a chunk of `frames` frames was made. `busy` uses this record."""
-        self._worked.append((seconds, frames))
+        self._work_times.append((seconds, frames))
 
     def busy(self) -> float:
         """Return the load, 0 to 1: the recent computing time per frame, multiplied by the current frame rate."""
-        seconds, frames = (sum(column) for column in zip(*self._worked, strict=True)) if self._worked else (0.0, 0)
+        seconds, frames = (
+            (sum(column) for column in zip(*self._work_times, strict=True)) if self._work_times else (0.0, 0)
+        )
         return min(1.0, seconds / frames * self.rate()) if frames else 0.0
 
-    def counted(self, chunk: Iterator[Frames]) -> Iterator[Frames]:
+    def track(self, chunk: Iterator[Frames]) -> Iterator[Frames]:
         """Yield the frames of a chunk, and record when each part of them is delivered."""
         for frames in chunk:
             if frames.part == 0:
-                self.answered(frames.seconds)
-            self.handed(len(frames.pixels))
+                self.record_delay(frames.seconds)
+            self.record_delivery(len(frames.pixels))
             yield frames
-        self.on_the_way(0)
+        self.record_undecoded(0)
 
-    def answered(self, seconds: float) -> None:
+    def record_delay(self, seconds: float) -> None:
         """Record the seconds from the start of a chunk to its first frames, except for the first chunk or after a
-        pause. The caller must then pass the number of these frames to `handed`."""
+        pause. The caller must then pass the number of these frames to `record_delivery`."""
         if self._played is not None:
-            self._answers.append(seconds)
+            self._delays.append(seconds)
 
-    def handed(self, frames: int) -> None:
+    def record_delivery(self, frames: int) -> None:
         """Record that `frames` frames were delivered to the viewer now."""
-        now, self._on_the_way = self._clock(), max(0, self._on_the_way - frames)
-        if self.fps and self._played is not None and now > self._played and not self.leisurely:
+        now, self._undecoded = self._clock(), max(0, self._undecoded - frames)
+        if self.fps and self._played is not None and now > self._played and not self.half_rate:
             self.stalls += 1
             self.late += frames
         start = now if self._played is None else max(now, self._played)
         self._played = start + (frames / self.fps if self.fps else 0.0)
         self.frames += frames
-        self._handed.append((now, frames))
-        while now - self._handed[0][0] > SPAN:
-            self._handed.popleft()
+        self._deliveries.append((now, frames))
+        while now - self._deliveries[0][0] > SPAN:
+            self._deliveries.popleft()
 
-    def rest(self) -> None:
+    def reset(self) -> None:
         """Forget when the next frames are due, so that a pause does not count as a delay."""
-        self._played, self._on_the_way = None, 0
-        self._handed.clear()
+        self._played, self._undecoded = None, 0
+        self._deliveries.clear()
 
     def rate(self) -> float:
         """Return the frames per second delivered in the last SPAN seconds; 0.0 for fewer than two deliveries."""
-        if len(self._handed) < 2 or self._clock() - self._handed[-1][0] > SPAN:
+        if len(self._deliveries) < 2 or self._clock() - self._deliveries[-1][0] > SPAN:
             return 0.0
-        return sum(frames for _, frames in list(self._handed)[1:]) / max(self._handed[-1][0] - self._handed[0][0], 1e-6)
+        return sum(frames for _, frames in list(self._deliveries)[1:]) / max(
+            self._deliveries[-1][0] - self._deliveries[0][0], 1e-6
+        )

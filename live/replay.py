@@ -13,11 +13,11 @@ from ..errors import InputError
 from ..pipeline.state import WorldState, load_state
 from ..sampling import FewStepSchedule
 from ..sampling.noise import StepNoise
-from .controls import Controls, Wishes
+from .controls import Controls, FrameInputs
 from .engine import Engine, Start
 from .folder.head import HEAD, read_head
 from .folder.reading import BEFORE, START, load_tensors, load_walk
-from .inputs import read_inputs, wishes_of
+from .inputs import inputs_from_rows, read_inputs
 from .kept import engine_facts
 
 if TYPE_CHECKING:
@@ -68,11 +68,11 @@ class Replay(Controls):
         return walk.chunks * walk.engine.chunk >= self.frames
 
     @property
-    def asks(self) -> bool:
+    def has_input(self) -> bool:
         """Whether an input would move the camera: always True, so that a replay never waits for an input."""
         return True
 
-    changes = asks
+    has_changed = has_input
 
     def prepare(self, walk: Walk) -> None:
         """Prepare `walk`, the repeated walk, for its next chunk: repeat the saved walk's changes before this chunk.
@@ -92,6 +92,6 @@ class Replay(Controls):
                 context = load_tensors(self.folder / f"prompt.{index}.safetensors")["context"]
                 walk.prompt(prompt["text"], context, refresh=True in rebuilds)
 
-    def take(self, frames: int) -> Wishes:
+    def take(self, frames: int) -> FrameInputs:
         """Return the saved inputs for the next chunk, which has `frames` video frames."""
-        return wishes_of(self._by_frame.get(self._at, ()), frames)
+        return inputs_from_rows(self._by_frame.get(self._at, ()), frames)

@@ -18,7 +18,7 @@ from ..pipeline.state import WorldState
 from ..text.events import Events, read_events
 from ..typed import check_types
 from .camera import WALKING_SPEED
-from .controls import FRAMES_OF_ONE, Controls, Input
+from .controls import FRAMES_PER_LATENT, Controls, Input
 from .drift import DriftWatch
 from .engine import Engine, Start
 from .making import ChunkMaker, Deliver, Tell
@@ -108,7 +108,7 @@ class Session(ChunkMaker):
         the start does not fit the engine, and for an invalid option. Raises CameraError for an invalid path.
         """
         check_options(fps=fps, folder=folder, whole=whole, moving=moving, controls=controls, **walk)
-        pace = Pace(fps, of_chunk=FRAMES_OF_ONE * engine.chunk)
+        pace = Pace(fps, chunk_frames=FRAMES_PER_LATENT * engine.chunk)
         super().__init__(engine, controls or Controls(), pace, moving=moving)
         self.speed = walk.setdefault("speed", WALKING_SPEED)
         self._begin, self.events = begin, Events(read_events(events))
@@ -192,7 +192,7 @@ class Session(ChunkMaker):
         def change() -> None:
             self.walk.prompt(text, context, refresh=refresh, cause=cause)
             if refresh:
-                self.pace.rest()
+                self.pace.reset()
             self._awake = AWAKE
             self._tell("prompt", {"text": text, "events": sorted(self.events.active)})
 
@@ -212,7 +212,7 @@ class Session(ChunkMaker):
     def _begin_and_end_events(self) -> None:
         if self._walks.now is None or isinstance(self.controls, Replay):
             return
-        text = self.events.at(self.walk.chunks * self.engine.chunk * FRAMES_OF_ONE / FPS)
+        text = self.events.at(self.walk.chunks * self.engine.chunk * FRAMES_PER_LATENT / FPS)
         if text is not None:
             cause = Input("time", None, time.monotonic())
             self._commands.append(lambda: self._encoded(text, False, cause))
@@ -226,12 +226,12 @@ class Session(ChunkMaker):
 
     def resume(self) -> None:
         """End a pause. The time without input, after which chunks are made half as often, begins again."""
-        self.controls.hear()
+        self.controls.record_activity()
         with self._changed:
             if not self._paused:
                 return
             self._paused = False
-            self.pace.rest()
+            self.pace.reset()
             self._changed.notify_all()
         self._tell("resumed", {})
 
@@ -294,7 +294,7 @@ class Session(ChunkMaker):
         self.update_events()
         if self.video is not None:
             self.video.cut(self.walk.frames)
-        self.pace.rest()
+        self.pace.reset()
 
     def start(self, deliver: Deliver, tell: Tell | None = None) -> None:
         """Start a thread that makes the chunks. Raises InputError if the session was already started or is closed.
@@ -345,6 +345,6 @@ class Session(ChunkMaker):
             self.controls.changed = self._wake
         walk, self._begin = self._walks.begin(begin, self._not_kept), begin
         self._load_events()
-        self.pace.rest()
+        self.pace.reset()
         self.drift, self._steps = DriftWatch(self.engine.chunk), StuckWatch(self.engine.chunk)
         self._tell("restarted", {"folder": str(walk.kept.folder)})

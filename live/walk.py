@@ -23,11 +23,11 @@ from ..pipeline.state import WorldState
 from ..pipeline.world import chunk_conditioning
 from ..sampling.noise import Noise, PathNoise, StepNoise
 from .camera import PITCH_DEG, WALKING_SPEED, WALKING_UNIT, RecordedCamera, WalkingCamera, model_steps
-from .controls import FRAMES_OF_ONE, Controls, Input
+from .controls import FRAMES_PER_LATENT, Controls, Input
 from .engine import Engine, Start
 from .kept import Kept
-from .shown.decoders import decode_kept, decode_parts
-from .shown.frames import Frames, KeyChangedError, Made, Part, receipts_of
+from .shown.decoders import decode_parts, decode_saved
+from .shown.frames import Frames, KeyChangedError, LatentChunk, Part, make_receipts
 from .worlds.world import WalkWorld
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class Walk(WalkWorld):
         if path is None:
             self._noise: Noise = StepNoise(self.seed, *size)
         else:
-            self._noise = PathNoise(self.seed, *size, (len(path) - 1) // FRAMES_OF_ONE + (before is None))
+            self._noise = PathNoise(self.seed, *size, (len(path) - 1) // FRAMES_PER_LATENT + (before is None))
         facts = {"seed": self.seed, "noise": self._noise.order, "speed": speed, "walls": self.standing is not None}
         picture = {"frame": self.frame, "image": image}
         self.kept = Kept(folder, engine, picture, self._lens, self.camera.unit, before, facts)
@@ -118,8 +118,8 @@ class Walk(WalkWorld):
     @property
     def ended(self) -> bool:
         """Whether the recorded path is too short for another chunk. The value is False for a steered walk."""
-        frames = FRAMES_OF_ONE * self.engine.chunk
-        return self.camera.left < (frames - FRAMES_OF_ONE if self._first_of_all else frames)
+        frames = FRAMES_PER_LATENT * self.engine.chunk
+        return self.camera.left < (frames - FRAMES_PER_LATENT if self._first_of_all else frames)
 
     @property
     def _first_of_all(self) -> bool:
@@ -132,8 +132,8 @@ class Walk(WalkWorld):
         movement continues. It also stands still if a wall or the pitch limit stopped it in the last chunk, and the
         inputs are unchanged."""
         if self._blocked:
-            return not self.controls.changes
-        return not (self.controls.asks or self.camera.moves)
+            return not self.controls.has_changed
+        return not (self.controls.has_input or self.camera.moves)
 
     def end_steps(self) -> None:
         """Ignore held walking keys until a key changes, because the camera is stuck."""
@@ -187,7 +187,7 @@ class Walk(WalkWorld):
         """Add the keys and values of the last chunk to the cache, by one forward of the finished chunk."""
         self._world.remember()
 
-    def _next_chunk(self) -> Made:
+    def _next_chunk(self) -> LatentChunk:
         """Make the next chunk. On a slow machine a change of the pressed keys restarts it once. If the last chunk's
         first frames took longer than PREEMPT, the pressed keys are compared after each forward in the chunk's first
         half. A second restart would lose more time than it gains."""
@@ -209,36 +209,36 @@ class Walk(WalkWorld):
             self.preempted += 1
             return self._make_chunk(None)
 
-    def _make_chunk(self, tell: Callable[[int], None] | None) -> Made:
+    def _make_chunk(self, tell: Callable[[int], None] | None) -> LatentChunk:
         began, now, size = time.perf_counter(), time.monotonic(), self.engine.chunk
         first_of_all = self._first_of_all
         before = None if first_of_all else self.camera.pose
-        video_frames = FRAMES_OF_ONE * size - (FRAMES_OF_ONE if first_of_all else 0)
-        wishes = self.controls.take(video_frames)
+        video_frames = FRAMES_PER_LATENT * size - (FRAMES_PER_LATENT if first_of_all else 0)
+        inputs = self.controls.take(video_frames)
         if self._stopped == self.controls.switches:
-            wishes = wishes._replace(axes=wishes.axes * (0, 0, 1, 1))
-        poses = self.camera.walk(wishes)
+            inputs = inputs._replace(axes=inputs.axes * (0, 0, 1, 1))
+        poses = self.camera.walk(inputs)
         steered = isinstance(self.camera, WalkingCamera)
         self._blocked = steered and before is not None and bool((poses == before).all())
         if first_of_all:
             poses = np.concatenate([self._start_pose[None], poses])
-        world = poses[0 if first_of_all else FRAMES_OF_ONE - 1 :: FRAMES_OF_ONE]
+        world = poses[0 if first_of_all else FRAMES_PER_LATENT - 1 :: FRAMES_PER_LATENT]
         steps = model_steps(world, before, self.camera.unit)
         given = self._noise.begin(self._made), self._y(self._made), self._camera(steps)
         latent = self._world.chunk(*given, self.engine.schedule, self._noise.draw, tell)
         copy = HostCopy.of(latent)
-        receipts = receipts_of([*self._changes, *wishes.inputs], now, self._made, size, video_frames)
+        receipts = make_receipts([*self._changes, *inputs.records], now, self._made, size, video_frames)
         self._changes.clear()
-        return Made(latent, copy.latent, copy.wait, steps, poses, self._made, wishes, began, receipts)
+        return LatentChunk(latent, copy.latent, copy.wait, steps, poses, self._made, inputs, began, receipts)
 
-    def _handed_out(self, made: Made, parts: Iterable[Part]) -> Iterator[Frames]:
+    def _handed_out(self, made: LatentChunk, parts: Iterable[Part]) -> Iterator[Frames]:
         shown = 0
         for part, (pixels, wait) in enumerate(parts):
             wait()
             seconds, count = time.perf_counter() - made.began, min(made.latent.shape[2], 2)
             poses = made.poses[shown : shown + len(pixels)]
             self._answer = seconds if part == 0 else self._answer
-            event, waited, first = made.wishes.event, made.wishes.waited, made.number * self.engine.chunk
+            event, waited, first = made.inputs.last_number, made.inputs.waited, made.number * self.engine.chunk
             inputs = tuple(each for each in made.receipts if (each.latent_frame <= first) == (part == 0))
             inputs = made.receipts if count == 1 else inputs
             frames = Frames(
@@ -248,10 +248,10 @@ class Walk(WalkWorld):
             self.frames += len(pixels)
             yield frames
 
-    def _keep(self, made: Made) -> None:
+    def _keep(self, made: LatentChunk) -> None:
         if self._made == 0 and self.engine.device.type == "cpu":
             self.kept.note("threads", torch.get_num_threads())  # another number of threads would add in another order
-        self.kept.append(made.copy, made.steps, made.poses, made.wishes)
+        self.kept.append(made.copy, made.steps, made.poses, made.inputs)
         self._made += 1
 
     def prompt(self, text: str, context: Tensor, *, refresh: bool = False, cause: Input | None = None) -> None:
@@ -285,7 +285,7 @@ class Walk(WalkWorld):
         poses = self.kept.poses()
         self.camera.place(poses[-1] if len(poses) else self._start_pose, max(0, len(poses) - 1))
         self.rebuild(refresh=False)
-        self.frames = max(0, FRAMES_OF_ONE * self.kept.latent_frames + (self._state.frames if self._state else -3))
+        self.frames = max(0, FRAMES_PER_LATENT * self.kept.latent_frames + (self._state.frames if self._state else -3))
 
     def close(self) -> None:
         """Free the World and the decoder. The saved data can still be read."""
@@ -300,4 +300,4 @@ class Walk(WalkWorld):
     def decode_again(self, *, exact: bool) -> Iterator[Frames]:
         """Yield the frames of all saved chunks, decoded by the VAE; this works also after `close`. With `exact` the VAE
         decodes in fp32; otherwise values that are too large for fp16 raise OverflowError."""
-        return decode_kept(self.engine, self.kept, self._state, exact=exact)
+        return decode_saved(self.engine, self.kept, self._state, exact=exact)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import InputError
-from ...live.folder.head import CAMERA, HEAD, kept_walks, read_head
+from ...live.folder.head import CAMERA, HEAD, read_head, saved_walks
 from ...options import FPS
 
 OWN = (
@@ -35,7 +35,7 @@ def list_walks(folder: Path) -> list[dict[str, Any]]:
     prompt: the last prompt, or a message if the settings file cannot be read.
     megabytes: the size of all files in the walk's folder.
     """
-    return [_facts(walk) for walk in reversed(kept_walks(folder))]
+    return [_facts(walk) for walk in reversed(saved_walks(folder))]
 
 
 def describe_walks(folder: Path) -> str:
@@ -51,7 +51,7 @@ def describe_walks(folder: Path) -> str:
 def clear_walks(folder: Path, keep: int) -> list[str]:
     """Delete all but the newest `keep` walks in `folder` and return the deleted walks' names, with a note if other
     files remain in a walk's folder. Raises InputError if a file cannot be deleted."""
-    old = kept_walks(folder)
+    old = saved_walks(folder)
     removed = old[: max(0, len(old) - keep)]
     return [walk.name if _remove(walk) else f"{walk.name} (other files in it stay)" for walk in removed]
 

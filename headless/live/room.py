@@ -15,7 +15,7 @@ from ...live.wire.client import Client
 from ...live.wire.codec import MSGPACK, Socket
 from ...live.wire.connection import Connection
 from ...live.wire.protocol import Event, Init
-from ...live.wire.steering import BETWEEN_WALKS, Rules, figures, obey, quiet_since
+from ...live.wire.steering import RESTART_POLL_SECONDS, Rules, figures, handle_events, seconds_since_input
 from ..process.profile import release
 from .opening import Opened
 from .visit import Visit
@@ -148,7 +148,7 @@ class Room:
                     lambda frames: self._deliver(visit, frames),
                     lambda kind, facts: self._report(visit, kind, facts),
                 )
-            obeying = obey(inbox, client, lambda event: self._do(visit, client, event))
+            obeying = handle_events(inbox, client, lambda event: self._do(visit, client, event))
             tasks = [asyncio.create_task(obeying), asyncio.create_task(self._watch(visit))]
             await asyncio.wait({*tasks, sending}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -167,7 +167,7 @@ class Room:
             except InputError:
                 if not visit.session.running:
                     raise
-                await asyncio.sleep(BETWEEN_WALKS)
+                await asyncio.sleep(RESTART_POLL_SECONDS)
 
     def _deliver(self, visit: Visit, frames: Frames) -> None:
         visit.chunks += frames.last
@@ -208,7 +208,7 @@ class Room:
         """
         while True:
             await asyncio.sleep(BETWEEN_FIGURES)
-            quiet = quiet_since(visit.session)
+            quiet = seconds_since_input(visit.session)
             if visit.client is not None and visit.client.ours:
                 with suppress(LingBotError):  # raised between two walks
                     visit.client.tell(figures(visit.session, visit.client))
@@ -227,7 +227,7 @@ class Room:
     async def _hold(self, visit: Visit) -> None:
         """Pause the walk of a client that lost its connection, until the client reconnects or the walk ends."""
         visit.client, visit.goes_on = None, visit.stopped or not visit.session.paused
-        visit.session.controls.let_go()
+        visit.session.controls.release_all()
         visit.session.pause()
         self._lost_at = asyncio.get_running_loop().time()
         self._limit_hold()

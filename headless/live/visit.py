@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from ...errors import InputError
 from ...live import Engine, Frames, Session, Start
-from ...live.folder.head import kept_walks
+from ...live.folder.head import saved_walks
 from ...live.wire.client import Client
 from ...live.wire.protocol import Event, Init
 from ...live.wire.steering import facts, steer
@@ -91,7 +91,7 @@ class Visit:
 def _replay(opened: Opened, init: Init, folder: Path) -> tuple[Engine, Session]:
     """Return an engine and a session that repeat the saved walk named `init.replay` in `folder`. Raises InputError
     without such a walk, or if it needs more memory than the server planned."""
-    found = {walk.name: walk for walk in kept_walks(folder)}
+    found = {walk.name: walk for walk in saved_walks(folder)}
     if init.replay not in found:
         raise InputError(f"there is no walk {init.replay!r} to replay; {len(found)} are kept")
     engine = opened.engine_of(found[init.replay])

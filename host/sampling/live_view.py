@@ -16,7 +16,7 @@ from ...live import Frames, Session
 from ...live.wire.client import Client
 from ...live.wire.codec import JSON
 from ...live.wire.protocol import Event, Init
-from ...live.wire.steering import BETWEEN_WALKS, Rules, facts, figures, obey, quiet_since, steer
+from ...live.wire.steering import RESTART_POLL_SECONDS, Rules, facts, figures, handle_events, seconds_since_input, steer
 from ...options import FPS
 from .live_route import views
 
@@ -123,7 +123,7 @@ class LiveView:
         session, alone = self._session, time.monotonic() - self._alone_since
         if not self._steered:
             return
-        left, quiet = self._client is None and alone > self._rules.back, quiet_since(session)
+        left, quiet = self._client is None and alone > self._rules.back, seconds_since_input(session)
         if self._stopped or left or quiet > self._rules.gone:
             session.stop()
         elif quiet > self._rules.idle and not session.paused:
@@ -172,12 +172,15 @@ class LiveView:
             poses = None if last.poses is None else last.poses[-1:]
             client.offer(replace(last, pixels=last.pixels[-1:], first=first, poses=poses, inputs=(), event=None))
         if self._steered:
-            self._session.controls.let_go()
+            self._session.controls.release_all()
             if self._goes_on:
                 self._session.resume()
             else:
                 client.tell({"type": "status", "content": "paused"})
-        tasks = [asyncio.create_task(obey(inbox, client, self._do)), asyncio.create_task(self._figures(client))]
+        tasks = [
+            asyncio.create_task(handle_events(inbox, client, self._do)),
+            asyncio.create_task(self._figures(client)),
+        ]
         try:
             await asyncio.wait({*tasks, sending}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -190,7 +193,7 @@ class LiveView:
         while not (client.finished or inbox.ended.is_set()):
             with suppress(InputError):
                 return facts(self._session, FPS)
-            await asyncio.sleep(BETWEEN_WALKS)
+            await asyncio.sleep(RESTART_POLL_SECONDS)
         return None
 
     async def _do(self, event: Event) -> None:
@@ -215,7 +218,7 @@ class LiveView:
         self._stopped = self._stopped or stopped
         if self._session is not None and self._steered and not self._ended:
             self._goes_on = not self._session.paused
-            self._session.controls.let_go()
+            self._session.controls.release_all()
             self._session.pause()
 
     def _offer(self, frames: Frames) -> None:

@@ -13,7 +13,7 @@ FORMAT = "lingbot-world walk 1"
 HEAD, STATE, CAMERA = "walk.json", "walk.state", "camera"
 
 
-def kept_walks(folder: Path) -> list[Path]:
+def saved_walks(folder: Path) -> list[Path]:
     """Return the folders `walk-1`, `walk-2` and so on in `folder`, the one with the oldest `walk.json` first."""
     found = [walk for walk in folder.glob("walk-*") if (walk / HEAD).is_file()]
     return sorted(found, key=lambda walk: (walk / HEAD).stat().st_mtime)
@@ -22,7 +22,7 @@ def kept_walks(folder: Path) -> list[Path]:
 def read_head(folder: Path) -> dict[str, Any]:
     """Return the contents of a walk's settings file, `walk.json`. Raises InputError if the file cannot be read, is not
     JSON or has another format."""
-    with naming_walk(folder):
+    with wrap_read_errors(folder):
         head: dict[str, Any] = json.loads((folder / HEAD).read_text(encoding="utf-8"))
         if head.get("format") != FORMAT or not isinstance(head.get("continued"), bool):
             raise ValueError(f"its format is {head.get('format')!r:.40}")
@@ -30,7 +30,7 @@ def read_head(folder: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def naming_walk(folder: Path) -> Iterator[None]:
+def wrap_read_errors(folder: Path) -> Iterator[None]:
     """Convert errors from reading a walk's folder inside this context to an InputError that names the folder. These are
     errors of missing, unreadable or invalid files. A LingBotError is not changed."""
     try:

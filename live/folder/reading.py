@@ -14,8 +14,8 @@ from ...errors import CheckpointError, InputError
 from ...model.config import ModelConfig
 from ...options import Window
 from ...pipeline.state import Prompt, WorldState, load_state
-from ..controls import FRAMES_OF_ONE
-from .head import CAMERA, STATE, naming_walk, read_head
+from ..controls import FRAMES_PER_LATENT
+from .head import CAMERA, STATE, read_head, wrap_read_errors
 
 START, BEFORE = "start.safetensors", "before.state"
 CHANNELS = 16
@@ -45,7 +45,7 @@ def save_whole(folder: str | Path) -> None:
 
 def _load(folder: Path) -> tuple[WorldState, np.ndarray]:
     head = read_head(folder)
-    with naming_walk(folder):
+    with wrap_read_errors(folder):
         before = load_state(folder / BEFORE) if head["continued"] else None
         state = _state(folder, head, before)
         made = state.latent.shape[2] - (0 if before is None else before.latent.shape[2])
@@ -58,7 +58,7 @@ def _state(folder: Path, head: dict[str, Any], state: WorldState | None) -> Worl
     if not all(type(side) is int and side > 0 for side in sides):
         raise ValueError(f"its cells and chunk are {sides!r:.60}, expected whole numbers")
     size = 4 * CHANNELS * head["cells"][0] * head["cells"][1]
-    counts = {"latent.f32": size, "steps.f64": 128, "poses.f64": 128 * FRAMES_OF_ONE}
+    counts = {"latent.f32": size, "steps.f64": 128, "poses.f64": 128 * FRAMES_PER_LATENT}
     made = (
         min(
             -(-(folder / name).stat().st_size // row) if "poses" in name else (folder / name).stat().st_size // row
@@ -71,7 +71,9 @@ def _state(folder: Path, head: dict[str, Any], state: WorldState | None) -> Worl
         raise ValueError("no chunk of it is whole")
     lens, frame = np.array(head["lens"]), load_tensors(folder / START)["frame"]
     steps = pose_rows(folder / "steps.f64", made)
-    world = pose_rows(folder / "poses.f64", video_frames(made, state))[3 if before is not None else 0 :: FRAMES_OF_ONE]
+    world = pose_rows(folder / "poses.f64", video_frames(made, state))[
+        3 if before is not None else 0 :: FRAMES_PER_LATENT
+    ]
     parts: dict[str, Any] = {
         "latent": latent_rows(folder / "latent.f32", tuple(head["cells"]), 0, made),
         "poses": torch.from_numpy(steps),
@@ -109,7 +111,7 @@ def _parts(prompts: list[dict[str, Any]], made: int) -> Iterator[tuple[int, str,
 def video_frames(latent_frames: int, before: WorldState | None) -> int:
     """Return the number of video frames in a walk's `latent_frames` latent frames. `before` is the state of the video
     that the walk continues, or None."""
-    return max(0, FRAMES_OF_ONE * latent_frames - (3 if before is None else 0))
+    return max(0, FRAMES_PER_LATENT * latent_frames - (3 if before is None else 0))
 
 
 def path_rows(folder: Path, latent_frames: int, before: WorldState | None) -> np.ndarray:

@@ -10,7 +10,7 @@ from ...vae import PreviewDecoder, VideoDecoder
 from ...vae.decoding import REACH
 from ..engine import Engine
 from ..kept import Kept
-from .frames import Frames, Made, Part
+from .frames import Frames, LatentChunk, Part
 
 
 def decoder_of_last(
@@ -33,7 +33,7 @@ def decoder_of_last(
     return decoder
 
 
-def decode_kept(engine: Engine, kept: Kept, state: WorldState | None, *, exact: bool) -> Iterator[Frames]:
+def decode_saved(engine: Engine, kept: Kept, state: WorldState | None, *, exact: bool) -> Iterator[Frames]:
     """Yield the video frames of the walk saved in `kept`, decoded by the VAE, as one Frames object per latent frame.
     `state` is the state of the video that the walk continues, or None. With `exact` the VAE decodes in fp32; otherwise
     values that are too large for fp16 raise OverflowError."""
@@ -46,7 +46,7 @@ def decode_kept(engine: Engine, kept: Kept, state: WorldState | None, *, exact: 
         first += len(pixels)
 
 
-def decode_parts(made: Made, decoder: VideoDecoder | PreviewDecoder) -> Iterable[Part]:
+def decode_parts(made: LatentChunk, decoder: VideoDecoder | PreviewDecoder) -> Iterable[Part]:
     """Return the decoded frames of a chunk as one Part for its first latent frame, and one for its others, if any. On a
     GPU both parts are queued at once; on a CPU each is decoded on request. Between two GPUs the latent goes through
     host memory, because a direct copy would wait for everything that is queued on the model's GPU."""

@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from ..camera import RecordedCamera, WalkingCamera
-from ..controls import FRAMES_OF_ONE, Input, Wishes
+from ..controls import FRAMES_PER_LATENT, FrameInputs, Input
 
 
 class Receipt(NamedTuple):
@@ -67,7 +67,7 @@ Part = tuple[Tensor, Callable[[], object]]
 """A pair (frames, wait). `frames` is uint8 [n, H, W, 3], and valid after a call of `wait()`."""
 
 
-class Made(NamedTuple):
+class LatentChunk(NamedTuple):
     """A chunk before it is decoded and delivered.
 
     latent: [1, 16, n, h, w], on the model's device.
@@ -75,7 +75,7 @@ class Made(NamedTuple):
     steps: the model's camera input [n, 4, 4], one matrix per latent frame.
     poses: the camera poses [m, 4, 4], one per video frame.
     number: the index of the chunk in the walk.
-    wishes: the user's inputs for the chunk.
+    inputs: the user's inputs for the chunk.
     began: the time in seconds at which the inputs were read (time.perf_counter).
     receipts: a report about each input.
     """
@@ -86,16 +86,16 @@ class Made(NamedTuple):
     steps: np.ndarray
     poses: np.ndarray
     number: int
-    wishes: Wishes
+    inputs: FrameInputs
     began: float
     receipts: tuple[Receipt, ...]
 
 
-OF_PROMPT = "prompt", "event", "time", "back"
+CHUNK_START_KINDS = "prompt", "event", "time", "back"
 """The kinds of inputs that take effect with the first latent frame of a chunk."""
 
 
-def receipts_of(inputs: Iterable[Input], now: float, chunk: int, size: int, frames: int) -> tuple[Receipt, ...]:
+def make_receipts(inputs: Iterable[Input], now: float, chunk: int, size: int, frames: int) -> tuple[Receipt, ...]:
     """Return a Receipt for each of `inputs`, in order of arrival.
 
     now: the time in seconds at which the chunk began (time.monotonic).
@@ -103,13 +103,13 @@ def receipts_of(inputs: Iterable[Input], now: float, chunk: int, size: int, fram
     size: the number of latent frames in a chunk.
     frames: the number of video frames in this chunk, without the start image.
     """
-    first, before = chunk * size, (chunk + 1) * size * FRAMES_OF_ONE - frames
+    first, before = chunk * size, (chunk + 1) * size * FRAMES_PER_LATENT - frames
 
     def latent_frame(each: Input) -> int:  # the start image shows a prompt, but no movement of the camera
-        return first if each.kind in OF_PROMPT else (before + each.row) // FRAMES_OF_ONE
+        return first if each.kind in CHUNK_START_KINDS else (before + each.row) // FRAMES_PER_LATENT
 
     return tuple(
-        Receipt(each.kind, each.event, each.arrived, now - each.arrived, latent_frame(each))
+        Receipt(each.kind, each.number, each.arrived, now - each.arrived, latent_frame(each))
         for each in sorted(inputs, key=lambda each: each.arrived)
     )
 

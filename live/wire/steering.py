@@ -16,7 +16,7 @@ from .client import Client
 from .connection import Connection
 from .protocol import Event, read_event
 
-BETWEEN_WALKS = 0.1
+RESTART_POLL_SECONDS = 0.1
 """The interval in seconds at which a connection checks during a restart whether the new walk exists."""
 
 
@@ -38,7 +38,7 @@ class Rules:
     reading: float = 30.0
 
 
-async def obey(inbox: Connection, client: Client, do: Callable[[Event], Awaitable[None]]) -> None:
+async def handle_events(inbox: Connection, client: Client, do: Callable[[Event], Awaitable[None]]) -> None:
     """Call `do(event)` for each event in a client's messages until it disconnects. If a LingBotError is raised, its
     message is sent to the client."""
     while True:
@@ -87,7 +87,7 @@ def steer(session: Session, event: Event) -> None:
         session.resume()
 
 
-def quiet_since(session: Session) -> float:
+def seconds_since_input(session: Session) -> float:
     """Return the seconds since the session's last input. A held input counts as a new input at each chunk."""
     return time.monotonic() - session.controls.last_input
 

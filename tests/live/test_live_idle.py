@@ -3,7 +3,7 @@
 import pytest
 from lingbot_world.headless.live import room
 from lingbot_world.live import Controls
-from lingbot_world.live.wire.steering import Rules, quiet_since
+from lingbot_world.live.wire.steering import Rules, seconds_since_input
 from live_cases import Server, chunks, walking
 
 IDLE, GONE = 1000.0, 10_000.0
@@ -22,7 +22,7 @@ def hushed(server, client, wanted, seconds=2 * IDLE):
 
     def found(message):
         visit = server.room.visit
-        if not wanted(message) and visit is not None and quiet_since(visit.session) < seconds:
+        if not wanted(message) and visit is not None and seconds_since_input(visit.session) < seconds:
             hush(server, seconds)
         return wanted(message)
 
@@ -87,14 +87,14 @@ def test_what_has_the_walk_go_on_is_an_input_for_the_page_and_the_canvas_alike(t
         session.controls.last_input -= 1000
         session.pause()
         chunks(session, 1)
-        assert quiet_since(session) > 1000
+        assert seconds_since_input(session) > 1000
         session.resume()
-        assert quiet_since(session) < 60
+        assert seconds_since_input(session) < 60
         session.controls.last_input -= 1000
         session.press("w")
         session.controls.last_input -= 1000
         chunks(session, 1)
-        assert quiet_since(session) < 60
+        assert seconds_since_input(session) < 60
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_a_world_that_has_stopped_goes_on_for_as_long_again(idle_server, kind, p
     hushed(idle_server, client, paused)
     client.event(kind, payload)
     client.status("resumed")
-    assert quiet_since(idle_server.room.visit.session) < IDLE / 2
+    assert seconds_since_input(idle_server.room.visit.session) < IDLE / 2
     if let_go is not None:
         client.event(kind, let_go)
     hushed(idle_server, client, paused)

@@ -29,7 +29,7 @@ from lingbot_world.headless.plan import make_plan
 from lingbot_world.headless.run import run
 from lingbot_world.live import Controls, Session, Start, load_walk
 from lingbot_world.live.camera import WALKING_UNIT, WalkingCamera, model_steps
-from lingbot_world.live.controls import MOST_ROWS, Wishes
+from lingbot_world.live.controls import MOST_ROWS, FrameInputs
 from lingbot_world.live.pace import SPARE, Pace
 from lingbot_world.live.walk import Walk
 from lingbot_world.pipeline.state import load_state
@@ -62,7 +62,7 @@ def test_a_key_that_is_held_counts_for_all_frames_and_stops_when_it_comes_up(con
     controls.press("w", event=7)
     taken = controls.take(4)
     assert (taken.axes[:, 0] == 1).all()
-    assert taken.event == 7
+    assert taken.last_number == 7
     clock.now += 0.1
     controls.release("w", event=8)
     assert not controls.take(4).axes.any()
@@ -132,7 +132,7 @@ def test_what_is_no_control_is_refused_and_changes_nothing(controls, use):
 def held(key, frames):
     axes = np.zeros((frames, 4))
     axes[:, "wdli".index(key)] = 1
-    return Wishes(axes, (0.0, 0.0), None)
+    return FrameInputs(axes, (0.0, 0.0), None)
 
 
 def test_full_speed_is_the_longest_step_that_a_model_knows_and_a_tap_is_a_nudge():
@@ -141,26 +141,26 @@ def test_full_speed_is_the_longest_step_that_a_model_knows_and_a_tap_is_a_nudge(
     assert np.linalg.norm(steps[:, :3, 3], axis=1).max() == pytest.approx(1)
     nudged = WalkingCamera()
     nudged.walk(held("w", 1))
-    assert 0 < nudged.walk(Wishes(np.zeros((8, 4)), (0, 0), None))[-1, 2, 3] < STEP
+    assert 0 < nudged.walk(FrameInputs(np.zeros((8, 4)), (0, 0), None))[-1, 2, 3] < STEP
 
 
 def test_walking_aslant_is_no_faster():
     camera = WalkingCamera()
-    both = Wishes(held("w", 12).axes + held("d", 12).axes, (0.0, 0.0), None)
+    both = FrameInputs(held("w", 12).axes + held("d", 12).axes, (0.0, 0.0), None)
     poses = camera.walk(both)
     assert np.linalg.norm(poses[-1, :3, 3] - poses[-2, :3, 3]) == pytest.approx(STEP)
 
 
 def test_pitch_is_held_and_a_look_of_the_mouse_arrives_in_full():
     camera = WalkingCamera()
-    up = camera.walk(Wishes(np.zeros((40, 4)), (90.0, 120.0), None))[-1]
+    up = camera.walk(FrameInputs(np.zeros((40, 4)), (90.0, 120.0), None))[-1]
     assert np.allclose(up[:3, :3], from_angles("YX", [[90, 85]])[0], atol=1e-9)
 
 
 def test_a_walk_goes_on_from_any_pose_with_its_roll():
     pose = np.eye(4)
     pose[:3, :3], pose[:3, 3] = from_angles("YXZ", [[40, -20, 15]])[0], [1, 2, 3]
-    assert np.allclose(WalkingCamera(pose).walk(Wishes(np.zeros((4, 4)), (0, 0), None))[-1], pose, atol=1e-12)
+    assert np.allclose(WalkingCamera(pose).walk(FrameInputs(np.zeros((4, 4)), (0, 0), None))[-1], pose, atol=1e-12)
 
 
 def test_three_minutes_of_walking_leave_the_poses_rigid_and_as_the_model_was_given_them():
@@ -168,7 +168,7 @@ def test_three_minutes_of_walking_leave_the_poses_rigid_and_as_the_model_was_giv
     chance, camera, together = np.random.default_rng(0), WalkingCamera(), np.eye(4)
     for _ in range(60):
         axes = np.repeat(chance.integers(-1, 2, (3, 4)), 16, axis=0).astype(float)
-        before, poses = camera.pose, camera.walk(Wishes(axes, tuple(chance.normal(0, 20, 2)), None))
+        before, poses = camera.pose, camera.walk(FrameInputs(axes, tuple(chance.normal(0, 20, 2)), None))
         for step in model_steps(poses[3::4], before, camera.unit):
             step[:3, 3] *= camera.unit
             together = together @ step
@@ -179,13 +179,13 @@ def test_three_minutes_of_walking_leave_the_poses_rigid_and_as_the_model_was_giv
 
 def test_pace_begins_a_chunk_just_before_its_frames_are_due(clock):
     pace = Pace(16, clock)
-    pace.handed(1)
-    pace.answered(0.2)
-    pace.handed(15)
+    pace.record_delivery(1)
+    pace.record_delay(0.2)
+    pace.record_delivery(15)
     assert pace.wait() == pytest.approx(1 - 0.2 - SPARE)
     clock.now += 2
     assert pace.wait() == 0
-    pace.handed(4)
+    pace.record_delivery(4)
     assert (pace.stalls, pace.late) == (1, 4)
     assert Pace(0, clock).wait() == 0
 
@@ -194,24 +194,24 @@ def test_how_long_a_walks_first_chunk_takes_says_nothing_of_the_others(clock):
     """It compiles and records. If it counted, chunks would be made far ahead, until it is forgotten; then for as long
     none would be made, and no key answered."""
     pace = Pace(16, clock)
-    for begins in (lambda: None, pace.rest):
+    for begins in (lambda: None, pace.reset):
         begins()
         for seconds in (7.0, 0.1):
             clock.now += seconds
-            pace.answered(seconds)
-            pace.handed(4)
+            pace.record_delay(seconds)
+            pace.record_delivery(4)
         assert pace.wait() == pytest.approx(0.5 - 0.1 - 0.1 - SPARE)
 
 
 @pytest.mark.parametrize(("of_chunk", "chunks"), [(4, 8), (12, 2), (16, 2)])
 def test_a_slow_chunk_is_forgotten_after_two_seconds_of_frames_or_two_chunks(clock, of_chunk, chunks):
     pace = Pace(16, clock, of_chunk=of_chunk)
-    pace.handed(1)
+    pace.record_delivery(1)
     for seconds in (0.5, *[0.1] * (chunks - 1)):
-        pace.answered(seconds)
-    pace.handed(32)
+        pace.record_delay(seconds)
+    pace.record_delivery(32)
     assert pace.wait() == pytest.approx(33 / 16 - 0.5 - SPARE)
-    pace.answered(0.1)
+    pace.record_delay(0.1)
     assert pace.wait() == pytest.approx(33 / 16 - 0.1 - SPARE)
 
 

@@ -63,17 +63,17 @@ def test_a_tap_is_named_where_its_frames_are_and_a_dropped_chunk_names_it_again(
     now[0] = 0.6
     controls.release("d", 2)
     now[0] = 1.0
-    wishes = controls.take(12)
-    assert [(each.event, each.arrived, each.row) for each in wishes.inputs] == [(1, 0.5, 6), (2, 0.6, 7)]
-    assert wishes.axes[6].any()
+    inputs = controls.take(12)
+    assert [(each.number, each.arrived, each.row) for each in inputs.records] == [(1, 0.5, 6), (2, 0.6, 7)]
+    assert inputs.axes[6].any()
     now[0] = 1.1
     controls.look(1, 0, 3)
     controls.put_back()
     again = controls.take(12)
-    assert [each.event for each in again.inputs] == [1, 2, 3]
-    assert controls.take(12).inputs == ()
+    assert [each.number for each in again.records] == [1, 2, 3]
+    assert controls.take(12).records == ()
     assert np.flatnonzero(again.axes[:, 1]).tolist() == [5, 6]
-    assert [each.row for each in again.inputs] == [5, 6, 0]
+    assert [each.row for each in again.records] == [5, 6, 0]
 
 
 def test_our_clients_get_receipts_and_others_none(toy_package, tmp_path):

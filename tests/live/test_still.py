@@ -80,22 +80,22 @@ def test_a_program_that_asks_for_frames_gets_them(toy_package, tmp_path):
 def test_a_world_that_moves_by_itself_is_made_half_as_fast_where_nobody_is(toy_package, tmp_path):
     now = [100.0]
     pace = Pace(16, lambda: now[0])
-    pace.handed(16)
+    pace.record_delivery(16)
     before = pace.wait()
-    pace.leisurely = True
+    pace.half_rate = True
     assert pace.wait() == pytest.approx(before + 0.25)
     now[0] += 2
-    pace.handed(4)
+    pace.record_delivery(4)
     assert pace.stalls == 0
     with walking(toy_package, tmp_path) as session:
         chunks(session, 2)
         session.controls.last_input -= 1000
         session.moving = True
         assert not session._stands()
-        assert session.pace.leisurely
+        assert session.pace.half_rate
         session.press("w")
         session._stands()
-        assert not session.pace.leisurely
+        assert not session.pace.half_rate
 
 
 def test_our_page_sees_a_still_picture_and_another_client_frames(toy_package, tmp_path):

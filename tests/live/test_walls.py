@@ -11,7 +11,7 @@ import torch
 from lingbot_world.errors import InputError
 from lingbot_world.live import Session
 from lingbot_world.live.camera import PITCH_DEG, WALKING_UNIT, WalkingCamera
-from lingbot_world.live.controls import Wishes
+from lingbot_world.live.controls import FrameInputs
 from lingbot_world.live.worlds.walls import Place, mean_colours, read_map
 from lingbot_world.tools.toy import pack
 from lingbot_world.tools.toy.rooms import MARGIN, bumped, clearance
@@ -32,7 +32,7 @@ def walked(standing, seed, frames=400):
     random = np.random.default_rng(seed)
     held = np.repeat(random.choice([-1.0, 0.0, 1.0], (frames // 10, 4), p=[0.1, 0.3, 0.6]), 10, axis=0)
     camera = WalkingCamera(None, WALKING_UNIT, 1.0, PITCH_DEG, standing)
-    return np.concatenate([camera.pose[None], camera.walk(Wishes(held * [1, 1, 1, 0], (0, 0), None))])
+    return np.concatenate([camera.pose[None], camera.walk(FrameInputs(held * [1, 1, 1, 0], (0, 0), None))])
 
 
 def test_the_shipped_map_is_the_renderers():
@@ -64,8 +64,8 @@ def test_a_wall_is_slid_along_and_an_image_of_another_place_has_none():
     world = read_map(EXAMPLE / "map.json")
     standing = world.stand(first_frame("image"), 0)
     camera = WalkingCamera(None, walls=standing)
-    turned = camera.walk(Wishes(np.tile([0.0, 0, -1, 0], (20, 1)), (0, 0), None))[-1]
-    moved = camera.walk(Wishes(np.tile([1.0, 0, 0, 0], (200, 1)), (0, 0), None))
+    turned = camera.walk(FrameInputs(np.tile([0.0, 0, -1, 0], (20, 1)), (0, 0), None))[-1]
+    moved = camera.walk(FrameInputs(np.tile([1.0, 0, 0, 0], (200, 1)), (0, 0), None))
     across, along = (np.abs(np.diff(moved[:, axis, 3])) for axis in (0, 2))
     assert ((across == 0) & (along > 0.02)).sum() > 10
     assert turned[0, 2] < -0.5
