@@ -11,7 +11,7 @@ from ..camera.moves.keys import PITCH_LIMIT_DEG, STEP, TURN_DEG
 from ..camera.plucker import longest_step_after
 from ..camera.rotation import from_angles, inverse, rigid, to_angles
 from .controls import FRAMES_PER_LATENT, RUNNING, FrameInputs
-from .worlds.walls import Standing
+from .worlds.walls import PlacedMap
 
 WALKING_UNIT = FRAMES_PER_LATENT * STEP
 """The unit of length for a walk that starts from an image: the distance at full speed in one latent frame. The model's
@@ -41,7 +41,7 @@ class WalkingCamera:
         unit: float = WALKING_UNIT,
         speed: float = 1.0,
         pitch_deg: float = math.inf,
-        walls: Standing | None = None,
+        walls: PlacedMap | None = None,
     ) -> None:
         """Place the camera without motion at the camera-to-world pose [4, 4]; None is the identity.
 
@@ -63,7 +63,7 @@ class WalkingCamera:
         self._look = np.zeros(2)  # remaining rotation in degrees
 
     @property
-    def moves(self) -> bool:
+    def is_moving(self) -> bool:
         """Whether the camera still moves without further input: it brakes, or a mouse rotation is not finished."""
         return bool(self._speeds.any() or self._look.any())
 
@@ -73,7 +73,7 @@ class WalkingCamera:
         rotation = from_angles("YXZ", [[self._yaw, self._pitch, self._roll]])
         return rigid(rotation, self._position[None])[0]
 
-    def walk(self, inputs: FrameInputs) -> np.ndarray:
+    def move(self, inputs: FrameInputs) -> np.ndarray:
         """Move the camera by the user's inputs for n video frames, and return their poses, float64 [n, 4, 4]."""
         self._look += inputs.look
         return np.stack([self._advance(axes) for axes in inputs.axes]) if len(inputs.axes) else np.empty((0, 4, 4))
@@ -122,7 +122,7 @@ class RecordedCamera:
         self.unit = unit or longest_step_after(latents[0], latents) or WALKING_UNIT
 
     @property
-    def moves(self) -> bool:
+    def is_moving(self) -> bool:
         return self.left > 0
 
     @property
@@ -137,24 +137,24 @@ class RecordedCamera:
         """Go to the path's pose of video frame number `frame`. Only `WalkingCamera` uses the pose argument."""
         self._at = frame
 
-    def walk(self, inputs: FrameInputs) -> np.ndarray:
+    def move(self, inputs: FrameInputs) -> np.ndarray:
         """Return the path's poses [n, 4, 4] for the next n video frames. `inputs` only determines n."""
         first, self._at = self._at + 1, self._at + len(inputs.axes)
         return self._path[first : self._at + 1]
 
 
-def whole_numbers(poses: np.ndarray) -> list[list[int]]:
+def integer_poses(poses: np.ndarray) -> list[list[int]]:
     """Return integers [x, y, z, yaw, pitch] for each camera-to-world pose [n, 4, 4], to send in a message. Positions
     are in 1/1000 of the poses' unit of length, angles in 1/100 degree."""
     angles = np.array([to_angles(pose[:3, :3])[:2] for pose in poses]).reshape(-1, 2)
     return np.rint(np.concatenate([1000 * poses[:, :3, 3], 100 * angles], axis=1)).astype(int).tolist()
 
 
-def model_steps(world: np.ndarray, before: np.ndarray | None, unit: float) -> np.ndarray:
+def relative_poses(world: np.ndarray, before: np.ndarray | None, unit: float) -> np.ndarray:
     """Return the model's camera input [f, 4, 4] for the camera-to-world poses `world` [f, 4, 4] of latent frames. Each
     result is a pose relative to the previous one, with its translation divided by the length `unit`. `before` is the
     pose [4, 4] of the previous latent frame; without it the first result is the identity."""
     if before is None:
-        rest = model_steps(world[1:], world[0], unit) if len(world) > 1 else world[1:]
+        rest = relative_poses(world[1:], world[0], unit) if len(world) > 1 else world[1:]
         return np.concatenate([np.eye(4)[None], rest])
     return continued_poses(np.concatenate([before[None], world]), len(world), before=before, scale=unit)[0]

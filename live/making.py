@@ -49,7 +49,7 @@ stuck: the frames no longer change although the camera walks; `reason`.
 ended: the recorded path or the replayed walk is over; no details.
 found: the camera has reached the crate of a map; `seconds`, the length of the video so far.
 back: the session has returned to an earlier chunk; the number of remaining chunks, `chunk`.
-kept: a file could not be saved; `reason`.
+store: a file could not be saved; `reason`.
 failed: an error occurred; `what` failed (walk, command or prompt), the `reason`, and whether the walk has `ended`.
 """
 
@@ -69,7 +69,7 @@ class ChunkMaker(ControlsMixin):
     def __init__(self, engine: Engine, controls: Controls, pace: Pace, *, moving: bool) -> None:
         self.engine, self.controls, self.pace = engine, controls, pace
         self.drift, self.restart_on_drift, self.stop_when_stuck = DriftWatch(engine.chunk), False, False
-        self._steps = stuck.StuckWatch(engine.chunk)
+        self._stuck = stuck.StuckWatch(engine.chunk)
         self.moving, self._still, self._awake = moving, False, 0
         self._tell: Tell = lambda _kind, _facts: None
         self._changed, self._commands = Condition(), deque[Callable[[], None]]()
@@ -110,7 +110,7 @@ class ChunkMaker(ControlsMixin):
         """Whether the session waits for an input. It waits if the camera does not move and `moving` is False, because a
         video of a resting camera degrades within seconds."""
         walk = self.walk
-        return walk.chunks > 0 and not self._awake and walk.rests and not self.moving
+        return walk.chunks > 0 and not self._awake and walk.camera_rests and not self.moving
 
     @property
     def _ended(self) -> bool:
@@ -219,7 +219,7 @@ class ChunkMaker(ControlsMixin):
             frames_ahead = self.walk.chunk_ahead()
             self.pace.record_undecoded(FRAMES_PER_LATENT * self.engine.chunk)
             self._decoding.hand_out(self._record(frames_ahead), deliver)
-            self.walk.remember()
+            self.walk.update_cache()
 
     def _chunk(self) -> Iterator[Frames]:
         self._run_commands()
@@ -234,38 +234,38 @@ class ChunkMaker(ControlsMixin):
             yield frames
             if frames.last:
                 self._watch_drift(frames)
-                self._watch_steps(frames)
-                if self.walk.finds():
+                self._watch_stuck(frames)
+                if self.walk.detect_crate():
                     self._tell("found", {"seconds": self.walk.frames / FPS})
 
     def _watch_drift(self, frames: Frames) -> None:
-        kept, size = self.walk.kept, self.engine.chunk
-        if kept.chunks <= frames.chunk:  # the disk is full, or the user went back
+        store, size = self.walk.store, self.engine.chunk
+        if store.chunks <= frames.chunk:  # the disk is full, or the user went back
             return
-        latent = kept.latent(frames.chunk * size, (frames.chunk + 1) * size)
+        latent = store.latent(frames.chunk * size, (frames.chunk + 1) * size)
         if self.drift.see(latent, frames.pixels[-1]):
             log.warning("The video is degrading.")
             self._tell("drift", {"reason": HINT})
             if self.restart_on_drift:
                 self.restart()
 
-    def _watch_steps(self, frames: Frames) -> None:
+    def _watch_stuck(self, frames: Frames) -> None:
         """Report an event if the frames no longer change although the camera walks. If `stop_when_stuck` is set, held
         walking keys are then ignored until a key changes."""
         if frames.poses is None or isinstance(self.controls, Replay):
             return
         pose = frames.poses[-1]
-        if self._steps.see(frames.pixels[-1], pose[:3, 3] / self.walk.camera.unit, pose[:3, :3]):
+        if self._stuck.see(frames.pixels[-1], pose[:3, 3] / self.walk.camera.unit, pose[:3, :3]):
             self._tell("stuck", {"reason": stuck.HINT})
             if self.stop_when_stuck:
-                self.walk.end_steps()
+                self.walk.ignore_walking_keys()
 
     @contextmanager
     def _work(self) -> Iterator[None]:
         """Run the tasks around the making of a chunk, which happens inside this context. The scheduler (`pace`) gets
         the time that the chunk took. On a CPU, cached memory is released after each GIVE_BACK chunks. If saving has
         begun to fail, the reason is reported."""
-        failed_before, began, cores = self.walk.kept.failure, time.perf_counter(), torch.get_num_threads()
+        failed_before, began, cores = self.walk.store.failure, time.perf_counter(), torch.get_num_threads()
         if isinstance(self.controls, Replay):
             self.controls.prepare(self.walk)
         try:
@@ -277,8 +277,8 @@ class ChunkMaker(ControlsMixin):
         if self.engine.device.type == "cpu" and self.walk.chunks % GIVE_BACK == 0:
             give_back_memory()
         self.pace.record_work(time.perf_counter() - began, FRAMES_PER_LATENT * self.engine.chunk)
-        if self.walk.kept.failure != failed_before:
-            self._not_kept(self.walk.kept.failure)
+        if self.walk.store.failure != failed_before:
+            self._not_kept(self.walk.store.failure)
 
     def _not_kept(self, reason: str) -> None:
         log.warning("%s", reason)

@@ -18,7 +18,7 @@ from .engine import Engine, Start
 from .folder.head import HEAD, read_head
 from .folder.reading import BEFORE, START, load_tensors, load_walk
 from .inputs import inputs_from_rows, read_inputs
-from .kept import engine_facts
+from .store import engine_settings
 
 if TYPE_CHECKING:
     from .walk import Walk
@@ -55,7 +55,7 @@ class Replay(Controls):
 
     def check(self, engine: Engine) -> None:
         """Raise InputError if a setting of the engine, such as the window or dtype, differs from the saved walk's."""
-        for name, expected in engine_facts(engine).items():
+        for name, expected in engine_settings(engine).items():
             found = self.head.get(name)
             if found != expected:
                 raise InputError(

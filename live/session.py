@@ -182,7 +182,7 @@ class Session(ChunkMaker):
         try:
             context = self.engine.encode_prompt(text)
         except Exception as error:  # nothing waits for this thread, and the walk continues with its old prompt
-            self.events.stand(self.walk.kept.last_prompt[0], later=True)
+            self.events.stand(self.walk.store.last_prompt[0], later=True)
             if self._on_request:
                 raise
             log.warning("The prompt could not be encoded: %s", error)
@@ -201,11 +201,11 @@ class Session(ChunkMaker):
     def _load_events(self) -> None:
         self.update_events()
         if self.events.all:
-            self.walk.kept.note("events", self.events.facts())
+            self.walk.store.add_setting("events", self.events.facts())
 
     def update_events(self) -> None:
         """Set the active events to those in the walk's last prompt, and report them to the callback `tell`."""
-        self.events.stand(self.walk.kept.last_prompt[0])
+        self.events.stand(self.walk.store.last_prompt[0])
         if self.events.all:
             self._tell("events", {"events": sorted(self.events.active)})
 
@@ -285,7 +285,7 @@ class Session(ChunkMaker):
                     self._under_way = None
                     if not isinstance(error, StopIteration):
                         # The interrupted chunk has already taken keys and moved the camera.
-                        self._commands.appendleft(lambda: self._go_back(self.walk.kept.chunks))
+                        self._commands.appendleft(lambda: self._go_back(self.walk.store.chunks))
                         raise
         raise StopIteration
 
@@ -324,7 +324,7 @@ class Session(ChunkMaker):
 
     def state(self) -> WorldState:
         """Return the state after the last chunk, to save or continue it. Raises InputError before the first chunk."""
-        return self.walk.kept.state()
+        return self.walk.store.state()
 
     def close(self, *, whole: bool = False) -> None:
         """End the session and its walk. The walk's folder stays, unless it is temporary. If `whole` is True, save the
@@ -346,5 +346,5 @@ class Session(ChunkMaker):
         walk, self._begin = self._walks.begin(begin, self._not_kept), begin
         self._load_events()
         self.pace.reset()
-        self.drift, self._steps = DriftWatch(self.engine.chunk), StuckWatch(self.engine.chunk)
-        self._tell("restarted", {"folder": str(walk.kept.folder)})
+        self.drift, self._stuck = DriftWatch(self.engine.chunk), StuckWatch(self.engine.chunk)
+        self._tell("restarted", {"folder": str(walk.store.folder)})

@@ -22,12 +22,12 @@ from ..pipeline.delivery import HostCopy
 from ..pipeline.state import WorldState
 from ..pipeline.world import chunk_conditioning
 from ..sampling.noise import Noise, PathNoise, StepNoise
-from .camera import PITCH_DEG, WALKING_SPEED, WALKING_UNIT, RecordedCamera, WalkingCamera, model_steps
+from .camera import PITCH_DEG, WALKING_SPEED, WALKING_UNIT, RecordedCamera, WalkingCamera, relative_poses
 from .controls import FRAMES_PER_LATENT, Controls, Input
 from .engine import Engine, Start
-from .kept import Kept
 from .shown.decoders import decode_parts, decode_saved
 from .shown.frames import Frames, KeyChangedError, LatentChunk, Part, make_receipts
+from .store import WalkStore
 from .worlds.world import WalkWorld
 
 if TYPE_CHECKING:
@@ -87,9 +87,9 @@ class Walk(WalkWorld):
         pose = None if before is None else before.last_pose.numpy()
         self.seed = start.seed if (seed := options.get("seed")) is None else seed
         with_walls = options.get("walls", True) and path is None
-        self.standing = engine.map.stand(self.frame, self.seed) if engine.map is not None and with_walls else None
+        self.map = engine.map.locate(self.frame, self.seed) if engine.map is not None and with_walls else None
         self.camera = (
-            WalkingCamera(pose, scale or WALKING_UNIT, speed, PITCH_DEG, self.standing)
+            WalkingCamera(pose, scale or WALKING_UNIT, speed, PITCH_DEG, self.map)
             if path is None
             else RecordedCamera(path, pose, scale)
         )
@@ -101,18 +101,18 @@ class Walk(WalkWorld):
             self._noise: Noise = StepNoise(self.seed, *size)
         else:
             self._noise = PathNoise(self.seed, *size, (len(path) - 1) // FRAMES_PER_LATENT + (before is None))
-        facts = {"seed": self.seed, "noise": self._noise.order, "speed": speed, "walls": self.standing is not None}
+        settings = {"seed": self.seed, "noise": self._noise.order, "speed": speed, "walls": self.map is not None}
         picture = {"frame": self.frame, "image": image}
-        self.kept = Kept(folder, engine, picture, self._lens, self.camera.unit, before, facts)
+        self.store = WalkStore(folder, engine, picture, self._lens, self.camera.unit, before, settings)
         if before is None or start.prompt not in ("", before.prompts[-1].text):
-            self.kept.prompt(start.prompt, engine.encode_prompt(start.prompt))
+            self.store.add_prompt(start.prompt, engine.encode_prompt(start.prompt))
         else:
-            self.kept.prompt(before.prompts[-1].text, before.prompts[-1].context)
+            self.store.add_prompt(before.prompts[-1].text, before.prompts[-1].context)
         self.frames = self.frames_before
         self.preempts, self.preempted, self._answer = True, 0, 0.0
         self.found = self._blocked = False
-        self._stopped: int | None = None  # the controls' count of `switches` at which steps ended
-        self._changes: list[Input] = []  # prompts and steps back since the last chunk
+        self._switches_when_stuck: int | None = None  # the controls' count of `switches` at that time
+        self._causes: list[Input] = []  # prompts and returns to earlier chunks since the last chunk
         self._rebuild(())
 
     @property
@@ -124,33 +124,33 @@ class Walk(WalkWorld):
     @property
     def _first_of_all(self) -> bool:
         """Whether the next chunk is the first of a video. Its first latent frame is then the start image alone."""
-        return self._state is None and self._made == 0
+        return self._state is None and self._chunk_count == 0
 
     @property
-    def rests(self) -> bool:
+    def camera_rests(self) -> bool:
         """Whether the camera would stand still in the next chunk. It stands still if nothing is pressed and no earlier
         movement continues. It also stands still if a wall or the pitch limit stopped it in the last chunk, and the
         inputs are unchanged."""
         if self._blocked:
             return not self.controls.has_changed
-        return not (self.controls.has_input or self.camera.moves)
+        return not (self.controls.has_input or self.camera.is_moving)
 
-    def end_steps(self) -> None:
+    def ignore_walking_keys(self) -> None:
         """Ignore held walking keys until a key changes, because the camera is stuck."""
-        self._stopped = self.controls.switches
+        self._switches_when_stuck = self.controls.switches
 
-    def finds(self) -> bool:
+    def detect_crate(self) -> bool:
         """Return True once, at the first call after the camera has reached the map's crate, which the user has to find.
         Without a map the result is always False."""
-        if self.found or self.standing is None:
+        if self.found or self.map is None:
             return False
-        self.found = self.standing.finds(self.camera.pose[:3, 3])
+        self.found = self.map.is_near_crate(self.camera.pose[:3, 3])
         return self.found
 
     @property
     def chunks(self) -> int:
         """The number of chunks of this walk, without the chunks of the video that it continues."""
-        return self._made
+        return self._chunk_count
 
     def chunk(self) -> Iterator[Frames]:
         """Make the next chunk with the current inputs and yield its frames: of the first latent frame, then of the
@@ -163,27 +163,27 @@ class Walk(WalkWorld):
         made = self._next_chunk()
         ahead, apart = self._world.replays, self._decoder.device != made.latent.device
         if ahead and apart:
-            self.remember()
+            self.update_cache()
         parts = decode_parts(made, self._decoder)
         if ahead and not apart:
-            self.remember()
-        for frames in self._handed_out(made, parts):
+            self.update_cache()
+        for frames in self._decoded_parts(made, parts):
             if frames.last:
-                self._keep(made)
+                self._save(made)
             yield frames
         if not ahead:
-            self.remember()
+            self.update_cache()
         self._check_frames()
 
     def chunk_ahead(self) -> Iterator[Frames]:
         """Make and save the next chunk, and return an iterator that decodes the chunk's frames on request. The cache is
-        not updated. Until the iterator ends, only this method and the cache update (`remember`) may be called."""
+        not updated. Until the iterator ends, only this method and the cache update (`update_cache`) may be called."""
         made = self._next_chunk()
-        frames = self._handed_out(made, decode_parts(made, self._decoder))
-        self._keep(made)
+        frames = self._decoded_parts(made, decode_parts(made, self._decoder))
+        self._save(made)
         return frames
 
-    def remember(self) -> None:
+    def update_cache(self) -> None:
         """Add the keys and values of the last chunk to the cache, by one forward of the finished chunk."""
         self._world.remember()
 
@@ -215,23 +215,23 @@ class Walk(WalkWorld):
         before = None if first_of_all else self.camera.pose
         video_frames = FRAMES_PER_LATENT * size - (FRAMES_PER_LATENT if first_of_all else 0)
         inputs = self.controls.take(video_frames)
-        if self._stopped == self.controls.switches:
+        if self._switches_when_stuck == self.controls.switches:
             inputs = inputs._replace(axes=inputs.axes * (0, 0, 1, 1))
-        poses = self.camera.walk(inputs)
+        poses = self.camera.move(inputs)
         steered = isinstance(self.camera, WalkingCamera)
         self._blocked = steered and before is not None and bool((poses == before).all())
         if first_of_all:
             poses = np.concatenate([self._start_pose[None], poses])
         world = poses[0 if first_of_all else FRAMES_PER_LATENT - 1 :: FRAMES_PER_LATENT]
-        steps = model_steps(world, before, self.camera.unit)
-        given = self._noise.begin(self._made), self._y(self._made), self._camera(steps)
+        relative = relative_poses(world, before, self.camera.unit)
+        given = self._noise.begin(self._chunk_count), self._y(self._chunk_count), self._camera_map(relative)
         latent = self._world.chunk(*given, self.engine.schedule, self._noise.draw, tell)
         copy = HostCopy.of(latent)
-        receipts = make_receipts([*self._changes, *inputs.records], now, self._made, size, video_frames)
-        self._changes.clear()
-        return LatentChunk(latent, copy.latent, copy.wait, steps, poses, self._made, inputs, began, receipts)
+        receipts = make_receipts([*self._causes, *inputs.records], now, self._chunk_count, size, video_frames)
+        self._causes.clear()
+        return LatentChunk(latent, copy.latent, copy.wait, relative, poses, self._chunk_count, inputs, began, receipts)
 
-    def _handed_out(self, made: LatentChunk, parts: Iterable[Part]) -> Iterator[Frames]:
+    def _decoded_parts(self, made: LatentChunk, parts: Iterable[Part]) -> Iterator[Frames]:
         shown = 0
         for part, (pixels, wait) in enumerate(parts):
             wait()
@@ -248,11 +248,12 @@ class Walk(WalkWorld):
             self.frames += len(pixels)
             yield frames
 
-    def _keep(self, made: LatentChunk) -> None:
-        if self._made == 0 and self.engine.device.type == "cpu":
-            self.kept.note("threads", torch.get_num_threads())  # another number of threads would add in another order
-        self.kept.append(made.copy, made.steps, made.poses, made.inputs)
-        self._made += 1
+    def _save(self, made: LatentChunk) -> None:
+        if self._chunk_count == 0 and self.engine.device.type == "cpu":
+            # With another number of threads, sums would be computed in another order.
+            self.store.add_setting("threads", torch.get_num_threads())
+        self.store.append(made.copy, made.relative_poses, made.poses, made.inputs)
+        self._chunk_count += 1
 
     def prompt(self, text: str, context: Tensor, *, refresh: bool = False, cause: Input | None = None) -> None:
         """Set the prompt of the next chunks.
@@ -264,33 +265,33 @@ class Walk(WalkWorld):
 
         Raises InputError for `refresh` after saving has failed, because the window's chunks are not on disk then.
         """
-        if refresh and self.kept.failure:
+        if refresh and self.store.failure:
             raise InputError(
-                f"the past frames cannot change at once: {self.kept.failure}; send the prompt without `refresh`"
+                f"the past frames cannot change at once: {self.store.failure}; send the prompt without `refresh`"
             )
-        self.kept.prompt(text, context)
+        self.store.add_prompt(text, context)
         self._world.prompt = context.to(self.engine.device)
-        self._changes += [] if cause is None else [cause]
-        if refresh and self.kept.latent_frames:
+        self._causes += [] if cause is None else [cause]
+        if refresh and self.store.latent_frames:
             self.rebuild(refresh=True)
 
     def back(self, chunk: int, cause: Input | None = None) -> None:
         """Go back to the end of the first `chunk` chunks of this walk, and discard the later ones. `cause` is the input
         that requests this, for the receipts. Raises InputError unless `chunk` is between 0 and the number of saved
         chunks."""
-        if not 0 <= chunk <= self.kept.chunks:
-            raise InputError(f"back to chunk {chunk}: expected 0 to {self.kept.chunks}, the chunks that are kept")
-        self.kept.cut(chunk)
-        self._changes = [] if cause is None else [cause]
-        poses = self.kept.poses()
+        if not 0 <= chunk <= self.store.chunks:
+            raise InputError(f"back to chunk {chunk}: expected 0 to {self.store.chunks}, the chunks that are kept")
+        self.store.cut(chunk)
+        self._causes = [] if cause is None else [cause]
+        poses = self.store.poses()
         self.camera.place(poses[-1] if len(poses) else self._start_pose, max(0, len(poses) - 1))
         self.rebuild(refresh=False)
-        self.frames = max(0, FRAMES_PER_LATENT * self.kept.latent_frames + (self._state.frames if self._state else -3))
+        self.frames = max(0, FRAMES_PER_LATENT * self.store.latent_frames + (self._state.frames if self._state else -3))
 
     def close(self) -> None:
         """Free the World and the decoder. The saved data can still be read."""
         self._drop()
-        self.kept.close()
+        self.store.close()
 
     @property
     def frames_before(self) -> int:
@@ -300,4 +301,4 @@ class Walk(WalkWorld):
     def decode_again(self, *, exact: bool) -> Iterator[Frames]:
         """Yield the frames of all saved chunks, decoded by the VAE; this works also after `close`. With `exact` the VAE
         decodes in fp32; otherwise values that are too large for fp16 raise OverflowError."""
-        return decode_saved(self.engine, self.kept, self._state, exact=exact)
+        return decode_saved(self.engine, self.store, self._state, exact=exact)

@@ -105,16 +105,16 @@ def _new_video(walk: Walk, fps: float, tell: NotKept, *, preview: bool = True) -
     the video becomes incomplete."""
     engine = walk.engine
     name = PREVIEW if preview and engine.new_preview is not None else VIDEO
-    return None if engine.record is None else engine.record(walk.kept.folder / name, fps, walk.frames, tell)
+    return None if engine.record is None else engine.record(walk.store.folder / name, fps, walk.frames, tell)
 
 
 def _write(walk: Walk, video: WalkVideo | None, whole: bool, fps: float, tell: NotKept) -> None:
     try:
         if video is not None:
             video.close()
-        if whole and walk.kept.chunks:
-            save_whole(walk.kept.folder)
-        if video is not None and walk.engine.new_preview is not None and walk.kept.chunks:
+        if whole and walk.store.chunks:
+            save_whole(walk.store.folder)
+        if video is not None and walk.engine.new_preview is not None and walk.store.chunks:
             _decode_again(walk, fps, tell)
     except LingBotError as error:
         tell(str(error))
@@ -123,7 +123,7 @@ def _write(walk: Walk, video: WalkVideo | None, whole: bool, fps: float, tell: N
 def _decode_again(walk: Walk, fps: float, tell: NotKept) -> None:
     """Decode a finished walk with the VAE, and replace its video of preview frames by the result. `tell(reason)` is
     called if the new video is incomplete."""
-    log.info("The VAE decodes the walk in %s.", walk.kept.folder)
+    log.info("The VAE decodes the walk in %s.", walk.store.folder)
     for exact in (False, True):
         walk.frames = walk.frames_before
         video = _new_video(walk, fps, tell, preview=False)
@@ -134,7 +134,7 @@ def _decode_again(walk: Walk, fps: float, tell: NotKept) -> None:
         except OverflowError as error:
             log.warning("The walk is decoded again in fp32: %s.", error)
         else:
-            (walk.kept.folder / PREVIEW).unlink(missing_ok=True)
+            (walk.store.folder / PREVIEW).unlink(missing_ok=True)
             return
         finally:
             video.close()

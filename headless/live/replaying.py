@@ -17,7 +17,7 @@ def replay(opened: Opened, walk: Path, folder: Path) -> str:
     with Session.replay(engine, walk, folder=folder, fps=0) as session:
         for _ in session:
             pass
-        made, again = session.walk.kept.folder, session.state().latent
+        made, again = session.walk.store.folder, session.state().latent
     before = load_walk(walk).latent
     if again.shape != before.shape:
         raise InputError(f"{made} has {again.shape[2]} latent frames, {walk} has {before.shape[2]}: the disk is full")

@@ -265,7 +265,7 @@ class Room:
         if self.visit is not None:
             if (client := self.visit.client) is not None:
                 with suppress(LingBotError):  # raised without a walk, after a failed restart
-                    folder = self.visit.session.walk.kept.folder
+                    folder = self.visit.session.walk.store.folder
                     client.tell({"type": "error", "content": f"the server ends; the walk is kept in {folder}"})
                 client.finish()
             await self._free()

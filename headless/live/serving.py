@@ -167,12 +167,12 @@ async def _walked(site: Site, request: web.Request) -> web.StreamResponse:
     name = {"state": "walk.state", "path": "camera.zip", "video": "walk.mp4"}[what]
     loop = asyncio.get_running_loop()
     try:
-        kept = visit.session.walk.kept
-        path = kept.folder / name
+        store = visit.session.walk.store
+        path = store.folder / name
         if what == "state":
-            await loop.run_in_executor(None, lambda: kept.state().save(path))
+            await loop.run_in_executor(None, lambda: store.state().save(path))
         if what == "path":
-            return web.Response(body=_zipped(kept.poses(), kept.lens), headers=_attached(name))
+            return web.Response(body=_zipped(store.poses(), store.lens), headers=_attached(name))
     except LingBotError as error:
         return web.Response(status=409, text=f"{error}\n")
     if not path.is_file():

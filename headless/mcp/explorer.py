@@ -121,7 +121,7 @@ class Explorer:
         from ...live.folder.reading import save_whole
 
         with self._lock:
-            folder = self._walk().walk.kept.folder
+            folder = self._walk().walk.store.folder
             save_whole(folder)
             return (
                 f"Saved in {folder}: walk.state, and the camera path in camera/. walk.mp4 is whole when the walk ends."
@@ -160,10 +160,10 @@ class Explorer:
         active = sorted(session.events.active)
         known = ", ".join(event.name for event in session.events.all)
         lines = [
-            f"{self._frames / FPS:.1f} s of the walk in {session.walk.kept.folder}",
+            f"{self._frames / FPS:.1f} s of the walk in {session.walk.store.folder}",
             f"camera at {x:.2f} right, {up:.2f} up, {z:.2f} ahead of the start; facing {yaw:.0f} degrees right, "
             f"{pitch:.0f} up",
-            f"prompt: {session.walk.kept.last_prompt[0]}",
+            f"prompt: {session.walk.store.last_prompt[0]}",
             *([f"events: {known}; active: {', '.join(active) or 'none'}"] if known else []),
         ]
         image = BytesIO()

@@ -178,7 +178,7 @@ def _session(run: LiveRun, engine: Engine, view: LiveView, path: CameraPath | No
         yield session
     finally:
         with suppress(InputError):  # a failed restart left no walk
-            logging.info("The walk is kept in %s", session.walk.kept.folder)
+            logging.info("The walk is kept in %s", session.walk.store.folder)
         session.close()
 
 
@@ -187,17 +187,17 @@ def _walk(run: LiveRun, session: Session, view: LiveView, lost: list[str]) -> Wa
     collects reasons why files could not be written, also while the session closes."""
     walking = _Walking(run, session, view, lost)
     session.run(walking.deliver, walking.tell, view.watch)
-    album, kept = walking.album, session.walk.kept
+    album, store = walking.album, session.walk.store
     if run.decoder is not None and album.frames:
         album = decode_by_vae(session)
-    if kept.failure:
-        lost[:] = [reason for reason in lost if reason != kept.failure]  # reported below
-        cut_to_saved(album, kept)
+    if store.failure:
+        lost[:] = [reason for reason in lost if reason != store.failure]  # reported below
+        cut_to_saved(album, store)
     if not album.frames:
         raise InputError("the walk was stopped before it began: there is nothing to hand out")
     state = session.state()
     latent = run.rollout.patcher.model.process_latent_out(state.latent.clone())
-    return WalkOutputs(album.images(), {"samples": latent}, state, CameraPath(kept.poses(), kept.lens, FPS))
+    return WalkOutputs(album.images(), {"samples": latent}, state, CameraPath(store.poses(), store.lens, FPS))
 
 
 class _Walking:
@@ -212,8 +212,8 @@ class _Walking:
         self.album.add(frames)
         self._view.deliver(frames)
         self._bar.update_absolute(min(self.album.frames, self._bar.total))
-        kept = self._session.walk.kept
-        all_lost = kept.failure and not kept.chunks  # later frames would be lost too
+        store = self._session.walk.store
+        all_lost = store.failure and not store.chunks  # later frames would be lost too
         if frames.last and (all_lost or self.album.frames >= self._run.frames):
             self._session.stop()
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...errors import InputError
 from ...live import Frames, Session
-from ...live.kept import Kept
+from ...live.store import WalkStore
 from ..prompt.notice import show_warning
 
 
@@ -55,11 +55,11 @@ def decode_by_vae(session: Session) -> Album:
     return album
 
 
-def cut_to_saved(album: Album, kept: Kept) -> None:
-    """Remove from the album the frames that could not be saved in the folder `kept`, and show a warning on the node.
+def cut_to_saved(album: Album, store: WalkStore) -> None:
+    """Remove from the album the frames that could not be saved in the folder `store`, and show a warning on the node.
     Raises InputError if no frame was saved."""
     made = album.frames
-    album.cut(kept.chunks)
+    album.cut(store.chunks)
     if not album.frames:
-        raise InputError(f"there is nothing to hand out: {kept.failure}")
-    show_warning(f"Of {made} frames the first {album.frames} are output: {kept.failure}.")
+        raise InputError(f"there is nothing to hand out: {store.failure}")
+    show_warning(f"Of {made} frames the first {album.frames} are output: {store.failure}.")

@@ -9,22 +9,22 @@ from ...pipeline.state import WorldState
 from ...vae import PreviewDecoder, VideoDecoder
 from ...vae.decoding import REACH
 from ..engine import Engine
-from ..kept import Kept
+from ..store import WalkStore
 from .frames import Frames, LatentChunk, Part
 
 
 def decoder_of_last(
-    engine: Engine, kept: Kept, state: WorldState | None, *, exact: bool
+    engine: Engine, store: WalkStore, state: WorldState | None, *, exact: bool
 ) -> VideoDecoder | PreviewDecoder:
-    """Return a decoder that can continue after the last latent frame of the walk saved in `kept`.
+    """Return a decoder that can continue after the last latent frame of the walk saved in `store`.
 
     The decoder's state depends on the last REACH latent frames, so these are decoded first. If the walk has fewer, the
     last ones of `state` (the continued video, or None) precede them. If `exact` is True, the decoder works in fp32; a
     preview decoder ignores `exact`.
     """
-    preview, made = engine.new_preview, kept.latent_frames
+    preview, made = engine.new_preview, store.latent_frames
     decoder = engine.new_decoder(exact) if preview is None else preview()
-    parts = [kept.latent(max(0, made - REACH), made)] if made else []
+    parts = [store.latent(max(0, made - REACH), made)] if made else []
     if state is not None and made < REACH:
         parts.insert(0, state.latent[:, :, made - REACH :])
     for part in parts:
@@ -33,15 +33,15 @@ def decoder_of_last(
     return decoder
 
 
-def decode_saved(engine: Engine, kept: Kept, state: WorldState | None, *, exact: bool) -> Iterator[Frames]:
-    """Yield the video frames of the walk saved in `kept`, decoded by the VAE, as one Frames object per latent frame.
+def decode_saved(engine: Engine, store: WalkStore, state: WorldState | None, *, exact: bool) -> Iterator[Frames]:
+    """Yield the video frames of the walk saved in `store`, decoded by the VAE, as one Frames object per latent frame.
     `state` is the state of the video that the walk continues, or None. With `exact` the VAE decodes in fp32; otherwise
     values that are too large for fp16 raise OverflowError."""
     decoder, first = engine.new_decoder(exact), 0 if state is None else state.frames
     if state is not None:
         decoder.decode(state.latent[:, :, -REACH:])
-    for number in range(kept.latent_frames):
-        pixels = decoder.decode(kept.latent(number, number + 1)).numpy()
+    for number in range(store.latent_frames):
+        pixels = decoder.decode(store.latent(number, number + 1)).numpy()
         yield Frames(pixels, number // engine.chunk, first, 0, 1, None, 0.0)
         first += len(pixels)
 

@@ -72,7 +72,7 @@ class LatentChunk(NamedTuple):
 
     latent: [1, 16, n, h, w], on the model's device.
     copy: the latent in host memory, valid after `wait()`.
-    steps: the model's camera input [n, 4, 4], one matrix per latent frame.
+    relative_poses: the model's camera input [n, 4, 4], one matrix per latent frame.
     poses: the camera poses [m, 4, 4], one per video frame.
     number: the index of the chunk in the walk.
     inputs: the user's inputs for the chunk.
@@ -83,7 +83,7 @@ class LatentChunk(NamedTuple):
     latent: Tensor
     copy: Tensor
     wait: Callable[[], object]
-    steps: np.ndarray
+    relative_poses: np.ndarray
     poses: np.ndarray
     number: int
     inputs: FrameInputs

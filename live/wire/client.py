@@ -9,7 +9,7 @@ from concurrent.futures import Executor
 from typing import Any
 from uuid import uuid4
 
-from ..camera import whole_numbers
+from ..camera import integer_poses
 from ..shown.frames import Frames, Receipt
 from .codec import Codec, Socket
 from .encoder import Encoder
@@ -115,7 +115,7 @@ class Client:
         if self.ours and inputs:
             header["inputs"] = [_receipt(each) for each in inputs]
         if self.ours and frames.poses is not None:
-            header["camera"] = whole_numbers(frames.poses)
+            header["camera"] = integer_poses(frames.poses)
         await self._codec.send_frames(self._socket, header, payload)
         self._count(frames, len(payload), encoded - began, time.perf_counter() - encoded)
         if frames.last:

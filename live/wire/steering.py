@@ -96,15 +96,15 @@ def facts(session: Session, fps: float) -> dict[str, Any]:
     """Return the first status message about the session's walk, for this project's own page. `fps` is the frame rate.
     Raises InputError if no walk exists during a restart."""
     engine, walk, device = session.engine, session.walk, session.engine.device
-    kept = walk.kept
+    store = walk.store
     return {
         "type": "status",
         "content": "started",
-        "folder": str(kept.folder),
+        "folder": str(store.folder),
         "width": engine.size[1],
         "height": engine.size[0],
         "fps": fps,
-        "lens": [round(float(value), 3) for value in scaled_intrinsics(kept.lens[None], *engine.size)],
+        "lens": [round(float(value), 3) for value in scaled_intrinsics(store.lens[None], *engine.size)],
         "chunk": engine.chunk,
         "window": engine.window.frames,
         "sink": engine.window.sink,
@@ -115,11 +115,11 @@ def facts(session: Session, fps: float) -> dict[str, Any]:
         "seed": walk.seed,
         "decoder": engine.decoder,
         "preview": engine.new_preview is not None,
-        "prompt": kept.last_prompt[0],
+        "prompt": store.last_prompt[0],
         "events": session.events.facts(),
         "active": sorted(session.events.active),
         "notes": list(engine.notes),
-        **({} if walk.standing is None else {"map": {**walk.standing.facts(), "found": walk.found}}),
+        **({} if walk.map is None else {"map": {**walk.map.facts(), "found": walk.found}}),
     }
 
 

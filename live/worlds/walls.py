@@ -64,13 +64,13 @@ class WorldMap:
     rooms: tuple[tuple[int, int], ...]
     places: tuple[Place, ...]
 
-    def stand(self, frame: Tensor, seed: int) -> Standing | None:
+    def locate(self, frame: Tensor, seed: int) -> PlacedMap | None:
         """Return the position in the map of a walk that begins with the image `frame` [3, H, W], values -1 to 1. Return
         None if `frame` is not a start image of the map. `seed` selects the crate's room."""
         look = mean_colours((frame.clamp(-1, 1) + 1) * 127.5)
         for place in self.places:
             if float(np.sqrt(np.mean((place.look - look) ** 2))) < ALIKE:
-                return Standing(self, place, self.rooms[seed % len(self.rooms)])
+                return PlacedMap(self, place, self.rooms[seed % len(self.rooms)])
         return None
 
     def clearance(self, point: np.ndarray) -> float:
@@ -82,7 +82,7 @@ class WorldMap:
         return float(np.maximum(aside, -point[1] - self.boxes[:, 4]).min())
 
 
-class Standing:
+class PlacedMap:
     """A conversion between the coordinates of a walk and of a map, with the position of the crate. The walk's origin is
     the first frame's camera."""
 
@@ -106,7 +106,7 @@ class Standing:
                 place = moved
         return position + self._turn.T @ (place - here)  # exactly the same position before a wall
 
-    def finds(self, position: np.ndarray) -> bool:
+    def is_near_crate(self, position: np.ndarray) -> bool:
         """Return whether the crate is in the same room as `position` [3], in the walk's coordinates, and near it
         (REACH)."""
         here = self._in_map(position)[::2]

@@ -20,8 +20,8 @@ from ...pipeline.world import World
 from ...vae import PreviewDecoder, VideoDecoder
 from ..camera import RecordedCamera, WalkingCamera
 from ..engine import Engine
-from ..kept import Kept
 from ..shown.decoders import decoder_of_last
+from ..store import WalkStore
 
 log = logging.getLogger(__name__)
 MOST_REPLAYED = 256
@@ -33,13 +33,13 @@ class WalkWorld:
     """The base class of Walk, with the World and the decoder. Both continue after the last saved chunk."""
 
     engine: Engine
-    kept: Kept
+    store: WalkStore
     camera: WalkingCamera | RecordedCamera
     _state: WorldState | None
     _conditioning: list[Tensor]
     """The model's image inputs, [1, 20, chunk, h, w] each, for a video's first chunks. Later chunks use the last."""
     _rays: np.ndarray
-    _made: int
+    _chunk_count: int
     _start_pose: np.ndarray
     _world: World
     _decoder: VideoDecoder | PreviewDecoder
@@ -48,22 +48,22 @@ class WalkWorld:
         """Recompute the cached keys and values from the saved chunks, each chunk with its own prompt. For a long walk
         only the chunks in the window are recomputed. With `refresh` only the window is recomputed, with the last
         prompt."""
-        size, made = self.engine.chunk, self.kept.chunks
-        if self.kept.latent_frames <= MOST_REPLAYED and not refresh:
+        size, made = self.engine.chunk, self.store.chunks
+        if self.store.latent_frames <= MOST_REPLAYED and not refresh:
             chunks = list(range(made))
         else:  # the chunks that the next chunk attends to: the chunks in the sink, and the latest ones
             sink, window = (-(-frames // size) for frames in (self.engine.window.sink, self.engine.window.frames))
             chunks = sorted({*range(min(sink, made)), *range(max(0, made - (window - sink)), made)})
-        self._rebuild(chunks, self.kept.last_prompt[1] if refresh else None)
-        self.kept.rebuilt(refresh=refresh)
+        self._rebuild(chunks, self.store.last_prompt[1] if refresh else None)
+        self.store.record_rebuild(refresh=refresh)
 
     def _rebuild(self, chunks: Sequence[int], context: Tensor | None = None) -> None:
         """Create a new World and decoder. Compute the keys and values of the saved chunks with the indices `chunks`.
         The chunks of a continued video are computed first, each with its own prompt. Each chunk of the walk uses its
         own prompt, or `context` (an embedding [1, L, D]) if it is given."""
         self._drop()  # frees their memory before the new ones are built
-        self._made = self.kept.chunks
-        self._start_pose = self.camera.pose if not self._made else self.kept.poses()[0]
+        self._chunk_count = self.store.chunks
+        self._start_pose = self.camera.pose if not self._chunk_count else self.store.poses()[0]
         self._world = self.engine.new_world()
         size = self.engine.chunk
         for given in () if self._state is None else made_chunks(self._state, map(self._y_of_video, count())):
@@ -71,11 +71,11 @@ class WalkWorld:
             self._world.replay(given.latent, given.y, given.camera)
         for index in chunks:
             frames = index * size, (index + 1) * size
-            self._world.prompt = (self.kept.context(frames[0]) if context is None else context).to(self.engine.device)
-            camera = self._camera(self.kept.steps(*frames))
-            self._world.replay(self.kept.latent(*frames), self._y(index), camera)
-        self._world.prompt = self.kept.last_prompt[1].to(self.engine.device)
-        self._decoder = decoder_of_last(self.engine, self.kept, self._state, exact=False)
+            self._world.prompt = (self.store.context(frames[0]) if context is None else context).to(self.engine.device)
+            camera = self._camera_map(self.store.relative_poses(*frames))
+            self._world.replay(self.store.latent(*frames), self._y(index), camera)
+        self._world.prompt = self.store.last_prompt[1].to(self.engine.device)
+        self._decoder = decoder_of_last(self.engine, self.store, self._state, exact=False)
 
     def _y(self, chunk: int) -> Tensor:
         return self._y_of_video(chunk + (0 if self._state is None else self._state.chunks))
@@ -102,10 +102,10 @@ class WalkWorld:
         except OverflowError as error:
             log.warning("The next frames are decoded in fp32: %s.", error)
         del self._decoder  # frees its memory before the new one is built
-        self._decoder = decoder_of_last(self.engine, self.kept, self._state, exact=True)
+        self._decoder = decoder_of_last(self.engine, self.store, self._state, exact=True)
 
-    def _camera(self, steps: np.ndarray) -> Tensor:
+    def _camera_map(self, relative_poses: np.ndarray) -> Tensor:
         on_gpu = self.engine.device.type == "cuda"
-        camera = torch.empty(1, 6 * CELL * CELL, len(steps), *self.engine.cells, pin_memory=on_gpu)
-        write_embedding(camera, steps, self._rays)
+        camera = torch.empty(1, 6 * CELL * CELL, len(relative_poses), *self.engine.cells, pin_memory=on_gpu)
+        write_embedding(camera, relative_poses, self._rays)
         return camera

@@ -116,11 +116,11 @@ def test_a_walk_has_a_path_of_its_own_also_one_that_goes_on(toy_package, tmp_pat
         session.press("w")
         chunks(session, 6)
         state = session.state()
-        walk, poses = session.walk.kept.folder, session.walk.kept.poses()
+        walk, poses = session.walk.store.folder, session.walk.store.poses()
     with walking(toy_package, tmp_path / "later", state) as session:
         session.press("d")
         chunks(session, 4)
-        later, rest = session.walk.kept.folder, session.walk.kept.poses()[1:]
+        later, rest = session.walk.store.folder, session.walk.store.poses()[1:]
     spoil = shutil.copytree(walk, tmp_path / "spoil")
     for text in ("no", "{}", '{"format": "lingbot-world walk 1"}', "[1]"):
         (spoil / "walk.json").write_text(text)

@@ -166,7 +166,7 @@ def test_the_toys_walk_agrees_with_its_poses_in_its_first_three_seconds(tmp_path
                 session.hold(["w", "l"])
             if frames.last and frames.first >= 48:
                 break
-        walk = session.walk.kept.folder
+        walk = session.walk.store.folder
     assert main(["export", str(walk), str(tmp_path / "out"), "--format", "colmap"]) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines() if line[:1] == " "][:3]
     assert [int(row[0]) for row in rows] == list(range(3))

@@ -70,7 +70,7 @@ def test_what_an_action_does_is_in_info(toy_package):
     env.unwrapped.session.event("rain")
     _, _, _, _, turned = env.step(np.array([0, 1, 0], np.float32))
     assert turned["pose"][0, 2] > 0
-    assert env.unwrapped.session.walk.kept.last_prompt[0] == "a castle. It rains."
+    assert env.unwrapped.session.walk.store.last_prompt[0] == "a castle. It rains."
     env.close()
 
 
@@ -84,7 +84,7 @@ def test_a_reset_takes_an_image_a_prompt_and_a_state(toy_package, tmp_path):
     assert ended
     other, _ = env.reset(seed=1, options={"image": Image.new("RGB", (60, 40), "red"), "prompt": "a sea"})
     assert other.mean() != plain.mean()
-    assert env.unwrapped.session.walk.kept.last_prompt[0] == "a sea"
+    assert env.unwrapped.session.walk.store.last_prompt[0] == "a sea"
     seen = [env.reset(seed=1, options={"state": given})[0] for given in (state, tmp_path / "a.state")]
     assert np.array_equal(*seen)
     env.close()

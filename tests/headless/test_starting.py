@@ -11,12 +11,12 @@ from lingbot_world.headless.process import starting
 WALK = """
 import sys
 import numpy as np
-from lingbot_world.live.camera import WalkingCamera, model_steps
-from lingbot_world.live.controls import Wishes
+from lingbot_world.live.camera import WalkingCamera, relative_poses
+from lingbot_world.live.controls import FrameInputs
 
 camera = WalkingCamera()
-poses = camera.walk(Wishes(np.ones((8, 4)), np.zeros(2), None))
-steps = model_steps(poses[3::4], np.eye(4), camera.unit)
+poses = camera.move(FrameInputs(np.ones((8, 4)), np.zeros(2), None))
+steps = relative_poses(poses[3::4], np.eye(4), camera.unit)
 assert steps.shape == (2, 4, 4) and abs(steps - np.eye(4)).max() > 0.01
 print("scipy" in sys.modules)
 """

@@ -48,4 +48,4 @@ def test_who_walks_is_told_and_the_world_begins_anew_where_that_is_asked_for(toy
         session._tell = lambda *what: told.append(what)
         chunks(session, 4)
         assert ("drift", {"reason": HINT}) in told
-        assert session.walk.kept.folder.name == ("walk-2" if again else "walk-1")
+        assert session.walk.store.folder.name == ("walk-2" if again else "walk-1")

@@ -37,7 +37,7 @@ def test_events_by_name_key_and_time_are_kept_and_replayed(toy_package, tmp_path
         frames += chunks(session, 2)
         session.prompt("a sea")
         frames += chunks(session, 1)
-        folder, state = session.walk.kept.folder, session.state()
+        folder, state = session.walk.store.folder, session.state()
     assert prompts(folder) == [
         ("a castle", 0),
         ("a castle. It begins to rain.", 1),
@@ -75,7 +75,7 @@ def test_a_step_back_undoes_events_and_a_state_goes_on_with_them(toy_package, tm
         assert session.events.active == set()
         session.event("dog")
         chunks(session, 1)
-        folder = session.walk.kept.folder
+        folder = session.walk.store.folder
     assert prompts(folder)[-1][0] == "a castle. A dog crosses. Night falls."
     with Session(opened(toy_package).engine(), load_walk(folder), events=EVENTS, fps=0) as session:
         assert session.events.active == {"dog", "night"}

@@ -7,14 +7,14 @@ import zipfile
 import numpy as np
 import pytest
 from lingbot_world.camera.rotation import from_angles, rigid
-from lingbot_world.live.camera import whole_numbers
+from lingbot_world.live.camera import integer_poses
 from live_cases import Server, chunks, walking
 
 
 def test_whole_numbers_are_thousandths_of_a_unit_and_hundredths_of_a_degree():
     rotation = from_angles("YXZ", [[30.0, -10.0, 0.0], [-175.5, 80.25, 0.0]])
     poses = rigid(rotation, np.array([[0.0, 0.0, 0.0], [1.2345, -0.5, 20.0]]))
-    assert whole_numbers(poses) == [[0, 0, 0, 3000, -1000], [1234, -500, 20000, -17550, 8025]]
+    assert integer_poses(poses) == [[0, 0, 0, 3000, -1000], [1234, -500, 20000, -17550, 8025]]
 
 
 @pytest.mark.parametrize("chunk", [1, 3])
@@ -23,7 +23,7 @@ def test_every_frame_has_its_pose(toy_package, tmp_path, chunk):
         session.press("w")
         session.look(30, 5)
         made = chunks(session, 3)
-        kept = session.walk.kept.poses()
+        kept = session.walk.store.poses()
     assert all(len(frames.poses) == len(frames.pixels) for frames in made)
     np.testing.assert_array_equal(np.concatenate([frames.poses for frames in made]), kept)
 

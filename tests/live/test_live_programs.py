@@ -49,11 +49,11 @@ def test_after_an_error_in_a_chunk_the_walk_stands_where_the_last_whole_one_ende
         with pytest.raises(type(error)):
             next(session)
         made = chunks(session, 2)
-        poses = session.walk.kept.poses()
+        poses = session.walk.store.poses()
         assert made[0].chunk == 3
         assert made[0].first == 9
         assert session.state().chunks == 5
-        given = session.walk.kept.steps(1, 5)[:, 2, 3]
+        given = session.walk.store.relative_poses(1, 5)[:, 2, 3]
     steps = np.diff(poses[:, 2, 3])
     assert steps.max() <= STEP + 1e-9, "no jump in the path"
     assert np.allclose(given, np.diff(poses[::4, 2, 3]) / WALKING_UNIT), "what the model was given is what is kept"
@@ -69,7 +69,7 @@ def test_a_recorded_path_has_no_hole_after_an_error(toy_package, tmp_path, monke
             next(session)
         for _ in session:
             pass
-        assert np.allclose(session.walk.kept.poses(), path)
+        assert np.allclose(session.walk.store.poses(), path)
 
 
 def test_a_session_is_closed_by_another_thread_while_it_makes_a_chunk(toy_package, tmp_path, monkeypatch):
@@ -123,7 +123,7 @@ def test_sessions_that_begin_at_once_have_folders_of_their_own(toy_package, tmp_
 
     def walk():
         with Session(loaded.engine(), loaded.start, folder=tmp_path, fps=0) as session:
-            found.append(session.walk.kept.folder)
+            found.append(session.walk.store.folder)
 
     others = [threading.Thread(target=walk) for _ in range(2)]
     for each in others:
@@ -234,7 +234,7 @@ def test_a_disk_that_is_full_from_the_beginning_is_said_before_anything_is_made(
 def test_a_prompt_at_once_takes_chunks_that_are_kept(toy_package, tmp_path, caplog):
     with walking(toy_package, tmp_path) as session:
         chunks(session, 3)
-        session.walk.kept.failure = "the disk is full"
+        session.walk.store.failure = "the disk is full"
         session.prompt("snow", refresh=True)
         with pytest.raises(InputError, match="the disk is full"):
             next(session)

@@ -28,7 +28,7 @@ from lingbot_world.headless.options import GenerateOptions
 from lingbot_world.headless.plan import make_plan
 from lingbot_world.headless.run import run
 from lingbot_world.live import Controls, Session, Start, load_walk
-from lingbot_world.live.camera import WALKING_UNIT, WalkingCamera, model_steps
+from lingbot_world.live.camera import WALKING_UNIT, WalkingCamera, relative_poses
 from lingbot_world.live.controls import MOST_ROWS, FrameInputs
 from lingbot_world.live.pace import SPARE, Pace
 from lingbot_world.live.walk import Walk
@@ -137,30 +137,30 @@ def held(key, frames):
 
 def test_full_speed_is_the_longest_step_that_a_model_knows_and_a_tap_is_a_nudge():
     camera = WalkingCamera()
-    steps = model_steps(camera.walk(held("w", 40))[3::4], np.eye(4), camera.unit)
+    steps = relative_poses(camera.move(held("w", 40))[3::4], np.eye(4), camera.unit)
     assert np.linalg.norm(steps[:, :3, 3], axis=1).max() == pytest.approx(1)
     nudged = WalkingCamera()
-    nudged.walk(held("w", 1))
-    assert 0 < nudged.walk(FrameInputs(np.zeros((8, 4)), (0, 0), None))[-1, 2, 3] < STEP
+    nudged.move(held("w", 1))
+    assert 0 < nudged.move(FrameInputs(np.zeros((8, 4)), (0, 0), None))[-1, 2, 3] < STEP
 
 
 def test_walking_aslant_is_no_faster():
     camera = WalkingCamera()
     both = FrameInputs(held("w", 12).axes + held("d", 12).axes, (0.0, 0.0), None)
-    poses = camera.walk(both)
+    poses = camera.move(both)
     assert np.linalg.norm(poses[-1, :3, 3] - poses[-2, :3, 3]) == pytest.approx(STEP)
 
 
 def test_pitch_is_held_and_a_look_of_the_mouse_arrives_in_full():
     camera = WalkingCamera()
-    up = camera.walk(FrameInputs(np.zeros((40, 4)), (90.0, 120.0), None))[-1]
+    up = camera.move(FrameInputs(np.zeros((40, 4)), (90.0, 120.0), None))[-1]
     assert np.allclose(up[:3, :3], from_angles("YX", [[90, 85]])[0], atol=1e-9)
 
 
 def test_a_walk_goes_on_from_any_pose_with_its_roll():
     pose = np.eye(4)
     pose[:3, :3], pose[:3, 3] = from_angles("YXZ", [[40, -20, 15]])[0], [1, 2, 3]
-    assert np.allclose(WalkingCamera(pose).walk(FrameInputs(np.zeros((4, 4)), (0, 0), None))[-1], pose, atol=1e-12)
+    assert np.allclose(WalkingCamera(pose).move(FrameInputs(np.zeros((4, 4)), (0, 0), None))[-1], pose, atol=1e-12)
 
 
 def test_three_minutes_of_walking_leave_the_poses_rigid_and_as_the_model_was_given_them():
@@ -168,8 +168,8 @@ def test_three_minutes_of_walking_leave_the_poses_rigid_and_as_the_model_was_giv
     chance, camera, together = np.random.default_rng(0), WalkingCamera(), np.eye(4)
     for _ in range(60):
         axes = np.repeat(chance.integers(-1, 2, (3, 4)), 16, axis=0).astype(float)
-        before, poses = camera.pose, camera.walk(FrameInputs(axes, tuple(chance.normal(0, 20, 2)), None))
-        for step in model_steps(poses[3::4], before, camera.unit):
+        before, poses = camera.pose, camera.move(FrameInputs(axes, tuple(chance.normal(0, 20, 2)), None))
+        for step in relative_poses(poses[3::4], before, camera.unit):
             step[:3, 3] *= camera.unit
             together = together @ step
     assert np.abs(poses[-1, :3, :3].T @ poses[-1, :3, :3] - np.eye(3)).max() < 1e-12
@@ -203,9 +203,9 @@ def test_how_long_a_walks_first_chunk_takes_says_nothing_of_the_others(clock):
         assert pace.wait() == pytest.approx(0.5 - 0.1 - 0.1 - SPARE)
 
 
-@pytest.mark.parametrize(("of_chunk", "chunks"), [(4, 8), (12, 2), (16, 2)])
-def test_a_slow_chunk_is_forgotten_after_two_seconds_of_frames_or_two_chunks(clock, of_chunk, chunks):
-    pace = Pace(16, clock, of_chunk=of_chunk)
+@pytest.mark.parametrize(("chunk_frames", "chunks"), [(4, 8), (12, 2), (16, 2)])
+def test_a_slow_chunk_is_forgotten_after_two_seconds_of_frames_or_two_chunks(clock, chunk_frames, chunks):
+    pace = Pace(16, clock, chunk_frames=chunk_frames)
     pace.record_delivery(1)
     for seconds in (0.5, *[0.1] * (chunks - 1)):
         pace.record_delay(seconds)
@@ -246,7 +246,7 @@ def test_keys_steer_from_the_next_chunk_on_and_are_kept_as_they_were_given(toy_p
         chunks(session, 1)
         session.press("w", event=5)
         assert {frames.event for frames in chunks(session, 3)} == {5}
-        state, poses = session.state(), session.walk.kept.poses()
+        state, poses = session.state(), session.walk.store.poses()
     assert len(poses) == state.frames
     assert state.chunk == chunk
     assert state.scale == WALKING_UNIT
@@ -392,17 +392,17 @@ def test_frames_are_not_late_for_what_it_took_to_see_the_window_again(toy_packag
 def test_another_picture_is_another_walk_in_its_own_folder(toy_package, tmp_path):
     with walking(toy_package, tmp_path) as session:
         chunks(session, 2)
-        first = session.walk.kept.folder
+        first = session.walk.store.folder
         session.restart(Start(torch.zeros(3, 32, 48), "nothing"))
         assert chunks(session, 1)[0].first == 0
-        assert session.walk.kept.folder != first
+        assert session.walk.store.folder != first
     assert load_walk(first).chunks == 2
 
 
 def test_a_folder_of_a_killed_process_is_a_state_up_to_the_last_whole_chunk(toy_package, tmp_path):
     with walking(toy_package, tmp_path) as session:
         chunks(session, 4)
-        folder, whole = session.walk.kept.folder, session.state()
+        folder, whole = session.walk.store.folder, session.state()
     with (folder / "poses.f64").open("r+b") as file:
         file.truncate(128 * 6)  # the process ended while it wrote
     left = load_walk(folder)
@@ -417,12 +417,12 @@ def test_the_command_makes_state_and_camera_of_a_folder_that_was_left(toy_packag
     """A state that was saved on the way is not the walk's; one that was written at its end is."""
     with walking(toy_package, tmp_path) as session:
         chunks(session, 2)
-        folder = session.walk.kept.folder
+        folder = session.walk.store.folder
         if left == "saved and killed":
             session.state().save(folder / "walk.state")
         session.press("w")
         chunks(session, 2)
-        state, poses = session.state(), session.walk.kept.poses()
+        state, poses = session.state(), session.walk.store.poses()
         session.close(whole=left == "ended")
     before = (folder / "walk.state").stat().st_mtime_ns if left == "ended" else None
     path = state_of(str(folder))
@@ -456,7 +456,7 @@ def test_world_and_decoder_are_given_back_before_a_walk_is_written(toy_package, 
 
     def note(session):
         walk = session.walk
-        parts[walk.kept.folder.name] = weakref.ref(walk._world), weakref.ref(walk._decoder)
+        parts[walk.store.folder.name] = weakref.ref(walk._world), weakref.ref(walk._decoder)
 
     monkeypatch.setattr("lingbot_world.live.walks.save_whole", noted)
     with Session(loaded.engine(), loaded.start, folder=tmp_path, fps=0, whole=True) as session:
@@ -483,7 +483,7 @@ def test_another_walk_does_not_wait_until_the_one_before_is_written(toy_package,
         session.restart()
         chunks(session, 1)
         assert not written.is_set()
-        assert session.walk.kept.folder.name == "walk-2"
+        assert session.walk.store.folder.name == "walk-2"
         written.set()
 
 
@@ -512,12 +512,14 @@ def test_a_full_disk_ends_the_keeping_and_not_the_walk(toy_package, tmp_path, mo
         def full(_part):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-        kept = session.walk.kept
-        file = kept._files["steps.f64"]
-        kept._files["steps.f64"] = SimpleNamespace(write=full, truncate=file.truncate, seek=file.seek, close=file.close)
+        store = session.walk.store
+        file = store._files["steps.f64"]
+        store._files["steps.f64"] = SimpleNamespace(
+            write=full, truncate=file.truncate, seek=file.seek, close=file.close
+        )
         made = chunks(session, 2)
         assert len(made) == 2
-        assert "No space left" in kept.failure
+        assert "No space left" in store.failure
         assert session.state().chunks == 3
 
 
@@ -638,7 +640,7 @@ def test_memory_does_not_grow_with_the_walk(toy_package, tmp_path):
     def held():
         gc.collect()
         tensors = [item for item in gc.get_objects() if type(item) is torch.Tensor]
-        return len(tensors), sum(tensor.nbytes for tensor in tensors), len(pickle.dumps(session.walk.kept._prompts))
+        return len(tensors), sum(tensor.nbytes for tensor in tensors), len(pickle.dumps(session.walk.store._prompts))
 
     with walking(toy_package, tmp_path) as session:
         chunks(session, 8)
@@ -660,7 +662,7 @@ def test_a_path_is_walked_to_its_last_whole_chunk_whatever_is_pressed(toy_packag
     with Session(engine, start, folder=tmp_path, fps=0, path=forward(16)) as session:
         session.press("a")
         frames = [part.pixels for part in session]
-        state, poses = session.state(), session.walk.kept.poses()
+        state, poses = session.state(), session.walk.store.poses()
     assert len(np.concatenate(frames)) == state.frames == 13
     assert np.array_equal(poses, forward(16)[:13])
     assert np.linalg.norm(state.poses[:, :3, 3], axis=1).max() <= 1
@@ -675,7 +677,7 @@ def test_the_thread_that_runs_a_walk_watches_it_and_is_told_what_was_asked_in_va
         looks.append(threading.get_ident())
         if len(made) == 1 and not told:
             session.prompt("a lake")
-        if session.walk.kept.last_prompt[0] == "a lake" and len(made) > 2:
+        if session.walk.store.last_prompt[0] == "a lake" and len(made) > 2:
             session.back(1000)
         if told and told[-1][0] == "failed":
             raise KeyboardInterrupt

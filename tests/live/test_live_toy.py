@@ -36,7 +36,7 @@ def test_pictures_move_as_w_is_held(tmp_path):
     with Session(engine, Start(start, scene.rooms.captions()[0]), folder=tmp_path / "walks", fps=0) as session:
         session.hold(["w", "shift"])  # a longest step a frame
         made = [frames.pixels for frames, _ in zip(session, range(CHUNKS), strict=False)]
-        poses = torch.from_numpy(session.walk.kept.poses()[: 4 * CHUNKS - 3]).float()
+        poses = torch.from_numpy(session.walk.store.poses()[: 4 * CHUNKS - 3]).float()
     last = torch.from_numpy(made[-1][-1]).permute(2, 0, 1).float() / 127.5 - 1
     back = torch.from_numpy(preset_path("dolly_out", frames=len(poses), amount=1).c2w).float()
     poses[:, :3, 3] *= STEP / WALKING_UNIT

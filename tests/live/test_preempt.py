@@ -47,7 +47,7 @@ def test_a_slow_chunk_is_dropped_after_its_first_forward_once(
         chunks(session, 1)
         assert forwards == expected
         assert session.walk.preempted == (not slow)
-        taken = session.walk.kept.poses()
+        taken = session.walk.store.poses()
     assert (taken[-1, 2, 3] > 0) == (not slow), "the key that came meanwhile moves the camera"
 
 

@@ -41,7 +41,7 @@ def test_each_input_is_named_once_with_its_latent_frame(toy_package, tmp_path):
         session.back(2, event=5)
         session.release("w")
         assert named(chunks(session, 1)) == [("back", 5, 2), ("hold", None, 2)]
-        folder = session.walk.kept.folder
+        folder = session.walk.store.folder
     rows = json.loads((folder / "walk.json").read_text())["inputs"]
     assert [row["latent_frame"] for row in rows if row.get("event") == 1] == [1], "as in the walk's folder"
 

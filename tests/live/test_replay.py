@@ -37,7 +37,7 @@ def test_keys_mouse_prompts_and_steps_back_give_the_same_frames(toy_package, tmp
         session.prompt("snow")
         session.hold(["d", "l"])
         frames += [part.pixels for part in chunks(session, 2)]
-        folder, state = session.walk.kept.folder, session.state()
+        folder, state = session.walk.store.folder, session.state()
         assert dropped[0].chunk == 5
     made, latent = replayed(toy_package, folder, tmp_path / "again", chunk=chunk)
     assert torch.equal(latent, state.latent)
@@ -53,7 +53,7 @@ def test_a_walk_of_a_long_window_is_rebuilt_as_it_was(toy_package, tmp_path, mon
         chunks(session, 10)
         session.back(8)
         chunks(session, 3)
-        folder, state = session.walk.kept.folder, session.state()
+        folder, state = session.walk.store.folder, session.state()
     assert torch.equal(replayed(toy_package, folder, tmp_path / "again")[1], state.latent)
 
 
@@ -61,7 +61,7 @@ def test_a_replay_is_replayed_too_and_a_killed_walk(toy_package, tmp_path):
     with walking(toy_package, tmp_path / "walks") as session:
         session.press("w")
         chunks(session, 3)
-        folder, state = session.walk.kept.folder, session.state()
+        folder, state = session.walk.store.folder, session.state()
         assert "inputs" not in json.loads((folder / "walk.json").read_text())
         assert torch.equal(replayed(toy_package, folder, tmp_path / "killed")[1], state.latent)
     rows = json.loads((folder / "walk.json").read_text())["inputs"]
@@ -76,7 +76,7 @@ def test_a_walk_that_goes_on_from_a_state_is_made_again(toy_package, tmp_path):
     with walking(toy_package, tmp_path / "walks", begin) as session:
         session.press("l")
         chunks(session, 3)
-        folder, state = session.walk.kept.folder, session.state()
+        folder, state = session.walk.store.folder, session.state()
     assert torch.equal(replayed(toy_package, folder, tmp_path / "again")[1], state.latent)
 
 
@@ -90,14 +90,14 @@ def test_a_walk_of_a_thread_is_made_again_by_a_program(toy_package, tmp_path):
             while len(made) < 3 * (number + 1) and time.monotonic() < ends:
                 time.sleep(0.01)
         session.stop()
-        folder, frames = session.walk.kept.folder, np.concatenate([each.pixels for each in made])
+        folder, frames = session.walk.store.folder, np.concatenate([each.pixels for each in made])
     assert np.array_equal(replayed(toy_package, folder, tmp_path / "again")[0], frames)
 
 
 def test_what_cannot_be_replayed_is_named(toy_package, tmp_path):
     with walking(toy_package, tmp_path / "walks") as session:
         chunks(session, 2)
-        folder = session.walk.kept.folder
+        folder = session.walk.store.folder
     with pytest.raises(InputError, match="`chunk` is 1, and the model was opened with 3"):
         Session.replay(opened(toy_package, chunk=3).engine(), folder)
     with pytest.raises(InputError, match="not a walk that was kept"):
@@ -116,7 +116,7 @@ def test_what_cannot_be_replayed_is_named(toy_package, tmp_path):
 def test_a_key_changes_nothing_of_a_replay(toy_package, tmp_path):
     with walking(toy_package, tmp_path / "walks") as session:
         chunks(session, 3)
-        folder, state = session.walk.kept.folder, session.state()
+        folder, state = session.walk.store.folder, session.state()
     with Session.replay(opened(toy_package).engine(), folder, folder=tmp_path / "again", fps=0) as session:
         threading.Thread(target=lambda: session.press("w")).start()
         assert len([*session]) == 3

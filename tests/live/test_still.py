@@ -57,7 +57,7 @@ def test_a_key_that_comes_up_ends_it_when_the_camera_stands(standing):
     wait_for(lambda: len(made) > 3)
     session.release("w")
     wait_for(lambda: told[-1] == ("still", {"still": True}))
-    poses = session.walk.kept.poses()
+    poses = session.walk.store.poses()
     assert np.array_equal(poses[-1], poses[-2])
     assert poses[-1, 2, 3] > 0
 

@@ -53,13 +53,13 @@ def test_a_stuck_walk_stops_until_another_key_and_is_replayed(toy_package, tmp_p
         session.stop_when_stuck, session._tell = stops, lambda kind, facts: told.append(kind)
         session.hold(["w", "shift"])
         chunks(session, 7)
-        at = session.walk.kept.poses()[-1, 2, 3] / WALKING_UNIT
+        at = session.walk.store.poses()[-1, 2, 3] / WALKING_UNIT
         assert (at < 4) == stops
         assert session.still == stops
         session.hold(["s", "shift"])
         chunks(session, 4)
-        assert session.walk.kept.poses()[-1, 2, 3] / WALKING_UNIT < at - 1
-        folder, latent = session.walk.kept.folder, session.state().latent
+        assert session.walk.store.poses()[-1, 2, 3] / WALKING_UNIT < at - 1
+        folder, latent = session.walk.store.folder, session.state().latent
     assert told.count("stuck") == 1
     with Session.replay(loaded.engine(), folder, folder=tmp_path / "again", fps=0) as session:
         assert all(isinstance(each, Frames) for each in session)

@@ -32,7 +32,7 @@ def walked(standing, seed, frames=400):
     random = np.random.default_rng(seed)
     held = np.repeat(random.choice([-1.0, 0.0, 1.0], (frames // 10, 4), p=[0.1, 0.3, 0.6]), 10, axis=0)
     camera = WalkingCamera(None, WALKING_UNIT, 1.0, PITCH_DEG, standing)
-    return np.concatenate([camera.pose[None], camera.walk(FrameInputs(held * [1, 1, 1, 0], (0, 0), None))])
+    return np.concatenate([camera.pose[None], camera.move(FrameInputs(held * [1, 1, 1, 0], (0, 0), None))])
 
 
 def test_the_shipped_map_is_the_renderers():
@@ -50,7 +50,7 @@ def test_the_shipped_map_is_the_renderers():
 @pytest.mark.parametrize("name", ["image", "fog", "night", "snow", "yellow"])
 def test_walls_stop_a_camera_where_the_renderers_do(name):
     scene = pack.example() if name == "image" else pack.other(name)
-    standing = read_map(EXAMPLE / "map.json").stand(first_frame(name), 0)
+    standing = read_map(EXAMPLE / "map.json").locate(first_frame(name), 0)
     start = scene.c2w[0, :1].double()
     for seed in range(3):
         poses = start @ torch.from_numpy(walked(standing, seed))
@@ -62,24 +62,24 @@ def test_walls_stop_a_camera_where_the_renderers_do(name):
 
 def test_a_wall_is_slid_along_and_an_image_of_another_place_has_none():
     world = read_map(EXAMPLE / "map.json")
-    standing = world.stand(first_frame("image"), 0)
+    standing = world.locate(first_frame("image"), 0)
     camera = WalkingCamera(None, walls=standing)
-    turned = camera.walk(FrameInputs(np.tile([0.0, 0, -1, 0], (20, 1)), (0, 0), None))[-1]
-    moved = camera.walk(FrameInputs(np.tile([1.0, 0, 0, 0], (200, 1)), (0, 0), None))
+    turned = camera.move(FrameInputs(np.tile([0.0, 0, -1, 0], (20, 1)), (0, 0), None))[-1]
+    moved = camera.move(FrameInputs(np.tile([1.0, 0, 0, 0], (200, 1)), (0, 0), None))
     across, along = (np.abs(np.diff(moved[:, axis, 3])) for axis in (0, 2))
     assert ((across == 0) & (along > 0.02)).sum() > 10
     assert turned[0, 2] < -0.5
-    assert world.stand(-first_frame("image"), 0) is None
-    assert world.stand(torch.rand(3, 96, 160) * 2 - 1, 0) is None
+    assert world.locate(-first_frame("image"), 0) is None
+    assert world.locate(torch.rand(3, 96, 160) * 2 - 1, 0) is None
 
 
 def test_the_crate_is_found_in_its_own_room_only():
     world = read_map(EXAMPLE / "map.json")
     for seed, room in enumerate(world.rooms):
-        standing = world.stand(first_frame("image"), seed)
+        standing = world.locate(first_frame("image"), seed)
         x, z = standing.facts()["goal"][:2]
         found = [
-            standing.finds(np.array([x + right - 2.4, 0, z + ahead - 1.2]))
+            standing.is_near_crate(np.array([x + right - 2.4, 0, z + ahead - 1.2]))
             for right, ahead in [(0.5, 0.5), (2, 2), (-0.7, 0)]
         ]
         assert found == [True, False, False], room
@@ -102,14 +102,14 @@ def test_a_walk_stops_at_a_wall_rests_there_and_is_replayed(maze, tmp_path):
         session._tell = lambda *what: told.append(what)
         session.hold(["w", "shift"])
         chunks(session, 5)
-        poses = session.walk.kept.poses()
+        poses = session.walk.store.poses()
         assert 0 < poses[-1, 2, 3] < 0.2  # the wall is 0.6 ahead, less its half thickness and the margin
         assert session.still
         session.hold(["s", "shift"])
         assert not session.still
         chunks(session, 24)
-        assert session.walk.kept.poses()[-1, 2, 3] < -1
-        folder, state = session.walk.kept.folder, session.state()
+        assert session.walk.store.poses()[-1, 2, 3] < -1
+        folder, state = session.walk.store.folder, session.state()
     assert [kind for kind, _ in told] == ["found"]
     with Session.replay(engine, folder, folder=tmp_path / "again", fps=0) as session:
         assert sum(1 for _ in session) > 10
@@ -117,7 +117,7 @@ def test_a_walk_stops_at_a_wall_rests_there_and_is_replayed(maze, tmp_path):
     with Session(engine, start, folder=tmp_path / "free", fps=0, walls=False) as session:
         session.hold(["w", "shift"])
         chunks(session, 5)
-        assert session.walk.kept.poses()[-1, 2, 3] > 0.5
+        assert session.walk.store.poses()[-1, 2, 3] > 0.5
         assert not session.still
 
 

@@ -314,7 +314,7 @@ def test_a_disk_that_becomes_full_cuts_all_that_is_handed_out_and_the_node_says_
     """Three chunks of five are kept."""
     walk = walk.add("pictures", "SaveImage", images=["live", 0], filename_prefix="full")
     walk = walk.add("poses", "PreviewAny", source=["live", 4])
-    faulty(module=".live.kept", owner="Kept", name="_append", error="full", first=4)
+    faulty(module=".live.store", owner="WalkStore", name="_append", error="full", first=4)
     run = comfy_server.queue(walk)
     assert len(pictures(comfy_server, run, "pictures")) == 9
     assert run.outputs["poses"]["text"] == ["9"]
@@ -331,7 +331,7 @@ def test_a_camera_path_that_cannot_be_written_at_the_end_is_said_on_the_node(com
 
 
 def test_a_walk_of_which_nothing_is_kept_ends_at_once_with_the_reason(comfy_server, steered, faulty):
-    faulty(module=".live.kept", owner="Kept", name="_append", error="full")
+    faulty(module=".live.store", owner="WalkStore", name="_append", error="full")
     with queued(comfy_server, steered.set(LIVE, seed=random.randrange(2**32), frames=401)) as became:
         walker = Walker(comfy_server)
         walker.status("ended")

@@ -39,7 +39,7 @@ from .folder.reading import (
 from .inputs import InputLog
 
 
-class Kept:
+class WalkStore:
     """The folder of a walk (a steered video) in progress. If the disk is full or a write fails, the saved data stays,
     the walk continues unsaved, and `failure` is the reason."""
 
@@ -51,7 +51,7 @@ class Kept:
         lens: np.ndarray,
         unit: float,
         before: WorldState | None,
-        facts: Mapping[str, Any],
+        settings: Mapping[str, Any],
     ) -> None:
         """Create the folder. Raises InputError if it cannot be written.
 
@@ -60,11 +60,11 @@ class Kept:
         lens: [4], fx, fy, cx, cy in pixels of an 832x480 image.
         unit: the camera's unit of length.
         before: the state of the video that the walk continues, or None.
-        facts: further settings for walk.json.
+        settings: further settings for walk.json.
         """
         self.folder, self.failure = folder, ""
         self._engine, self.lens, self._unit = engine, lens, unit
-        self._before, self.latent_frames, self._facts = before, 0, facts
+        self._before, self.latent_frames, self._settings = before, 0, settings
         self._prompts: list[tuple[str, Tensor, int]] = []
         height, width = engine.cells
         self._rows = {"latent.f32": 4 * CHANNELS * height * width, "steps.f64": 128, "poses.f64": 128}
@@ -82,7 +82,7 @@ class Kept:
     def chunks(self) -> int:
         return self.latent_frames // self._engine.chunk
 
-    def prompt(self, text: str, context: Tensor) -> None:
+    def add_prompt(self, text: str, context: Tensor) -> None:
         """Save the prompt of the next chunks, with its embedding `context` [1, L, D]. Raises InputError if it is the
         walk's first prompt and cannot be written."""
         first = not self._prompts
@@ -92,25 +92,25 @@ class Kept:
         if first and reason:
             raise InputError(f"the walk cannot be kept in {self.folder}: {reason}")
 
-    def note(self, name: str, value: Any) -> None:
+    def add_setting(self, name: str, value: Any) -> None:
         """Add the setting `name` with this value to `walk.json`."""
-        self._facts = {**self._facts, name: value}
+        self._settings = {**self._settings, name: value}
         if not self.failure:
-            self._try(lambda: self._write_facts({}))
+            self._try(lambda: self._write_settings({}))
 
-    def append(self, latent: Tensor, steps: np.ndarray, poses: np.ndarray, inputs: FrameInputs) -> None:
+    def append(self, latent: Tensor, relative_poses: np.ndarray, poses: np.ndarray, inputs: FrameInputs) -> None:
         """Save a chunk of n latent frames and m video frames.
 
         latent: float32 [1, 16, n, h, w].
-        steps: the model's camera input [n, 4, 4].
+        relative_poses: the model's camera input [n, 4, 4].
         poses: the poses [m, 4, 4] of the video frames.
         inputs: the user's inputs for the chunk.
         """
-        rows = latent[0].transpose(0, 1).contiguous().numpy(), steps, poses
+        rows = latent[0].transpose(0, 1).contiguous().numpy(), relative_poses, poses
         if not self.failure:
             self._try(lambda: self._append(rows, latent.shape[2], inputs))
 
-    def rebuilt(self, *, refresh: bool) -> None:
+    def record_rebuild(self, *, refresh: bool) -> None:
         """Record that keys and values were recomputed after the last chunk. The reason is another prompt if `refresh`
         is True, else a return to an earlier chunk."""
         if not self.failure:
@@ -154,7 +154,7 @@ class Kept:
         height, width = self._engine.cells
         return latent_rows(self.folder / "latent.f32", (height, width), first, last)
 
-    def steps(self, first: int, last: int) -> np.ndarray:
+    def relative_poses(self, first: int, last: int) -> np.ndarray:
         """Return the model's camera input, float64 [n, 4, 4], of latent frames `first` to `last` (excluded)."""
         return pose_rows(self.folder / "steps.f64", last)[first:]
 
@@ -179,16 +179,16 @@ class Kept:
     def _write_head(self) -> None:
         text, context, first = self._prompts[-1]
         save_tensors({"context": context}, self.folder / f"prompt.{len(self._prompts) - 1}.safetensors")
-        self._write_facts({})
+        self._write_settings({})
 
-    def _write_facts(self, more: dict[str, Any]) -> None:
+    def _write_settings(self, more: dict[str, Any]) -> None:
         head = {
             "format": FORMAT,
-            **engine_facts(self._engine),
+            **engine_settings(self._engine),
             "lens": self.lens.tolist(),
             "unit": self._unit,
             "continued": self._before is not None,
-            **self._facts,
+            **self._settings,
             "prompts": [{"text": text, "first": first} for text, _, first in self._prompts],
             **more,
         }
@@ -198,7 +198,7 @@ class Kept:
     def close(self) -> None:
         """Move the recorded inputs into `walk.json`, and close all files."""
         try:
-            self._write_facts({"inputs": self._inputs.rows()})
+            self._write_settings({"inputs": self._inputs.rows()})
             self._inputs.close(delete=True)
         except OSError:
             self._inputs.close(delete=False)
@@ -206,7 +206,7 @@ class Kept:
             file.close()
 
 
-def engine_facts(engine: Engine) -> dict[str, Any]:
+def engine_settings(engine: Engine) -> dict[str, Any]:
     """Return the settings of the engine that affect a walk's frames, as entries for `walk.json`."""
     schedule = dataclasses.asdict(engine.schedule)
     return {
