@@ -138,7 +138,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
 """The names, as `module:name`, that each module of nodes/ (the key) and its modules of host/ need from ComfyUI."""
 
 
-def usable(modules: Iterable[str], ours: str) -> list[str]:
+def usable_modules(modules: Iterable[str], ours: str) -> list[str]:
     """Return the `modules` of nodes/ for which this ComfyUI has all needed names, and log the others' missing names.
     `ours` is the version of the pack, for the log."""
     wanted = {name for names in NEEDS.values() for name in (*EVERY_NODE, *names)}
@@ -152,7 +152,7 @@ def usable(modules: Iterable[str], ours: str) -> list[str]:
         ours,
         OLDEST,
         theirs,
-        _listed(missing),
+        _joined(missing),
     )
     found = []
     for module in modules:
@@ -160,7 +160,7 @@ def usable(modules: Iterable[str], ours: str) -> list[str]:
             logging.warning(
                 "LingBot-World left out the nodes of nodes/%s.py: ComfyUI lacks %s",
                 module.replace(".", "/"),
-                _listed(lacks),
+                _joined(lacks),
             )
         else:
             found.append(module)
@@ -176,5 +176,5 @@ def _is_there(name: str) -> bool:
     return True
 
 
-def _listed(names: Iterable[str]) -> str:
+def _joined(names: Iterable[str]) -> str:
     return ", ".join(sorted(name.replace(":", ".") for name in names))

@@ -37,10 +37,10 @@ class LingBotWorldExtension(ComfyExtension):
 
         for part in (drawing, live_route, queued_prompt, installed, uploads):
             part.register(PromptServer.instance)
-        folders.lay_out_example()
+        folders.write_example_image()
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
-        modules = [import_module(f".{name}", __name__) for name in needs.usable(self.modules, __version__)]
+        modules = [import_module(f".{name}", __name__) for name in needs.usable_modules(self.modules, __version__)]
         own = [
             thing
             for module in modules

@@ -77,9 +77,9 @@ def _frames_from_elsewhere(prompt: Prompt, inputs: Mapping[str, Any]) -> int | N
     values, lengths = PromptValues(prompt), []
     try:
         if "camera" in inputs:
-            lengths.append(len(values.of(inputs["camera"])))
+            lengths.append(len(values.evaluate(inputs["camera"])))
         if is_link(inputs.get("frames")):
-            lengths.append(values.of(inputs["frames"]))
+            lengths.append(values.evaluate(inputs["frames"]))
     except Exception:  # a value not known yet, or another node's error, which that node reports
         return None
     return min(lengths, default=None)
@@ -112,7 +112,7 @@ def check_steps() -> None:
         if made.get("class_type") != "KSamplerAdvanced" or loader_of(prompt, inputs.get("model")) != LOAD_EXPERTS:
             continue
         try:
-            first, last, steps = (values.of(inputs[name]) for name in ("start_at_step", "end_at_step", "steps"))
+            first, last, steps = (values.evaluate(inputs[name]) for name in ("start_at_step", "end_at_step", "steps"))
         except (UnknownError, KeyError):
             continue
         if first >= min(last, steps):

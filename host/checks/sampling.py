@@ -17,7 +17,7 @@ from ..model.patches import (
     KEY,
     check_sampling,
     one_expert_warning,
-    raise_for_node,
+    raise_node_error,
     swapped_lora_warnings,
     uncalled_patch_warnings,
     unknown_addition_warnings,
@@ -86,7 +86,7 @@ def _sample_checked(executor, noise, latent_image, sampler, sigmas, denoise_mask
     except LingBotError:
         raise
     except Exception as error:
-        raise_for_node(error)
+        raise_node_error(error)
         raise
 
 

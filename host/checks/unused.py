@@ -44,7 +44,7 @@ def idle_range_warnings(patcher, sigmas: Tensor) -> Iterator[str]:
     for node in dict.fromkeys(_makers(patcher)):
         try:
             values = PromptValues(prompt)
-            start, end = (values.of(prompt[node]["inputs"][name]) for name in ("start_percent", "end_percent"))
+            start, end = (values.evaluate(prompt[node]["inputs"][name]) for name in ("start_percent", "end_percent"))
             first, last = (float(sampling.percent_to_sigma(percent)) for percent in (start, end))
         except (UnknownError, KeyError, TypeError, ValueError):
             continue

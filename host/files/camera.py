@@ -26,10 +26,10 @@ from ...options import CELL
 from ..prompt.notice import show_note, show_warning
 from ..prompt.queue import PromptValues, validating_prompt
 from .folders import PACKAGES
-from .image import as_image, pixels
+from .image import pixels, to_image
 from .names import parts_of
 
-BESIDE, DEFAULT_LENS = "beside the poses", "default (79 degrees)"
+NEXT_TO_POSES, DEFAULT_LENS = "beside the poses", "default (79 degrees)"
 CAMERA_CONTROL, ACTION_CONTROL = "camera", "action (W, A, S, D)"
 CONDITIONING_KEY = "lingbot_camera"
 VIDEO_LATENTS = ("WanImageToVideo", "WanFirstLastFrameToVideo", "WanFunInpaintToVideo", "EmptyHunyuanLatentVideo")
@@ -48,7 +48,7 @@ def lens_choices() -> list[str]:
     """Return the choices of a lens input: BESIDE, DEFAULT_LENS, then .npy files with fx, fy, cx, cy in an array [4] or
     [n, 4]. BESIDE means the file intrinsics.npy next to the poses, and DEFAULT_LENS the lens of the official
     examples."""
-    return [BESIDE, DEFAULT_LENS, *_named(looks_like_lens, ".npy")]
+    return [NEXT_TO_POSES, DEFAULT_LENS, *_named(looks_like_lens, ".npy")]
 
 
 def camera_files() -> list[str]:
@@ -91,7 +91,9 @@ def pose_files(poses: str, lens: str) -> tuple[Path, Path | None, Path]:
     path = path / "poses.npy" if path.is_dir() else path
     if not path.is_file():
         raise CameraError(f"{path}: no such file")
-    lens_path = None if lens == DEFAULT_LENS else path.with_name("intrinsics.npy") if lens == BESIDE else resolve(lens)
+    lens_path = (
+        None if lens == DEFAULT_LENS else path.with_name("intrinsics.npy") if lens == NEXT_TO_POSES else resolve(lens)
+    )
     if lens_path is not None and not lens_path.is_file():
         raise CameraError(f"{lens_path}: no such file; choose {DEFAULT_LENS!r} or another lens file")
     actions = path.with_name("action.npy")
@@ -149,7 +151,7 @@ def chain(paths: list[CameraPath]) -> CameraPath:
     return reduce(CameraPath.__add__, [replace(path, fps=paths[0].fps) for path in paths])
 
 
-def embedding_for(path: CameraPath, latent: dict, control: str) -> torch.Tensor:
+def camera_embedding_for(path: CameraPath, latent: dict, control: str) -> torch.Tensor:
     """Return the model's camera input for a path and a LATENT [B, 16, f, h, w].
 
     The result is a Pluecker map [1, 384, f, h, w] for CAMERA_CONTROL, and [1, 448, f, h, w] with the path's actions for
@@ -204,7 +206,7 @@ def show_warnings(path: CameraPath, frames: int) -> None:
     show_warning("", *warnings(path, frames))
 
 
-def with_camera(conditioning, embedding: torch.Tensor):
+def add_camera(conditioning, embedding: torch.Tensor):
     """Return the CONDITIONING with the camera `embedding` [1, 384, f, h, w] (448 channels with actions) in each prompt.
     An earlier camera is replaced, and the running node shows a warning about this."""
     if any(CONDITIONING_KEY in extras for _, extras in conditioning):
@@ -226,7 +228,7 @@ def preview_image(
     light: True for the colours of a light page.
     """
     first = None if image is None else Image.fromarray(pixels(image[0]))
-    return as_image(render_preview(path, first, frames, size, light))
+    return to_image(render_preview(path, first, frames, size, light))
 
 
 def check_camera_fits() -> None:
@@ -236,11 +238,11 @@ def check_camera_fits() -> None:
     try:
         prompt, node = validating_prompt()
         inputs, values = prompt[node]["inputs"], PromptValues(prompt)
-        path, control = values.of(inputs["camera"]), values.of(inputs["control"])
+        path, control = values.evaluate(inputs["camera"]), values.evaluate(inputs["control"])
         video = prompt[inputs["latent"][0]]
         if video["class_type"] not in VIDEO_LATENTS:
             return
-        latent_frames = (values.of(video["inputs"]["length"]) - 1) // 4 + 1
+        latent_frames = (values.evaluate(video["inputs"]["length"]) - 1) // 4 + 1
     except Exception:  # a value not known yet, or another node's error, which that node reports
         return
     check_fit(path, latent_frames, control)

@@ -55,14 +55,14 @@ def drawing_of(request: dict[str, Any]) -> bytes:
     path is known only when the prompt runs, and CameraError for a missing or invalid path."""
     prompt = request["prompt"]
     inputs, values = prompt[request["node"]]["inputs"], PromptValues(prompt)
-    if any(values.of(node["inputs"].get("frames", 0)) > MOST_FRAMES for node in prompt.values()):
+    if any(values.evaluate(node["inputs"].get("frames", 0)) > MOST_FRAMES for node in prompt.values()):
         raise CameraError(f"frames: at most {MOST_FRAMES}")
-    path = values.of(inputs["camera"])
+    path = values.evaluate(inputs["camera"])
     if not isinstance(path, CameraPath):
         raise UnknownError
     size = _within(inputs["width"], WIDTHS), _within(inputs["height"], HEIGHTS)
     stream = io.BytesIO()
-    frames, light = int(values.of(inputs["frames"])) or len(path), bool(request.get("light"))
+    frames, light = int(values.evaluate(inputs["frames"])) or len(path), bool(request.get("light"))
     render_preview(path, None, frames, size, light).save(stream, "PNG")
     return stream.getvalue()
 

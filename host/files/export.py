@@ -16,7 +16,7 @@ from ...camera.path import CameraPath
 from ...errors import InputError
 from ...export import Exported, Points, add_points, check_points, export_scene
 from .image import pixels
-from .measure import one_by_one
+from .measure import iterate_frames
 from .names import parts_of
 
 
@@ -50,7 +50,7 @@ def export_images(
     check_export(prefix, points, format)
     root, name, counter, _, _ = folder_paths.get_save_image_path(prefix, folder_paths.get_output_directory())
     folder = Path(root) / f"{name}_{counter:05}_"
-    frames = map(pixels, one_by_one(images))
+    frames = map(pixels, iterate_frames(images))
     made = export_scene(frames, camera.c2w, camera.intrinsics, folder, format, every=every)
     found, report = _points(made, camera.fps) if points else (None, [])
     lines = [f"{len(made.frames)} of {made.read} frames, {made.left_out} left out as blurred: {folder}", *report]

@@ -60,10 +60,10 @@ def _gguf_files(model_folder: str) -> str:
 def toy_folder() -> Path:
     """Return the folder of the toy model (a tiny model for trials) in `models/lingbot_world`. It may not exist yet."""
     roots = [Path(root) for root in folder_paths.get_folder_paths(PACKAGES)]
-    return next((root / TOY for root in roots if _tells(Path.is_dir, root / TOY)), roots[0] / TOY)
+    return next((root / TOY for root in roots if _test_path(Path.is_dir, root / TOY)), roots[0] / TOY)
 
 
-def lay_out_example() -> None:
+def write_example_image() -> None:
     """Write `example.png`, the start image of the example workflows, into ComfyUI's input folder if it has no files.
     Errors are ignored, for instance for a read-only folder."""
     folder = Path(folder_paths.get_input_directory())
@@ -92,7 +92,7 @@ def resolve_package(name: str) -> Path:
 def expert_choices() -> list[str]:
     """Return the names of all experts: the files in `diffusion_models`, and the expert files in `models/lingbot_world`.
     The shards of one model are listed once, as their folder."""
-    return sorted({*_shards_merged(_listed("diffusion_models")), *_shards_merged(_package_experts())})
+    return sorted({*_merge_shards(_list_weights("diffusion_models")), *_merge_shards(_package_experts())})
 
 
 def resolve_expert(name: str, what: str = "expert") -> Path:
@@ -105,19 +105,19 @@ def causal_choices() -> list[str]:
     """Return the names of all causal models (LingBot-World Fast and 2.0) in ComfyUI's model folders. These are folders
     with such a model in `diffusion_models` and `models/lingbot_world`, and single files in `diffusion_models` with
     names that state it."""
-    files = list(_listed("diffusion_models"))
+    files = list(_list_weights("diffusion_models"))
     names = {name.rpartition("/")[0] for name in files} - {""}
     roots = map(Path, folder_paths.get_folder_paths("diffusion_models"))
-    found = {_by_its_file(root, name) for root in roots for name in names if _tells(_is_causal, root / name)}
+    found = {_causal_name(root, name) for root in roots for name in names if _test_path(_is_causal, root / name)}
     found |= {name for name in files if named_causal([name.rpartition("/")[2]]) and not _SHARD.search(name)}
     for package in _folders():
         folders = (package, *sorted(folder for folder in package.iterdir() if not _unfinished(folder)))
-        root, causal = package.parent, (folder for folder in folders if _tells(_is_causal, folder))
-        found |= {_by_its_file(root, folder.relative_to(root).as_posix()) for folder in causal}
+        root, causal = package.parent, (folder for folder in folders if _test_path(_is_causal, folder))
+        found |= {_causal_name(root, folder.relative_to(root).as_posix()) for folder in causal}
     return sorted(found)
 
 
-def _by_its_file(root: Path, name: str) -> str:
+def _causal_name(root: Path, name: str) -> str:
     """Return a causal model's entry in a node's list: its folder `name` and its weight file, or SHARDS for several
     files. Return the folder's name alone if it has neither. `root` is the folder that contains the model's folder."""
     alone = next((file.name for file in (root / name).glob(f"*{_GGUF}")), _ONE_FILE)
@@ -143,7 +143,7 @@ def text_encoder_choices() -> list[str]:
     """Return the names of the files in `text_encoders` and of each T5 in `models/lingbot_world`. umt5 encoders come
     first, those in `models/lingbot_world` before others."""
     packages = _package_parts("*t5*", _TEXT_ENCODER)
-    return _best_first({*_listed("text_encoders"), *packages}, ("*/*umt5*", f"*/{_TEXT_ENCODER}", "*umt5*"))
+    return _sort_by_patterns({*_list_weights("text_encoders"), *packages}, ("*/*umt5*", f"*/{_TEXT_ENCODER}", "*umt5*"))
 
 
 def resolve_text_encoder(name: str) -> Path:
@@ -155,7 +155,7 @@ def vae_choices() -> list[str]:
     """Return the names of the files in `vae` and of each VAE in `models/lingbot_world`. VAEs of Wan 2.1 come first,
     those in `models/lingbot_world` before others."""
     packages = _package_parts("*vae*", _VAE)
-    return _best_first({*_listed("vae"), *packages}, ("*/*wan2.1*", f"*/{_VAE}", "*wan*2*1*vae*"))
+    return _sort_by_patterns({*_list_weights("vae"), *packages}, ("*/*wan2.1*", f"*/{_VAE}", "*wan*2*1*vae*"))
 
 
 def resolve_vae(name: str) -> Path:
@@ -185,7 +185,10 @@ def resolve_tiny_decoder(name: str) -> Path:
 def tokenizer_choices() -> list[str]:
     """Return the choices of a tokenizer input: AUTO, then the tokenizer folders in `models/lingbot_world`."""
     pairs = ((folder, name) for folder in _folders() for name in TOKENIZER_FOLDERS)
-    return [AUTO, *sorted({f"{folder.name}/{name}" for folder, name in pairs if _tells(tokenizer_in, folder / name)})]
+    return [
+        AUTO,
+        *sorted({f"{folder.name}/{name}" for folder, name in pairs if _test_path(tokenizer_in, folder / name)}),
+    ]
 
 
 def resolve_tokenizer(choice: str, encoder: Path) -> Path:
@@ -199,9 +202,9 @@ def resolve_tokenizer(choice: str, encoder: Path) -> Path:
         return resolve(choice, (PACKAGES,), "tokenizer", Path.is_dir)
     for folder in (encoder.parent, *_folders()):
         for name in TOKENIZER_FOLDERS:
-            if _tells(tokenizer_in, folder / name):
+            if _test_path(tokenizer_in, folder / name):
                 return folder / name
-    umt5 = (name for name in _listed("text_encoders") if "umt5" in name.lower())
+    umt5 = (name for name in _list_weights("text_encoders") if "umt5" in name.lower())
     for file in (encoder, *map(resolve_text_encoder, umt5)):
         with suppress(CheckpointError):
             if file.suffix == ".safetensors" and "spiece_model" in read_tensors(file):
@@ -226,12 +229,13 @@ def _folders() -> Iterator[Path]:
     """Yield the folders in `models/lingbot_world`, without unfinished quantizations and unreadable folders. A drive's
     `lost+found` is unreadable, for instance."""
     for root in map(Path, folder_paths.get_folder_paths(PACKAGES)):
-        folders = sorted(root.iterdir()) if _tells(_is_open, root) else []
-        yield from (folder for folder in folders if _tells(_is_open, folder) and not _unfinished(folder))
+        folders = sorted(root.iterdir()) if _test_path(_is_open, root) else []
+        yield from (folder for folder in folders if _test_path(_is_open, folder) and not _unfinished(folder))
 
 
 def _is_open(path: Path) -> bool:
-    """Return whether `path` is a folder. Raises OSError if it cannot be read, so that `_tells` can log the reason."""
+    """Return whether `path` is a folder. Raises OSError if it cannot be read, so that `_test_path` can log the
+    reason."""
     if not path.is_dir():
         return False
     with os.scandir(path):
@@ -239,7 +243,7 @@ def _is_open(path: Path) -> bool:
     return True
 
 
-def _tells(look: Callable[[Path], object], path: Path) -> bool:
+def _test_path(look: Callable[[Path], object], path: Path) -> bool:
     """Return `bool(look(path))`, or False if `look` raises OSError, which is logged once."""
     try:
         return bool(look(path))
@@ -267,7 +271,7 @@ def _package_experts() -> Iterator[str]:
             for file in package.glob(pattern)
             if not _unfinished(file.parent) and file.parent.name not in PART_FOLDERS
         )
-        weights = (file for file in files if file.suffix in _WEIGHTS and _tells(Path.is_file, file))
+        weights = (file for file in files if file.suffix in _WEIGHTS and _test_path(Path.is_file, file))
         yield from (f"{package.name}/{file.relative_to(package).as_posix()}" for file in weights)
 
 
@@ -275,20 +279,20 @@ def _package_parts(pattern: str, part: str) -> Iterator[str]:
     """Yield as folder/name the models of one kind in folders of `models/lingbot_world`. They are the subfolders `part`,
     and the weight files with a lower-case name that matches `pattern`."""
     for package in _folders():
-        if _tells(is_expert_folder, package / part):
+        if _test_path(is_expert_folder, package / part):
             yield f"{package.name}/{part}"
         found = (file for file in package.glob("*") if file.suffix in _WEIGHTS and file.is_file())
         yield from (f"{package.name}/{file.name}" for file in found if fnmatch(file.name.lower(), pattern))
 
 
-def _listed(model_folder: str) -> Iterator[str]:
+def _list_weights(model_folder: str) -> Iterator[str]:
     if model_folder in _WITH_GGUF:
         yield from (name.replace(os.sep, "/") for name in folder_paths.get_filename_list(_gguf_files(model_folder)))
     names = folder_paths.get_filename_list(model_folder)
     yield from (name.replace(os.sep, "/") for name in names if name.endswith(_WEIGHTS))
 
 
-def _shards_merged(names: Iterable[str]) -> Iterator[str]:
+def _merge_shards(names: Iterable[str]) -> Iterator[str]:
     """Yield the names, with each shard of a model replaced by the shard's folder. The folder is yielded once for each
     shard. Of shards without a folder, only the first is yielded."""
     for name in names:
@@ -300,7 +304,7 @@ def _shards_merged(names: Iterable[str]) -> Iterator[str]:
             yield folder or name
 
 
-def _best_first(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
+def _sort_by_patterns(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
     def rank(name: str) -> int:
         return next((at for at, pattern in enumerate(patterns) if fnmatch(name.lower(), pattern)), len(patterns))
 

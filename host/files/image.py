@@ -30,7 +30,7 @@ PRESETS = {
 """The choices of the size input that set the video's (width, height) in pixels, whatever the image's aspect ratio."""
 EXPLICIT = "width and height"
 SIZES = (*AREAS, *PRESETS, EXPLICIT)
-FORMER = {"480*832": 832 * 480, "720*1280": 1280 * 720, "240*416": 416 * 240}
+FORMER_SIZES = {"480*832": 832 * 480, "720*1280": 1280 * 720, "240*416": 416 * 240}
 """The names of the choices in AREAS in saved workflows of earlier versions, each with its area in pixels."""
 FITS = ("stretch", "crop", "pad")
 ONE_FRAME = 1
@@ -38,10 +38,10 @@ ONE_FRAME = 1
 
 def read_image(path: Path) -> Tensor:
     """Return an image file as an IMAGE: float32 [1, H, W, 3], values 0 to 1."""
-    return as_image(picture_of(path).pixels)
+    return to_image(picture_of(path).pixels)
 
 
-def as_image(picture: Image.Image | np.ndarray) -> Tensor:
+def to_image(picture: Image.Image | np.ndarray) -> Tensor:
     """Return an RGB image, uint8 [H, W, 3], as an IMAGE: float32 [1, H, W, 3], values 0 to 1."""
     return torch.from_numpy(np.asarray(picture, dtype=np.float32) / 255)[None]
 
@@ -56,14 +56,14 @@ def target_geometry(image: Tensor, size: str, width: int, height: int) -> Geomet
     AREAS gives that area in the aspect ratio of `image`, an IMAGE [B, H, W, C]. EXPLICIT gives `width` and `height`, in
     pixels."""
     check_size(size)
-    if area := (AREAS | FORMER).get(size):
+    if area := (AREAS | FORMER_SIZES).get(size):
         return output_geometry(image.shape[2], image.shape[1], area, ONE_FRAME)
     return explicit_geometry(*PRESETS.get(size, (width, height)), ONE_FRAME)
 
 
 def check_size(size: str) -> None:
     """Raise InputError unless `size` is one of SIZES or FORMER (the choices of earlier versions)."""
-    if size not in SIZES and size not in FORMER:
+    if size not in SIZES and size not in FORMER_SIZES:
         raise InputError(f"size is {size!r}, expected one of: {'; '.join(SIZES)}")
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from ... import measure
 from ...camera.path import CameraPath
 from ...measure import drift
-from .image import as_image, pixels
+from .image import pixels, to_image
 
 
 def measure_image(
@@ -30,7 +30,7 @@ def measure_image(
     """
     measured = measure.measure_camera(_grey(images), path, every or None)
     figures = [measure.error_words(measured), *measure.table(measured)]
-    return as_image(measure.render_measurement(measured, size)), measure.summary(measured), figures
+    return to_image(measure.render_measurement(measured, size)), measure.summary(measured), figures
 
 
 def path_of_video(images: Tensor, fov_deg: float) -> tuple[CameraPath, list[str]]:
@@ -46,16 +46,16 @@ def measure_drift(images: Tensor, fps: float, size: tuple[int, int]) -> tuple[Te
     """Measure how the quality of a video, an IMAGE [F, H, W, 3] at `fps` frames per second, drifts over time. Return a
     drawing of `size` (width, height) in pixels as an IMAGE, the lines of a summary of faults, and the lines of a table.
     Raises InputError for fewer than two frames."""
-    figures = drift.measure_frames(map(pixels, one_by_one(images)), fps)
+    figures = drift.measure_frames(map(pixels, iterate_frames(images)), fps)
     faults = drift.find_faults(figures)
-    return as_image(drift.render_drift(figures, faults, size)), drift.words(figures, faults), drift.table(figures)
+    return to_image(drift.render_drift(figures, faults, size)), drift.words(figures, faults), drift.table(figures)
 
 
 def _grey(images: Tensor) -> Iterator[np.ndarray]:
-    return (np.asarray(Image.fromarray(pixels(image)).convert("L")) for image in one_by_one(images))
+    return (np.asarray(Image.fromarray(pixels(image)).convert("L")) for image in iterate_frames(images))
 
 
-def one_by_one(images: Tensor) -> Iterator[Tensor]:
+def iterate_frames(images: Tensor) -> Iterator[Tensor]:
     """Yield the frames [H, W, 3] of an IMAGE, with a progress bar on the running node. Raises ComfyUI's interrupt
     exception if the user cancels the run."""
     bar = comfy.utils.ProgressBar(len(images))

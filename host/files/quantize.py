@@ -28,7 +28,7 @@ def source_choices() -> list[str]:
     error."""
     causal = (name.removesuffix(f"/{folders.SHARDS}") for name in folders.causal_choices())
     names = {*folders.package_choices(), *causal, *folders.expert_choices(), *folders.text_encoder_choices()}
-    return sorted(name for name in names if _fits(resolve_source(name)))
+    return sorted(name for name in names if _can_quantize(resolve_source(name)))
 
 
 def resolve_source(name: str) -> Path:
@@ -71,19 +71,19 @@ def show_stage(_name: str, _unit: str) -> Iterator[Progress]:
     yield update
 
 
-def _fits(path: Path) -> bool:
+def _can_quantize(path: Path) -> bool:
     try:
         models = [path]
         if path.is_dir() and (is_causal_folder(path) or not is_expert_folder(path)):
             package = find_package(path)
             models = [*(package.experts or ()), *([package.causal] if package.causal else [])]
-        return any(_fits_as_it_is(model, folders.fingerprint([model])) for model in models)
+        return any(_holds_quantizable(model, folders.fingerprint([model])) for model in models)
     except (CheckpointError, DependencyError, OSError):
         return True
 
 
 @lru_cache(1024)
-def _fits_as_it_is(path: Path, _written: str) -> bool:
+def _holds_quantizable(path: Path, _written: str) -> bool:
     """Return whether a file or folder holds a model or text encoder that is not yet in bitsandbytes' 4-bit format.
     `_written` is a fingerprint of the files, so that changed files are read again despite the cache."""
     names = list(read_tensors(path))

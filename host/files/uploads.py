@@ -41,13 +41,13 @@ def register(server) -> None:
             elif part.filename:
                 files.append((part.filename.replace(SLASH, "/"), bytes(await part.read())))
         try:
-            chosen, choices = await asyncio.to_thread(keep_files, kind, files)
+            chosen, choices = await asyncio.to_thread(store_files, kind, files)
         except (CameraError, OSError) as error:  # OSError: a full disk, a name that is too long
             return web.json_response({"error": str(error)}, status=400)
         return web.json_response({"chosen": chosen, "choices": choices})
 
 
-def keep_files(kind: str, files: Files) -> tuple[str, list[str]]:
+def store_files(kind: str, files: Files) -> tuple[str, list[str]]:
     """Store uploaded camera files in a new folder of ComfyUI's input folder, and unpack zip archives.
 
     Return the name of the first camera path in them, and all names that the list `kind` now offers. The same files
@@ -63,7 +63,7 @@ def keep_files(kind: str, files: Files) -> tuple[str, list[str]]:
         raise CameraError(f"kind is {kind!r}, expected one of {', '.join(LISTS)}")
     kept: dict[str, bytes] = {}
     for name, data in files:
-        known = _of_zip(name, data) if name.lower().endswith(".zip") else [(name, data)]
+        known = _unpack(name, data) if name.lower().endswith(".zip") else [(name, data)]
         kept |= {str(_inside(each)): content for each, content in known if each.lower().endswith(KINDS)}
     found = _without_common_folder(sorted(kept.items()))
     names = ", ".join(name for name, _ in files) or "nothing"
@@ -84,7 +84,7 @@ def keep_files(kind: str, files: Files) -> tuple[str, list[str]]:
     return ours[0], choices
 
 
-def _of_zip(name: str, data: bytes) -> Iterator[tuple[str, bytes]]:
+def _unpack(name: str, data: bytes) -> Iterator[tuple[str, bytes]]:
     try:
         with ZipFile(io.BytesIO(data)) as archive:
             entries = [entry for entry in archive.infolist() if entry.filename.lower().endswith(KINDS)]

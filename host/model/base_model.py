@@ -129,7 +129,7 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         self.key_value_bytes = 0  # bytes of the running rollout's cache on the device
         self.layer_elements: int | None = None  # elements of a layer's output in the prepared run
         self.camera_cache = CameraCache()
-        self.kept_by_rollout: WeakSet[ForwardGraphs | CameraCache] = WeakSet()  # released with their world
+        self.rollout_caches: WeakSet[ForwardGraphs | CameraCache] = WeakSet()  # released with their world
         management.archive_model_dtypes(model)
 
     def _apply_model(self, x, t, c_concat=None, c_crossattn=None, control=None, transformer_options=None, **kwargs):
@@ -137,7 +137,7 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         self.solver_timestep = transformer_options.get(TIMESTEP)
         chunk = transformer_options.get(CHUNK_INPUTS)
         if chunk is not None:
-            c_concat, c_crossattn, kwargs[CAMERA] = chunk.y, self.padded(chunk.context), chunk.camera
+            c_concat, c_crossattn, kwargs[CAMERA] = chunk.y, self.pad_text(chunk.context), chunk.camera
         elif self.diffusion_model.config.causal:
             raise InputError(ONLY_ROLLOUT)
         elif c_concat is not None and c_concat.shape[2:] != x.shape[2:]:
@@ -147,7 +147,7 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
             )
         self._check_options(transformer_options)
         # Only around the model: before it ComfyUI queries the free memory, and would warn of each pinned page.
-        held = self.current_patcher.weights_held() if "graphs" in transformer_options else nullcontext()
+        held = self.current_patcher.hold_weights() if "graphs" in transformer_options else nullcontext()
         with held as weights:
             options = dict(transformer_options)
             if weights is not None:
@@ -189,14 +189,14 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
     def extra_conds(self, **kwargs):
         out = super().extra_conds(**kwargs)
         if kwargs.get("cross_attn") is not None:
-            out["c_crossattn"] = comfy.conds.CONDRegular(self.padded(kwargs["cross_attn"]))
+            out["c_crossattn"] = comfy.conds.CONDRegular(self.pad_text(kwargs["cross_attn"]))
         if kwargs.get(CAMERA) is not None:
             camera = kwargs[CAMERA]
             check_camera(camera, kwargs["noise"], self.diffusion_model.config)
             out[CAMERA] = CameraCond(camera.to(kwargs["device"], self.get_dtype_inference()))
         return out
 
-    def padded(self, text: torch.Tensor) -> torch.Tensor:
+    def pad_text(self, text: torch.Tensor) -> torch.Tensor:
         """Return a prompt's embedding [B, L, D] padded with zeros to the model's text length. Prompt and negative
         prompt can then run as one batch. A longer embedding, as from Conditioning Concat, is unchanged."""
         missing = self.diffusion_model.config.text_len - text.shape[1]
@@ -264,7 +264,7 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
     def free_camera_cache(self) -> int:
         """Free the camera cache, and a causal model's caches and CUDA graphs, and return the number of freed bytes.
         Torch's unused reserved memory is released too, because ComfyUI's dynamic VRAM cannot use it."""
-        freed = self.camera_cache.clear() + sum(kept.clear() for kept in self.kept_by_rollout)
+        freed = self.camera_cache.clear() + sum(kept.clear() for kept in self.rollout_caches)
         if freed:
             management.soft_empty_cache()
         return freed

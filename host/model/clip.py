@@ -34,9 +34,9 @@ Conditioning = list[list]
 _SYNTAX = re.compile(r"\([^()]+:\s*\d*\.?\d+\s*\)|(?<!\S)embedding:\S")
 _WORKSPACE = 512 << 20
 _CORE_BUCKETS = 32
-KEPT = 8
+MOST_CACHED = 8
 """The largest number of embeddings in the host memory cache, of up to 8 MB each (512 tokens of 16 KB)."""
-_kept: OrderedDict[tuple[str, str], Tensor] = OrderedDict()
+_cache: OrderedDict[tuple[str, str], Tensor] = OrderedDict()
 
 
 def encode_prompts(encoder: Path, tokenizer: Path, prompts: Sequence[str]) -> list[Conditioning]:
@@ -99,17 +99,17 @@ def _embeddings(
     tokenizer, are fingerprinted for the cache's keys. A prompt of 512 tokens may have been cut and is not cached, so
     that each use shows the warning of `encode` again."""
     prompts, version = list(prompts), fingerprint(files)
-    missing = [prompt for prompt in dict.fromkeys(prompts) if (version, prompt) not in _kept]
+    missing = [prompt for prompt in dict.fromkeys(prompts) if (version, prompt) not in _cache]
     made = dict(zip(missing, encode(missing) if missing else [], strict=True))
     for prompt in prompts:
         if prompt not in made:
-            _kept.move_to_end((version, prompt))
-    found = [made[prompt] if prompt in made else _kept[version, prompt] for prompt in prompts]
+            _cache.move_to_end((version, prompt))
+    found = [made[prompt] if prompt in made else _cache[version, prompt] for prompt in prompts]
     for prompt, embedding in made.items():
         if len(embedding) < MAX_TOKENS:
-            _kept[version, prompt] = embedding.cpu().clone()  # a view would keep the memory of all embeddings
-    while len(_kept) > KEPT:
-        _kept.popitem(last=False)
+            _cache[version, prompt] = embedding.cpu().clone()  # a view would keep the memory of all embeddings
+    while len(_cache) > MOST_CACHED:
+        _cache.popitem(last=False)
     return found
 
 

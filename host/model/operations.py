@@ -41,7 +41,7 @@ def weight_and_bias(
         held.callback(comfy.ops.uncast_bias_weight, layer, weight, bias, offload)
         decoded = decode(weight, reference)
         if _in_transfer_buffer(offload):
-            decoded, bias = _outside(decoded, weight), None if bias is None else bias.clone()
+            decoded, bias = _without_buffer(decoded, weight), None if bias is None else bias.clone()
             held.close()
             del weight, offload
         yield decoded, bias
@@ -54,7 +54,7 @@ def _in_transfer_buffer(offload: tuple | None) -> bool:
     return offload is not None and offload[0] is not None and not isinstance(offload[1], torch.device)
 
 
-def _outside(decoded: Any, weight: Tensor) -> Any:
+def _without_buffer(decoded: Any, weight: Tensor) -> Any:
     """Return `decoded`, the result of decoding `weight`, without memory of `weight`."""
     if isinstance(decoded, LayoutParameter):
         return decoded.copied()
@@ -63,7 +63,7 @@ def _outside(decoded: Any, weight: Tensor) -> Any:
     return decoded.clone() if decoded is weight else decoded
 
 
-def in_8_bits(weight: Tensor, reference: Tensor, dtype: torch.dtype) -> EightBit:
+def to_8_bits(weight: Tensor, reference: Tensor, dtype: torch.dtype) -> EightBit:
     """Return a plain or quantized weight [out, in] in 8 bits with a scale for each row, on the device of `reference`.
     `dtype` is float8_e4m3fn or int8. The result is rotated (ConvRot) where `rotates` is true for it."""
     ours = is_quantized(weight) and hasattr(weight.layout_cls, "recode")  # in 4 bits, or GGML's blocks
@@ -82,15 +82,15 @@ def in_8_bits(weight: Tensor, reference: Tensor, dtype: torch.dtype) -> EightBit
 class Linear(comfy.ops.manual_cast.Linear):
     """A linear layer with a plain or quantized weight, which multiplies in the number format `arithmetic`. With
     `own_format` it multiplies NVFP4 and MXFP8 weights in their own format if the GPU can. With a LoRA it computes in
-    the model's dtype instead, so that the LoRA is exact. `as_loaded` holds the original parameters, views into the
-    memory-mapped file."""
+    the model's dtype instead, so that the LoRA is exact. `file_parameters` holds the original parameters, views into
+    the memory-mapped file."""
 
     arithmetic: Arithmetic = "bf16"
     own_format = False
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.as_loaded: dict[str, torch.nn.Parameter] = {}
+        self.file_parameters: dict[str, torch.nn.Parameter] = {}
         self.upload: PendingUpload | None = None  # set while ComfyUI loads the expert statically
 
     @property
@@ -104,17 +104,17 @@ class Linear(comfy.ops.manual_cast.Linear):
         """Yield a function that applies this layer to inputs [..., in] with the device and dtype of `reference`. The
         weight is decoded or quantized to 8 bits once, for all calls."""
         if self.computes_in_8_bits:
-            with weight_and_bias(self, reference, self._in_8_bits) as (weight, bias):
+            with weight_and_bias(self, reference, self._to_8_bits) as (weight, bias):
                 in_own_format = isinstance(weight, LayoutParameter)
                 yield (OwnFormatLayer if in_own_format else EightBitLayer)(weight, bias, reference.dtype)
             return
         with weight_and_bias(self, reference) as (weight, bias):
             yield ExactLayer(weight, bias)
 
-    def _in_8_bits(self, weight: Tensor, reference: Tensor) -> EightBit | LayoutParameter:
+    def _to_8_bits(self, weight: Tensor, reference: Tensor) -> EightBit | LayoutParameter:
         if self.own_format and is_quantized(weight) and multiplies(weight._layout_cls, weight.device, reference.dtype):
             return LayoutParameter.like(weight)
-        return in_8_bits(weight, reference, DTYPES[self.arithmetic])
+        return to_8_bits(weight, reference, DTYPES[self.arithmetic])
 
     def forward(self, x: Tensor) -> Tensor:
         # Overrides the whole method, because the part of core's method that differs here changes in later versions.
@@ -124,7 +124,7 @@ class Linear(comfy.ops.manual_cast.Linear):
     def load_parameter(self, name: str, tensor: Tensor) -> None:
         """Set the parameter `name` ("weight" or "bias") to `tensor` without a copy."""
         parameter = tensor if isinstance(tensor, torch.nn.Parameter) else frozen_parameter(tensor)
-        self._parameters[name] = self.as_loaded[name] = parameter
+        self._parameters[name] = self.file_parameters[name] = parameter
 
     def convert_weight(self, weight: Tensor, inplace: bool = False, **kwargs) -> Tensor:
         """Return `weight` as plain values, for instance when ComfyUI merges models."""
@@ -151,16 +151,16 @@ class Linear(comfy.ops.manual_cast.Linear):
     def _apply(self, fn, recurse=True):
         for name, parameter in self._parameters.items():
             if parameter is not None:
-                self._parameters[name] = self._moved(name, parameter, fn)
+                self._parameters[name] = self._move(name, parameter, fn)
         return self
 
-    def _moved(self, name: str, parameter: torch.nn.Parameter, fn) -> torch.nn.Parameter:
+    def _move(self, name: str, parameter: torch.nn.Parameter, fn) -> torch.nn.Parameter:
         """Return `fn(parameter)`, where `fn` moves or converts a tensor, or without a copy the view into the file if it
         fits. The view fits if it has the result's device and dtype. If a PendingUpload accepts the parameter, return
         the view too; the upload moves it later."""
-        in_file = self.as_loaded.get(name)
+        in_file = self.file_parameters.get(name)
         target = fn(torch.empty(0, device=parameter.device, dtype=parameter.dtype))
-        if self.upload is not None and parameter is in_file and self.upload.takes(self, name, target):
+        if self.upload is not None and parameter is in_file and self.upload.accept(self, name, target):
             return in_file
         if in_file is not None and (target.device, target.dtype) == (in_file.device, in_file.dtype):
             return in_file
@@ -176,9 +176,9 @@ class PendingUpload:
     def __init__(self, checkpoint: Checkpoint, network: torch.nn.Module, dtype: torch.dtype, device: torch.device):
         self.checkpoint, self.dtype, self.device = checkpoint, dtype, device
         self.layer_names = {layer: name for name, layer in network.named_modules() if isinstance(layer, Linear)}
-        self.waiting: dict[str, tuple[Linear, str]] = {}
+        self.registered: dict[str, tuple[Linear, str]] = {}
 
-    def takes(self, layer: Linear, parameter: str, target: Tensor) -> bool:
+    def accept(self, layer: Linear, parameter: str, target: Tensor) -> bool:
         """Register the layer's `parameter` ("weight" or "bias") for the copy to the device, or return False. `target`
         is a tensor of any shape with the device and dtype that ComfyUI requests, which must be the upload's. A weight
         of another dtype in the file is rejected, because its conversion would need two copies on the device."""
@@ -186,16 +186,16 @@ class PendingUpload:
         stored = self.checkpoint.plain.get(name) if parameter == "weight" else None
         if (target.device, target.dtype) != (self.device, self.dtype) or (stored and stored.dtype != self.dtype):
             return False
-        self.waiting[name] = layer, parameter
+        self.registered[name] = layer, parameter
         return True
 
-    def send(self) -> None:
+    def copy_all(self) -> None:
         """Copy the registered parameters to the device. Each layer gets its own memory, so that ComfyUI can free it by
         unloading that layer. Raises CheckpointError or OSError if the file cannot be read, and torch's errors of the
         device, such as OutOfMemoryError."""
-        options = {"names": self.waiting, "copy": True, "buffer_key": layer_of}
+        options = {"names": self.registered, "copy": True, "buffer_key": layer_of}
         sent = state_tensors(self.checkpoint, self.dtype, self.device, **options)
-        for name, (layer, parameter) in self.waiting.items():
+        for name, (layer, parameter) in self.registered.items():
             layer._parameters[parameter] = sent[name]
 
 
@@ -217,7 +217,7 @@ def uploading(checkpoint: Checkpoint, network: torch.nn.Module, dtype: torch.dty
     finally:
         for layer in upload.layer_names:
             layer.upload = None
-    upload.send()
+    upload.copy_all()
 
 
 class _NormParameters(torch.nn.Module):

@@ -120,7 +120,7 @@ class ExactPatches(_AnyPatcher):
                 layers[0].arithmetic,
             )
         if not comfy.model_management.is_device_cpu(device_to):
-            self.keep_loras_on(device_to)
+            self.copy_loras_to(device_to)
 
     def partially_unload(self, device_to, memory_to_free=0, *args, **kwargs):
         freed = self.model.free_camera_cache()
@@ -143,7 +143,7 @@ class ExactPatches(_AnyPatcher):
         self.model.layer_elements = None
         self.model.free_camera_cache()
         self.model.camera_cache = CameraCache()
-        self.model.kept_by_rollout.clear()
+        self.model.rollout_caches.clear()
         self._hooked_sigma = math.inf
         super().cleanup()
 
@@ -185,7 +185,7 @@ class ExactPatches(_AnyPatcher):
         super().prepare_hook_patches_current_keyframe(t, hook_group, model_options)
 
     @contextmanager
-    def weights_held(self) -> Iterator[Hashable]:
+    def hold_weights(self) -> Iterator[Hashable]:
         """Keep all weights at their memory addresses while the context is open. Yield a key that changes with the
         addresses, or None if some weights are not on the GPU or have patches."""
         yield None if self._is_patched or self.model.model_lowvram else "static"
@@ -238,7 +238,7 @@ class ExactPatches(_AnyPatcher):
                 if hasattr(layer, f"{name}_lowvram_function"):
                     setattr(layer, f"{name}_lowvram_function", None)
 
-    def keep_loras_on(self, device: torch.device) -> bool:
+    def copy_loras_to(self, device: torch.device) -> bool:
         """Copy the tensors of all LoRAs to the device if that leaves enough free memory for a sampling step. Return
         whether they were copied. Otherwise they are sent to the device at each use."""
         patches = [patch for patch in self._attached_patches() if patch.prepared_patches is None]
@@ -298,7 +298,7 @@ class DynamicExpertPatcher(ExactPatches, comfy.model_patcher.ModelPatcherDynamic
     """The ModelPatcher of an expert or a causal model with ComfyUI's dynamic VRAM."""
 
     @contextmanager
-    def weights_held(self) -> Iterator[Hashable]:
+    def hold_weights(self) -> Iterator[Hashable]:
         """Pin the weights' pages of ComfyUI's dynamic VRAM while the context is open. Yield the pages' signature, which
         changes after an eviction, or None if some weights are not on the GPU or have patches."""
         vbar = None if self._is_patched else self._vbar_get()

@@ -16,7 +16,7 @@ from comfy.patcher_extension import WrappersMP
 from ...errors import InputError
 from ...loaders.release import role_of
 from ..prompt.notice import running_node
-from ..prompt.queue import kind_of, loras_of
+from ..prompt.queue import class_of, loras_of
 
 PACK = Path(__file__).parents[2]
 KEY = "lingbot_world"
@@ -90,7 +90,7 @@ def check_sampling(patcher) -> None:
         )
 
 
-def raise_for_node(error: Exception) -> None:
+def raise_node_error(error: Exception) -> None:
     """Raise InputError if another node's code on the MODEL caused `error`; otherwise return. The cause is code of that
     node, a function that it called, or its attention patch for another kind of model. An out-of-memory error is never
     attributed to a node."""
@@ -217,7 +217,7 @@ def useless_node_warnings(patcher) -> Iterator[str]:
         while before is not None and getattr(before, "made_by", None) == node:
             before = before.parent
         if None not in (node, before) and node != here and _same(before, after):
-            yield f"{kind_of(node)} has left the model as it was: it changes nothing."
+            yield f"{class_of(node)} has left the model as it was: it changes nothing."
         after = before
 
 
@@ -255,7 +255,7 @@ def _same(before, after) -> bool:
         return False
 
 
-def for_rollout(patcher) -> tuple[Any, list[str]]:
+def without_step_additions(patcher) -> tuple[Any, list[str]]:
     """Return the MODEL without additions for the denoising steps of a whole video, and notes that name them."""
     options, notes = patcher.model_options, []
     found = dict.fromkeys(words for name, words in _ABOUT_STEPS.items() if name in options)

@@ -13,7 +13,7 @@ from ...vae import check_values, diffusers_names, read_vae
 from ...weights.files import read_tensors
 from ..prompt.notice import show_note
 
-KEPT = 4
+MOST_CACHED = 4
 """The number of cached latents. One of 81 frames has 9 MB at 480x832, and 19 MB at 720x1280."""
 
 
@@ -23,19 +23,19 @@ class CachingVAE(comfy.sd.VAE):
 
     def __init__(self, **options):
         super().__init__(**options)
-        self.kept: OrderedDict[tuple, Tensor] = OrderedDict()
+        self.cached: OrderedDict[tuple, Tensor] = OrderedDict()
 
     def encode(self, pixel_samples: Tensor) -> Tensor:
         """Return the latent [1, 16, f, h, w] of a video, an IMAGE [F, H, W, C] with values 0 to 1. The last KEPT
         latents are cached by the contents of the IMAGE."""
         pixels = pixel_samples.cpu().contiguous().view(torch.uint8).numpy()
         key = (*pixel_samples.shape, pixel_samples.dtype, hashlib.blake2b(pixels, digest_size=16).digest())
-        if key not in self.kept:
-            self.kept[key] = super().encode(pixel_samples)
-        self.kept.move_to_end(key)
-        while len(self.kept) > KEPT:
-            self.kept.popitem(last=False)
-        return self.kept[key].clone()
+        if key not in self.cached:
+            self.cached[key] = super().encode(pixel_samples)
+        self.cached.move_to_end(key)
+        while len(self.cached) > MOST_CACHED:
+            self.cached.popitem(last=False)
+        return self.cached[key].clone()
 
     def decode_tiled(self, samples: Tensor, *tiles, tile_t: int | None = None, **options) -> Tensor:
         """Return the frames [1, F, H, W, 3], values 0 to 1, of a latent [1, 16, f, h, w], decoded in spatial tiles. The

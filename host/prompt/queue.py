@@ -71,7 +71,7 @@ def known_inputs() -> Mapping[str, Any]:
     return {name: value for name, value in prompt[node]["inputs"].items() if not is_link(value)}
 
 
-def kind_of(node: str) -> str:
+def class_of(node: str) -> str:
     """Return the class of the node with the id `node`, or "Node" and the id if no running prompt contains it."""
     return next((prompt[node]["class_type"] for prompt in _running() if node in prompt), f"Node {node}")
 
@@ -134,7 +134,7 @@ class PromptValues:
         self._prompt = prompt
         self._made: dict[str, tuple | None] = {}
 
-    def of(self, value: Any) -> Any:
+    def evaluate(self, value: Any) -> Any:
         """Return the value of an input. For a link, evaluate the linked node and return its output. Raises the
         evaluated node's errors, and UnknownError for a loop of links or a class outside of NUMBERS and
         CAMERA_MAKERS."""
@@ -152,7 +152,7 @@ class PromptValues:
     def _make(self, kind: str, inputs: Mapping[str, Any]) -> tuple:
         if kind not in (*NUMBERS, *CAMERA_MAKERS):
             raise UnknownError
-        made_of = {name: self.of(value) for name, value in inputs.items() if name not in IMAGES}
+        made_of = {name: self.evaluate(value) for name, value in inputs.items() if name not in IMAGES}
         if kind in NUMBERS:
             return (made_of["value"],)
         maker = import_module("nodes").NODE_CLASS_MAPPINGS[kind]  # ComfyUI's `nodes`

@@ -111,8 +111,8 @@ class ExpertGuider(comfy.samplers.CFGGuider):
                 sampler = _SwitchingSampler(self, sampler, (noise, latent_image, denoise_mask), read_ahead_at)
             return super().sample(noise, latent_image, sampler, sigmas, denoise_mask, callback, disable_pbar, seed)
         finally:
-            _forget_run(self)
-            _forget_run(self.low)
+            _clear_run(self)
+            _clear_run(self.low)
 
     def first_low(self, sampler, sigmas: Tensor) -> int:
         """Return the index of the first of the `sigmas` at which the low-noise expert predicts, `len(sigmas)` if none.
@@ -153,14 +153,16 @@ class _SwitchingSampler(comfy.samplers.Sampler):
             WrappersMP.PREPARE_SAMPLING, switch.postpone_loading, low.model_options, is_model_options=True
         )
         try:
-            low.sample(raw_noise, raw_latent, WhenPrepared(run), sigmas, raw_mask, None, True, extra_args.get("seed"))
+            low.sample(
+                raw_noise, raw_latent, CallbackSampler(run), sigmas, raw_mask, None, True, extra_args.get("seed")
+            )
         finally:
             low.model_options = options
             switch.drop_references()
         return result
 
 
-class WhenPrepared(comfy.samplers.Sampler):
+class CallbackSampler(comfy.samplers.Sampler):
     """A sampler that only calls `run(model, extra_args)` with the model that ComfyUI has prepared."""
 
     def __init__(self, run: Callable):
@@ -258,7 +260,7 @@ def _copies(options: dict) -> tuple[dict, dict]:
     return dict(options), dict(options.get("transformer_options", {}))
 
 
-def _forget_run(guider: comfy.samplers.CFGGuider) -> None:
+def _clear_run(guider: comfy.samplers.CFGGuider) -> None:
     """Delete the conditioning and models that ComfyUI leaves in a guider when a run ends with an error."""
     for name in ("conds", "inner_model", "loaded_models"):
         guider.__dict__.pop(name, None)

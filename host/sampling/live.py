@@ -27,10 +27,10 @@ from ...pipeline.world import CausalModel
 from ..checks.conditioning import without_events
 from ..prompt.notice import show_warning
 from .live_album import Album, cut_to_saved, decode_by_vae
-from .live_engine import Decoders, LiveRun, make_engine
+from .live_engine import DecoderFactory, LiveRun, make_engine
 from .live_view import LiveView
 from .rollout import encode_image, prepare_rollout
-from .rollout_sampler import plan_memory, run_prepared
+from .rollout_sampler import plan_memory, run_with_model
 
 FOLDER = "walks"
 """The folder in ComfyUI's output folder in which walks (steered videos) are saved. Each walk's state, camera path and
@@ -71,7 +71,7 @@ def first_prompt(positive: list | None, clip: Any, prompt: str, state: WorldStat
 def prepare_live(
     patcher,
     positive: list,
-    wanted: RolloutRequest,
+    request: RolloutRequest,
     *,
     image: Tensor | None,
     state: WorldState | None,
@@ -83,7 +83,7 @@ def prepare_live(
 
     patcher: the MODEL.
     positive: the CONDITIONING of the first prompt.
-    wanted: the node's settings; `wanted.frames` is the largest number of frames.
+    wanted: the node's settings; `request.frames` is the largest number of frames.
     image: the start image as an IMAGE, or None.
     state: the state of an earlier video to continue, or None.
     path: the camera path to follow, or None.
@@ -93,24 +93,24 @@ def prepare_live(
     Raises InputError for a model with guidance or without camera input, and for inputs that a rollout rejects. Raises
     CameraError for a camera path that does not fit.
     """
-    frames = wanted.frames
+    frames = request.frames
     positive, event_notes = without_events(positive)
     if steered:
-        planned = 4 * latent_frames(wanted.window) - (3 if state is None else 0)
-        run = prepare_rollout(patcher, (positive, None), replace(wanted, frames=planned), image=image, state=state)
-        spec, notes = without_end(run.spec, run.notes, wanted.window, wanted.sink)
+        planned = 4 * latent_frames(request.window) - (3 if state is None else 0)
+        run = prepare_rollout(patcher, (positive, None), replace(request, frames=planned), image=image, state=state)
+        spec, notes = without_end(run.spec, run.notes, request.window, request.sink)
         run = replace(run, spec=spec, notes=notes)
     else:
-        wanted = replace(wanted, frames=min(frames, len(path)))
-        run = prepare_rollout(patcher, (positive, None), wanted, image=image, camera=path, state=state)
+        request = replace(request, frames=min(frames, len(path)))
+        run = prepare_rollout(patcher, (positive, None), request, image=image, camera=path, state=state)
     check_walkable(run.spec, "model")
     run = replace(run, notes=(*run.notes, *event_notes))
     if path is not None:  # resampled to a pose for each frame, at the positions of a Rollout's latent frames
-        made = frame_count(wanted.frames, len(path), run.spec.chunk)
+        made = frame_count(request.frames, len(path), run.spec.chunk)
         if run.spec.state is not None:
-            path = path[: wanted.frames].resampled(made + 4)
+            path = path[: request.frames].resampled(made + 4)
         else:
-            path = path[: frame_count(wanted.frames, len(path))].resampled(made)
+            path = path[: frame_count(request.frames, len(path))].resampled(made)
     return LiveRun(rollout=run, path=path, steered=steered, frames=frames, **more)
 
 
@@ -125,36 +125,36 @@ def run_live(run: LiveRun, vae, view: LiveView) -> WalkOutputs:
     written.
     """
     spec, patcher = run.rollout.spec, run.rollout.patcher
-    frames = Decoders(vae, spec.geometry, patcher.load_device)
+    frames = DecoderFactory(vae, spec.geometry, patcher.load_device)
     memory, on_device = plan_memory(patcher, spec, run.kv_cache, frames.nbytes)
     image = encode_image(run.rollout, vae)
     made: list[WalkOutputs] = []
 
     def walk(model: CausalModel, device: torch.device) -> None:
         new_world, lost = partial(spec.loop.world, model, device, memory), list[str]()
-        with _session(run, make_engine(run, image, new_world, frames), view, _path(run, view)) as session:
-            made.append(_walk(run, session, view, lost))
+        with _open_session(run, make_engine(run, image, new_world, frames), view, _recorded_path(run, view)) as session:
+            made.append(_run_session(run, session, view, lost))
         for reason in lost:
             show_warning(f"This part of the walk is not kept: {reason}.")
 
     try:
-        run_prepared(patcher, run.rollout.prompts[0], spec.loop, walk, seed=run.seed, held=on_device)
+        run_with_model(patcher, run.rollout.prompts[0], spec.loop, walk, seed=run.seed, held=on_device)
     finally:
         management.soft_empty_cache()
     return made[0]
 
 
-def _path(run: LiveRun, view: LiveView) -> CameraPath | None:
+def _recorded_path(run: LiveRun, view: LiveView) -> CameraPath | None:
     """Return None if a client steers the walk, else the recorded camera path. Raises InputError if there is neither."""
-    if run.steered and view.somebody(alone=run.path is not None):
+    if run.steered and view.wait_for_client(alone=run.path is not None):
         return None
     if run.path is None:
-        raise InputError(view.nobody)
+        raise InputError(view.no_client_message)
     return run.path
 
 
 @contextmanager
-def _session(run: LiveRun, engine: Engine, view: LiveView, path: CameraPath | None) -> Iterator[Session]:
+def _open_session(run: LiveRun, engine: Engine, view: LiveView, path: CameraPath | None) -> Iterator[Session]:
     """Yield the session of a walk, and close it at the end, so that even an interrupted walk's files are complete."""
     spec = run.rollout.spec
     lens = None if path is None else path.intrinsics[0]
@@ -182,12 +182,12 @@ def _session(run: LiveRun, engine: Engine, view: LiveView, path: CameraPath | No
         session.close()
 
 
-def _walk(run: LiveRun, session: Session, view: LiveView, lost: list[str]) -> WalkOutputs:
+def _run_session(run: LiveRun, session: Session, view: LiveView, lost: list[str]) -> WalkOutputs:
     """Run the session and return the walk's results. Raises InputError if no frame was made or written. The list `lost`
     collects reasons why files could not be written, also while the session closes."""
-    walking = _Walking(run, session, view, lost)
-    session.run(walking.deliver, walking.tell, view.watch)
-    album, store = walking.album, session.walk.store
+    callbacks = _WalkCallbacks(run, session, view, lost)
+    session.run(callbacks.deliver, callbacks.tell, view.watch)
+    album, store = callbacks.album, session.walk.store
     if run.decoder is not None and album.frames:
         album = decode_by_vae(session)
     if store.failure:
@@ -200,7 +200,7 @@ def _walk(run: LiveRun, session: Session, view: LiveView, lost: list[str]) -> Wa
     return WalkOutputs(album.images(), {"samples": latent}, state, CameraPath(store.poses(), store.lens, FPS))
 
 
-class _Walking:
+class _WalkCallbacks:
     """The callbacks of a running walk, which collect its frames in an album and inform the client's view."""
 
     def __init__(self, run: LiveRun, session: Session, view: LiveView, lost: list[str]):

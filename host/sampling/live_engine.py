@@ -25,7 +25,7 @@ from ..checks.text import embedding_warnings
 from ..files.folders import resolve_tiny_decoder
 from ..prompt.notice import show_warning
 from .rollout import NodeRollout
-from .rollout_sampler import room_on
+from .rollout_sampler import free_bytes_on
 
 VAE_SHARE = 0.25
 """The fraction of the GPU memory that ComfyUI can free. A VAE decoder that needs more memory decodes in tiles."""
@@ -75,7 +75,7 @@ def make_engine(
         new_world=new_world,
         new_decoder=frames,
         encode_image=lambda _frame: image,
-        encode_prompt=Prompts(run),
+        encode_prompt=PromptEncoder(run),
         notes=run.rollout.notes,
         dtype=str(run.rollout.patcher.model.get_dtype()).removeprefix("torch."),
         decoder="vae" if run.decoder is None else TINY_DECODER,
@@ -90,7 +90,7 @@ def _preview(name: str, device: torch.device) -> Callable[[], PreviewDecoder]:
     return lambda: PreviewDecoder(tiny.anew())
 
 
-class Decoders:
+class DecoderFactory:
     """A factory of decoders that decode chunk by chunk with the weights of ComfyUI's VAE. Call it with True for fp32.
     `nbytes` is the number of bytes that one decoder needs on a GPU, or 0 on other devices."""
 
@@ -103,7 +103,7 @@ class Decoders:
         load_vae(weights)  # raises CheckpointError for another VAE
         chunk = replace(geometry, frames=4)
         bytes_of = partial(estimate_vae, vae_width(weights), chunk, half=self._half)
-        self._tiling = device.type == "cuda" and bytes_of()[1].total > VAE_SHARE * room_on(device)
+        self._tiling = device.type == "cuda" and bytes_of()[1].total > VAE_SHARE * free_bytes_on(device)
         self.nbytes = bytes_of(tiling=self._tiling)[1].total if device.type == "cuda" else 0
 
     def __call__(self, exact: bool) -> VideoDecoder:
@@ -114,18 +114,18 @@ class Decoders:
         return VideoDecoder(VAE(vae.weights, tiling), *self._size, park=tiling)
 
 
-class Prompts:
+class PromptEncoder:
     """A callable that returns the embedding [1, L, D] of a prompt's text, and caches every result."""
 
     def __init__(self, run: LiveRun):
-        self._run, self._kept = run, {run.text: run.rollout.contexts[0].cpu()}
+        self._run, self._cache = run, {run.text: run.rollout.contexts[0].cpu()}
 
     def __call__(self, text: str) -> Tensor:
-        if text not in self._kept:
-            self._kept[text] = self._encoded(text)
-        return self._kept[text]
+        if text not in self._cache:
+            self._cache[text] = self._encode(text)
+        return self._cache[text]
 
-    def _encoded(self, text: str) -> Tensor:
+    def _encode(self, text: str) -> Tensor:
         """Return the embedding [1, L, D] of `text` by the CLIP. Raises InputError without a CLIP. Afterwards load the
         causal model again, because ComfyUI may have unloaded it to make room for the CLIP."""
         run, clip = self._run.rollout, self._run.clip

@@ -63,20 +63,22 @@ class LiveView:
         self._client: Client | None = None
         self._ready, self._ended = asyncio.Event(), False
         self._steered = self._stopped = self._prompts = False
-        self._goes_on = True  # whether a client that connects resumes the walk: false after a client left it paused
+        self._resume_on_connect = (
+            True  # whether a client that connects resumes the walk: false after a client left it paused
+        )
         self._alone_since = 0.0
-        self._newest: Frames | None = None
+        self._last_frames: Frames | None = None
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="lingbot-live")
 
     @property
-    def nobody(self) -> str:
+    def no_client_message(self) -> str:
         """The error message for a walk that has neither a client who steers nor a recorded path."""
         return (
             f"nobody opened the live view within {self._wait:g} s: run the workflow from the canvas, where the "
             "node's view opens by itself, or connect a camera path to `recorded path`, which the camera then follows"
         )
 
-    def somebody(self, alone: bool) -> bool:
+    def wait_for_client(self, alone: bool) -> bool:
         """Wait for a client, and return whether one has connected in time, or has already stopped the walk. Do not wait
         if the walk can run without a client (`alone`) and the page that queued the prompt is closed. Raises ComfyUI's
         interrupt exception."""
@@ -102,15 +104,15 @@ class LiveView:
         """
         self._session, self._steered, self._prompts = session, steered, prompts
         self._alone_since = time.monotonic()
-        self._in_the_loop(self._ready.set)
+        self._call_in_loop(self._ready.set)
 
     def deliver(self, frames: Frames) -> None:
         """Send frames to the client, and store the last ones for a client that connects later."""
-        self._in_the_loop(self._offer, frames)
+        self._call_in_loop(self._offer, frames)
 
     def tell(self, kind: str, message: dict[str, Any]) -> None:
         """Send an event of the session, of this `kind` and with the details `message` (see `live.making.Tell`)."""
-        self._in_the_loop(self._tell, kind, message)
+        self._call_in_loop(self._tell, kind, message)
 
     def watch(self) -> None:
         """Stop or pause a steered walk that nobody steers.
@@ -131,7 +133,7 @@ class LiveView:
 
     def end(self) -> None:
         """Notify the client that the walk has ended, and close the view."""
-        self._in_the_loop(self._end)
+        self._call_in_loop(self._end)
         self._threads.shutdown(wait=False)
 
     async def meet(self, socket, init: Init, inbox) -> None:
@@ -144,7 +146,7 @@ class LiveView:
         client = Client(socket, init, self._threads, JSON)
         before = self._client
         if before is not None:
-            self._left(before, stopped=False)  # a walk that it has paused stays paused
+            self._disconnect(before, stopped=False)  # a walk that it has paused stays paused
             before.tell({"type": "error", "content": "the walk runs in another view"})
             before.finish()
         self._client = client
@@ -152,33 +154,33 @@ class LiveView:
         try:
             await asyncio.wait({asyncio.create_task(self._ready.wait()), sending, gone}, return_when="FIRST_COMPLETED")
             if self._ready.is_set() and not self._ended:
-                await self._look(client, inbox, sending)
+                await self._serve(client, inbox, sending)
         finally:
             gone.cancel()
-            self._left(client, inbox.ended.is_set() and inbox.code == STOPPED)
+            self._disconnect(client, inbox.ended.is_set() and inbox.code == STOPPED)
             client.finish()  # the last messages are still sent
             await asyncio.wait({sending}, timeout=2)
             sending.cancel()
 
-    async def _look(self, client: Client, inbox, sending: asyncio.Task) -> None:
-        status = await self._facts(client, inbox)
+    async def _serve(self, client: Client, inbox, sending: asyncio.Task) -> None:
+        status = await self._start_status(client, inbox)
         if status is None:
             return
         if client.moving is not None:
             self._session.moving = client.moving
         client.tell({**status, "prompts": self._prompts, "steered": self._steered, "resume": "the canvas"})
-        if self._newest is not None:  # a paused walk sends no frame by itself
-            last, first = self._newest, self._newest.first + len(self._newest.pixels) - 1
+        if self._last_frames is not None:  # a paused walk sends no frame by itself
+            last, first = self._last_frames, self._last_frames.first + len(self._last_frames.pixels) - 1
             poses = None if last.poses is None else last.poses[-1:]
             client.offer(replace(last, pixels=last.pixels[-1:], first=first, poses=poses, inputs=(), event=None))
         if self._steered:
             self._session.controls.release_all()
-            if self._goes_on:
+            if self._resume_on_connect:
                 self._session.resume()
             else:
                 client.tell({"type": "status", "content": "paused"})
         tasks = [
-            asyncio.create_task(handle_events(inbox, client, self._do)),
+            asyncio.create_task(handle_events(inbox, client, self._apply_event)),
             asyncio.create_task(self._figures(client)),
         ]
         try:
@@ -187,7 +189,7 @@ class LiveView:
             for task in tasks:
                 task.cancel()
 
-    async def _facts(self, client: Client, inbox) -> dict[str, Any] | None:
+    async def _start_status(self, client: Client, inbox) -> dict[str, Any] | None:
         """Return a new client's first status message about the walk, or None if the client leaves first. Between two
         walks, wait until the new walk has begun."""
         while not (client.finished or inbox.ended.is_set()):
@@ -196,7 +198,7 @@ class LiveView:
             await asyncio.sleep(RESTART_POLL_SECONDS)
         return None
 
-    async def _do(self, event: Event) -> None:
+    async def _apply_event(self, event: Event) -> None:
         if event.kind == "output":
             if self._client is not None:
                 self._client.output(event.payload)
@@ -211,24 +213,24 @@ class LiveView:
             with suppress(LingBotError):  # between two walks
                 client.tell(figures(self._session, client))
 
-    def _left(self, client: Client, stopped: bool) -> None:
+    def _disconnect(self, client: Client, stopped: bool) -> None:
         if self._client is not client:
             return  # another has taken its place
         self._client, self._alone_since = None, time.monotonic()
         self._stopped = self._stopped or stopped
         if self._session is not None and self._steered and not self._ended:
-            self._goes_on = not self._session.paused
+            self._resume_on_connect = not self._session.paused
             self._session.controls.release_all()
             self._session.pause()
 
     def _offer(self, frames: Frames) -> None:
-        self._newest = frames
+        self._last_frames = frames
         if self._client is not None:
             self._client.offer(frames)
 
     def _tell(self, kind: str, message: dict[str, Any]) -> None:
         if kind in ("back", "restarted"):
-            self._newest = None
+            self._last_frames = None
         if self._client is None:
             return
         if kind in ("back", "restarted"):
@@ -242,7 +244,7 @@ class LiveView:
             self._client.tell({"type": "status", "content": "ended"})
             self._client.finish()
 
-    def _in_the_loop(self, function: Callable[..., Any], *arguments: Any) -> None:
+    def _call_in_loop(self, function: Callable[..., Any], *arguments: Any) -> None:
         with suppress(RuntimeError):  # the loop has ended
             if self._server is not None:
                 self._server.loop.call_soon_threadsafe(function, *arguments)

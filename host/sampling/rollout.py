@@ -24,9 +24,14 @@ from ..checks.graph import check_start, time_tile_warnings
 from ..checks.latents import input_noise_warnings
 from ..model.base_model import is_causal
 from ..model.patcher import copies_on_other_devices
-from ..model.patches import for_rollout, uncalled_patch_warnings, unknown_addition_warnings, useless_node_warnings
+from ..model.patches import (
+    uncalled_patch_warnings,
+    unknown_addition_warnings,
+    useless_node_warnings,
+    without_step_additions,
+)
 from ..prompt.notice import show_warning
-from .rollout_sampler import LATENT_CHANNELS, draws, plan_memory, run_prepared
+from .rollout_sampler import LATENT_CHANNELS, make_noise, plan_memory, run_with_model
 
 ONE_DEVICE = "MultiGPU CFG Split divides the guidance, which a rollout does without: it runs on one device."
 
@@ -69,7 +74,7 @@ class RolloutOutputs(NamedTuple):
 def prepare_rollout(
     patcher,
     prompts: tuple[list, list | None],
-    asked: RolloutRequest,
+    request: RolloutRequest,
     *,
     image: Tensor | None = None,
     camera: CameraPath | None = None,
@@ -94,7 +99,7 @@ def prepare_rollout(
     config = patcher.model.diffusion_model.config
     check_causal(config)
     release = patcher.model.checkpoint.release
-    patcher, notes = _without_steps(patcher)
+    patcher, notes = _remove_additions(patcher)
     positive, unread = reduce_for_rollout("positive", prompts[0], config)
     notes += unread
     if image is not None and len(image) > 1:
@@ -108,7 +113,7 @@ def prepare_rollout(
     start = None if latent is None else _video_latent(latent["samples"])
     notes += [] if start is None else input_noise_warnings("start_latent", start)
     frame = _first_frame(image, state) if start is None else torch.zeros(3, *(CELL * side for side in start.shape[3:]))
-    spec = plan_rollout(config, release, asked, camera, frame, state)
+    spec = plan_rollout(config, release, request, camera, frame, state)
     later = events_by_chunk(prompts[0], config, spec.geometry.lat_f // spec.chunk, 4 * spec.chunk / FPS)
     used = [positive]
     if spec.guided:
@@ -123,7 +128,7 @@ def prepare_rollout(
             notes.append("At guidance scale 0 only the negative prompt has an effect, and the prompt has none.")
     elif prompts[1] is not None:
         notes.append(f"{release.name} takes no negative prompt: it has no effect here.")
-    notes += [*_without_effect(asked, release), *time_tile_warnings(spec.geometry.lat_f)]
+    notes += [*_unread_setting_notes(request, release), *time_tile_warnings(spec.geometry.lat_f)]
     if image is not None and state is not None:
         notes.append("start_image has no effect: the video continues from the state.")
     run = NodeRollout(patcher=patcher, spec=spec, prompts=tuple(used), notes=(), start=start, later=later)
@@ -133,16 +138,16 @@ def prepare_rollout(
     return replace(run, notes=(*notes, *spec.notes))
 
 
-def _without_effect(asked: RolloutRequest, release) -> list[str]:
+def _unread_setting_notes(request: RolloutRequest, release) -> list[str]:
     if release.guided:
-        names = ["steps"] if asked.indices is not None else []
+        names = ["steps"] if request.indices is not None else []
     else:
-        guided = {"guided_steps": (asked.steps, STEPS), "guidance scale": (asked.guide_scale, GUIDE_SCALE)}
+        guided = {"guided_steps": (request.steps, STEPS), "guidance scale": (request.guide_scale, GUIDE_SCALE)}
         names = [name for name, (value, usual) in guided.items() if value != usual]
     return [f"{release.name} does not read {' and '.join(names)}: no effect here."] if names else []
 
 
-def _without_steps(patcher) -> tuple[Any, list[str]]:
+def _remove_additions(patcher) -> tuple[Any, list[str]]:
     """Return the MODEL without other nodes' additions that a rollout does not use, and notes for the user. The notes
     name removed additions, and additions without effect. The check of transformer_options is restarted; see
     `restart_option_check`."""
@@ -151,7 +156,7 @@ def _without_steps(patcher) -> tuple[Any, list[str]]:
         notes.append(ONE_DEVICE)
         patcher = patcher.clone()
         patcher.remove_additional_models("multigpu")
-    patcher, left_out = for_rollout(patcher)
+    patcher, left_out = without_step_additions(patcher)
     patcher.model.restart_option_check()
     return patcher, [*notes, *left_out]
 
@@ -169,28 +174,31 @@ def run_rollout(run: NodeRollout, vae, seed: int, mode: KeyValueMode = "auto") -
         run = replace(run, spec=replace(run.spec, frame=_as_frame(_decode_last(vae, run.start, 1)[-1:])))
     spec = run.spec
     memory, on_device = plan_memory(run.patcher, spec, mode)
-    image, (noise, renoise) = encode_image(run, vae), draws(seed, spec.geometry.lat_f, spec.size)
+    image, (noise, renoise) = encode_image(run, vae), make_noise(seed, spec.geometry.lat_f, spec.size)
     latents: list[Tensor] = []
 
     def make(model: CausalModel, device: torch.device) -> None:
-        chunks, given = _Chunks(run.patcher, spec, device), spec.chunks(image, noise, *run.contexts, later=run.later)
+        chunks, given = (
+            _RolloutDisplay(run.patcher, spec, device),
+            spec.chunks(image, noise, *run.contexts, later=run.later),
+        )
         made = spec.loop.run(model, given, renoise, device=device, memory=memory, callback=chunks.forward_done)
         for number, latent in enumerate(made):
             chunks.add(number, latent)
         chunks.delivery.finish()
         latents.extend(chunks.delivery.latents)
 
-    run_prepared(run.patcher, run.prompts[0], spec.loop, make, seed=seed, held=on_device)
+    run_with_model(run.patcher, run.prompts[0], spec.loop, make, seed=seed, held=on_device)
     first, *negative = run.contexts
-    spoken = [(chunk, "", context) for chunk, context in {0: first, **run.later}.items()]
-    state = spec.state_after(torch.cat(latents, dim=2), *prompts_of(spoken, *negative))
+    prompts = [(chunk, "", context) for chunk, context in {0: first, **run.later}.items()]
+    state = spec.state_after(torch.cat(latents, dim=2), *prompts_of(prompts, *negative))
     whole = run.patcher.model.process_latent_out(state.latent.clone())
     show_warning("" if whole.isfinite().all() else NOT_FINITE)
     images = _decode_last(vae, whole, spec.geometry.lat_f)[-spec.geometry.frames :]
     return RolloutOutputs({"samples": whole}, images, state)
 
 
-class _Chunks:
+class _RolloutDisplay:
     """The display of a rollout (a causal model's video) in progress, with a bar and a preview of each chunk's last
     frame. The bar advances with each forward. The attribute `delivery` collects the finished chunks."""
 

@@ -22,14 +22,14 @@ from ...pipeline.spec import RolloutSpec
 from ...pipeline.world import CausalModel, Schedule, WorldMemory
 from ..model.base_model import CHUNK_INPUTS, ChunkInputs
 from ..model.transformer import CAMERA_CACHE, TIMESTEP, attention_may_be_recorded
-from .guider import WhenPrepared
+from .guider import CallbackSampler
 
 LATENT_CHANNELS = 16
 BETWEEN_BLOCKS = ("patches", "patches_replace", "optimized_attention_override")
 """The keys of transformer_options for functions that run in the transformer's blocks or between two blocks."""
 
 
-def run_prepared(
+def run_with_model(
     patcher,
     prompt: list,
     loop: ChunkLoop,
@@ -53,7 +53,7 @@ def run_prepared(
     sigmas = torch.tensor([*loop.schedule.sigmas, 0.0], dtype=torch.float32)
     patcher.model.key_value_bytes = held
     try:
-        sampler = WhenPrepared(lambda *given: task(_PreparedModel(*given, loop.schedule), patcher.load_device))
+        sampler = CallbackSampler(lambda *given: task(_PreparedModel(*given, loop.schedule), patcher.load_device))
         guider.sample(chunk, chunk, sampler, sigmas, disable_pbar=True, seed=seed)  # `task` delivers the real chunks
     finally:
         patcher.model.key_value_bytes = 0
@@ -70,7 +70,7 @@ class _PreparedModel:
         self.attention_mode = model.diffusion_model.attention_mode
         self._wrap, self._extra = model_wrap, extra_args
         self._sigmas = {0: 0.0, **dict(zip(schedule.timesteps, schedule.sigmas, strict=True))}
-        self._made: WeakKeyDictionary[object, tuple[Tensor, Tensor]] = WeakKeyDictionary()
+        self._cache: WeakKeyDictionary[object, tuple[Tensor, Tensor]] = WeakKeyDictionary()
         options = extra_args["model_options"].get("transformer_options", {})
         around = map(options.get("wrappers", {}).get, (WrappersMP.APPLY_MODEL, WrappersMP.DIFFUSION_MODEL))
         self._plain = not any((*around, *map(options.get, BETWEEN_BLOCKS)))
@@ -81,9 +81,9 @@ class _PreparedModel:
         sigma = torch.full((1,), self._sigmas[step], device=x.device)
         model, given = self._wrap.inner_model, self._extra["model_options"]
         history = options["kv_cache"]  # each prompt has its own
-        context = self._kept(history, context, lambda: model.padded(context.to(x.device, self.compute_dtype)))
+        context = self._cached(history, context, lambda: model.pad_text(context.to(x.device, self.compute_dtype)))
         if camera is not None:
-            camera = self._kept(self, camera, lambda: camera.to(self.compute_dtype, copy=True))
+            camera = self._cached(self, camera, lambda: camera.to(self.compute_dtype, copy=True))
         inner = {
             **given.get("transformer_options", {}),
             TIMESTEP: step,
@@ -93,22 +93,22 @@ class _PreparedModel:
         sizes = self.config.num_heads, self.config.head_dim, self.compute_dtype
         if self._plain and "graphs" in options and attention_may_be_recorded(x.device, *sizes):
             inner |= {name: options[name] for name in ("graphs", CAMERA_CACHE)}
-            model.kept_by_rollout |= {options["graphs"], *filter(None, [options[CAMERA_CACHE]])}
+            model.rollout_caches |= {options["graphs"], *filter(None, [options[CAMERA_CACHE]])}
         model_options = {**given, "transformer_options": inner}
         denoised = self._wrap(latent, sigma, model_options=model_options, seed=self._extra.get("seed"))
         return (latent - denoised) / sigma if step else torch.zeros_like(latent)
 
-    def _kept(self, key: object, given: Tensor, make: Callable[[], Tensor]) -> Tensor:
+    def _cached(self, key: object, given: Tensor, make: Callable[[], Tensor]) -> Tensor:
         """Return the result of `make()` for the tensor object `given`; another object causes a new call of `make`. The
         camera cache recognizes its inputs by identity, so the result must stay the same object. `key` identifies the
         result; only a weak reference to `key` is held."""
-        if key not in self._made or self._made[key][0] is not given:
+        if key not in self._cache or self._cache[key][0] is not given:
             with torch.inference_mode(False):  # only then does torch count the writes to the tensor
-                self._made[key] = given, make()
-        return self._made[key][1]
+                self._cache[key] = given, make()
+        return self._cache[key][1]
 
 
-def draws(seed: int, frames: int, size: tuple[int, int]) -> tuple[Tensor, Callable[[tuple[int, ...]], Tensor]]:
+def make_noise(seed: int, frames: int, size: tuple[int, int]) -> tuple[Tensor, Callable[[tuple[int, ...]], Tensor]]:
     """Return the noise [1, 16, frames, h, w] of a video, and a function that returns further noise of a given shape.
     `size` is (h, w). Both use one CPU generator with this seed, as `lingbot-world generate --seed` does."""
     generator = torch.Generator("cpu").manual_seed(seed)
@@ -131,14 +131,14 @@ def plan_memory(patcher, spec: RolloutSpec, mode: KeyValueMode, reserved: int = 
     model, device = patcher.model.diffusion_model, patcher.load_device
     precision = Precision(patcher.model.get_dtype_inference(), attention=model.attention_mode)
     work = RolloutWork(spec.config, spec.size, spec.chunk, spec.held.frames, precision, spec.guided)
-    room = room_on(device) - reserved
+    room = free_bytes_on(device) - reserved
     host_room = int(HOST_SHARE * management.get_free_memory(torch.device("cpu")))
     memory = choose_world(work, mode, device, Free(room, host_room), patcher.model_size())
     held, recorded = work.key_values(memory.place), memory.graphs * work.recorded
     return memory, held.device + held.working + recorded + int(memory.camera_cache_bytes or 0) + reserved
 
 
-def room_on(device: torch.device) -> int:
+def free_bytes_on(device: torch.device) -> int:
     """Return the bytes that would be free on a GPU if ComfyUI unloaded all its models there; 0 for other devices."""
     if device.type != "cuda":
         return 0

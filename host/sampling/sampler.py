@@ -44,7 +44,7 @@ class FlowSolver(comfy.samplers.Sampler):
         ComfyUI's KSAMPLER."""
         total = len(sigmas) - 1
         reuse = StepReuse(self.reuse_threshold)
-        predictor = _SomeSteps(model_wrap, reuse, total) if reuse.threshold else model_wrap
+        predictor = _ReusingModel(model_wrap, reuse, total) if reuse.threshold else model_wrap
         model = comfy.samplers.KSamplerX0Inpaint(predictor, sigmas)
         model.latent_image, model.noise = latent_image, noise
         timesteps = iter(self.timesteps_of(sigmas).tolist())
@@ -74,7 +74,7 @@ class FlowSolver(comfy.samplers.Sampler):
         return sampling.inverse_noise_scaling(sigmas[-1], x)
 
 
-class _SomeSteps:
+class _ReusingModel:
     """A wrapper of the model that ComfyUI passes to a sampler, which reuses an earlier prediction in some steps."""
 
     def __init__(self, model, reuse: StepReuse, steps: int):

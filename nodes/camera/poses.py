@@ -99,6 +99,6 @@ class LingBotWorldApplyCamera(io.ComfyNode):
 
     @classmethod
     def execute(cls, positive, negative, camera, latent, control) -> io.NodeOutput:
-        embedding = host.embedding_for(camera, latent, control)
+        embedding = host.camera_embedding_for(camera, latent, control)
         host.show_warnings(camera, len(camera))
-        return io.NodeOutput(host.with_camera(positive, embedding), host.with_camera(negative, embedding))
+        return io.NodeOutput(host.add_camera(positive, embedding), host.add_camera(negative, embedding))

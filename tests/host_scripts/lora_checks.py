@@ -95,7 +95,7 @@ def held_on_the_device():
     high, _ = experts(NF4)
     tensors, deltas = lora("lightning")
     patched = load(with_lora(high, tensors))
-    held = patched.keep_loras_on(CPU)
+    held = patched.copy_loras_to(CPU)
     found = {"held": held, "gap": gap(predict(patched), expected(deltas))}
     tensors[next(iter(tensors))].zero_()
     found["gap after the file's tensors are gone"] = gap(predict(patched), expected(deltas))
@@ -103,7 +103,7 @@ def held_on_the_device():
     found["still held"] = all(f.prepared_patches is not None for f in patched._attached_patches())
     crowded = load(with_lora(experts(NF4)[0], tensors))
     crowded.model.last_memory_required = 1 << 60
-    return found | {"held without room": crowded.keep_loras_on(CPU)}
+    return found | {"held without room": crowded.copy_loras_to(CPU)}
 
 
 @check

@@ -31,8 +31,8 @@ from lingbot_world.host.model.patcher import ExpertPatcher  # noqa: E402
 from lingbot_world.host.sampling.guider import ExpertGuider  # noqa: E402
 from lingbot_world.host.sampling.live import prepare_live, run_live  # noqa: E402
 from lingbot_world.host.sampling.live_view import live_view  # noqa: E402
-from lingbot_world.host.sampling.rollout import _Chunks, prepare_rollout, run_rollout  # noqa: E402
-from lingbot_world.host.sampling.rollout_sampler import plan_memory, run_prepared  # noqa: E402
+from lingbot_world.host.sampling.rollout import _RolloutDisplay, prepare_rollout, run_rollout  # noqa: E402
+from lingbot_world.host.sampling.rollout_sampler import plan_memory, run_with_model  # noqa: E402
 from lingbot_world.loaders import load_expert  # noqa: E402
 from lingbot_world.model.cache import CameraCache  # noqa: E402
 from lingbot_world.model.kv.cache import KeyValueCache  # noqa: E402
@@ -108,7 +108,7 @@ def golden_run(case, model, place=KeyValuePlace()):  # noqa: B008
     def work(prepared, device):
         made.extend(loop.run(prepared, chunks, renoise, device=device, memory=memory))
 
-    run_prepared(model, [[given["context"], {}]], loop, work, seed=0)
+    run_with_model(model, [[given["context"], {}]], loop, work, seed=0)
     return torch.cat(made, dim=2), given["latent"]
 
 
@@ -188,7 +188,7 @@ def recorded_forwards():
             "forwards": len(recorder.weights),
             "weights": sorted(set(recorder.weights)),
             "cleared": recorder.cleared,
-            "kept": len(model.model.kept_by_rollout),
+            "kept": len(model.model.rollout_caches),
             "waited": len(recorder.waited),
         }
     return found
@@ -344,8 +344,8 @@ def lora():
     patched = comfy.sd.load_lora_for_models(golden_model(), None, tensors, 1.0, 0)[0]
     latent, official = golden_run(WINDOW, patched)
     patched.patch_model()
-    roomy, patched.model.last_memory_required = patched.keep_loras_on(torch.device("cpu")), 1 << 60
-    held = [roomy, patched.keep_loras_on(torch.device("cpu"))]
+    roomy, patched.model.last_memory_required = patched.copy_loras_to(torch.device("cpu")), 1 << 60
+    held = [roomy, patched.copy_loras_to(torch.device("cpu"))]
     return {"gap": gap(latent, want), "effect": gap(want, official), "held with and without room": held}
 
 
@@ -375,7 +375,7 @@ def interrupted():
 def pictures():
     """What is shown of a chunk that a GPU has made: nothing of it can be read but its copy in host memory."""
     spec, device, shown = prepare(toy_model()).spec, torch.device("cpu"), []
-    chunks = _Chunks(toy_model(), spec, device)
+    chunks = _RolloutDisplay(toy_model(), spec, device)
     preview = chunks._previewer.decode_latent_to_preview_image
     made, of = torch.randn(1, 16, spec.chunk, *spec.size), HostCopy.of
     HostCopy.of = classmethod(lambda cls, latent, *_: cls(made.clone(), lambda: None, True))

@@ -22,7 +22,9 @@ class PlayedBus:
 def _sent(model) -> list[bool]:
     """Of each linear layer's parameters, whether they have left their file."""
     layers = (layer for layer in model.model.modules() if isinstance(layer, Linear))
-    return [layer._parameters[name] is not in_file for layer in layers for name, in_file in layer.as_loaded.items()]
+    return [
+        layer._parameters[name] is not in_file for layer in layers for name, in_file in layer.file_parameters.items()
+    ]
 
 
 def _storages(model) -> dict[int, set]:
@@ -61,7 +63,7 @@ def _lowvram_uploads(tensors) -> bool:
     patched = with_lora(experts(NF4)[0], tensors)
     patched.patch_model(CPU, lowvram_model_memory=room_for_a_part(patched.model_size(), tensors))
     layers = [layer for layer in patched.model.modules() if isinstance(layer, Linear)]
-    sent = [layer.weight is not layer.as_loaded["weight"] for layer in layers]
+    sent = [layer.weight is not layer.file_parameters["weight"] for layer in layers]
     return any(sent) and sent == [not hasattr(layer, "prev_comfy_cast_weights") for layer in layers]
 
 
