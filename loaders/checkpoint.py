@@ -13,12 +13,12 @@ import torch
 from ..errors import CheckpointError
 from ..model.config import ModelConfig
 from ..options import LoraFile, Release
-from ..weights.config_json import check_config, own_fields, stated_numbers
+from ..weights.config_json import check_config, stated_numbers, wan_fields
 from ..weights.files import read_json, read_tensors, shared_prefix
 from ..weights.quantized import QuantizedWeight, find_quantized, quantization_of, shapes_of
 from ..weights.tensors import TensorEntry
 from . import diffusers_names
-from .lora import Changes, change_bytes, read_loras
+from .lora import LoraChanges, lora_bytes, read_loras
 from .release import detect_release, names_of, release_called, release_note
 
 _PREFIXES = ("model.diffusion_model.", "diffusion_model.")
@@ -63,7 +63,7 @@ class Checkpoint:
     quantized: Mapping[str, QuantizedWeight] = field(repr=False)
     shapes: Mapping[str, tuple[int, ...]] = field(repr=False)
     source: str = ""
-    changes: Changes = field(default_factory=dict, repr=False)
+    changes: LoraChanges = field(default_factory=dict, repr=False)
     release: Release | None = None
     chosen: bool = False
 
@@ -99,7 +99,7 @@ class Checkpoint:
         tensors = {name: entry.rounded(dtype) if name in self.plain else entry for name, entry in self.tensors.items()}
         return dataclasses.replace(self, tensors=tensors)
 
-    def taken_for(self, release: str) -> "Checkpoint":
+    def with_release(self, release: str) -> "Checkpoint":
         """Return a copy, treated as a causal model of `release`, a key of RELEASES, whatever was detected. Raises
         InputError for any other name."""
         config = dataclasses.replace(self.config, causal=True)
@@ -128,8 +128,8 @@ class Checkpoint:
 
     @property
     def nbytes(self) -> int:
-        """The number of bytes that all tensors and LoRAs take in device memory (see `change_bytes`)."""
-        return sum(entry.nbytes for entry in self.tensors.values()) + change_bytes(self.changes)
+        """The number of bytes that all tensors and LoRAs take in device memory (see `lora_bytes`)."""
+        return sum(entry.nbytes for entry in self.tensors.values()) + lora_bytes(self.changes)
 
     @property
     def parameters(self) -> int:
@@ -156,7 +156,7 @@ def open_checkpoint(path: str | Path, loras: Sequence[LoraFile] = ()) -> Checkpo
     tensors, quantized = _read(path)
     shapes = shapes_of(tensors, quantized)
     folder = next(iter(tensors.values())).path.parent
-    stated = diffusers_names.official_config(own_fields(read_json(folder / "config.json", optional=True)))
+    stated = diffusers_names.official_config(wan_fields(read_json(folder / "config.json", optional=True)))
     config = _config(path.name, shapes, stated)
     _check_keys(path.name, shapes, config.parameter_shapes())
     check_config(path.name, config, stated)
@@ -175,7 +175,7 @@ def _read(path: Path) -> tuple[dict[str, TensorEntry], dict[str, QuantizedWeight
     several of the tensors. Raises CheckpointError if the file is damaged or holds another kind of model."""
     entries = read_tensors(path)
     official = _official_name(entries)
-    _refuse_other_kinds(path.name, {official(key): entry for key, entry in entries.items()})
+    _check_kind(path.name, {official(key): entry for key, entry in entries.items()})
     tensors, quantized = find_quantized(path.name, entries, official)
     for name, entry in tensors.items():
         if name.endswith("modulation") and len(entry.shape) == 2:  # some writers of GGUF leave the first size, 1, out
@@ -232,7 +232,7 @@ def _check_meta(checkpoint: Checkpoint, meta: dict) -> None:
         )
 
 
-def _refuse_other_kinds(name: str, entries: Mapping[str, TensorEntry]) -> None:
+def _check_kind(name: str, entries: Mapping[str, TensorEntry]) -> None:
     all_keys = "\n".join(entries)
     for kind, marks in _KEYS_OF_OTHER_KINDS:
         mark = next((mark for mark in marks if mark in all_keys), None)
@@ -242,10 +242,10 @@ def _refuse_other_kinds(name: str, entries: Mapping[str, TensorEntry]) -> None:
     if not any(key.startswith("blocks.") for key in entries):
         sample = ", ".join(list(entries)[:3])
         raise CheckpointError(f"{name}: no transformer block in it (it has {sample}); {_EXPECTED}")
-    _refuse_other_shapes(name, entries)
+    _check_channels(name, entries)
 
 
-def _refuse_other_shapes(name: str, entries: Mapping[str, TensorEntry]) -> None:
+def _check_channels(name: str, entries: Mapping[str, TensorEntry]) -> None:
     patch = entries.get(_PATCH)
     if patch is None or len(patch.shape) != 5:
         return

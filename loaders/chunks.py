@@ -83,7 +83,7 @@ class FileChunk:
         return sum(target.nbytes for _, target in self.copies)
 
 
-def by_key(entries: Iterable[TensorEntry], key: Callable[[str], str]) -> list[list[TensorEntry]]:
+def group_by_key(entries: Iterable[TensorEntry], key: Callable[[str], str]) -> list[list[TensorEntry]]:
     """Return the entries grouped into lists by the value of `key(name)`."""
     lists: dict[str, list[TensorEntry]] = {}
     for entry in entries:
@@ -96,7 +96,7 @@ def buffer_bytes(entries: list[TensorEntry]) -> int:
     return _layout(entries)[1]
 
 
-def targets_in(buffer: Tensor, entries: list[TensorEntry]) -> dict[str, BufferRange]:
+def ranges_in(buffer: Tensor, entries: list[TensorEntry]) -> dict[str, BufferRange]:
     """Return the range of each entry in the uint8 `buffer`, by name."""
     targets = {}
     for entry, start in _layout(entries)[0]:
@@ -105,15 +105,15 @@ def targets_in(buffer: Tensor, entries: list[TensorEntry]) -> dict[str, BufferRa
     return targets
 
 
-def allocate(
+def allocate_buffers(
     entries: list[TensorEntry], device: torch.device, buffer_key: Callable[[str], str]
 ) -> dict[str, BufferRange]:
     """Allocate device buffers, and return the range of each entry by name. Entries share a buffer if `buffer_key(name)`
     is the same."""
     targets: dict[str, BufferRange] = {}
     with torch.inference_mode(False):  # the reader threads could not write to an inference tensor
-        for together in by_key(entries, buffer_key):
-            targets |= targets_in(torch.empty(buffer_bytes(together), dtype=torch.uint8, device=device), together)
+        for together in group_by_key(entries, buffer_key):
+            targets |= ranges_in(torch.empty(buffer_bytes(together), dtype=torch.uint8, device=device), together)
     return targets
 
 
@@ -141,7 +141,7 @@ def _joint_first(entry: TensorEntry) -> tuple[str, int]:
     return (f"block {block_of(entry.name)}", found[0]) if found else ("others", 0)
 
 
-def chunks_of(entries: list[TensorEntry], targets: dict[str, BufferRange], size: int) -> Iterator[FileChunk]:
+def split_into_chunks(entries: list[TensorEntry], targets: dict[str, BufferRange], size: int) -> Iterator[FileChunk]:
     """Yield chunks of at most `size` bytes that cover every entry, in file order. `targets` has the range of each entry
     in a device buffer, by name. Tensors that are adjacent both in the file and in a buffer become one copy."""
     chunk: FileChunk | None = None
@@ -167,7 +167,7 @@ def chunks_of(entries: list[TensorEntry], targets: dict[str, BufferRange], size:
         yield chunk
 
 
-def clipped(chunks: Iterable[FileChunk], first: int, stop: int, buffer: Tensor) -> Iterator[FileChunk]:
+def clip_chunks(chunks: Iterable[FileChunk], first: int, stop: int, buffer: Tensor) -> Iterator[FileChunk]:
     """Yield `chunks` reduced to the bytes [first, stop) of their target buffer, and redirected to `buffer`'s start.
     With this, each of several processes reads only its own piece of a block's weights."""
     for chunk in chunks:

@@ -26,8 +26,8 @@ from ..weights.quantized import quantized_tensors
 from ..weights.tensors import TensorEntry, check_finite
 from .checkpoint import Checkpoint, open_checkpoint
 from .chunks import block_of
-from .lora import Changes
-from .offload import BlockStreamer, staying_weights, streamed_weights
+from .lora import LoraChanges
+from .offload import BlockStreamer, resident_weights, streamed_weights
 from .uploader import Uploader
 
 _ADVISED_BYTES = 32 << 20
@@ -76,18 +76,20 @@ def load_expert(
     own_format, arithmetic = arithmetic == "8bit", choose_arithmetic(arithmetic, device, checkpoint.config)
     attention_mode = choose_attention(attention_mode, device, checkpoint.config)
     compile_ahead(device)
-    with _collector_paused(), ThreadPoolExecutor(1) as pool:  # building takes 0.1 s: a quarter of the whole load
+    with _pause_collector(), ThreadPoolExecutor(1) as pool:  # building takes 0.1 s: a quarter of the whole load
         building = pool.submit(build, checkpoint.config)
-        staying = staying_weights(checkpoint, streamed)
-        tensors = state_tensors(checkpoint, dtype, device, names=staying, copy=copy, progress=progress, quantized=False)
+        resident = resident_weights(checkpoint, streamed)
+        tensors = state_tensors(
+            checkpoint, dtype, device, names=resident, copy=copy, progress=progress, quantized=False
+        )
         streamer = BlockStreamer(checkpoint, streamed, device, shared_by) if streamed else None
         model = building.result()
         for name, tensor in (tensors | (streamer.parameters if streamer else {})).items():
             owner, _, leaf = name.rpartition(".")
             setattr(model.get_submodule(owner), leaf, tensor)
-    _add_changes(model, checkpoint.changes, device, dtype)
+    _add_loras(model, checkpoint.changes, device, dtype)
     if streamer:
-        streamer.serve(model)
+        streamer.attach(model)
     for block in list(model.blocks)[:decoded_blocks]:
         _keep_decoded(cast(Block, block), wide=arithmetic in DTYPES)
     model.set_arithmetic(arithmetic, own_format=own_format)
@@ -109,7 +111,7 @@ def _keep_decoded(block: Block, wide: bool) -> None:
             layer.bias = frozen_parameter(bias)
 
 
-def _add_changes(model: LingBotWorldModel, changes: Changes, device: torch.device, dtype: torch.dtype) -> None:
+def _add_loras(model: LingBotWorldModel, changes: LoraChanges, device: torch.device, dtype: torch.dtype) -> None:
     """Add the LoRAs' changes to a model: in linear layers at each use of the weight, in other parameters now."""
     with torch.inference_mode(False), torch.no_grad():  # ordinary tensors, as the parameters are
         for name, each in changes.items():
@@ -121,12 +123,12 @@ def _add_changes(model: LingBotWorldModel, changes: Changes, device: torch.devic
             parameter = materialise(getattr(layer, leaf), torch.empty(0, device=device))
             for change in each:
                 change.check()
-                parameter = change.added_to(parameter)
+                parameter = change.apply_to(parameter)
             setattr(layer, leaf, frozen_parameter(parameter.to(dtype)))
 
 
 @contextmanager
-def _collector_paused() -> Iterator[None]:
+def _pause_collector() -> Iterator[None]:
     """A context in which Python's garbage collector is off. The thousands of small objects of a load would trigger it
     repeatedly, which takes 0.1 s."""
     enabled = gc.isenabled()

@@ -18,17 +18,17 @@ from ..weights.files import read_tensors
 from ..weights.quantized import PLAIN
 from ..weights.tensors import MappedFile, TensorEntry
 from .loras.names import OTHER_KINDS, SCALES, LayerNames
-from .loras.scale import StatedScale, stated_scale
+from .loras.scale import StatedScale, find_scale
 
 
-class Change(NamedTuple):
+class LoraChange(NamedTuple):
     """A LoRA's change, added to one parameter: `scale` * `up` @ `down`, or `scale` * `up` if `down` is None."""
 
     scale: float
     up: TensorEntry
     down: TensorEntry | None
 
-    def added_to(self, weight: Tensor) -> Tensor:
+    def apply_to(self, weight: Tensor) -> Tensor:
         """Return `weight`, float32, plus the change, as float32 on the same device."""
         up = self.up.view().to(weight.device, torch.float32).flatten(1 if self.down else 0)
         if self.down is None:
@@ -59,7 +59,7 @@ class Change(NamedTuple):
                 )
 
 
-Changes = Mapping[str, Sequence[Change]]
+LoraChanges = Mapping[str, Sequence[LoraChange]]
 """The LoRAs' changes to a model: a list of changes per changed parameter, by official name."""
 
 
@@ -68,7 +68,7 @@ def loras_for(loras: Iterable[LoraFile], role: str) -> tuple[LoraFile, ...]:
     return tuple(lora for lora in loras if lora.expert in (None, role))
 
 
-def refuse_for_one_expert(loras: Iterable[LoraFile], path: Path) -> None:
+def check_for_both_experts(loras: Iterable[LoraFile], path: Path) -> None:
     """Raise InputError if a LoRA was chosen for only the high-noise or low-noise expert, but `path` is one model."""
     for_one = next((lora for lora in loras if lora.expert is not None), None)
     if for_one is not None:
@@ -78,7 +78,7 @@ def refuse_for_one_expert(loras: Iterable[LoraFile], path: Path) -> None:
         )
 
 
-def change_bytes(changes: Changes) -> int:
+def lora_bytes(changes: LoraChanges) -> int:
     """Return the bytes that LoRAs take on a GPU: their tensors, and a 16-bit temporary for the largest changed
     parameter, because changed weights are computed at each use."""
     every = [change for each in changes.values() for change in each]
@@ -86,17 +86,17 @@ def change_bytes(changes: Changes) -> int:
     return halves + 2 * max((change.values for change in every), default=0)
 
 
-def read_loras(loras: Sequence[LoraFile], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, list[Change]]:
+def read_loras(loras: Sequence[LoraFile], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, list[LoraChange]]:
     """Return the LoRAs' changes by parameter name. `shapes` are the shapes of the model's parameters by name. Raises
     CheckpointError if any tensor of a LoRA does not fit the model, or for a kind or scale that is not supported."""
-    changes: dict[str, list[Change]] = {}
+    changes: dict[str, list[LoraChange]] = {}
     for lora in loras:
         for name, change in _read(lora, shapes):
             changes.setdefault(name, []).append(change)
     return changes
 
 
-def _read(lora: LoraFile, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[str, Change]]:
+def _read(lora: LoraFile, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[str, LoraChange]]:
     entries = read_tensors(lora.path)
     layers: dict[str, _Layer] = {}
     strange, names = [], LayerNames(shapes)
@@ -118,9 +118,9 @@ def _read(lora: LoraFile, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[tup
         )
     file = next(iter(entries.values()))
     header = file.source.metadata if isinstance(file.source, MappedFile) else {}
-    stated = stated_scale(file.path, header, entries.keys())
+    stated = find_scale(file.path, header, entries.keys())
     for layer in layers.values():
-        yield from _changes(lora, layer, stated, shapes)
+        yield from _layer_changes(lora, layer, stated, shapes)
 
 
 class _Layer(NamedTuple):
@@ -131,15 +131,15 @@ class _Layer(NamedTuple):
     parts: dict[str, TensorEntry]
 
 
-def _changes(
+def _layer_changes(
     lora: LoraFile, layer: _Layer, stated: StatedScale, shapes: Mapping[str, tuple[int, ...]]
-) -> Iterator[tuple[str, Change]]:
+) -> Iterator[tuple[str, LoraChange]]:
     name, found = layer.name, layer.parts
     weight, bias = f"{name}.weight" if f"{name}.weight" in shapes else name, f"{name}.bias"
     for part, target in (("diff", weight), ("diff_m", weight), ("diff_b", bias)):
         if part in found:
-            _need(found[part].shape == shapes.get(target), lora, target, shapes.get(target), found[part].shape)
-            yield target, Change(lora.strength, found[part], None)
+            _check_fit(found[part].shape == shapes.get(target), lora, target, shapes.get(target), found[part].shape)
+            yield target, LoraChange(lora.strength, found[part], None)
     up, down = found.get("up"), found.get("down")
     if up is None and down is None:
         if not found.keys() & {"diff", "diff_m", "diff_b"}:
@@ -155,12 +155,12 @@ def _changes(
         and math.prod(down.shape[1:]) == math.prod(shape[1:])
         and up.shape[0] == shape[0]
     )
-    _need(fits, lora, weight, shape, (*up.shape[:1], *down.shape[1:]))
+    _check_fit(fits, lora, weight, shape, (*up.shape[:1], *down.shape[1:]))
     scale = lora.strength * _scale(lora, layer, stated, rank)
-    yield weight, Change(scale, up, down)
+    yield weight, LoraChange(scale, up, down)
     if "up_bias" in found:
-        _need(found["up_bias"].shape == shapes.get(bias), lora, bias, shapes.get(bias), found["up_bias"].shape)
-        yield bias, Change(scale, found["up_bias"], None)
+        _check_fit(found["up_bias"].shape == shapes.get(bias), lora, bias, shapes.get(bias), found["up_bias"].shape)
+        yield bias, LoraChange(scale, found["up_bias"], None)
 
 
 def _scale(lora: LoraFile, layer: _Layer, stated: StatedScale, rank: int) -> float:
@@ -176,11 +176,11 @@ def _scale(lora: LoraFile, layer: _Layer, stated: StatedScale, rank: int) -> flo
     if "scale" in values:
         scale = values["scale"]
     else:
-        scale = values["alpha"] / rank if "alpha" in values else stated.of(layer.raw, rank)
+        scale = values["alpha"] / rank if "alpha" in values else stated.scale_for(layer.raw, rank)
     return scale * values.get("scalar", 1.0)
 
 
-def _need(fits: bool, lora: LoraFile, name: str, wanted: tuple | None, got: tuple) -> None:
+def _check_fit(fits: bool, lora: LoraFile, name: str, wanted: tuple | None, got: tuple) -> None:
     if not fits:
         raise CheckpointError(
             f"{lora.path}: its change of {name} is {list(got)}, the weight is "

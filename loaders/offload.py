@@ -20,8 +20,18 @@ from ..model.quantized.parameters import frozen_parameter
 from ..weights.quantized import quantized_tensors
 from ..weights.tensors import check_finite
 from .checkpoint import Checkpoint
-from .chunks import ALIGNMENT, FileChunk, block_of, buffer_bytes, by_key, chunks_of, clipped, targets_in, tensor_at
-from .lora import change_bytes
+from .chunks import (
+    ALIGNMENT,
+    FileChunk,
+    block_of,
+    buffer_bytes,
+    clip_chunks,
+    group_by_key,
+    ranges_in,
+    split_into_chunks,
+    tensor_at,
+)
+from .lora import lora_bytes
 from .uploader import Uploader, UploadSettings
 
 SLOTS = 2
@@ -42,7 +52,7 @@ def streamed_weights(checkpoint: Checkpoint, resident_blocks: int | None) -> dic
     return names
 
 
-def staying_weights(checkpoint: Checkpoint, streamed: dict[int, list[str]]) -> list[str]:
+def resident_weights(checkpoint: Checkpoint, streamed: dict[int, list[str]]) -> list[str]:
     """Return the names of the checkpoint's parameters that are not in `streamed`, the result of `streamed_weights`."""
     names = {name for names in streamed.values() for name in names}
     return [name for name in checkpoint.shapes if name not in names]
@@ -55,14 +65,11 @@ def weight_bytes(checkpoint: Checkpoint, resident_blocks: int | None = None, pro
         return checkpoint.nbytes
     names = streamed_weights(checkpoint, resident_blocks)
     blocks = [buffer_bytes(checkpoint.entries(each)) for each in names.values()]
-    staying = by_key(checkpoint.entries(staying_weights(checkpoint, names)), block_of)
+    resident = group_by_key(checkpoint.entries(resident_weights(checkpoint, names)), block_of)
     pieces = [piece_bytes(block, processes) for block in blocks] if processes > 1 else []
     slot = max([*blocks, *(processes * piece for piece in pieces)], default=0)
     return (
-        min(SLOTS, len(blocks)) * slot
-        + sum(pieces)
-        + sum(map(buffer_bytes, staying))
-        + change_bytes(checkpoint.changes)
+        min(SLOTS, len(blocks)) * slot + sum(pieces) + sum(map(buffer_bytes, resident)) + lora_bytes(checkpoint.changes)
     )
 
 
@@ -71,7 +78,7 @@ def piece_bytes(block: int, processes: int) -> int:
     return -(-block // (processes * ALIGNMENT)) * ALIGNMENT
 
 
-class _Arrival(Protocol):
+class _PendingCopy(Protocol):
     def wait(self) -> Any:
         """Wait until a block's weights are complete on the device. On a GPU only the current stream waits."""
 
@@ -85,7 +92,7 @@ class _FileBlocks:
     def load(self, blocks: dict[int, tuple[list[FileChunk], Tensor, int]]) -> None:
         self._chunks = {index: chunks for index, (chunks, _, _) in blocks.items()}
 
-    def start(self, index: int) -> _Arrival:
+    def start(self, index: int) -> _PendingCopy:
         return self._uploader.start(self._chunks[index])
 
 
@@ -109,7 +116,7 @@ class SharedBlocks:
             for index, (chunks, buffer, nbytes) in blocks.items():
                 length = piece_bytes(nbytes, size)
                 piece = torch.empty(length, dtype=torch.uint8, device=self._device)
-                uploader.start(clipped(chunks, rank * length, (rank + 1) * length, piece)).wait()
+                uploader.start(clip_chunks(chunks, rank * length, (rank + 1) * length, piece)).wait()
                 self._blocks[index] = buffer[: size * length], piece
 
     def start(self, index: int) -> distributed.Work:
@@ -155,19 +162,23 @@ class BlockStreamer:
             self._source = _FileBlocks(device) if group is None else SharedBlocks(device, group)
             for index, names in weights.items():
                 slot = slots[index % self._slots]
-                targets = targets_in(slot, entries[index])
-                blocks[index] = list(chunks_of(entries[index], targets, SETTINGS.chunk_bytes)), slot, sizes[index]
+                targets = ranges_in(slot, entries[index])
+                blocks[index] = (
+                    list(split_into_chunks(entries[index], targets, SETTINGS.chunk_bytes)),
+                    slot,
+                    sizes[index],
+                )
                 tensors = {entry.name: tensor_at(targets[entry.name], entry) for entry in entries[index]}
                 quantized = {name: checkpoint.quantized[name] for name in names if name in checkpoint.quantized}
                 check_finite(checkpoint.name, checkpoint.entries(quantized))
                 self.parameters |= {name: frozen_parameter(tensors[name]) for name in names if name not in quantized}
                 self.parameters |= quantized_tensors(quantized, tensors, None, device)
             self._source.load(blocks)
-        self._in_slot: dict[int, tuple[int, _Arrival]] = {}
+        self._in_slot: dict[int, tuple[int, _PendingCopy]] = {}
         """The content of each shared buffer, by its number: the index of a block, and the running copy of its
         weights."""
 
-    def serve(self, model: LingBotWorldModel) -> None:
+    def attach(self, model: LingBotWorldModel) -> None:
         """Start to copy the first streamed blocks, and add hooks to `model` that copy the others while it runs. Threads
         and buffers are freed with the model. A forward raises CheckpointError if the file can no longer be read."""
         model.in_step = self._in_step
@@ -194,7 +205,7 @@ class BlockStreamer:
         if following != index:
             self._fill(following)
 
-    def _fill(self, index: int) -> _Arrival:
+    def _fill(self, index: int) -> _PendingCopy:
         arrival = self._source.start(index)
         self._in_slot[index % self._slots] = index, arrival
         return arrival

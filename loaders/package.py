@@ -11,7 +11,7 @@ import torch
 
 from ..errors import CheckpointError
 from ..options import RELEASES, LoraFile, PerExpert
-from ..weights.files import WEIGHT_SUFFIXES, download_left, hub_snapshot, read_json, visible
+from ..weights.files import WEIGHT_SUFFIXES, hub_snapshot, list_visible, read_json, unfinished_download
 from .checkpoint import Checkpoint, open_checkpoint
 from .lora import loras_for
 from .release import named_role, names_of, noise_role, release_called, role_of, stated_causal
@@ -81,7 +81,7 @@ def find_package(
     given = ({} if assets is None else _assets(Path(assets).expanduser())) | given
     if root is not None and root.is_file():
         return _one_file(root.absolute(), given, release)
-    items = visible(root) if root else []
+    items = list_visible(root) if root else []
     parts = {part: given.get(part) or find(items) for part, find in _FINDERS.items()}
     high, low = parts.pop("high"), parts.pop("low")
     causal = None if root is None or high or low else _causal_model(root, items, release)
@@ -111,7 +111,7 @@ def _one_file(file: Path, given: Mapping[str, Path], release: str | None) -> Pac
 def _assets(folder: Path) -> dict[str, Path]:
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: no such folder, given as `assets_dir`")
-    items = visible(folder)
+    items = list_visible(folder)
     found = {part: path for part in ASSETS if (path := _FINDERS[part](items)) is not None}
     if not found:
         raise CheckpointError(
@@ -128,7 +128,7 @@ def _find_near(model: Path, part: str) -> Path | None:
     folders = sorted(parent.iterdir(), key=lambda item: ("lingbot" not in item.name.lower(), item.name))
     for folder in (parent, *(item for item in folders if item.is_dir())):
         with suppress(OSError):  # a folder without read permission
-            found = _FINDERS[part]([item for item in visible(folder) if "Wan2.2_VAE" not in item.name])
+            found = _FINDERS[part]([item for item in list_visible(folder) if "Wan2.2_VAE" not in item.name])
             if found is not None:
                 return found
     return None
@@ -187,7 +187,7 @@ def is_expert_folder(path: str | Path) -> bool:
         return False
     if any(any(folder.glob(name)) for name in names):
         return True
-    weights = [file for file in visible(folder) if file.suffix in WEIGHT_SUFFIXES and file.is_file()]
+    weights = [file for file in list_visible(folder) if file.suffix in WEIGHT_SUFFIXES and file.is_file()]
     return len(weights) == 1 and weights[0].suffix == ".gguf"
 
 
@@ -195,7 +195,7 @@ def _missing_experts(root: Path | None, items: list[Path], parts: dict[str, Path
     missing = [_PARTS[part] for part in ("high", "low") if parts[part] is None]
     found = [f"{part}: {path.name}" for part, path in parts.items() if path is not None]
     content = ", ".join(item.name for item in items[:8]) or "nothing"
-    hint = "" if root is None or not (left := download_left(root)) else f" {left[0].upper()}{left[1:]}."
+    hint = "" if root is None or not (left := unfinished_download(root)) else f" {left[0].upper()}{left[1:]}."
     if root is not None and is_expert_folder(root):
         kind = open_checkpoint(root).kind  # raises for another model
         hint = (

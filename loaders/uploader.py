@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..options import Progress
 from ..weights.tensors import MappedFile, TensorEntry, read_into
-from .chunks import FileChunk, allocate, block_of, chunks_of, tensor_at
+from .chunks import FileChunk, allocate_buffers, block_of, split_into_chunks, tensor_at
 
 _THREAD_NAME = "lingbot-upload"
 _POLL_SECONDS = 0.1
@@ -49,7 +49,7 @@ class Uploader(AbstractContextManager["Uploader"]):
             device = torch.device("cuda", torch.cuda.current_device())  # reader threads have their own current device
         self.device, self.settings = device, settings or UploadSettings()
         self._threads = ThreadPoolExecutor(self.settings.threads, thread_name_prefix=_THREAD_NAME)
-        self._idle: list[Lane] = []
+        self._idle: list[ChunkReader] = []
         self._closing = threading.Event()
 
     def __exit__(self, *_: object) -> None:
@@ -60,8 +60,8 @@ class Uploader(AbstractContextManager["Uploader"]):
     ) -> tuple[dict[str, Tensor], "Upload"]:
         """Start to copy the entries into new device memory. Return the tensors by name, and the Upload to wait for
         before use. Tensors with the same `buffer_key(name)` share a device buffer, freed with the last of them."""
-        targets = allocate(entries, self.device, buffer_key)
-        chunks = chunks_of(entries, targets, self.settings.chunk_bytes)
+        targets = allocate_buffers(entries, self.device, buffer_key)
+        chunks = split_into_chunks(entries, targets, self.settings.chunk_bytes)
         upload = self.start(chunks, sum(entry.nbytes for entry in entries))
         return {entry.name: tensor_at(targets[entry.name], entry) for entry in entries}, upload
 
@@ -70,29 +70,29 @@ class Uploader(AbstractContextManager["Uploader"]):
         The copies follow the kernels that are now on the caller's CUDA stream. `total` is the number of bytes for the
         progress display."""
         queue = _ChunkQueue(chunks, self.device, self._closing)
-        readers = [self._threads.submit(self._carry, queue) for _ in range(self.settings.threads)]
+        readers = [self._threads.submit(self._copy_chunks, queue) for _ in range(self.settings.threads)]
         return Upload(queue, readers, self.device, total)
 
-    def _carry(self, queue: "_ChunkQueue") -> torch.cuda.Event | None:
+    def _copy_chunks(self, queue: "_ChunkQueue") -> torch.cuda.Event | None:
         """Copy chunks in a reader thread until the queue is empty. Return the CUDA event after its last copies."""
-        lane, sent = None, None
+        reader, sent = None, None
         try:
             while (chunk := queue.take()) is not None:
-                if lane is None:
-                    kind = CudaLane if self.device.type == "cuda" else Lane
+                if reader is None:
+                    kind = CudaChunkReader if self.device.type == "cuda" else ChunkReader
                     try:
-                        lane = self._idle.pop()
+                        reader = self._idle.pop()
                     except IndexError:
-                        lane = kind(self.device, self.settings)
-                    lane.wait_for(queue.allowed)
-                sent = lane.carry(chunk)
+                        reader = kind(self.device, self.settings)
+                    reader.wait_for(queue.allowed)
+                sent = reader.copy_chunk(chunk)
                 queue.count(chunk.nbytes)
         except BaseException:
             queue.stop()
             raise
         finally:
-            if lane is not None:
-                self._idle.append(lane)
+            if reader is not None:
+                self._idle.append(reader)
         return sent
 
     def close(self) -> None:
@@ -157,9 +157,9 @@ class _ChunkQueue:
             self._chunks = iter(())
 
 
-class Lane:
+class ChunkReader:
     """The open files and the staging buffer of one reader thread, for devices other than CUDA. A chunk is complete when
-    `carry` returns. Files are read with seek and readinto: every system has both, and both release the GIL."""
+    `copy_chunk` returns. Files are read with seek and readinto: every system has both, and both release the GIL."""
 
     def __init__(self, _device: torch.device, settings: UploadSettings) -> None:
         self._files: dict[MappedFile, io.FileIO] = {}
@@ -168,7 +168,7 @@ class Lane:
     def wait_for(self, allowed: torch.cuda.Event | None) -> None:
         """Make the next copies to a CUDA device wait for the event `allowed`. Do nothing for other devices."""
 
-    def carry(self, chunk: FileChunk) -> torch.cuda.Event | None:
+    def copy_chunk(self, chunk: FileChunk) -> torch.cuda.Event | None:
         """Read a chunk and start its copies to the device. Return the CUDA event after them; None without CUDA. Raises
         CheckpointError for a file that is too short, was replaced, or cannot be read."""
         self.read(chunk, self._buffer)
@@ -195,7 +195,7 @@ class Lane:
             file.close()
 
 
-class CudaLane(Lane):
+class CudaChunkReader(ChunkReader):
     """The pinned buffers and the CUDA stream of one reader thread. A buffer is free when the CUDA event after its
     copies has passed."""
 
@@ -214,7 +214,7 @@ class CudaLane(Lane):
         if allowed is not None:
             self._stream.wait_event(allowed)
 
-    def carry(self, chunk: FileChunk) -> torch.cuda.Event:
+    def copy_chunk(self, chunk: FileChunk) -> torch.cuda.Event:
         turn = next(self._turns) % len(self._buffers)
         if turn in self._sent:
             self._sent[turn].synchronize()

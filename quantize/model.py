@@ -199,7 +199,7 @@ def _encode(source: Source, name: str, tensor: Tensor, options: QuantizeOptions)
     """
     changes = source.changes.get(name, ())
     for change in changes:
-        tensor = change.added_to(tensor.float())
+        tensor = change.apply_to(tensor.float())
     total = codec.squared_sum(tensor)
     if not math.isfinite(total):
         path = source.parameters[name][0].path

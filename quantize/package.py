@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..errors import InputError
 from ..loaders import Package, find_package, open_checkpoint
-from ..loaders.lora import loras_for, refuse_for_one_expert
+from ..loaders.lora import check_for_both_experts, loras_for
 from ..loaders.package import is_causal_folder, is_expert_folder
 from ..options import ShowProgress
 from ..outputs import PART, taken
@@ -121,7 +121,7 @@ def _models(package: Package, options: QuantizeOptions) -> Iterator[Job]:
 
 
 def _single(name: str, path: Path, options: QuantizeOptions) -> Job:
-    refuse_for_one_expert(options.loras, path)
+    check_for_both_experts(options.loras, path)
     return Job(name, open_model(path, options.keep, options.loras, options.multiple), Path(WEIGHTS), options)
 
 

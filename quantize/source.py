@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..errors import CheckpointError, InputError
 from ..loaders import open_checkpoint
-from ..loaders.lora import Change, read_loras
+from ..loaders.lora import LoraChange, read_loras
 from ..options import LoraFile
 from ..text.weights import open_weights
 from ..weights.files import read_json
@@ -39,7 +39,7 @@ class Source:
     quantized: frozenset[str] = field(repr=False)
     config: dict | None = field(repr=False)
     packed: Mapping[str, QuantizedWeight] = field(default_factory=dict, repr=False)
-    changes: Mapping[str, list[Change]] = field(default_factory=dict, repr=False)
+    changes: Mapping[str, list[LoraChange]] = field(default_factory=dict, repr=False)
 
     @property
     def nbytes(self) -> int:

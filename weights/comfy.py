@@ -100,7 +100,7 @@ def find_scaled(
     found, problems = {}, []
     scaled = {_layer(name) for name, each in parts.items() if "weight_scale" in each}
     for name in dict.fromkeys((*names, *parts, *stated)):
-        weight = _weight(left.get(name), parts.get(name, {}), stated.get(name))
+        weight = _make_weight(left.get(name), parts.get(name, {}), stated.get(name))
         if name not in parts and name not in stated and _layer(name) in scaled:
             weight = "it has no weight_scale, which this layer has in other blocks"
         if isinstance(weight, str):
@@ -121,7 +121,7 @@ def _layer(name: str) -> str:
     return re.sub(r"\.\d+\.", ".N.", name, count=1)
 
 
-def _weight(
+def _make_weight(
     values: TensorEntry | None, parts: Mapping[str, TensorEntry], stated: Any
 ) -> ScaledWeight | LayoutWeight | str:
     """Return the weight with the stored `values` and the scales in `parts` (by suffix), or why it cannot be read.
@@ -136,21 +136,21 @@ def _weight(
     if values is None:
         return "the weight itself is missing"
     if named in (NVFP4, MXFP8):
-        return _other_values(values, named) or _in_blocks(named, values, parts)
-    return _other_values(values, named) or _in_rows(values, parts, named, description)
+        return _value_error(values, named) or _block_scaled(named, values, parts)
+    return _value_error(values, named) or _row_scaled(values, parts, named, description)
 
 
-def _other_values(values: TensorEntry, named: str | None) -> str | None:
+def _value_error(values: TensorEntry, named: str | None) -> str | None:
     """Return a message unless a weight's stored values have their format's dtype and two or more dimensions. `named` is
     the format that the file states, a key of FORMATS. If it is None, every dtype in FORMATS is accepted."""
     dtype = FORMATS[named] if named else values.dtype
-    if values.dtype == dtype and dtype in FORMATS.values() and len(values.shape) >= 2 and not values.packed:
+    if values.dtype == dtype and dtype in FORMATS.values() and len(values.shape) >= 2 and not values.block_format:
         return None
     kinds = named or " or ".join(str(each).removeprefix("torch.") for each in TYPES)
     return f"{values.dtype} {list(values.shape)} with a scale, expected a matrix of {kinds}"
 
 
-def _in_rows(
+def _row_scaled(
     values: TensorEntry, parts: Mapping[str, TensorEntry], named: str | None, description: Mapping[str, Any]
 ) -> ScaledWeight | LayoutWeight | str:
     """Return a weight with one scale in total or one per row, or why it cannot be read. `parts` has the scales by
@@ -196,7 +196,7 @@ def _is_one_or_a_row(scale: TensorEntry, shape: tuple[int, ...]) -> bool:
     )
 
 
-def _in_blocks(format_: str, values: TensorEntry, parts: Mapping[str, TensorEntry]) -> LayoutWeight | str:
+def _block_scaled(format_: str, values: TensorEntry, parts: Mapping[str, TensorEntry]) -> LayoutWeight | str:
     """Return a weight with block scales in the format `format_` (nvfp4 or mxfp8), or why it cannot be read."""
     scale, scale_2 = parts.get("weight_scale"), parts.get("weight_scale_2")
     if scale is None or (scale_2 is None) == (format_ == NVFP4):

@@ -10,7 +10,7 @@ from ..fields import Field
 from ..model.config import ModelConfig
 
 SIZES = ("dim", "ffn_dim", "freq_dim", "text_dim", "in_dim", "out_dim", "num_layers")
-OWN = {
+FIXED_FIELDS = {
     "patch_size": [1, 2, 2],
     "qk_norm": True,
     "cross_attn_norm": True,
@@ -26,7 +26,11 @@ FIELDS = (
     Field(
         (*SIZES, "in_channels", "out_channels", "attention_head_dim"), "refused", "Sizes that differ from the tensors'."
     ),
-    Field(tuple(OWN), "refused", f"Anything but {', '.join(f'{key} {value}' for key, value in OWN.items())}."),
+    Field(
+        tuple(FIXED_FIELDS),
+        "refused",
+        f"Anything but {', '.join(f'{key} {value}' for key, value in FIXED_FIELDS.items())}.",
+    ),
     Field(("control_type",), "refused", "`cam` and `act` have to be the camera layers' kind."),
     Field(("local_attn_size", "sink_size"), "ignored", "The window of the causal models is an option of the run."),
     Field(("model_type", "quantization_config"), "ignored", "The tensors show it."),
@@ -35,7 +39,7 @@ FIELDS = (
 ADVICE = "put the right config.json next to it, or none"
 
 
-def own_fields(stated: dict[str, Any]) -> dict[str, Any]:
+def wan_fields(stated: dict[str, Any]) -> dict[str, Any]:
     """Return `stated`, the fields of a config.json, if they describe a Wan or LingBot model, else {}."""
     kind = str(stated.get("_class_name") or "WanModel").lower()
     return stated if "architectures" not in stated and ("wan" in kind or "lingbot" in kind) else {}
@@ -67,7 +71,7 @@ def check_config(name: str, config: ModelConfig, stated: Mapping[str, Any]) -> N
     ]
     differing += [
         f"{key} {stated[key]!r:.40} (expected {value})"
-        for key, value in OWN.items()
+        for key, value in FIXED_FIELDS.items()
         if stated.get(key) not in (None, value, DIFFUSERS.get(key))
     ]
     kind = CONTROL_TYPES.get(config.control or 0)

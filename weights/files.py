@@ -78,7 +78,7 @@ def hub_snapshot(folder: Path) -> Path:
     return wanted[0] if len(wanted) == 1 else folder
 
 
-def visible(folder: Path) -> list[Path]:
+def list_visible(folder: Path) -> list[Path]:
     """Return the content of a folder, sorted by name, without hidden files such as macOS's `._model.safetensors`."""
     return sorted(item for item in folder.iterdir() if not item.name.startswith("."))
 
@@ -87,7 +87,7 @@ def _folder_files(folder: Path, hint: str) -> list[Path]:
     indexes = sorted(folder.glob("*.index.json"))
     if indexes:
         return _indexed_files(min(indexes, key=lambda file: len(file.name)))  # not a variant such as model.fp16
-    weights = [item for item in visible(folder) if item.suffix.lower() in WEIGHT_SUFFIXES and item.is_file()]
+    weights = [item for item in list_visible(folder) if item.suffix.lower() in WEIGHT_SUFFIXES and item.is_file()]
     weights = [item for item in weights if hint in item.name.lower()] or weights
     for suffix in WEIGHT_SUFFIXES:
         found = [item for item in weights if item.suffix.lower() == suffix]
@@ -100,14 +100,14 @@ def _folder_files(folder: Path, hint: str) -> list[Path]:
     content = ", ".join(sorted(item.name for item in folder.iterdir())[:8]) or "nothing"
     lost = [item.name for item in folder.iterdir() if item.is_symlink() and not item.exists()]
     content += f"; {', '.join(lost[:3])} is a link to a file that is not there" if lost else ""
-    left = download_left(folder)
+    left = unfinished_download(folder)
     raise CheckpointError(
         f"{folder}: no weights in this folder (it holds {content}); expected model.safetensors, "
         f"model.pt or a set of shards with their index{left and '; '}{left}"
     )
 
 
-def download_left(folder: Path) -> str:
+def unfinished_download(folder: Path) -> str:
     """Return a message if an unfinished `hf download` left files in `folder` or around it, else an empty string."""
     for place in (folder, folder.parent, *(parent / "blobs" for parent in folder.parents[1:2])):
         for part in (*place.glob("*.incomplete"), *place.glob(".cache/huggingface/download/**/*.incomplete")):
@@ -134,7 +134,7 @@ def _existing(path: Path, files: list[Path]) -> list[Path]:
     if absent:
         raise CheckpointError(
             f"{path.name}: {len(absent)} of its {len(files)} shards missing in {path.parent}: "
-            f"{', '.join(absent[:5]):.500}; {download_left(path.parent) or 'download them'}"
+            f"{', '.join(absent[:5]):.500}; {unfinished_download(path.parent) or 'download them'}"
         )
     return files
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from ..errors import CheckpointError, require
 from ..model.quantized import ggml
 from ..model.quantized.parameters import BlockParameter, frozen_parameter, load_block_layout
-from .tensors import MappedFile, Packed, TensorEntry
+from .tensors import BlockFormat, MappedFile, TensorEntry
 
 MAGIC = b"GGUF"
 PLAIN = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -115,8 +115,8 @@ def _check_entries(path: Path, source: MappedFile, found: list, start: int) -> d
             )
         end = offset + nbytes
         if block:
-            packed = Packed(kind, shape)
-            entries[name] = TensorEntry(name, path, torch.uint8, (nbytes,), source, offset, packed=packed)
+            block_format = BlockFormat(kind, shape)
+            entries[name] = TensorEntry(name, path, torch.uint8, (nbytes,), source, offset, block_format=block_format)
         else:
             entries[name] = TensorEntry(name, path, PLAIN[kind], shape, source, offset)
     return entries

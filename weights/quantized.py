@@ -129,12 +129,12 @@ def find_quantized(
             if name in named and not _alike(named[name], entry):
                 raise CheckpointError(f"{file}: {key} is a second, differing {name}; use another file of this model")
             named[name] = replace(entry, name=name)
-    stated = {name: told for layer, told in stated_formats(entries).items() if (name := name_of(f"{layer}.weight"))}
+    stated = {name: text for layer, text in stated_formats(entries).items() if (name := name_of(f"{layer}.weight"))}
     scaled, tensors = find_scaled(file, named, stated)
     blocks = {
-        name: BlockWeight(entry, entry.packed.kind, entry.packed.shape)
+        name: BlockWeight(entry, entry.block_format.kind, entry.block_format.shape)
         for name, entry in tensors.items()
-        if entry.packed is not None
+        if entry.block_format is not None
     }
     quantized = {**find_four_bit(file, tensors), **scaled, **blocks}
     owned = {entry.name for weight in quantized.values() for entry in weight.entries}

@@ -117,7 +117,7 @@ def _version(status: os.stat_result) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-class Packed(NamedTuple):
+class BlockFormat(NamedTuple):
     """The block format of a tensor in a GGUF file: GGML's name of the format, and the tensor's shape after decoding."""
 
     kind: str
@@ -131,7 +131,7 @@ class TensorEntry:
     dtype, shape: the dtype and shape of the tensor as it is read. For a tensor in blocks they describe its bytes.
     source: the file that holds the tensor at byte `offset`. For a torch.save file it is the mapped tensor itself.
     stored: the dtype in the file if values are rounded to `dtype` when they are read; otherwise None.
-    packed: the block format of a tensor in a GGUF file; None for plain values.
+    block_format: the block format of a tensor in a GGUF file; None for plain values.
     """
 
     name: str
@@ -141,7 +141,7 @@ class TensorEntry:
     source: MappedFile | Tensor = field(repr=False)
     offset: int = 0
     stored: torch.dtype | None = None
-    packed: Packed | None = None
+    block_format: BlockFormat | None = None
 
     @property
     def nbytes(self) -> int:

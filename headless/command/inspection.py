@@ -102,7 +102,7 @@ def _report(path: Path, work: _Work, where: dict[str, str | None]) -> Report:
     if kind == "text encoder":
         return _text(path, work.precision.dtype)
     checkpoint, release = open_checkpoint(path), where.get("release")
-    checkpoint = checkpoint.taken_for(release) if release else checkpoint
+    checkpoint = checkpoint.with_release(release) if release else checkpoint
     if checkpoint.config.causal:
         return _causal(checkpoint, work)
     report = _expert("expert", checkpoint)
@@ -135,7 +135,7 @@ def _package(folder: Path, work: _Work, where: dict[str, str | None]) -> Report:
     if package.causal is not None:
         width = PACKAGE_VAE_WIDTH if package.vae is None else vae_width(read_vae(package.vae))
         checkpoint, release = open_checkpoint(package.causal), where.get("release")
-        return report + _causal(checkpoint.taken_for(release) if release else checkpoint, work, width)
+        return report + _causal(checkpoint.with_release(release) if release else checkpoint, work, width)
     assert package.experts is not None  # a package has either experts or a causal model
     for option, given in (("release", where.get("release")), ("window", work.window), ("sink", work.sink)):
         if given is not None:

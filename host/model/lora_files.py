@@ -10,7 +10,7 @@ import torch
 from comfy.weight_adapter import LoRAAdapter
 
 from ...errors import CheckpointError
-from ...loaders.lora import Change, read_loras
+from ...loaders.lora import LoraChange, read_loras
 from ...loaders.loras.scale import ScaleError
 from ...options import LoraFile
 from ...weights.files import read_tensors
@@ -93,11 +93,11 @@ def _are_from(patches: Mapping[str, Any], file: Path) -> bool:
     return False
 
 
-def _patch(changes: Sequence[Change]) -> Any:
+def _patch(changes: Sequence[LoraChange]) -> Any:
     if len(changes) > 1:  # a matrix, and halves; ComfyUI has one patch of a LoRA for each parameter
         whole = torch.zeros(changes[0].up.shape)
         for each in changes:
-            whole = each.added_to(whole)
+            whole = each.apply_to(whole)
         return ("diff", (whole,))
     (change,) = changes
     up = change.up.view()
@@ -107,7 +107,7 @@ def _patch(changes: Sequence[Change]) -> Any:
     return LoRAAdapter(set(), (up, down, change.scale * down.shape[0], None, None, None))
 
 
-def _scaled_otherwise(patch: Any, changes: Collection[Change]) -> bool:
+def _scaled_otherwise(patch: Any, changes: Collection[LoraChange]) -> bool:
     """Return whether ComfyUI's patch of a weight has another scale than the change that `read_loras` found in the file.
     Only a single pair of low-rank matrices is compared; otherwise the result is False."""
     if not isinstance(patch, LoRAAdapter) or len(changes) != 1:

@@ -98,7 +98,7 @@ class StatedScale(NamedTuple):
     by_root: bool = False
     scale: float | None = None
 
-    def of(self, layer: str, rank: int) -> float:
+    def scale_for(self, layer: str, rank: int) -> float:
         """Return the scale of a layer: from alpha and `rank`, else the stated scale, else 1. `layer` is its name in the
         file, `rank` the rank of its tensors. Raises ScaleError if the file states another rank, or a scale that
         contradicts alpha and rank."""
@@ -120,7 +120,7 @@ class StatedScale(NamedTuple):
         return scale
 
 
-def stated_scale(file: Path, header: Mapping[str, Any], keys: Collection[str] = ()) -> StatedScale:
+def find_scale(file: Path, header: Mapping[str, Any], keys: Collection[str] = ()) -> StatedScale:
     """Return the scale that a LoRA file states in its safetensors `header`, or else in a JSON file in its folder.
     `keys` are the names of the LoRA's tensors.
 

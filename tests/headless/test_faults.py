@@ -16,7 +16,7 @@ import torch
 from lingbot_world.headless import preparation, stages
 from lingbot_world.headless import run as runs
 from lingbot_world.headless.command.cli import main
-from lingbot_world.loaders.uploader import Lane
+from lingbot_world.loaders.uploader import ChunkReader
 from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.pipeline import chunk_loop
 from lingbot_world.pipeline.memory import Residency
@@ -182,14 +182,14 @@ def test_a_disk_that_fails_half_way(frames, toy_package, monkeypatch, capsys, fi
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
             return self._file.readinto(buffer)
 
-    reads, read = [], Lane.read
+    reads, read = [], ChunkReader.read
 
     def faulty(lane, chunk, buffer):
         if not isinstance(chunk.source, torch.Tensor) and chunk.source not in lane._files:
             lane._files[chunk.source] = File(chunk.source.open())
         read(lane, chunk, buffer)
 
-    monkeypatch.setattr(Lane, "read", faulty)
+    monkeypatch.setattr(ChunkReader, "read", faulty)
     assert frames() == 2
     assert "model.safetensors: cannot be read (Input/output error)" in line(capsys)
     monkeypatch.undo()

@@ -71,7 +71,7 @@ def merged(files, kind):
     }
     for name, changes in read_loras([LoraFile(files["lora"], 0.5)], SHAPES).items():
         for change in changes:
-            state[name] = change.added_to(state[name])
+            state[name] = change.apply_to(state[name])
     return with_state(CONFIG, state)
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from lingbot_world.errors import CheckpointError
 from lingbot_world.loaders import load_expert, offload, open_checkpoint
-from lingbot_world.loaders.uploader import CudaLane, Lane, Uploader, UploadSettings
+from lingbot_world.loaders.uploader import ChunkReader, CudaChunkReader, Uploader, UploadSettings
 from lingbot_world.model.cache import CameraCache
 from lingbot_world.toy.experts import write_expert
 from model_cases import SMALL, random_inputs, random_state
@@ -94,13 +94,13 @@ def whole(files):
 @pytest.fixture
 def slow(monkeypatch):
     """Reads that take 2 ms, so that a block that nobody waited for is not there yet."""
-    read = Lane.read
+    read = ChunkReader.read
 
     def late(lane, chunk, buffer):
         time.sleep(0.002)
         read(lane, chunk, buffer)
 
-    monkeypatch.setattr(Lane, "read", late)
+    monkeypatch.setattr(ChunkReader, "read", late)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -112,7 +112,7 @@ def test_streamed_blocks_give_the_same_bits(kind, resident, device, files, whole
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("late", ["blocks", "copies"])
 def test_blocks_and_copies_on_a_gpu_wait_for_each_other(late, files, monkeypatch):
-    carry, wanted = CudaLane.carry, steps(load(files["nf4"], None, "cuda"), "cuda")
+    carry, wanted = CudaChunkReader.copy_chunk, steps(load(files["nf4"], None, "cuda"), "cuda")
 
     def carry_late(lane, chunk):
         with torch.cuda.stream(lane._stream):
@@ -120,7 +120,7 @@ def test_blocks_and_copies_on_a_gpu_wait_for_each_other(late, files, monkeypatch
         return carry(lane, chunk)
 
     if late == "copies":
-        monkeypatch.setattr(CudaLane, "carry", carry_late)
+        monkeypatch.setattr(CudaChunkReader, "copy_chunk", carry_late)
     model = load(files["nf4"], 0, "cuda")
     for block in model.blocks if late == "blocks" else ():
         block.register_forward_pre_hook(lambda *_: torch.cuda._sleep(20_000_000))
@@ -198,7 +198,7 @@ def test_the_first_blocks_of_the_next_step_come_while_the_last_ones_run(files, m
 def test_blocks_that_all_have_a_slot_are_read_once(files, monkeypatch):
     model = load(files["nf4"], LAYERS - offload.SLOTS)
     steps(model, count=1)
-    monkeypatch.setattr(Lane, "read", None)
+    monkeypatch.setattr(ChunkReader, "read", None)
     steps(model)
 
 
@@ -273,7 +273,7 @@ def test_closing_in_one_of_the_threads_that_it_waits_for_closes(files):
 @pytest.mark.usefixtures("usual_signals")
 @pytest.mark.skipif(os.name == "nt", reason="signals")
 def test_ctrl_c_ends_a_forward_that_waits_for_a_file(files, monkeypatch):
-    reading, release, read = threading.Event(), threading.Event(), Lane.read
+    reading, release, read = threading.Event(), threading.Event(), ChunkReader.read
 
     def stuck(lane, chunk, buffer):
         if threading.current_thread().name.startswith("lingbot-upload"):
@@ -281,7 +281,7 @@ def test_ctrl_c_ends_a_forward_that_waits_for_a_file(files, monkeypatch):
             release.wait(200)
         read(lane, chunk, buffer)
 
-    monkeypatch.setattr(Lane, "read", stuck)
+    monkeypatch.setattr(ChunkReader, "read", stuck)
     model = load_expert(files["nf4"], dtype=torch.float32, resident_blocks=0)
     assert reading.wait(60)
     threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()

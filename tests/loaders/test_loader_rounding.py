@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 from lingbot_world.loaders import load_expert, open_checkpoint, state_tensors
-from lingbot_world.loaders.chunks import buffer_bytes, chunks_of, clipped, targets_in, tensor_at
+from lingbot_world.loaders.chunks import buffer_bytes, clip_chunks, ranges_in, split_into_chunks, tensor_at
 from lingbot_world.loaders.offload import weight_bytes
-from lingbot_world.loaders.uploader import Lane, UploadSettings
+from lingbot_world.loaders.uploader import ChunkReader, UploadSettings
 from lingbot_world.toy.experts import write_expert
 from lingbot_world.weights.tensors import read_safetensors
 from model_cases import SMALL, random_inputs, random_state
@@ -34,15 +34,15 @@ def file(state, tmp_path_factory):
 def carried(entries, size, parts=1):
     """The entries' tensors, brought into one buffer in chunks of at most `size` bytes, or in pieces."""
     buffer = torch.zeros(-(-buffer_bytes(entries) // (parts * 256)) * parts * 256, dtype=torch.uint8)
-    targets, lane = targets_in(buffer, entries), Lane(torch.device("cpu"), UploadSettings(chunk_bytes=size))
+    targets, reader = ranges_in(buffer, entries), ChunkReader(torch.device("cpu"), UploadSettings(chunk_bytes=size))
     length = len(buffer) // parts
     for part in range(parts):
         piece = buffer[part * length : (part + 1) * length]
-        chunks = list(chunks_of(entries, targets, size))
-        for chunk in chunks if parts == 1 else clipped(chunks, part * length, (part + 1) * length, piece):
+        chunks = list(split_into_chunks(entries, targets, size))
+        for chunk in chunks if parts == 1 else clip_chunks(chunks, part * length, (part + 1) * length, piece):
             assert chunk.stop - chunk.start <= size
-            lane.carry(chunk)
-    lane.close()
+            reader.copy_chunk(chunk)
+    reader.close()
     return {entry.name: tensor_at(targets[entry.name], entry) for entry in entries}
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from lingbot_world.errors import CheckpointError
 from lingbot_world.loaders.diffusers_names import diffusers_name, official_name
-from lingbot_world.loaders.lora import Change, read_loras
+from lingbot_world.loaders.lora import LoraChange, read_loras
 from lingbot_world.options import LoraFile
 from model_cases import SMALL
 from safetensors.torch import save_file
@@ -24,7 +24,9 @@ def halves(layer: str, rank=RANK) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(rows, rank, generator=random), torch.randn(rank, columns, generator=random)
 
 
-def read(folder, tensors, metadata=None, config=None, name="adapter_model", strength=1.0) -> dict[str, list[Change]]:
+def read(
+    folder, tensors, metadata=None, config=None, name="adapter_model", strength=1.0
+) -> dict[str, list[LoraChange]]:
     file = folder / f"{name}.safetensors"
     save_file(tensors, file, metadata=metadata)
     if config is not None:
@@ -32,8 +34,8 @@ def read(folder, tensors, metadata=None, config=None, name="adapter_model", stre
     return read_loras([LoraFile(file, strength)], SHAPES)
 
 
-def delta(change: Change, name: str) -> torch.Tensor:
-    return change.added_to(torch.zeros(SHAPES[name]))
+def delta(change: LoraChange, name: str) -> torch.Tensor:
+    return change.apply_to(torch.zeros(SHAPES[name]))
 
 
 def flat(layer: str) -> str:

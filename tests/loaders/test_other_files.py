@@ -12,7 +12,7 @@ from lingbot_world.text.encoder import encode_ids
 from lingbot_world.text.weights import huggingface_key, open_weights
 from lingbot_world.toy.weights import vae_tensors
 from lingbot_world.vae import load_vae, read_vae
-from lingbot_world.weights.config_json import own_fields, stated_numbers
+from lingbot_world.weights.config_json import stated_numbers, wan_fields
 from lingbot_world.weights.files import shared_prefix
 from model_cases import SMALL, random_state
 from safetensors.torch import load_file, save_file
@@ -121,9 +121,9 @@ def test_a_config_json_that_says_what_the_model_is(tmp_path):
     [{"_class_name": "FluxTransformer2DModel", "num_attention_heads": 24}, {"architectures": ["UMT5EncoderModel"]}],
 )
 def test_a_config_json_of_another_kind_of_model_does_not_count(other):
-    assert own_fields(other) == {}
+    assert wan_fields(other) == {}
     for name in (None, "WanModelFast", "WanTransformer3DModel", "CausalLingBotWorldTransformer3DModel"):
-        assert own_fields({"_class_name": name, "num_heads": 4})["num_heads"] == 4
+        assert wan_fields({"_class_name": name, "num_heads": 4})["num_heads"] == 4
 
 
 def hub(folder, revisions=("abc",), main="abc"):

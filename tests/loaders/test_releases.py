@@ -132,7 +132,7 @@ def test_an_option_says_what_the_files_do_not(place, capsys):
     with pytest.raises(CheckpointError, match="if it is a causal model, `release` v1, v2, v2-1.3b, v2-pretrain"):
         find_package(folder)
     assert find_package(folder, release="v2").causal == folder
-    found = open_checkpoint(folder).taken_for("v2")
+    found = open_checkpoint(folder).with_release("v2")
     assert found.config.causal
     assert (found.release.name, len(found.release_lines)) == (V2, 1)
     with pytest.raises(InputError, match="`release` v3: expected one of v1, v2, v2-1.3b, v2-pretrain"):

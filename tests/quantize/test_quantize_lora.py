@@ -62,9 +62,9 @@ def test_two_loras_and_changes_of_biases_add_up(tmp_path, weights, halves):
     changes = read_loras(loras, {name: tuple(value.shape) for name, value in weights.items()})
     weight = weights[f"{LAYER}.weight"]
     first, second = changes[f"{LAYER}.weight"]
-    assert torch.allclose(second.added_to(first.added_to(weight)), weight, atol=1e-5)
+    assert torch.allclose(second.apply_to(first.apply_to(weight)), weight, atol=1e-5)
     (change,) = changes[f"{LAYER}.bias"]
-    assert torch.allclose(change.added_to(weights[f"{LAYER}.bias"]), weights[f"{LAYER}.bias"] - bias)
+    assert torch.allclose(change.apply_to(weights[f"{LAYER}.bias"]), weights[f"{LAYER}.bias"] - bias)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from lingbot_world.loaders.uploader import Lane, Uploader, UploadSettings
+from lingbot_world.loaders.uploader import ChunkReader, Uploader, UploadSettings
 from lingbot_world.text import encoder
 from lingbot_world.text.weights import UMT5Config, UMT5Weights, open_weights
 from lingbot_world.weights.tensors import TensorEntry
@@ -20,13 +20,13 @@ DTYPES = (torch.bfloat16, torch.float32, torch.float8_e4m3fn)
 def slow(monkeypatch):
     """Small chunks, and reads that take their time."""
     monkeypatch.setattr(encoder, "SETTINGS", UploadSettings(threads=3, buffers=1, chunk_bytes=1000))
-    read = Lane.read
+    read = ChunkReader.read
 
     def late(lane, chunk, buffer):
         time.sleep(0.001)
         read(lane, chunk, buffer)
 
-    monkeypatch.setattr(Lane, "read", late)
+    monkeypatch.setattr(ChunkReader, "read", late)
 
 
 def mapped_weights():
