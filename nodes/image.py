@@ -5,13 +5,13 @@ from comfy_api.latest import io
 from ..host.files.image import EXPLICIT, FITS, SIZES, check_size, fit_image, target_geometry
 from ..host.prompt.notice import show_warning
 from ..pipeline.geometry import LARGEST_SIDE, STEP
-from .inputs import choice, whole
-from .refusal import refusal
+from .inputs import choice_input, int_input
+from .validation import validate
 
 
 def _side(name: str, pixels: int) -> io.Int.Input:
     tooltip = f"{name.title()} of the video in pixels. Used when size is '{EXPLICIT}'."
-    return whole(name, (STEP, pixels, LARGEST_SIDE), tooltip, step=STEP)
+    return int_input(name, (STEP, pixels, LARGEST_SIDE), tooltip, step=STEP)
 
 
 class LingBotWorldPrepareImage(io.ComfyNode):
@@ -26,7 +26,7 @@ class LingBotWorldPrepareImage(io.ComfyNode):
             search_aliases=["lingbot", "first frame", "start image", "resize image", "video size", "max area"],
             inputs=[
                 io.Image.Input("image", tooltip="The image that the video starts from."),
-                choice(
+                choice_input(
                     "size",
                     SIZES,
                     "Width x height in pixels. In the image's shape: about as many pixels, in the image's own aspect "
@@ -35,7 +35,7 @@ class LingBotWorldPrepareImage(io.ComfyNode):
                 ),
                 _side("width", 832),
                 _side("height", 480),
-                choice(
+                choice_input(
                     "fit",
                     FITS,
                     "stretch: the official resize, bicubic and without a crop. crop: fill the frame and cut "
@@ -51,7 +51,7 @@ class LingBotWorldPrepareImage(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, size):
-        return refusal(check_size, size)  # also accepts the names of earlier workflows
+        return validate(check_size, size)  # also accepts the names of earlier workflows
 
     @classmethod
     def execute(cls, image, size, width, height, fit) -> io.NodeOutput:

@@ -16,26 +16,26 @@ AS_TRAINED, UNSET = "as the model was trained", -1
 """The input values that select a trained size: AS_TRAINED for a chunk, UNSET for an attention window or sink."""
 
 
-def whole(name: str, bounds: tuple[int, int, int], tooltip: str, **more: Any) -> io.Int.Input:
+def int_input(name: str, bounds: tuple[int, int, int], tooltip: str, **more: Any) -> io.Int.Input:
     """Return an integer input with `bounds` (minimum, default, maximum) and `more` options."""
     least, default, most = bounds
-    return io.Int.Input(name, **_shown(name, tooltip) | more, default=default, min=least, max=most)
+    return io.Int.Input(name, **_texts(name, tooltip) | more, default=default, min=least, max=most)
 
 
-def number(name: str, bounds: tuple[float, float, float], tooltip: str, **more: Any) -> io.Float.Input:
+def float_input(name: str, bounds: tuple[float, float, float], tooltip: str, **more: Any) -> io.Float.Input:
     """Return a float input with `bounds` (minimum, default, maximum) and `more` options."""
     least, default, most = bounds
-    return io.Float.Input(name, **_shown(name, tooltip) | more, default=default, min=least, max=most)
+    return io.Float.Input(name, **_texts(name, tooltip) | more, default=default, min=least, max=most)
 
 
-def choice(name: str, options: Sequence[str], tooltip: str, **more: Any) -> io.Combo.Input:
+def choice_input(name: str, options: Sequence[str], tooltip: str, **more: Any) -> io.Combo.Input:
     """Return a combo input with `more` options. The default is the first of `options`, unless `more` has another."""
     options = options if isinstance(options, list) else list(options)  # keeps a NamesToCheck as it is
-    given = {"default": next(iter(options), None)} | _shown(name, tooltip) | more
+    given = {"default": next(iter(options), None)} | _texts(name, tooltip) | more
     return io.Combo.Input(name, options=options, **given)
 
 
-def _shown(name: str, tooltip: str) -> dict[str, Any]:
+def _texts(name: str, tooltip: str) -> dict[str, Any]:
     return {"tooltip": tooltip} | ({"display_name": name.replace("_", " ")} if "_" in name else {})
 
 
@@ -53,19 +53,19 @@ def camera_outputs(*more: io.Output) -> list[io.Output]:
 def frames_input(tooltip: str, default: int = FRAMES, least: int = 5) -> io.Int.Input:
     """Return an input for a number of video frames, at least `least`. If `least` is 4n+1, the canvas offers only 4n+1:
     it adds multiples of the step, 4, to `least`. Otherwise the step is 1."""
-    return whole("frames", (least, default, MOST_FRAMES), tooltip, step=4 if least % 4 == 1 else 1)
+    return int_input("frames", (least, default, MOST_FRAMES), tooltip, step=4 if least % 4 == 1 else 1)
 
 
 def seed_input(tooltip: str, most: int = 2**64 - 1, **more: Any) -> io.Int.Input:
     """Return an input for a seed from 0 to `most`, which ComfyUI does not change between runs, with `more` options."""
-    return whole("seed", (0, 0, most), tooltip, **{"control_after_generate": io.ControlAfterGenerate.fixed, **more})
+    return int_input("seed", (0, 0, most), tooltip, **{"control_after_generate": io.ControlAfterGenerate.fixed, **more})
 
 
-def drawing_size() -> list[io.Int.Input]:
+def drawing_size_inputs() -> list[io.Int.Input]:
     """Return two inputs: the width and the height of a drawing, in pixels."""
     sides = ("width", 800, WIDTHS), ("height", 500, HEIGHTS)
     return [
-        whole(name, (least, pixels, most), f"{name.title()} of the drawing.", step=2, advanced=True)
+        int_input(name, (least, pixels, most), f"{name.title()} of the drawing.", step=2, advanced=True)
         for name, pixels, (least, most) in sides
     ]
 
@@ -73,27 +73,29 @@ def drawing_size() -> list[io.Int.Input]:
 def fov_input(default: float = DEFAULT_FOV_DEG, least: float = 1.0, more: str = "") -> io.Float.Input:
     """Return an input for the horizontal field of view in degrees, at least `least`. `more` is added to the tooltip."""
     tooltip = f"Horizontal field of view in degrees. 79 is the lens of the official examples.{more}"
-    return number("fov_deg", (least, default, 170.0), tooltip, display_name="field of view", step=0.5, advanced=True)
+    return float_input(
+        "fov_deg", (least, default, 170.0), tooltip, display_name="field of view", step=0.5, advanced=True
+    )
 
 
 def easing_input() -> io.Combo.Input:
     tooltip = "How the move speeds up and slows down. in: starts slowly; out: ends slowly; in_out: both."
-    return choice("easing", list(EASINGS), tooltip)
+    return choice_input("easing", list(EASINGS), tooltip)
 
 
 def latent_frames_input(name: str, tooltip: str) -> io.Int.Input:
     """Return an input for an attention window or sink in latent frames. UNSET, the default, is the trained size."""
-    return whole(name, (UNSET, UNSET, 10_000), tooltip, advanced=True)
+    return int_input(name, (UNSET, UNSET, 10_000), tooltip, advanced=True)
 
 
 def chunk_input(tooltip: str, **more: bool) -> io.Combo.Input:
     """Return an input for the latent frames of a chunk. AS_TRAINED, the default, selects the trained number."""
-    return choice("chunk", [AS_TRAINED, *map(str, CHUNKS)], tooltip, **more)
+    return choice_input("chunk", [AS_TRAINED, *map(str, CHUNKS)], tooltip, **more)
 
 
 def kv_cache_input(tooltip: str) -> io.Combo.Input:
     """Return an input for the place (GPU or host memory) and the precision of the cached keys and values."""
-    return choice("kv_cache", KEY_VALUE_MODES, tooltip, advanced=True)
+    return choice_input("kv_cache", KEY_VALUE_MODES, tooltip, advanced=True)
 
 
 def upload_to(kind: str) -> dict[str, str]:

@@ -8,21 +8,21 @@ from .inputs import (
     UNSET,
     Camera,
     State,
-    choice,
+    choice_input,
     chunk_input,
     frames_input,
+    int_input,
     kv_cache_input,
     latent_frames_input,
     seed_input,
-    whole,
 )
-from .refusal import NamesToCheck, refusal
-from .rollout import request
+from .rollout import make_request
+from .validation import NamesToCheck, validate
 
 WAIT = 30
 """The default time in seconds that a run waits for the page in the browser to connect."""
 VAE_ALONE = "the VAE"
-ME, PATH = "me, or else the recorded path", "the recorded path"
+USER, PATH = "me, or else the recorded path", "the recorded path"
 
 
 class LingBotWorldLive(io.ComfyNode):
@@ -82,9 +82,9 @@ class LingBotWorldLive(io.ComfyNode):
                     "The noise. While the seed and the connected inputs stay, Run keeps the walk, and the nodes "
                     "after it can be tried again. Another seed is another walk."
                 ),
-                choice(
+                choice_input(
                     "walked_by",
-                    [ME, PATH],
+                    [USER, PATH],
                     "Who steers if a recorded path is connected: whoever has the view open, or nobody.",
                 ),
                 chunk_input(
@@ -98,7 +98,7 @@ class LingBotWorldLive(io.ComfyNode):
                     f"The walk's first latent frames, which always stay in the window. {UNSET}: as trained, or 6.",
                 ),
                 kv_cache_input("Where the keys and values of earlier frames are kept. auto: by free memory."),
-                whole(
+                int_input(
                     "wait",
                     (1, WAIT, 3600),
                     "Seconds that a run waits for the view to be opened, once the model is loaded. Then the camera "
@@ -114,7 +114,7 @@ class LingBotWorldLive(io.ComfyNode):
                     tooltip="On: the video goes on while you press nothing, for scenes in which things move. Off: the "
                     "walk pauses, because a scene that stands still degrades within seconds.",
                 ),
-                choice(
+                choice_input(
                     "decoder",
                     NamesToCheck([VAE_ALONE, *folders.tiny_decoder_choices()]),
                     "What decodes the frames in the view: the VAE, or a tiny decoder (taew2_1) of models/vae_approx, "
@@ -142,7 +142,7 @@ class LingBotWorldLive(io.ComfyNode):
     def validate_inputs(cls, model=None):
         from ..host.checks.graph import check_rollout
 
-        return refusal(check_rollout)
+        return validate(check_rollout)
 
     @classmethod
     def execute(
@@ -182,11 +182,11 @@ class LingBotWorldLive(io.ComfyNode):
             run = prepare_live(
                 model,
                 first,
-                request(frames, chunk, window, sink),
+                make_request(frames, chunk, window, sink),
                 image=start_image,
                 state=state,
                 path=camera,
-                steered=camera is None or walked_by == ME,
+                steered=camera is None or walked_by == USER,
                 text=text,
                 seed=seed,
                 kv_cache=kv_cache,

@@ -13,8 +13,8 @@ from ..host.files import folders
 from ..host.prompt.queue import known_inputs
 from ..options import ARITHMETICS, ATTENTION_MODES, DTYPE_NAMES, PerExpert
 from ..weights.files import read_tensors
-from .inputs import choice
-from .refusal import NamesToCheck, fingerprint_of, refusal
+from .inputs import choice_input
+from .validation import NamesToCheck, fingerprint_of, validate
 
 NO_CAUSAL = "none (see the tooltip)"
 NO_PACKAGE = "none (choose both experts)"
@@ -24,7 +24,7 @@ TINY_VAE_KEY = "decoder.22.bias"
 
 
 def _expert_input(name: str, choices: list[str], task: str) -> io.Combo.Input:
-    return choice(
+    return choice_input(
         name,
         NamesToCheck([FROM_PACKAGE, *choices]),
         f"{task} Choose '{FROM_PACKAGE}', or a file of models/diffusion_models or of a folder in "
@@ -34,14 +34,14 @@ def _expert_input(name: str, choices: list[str], task: str) -> io.Combo.Input:
 
 
 def _precision_inputs() -> list[io.Combo.Input]:
-    weight_dtype = choice(
+    weight_dtype = choice_input(
         "weight_dtype",
         ["default", *DTYPE_NAMES],
         "The dtype that the model computes in. 4-bit weights are decoded to this dtype where they are used. "
         "default: bf16, or the dtype that suits your device.",
         advanced=True,
     )
-    arithmetic = choice(
+    arithmetic = choice_input(
         "arithmetic",
         ARITHMETICS,
         "How the large matrix products are computed. auto and bf16: in the weight dtype. 8bit: fp8 on H100 and H200, "
@@ -50,7 +50,7 @@ def _precision_inputs() -> list[io.Combo.Input]:
         optional=True,  # prompts and workflows of earlier versions lack it
         advanced=True,
     )
-    attention = choice(
+    attention = choice_input(
         "attention",
         ATTENTION_MODES,
         "How attention among the video's tokens is computed. auto and exact: in the weight dtype. 8bit is faster and "
@@ -75,7 +75,7 @@ class LingBotWorldLoadExperts(io.ComfyNode):
             "GPU when sampling needs them, so this takes about a second.",
             search_aliases=["lingbot", "load model", "load checkpoint", "nf4", "wan 2.2", "unet loader", "world model"],
             inputs=[
-                choice(
+                choice_input(
                     "package",
                     packages,
                     "A folder of models/lingbot_world, exactly as `hf download` leaves it. Choose "
@@ -101,8 +101,8 @@ class LingBotWorldLoadExperts(io.ComfyNode):
 
         known = known_inputs()
         experts = known.get("high_noise_expert"), known.get("low_noise_expert")
-        found = refusal(_check, _expert_paths, package, *experts, *_modes(known))
-        return refusal(check_steps) if found is True else found
+        found = validate(_check, _expert_paths, package, *experts, *_modes(known))
+        return validate(check_steps) if found is True else found
 
     @classmethod
     def fingerprint_inputs(
@@ -134,7 +134,7 @@ class LingBotWorldLoadCausal(io.ComfyNode):
             "LingBot-World 2.0 is licensed CC BY-NC-SA 4.0, for non-commercial use; Fast is Apache-2.0.",
             search_aliases=["lingbot", "fast", "causal", "v2", "autoregressive", "load model", "load checkpoint"],
             inputs=[
-                choice(
+                choice_input(
                     "model_name",
                     choices,
                     "A causal model's folder under its released name: in models/diffusion_models, a package of "
@@ -151,7 +151,7 @@ class LingBotWorldLoadCausal(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, model_name):
-        return refusal(_check, _causal_path, model_name, *_modes(known_inputs()))
+        return validate(_check, _causal_path, model_name, *_modes(known_inputs()))
 
     @classmethod
     def fingerprint_inputs(cls, model_name, weight_dtype, arithmetic="auto", attention="auto"):
@@ -175,7 +175,7 @@ class LingBotWorldLoadVAE(io.ComfyNode):
             description="Loads the VAE of a package in models/lingbot_world, or one of models/vae as Load VAE does.",
             search_aliases=["lingbot", "vae loader", "wan vae"],
             inputs=[
-                choice(
+                choice_input(
                     "vae_name",
                     choices,
                     "Wan2.1_VAE.pth of a package, the vae folder of one in diffusers' layout, or any Wan 2.1 "
@@ -188,7 +188,7 @@ class LingBotWorldLoadVAE(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, vae_name):
-        return refusal(_check_vae, vae_name)
+        return validate(_check_vae, vae_name)
 
     @classmethod
     def fingerprint_inputs(cls, vae_name):

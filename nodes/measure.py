@@ -7,8 +7,8 @@ from ..host.files.measure import measure_drift, measure_image, path_of_video
 from ..host.prompt.notice import show_text
 from ..measure import opencv, pycolmap
 from ..options import FPS
-from .inputs import CATEGORY, Camera, camera_outputs, drawing_size, fov_input, number, whole
-from .refusal import refusal
+from .inputs import CATEGORY, Camera, camera_outputs, drawing_size_inputs, float_input, fov_input, int_input
+from .validation import validate
 
 
 class LingBotWorldMeasureCamera(io.ComfyNode):
@@ -25,8 +25,8 @@ class LingBotWorldMeasureCamera(io.ComfyNode):
             inputs=[
                 io.Image.Input("images", tooltip="The frames of the video, all of them."),
                 Camera.Input("camera", tooltip="The camera path that the video was made with."),
-                whole("every", (0, 0, 10_000), "Frames between the two keyframes of a pair. 0: 8."),
-                *drawing_size(),
+                int_input("every", (0, 0, 10_000), "Frames between the two keyframes of a pair. 0: 8."),
+                *drawing_size_inputs(),
             ],
             outputs=[
                 io.Image.Output("drawing", display_name="image", tooltip="The drawing."),
@@ -36,7 +36,7 @@ class LingBotWorldMeasureCamera(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, every):
-        return refusal(_libraries)  # reports a missing package before the video is made
+        return validate(_check_libraries)  # reports a missing package before the video is made
 
     @classmethod
     def execute(cls, images, camera, every, width, height) -> io.NodeOutput:
@@ -66,7 +66,7 @@ class LingBotWorldCameraFromVideo(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, fov_deg):
-        return refusal(_libraries)
+        return validate(_check_libraries)
 
     @classmethod
     def execute(cls, images, fov_deg) -> io.NodeOutput:
@@ -88,8 +88,8 @@ class LingBotWorldMeasureDrift(io.ComfyNode):
             is_output_node=True,
             inputs=[
                 io.Image.Input("images", tooltip="The frames of the video, all of them."),
-                number("fps", (1.0, float(FPS), 240.0), "Frames per second of the video."),
-                *drawing_size(),
+                float_input("fps", (1.0, float(FPS), 240.0), "Frames per second of the video."),
+                *drawing_size_inputs(),
             ],
             outputs=[
                 io.Image.Output("drawing", display_name="image", tooltip="Charts of all figures."),
@@ -99,7 +99,7 @@ class LingBotWorldMeasureDrift(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, fps):
-        return refusal(opencv)  # reports a missing package before the video is made
+        return validate(opencv)  # reports a missing package before the video is made
 
     @classmethod
     def execute(cls, images, fps, width, height) -> io.NodeOutput:
@@ -108,5 +108,5 @@ class LingBotWorldMeasureDrift(io.ComfyNode):
         return io.NodeOutput(drawing, "\n".join([*faults, *figures]), ui=ui.PreviewImage(drawing, cls=cls))
 
 
-def _libraries() -> None:
+def _check_libraries() -> None:
     opencv(), pycolmap()

@@ -13,8 +13,8 @@ from ..host.files import quantize as host
 from ..host.prompt.notice import show_text
 from ..host.prompt.queue import known_inputs
 from ..options import LoraFile
-from .inputs import choice, number
-from .refusal import NamesToCheck, refusal
+from .inputs import choice_input, float_input
+from .validation import NamesToCheck, validate
 
 if TYPE_CHECKING:
     from ..quantize.package import QuantizePlan
@@ -36,7 +36,7 @@ class LingBotWorldQuantize(io.ComfyNode):
             search_aliases=["lingbot", "quantize", "nf4", "4-bit", "convert model", "shrink model", "merge lora"],
             is_output_node=True,
             inputs=[
-                choice(
+                choice_input(
                     "source",
                     sources,
                     "Weights in bf16, fp16, fp32, fp8, int8, nvfp4, mxfp8 or GGUF: a package or a causal model of "
@@ -60,14 +60,14 @@ class LingBotWorldQuantize(io.ComfyNode):
                     tooltip="Quantizes a package's text encoder as well: 11.4 GB become 3.2 GB. Otherwise it "
                     "is copied unchanged.",
                 ),
-                choice(
+                choice_input(
                     "lora",
                     NamesToCheck([NO_LORA, *host.lora_choices()]),
                     "A LoRA of models/loras to merge into the weights first; in a package of two experts, into both.",
                     optional=True,
                     advanced=True,
                 ),
-                number(
+                float_input(
                     "lora_strength",
                     (-10.0, 1.0, 10.0),
                     "How strongly the LoRA is merged.",
@@ -84,7 +84,7 @@ class LingBotWorldQuantize(io.ComfyNode):
         known = known_inputs()
         switches = known.get("search", False), known.get("t5", False)
         lora = known.get("lora", NO_LORA), known.get("lora_strength", 1.0)
-        return refusal(_plan, source, known.get("name"), *switches, *lora)
+        return validate(_plan, source, known.get("name"), *switches, *lora)
 
     @classmethod
     def fingerprint_inputs(cls, **_):

@@ -14,27 +14,27 @@ from .inputs import (
     UNSET,
     Camera,
     State,
-    choice,
+    choice_input,
     chunk_input,
+    float_input,
     frames_input,
+    int_input,
     kv_cache_input,
     latent_frames_input,
-    number,
     seed_input,
-    whole,
 )
-from .refusal import refusal
+from .validation import validate
 
 if TYPE_CHECKING:
     from ..pipeline.spec import RolloutRequest
 
 CUSTOM = "custom"
 STEPS = {AS_TRAINED: None, "Fast": FAST_INDICES, "2.0": V2_INDICES}
-THE_RELEASES = 0.0
+RELEASE_SHIFT = 0.0
 """The value of the input `shift` that selects the noise schedule's shift of the model's release."""
 
 
-def request(frames: int, chunk: str, window: int, sink: int, **others: Any) -> "RolloutRequest":
+def make_request(frames: int, chunk: str, window: int, sink: int, **others: Any) -> "RolloutRequest":
     """Return the RolloutRequest for a node's inputs. `others` are further fields of the request. AS_TRAINED and UNSET
     become None, which selects the size with which the model was trained."""
     from ..pipeline.spec import RolloutRequest
@@ -107,15 +107,15 @@ class LingBotWorldRollout(io.ComfyNode):
                     "The noise to start from. The same seed gives the same video. While the seed stays, a shot "
                     "is kept, and the shots that continue it can be tried again."
                 ),
-                choice(
+                choice_input(
                     "steps",
                     [*STEPS, CUSTOM],
                     f"The steps of a chunk. Fast: {_joined(FAST_INDICES)}. 2.0: {_joined(V2_INDICES)}. The "
                     f"folder's name shows which the model was trained for. {CUSTOM}: the indices below.",
                 ),
-                number(
+                float_input(
                     "shift",
-                    (THE_RELEASES, THE_RELEASES, 100.0),
+                    (RELEASE_SHIFT, RELEASE_SHIFT, 100.0),
                     "Moves the steps towards strong noise. 0: the model's own, which is 10 for Fast and 2.0 "
                     "14B, 5 for 2.0 1.3B.",
                     step=0.1,
@@ -147,14 +147,14 @@ class LingBotWorldRollout(io.ComfyNode):
                     advanced=True,
                     optional=True,  # prompts and workflows of earlier versions lack it
                 ),
-                whole(
+                int_input(
                     "guided_steps",
                     (1, GUIDED_STEPS, 1000),
                     "For causal-pretrain only: the number of steps of each chunk, in place of `steps`.",
                     optional=True,  # prompts and workflows of earlier versions lack it
                     advanced=True,
                 ),
-                number(
+                float_input(
                     "guide_scale",
                     (0.0, GUIDE_SCALE, 100.0),
                     "For causal-pretrain only: how far to go from the negative prompt to the prompt. 1 leaves the "
@@ -183,7 +183,7 @@ class LingBotWorldRollout(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, model=None):
-        return refusal(_check)
+        return validate(_check)
 
     @classmethod
     def execute(
@@ -212,7 +212,7 @@ class LingBotWorldRollout(io.ComfyNode):
         from ..host.checks.text import text_node_warnings
         from ..host.sampling.rollout import prepare_rollout, run_rollout
 
-        wanted = request(
+        wanted = make_request(
             frames,
             chunk,
             window,

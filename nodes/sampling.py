@@ -16,8 +16,8 @@ from ..options import (
     PerExpert,
     SolverName,
 )
-from .inputs import choice, number, seed_input, whole
-from .refusal import refusal
+from .inputs import choice_input, float_input, int_input, seed_input
+from .validation import validate
 
 CATEGORY = "LingBot-World/sampling"
 EXPERTS = ("high", "low")
@@ -41,7 +41,7 @@ def _models_and_prompts() -> list[io.Input]:
 
 def _guidance() -> list[io.Input]:
     scales = [
-        number(
+        float_input(
             f"cfg_{expert}",
             (0.0, GUIDE_SCALE, 100.0),
             f"Guidance of the {expert}-noise expert: how far to go from the negative prompt to the prompt. 1 leaves "
@@ -51,7 +51,7 @@ def _guidance() -> list[io.Input]:
         )
         for expert in EXPERTS
     ]
-    boundary = number(
+    boundary = float_input(
         "boundary",
         (0.0, BOUNDARY, 1.0),
         f"Noise level at which the low-noise expert takes over. {BOUNDARY} is the official value.",
@@ -62,7 +62,7 @@ def _guidance() -> list[io.Input]:
 
 
 def _steps() -> io.Int.Input:
-    return whole(
+    return int_input(
         "steps",
         (1, STEPS, 1000),
         "Sampling steps. 40 is good; the official code takes 70; step-distilled LoRAs need 4 to 8.",
@@ -70,7 +70,7 @@ def _steps() -> io.Int.Input:
 
 
 def _shift() -> io.Float.Input:
-    return number(
+    return float_input(
         "shift",
         (0.01, SHIFT, 100.0),
         "Moves steps towards strong noise, which decides motion and layout. 3 to 5 suit 480p, 5 to 10 720p.",
@@ -80,7 +80,7 @@ def _shift() -> io.Float.Input:
 
 
 def _solver(tooltip: str = "", advanced: bool | None = None) -> io.Combo.Input:
-    return choice(
+    return choice_input(
         "solver",
         SOLVER_NAMES,
         tooltip or "unipc is the official solver. dpmpp (DPM++ 2M) is the official alternative.",
@@ -89,7 +89,7 @@ def _solver(tooltip: str = "", advanced: bool | None = None) -> io.Combo.Input:
 
 
 def _camera_cache() -> io.Combo.Input:
-    return choice(
+    return choice_input(
         "camera_cache",
         CAMERA_CACHE_MODES,
         "Keeps the results of the camera layers between steps: 7 % faster, for up to 28 GB per expert at 480x832x81. "
@@ -100,7 +100,7 @@ def _camera_cache() -> io.Combo.Input:
 
 
 def _reuse_threshold() -> io.Float.Input:
-    return number(
+    return float_input(
         "reuse_threshold",
         (0.0, 0.0, 1.0),
         "Above 0, steps that earlier steps predict well enough skip the model: 0.02 allows an error of at most "
@@ -113,7 +113,7 @@ def _reuse_threshold() -> io.Float.Input:
 
 
 def _denoise(tooltip: str, optional: bool = False) -> io.Float.Input:
-    return number("denoise", (0.01, 1.0, 1.0), tooltip, step=0.01, optional=optional)
+    return float_input("denoise", (0.01, 1.0, 1.0), tooltip, step=0.01, optional=optional)
 
 
 class LingBotWorldGuider(io.ComfyNode):
@@ -132,7 +132,7 @@ class LingBotWorldGuider(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, high_noise=None):
-        return refusal(_check_models)
+        return validate(_check_models)
 
     @classmethod
     def execute(
@@ -224,7 +224,7 @@ class LingBotWorldSampler(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, high_noise=None):
-        return refusal(_check_models)
+        return validate(_check_models)
 
     @classmethod
     def execute(

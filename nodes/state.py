@@ -5,8 +5,8 @@ from comfy_api.latest import io
 from ..errors import InputError
 from ..host.files import states
 from ..host.prompt.notice import show_text
-from .inputs import State, choice
-from .refusal import fingerprint_of, refusal
+from .inputs import State, choice_input
+from .validation import fingerprint_of, validate
 
 CATEGORY = "LingBot-World/sampling"
 NO_STATE = "none (see the tooltip)"
@@ -38,7 +38,7 @@ class LingBotWorldSaveState(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, filename_prefix):
-        return refusal(states.check_prefix, filename_prefix)
+        return validate(states.check_prefix, filename_prefix)
 
     @classmethod
     def execute(cls, state, filename_prefix) -> io.NodeOutput:
@@ -60,7 +60,7 @@ class LingBotWorldLoadState(io.ComfyNode):
             "continues its video.",
             search_aliases=["lingbot", "load state", "load world", "continue video", "resume"],
             inputs=[
-                choice(
+                choice_input(
                     "file",
                     choices,
                     "A .state file of ComfyUI's input folder or, marked [output], of its output folder. Press "
@@ -75,7 +75,7 @@ class LingBotWorldLoadState(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, file):
-        return refusal(_load, file)
+        return validate(_load, file)
 
     @classmethod
     def fingerprint_inputs(cls, file):

@@ -10,15 +10,15 @@ from ..host.model.clip import encode_with_events, load_clip
 from ..text.prompts import NEGATIVE_PROMPT
 from ..text.tokenizer import find_tokenizer
 from ..text.weights import open_weights
-from .inputs import choice
-from .refusal import fingerprint_of, refusal
+from .inputs import choice_input
+from .validation import fingerprint_of, validate
 
 _ALIASES = ["lingbot", "umt5", "t5", "wan", "text encoder"]
 
 
 def _encoder_input() -> io.Combo.Input:
     choices = folders.text_encoder_choices() or ["models_t5_umt5-xxl-enc-bf16.pth"]
-    return choice(
+    return choice_input(
         "text_encoder",
         choices,
         "The umt5-xxl encoder: the package's models_t5_umt5-xxl-enc-bf16.pth, its text_encoder folder in "
@@ -27,7 +27,7 @@ def _encoder_input() -> io.Combo.Input:
 
 
 def _tokenizer_input() -> io.Combo.Input:
-    return choice(
+    return choice_input(
         "tokenizer",
         folders.tokenizer_choices(),
         "auto: the tokenizer folder next to the text encoder, else a package's, else the tokenizer inside the "
@@ -49,20 +49,20 @@ def _check_files(text_encoder: str) -> None:
     find_tokenizer(_paths(text_encoder, folders.AUTO)[1])
 
 
-class _WithFiles:
+class _TextNode:
     """The base class of both text nodes, which rejects invalid files before a run and makes a node run again after a
     file has changed."""
 
     @classmethod
     def validate_inputs(cls, text_encoder) -> bool | str:
-        return refusal(_check_files, text_encoder)
+        return validate(_check_files, text_encoder)
 
     @classmethod
     def fingerprint_inputs(cls, text_encoder, tokenizer=folders.AUTO, **_) -> str:
         return fingerprint_of(_paths, text_encoder, tokenizer)
 
 
-class LingBotWorldTextEncode(_WithFiles, io.ComfyNode):
+class LingBotWorldTextEncode(_TextNode, io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
         return io.Schema(
@@ -111,7 +111,7 @@ class LingBotWorldTextEncode(_WithFiles, io.ComfyNode):
         return io.NodeOutput(*encode_with_events(*_paths(text_encoder, tokenizer), prompt, negative, events))
 
 
-class LingBotWorldLoadTextEncoder(_WithFiles, io.ComfyNode):
+class LingBotWorldLoadTextEncoder(_TextNode, io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
         return io.Schema(
@@ -124,7 +124,7 @@ class LingBotWorldLoadTextEncoder(_WithFiles, io.ComfyNode):
             inputs=[
                 _encoder_input(),
                 _tokenizer_input(),
-                choice(
+                choice_input(
                     "device",
                     ["default", "cpu"],
                     "default: where ComfyUI runs text encoders. cpu: keep it off the GPU.",

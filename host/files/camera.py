@@ -45,9 +45,9 @@ def pose_choices() -> list[str]:
 
 
 def lens_choices() -> list[str]:
-    """Return the choices of a lens input: BESIDE, DEFAULT_LENS, then .npy files with fx, fy, cx, cy in an array [4] or
-    [n, 4]. BESIDE means the file intrinsics.npy next to the poses, and DEFAULT_LENS the lens of the official
-    examples."""
+    """Return the choices of a lens input: NEXT_TO_POSES, DEFAULT_LENS, then .npy files with fx, fy, cx, cy in an array
+    [4] or [n, 4]. NEXT_TO_POSES means the file intrinsics.npy next to the poses, and DEFAULT_LENS the lens of the
+    official examples."""
     return [NEXT_TO_POSES, DEFAULT_LENS, *_named(looks_like_lens, ".npy")]
 
 

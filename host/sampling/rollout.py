@@ -124,7 +124,7 @@ def prepare_rollout(
         negative, unread = reduce_for_rollout("negative", prompts[1], config)
         notes += unread
         used.append(negative)
-        if not asked.guide_scale:
+        if not request.guide_scale:
             notes.append("At guidance scale 0 only the negative prompt has an effect, and the prompt has none.")
     elif prompts[1] is not None:
         notes.append(f"{release.name} takes no negative prompt: it has no effect here.")

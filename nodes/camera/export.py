@@ -5,8 +5,8 @@ from comfy_api.latest import io
 from ...export import FORMATS
 from ...host.files.export import check_export, export_images
 from ...host.prompt.notice import show_text
-from ..inputs import CATEGORY, Camera, choice, whole
-from ..refusal import refusal
+from ..inputs import CATEGORY, Camera, choice_input, int_input
+from ..validation import validate
 
 
 class LingBotWorldExport3D(io.ComfyNode):
@@ -24,13 +24,13 @@ class LingBotWorldExport3D(io.ComfyNode):
             inputs=[
                 io.Image.Input("images", tooltip="The frames of the video, all of them."),
                 Camera.Input("camera", tooltip="The camera path that the video was made with: a pose for each frame."),
-                choice(
+                choice_input(
                     "format",
                     FORMATS,
                     "nerfstudio: images, transforms.json and points.ply. colmap: images and a model in sparse/0. ply: "
                     "points.ply alone.",
                 ),
-                whole("every", (1, 4, 1000), "The sharpest of this many frames is exported, unless it is blurred."),
+                int_input("every", (1, 4, 1000), "The sharpest of this many frames is exported, unless it is blurred."),
                 io.Boolean.Input(
                     "points",
                     default=True,
@@ -64,7 +64,7 @@ class LingBotWorldExport3D(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, filename_prefix, points, format):
-        return refusal(check_export, filename_prefix, points, format)
+        return validate(check_export, filename_prefix, points, format)
 
     @classmethod
     def execute(cls, images, camera, format, every, points, filename_prefix) -> io.NodeOutput:

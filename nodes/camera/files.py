@@ -12,15 +12,15 @@ from ...camera.path import CameraPath
 from ...camera.poses import FEWEST_POSES
 from ...host.files import camera as host
 from ...host.prompt.queue import known_inputs
-from ..inputs import CATEGORY, camera_outputs, choice, fov_input, frames_input, upload_to, whole
-from ..refusal import fingerprint_of, refusal
+from ..inputs import CATEGORY, camera_outputs, choice_input, fov_input, frames_input, int_input, upload_to
+from ..validation import fingerprint_of, validate
 
 BY_FORMAT = "set by the format"
 RESAMPLE, CUT = "resample", "cut"
 
 
 def _recorded_side(side: str) -> io.Int.Input:
-    return whole(
+    return int_input(
         f"image_{side}",
         (0, 0, 100_000),
         f"{side.title()} of the recorded video in pixels; needed for ViPE without a field of view.",
@@ -48,7 +48,7 @@ class LingBotWorldCameraImport(io.ComfyNode):
             "nothing is guessed.",
             search_aliases=["lingbot", "colmap", "vipe", "realestate10k", "cameractrl", "nerfstudio", "blender"],
             inputs=[
-                choice(
+                choice_input(
                     "file",
                     host.camera_files(),
                     "A file in ComfyUI's input folder. Files, a folder or a zip can be dropped on the node. For COLMAP "
@@ -56,13 +56,13 @@ class LingBotWorldCameraImport(io.ComfyNode):
                     extra_dict=upload_to("cameras"),
                     default=None,
                 ),
-                choice(
+                choice_input(
                     "format",
                     FORMATS,
                     "; ".join(f"{name}: {format.description}" for name, format in FORMATS.items()) + ".",
                     default="transforms",
                 ),
-                choice(
+                choice_input(
                     "convention",
                     [BY_FORMAT, *CONVENTIONS],
                     f"The convention of the matrices. '{BY_FORMAT}' suits all formats except 'matrices', unless the "
@@ -71,12 +71,12 @@ class LingBotWorldCameraImport(io.ComfyNode):
                     + ".",
                 ),
                 frames_input("Frames of the video. Rounded down to 4n+1."),
-                choice(
+                choice_input(
                     "fit",
                     [CUT, RESAMPLE],
                     "cut: the first frames of the file. resample: the whole path in that many frames.",
                 ),
-                whole("start", (0, 0, 100_000), "The first pose to use, counted from 0.", advanced=True),
+                int_input("start", (0, 0, 100_000), "The first pose to use, counted from 0.", advanced=True),
                 *map(_recorded_side, ("width", "height")),
                 fov_input(0.0, 0.0, " 0: the file's own."),
             ],
@@ -89,7 +89,7 @@ class LingBotWorldCameraImport(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, file):
-        return refusal(_check, file, known_inputs())
+        return validate(_check, file, known_inputs())
 
     @classmethod
     def fingerprint_inputs(cls, file, **options):

@@ -10,8 +10,18 @@ from ...camera.moves.presets import DEFAULT_RADIUS, STEADY_NOTE
 from ...camera.poses import lens_change
 from ...host.files.camera import chain, show_warnings
 from ...host.prompt.notice import show_warning
-from ..inputs import CATEGORY, Camera, camera_outputs, choice, easing_input, fov_input, frames_input, number, seed_input
-from ..refusal import refusal
+from ..inputs import (
+    CATEGORY,
+    Camera,
+    camera_outputs,
+    choice_input,
+    easing_input,
+    float_input,
+    fov_input,
+    frames_input,
+    seed_input,
+)
+from ..validation import validate
 
 EMPTY_EDITOR = (
     '{"version": 1, "frames": 81, "fps": 16, "fov_deg": 79.0, "ease": "linear", "loop": false, "keyframes": '
@@ -31,14 +41,14 @@ class LingBotWorldCameraPreset(io.ComfyNode):
             "orbit, arc, crane and spiral go around a subject. " + STEADY_NOTE,
             search_aliases=["lingbot", "camera move", "dolly", "pan", "orbit", "zoom", "truck", "crane", "handheld"],
             inputs=[
-                choice(
+                choice_input(
                     "preset",
                     PRESETS,
                     "The move. Left, right, up and down are the camera's direction; the image moves the other way.",
                     default="orbit_left",
                 ),
                 frames_input("Frames of the move. Rounded down to 4n+1."),
-                number(
+                float_input(
                     "amount",
                     (-10_000.0, 0.0, 10_000.0),
                     "How far: world units for moves that travel, degrees for those that turn. 0 is the move's "
@@ -46,13 +56,13 @@ class LingBotWorldCameraPreset(io.ComfyNode):
                     step=0.5,
                 ),
                 easing_input(),
-                number(
+                float_input(
                     "radius",
                     (0.01, DEFAULT_RADIUS, 10_000.0),
                     "Distance of the subject that orbits, arcs, cranes and spirals keep in view.",
                     step=0.1,
                 ),
-                number(
+                float_input(
                     "shake", (0.0, 0.0, 30.0), "Degrees of handheld shake on top of the move.", step=0.1, advanced=True
                 ),
                 seed_input(
@@ -86,7 +96,7 @@ class LingBotWorldCameraKeys(io.ComfyNode):
                     default="w-40,wl-25,none-16",
                     tooltip="Keys, a dash, a number of frames; commas between the parts. none holds still.",
                 ),
-                number(
+                float_input(
                     "step",
                     (0.0, STEP, 100.0),
                     "World units a frame. The official value is 0.05. The model measures steps against the "
@@ -94,7 +104,7 @@ class LingBotWorldCameraKeys(io.ComfyNode):
                     step=0.01,
                     advanced=True,
                 ),
-                number(
+                float_input(
                     "turn_deg",
                     (0.0, TURN_DEG, 45.0),
                     "Degrees a frame. The official value is 2.",
@@ -109,7 +119,7 @@ class LingBotWorldCameraKeys(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, script):
-        return refusal(path_from_keys, script)
+        return validate(path_from_keys, script)
 
     @classmethod
     def execute(cls, script, step, turn_deg, fov_deg) -> io.NodeOutput:
@@ -132,12 +142,12 @@ class LingBotWorldCameraKeyframes(io.ComfyNode):
             inputs=[
                 io.Autogrow.Input("cameras", template=views, tooltip="Views in the order of the path."),
                 frames_input("Frames of the path. Rounded down to 4n+1."),
-                choice(
+                choice_input(
                     "spacing",
                     ["even", "distance"],
                     "even: the same time between views. distance: more time where views lie further apart.",
                 ),
-                choice(
+                choice_input(
                     "turns",
                     ["smooth", "direct"],
                     "smooth: turning speed does not jump at a view (squad). direct: shortest arcs (slerp).",
@@ -177,7 +187,7 @@ class LingBotWorldCameraChain(io.ComfyNode):
                 ),
                 io.Boolean.Input("reverse", default=False, tooltip="Play the chain backwards."),
                 io.Boolean.Input("loop", default=False, tooltip="There and back again: ends where it began."),
-                number(
+                float_input(
                     "smooth",
                     (0.0, 0.0, 100.0),
                     "Frames over which corners and jitter are averaged; 4 rounds the joints of a chain.",
@@ -227,7 +237,7 @@ class LingBotWorldCameraEditor(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, path):
-        return refusal(path_from_editor, path)
+        return validate(path_from_editor, path)
 
     @classmethod
     def execute(cls, path, image=None) -> io.NodeOutput:

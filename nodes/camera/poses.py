@@ -6,8 +6,8 @@ from comfy_api.latest import io
 
 from ...host.files import camera as host
 from ...host.prompt.queue import known_inputs
-from ..inputs import CATEGORY, Camera, camera_outputs, choice, frames_input, upload_to, whole
-from ..refusal import fingerprint_of, refusal
+from ..inputs import CATEGORY, Camera, camera_outputs, choice_input, frames_input, int_input, upload_to
+from ..validation import fingerprint_of, validate
 
 
 def _files_of(poses: str, lens: str) -> list[Path]:
@@ -26,7 +26,7 @@ class LingBotWorldLoadPoses(io.ComfyNode):
             "axes) and intrinsics.npy (fx, fy, cx, cy at 832x480). A short file shortens the video: connect frames.",
             search_aliases=["lingbot", "camera path", "poses.npy", "intrinsics.npy", "trajectory", "extrinsics"],
             inputs=[
-                choice(
+                choice_input(
                     "poses",
                     choices,
                     "A folder with poses.npy, or a pose file, in ComfyUI's input folder or in a package. "
@@ -34,7 +34,7 @@ class LingBotWorldLoadPoses(io.ComfyNode):
                     extra_dict=upload_to("poses"),
                     default=None,
                 ),
-                choice(
+                choice_input(
                     "lens",
                     host.lens_choices(),
                     "Where the lens comes from: intrinsics.npy next to the poses, the official examples' lens, "
@@ -42,7 +42,7 @@ class LingBotWorldLoadPoses(io.ComfyNode):
                     advanced=True,
                 ),
                 frames_input("Frames of the video. Rounded down to 4n+1, at most the poses of the file."),
-                whole("start", (0, 0, 100_000), "The first pose to use, counted from 0.", advanced=True),
+                int_input("start", (0, 0, 100_000), "The first pose to use, counted from 0.", advanced=True),
             ],
             outputs=camera_outputs(),
         )
@@ -50,7 +50,7 @@ class LingBotWorldLoadPoses(io.ComfyNode):
     @classmethod
     def validate_inputs(cls, poses):
         known = known_inputs()
-        return refusal(host.check_poses, poses, known.get("lens", host.DEFAULT_LENS), known.get("start", 0))
+        return validate(host.check_poses, poses, known.get("lens", host.DEFAULT_LENS), known.get("start", 0))
 
     @classmethod
     def fingerprint_inputs(cls, poses, lens, frames, start):
@@ -77,7 +77,7 @@ class LingBotWorldApplyCamera(io.ComfyNode):
                 io.Conditioning.Input("negative", tooltip="The negative prompt, from WanImageToVideo."),
                 Camera.Input("camera", tooltip="The camera path, with as many frames as the latent."),
                 io.Latent.Input("latent", tooltip="The video latent of WanImageToVideo; only its size is used."),
-                choice(
+                choice_input(
                     "control",
                     [host.CAMERA_CONTROL, host.ACTION_CONTROL],
                     "camera: for base-cam checkpoints. action: for base-act checkpoints, which also take the "
@@ -95,7 +95,7 @@ class LingBotWorldApplyCamera(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, camera=None):
-        return refusal(host.check_camera_fits)
+        return validate(host.check_camera_fits)
 
     @classmethod
     def execute(cls, positive, negative, camera, latent, control) -> io.NodeOutput:

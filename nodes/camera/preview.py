@@ -6,7 +6,7 @@ from ...camera.advice import hints, warnings
 from ...camera.explained import doubts, explained
 from ...host.files.camera import preview_image, show_warnings
 from ...host.files.drawing import MOST_FRAMES
-from ..inputs import CATEGORY, Camera, drawing_size, whole
+from ..inputs import CATEGORY, Camera, drawing_size_inputs, int_input
 
 
 class LingBotWorldCameraPreview(io.ComfyNode):
@@ -23,12 +23,12 @@ class LingBotWorldCameraPreview(io.ComfyNode):
             inputs=[
                 Camera.Input("camera", tooltip="The camera path to draw."),
                 io.Image.Input("image", optional=True, tooltip="The first frame, drawn where the camera starts."),
-                whole(
+                int_input(
                     "frames",
                     (0, 0, MOST_FRAMES),
                     "Frames of the video, for a warning if the path is shorter. 0: as many as the path has.",
                 ),
-                *drawing_size(),
+                *drawing_size_inputs(),
             ],
             outputs=[
                 io.Image.Output("drawing", display_name="image", tooltip="The drawing."),

@@ -15,7 +15,7 @@ class NamesToCheck(list[str]):
         return True
 
 
-def refusal(check: Callable[..., object], *arguments) -> bool | str:
+def validate(check: Callable[..., object], *arguments) -> bool | str:
     """Return the result of a node's `validate_inputs`: True if `check(*arguments)` passes, else an error message.
 
     The message is the text of the LingBotError or OSError that `check` raises. If an argument is None, because a linked
