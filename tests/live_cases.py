@@ -20,7 +20,7 @@ from lingbot_world.headless.live.running import running
 from lingbot_world.headless.live.serving import ENDPOINT
 from lingbot_world.headless.options import GenerateOptions
 from lingbot_world.live import Session
-from lingbot_world.live.wire.steering import Rules
+from lingbot_world.live.wire.steering import TimeLimits
 from PIL import Image
 
 PATIENCE = 120
@@ -84,9 +84,9 @@ def live_process(package, *more):
 class Server:
     """The server in a thread, with a loop of its own."""
 
-    def __init__(self, package, folder, *, rules=None, token="", origins=(), **changes):
+    def __init__(self, package, folder, *, limits=None, token="", origins=(), **changes):
         self.opened, self.folder, self.token = opened(package, **changes), folder, token
-        self._settings = {"rules": rules or Rules(), "token": token, "origins": origins}
+        self._settings = {"limits": limits or TimeLimits(), "token": token, "origins": origins}
         self._ready, self._thread = threading.Event(), threading.Thread(target=lambda: asyncio.run(self._run()))
 
     async def _run(self):

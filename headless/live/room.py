@@ -14,8 +14,8 @@ from ...live import Frames
 from ...live.wire.client import Client
 from ...live.wire.codec import MSGPACK, Socket
 from ...live.wire.connection import Connection
-from ...live.wire.protocol import Event, Init
-from ...live.wire.steering import RESTART_POLL_SECONDS, Rules, figures, handle_events, seconds_since_input
+from ...live.wire.protocol import ClientEvent, Init
+from ...live.wire.steering import RESTART_POLL_SECONDS, TimeLimits, figures_status, handle_events, seconds_since_input
 from ..process.profile import release
 from .opening import Opened
 from .visit import Visit
@@ -32,8 +32,8 @@ class Room:
     """A loaded model and its clients: one walks, and up to LINE wait in a queue. All methods run in the event loop, and
     slow operations in threads."""
 
-    def __init__(self, opened: Opened, folder: Path, rules: Rules) -> None:
-        self.opened, self.folder, self.rules = opened, folder, rules
+    def __init__(self, opened: Opened, folder: Path, limits: TimeLimits) -> None:
+        self.opened, self.folder, self.limits = opened, folder, limits
         self.visit: Visit | None = None
         self._taken = False  # true while a client walks, connects or leaves, or may reconnect
         self._leaving = False
@@ -87,12 +87,12 @@ class Room:
             return
         idle = self.visit is not None and self.visit.idle
         soon = (self._leaving or self._held is not None or idle) and not self._line
-        if not (client.ours or soon) or len(self._line) >= LINE:
+        if not (client.is_own_page or soon) or len(self._line) >= LINE:
             raise InputError(f"another client walks here, and {len(self._line)} wait in line; try again later")
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._line.append((turn, client))
         self._tell_places()
-        gone = asyncio.create_task(inbox.dropped())  # read the connection here, because no walk reads it yet
+        gone = asyncio.create_task(inbox.wait_closed())  # read the connection here, because no walk reads it yet
         try:
             either: set[asyncio.Future[Any]] = {turn, gone}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -111,7 +111,7 @@ class Room:
         if self._held is not None:
             self._limit_hold()
         for place, (_, client) in enumerate(self._line, 1):
-            client.tell({"type": "status", "content": "waiting", "place": place})
+            client.queue_message({"type": "status", "content": "waiting", "place": place})
 
     def _next(self) -> None:
         """Let the first client of the queue use the model, or mark it as free."""
@@ -132,15 +132,15 @@ class Room:
         came_back, visit.client = visit.chunks > 0 or visit.session.running, client
         tasks: list[asyncio.Task[None]] = []
         try:
-            client.tell(await self._facts(visit))
+            client.queue_message(await self._facts(visit))
             if came_back:
                 while visit.missed:
-                    client.tell(visit.missed.pop(0))
+                    client.queue_message(visit.missed.pop(0))
                 visit.idle = False
                 if visit.goes_on:
                     visit.session.resume()
                 elif visit.session.paused:
-                    client.tell({"type": "status", "content": "paused"})
+                    client.queue_message({"type": "status", "content": "paused"})
                 visit.goes_on = False
             else:
                 visit.start(
@@ -155,7 +155,7 @@ class Room:
             for task in tasks:
                 task.cancel()
             if visit.client is client:  # otherwise another connection has taken over
-                broke = not inbox.clean and client.ours and not client.finished and not visit.session.failure
+                broke = not inbox.clean and client.is_own_page and not client.finished and not visit.session.failure
                 await asyncio.shield(self._hold(visit) if broke else self._free())
 
     async def _facts(self, visit: Visit) -> dict[str, Any]:
@@ -174,7 +174,7 @@ class Room:
         most = visit.init.most_chunks
         if visit.client is None or (most is not None and visit.chunks > most):
             return
-        visit.client.offer(frames)
+        visit.client.queue_frames(frames)
         if most is not None and visit.chunks == most and frames.last:
             visit.session.pause()
             visit.client.finish()
@@ -186,15 +186,15 @@ class Room:
                 visit.missed.append(status)
             return
         if kind in ("back", "restarted"):
-            client.forget()
+            client.drop_frames()
         failed = kind == "failed" and facts["ended"]
-        client.tell({"type": "error", "content": facts["reason"]} if failed else status)
+        client.queue_message({"type": "error", "content": facts["reason"]} if failed else status)
         if failed or kind == "ended":
             client.finish()
 
-    async def _do(self, visit: Visit, client: Client, event: Event) -> None:
+    async def _do(self, visit: Visit, client: Client, event: ClientEvent) -> None:
         if event.kind == "output":
-            client.output(event.payload)
+            client.set_output(event.payload)
         elif event.kind == "restart":
             await self._thread(lambda: visit.do(event))
         else:
@@ -203,24 +203,24 @@ class Room:
     async def _watch(self, visit: Visit) -> None:
         """Send figures to the client every BETWEEN_FIGURES seconds. Return when the walk must end for lack of input.
 
-        After `rules.idle` seconds without input the walk is paused, unless it has a requested number of chunks. An
-        idle walk must end as soon as another client waits, and every walk after `rules.gone` seconds without input.
+        After `limits.idle` seconds without input the walk is paused, unless it has a requested number of chunks. An
+        idle walk must end as soon as another client waits, and every walk after `limits.gone` seconds without input.
         """
         while True:
             await asyncio.sleep(BETWEEN_FIGURES)
             quiet = seconds_since_input(visit.session)
-            if visit.client is not None and visit.client.ours:
+            if visit.client is not None and visit.client.is_own_page:
                 with suppress(LingBotError):  # raised between two walks
-                    visit.client.tell(figures(visit.session, visit.client))
-            if quiet > self.rules.idle and visit.init.most_chunks is None:
+                    visit.client.queue_message(figures_status(visit.session, visit.client))
+            if quiet > self.limits.idle and visit.init.most_chunks is None:
                 visit.idle = True
                 if not visit.session.paused:
                     visit.stopped = True
                     visit.session.pause()
-            if quiet > self.rules.gone or (visit.idle and self._line):
+            if quiet > self.limits.gone or (visit.idle and self._line):
                 reason = "the walk had no input for a while and ended; it is kept"
                 if visit.client is not None:
-                    visit.client.tell({"type": "error", "content": reason})
+                    visit.client.queue_message({"type": "error", "content": reason})
                     visit.client.finish()
                 return
 
@@ -233,11 +233,11 @@ class Room:
         self._limit_hold()
 
     def _limit_hold(self) -> None:
-        """Set the end of a held walk: `rules.back` seconds after the connection was lost, or `rules.back_in_line` if
-        another client waits."""
+        """Set the end of a held walk: `limits.reconnect` seconds after the connection was lost, or
+        `limits.reconnect_in_line` if another client waits."""
         if self._held is not None:
             self._held.cancel()
-        limit = self.rules.back_in_line if self._line else self.rules.back
+        limit = self.limits.reconnect_in_line if self._line else self.limits.reconnect
         self._held = asyncio.get_running_loop().call_at(self._lost_at + limit, self._end_hold)
 
     def _end_hold(self) -> None:
@@ -266,7 +266,7 @@ class Room:
             if (client := self.visit.client) is not None:
                 with suppress(LingBotError):  # raised without a walk, after a failed restart
                     folder = self.visit.session.walk.store.folder
-                    client.tell({"type": "error", "content": f"the server ends; the walk is kept in {folder}"})
+                    client.queue_message({"type": "error", "content": f"the server ends; the walk is kept in {folder}"})
                 client.finish()
             await self._free()
         while self._leaving:  # another connection is already freeing the walk

@@ -12,7 +12,7 @@ from pathlib import Path
 from aiohttp import web
 
 from ...errors import InputError
-from ...live.wire.steering import Rules
+from ...live.wire.steering import TimeLimits
 from ..process.interrupts import ENDING
 from .opening import Opened
 from .room import Room
@@ -98,20 +98,20 @@ async def running(
     port: int = 0,
     token: str = "",
     origins: tuple[str, ...] = (),
-    rules: Rules | None = None,
+    limits: TimeLimits | None = None,
     host: str = "",
 ) -> AsyncIterator[tuple[int, Room]]:
-    """Run a live server within this context, and yield its port and Room. `port` 0 is any free one. `rules`: the time
+    """Run a live server within this context, and yield its port and Room. `port` 0 is any free one. `limits`: the time
     limits for clients. Other arguments: see `serve`. Raises InputError for an unusable port or host."""
-    rules = rules or Rules()
-    site = Site(Room(opened, folder, rules), token, origins)
+    limits = limits or TimeLimits()
+    site = Site(Room(opened, folder, limits), token, origins)
     runner = web.AppRunner(
         make_app(site),
         handle_signals=False,
         shutdown_timeout=2,
         access_log=None,
-        keepalive_timeout=rules.reading,
-        lingering_time=min(10.0, rules.reading),
+        keepalive_timeout=limits.reading,
+        lingering_time=min(10.0, limits.reading),
     )
     await runner.setup()
     try:

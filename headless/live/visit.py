@@ -15,8 +15,8 @@ from ...errors import InputError
 from ...live import Engine, Frames, Session, Start
 from ...live.folder.head import saved_walks
 from ...live.wire.client import Client
-from ...live.wire.protocol import Event, Init
-from ...live.wire.steering import facts, steer
+from ...live.wire.protocol import ClientEvent, Init
+from ...live.wire.steering import start_status, steer
 from ...pipeline.geometry import Geometry, first_frame
 from .opening import Opened, WalkSettings
 from .pictures import read_picture, upload_notes
@@ -46,7 +46,7 @@ class Visit:
             start = self._start(init)
             speed = server.speed if init.speed is None else init.speed
             # SGLang's clients, and clients that request a number of chunks, send no input until frames arrive.
-            moving = server.moving or not init.ours or init.most_chunks is not None
+            moving = server.moving or not init.is_own_page or init.most_chunks is not None
             moving = moving if init.moving is None else init.moving
             self.session = Session(
                 self._engine, start, folder=folder, fps=init.fps, speed=speed, moving=moving, events=server.events
@@ -68,10 +68,10 @@ class Visit:
 
         self.session.start(partial(in_the_loop, deliver), partial(in_the_loop, tell))
 
-    def do(self, event: Event) -> None:
+    def do(self, event: ClientEvent) -> None:
         """Apply a client's event, such as a key, to the session. Raises a LingBotError for an invalid event."""
         if event.kind == "restart":
-            again = replace(event.payload, ours=self.init.ours)
+            again = replace(event.payload, is_own_page=self.init.is_own_page)
             self.session.restart(self._start(again))
         self.idle, self.stopped = self.idle and event.kind == "pause", False
         steer(self.session, event)
@@ -79,7 +79,7 @@ class Visit:
     def facts(self) -> dict[str, Any]:
         """Return the walk's first status message, with the reconnection token under the key `resume`. Raises InputError
         during a restart, without a walk."""
-        first = facts(self.session, self.init.fps)
+        first = start_status(self.session, self.init.fps)
         return first | {"notes": [*first["notes"], *self.notes], "resume": self.token}
 
     def _start(self, init: Init) -> Start:
@@ -107,7 +107,7 @@ def _start(opened: Opened, init: Init, size: tuple[int, int]) -> Start:
     if init.image is None and begin.state is not None:
         return replace(begin, prompt=prompt, seed=seed)
     if init.image is not None:
-        frame = first_frame(read_picture(init.image, size, crop=init.ours), Geometry(*size, frames=1))
+        frame = first_frame(read_picture(init.image, size, crop=init.is_own_page), Geometry(*size, frames=1))
     elif tuple(frame.shape[1:]) != size:
         frame = F.interpolate(frame[None], size=size, mode="bicubic", align_corners=False)[0]
     return Start(frame, prompt, begin.lens, seed)

@@ -45,15 +45,15 @@ def register(server) -> None:
             return web.Response(status=503, text=f"{MOST_VIEWS} views are open; close one\n")
         connected.append(request)
         try:
-            return await serve(request, partial(_meet, request.query.get("node", "")), JSON, MOST_BYTES)
+            return await serve(request, partial(_serve_client, request.query.get("node", "")), JSON, MOST_BYTES)
         finally:
             connected.remove(request)
 
 
-async def _meet(node: str, socket, init, inbox) -> None:
+async def _serve_client(node: str, socket, init, inbox) -> None:
     ends = time.monotonic() + PATIENCE
     while node not in views and time.monotonic() < ends and not inbox.ended.is_set():
         await asyncio.sleep(0.05)
     if node not in views:
         raise InputError("no walk runs on this node: press Run")
-    await views[node].meet(socket, init, inbox)
+    await views[node].serve_client(socket, init, inbox)

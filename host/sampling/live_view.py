@@ -15,8 +15,16 @@ from ...errors import InputError, LingBotError
 from ...live import Frames, Session
 from ...live.wire.client import Client
 from ...live.wire.codec import JSON
-from ...live.wire.protocol import Event, Init
-from ...live.wire.steering import RESTART_POLL_SECONDS, Rules, facts, figures, handle_events, seconds_since_input, steer
+from ...live.wire.protocol import ClientEvent, Init
+from ...live.wire.steering import (
+    RESTART_POLL_SECONDS,
+    TimeLimits,
+    figures_status,
+    handle_events,
+    seconds_since_input,
+    start_status,
+    steer,
+)
 from ...options import FPS
 from .live_route import views
 
@@ -53,12 +61,12 @@ def _tell_pages(server) -> None:
 
 
 class LiveView:
-    """The view of one walk (a steered video) by at most one client, who steers it or watches a recorded path. `meet`
-    runs on the server's event loop. The node's thread calls all other public methods."""
+    """The view of one walk (a steered video) by at most one client, who steers it or watches a recorded path.
+    `serve_client` runs on the server's event loop. The node's thread calls all other public methods."""
 
     def __init__(self, server, wait: float):
         """Create a view that waits at most `wait` seconds for a client. `server` is ComfyUI's PromptServer, or None."""
-        self._server, self._wait, self._rules = server, wait, Rules()
+        self._server, self._wait, self._limits = server, wait, TimeLimits()
         self._session: Session | None = None
         self._client: Client | None = None
         self._ready, self._ended = asyncio.Event(), False
@@ -117,18 +125,18 @@ class LiveView:
     def watch(self) -> None:
         """Stop or pause a steered walk that nobody steers.
 
-        Stop it if its client pressed Stop, has been gone for more than `Rules.back` seconds, or has sent no input for
-        `Rules.gone` seconds; pause it after `Rules.idle` seconds without input. The session calls this method before
-        each chunk and while it waits. Raises ComfyUI's interrupt exception.
+        Stop it if its client pressed Stop, has been gone for more than `TimeLimits.reconnect` seconds, or has sent no
+        input for `TimeLimits.gone` seconds; pause it after `TimeLimits.idle` seconds without input. The session calls
+        this method before each chunk and while it waits. Raises ComfyUI's interrupt exception.
         """
         management.throw_exception_if_processing_interrupted()
         session, alone = self._session, time.monotonic() - self._alone_since
         if not self._steered:
             return
-        left, quiet = self._client is None and alone > self._rules.back, seconds_since_input(session)
-        if self._stopped or left or quiet > self._rules.gone:
+        left, quiet = self._client is None and alone > self._limits.reconnect, seconds_since_input(session)
+        if self._stopped or left or quiet > self._limits.gone:
             session.stop()
-        elif quiet > self._rules.idle and not session.paused:
+        elif quiet > self._limits.idle and not session.paused:
             session.pause()
 
     def end(self) -> None:
@@ -136,7 +144,7 @@ class LiveView:
         self._call_in_loop(self._end)
         self._threads.shutdown(wait=False)
 
-    async def meet(self, socket, init: Init, inbox) -> None:
+    async def serve_client(self, socket, init: Init, inbox) -> None:
         """Serve a client until it leaves or the view ends. An earlier client is disconnected.
 
         socket: the client's websocket.
@@ -147,7 +155,7 @@ class LiveView:
         before = self._client
         if before is not None:
             self._disconnect(before, stopped=False)  # a walk that it has paused stays paused
-            before.tell({"type": "error", "content": "the walk runs in another view"})
+            before.queue_message({"type": "error", "content": "the walk runs in another view"})
             before.finish()
         self._client = client
         sending, gone = asyncio.create_task(client.send()), asyncio.create_task(inbox.ended.wait())
@@ -168,17 +176,17 @@ class LiveView:
             return
         if client.moving is not None:
             self._session.moving = client.moving
-        client.tell({**status, "prompts": self._prompts, "steered": self._steered, "resume": "the canvas"})
+        client.queue_message({**status, "prompts": self._prompts, "steered": self._steered, "resume": "the canvas"})
         if self._last_frames is not None:  # a paused walk sends no frame by itself
             last, first = self._last_frames, self._last_frames.first + len(self._last_frames.pixels) - 1
             poses = None if last.poses is None else last.poses[-1:]
-            client.offer(replace(last, pixels=last.pixels[-1:], first=first, poses=poses, inputs=(), event=None))
+            client.queue_frames(replace(last, pixels=last.pixels[-1:], first=first, poses=poses, inputs=(), event=None))
         if self._steered:
             self._session.controls.release_all()
             if self._resume_on_connect:
                 self._session.resume()
             else:
-                client.tell({"type": "status", "content": "paused"})
+                client.queue_message({"type": "status", "content": "paused"})
         tasks = [
             asyncio.create_task(handle_events(inbox, client, self._apply_event)),
             asyncio.create_task(self._figures(client)),
@@ -194,14 +202,14 @@ class LiveView:
         walks, wait until the new walk has begun."""
         while not (client.finished or inbox.ended.is_set()):
             with suppress(InputError):
-                return facts(self._session, FPS)
+                return start_status(self._session, FPS)
             await asyncio.sleep(RESTART_POLL_SECONDS)
         return None
 
-    async def _apply_event(self, event: Event) -> None:
+    async def _apply_event(self, event: ClientEvent) -> None:
         if event.kind == "output":
             if self._client is not None:
-                self._client.output(event.payload)
+                self._client.set_output(event.payload)
         elif self._steered and not self._ended:
             if event.kind == "restart":
                 self._session.restart()
@@ -211,7 +219,7 @@ class LiveView:
         while not self._ended:
             await asyncio.sleep(1)
             with suppress(LingBotError):  # between two walks
-                client.tell(figures(self._session, client))
+                client.queue_message(figures_status(self._session, client))
 
     def _disconnect(self, client: Client, stopped: bool) -> None:
         if self._client is not client:
@@ -226,7 +234,7 @@ class LiveView:
     def _offer(self, frames: Frames) -> None:
         self._last_frames = frames
         if self._client is not None:
-            self._client.offer(frames)
+            self._client.queue_frames(frames)
 
     def _tell(self, kind: str, message: dict[str, Any]) -> None:
         if kind in ("back", "restarted"):
@@ -234,14 +242,14 @@ class LiveView:
         if self._client is None:
             return
         if kind in ("back", "restarted"):
-            self._client.forget()
-        self._client.tell({"type": "status", "content": kind, **message})
+            self._client.drop_frames()
+        self._client.queue_message({"type": "status", "content": kind, **message})
 
     def _end(self) -> None:
         self._ended = True
         self._ready.set()
         if self._client is not None:
-            self._client.tell({"type": "status", "content": "ended"})
+            self._client.queue_message({"type": "status", "content": "ended"})
             self._client.finish()
 
     def _call_in_loop(self, function: Callable[..., Any], *arguments: Any) -> None:

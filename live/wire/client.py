@@ -15,9 +15,9 @@ from .codec import Codec, Socket
 from .encoder import Encoder
 from .protocol import Init, Output
 
-MOST_WAITING = 64_000_000
+MOST_QUEUED_BYTES = 64_000_000
 """The limit of a client's queued frames, in bytes of raw pixels."""
-MOST_TOLD = 1000
+MOST_MESSAGES = 1000
 """The largest number of queued messages for a client."""
 LONGEST_WAIT = 1.5
 """The limit of a client's queued frames in seconds of playback, but at least 16 frames. It applies to clients that play
@@ -25,25 +25,26 @@ frames as they arrive, which do not limit the number of chunks (`most_chunks`)."
 
 
 class Client:
-    """The connection to one client: a queue of frames and messages, for which the walk never waits. `ours` is True if
-    the client is this project's own page. `threads` encode the frames. All methods must be called in the event loop."""
+    """The connection to one client: a queue of frames and messages, for which the walk never waits. `is_own_page` is
+    True if the client is this project's own page. `threads` encode the frames. All methods must be called in the event
+    loop."""
 
     def __init__(self, socket: Socket, init: Init, threads: Executor, codec: Codec) -> None:
-        self.id, self.ours, self.moving = uuid4().hex, init.ours, init.moving
+        self.id, self.is_own_page, self.moving = uuid4().hex, init.is_own_page, init.moving
         self.dropped = 0
         self._socket, self._threads, self._init, self._codec = socket, threads, init, codec
         self._encoder = Encoder(init.output, init.fps)
         self._waiting: deque[Frames | dict[str, Any]] = deque()
-        self._something = asyncio.Event()
+        self._changed = asyncio.Event()
         self._chunk: dict[str, int] = {}
         self._unsent: list[Receipt] = []  # the inputs of dropped frames, which the next batch names
         self.finished = False
 
-    def output(self, output: Output) -> None:
+    def set_output(self, output: Output) -> None:
         """Set the format (encoding, quality and width) of all frames sent from now on."""
         self._encoder = Encoder(output, self._init.fps)
 
-    def offer(self, frames: Frames) -> None:
+    def queue_frames(self, frames: Frames) -> None:
         """Queue frames of the walk. If the queue is too long, its oldest frames are dropped."""
         self._waiting.append(frames)
         while self._is_too_long():
@@ -51,17 +52,17 @@ class Client:
             self._waiting.remove(oldest)
             self.dropped += len(oldest.pixels)
             self._unsent += oldest.inputs
-        self._something.set()
+        self._changed.set()
 
-    def tell(self, message: dict[str, Any]) -> None:
-        """Queue a message. It is dropped if MOST_TOLD messages are queued already. A message of type `status` is sent
-        only to this project's own page."""
+    def queue_message(self, message: dict[str, Any]) -> None:
+        """Queue a message. It is dropped if MOST_MESSAGES messages are queued already. A message of type `status` is
+        sent only to this project's own page."""
         waiting = sum(not isinstance(item, Frames) for item in self._waiting)
-        if waiting < MOST_TOLD and (message["type"] != "status" or self.ours):
+        if waiting < MOST_MESSAGES and (message["type"] != "status" or self.is_own_page):
             self._waiting.append(message)
-            self._something.set()
+            self._changed.set()
 
-    def forget(self) -> None:
+    def drop_frames(self) -> None:
         """Remove all frames from the queue, because the user has gone back to a time before them."""
         self._waiting = deque(item for item in self._waiting if not isinstance(item, Frames))
         self._unsent = []
@@ -69,13 +70,13 @@ class Client:
     def finish(self) -> None:
         """End `send` once the queue is empty."""
         self.finished = True
-        self._something.set()
+        self._changed.set()
 
     def _is_too_long(self) -> bool:
         waiting = [item.pixels for item in self._waiting if isinstance(item, Frames)]
         frames, size = sum(map(len, waiting)), sum(pixels.nbytes for pixels in waiting)
         late = self._init.most_chunks is None and frames > max(16, LONGEST_WAIT * self._init.fps)
-        return len(waiting) > 1 and (late or size > MOST_WAITING)
+        return len(waiting) > 1 and (late or size > MOST_QUEUED_BYTES)
 
     async def send(self) -> None:
         """Send queued frames and messages until `finish` is called. Raises ConnectionError if the connection breaks."""
@@ -88,8 +89,8 @@ class Client:
                     await self._codec.send(self._socket, item)
             if self.finished:
                 return
-            self._something.clear()
-            await self._something.wait()
+            self._changed.clear()
+            await self._changed.wait()
 
     async def _send_frames(self, frames: Frames) -> None:
         began = time.perf_counter()
@@ -107,14 +108,14 @@ class Client:
         }
         if frames.event is not None:
             header["event_id"] = frames.event
-        if self.ours:
+        if self.is_own_page:
             header["made_ms"] = round(1000 * frames.seconds)
             if frames.waited is not None:
                 header["waited_ms"] = round(1000 * frames.waited)
         inputs, self._unsent = [*self._unsent, *frames.inputs], []
-        if self.ours and inputs:
+        if self.is_own_page and inputs:
             header["inputs"] = [_receipt(each) for each in inputs]
-        if self.ours and frames.poses is not None:
+        if self.is_own_page and frames.poses is not None:
             header["camera"] = integer_poses(frames.poses)
         await self._codec.send_frames(self._socket, header, payload)
         self._count(frames, len(payload), encoded - began, time.perf_counter() - encoded)

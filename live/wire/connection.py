@@ -15,12 +15,12 @@ from ...errors import InputError, LingBotError
 from .codec import Codec
 from .protocol import Init, read_init
 
-FIRST_WORD = 30.0
+INIT_SECONDS = 30.0
 """The time in seconds within which a client must send its init message."""
 MESSAGES, BURST = 240, 480
 """The limits of messages read from one connection: MESSAGES per second, or BURST at once after a silence. Further
 messages wait in the network."""
-WAITING = 64
+MOST_UNPROCESSED = 64
 """The limit of messages of one connection that have been read but not yet processed."""
 HEARTBEAT = 10.0
 
@@ -33,7 +33,7 @@ class Connection:
     def __init__(self, socket: web.WebSocketResponse, codec: Codec) -> None:
         self.clean, self.ended, self.code = False, asyncio.Event(), 0
         self._socket, self._codec = socket, codec
-        self._messages: asyncio.Queue[bytes | str | None] = asyncio.Queue(WAITING)
+        self._messages: asyncio.Queue[bytes | str | None] = asyncio.Queue(MOST_UNPROCESSED)
         self._allowed, self._since = float(BURST), time.monotonic()
         self._task = asyncio.create_task(self._read())
 
@@ -45,7 +45,7 @@ class Connection:
             return None
         return self._codec.read(data)
 
-    async def dropped(self) -> None:
+    async def wait_closed(self) -> None:
         """Wait for the end of the connection; messages until then are read and ignored."""
         while True:
             with suppress(InputError):
@@ -74,21 +74,23 @@ class Connection:
             await asyncio.sleep(-self._allowed / MESSAGES)
 
 
-Meet = Callable[[web.WebSocketResponse, Init, Connection], Awaitable[None]]
+ClientHandler = Callable[[web.WebSocketResponse, Init, Connection], Awaitable[None]]
 """The type of a function meet(socket, init, inbox) that serves a client from its init message to its end. If it raises
 a LingBotError, the client receives the error's message."""
 
 
-async def serve(request: web.Request, meet: Meet, codec: Codec, most_bytes: int) -> web.WebSocketResponse:
-    """Serve a client from the handshake of its websocket to its end. `meet` is called after the init message. `codec`
-    is the encoding of messages, and `most_bytes` the limit of a message in bytes."""
+async def serve(
+    request: web.Request, serve_client: ClientHandler, codec: Codec, most_bytes: int
+) -> web.WebSocketResponse:
+    """Serve a client from the handshake of its websocket to its end. `serve_client` is called after the init message.
+    `codec` is the encoding of messages, and `most_bytes` the limit of a message in bytes."""
     socket = web.WebSocketResponse(max_msg_size=most_bytes, heartbeat=HEARTBEAT, compress=False)
     await socket.prepare(request)
     inbox, code = Connection(socket, codec), WSCloseCode.OK
     try:
         init = await _init(socket, inbox, codec)
         if init is not None:
-            await meet(socket, init, inbox)
+            await serve_client(socket, init, inbox)
     except InputError as error:
         code = WSCloseCode.POLICY_VIOLATION
         await _refuse(socket, codec, str(error))
@@ -107,7 +109,7 @@ async def serve(request: web.Request, meet: Meet, codec: Codec, most_bytes: int)
 async def _init(socket: web.WebSocketResponse, inbox: Connection, codec: Codec) -> Init | None:
     while True:
         try:
-            message = await asyncio.wait_for(inbox.next(), FIRST_WORD)
+            message = await asyncio.wait_for(inbox.next(), INIT_SECONDS)
             return None if message is None else read_init(message)
         except InputError as error:  # as on SGLang's server, the client receives the error and may try again
             await _refuse(socket, codec, str(error))

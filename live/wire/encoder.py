@@ -32,7 +32,7 @@ class Encoder:
         """Return (header, data) for frames, uint8 [n, H, W, 3], reduced to the output's width if they are wider. `data`
         has the encoded frames, one after the other. The header has the format, the size of a frame in pixels, the
         number of frames, and the length of each encoded frame in bytes."""
-        pixels = self._scaled(pixels)
+        pixels = self._resize(pixels)
         count, height, width = pixels.shape[:3]
         name = self.output.format
         header = {
@@ -54,7 +54,7 @@ class Encoder:
         }
         return header, b"".join(parts)
 
-    def _scaled(self, pixels: np.ndarray) -> np.ndarray:
+    def _resize(self, pixels: np.ndarray) -> np.ndarray:
         height, width = pixels.shape[1:3]
         if not self.output.width or width <= self.output.width:
             return pixels

@@ -54,7 +54,7 @@ class Init:
     script: timed keys: the keys that are held in each latent frame.
     window, sink, chunk: the attention window, its sink (the first frames, which it always contains) and the chunk, in
     latent frames.
-    ours: whether the client is this project's own page, which reads `status` messages.
+    is_own_page: whether the client is this project's own page, which reads `status` messages.
     resume: the token of a walk to return to after a broken connection, or an empty string.
     moving: whether chunks are made also without input.
     speed: the speed of the key W, as a fraction of the longest step (the largest translation per latent frame that the
@@ -73,7 +73,7 @@ class Init:
     window: int | None
     sink: int | None
     chunk: int | None
-    ours: bool
+    is_own_page: bool
     resume: str
     moving: bool | None = None
     speed: float | None = None
@@ -81,7 +81,7 @@ class Init:
 
 
 @dataclass(frozen=True)
-class Event:
+class ClientEvent:
     """A client's message during a walk (a steered video), after its checks.
 
     kind: one of KINDS.
@@ -111,27 +111,27 @@ def read_init(message: dict[str, Any]) -> Init:
         image=image or None,
         size=_size(message.get("size")),
         fps=float(_number("fps", message, 1, FASTEST) or FPS),
-        seed=_whole("seed", message, 0, LARGEST_SEED),
-        most_chunks=_whole("max_chunks", message, 1),
+        seed=_integer("seed", message, 0, LARGEST_SEED),
+        most_chunks=_integer("max_chunks", message, 1),
         output=_output(message, "raw"),
         script=None if actions is None else _script(actions),
-        window=_whole("realtime_causal_kv_cache_num_frames", message, 0),
-        sink=_whole("realtime_causal_sink_size", message, 0),
-        chunk=_whole("lingbot_chunk", message, 1),
+        window=_integer("realtime_causal_kv_cache_num_frames", message, 0),
+        sink=_integer("realtime_causal_sink_size", message, 0),
+        chunk=_integer("lingbot_chunk", message, 1),
         ours=message.get("lingbot_world") is True,
         resume=resume[:64] if isinstance(resume, str) else "",
-        moving=_switch("lingbot_moving", message.get("lingbot_moving")),
+        moving=_boolean("lingbot_moving", message.get("lingbot_moving")),
         speed=_number("lingbot_speed", message, SLOWEST, 1),
         replay=_name("lingbot_replay", message.get("lingbot_replay")),
     )
 
 
-def read_event(message: dict[str, Any]) -> list[Event]:
+def read_client_events(message: dict[str, Any]) -> list[ClientEvent]:
     """Return the events in a client's message: several for a `composite_input`, else one. Raises InputError for an
     invalid message."""
     if message.get("type") != "event":
         raise InputError("after the `init` come messages of type `event`")
-    number = _whole("event_id", message, 0)
+    number = _integer("event_id", message, 0)
     kind, payload = message.get("kind"), message.get("payload")
     if kind == "composite_input":
         parts = payload if isinstance(payload, dict) else {}
@@ -142,11 +142,11 @@ def read_event(message: dict[str, Any]) -> list[Event]:
     return [_event(kind, payload, number)]
 
 
-def _event(kind: Any, payload: Any, number: int | None) -> Event:
+def _event(kind: Any, payload: Any, number: int | None) -> ClientEvent:
     reader = _READERS.get(kind) if isinstance(kind, str) else None
     if reader is None:
-        raise InputError(f"no event of kind {_shown(kind)}; expected one of {', '.join(KINDS)}")
-    return Event(kind, reader(payload), number)
+        raise InputError(f"no event of kind {_quote(kind)}; expected one of {', '.join(KINDS)}")
+    return ClientEvent(kind, reader(payload), number)
 
 
 def _actions(payload: Any) -> dict[str, Any]:
@@ -194,8 +194,8 @@ def _world_event(payload: dict[str, Any]) -> tuple[str, bool | None, bool]:
     it."""
     name = payload.get("name")
     if not isinstance(name, str):
-        raise InputError(f"`event`: `name` is {_shown(name)}; expected the name of an event, or its key")
-    return name, _switch("on", payload.get("on")), payload.get("refresh") is True
+        raise InputError(f"`event`: `name` is {_quote(name)}; expected the name of an event, or its key")
+    return name, _boolean("on", payload.get("on")), payload.get("refresh") is True
 
 
 def _numbers(name: str, count: int, most: float) -> Any:
@@ -219,10 +219,10 @@ _READERS = {
     "stick": _numbers("stick", 4, 1),
     "pause": lambda _payload: None,
     "resume": lambda _payload: None,
-    "back": lambda payload: _whole("back", {"back": payload}, 0) or 0,
+    "back": lambda payload: _integer("back", {"back": payload}, 0) or 0,
     "restart": lambda payload: read_init({**(payload if isinstance(payload, dict) else {}), "type": "init"}),
     "event": lambda payload: _world_event(payload if isinstance(payload, dict) else {"name": payload}),
-    "moving": lambda payload: _switch("moving", payload) is True,
+    "moving": lambda payload: _boolean("moving", payload) is True,
     "output": lambda payload: _output(payload if isinstance(payload, dict) else {}, "jpeg"),
 }
 
@@ -230,13 +230,13 @@ _READERS = {
 def _output(message: dict[str, Any], otherwise: str) -> Output:
     name = message.get("realtime_output_format") or otherwise
     if name not in FORMATS:
-        raise InputError(f"`realtime_output_format` {_shown(name)}: expected one of {', '.join(FORMATS)}")
+        raise InputError(f"`realtime_output_format` {_quote(name)}: expected one of {', '.join(FORMATS)}")
     quality = _number("output_compression", message, 1, 100)
     width = _number("realtime_preview_max_width", message, 0, 8192)
     return Output(name, int(QUALITY[name] if quality is None else quality), int(width or 0))
 
 
-def _shown(value: Any) -> str:
+def _quote(value: Any) -> str:
     if isinstance(value, str):
         return repr(value[:20])
     return str(value)[:20] if value is None or isinstance(value, (int, float)) else f"of type {type(value).__name__}"
@@ -249,7 +249,7 @@ def _size(text: Any) -> tuple[int, int] | None:
         return None
     sides = SIDE.fullmatch(text.strip()) if isinstance(text, str) else None
     if sides is None:
-        raise InputError(f"`size` {_shown(text)}: expected width x height, such as 832x480")
+        raise InputError(f"`size` {_quote(text)}: expected width x height, such as 832x480")
     width, height = (max(STEP, int(side) // STEP * STEP) for side in sides.groups())
     return height, width
 
@@ -259,23 +259,23 @@ def _number(name: str, message: dict[str, Any], least: float, most: float) -> fl
     if value is None:
         return None
     if not _finite(value) or not least <= value <= most:
-        raise InputError(f"`{name}` {_shown(value)}: expected a number from {least} to {most}")
+        raise InputError(f"`{name}` {_quote(value)}: expected a number from {least} to {most}")
     return value
 
 
-def _switch(name: str, value: Any) -> bool | None:
+def _boolean(name: str, value: Any) -> bool | None:
     if value is None or isinstance(value, bool):
         return value
-    raise InputError(f"`{name}` {_shown(value)}: expected true or false")
+    raise InputError(f"`{name}` {_quote(value)}: expected true or false")
 
 
 def _name(name: str, value: Any) -> str:
     if value is None or (isinstance(value, str) and len(value) <= 64):
         return value or ""
-    raise InputError(f"`{name}` {_shown(value)}: expected the name of a walk, such as walk-1")
+    raise InputError(f"`{name}` {_quote(value)}: expected the name of a walk, such as walk-1")
 
 
-def _whole(name: str, message: dict[str, Any], least: int, most: int = LARGEST_EVENT) -> int | None:
+def _integer(name: str, message: dict[str, Any], least: int, most: int = LARGEST_EVENT) -> int | None:
     value = _number(name, message, least, most)
     if value is not None and value != int(value):
         raise InputError(f"`{name}` {value}: expected a whole number")

@@ -14,31 +14,31 @@ from ...errors import LingBotError
 from ..session import Session
 from .client import Client
 from .connection import Connection
-from .protocol import Event, read_event
+from .protocol import ClientEvent, read_client_events
 
 RESTART_POLL_SECONDS = 0.1
 """The interval in seconds at which a connection checks during a restart whether the new walk exists."""
 
 
 @dataclass(frozen=True)
-class Rules:
+class TimeLimits:
     """The time limits of a server, in seconds. A held key counts as an input.
 
     idle: the time without input after which a walk pauses, or ends if another client is waiting.
     gone: the time without input after which a walk ends.
-    back: the time within which a client may reconnect.
-    back_in_line: the same limit while another client is waiting.
+    reconnect: the time within which a client may reconnect.
+    reconnect_in_line: the same limit while another client is waiting.
     reading: the time after which a connection without a complete request is closed.
     """
 
     idle: float = 180.0
     gone: float = 1800.0
-    back: float = 60.0
-    back_in_line: float = 10.0
+    reconnect: float = 60.0
+    reconnect_in_line: float = 10.0
     reading: float = 30.0
 
 
-async def handle_events(inbox: Connection, client: Client, do: Callable[[Event], Awaitable[None]]) -> None:
+async def handle_events(inbox: Connection, client: Client, do: Callable[[ClientEvent], Awaitable[None]]) -> None:
     """Call `do(event)` for each event in a client's messages until it disconnects. If a LingBotError is raised, its
     message is sent to the client."""
     while True:
@@ -46,13 +46,13 @@ async def handle_events(inbox: Connection, client: Client, do: Callable[[Event],
             message = await inbox.next()
             if message is None:
                 return
-            for event in read_event(message):
+            for event in read_client_events(message):
                 await do(event)
         except LingBotError as error:
-            client.tell({"type": "error", "content": str(error)})
+            client.queue_message({"type": "error", "content": str(error)})
 
 
-def steer(session: Session, event: Event) -> None:
+def steer(session: Session, event: ClientEvent) -> None:
     """Apply a client's event to the session. The caller handles the kinds `restart` and `output`. Most events also
     resume a paused session. A pause, a mouse movement, sticks at rest, and a message of held keys without a new one do
     not. Raises a LingBotError for an event that cannot be applied."""
@@ -92,7 +92,7 @@ def seconds_since_input(session: Session) -> float:
     return time.monotonic() - session.controls.last_input
 
 
-def facts(session: Session, fps: float) -> dict[str, Any]:
+def start_status(session: Session, fps: float) -> dict[str, Any]:
     """Return the first status message about the session's walk, for this project's own page. `fps` is the frame rate.
     Raises InputError if no walk exists during a restart."""
     engine, walk, device = session.engine, session.walk, session.engine.device
@@ -123,7 +123,7 @@ def facts(session: Session, fps: float) -> dict[str, Any]:
     }
 
 
-def figures(session: Session, client: Client | None) -> dict[str, Any]:
+def figures_status(session: Session, client: Client | None) -> dict[str, Any]:
     """Return the status message with current measurements, such as frame rate, late frames and GPU memory. The number
     of dropped frames comes from `client`; it is 0 for None. Raises InputError if no walk exists during a restart."""
     pace, device = session.pace, session.engine.device

@@ -22,11 +22,11 @@ from lingbot_world.headless.live.serving import ENDPOINT, MOST_CONNECTIONS
 from lingbot_world.live import Frames, load_walk
 from lingbot_world.live.walk import Walk
 from lingbot_world.live.wire import connection
-from lingbot_world.live.wire.client import MOST_TOLD, Client
+from lingbot_world.live.wire.client import MOST_MESSAGES, Client
 from lingbot_world.live.wire.codec import MSGPACK
-from lingbot_world.live.wire.connection import WAITING
+from lingbot_world.live.wire.connection import MOST_UNPROCESSED
 from lingbot_world.live.wire.protocol import MOST_PROMPT, read_init
-from lingbot_world.live.wire.steering import Rules
+from lingbot_world.live.wire.steering import TimeLimits
 from lingbot_world.pipeline.state import load_state
 from live_cases import PATIENCE, Server, ask, live_process, png, wait_for
 
@@ -73,7 +73,7 @@ def test_a_lost_connection_is_taken_up_again(server):
 @pytest.mark.parametrize("ours", [True, False])
 def test_who_waits_in_line_waits_shorter_for_a_lost_connection(toy_package, tmp_path, ours):
     """Also who comes to the line later, and a program, which hears nothing of a line."""
-    with Server(toy_package, tmp_path, rules=Rules(back=1e6, back_in_line=0.0)) as server:
+    with Server(toy_package, tmp_path, limits=TimeLimits(reconnect=1e6, reconnect_in_line=0.0)) as server:
         lost = server.client(lingbot_world=True)
         token = lost.status("started")["resume"]
         lost.chunk(1)
@@ -92,7 +92,7 @@ def test_who_waits_in_line_waits_shorter_for_a_lost_connection(toy_package, tmp_
 def test_a_client_that_is_frozen_loses_its_place_to_who_waits(toy_package, tmp_path, monkeypatch):
     """As a laptop whose lid is closed: nothing is read, and nothing said."""
     monkeypatch.setattr(connection, "HEARTBEAT", 0.5)
-    with Server(toy_package, tmp_path, rules=Rules(back=1e6, back_in_line=0.0)) as server:
+    with Server(toy_package, tmp_path, limits=TimeLimits(reconnect=1e6, reconnect_in_line=0.0)) as server:
         frozen = server.client(lingbot_world=True)
         frozen.status("started")
         monkeypatch.undo()
@@ -117,7 +117,7 @@ def test_who_had_paused_comes_back_to_a_pause(server):
 
 
 def test_who_comes_back_too_late_is_told_and_does_not_begin_anew(toy_package, tmp_path):
-    with Server(toy_package, tmp_path, rules=Rules(back=0.2)) as server:
+    with Server(toy_package, tmp_path, limits=TimeLimits(reconnect=0.2)) as server:
         client = server.client(lingbot_world=True)
         token = client.status("started")["resume"]
         client.chunk(1)
@@ -139,7 +139,7 @@ def test_who_waits_in_line_and_goes_leaves_no_ghost(server):
     second.status("waiting")
     third.status("waiting")
     for client in (second, third):
-        for _ in range(3 * WAITING):
+        for _ in range(3 * MOST_UNPROCESSED):
             client.event("pause")
     second.close()
     wait_for(lambda: len(server.room._line) == 1)
@@ -192,9 +192,9 @@ def test_who_comes_back_is_told_that_the_walk_was_no_longer_kept(server):
 
 def test_messages_that_nobody_reads_do_not_pile_up():
     client = Client(None, read_init({"type": "init", "lingbot_world": True}), None, MSGPACK)
-    for _ in range(3 * MOST_TOLD):
-        client.tell({"type": "error", "content": "no"})
-    assert len(client._waiting) == MOST_TOLD
+    for _ in range(3 * MOST_MESSAGES):
+        client.queue_message({"type": "error", "content": "no"})
+    assert len(client._waiting) == MOST_MESSAGES
 
 
 @pytest.mark.parametrize(
@@ -418,7 +418,7 @@ def test_half_sent_requests_are_closed(toy_package, tmp_path):
     """Nothing at all, half a line, half of the headers, of a body and of a second request."""
     get, host = b"GET / HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"
     body, chunks = b"Content-Length: 900\r\n\r\nhalf", b"Transfer-Encoding: chunked\r\n\r\n5\r\nha"
-    with Server(toy_package, tmp_path, rules=Rules(reading=0.2)) as server, ExitStack() as stack:
+    with Server(toy_package, tmp_path, limits=TimeLimits(reading=0.2)) as server, ExitStack() as stack:
         where, opened = ("127.0.0.1", server.port), []
         for sent in (b"", get[:7], host + b"X-Slow: ", host + body, host + chunks, host + b"\r\n" + get):
             connection = stack.enter_context(socket.create_connection(where, timeout=PATIENCE))

@@ -3,7 +3,7 @@
 import pytest
 from lingbot_world.headless.live import room
 from lingbot_world.live import Controls
-from lingbot_world.live.wire.steering import Rules, seconds_since_input
+from lingbot_world.live.wire.steering import TimeLimits, seconds_since_input
 from live_cases import Server, chunks, walking
 
 IDLE, GONE = 1000.0, 10_000.0
@@ -54,7 +54,7 @@ def goes_on(server, client, rounds=4):
 @pytest.fixture
 def idle_server(toy_package, tmp_path, monkeypatch):
     monkeypatch.setattr(room, "BETWEEN_FIGURES", 0.1)
-    with Server(toy_package, tmp_path / "walks", rules=Rules(idle=IDLE, gone=GONE)) as started:
+    with Server(toy_package, tmp_path / "walks", limits=TimeLimits(idle=IDLE, gone=GONE)) as started:
         yield started
 
 

@@ -13,7 +13,7 @@ import pytest
 from lingbot_world.errors import InputError
 from lingbot_world.live.wire.codec import JSON, MSGPACK, unpack
 from lingbot_world.live.wire.connection import BURST, MESSAGES
-from lingbot_world.live.wire.protocol import read_event, read_init
+from lingbot_world.live.wire.protocol import read_client_events, read_init
 from live_cases import Server
 
 COUNT = int(os.environ.get("LINGBOT_MESSAGES", 600))
@@ -96,7 +96,7 @@ def mutated_text(chance):
 def understood(codec, data):
     """What a message asks for. Raises InputError, as the server's own reading does."""
     message = codec.read(data)
-    return (read_init if message.get("type") == "init" else read_event)(message)
+    return (read_init if message.get("type") == "init" else read_client_events)(message)
 
 
 @pytest.mark.parametrize(("codec", "make"), [(MSGPACK, mutated), (JSON, mutated_text)])

@@ -9,7 +9,7 @@ from lingbot_world.headless.live.old_walks import clear_walks, describe_walks, l
 from lingbot_world.headless.live.opening import open_live
 from lingbot_world.headless.live.running import bracketed, is_here
 from lingbot_world.live import Session, load_walk
-from lingbot_world.live.wire.protocol import read_event, read_init
+from lingbot_world.live.wire.protocol import read_client_events, read_init
 from lingbot_world.pipeline.state import load_state
 from live_cases import Server, ask, chunks, opened, walking
 
@@ -108,7 +108,7 @@ def test_numbers_and_names_that_are_none_are_refused():
         with pytest.raises(InputError, match=next(iter(wrong))):
             read_init({"type": "init", **wrong})
     with pytest.raises(InputError, match="moving"):
-        read_event({"type": "event", "kind": "moving", "payload": 3})
+        read_client_events({"type": "event", "kind": "moving", "payload": 3})
 
 
 def test_a_prompt_that_is_no_text_is_refused(toy_package, tmp_path):
