@@ -32,19 +32,19 @@ class DriftWatch:
         self._first_chunks, self._lasts = max(1, FIRST // chunk), max(1, LASTS // chunk)
         self._first: list[Row] = []
         self._last: Row | None = None
-        self._passed = 0
+        self._bad_chunks = 0
 
-    def see(self, latent: Tensor, pixels: np.ndarray) -> bool:
+    def add_chunk(self, latent: Tensor, pixels: np.ndarray) -> bool:
         """Add a chunk: its `latent` [1, 16, n, h, w] and the `pixels` of its last frame, uint8 [H, W, 3]. Return True
         if four seconds of bad chunks end with this chunk. Later bad chunks return False, until a good chunk begins a
         new count."""
-        row = _figures(latent, pixels)
+        row = _measure(latent, pixels)
         if len(self._first) < self._first_chunks:
             self._first.append(row)
             return False
         self._last = row
-        self._passed = self._passed + 1 if self._passes(row) else 0
-        return self._passed == self._lasts
+        self._bad_chunks = self._bad_chunks + 1 if self._is_bad(row) else 0
+        return self._bad_chunks == self._lasts
 
     @property
     def ratios(self) -> Row | None:
@@ -56,27 +56,27 @@ class DriftWatch:
         spread = self._at_first("spread")
         return {
             "mean": (self._last["mean"] - self._at_first("mean")) / max(spread, 1e-6),
-            **{name: self._share(self._last, name) for name in ("spread", "sharpness", "colour")},
+            **{name: self._ratio(self._last, name) for name in ("spread", "sharpness", "colour")},
         }
 
-    def _passes(self, row: Row) -> bool:
-        sharpness = self._share(row, "sharpness")
+    def _is_bad(self, row: Row) -> bool:
+        sharpness = self._ratio(row, "sharpness")
         beyond = (
             sharpness < BLURRED,
-            self._share(row, "colour") < PALE,
+            self._ratio(row, "colour") < PALE,
             abs(row["tint"] - self._at_first("tint")) > TINTED,
             abs(row["brightness"] - self._at_first("brightness")) > DARKER,
         )
         return sum(beyond) > 1 or sharpness < BLURRED_PLACES
 
-    def _share(self, row: Row, name: str) -> float:
+    def _ratio(self, row: Row, name: str) -> float:
         return row[name] / max(self._at_first(name), 1e-6)
 
     def _at_first(self, name: str) -> float:
         return median(row[name] for row in self._first)
 
 
-def _figures(latent: Tensor, pixels: np.ndarray) -> Row:
+def _measure(latent: Tensor, pixels: np.ndarray) -> Row:
     step = -(-max(pixels.shape[:2]) // SIDE)
     height, width = (side // step * step for side in pixels.shape[:2])
     small = pixels[:height, :width].reshape(height // step, step, width // step, step, 3)

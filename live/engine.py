@@ -41,8 +41,9 @@ class WalkVideo(Protocol):
 
 
 RecordWalk = Callable[[Path, float, int, Callable[[str], None]], WalkVideo]
-"""The signature record(path, fps, first, tell) of a function that opens a video file and returns a WalkVideo. The video
-begins with frame number `first` of the walk. The function calls tell(reason) if the video becomes incomplete."""
+"""The signature record(path, fps, first, report) of a function that opens a video file and returns a WalkVideo. The
+video begins with frame number `first` of the walk. The function calls report(reason) if the video becomes
+incomplete."""
 
 
 @dataclass(frozen=True)

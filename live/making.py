@@ -36,7 +36,7 @@ releases, a walk of one hour would hold 2.6 GB."""
 QUIET = 10.0
 """The seconds without input after which a session with `moving` makes chunks half as often (see ChunkMaker)."""
 Deliver = Callable[[Frames], None]
-Tell = Callable[[str, dict[str, Any]], None]
+EventCallback = Callable[[str, dict[str, Any]], None]
 """A callback tell(kind, facts) for the events of a session. `facts` is a dict with the details below.
 
 prompt: the prompt has changed; `text`, and the active world events `events`.
@@ -71,7 +71,7 @@ class ChunkMaker(ControlsMixin):
         self.drift, self.restart_on_drift, self.stop_when_stuck = DriftWatch(engine.chunk), False, False
         self._stuck = stuck.StuckWatch(engine.chunk)
         self.moving, self._still, self._awake = moving, False, 0
-        self._tell: Tell = lambda _kind, _facts: None
+        self._notify: EventCallback = lambda _kind, _facts: None
         self._changed, self._commands = Condition(), deque[Callable[[], None]]()
         self._paused = self._closing = False
         self._thread: Thread | None = None
@@ -92,9 +92,9 @@ class ChunkMaker(ControlsMixin):
     @property
     def walk(self) -> Walk:
         """The current walk. Raises InputError after its end."""
-        if self._walks.now is None:
+        if self._walks.current is None:
             raise InputError(self.failure or "the walk has ended")
-        return self._walks.now
+        return self._walks.current
 
     @property
     def video(self) -> WalkVideo | None:
@@ -128,13 +128,13 @@ class ChunkMaker(ControlsMixin):
     @property
     def _is_delivering(self) -> bool:
         """Whether the current thread is one of those that call `deliver`, so that `stop` must not wait for it."""
-        mine = current_thread() is self._thread or (self._decoding is not None and self._decoding.here)
+        mine = current_thread() is self._thread or (self._decoding is not None and self._decoding.is_current)
         return self.running and mine
 
     def _make(self, deliver: Deliver) -> None:
         device = self.engine.device
         replays = isinstance(self.controls, Replay)  # a replay uses as many cores as the walk did
-        self._decoding = None if replays else DecodingThread.where_it_gains(device)
+        self._decoding = None if replays else DecodingThread.create_if_faster(device)
         try:
             with torch.cuda.device(device) if device.type == "cuda" else nullcontext():  # it is set per thread
                 while self._wait_for_turn():
@@ -142,7 +142,7 @@ class ChunkMaker(ControlsMixin):
                 if self._decoding is not None:
                     self._decoding.wait()
             if not self._closing:
-                self._tell("ended", {})
+                self._notify("ended", {})
         except Exception as error:
             self.failure = str(error).split("\n", 1)[0] or type(error).__name__
             log.log(
@@ -151,7 +151,7 @@ class ChunkMaker(ControlsMixin):
                 self.failure,
                 exc_info=not isinstance(error, LingBotError),
             )
-            self._tell("failed", {"what": "walk", "reason": self.failure, "ended": True})
+            self._notify("failed", {"what": "walk", "reason": self.failure, "ended": True})
         finally:
             if self._decoding is not None:
                 self._decoding.close()
@@ -168,20 +168,20 @@ class ChunkMaker(ControlsMixin):
                 if not self._commands:
                     if self._ended:
                         return False
-                    seconds = None if self._paused or self._stands() else self.pace.wait()
+                    seconds = None if self._paused or self._update_still() else self.pace.wait()
                     if seconds == 0:
                         return True
                     self._changed.wait(seconds if self._watch is None else min(seconds or WATCH, WATCH))
             self._run_commands()
 
-    def _stands(self) -> bool:
+    def _update_still(self) -> bool:
         """Return whether the session waits for an input (see `still`), and report a change to the session's callback.
         Also set whether chunks are made half as often (see QUIET)."""
         still = self.still
         if still != self._still:
             self._still = still
             self.pace.reset()
-            self._tell("still", {"still": still})
+            self._notify("still", {"still": still})
         self.pace.half_rate = self.moving and time.monotonic() - self.controls.last_input > QUIET
         return still
 
@@ -203,9 +203,9 @@ class ChunkMaker(ControlsMixin):
             try:
                 command()
             except LingBotError as error:
-                if self._on_request or self._walks.now is None:
+                if self._on_request or self._walks.current is None:
                     raise
-                self._tell("failed", {"what": "command", "reason": str(error), "ended": False})
+                self._notify("failed", {"what": "command", "reason": str(error), "ended": False})
 
     def _next_chunk(self, deliver: Deliver) -> None:
         """Make a chunk and pass its frames to `deliver`. With a decoding thread, delivery continues while the next
@@ -218,7 +218,7 @@ class ChunkMaker(ControlsMixin):
         with self._work():
             frames_ahead = self.walk.chunk_ahead()
             self.pace.record_undecoded(FRAMES_PER_LATENT * self.engine.chunk)
-            self._decoding.hand_out(self._record(frames_ahead), deliver)
+            self._decoding.start_delivery(self._record(frames_ahead), deliver)
             self.walk.update_cache()
 
     def _chunk(self) -> Iterator[Frames]:
@@ -236,16 +236,16 @@ class ChunkMaker(ControlsMixin):
                 self._watch_drift(frames)
                 self._watch_stuck(frames)
                 if self.walk.detect_crate():
-                    self._tell("found", {"seconds": self.walk.frames / FPS})
+                    self._notify("found", {"seconds": self.walk.frames / FPS})
 
     def _watch_drift(self, frames: Frames) -> None:
         store, size = self.walk.store, self.engine.chunk
         if store.chunks <= frames.chunk:  # the disk is full, or the user went back
             return
         latent = store.latent(frames.chunk * size, (frames.chunk + 1) * size)
-        if self.drift.see(latent, frames.pixels[-1]):
+        if self.drift.add_chunk(latent, frames.pixels[-1]):
             log.warning("The video is degrading.")
-            self._tell("drift", {"reason": HINT})
+            self._notify("drift", {"reason": HINT})
             if self.restart_on_drift:
                 self.restart()
 
@@ -255,8 +255,8 @@ class ChunkMaker(ControlsMixin):
         if frames.poses is None or isinstance(self.controls, Replay):
             return
         pose = frames.poses[-1]
-        if self._stuck.see(frames.pixels[-1], pose[:3, 3] / self.walk.camera.unit, pose[:3, :3]):
-            self._tell("stuck", {"reason": stuck.HINT})
+        if self._stuck.add_chunk(frames.pixels[-1], pose[:3, 3] / self.walk.camera.unit, pose[:3, :3]):
+            self._notify("stuck", {"reason": stuck.HINT})
             if self.stop_when_stuck:
                 self.walk.ignore_walking_keys()
 
@@ -278,11 +278,11 @@ class ChunkMaker(ControlsMixin):
             give_back_memory()
         self.pace.record_work(time.perf_counter() - began, FRAMES_PER_LATENT * self.engine.chunk)
         if self.walk.store.failure != failed_before:
-            self._not_kept(self.walk.store.failure)
+            self._warn_unsaved(self.walk.store.failure)
 
-    def _not_kept(self, reason: str) -> None:
+    def _warn_unsaved(self, reason: str) -> None:
         log.warning("%s", reason)
-        self._tell_kept(reason)
+        self._notify_unsaved(reason)
 
-    def _tell_kept(self, reason: str) -> None:
-        self._tell("kept", {"reason": reason})
+    def _notify_unsaved(self, reason: str) -> None:
+        self._notify("kept", {"reason": reason})

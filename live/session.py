@@ -21,7 +21,7 @@ from .camera import WALKING_SPEED
 from .controls import FRAMES_PER_LATENT, Controls, Input
 from .drift import DriftWatch
 from .engine import Engine, Start
-from .making import ChunkMaker, Deliver, Tell
+from .making import ChunkMaker, Deliver, EventCallback
 from .pace import Pace
 from .replay import Replay
 from .shown.frames import Frames
@@ -117,12 +117,12 @@ class Session(ChunkMaker):
             folder,
             whole=folder is not None if whole is None else whole,
             fps=fps or FPS,
-            tell_video=self._tell_kept,
+            report_video=self._notify_unsaved,
         )
-        self._under_way: Iterator[Frames] | None = None  # the chunk that a program is requesting
-        self._texts = ThreadPoolExecutor(1)  # encodes prompts next to the walk
-        self._working = RLock()  # held while a program's chunk is made
-        self._walks.begin(begin, self._not_kept)
+        self._current_chunk: Iterator[Frames] | None = None  # the chunk that a program is requesting
+        self._encoder_thread = ThreadPoolExecutor(1)  # encodes prompts next to the walk
+        self._chunk_lock = RLock()  # held while a program's chunk is made
+        self._walks.begin(begin, self._warn_unsaved)
         self._load_events()
 
     @classmethod
@@ -154,7 +154,7 @@ class Session(ChunkMaker):
         if not text.strip():
             raise InputError("the prompt is empty; describe the world")
         check_text("the prompt", text)
-        self._say(self.events.say(text), refresh, Input("prompt", event, time.monotonic()))
+        self._change_prompt(self.events.say(text), refresh, Input("prompt", event, time.monotonic()))
 
     def event(self, name: str, on: bool | None = None, *, refresh: bool = False, event: int | None = None) -> None:
         """Switch a world event on or off. While the event is on, its sentence extends the prompt.
@@ -166,19 +166,19 @@ class Session(ChunkMaker):
         Raises InputError for an unknown event, and after `stop` or `close`.
         """
         check_types({"on": on, "refresh": refresh}, {"on": bool | None, "refresh": bool})
-        self._say(self.events.switch(name, on), refresh, Input("event", event, time.monotonic()))
+        self._change_prompt(self.events.switch(name, on), refresh, Input("event", event, time.monotonic()))
 
-    def _say(self, text: str, refresh: bool, cause: Input) -> None:
+    def _change_prompt(self, text: str, refresh: bool, cause: Input) -> None:
         if self._closing:
             raise InputError("the walk has ended: no prompt changes it any more")
         if self._watch is not None:
-            self._queue_command(lambda: self._encoded(text, refresh, cause))
+            self._queue_command(lambda: self._encode_prompt(text, refresh, cause))
             return
-        ready = self._texts.submit(self._encoded, text, refresh, cause)
+        ready = self._encoder_thread.submit(self._encode_prompt, text, refresh, cause)
         if self._on_request:
             ready.result()
 
-    def _encoded(self, text: str, refresh: bool, cause: Input) -> None:
+    def _encode_prompt(self, text: str, refresh: bool, cause: Input) -> None:
         try:
             context = self.engine.encode_prompt(text)
         except Exception as error:  # nothing waits for this thread, and the walk continues with its old prompt
@@ -186,7 +186,7 @@ class Session(ChunkMaker):
             if self._on_request:
                 raise
             log.warning("The prompt could not be encoded: %s", error)
-            self._tell("failed", {"what": "prompt", "reason": str(error), "ended": False})
+            self._notify("failed", {"what": "prompt", "reason": str(error), "ended": False})
             return
 
         def change() -> None:
@@ -194,7 +194,7 @@ class Session(ChunkMaker):
             if refresh:
                 self.pace.reset()
             self._awake = AWAKE
-            self._tell("prompt", {"text": text, "events": sorted(self.events.active)})
+            self._notify("prompt", {"text": text, "events": sorted(self.events.active)})
 
         self._queue_command(change)
 
@@ -207,22 +207,22 @@ class Session(ChunkMaker):
         """Set the active events to those in the walk's last prompt, and report them to the callback `tell`."""
         self.events.stand(self.walk.store.last_prompt[0])
         if self.events.all:
-            self._tell("events", {"events": sorted(self.events.active)})
+            self._notify("events", {"events": sorted(self.events.active)})
 
     def _begin_and_end_events(self) -> None:
-        if self._walks.now is None or isinstance(self.controls, Replay):
+        if self._walks.current is None or isinstance(self.controls, Replay):
             return
         text = self.events.at(self.walk.chunks * self.engine.chunk * FRAMES_PER_LATENT / FPS)
         if text is not None:
             cause = Input("time", None, time.monotonic())
-            self._commands.append(lambda: self._encoded(text, False, cause))
+            self._commands.append(lambda: self._encode_prompt(text, False, cause))
 
     def pause(self) -> None:
         """Stop making chunks in `start` or `run` until `resume` is called. A program that iterates over the session
         needs no pause, because each chunk is made on request."""
         with self._changed:
             self._paused = True
-        self._tell("paused", {})
+        self._notify("paused", {})
 
     def resume(self) -> None:
         """End a pause. The time without input, after which chunks are made half as often, begins again."""
@@ -233,7 +233,7 @@ class Session(ChunkMaker):
             self._paused = False
             self.pace.reset()
             self._changed.notify_all()
-        self._tell("resumed", {})
+        self._notify("resumed", {})
 
     @property
     def paused(self) -> bool:
@@ -252,7 +252,7 @@ class Session(ChunkMaker):
         def go() -> None:
             self._go_back(chunk, cause)
             self._awake = max(self._awake, self.engine.chunk)
-            self._tell("back", {"chunk": chunk})
+            self._notify("back", {"chunk": chunk})
 
         self._queue_command(go)
 
@@ -272,17 +272,17 @@ class Session(ChunkMaker):
         """
         if self.running:
             raise InputError("since `start` a thread makes the chunks of this session and passes them to `deliver`")
-        with self._working:
+        with self._chunk_lock:
             while not self._closing:
-                if self._under_way is None:
+                if self._current_chunk is None:
                     self._run_commands()
                     if self._ended:
                         break
-                    self._under_way = self._chunk()
+                    self._current_chunk = self._chunk()
                 try:
-                    return next(self._under_way)
+                    return next(self._current_chunk)
                 except BaseException as error:
-                    self._under_way = None
+                    self._current_chunk = None
                     if not isinstance(error, StopIteration):
                         # The interrupted chunk has already taken keys and moved the camera.
                         self._commands.appendleft(lambda: self._go_back(self.walk.store.chunks))
@@ -296,21 +296,21 @@ class Session(ChunkMaker):
             self.video.cut(self.walk.frames)
         self.pace.reset()
 
-    def start(self, deliver: Deliver, tell: Tell | None = None) -> None:
+    def start(self, deliver: Deliver, tell: EventCallback | None = None) -> None:
         """Start a thread that makes the chunks. Raises InputError if the session was already started or is closed.
 
         deliver: called with the Frames of each part of a chunk. On a CPU another thread may call it.
-        tell: called as tell(kind, facts) for the session's events; see `Tell` in `making`.
+        tell: called as tell(kind, facts) for the session's events; see `EventCallback` in `making`.
 
         Both must return soon, because the next chunk waits for them.
         """
         if self._thread is not None or self._closing:
             raise InputError("the session was started, or closed, before; begin another one")
-        self._tell, self._on_request = tell or self._tell, False
+        self._notify, self._on_request = tell or self._notify, False
         self._thread = Thread(target=self._make, args=(deliver,), name="lingbot-live", daemon=True)
         self._thread.start()
 
-    def run(self, deliver: Deliver, tell: Tell, watch: Callable[[], None]) -> None:
+    def run(self, deliver: Deliver, tell: EventCallback, watch: Callable[[], None]) -> None:
         """Make the chunks and encode prompts in the calling thread, until `stop` is called or the path ends.
 
         deliver, tell: as in `start`.
@@ -318,7 +318,7 @@ class Session(ChunkMaker):
 
         Raises the errors of `watch` and of the walk.
         """
-        self._tell, self._on_request, self._watch = tell, False, watch
+        self._notify, self._on_request, self._watch = tell, False, watch
         while self._wait_for_turn():
             self._next_chunk(deliver)
 
@@ -333,18 +333,18 @@ class Session(ChunkMaker):
         self.stop()
         if self._is_delivering:
             return
-        self._texts.shutdown(cancel_futures=True)
-        with self._working:
-            self._walks.whole, self._under_way = self._walks.whole or whole, None
-            self._walks.close(self._not_kept)
+        self._encoder_thread.shutdown(cancel_futures=True)
+        with self._chunk_lock:
+            self._walks.whole, self._current_chunk = self._walks.whole or whole, None
+            self._walks.close(self._warn_unsaved)
 
     def _go_to(self, begin: Start | WorldState) -> None:
         Start.of(begin).check(self.engine)  # before the current walk ends
         if isinstance(self.controls, Replay) and begin is not self._begin:
             self.controls = Controls()  # the user continues with a new walk
             self.controls.changed = self._wake
-        walk, self._begin = self._walks.begin(begin, self._not_kept), begin
+        walk, self._begin = self._walks.begin(begin, self._warn_unsaved), begin
         self._load_events()
         self.pace.reset()
         self.drift, self._stuck = DriftWatch(self.engine.chunk), StuckWatch(self.engine.chunk)
-        self._tell("restarted", {"folder": str(walk.store.folder)})
+        self._notify("restarted", {"folder": str(walk.store.folder)})

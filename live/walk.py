@@ -209,7 +209,7 @@ class Walk(WalkWorld):
             self.preempted += 1
             return self._make_chunk(None)
 
-    def _make_chunk(self, tell: Callable[[int], None] | None) -> LatentChunk:
+    def _make_chunk(self, after_forward: Callable[[int], None] | None) -> LatentChunk:
         began, now, size = time.perf_counter(), time.monotonic(), self.engine.chunk
         first_of_all = self._first_of_all
         before = None if first_of_all else self.camera.pose
@@ -225,7 +225,7 @@ class Walk(WalkWorld):
         world = poses[0 if first_of_all else FRAMES_PER_LATENT - 1 :: FRAMES_PER_LATENT]
         relative = relative_poses(world, before, self.camera.unit)
         given = self._noise.begin(self._chunk_count), self._y(self._chunk_count), self._camera_map(relative)
-        latent = self._world.chunk(*given, self.engine.schedule, self._noise.draw, tell)
+        latent = self._world.chunk(*given, self.engine.schedule, self._noise.draw, after_forward)
         copy = HostCopy.of(latent)
         receipts = make_receipts([*self._causes, *inputs.records], now, self._chunk_count, size, video_frames)
         self._causes.clear()

@@ -19,51 +19,53 @@ from .folder.reading import save_whole
 from .walk import Walk
 
 log = logging.getLogger(__name__)
-Make = Callable[[Start | WorldState, Path], Walk]
+MakeWalk = Callable[[Start | WorldState, Path], Walk]
 """The signature make(begin, folder) of a function that returns a new Walk, saved in `folder`."""
-NotKept = Callable[[str], None]
-"""A callback tell(reason) that reports why a walk (a steered video) could not be saved."""
+ReportUnsaved = Callable[[str], None]
+"""A callback report(reason) that reports why a walk (a steered video) could not be saved."""
 VIDEO, PREVIEW = "walk.mp4", "walk.preview.mp4"
 """The file names of a walk's videos. If a tiny decoder shows the walk, PREVIEW is made of its frames. VIDEO is decoded
 by the VAE, and replaces PREVIEW."""
 
 
 class Walks:
-    """The walks of a session. `now` is the current walk, and `video` is its video file or None. A thread completes the
-    files of finished walks."""
+    """The walks of a session. `current` is the current walk, and `video` is its video file or None. A thread completes
+    the files of finished walks."""
 
-    def __init__(self, make: Make, folder: str | Path | None, *, whole: bool, fps: float, tell_video: NotKept) -> None:
+    def __init__(
+        self, make: MakeWalk, folder: str | Path | None, *, whole: bool, fps: float, report_video: ReportUnsaved
+    ) -> None:
         """Prepare to save walks in subfolders of `folder`.
 
         folder: the folder, or None for a temporary one, which `close` deletes; no videos are written then.
-        make: the function that begins a walk (see Make).
+        make: the function that begins a walk (see MakeWalk).
         whole: whether to save a state and a camera path of each finished walk.
         fps: the frame rate of the videos.
-        tell_video: called with a reason if a video becomes incomplete.
+        report_video: called with a reason if a video becomes incomplete.
         """
-        self._make, self.whole, self._fps, self._tell_video = make, whole, fps, tell_video
+        self._make, self.whole, self._fps, self._report_video = make, whole, fps, report_video
         self.video: WalkVideo | None = None
         self._temporary = tempfile.TemporaryDirectory(prefix="lingbot-live-") if folder is None else None
         self._folder = Path(self._temporary.name if self._temporary else str(folder))
         self._writer = ThreadPoolExecutor(1, "lingbot-keeping")
         self._number = 0
-        self.now: Walk | None = None
+        self.current: Walk | None = None
 
-    def begin(self, start: Start | WorldState, tell: NotKept) -> Walk:
-        """End the current walk, begin another one at `start`, and return it. `tell(reason)` is called if files of the
-        old walk cannot be written. Raises InputError or CameraError if the new walk cannot begin; `now` is None
+    def begin(self, start: Start | WorldState, report: ReportUnsaved) -> Walk:
+        """End the current walk, begin another one at `start`, and return it. `report(reason)` is called if files of the
+        old walk cannot be written. Raises InputError or CameraError if the new walk cannot begin; `current` is None
         then."""
-        self._end(tell)
+        self._end(report)
         folder = self._own_folder()
         try:
-            self.now = self._make(start, folder)
+            self.current = self._make(start, folder)
         except BaseException:
             with suppress(OSError):  # the folder is not empty
                 folder.rmdir()
             raise
         give_back_memory()  # frees the memory of a large image
-        self.video = None if self._temporary else _new_video(self.now, self._fps, self._tell_video)
-        return self.now
+        self.video = None if self._temporary else _new_video(self.current, self._fps, self._report_video)
+        return self.current
 
     def _own_folder(self) -> Path:
         """Create and return a new folder walk-N, even while other processes create theirs. Raises InputError if it
@@ -79,54 +81,54 @@ class Walks:
                 raise InputError(f"the walk cannot be kept in {folder}: {error.strerror}") from error
             return folder
 
-    def _end(self, tell: NotKept) -> None:
-        """End the current walk and free its memory. A thread completes its files, and calls `tell(reason)` if it
+    def _end(self, report: ReportUnsaved) -> None:
+        """End the current walk and free its memory. A thread completes its files, and calls `report(reason)` if it
         fails."""
-        walk, video, self.now, self.video = self.now, self.video, None, None
+        walk, video, self.current, self.video = self.current, self.video, None, None
         if walk is None:
             return
         walk.close()
         if walk.engine.device.type == "cuda":
             torch.cuda.empty_cache()
-        self._writer.submit(_write, walk, video, self.whole, self._fps, tell)
+        self._writer.submit(_write, walk, video, self.whole, self._fps, report)
 
-    def close(self, tell: NotKept) -> None:
-        """End the current walk, and wait until the files of all walks are complete. `tell(reason)` is called if files
+    def close(self, report: ReportUnsaved) -> None:
+        """End the current walk, and wait until the files of all walks are complete. `report(reason)` is called if files
         cannot be written."""
-        self._end(tell)
+        self._end(report)
         self._writer.shutdown()
         if self._temporary is not None:
             self._temporary.cleanup()
 
 
-def _new_video(walk: Walk, fps: float, tell: NotKept, *, preview: bool = True) -> WalkVideo | None:
+def _new_video(walk: Walk, fps: float, report: ReportUnsaved, *, preview: bool = True) -> WalkVideo | None:
     """Return a new video file for a walk, or None if the engine records no videos. If `preview` is True, the file is
-    for the frames shown during the walk, else for frames that the VAE decodes afterwards. `tell(reason)` is called if
+    for the frames shown during the walk, else for frames that the VAE decodes afterwards. `report(reason)` is called if
     the video becomes incomplete."""
     engine = walk.engine
     name = PREVIEW if preview and engine.new_preview is not None else VIDEO
-    return None if engine.record is None else engine.record(walk.store.folder / name, fps, walk.frames, tell)
+    return None if engine.record is None else engine.record(walk.store.folder / name, fps, walk.frames, report)
 
 
-def _write(walk: Walk, video: WalkVideo | None, whole: bool, fps: float, tell: NotKept) -> None:
+def _write(walk: Walk, video: WalkVideo | None, whole: bool, fps: float, report: ReportUnsaved) -> None:
     try:
         if video is not None:
             video.close()
         if whole and walk.store.chunks:
             save_whole(walk.store.folder)
         if video is not None and walk.engine.new_preview is not None and walk.store.chunks:
-            _decode_again(walk, fps, tell)
+            _decode_again(walk, fps, report)
     except LingBotError as error:
-        tell(str(error))
+        report(str(error))
 
 
-def _decode_again(walk: Walk, fps: float, tell: NotKept) -> None:
-    """Decode a finished walk with the VAE, and replace its video of preview frames by the result. `tell(reason)` is
+def _decode_again(walk: Walk, fps: float, report: ReportUnsaved) -> None:
+    """Decode a finished walk with the VAE, and replace its video of preview frames by the result. `report(reason)` is
     called if the new video is incomplete."""
     log.info("The VAE decodes the walk in %s.", walk.store.folder)
     for exact in (False, True):
         walk.frames = walk.frames_before
-        video = _new_video(walk, fps, tell, preview=False)
+        video = _new_video(walk, fps, report, preview=False)
         assert video is not None  # the preview exists, so videos are on
         try:
             for frames in walk.decode_again(exact=exact):

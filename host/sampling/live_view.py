@@ -119,7 +119,8 @@ class LiveView:
         self._call_in_loop(self._offer, frames)
 
     def tell(self, kind: str, message: dict[str, Any]) -> None:
-        """Send an event of the session, of this `kind` and with the details `message` (see `live.making.Tell`)."""
+        """Send an event of the session, of this `kind` and with the details `message` (see
+        `live.making.EventCallback`)."""
         self._call_in_loop(self._tell, kind, message)
 
     def watch(self) -> None:

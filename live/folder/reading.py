@@ -85,7 +85,7 @@ def _state(folder: Path, head: dict[str, Any], state: WorldState | None) -> Worl
         }
     prompts = [
         Prompt(text, load_tensors(folder / f"prompt.{index}.safetensors")["context"], frames // head["chunk"])
-        for index, text, frames in _parts(head["prompts"], made)
+        for index, text, frames in _used_prompts(head["prompts"], made)
     ]
     return WorldState(
         **parts,
@@ -100,7 +100,7 @@ def _state(folder: Path, head: dict[str, Any], state: WorldState | None) -> Worl
     )
 
 
-def _parts(prompts: list[dict[str, Any]], made: int) -> Iterator[tuple[int, str, int]]:
+def _used_prompts(prompts: list[dict[str, Any]], made: int) -> Iterator[tuple[int, str, int]]:
     """Yield (index, text, number of latent frames) for each prompt that was used in the first `made` latent frames."""
     for index, (prompt, after) in enumerate(zip(prompts, [*prompts[1:], {"first": made}], strict=True)):
         frames = min(made, after["first"]) - prompt["first"]

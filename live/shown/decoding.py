@@ -29,16 +29,16 @@ class DecodingThread:
         torch.set_num_threads(cores)
 
     @property
-    def here(self) -> bool:
+    def is_current(self) -> bool:
         return get_ident() == self._ident
 
     @classmethod
-    def where_it_gains(cls, device: torch.device) -> DecodingThread | None:
+    def create_if_faster(cls, device: torch.device) -> DecodingThread | None:
         """Return a new decoding thread if the model runs on a CPU with more than one core, else None. A GPU needs no
         thread, because it works asynchronously."""
         return cls() if device.type == "cpu" and torch.get_num_threads() > 1 else None
 
-    def hand_out(self, frames: Iterator[Frames], deliver: Callable[[Frames], None]) -> None:
+    def start_delivery(self, frames: Iterator[Frames], deliver: Callable[[Frames], None]) -> None:
         """Call `deliver` for each of a chunk's `frames` in the decoding thread, once the previous chunk is delivered.
         Raises an error of the previous delivery."""
 

@@ -118,7 +118,7 @@ def read_init(message: dict[str, Any]) -> Init:
         window=_integer("realtime_causal_kv_cache_num_frames", message, 0),
         sink=_integer("realtime_causal_sink_size", message, 0),
         chunk=_integer("lingbot_chunk", message, 1),
-        ours=message.get("lingbot_world") is True,
+        is_own_page=message.get("lingbot_world") is True,
         resume=resume[:64] if isinstance(resume, str) else "",
         moving=_boolean("lingbot_moving", message.get("lingbot_moving")),
         speed=_number("lingbot_speed", message, SLOWEST, 1),

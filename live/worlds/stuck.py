@@ -35,7 +35,7 @@ class StuckWatch:
         self._usual: list[float] = []
         self._still = 0
 
-    def see(self, pixels: np.ndarray, position: np.ndarray, rotation: np.ndarray) -> bool:
+    def add_chunk(self, pixels: np.ndarray, position: np.ndarray, rotation: np.ndarray) -> bool:
         """Add a chunk, and return whether the camera has become stuck with this chunk.
 
         The camera is stuck after LASTS latent frames without change, rounded up to full chunks. The result is True once

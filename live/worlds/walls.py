@@ -142,13 +142,13 @@ def mean_colours(frame: Tensor) -> np.ndarray:
 def read_map(file: Path) -> WorldMap:
     """Return the map in a JSON file. Raises InputError for an invalid file."""
     try:
-        told = json.loads(text_of(file))
-        boxes = np.array(told["boxes"], dtype=np.float64).reshape(-1, 5)
-        goal, rooms = int(told["goal"]), tuple((int(x), int(z)) for x, z in told["rooms"])
-        places = tuple(_place(row) for row in told["places"])
-        if not rooms or not 0 <= goal < len(boxes) or not float(told["room"]) > 0 or not np.isfinite(boxes).all():
+        content = json.loads(text_of(file))
+        boxes = np.array(content["boxes"], dtype=np.float64).reshape(-1, 5)
+        goal, rooms = int(content["goal"]), tuple((int(x), int(z)) for x, z in content["rooms"])
+        places = tuple(_place(row) for row in content["places"])
+        if not rooms or not 0 <= goal < len(boxes) or not float(content["room"]) > 0 or not np.isfinite(boxes).all():
             raise ValueError("`goal` must number a box, `rooms` name a room, and `room` be above 0")
-        return WorldMap(float(told["room"]), float(told["margin"]), boxes, goal, rooms, places)
+        return WorldMap(float(content["room"]), float(content["margin"]), boxes, goal, rooms, places)
     except (OSError, KeyError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
         raise InputError(f"{file}: no map ({error}); write the package again, or remove this file") from error
 

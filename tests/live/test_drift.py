@@ -15,7 +15,7 @@ LATENT = torch.randn(1, 16, 1, 9, 16, generator=torch.Generator().manual_seed(0)
 
 def seen(*pictures, chunk=1):
     watch = DriftWatch(chunk)
-    return watch, [watch.see(LATENT, picture) for picture in pictures]
+    return watch, [watch.add_chunk(LATENT, picture) for picture in pictures]
 
 
 def test_a_world_that_stays_as_it_is_has_shares_of_one():
@@ -41,11 +41,11 @@ def test_a_darker_place_alone_is_no_drift():
 
 @pytest.mark.parametrize("again", [False, True])
 def test_who_walks_is_told_and_the_world_begins_anew_where_that_is_asked_for(toy_package, tmp_path, monkeypatch, again):
-    monkeypatch.setattr(DriftWatch, "see", lambda _watch, _latent, _pixels: session.walk.chunks == 3)
+    monkeypatch.setattr(DriftWatch, "add_chunk", lambda _watch, _latent, _pixels: session.walk.chunks == 3)
     told = []
     with walking(toy_package, tmp_path) as session:
         session.restart_on_drift = again
-        session._tell = lambda *what: told.append(what)
+        session._notify = lambda *what: told.append(what)
         chunks(session, 4)
         assert ("drift", {"reason": HINT}) in told
         assert session.walk.store.folder.name == ("walk-2" if again else "walk-1")

@@ -181,7 +181,7 @@ def test_who_comes_back_is_told_that_the_walk_was_no_longer_kept(server):
     client.chunk(1)
     client.tear()
     wait_for(lambda: server.room.visit.client is None)
-    server.room.visit.session._not_kept("the disk is full")
+    server.room.visit.session._warn_unsaved("the disk is full")
     wait_for(lambda: server.room.visit.missed)
     again = server.client(lingbot_world=True, resume=token)
     assert again.status("kept")["reason"] == "the disk is full"

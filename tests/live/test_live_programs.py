@@ -239,5 +239,5 @@ def test_a_prompt_at_once_takes_chunks_that_are_kept(toy_package, tmp_path, capl
         with pytest.raises(InputError, match="the disk is full"):
             next(session)
         assert chunks(session, 1)[0].chunk == 3
-        session._not_kept("the disk is full")
+        session._warn_unsaved("the disk is full")
     assert "the disk is full" in caplog.text

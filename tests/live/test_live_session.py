@@ -496,7 +496,7 @@ def test_who_walks_is_told_that_a_walk_could_not_be_written(toy_package, tmp_pat
     monkeypatch.setattr("lingbot_world.live.walks.save_whole", full)
     told, loaded = [], opened(toy_package)
     with Session(loaded.engine(), loaded.start, folder=tmp_path, fps=0, whole=True) as session:
-        session._tell = lambda kind, facts: told.append((kind, facts))
+        session._notify = lambda kind, facts: told.append((kind, facts))
         chunks(session, 1)
         session.restart()
         chunks(session, 1)

@@ -53,8 +53,8 @@ def test_a_picture_stays_what_it_is_for_a_minute_without_an_input(tmp_path, monk
     engine, start = open_live(package, width=160, height=96, chunk=1, device="cpu")
     made, looks, now = [], threading.Semaphore(0), [0.0]
     with Session(engine, start, folder=tmp_path / "walks") as session:
-        stands = session._stands
-        monkeypatch.setattr(session, "_stands", lambda: (stands(), looks.release())[0])
+        stands = session._update_still
+        monkeypatch.setattr(session, "_update_still", lambda: (stands(), looks.release())[0])
         for clocked in (session.pace, session.controls):
             monkeypatch.setattr(clocked, "_clock", lambda: time.monotonic() + now[0])
         session.start(made.append)

@@ -91,10 +91,10 @@ def test_a_world_that_moves_by_itself_is_made_half_as_fast_where_nobody_is(toy_p
         chunks(session, 2)
         session.controls.last_input -= 1000
         session.moving = True
-        assert not session._stands()
+        assert not session._update_still()
         assert session.pace.half_rate
         session.press("w")
-        session._stands()
+        session._update_still()
         assert not session.pace.half_rate
 
 

@@ -21,7 +21,7 @@ def seen(watch, frames, *, step=0.5, turn=0.0, moving=True, begin=0):
         at = round(12 * step * (number if moving else begin))
         angle = np.radians(turn * number)
         rotation = np.array([[np.cos(angle), 0, np.sin(angle)], [0, 1, 0], [-np.sin(angle), 0, np.cos(angle)]])
-        found.append(watch.see(SMOOTH[:, at : at + 128], np.array([0, 0, step * number]), rotation))
+        found.append(watch.add_chunk(SMOOTH[:, at : at + 128], np.array([0, 0, step * number]), rotation))
     return found
 
 
@@ -48,9 +48,9 @@ def test_other_ways_are_not_stuck(way, later):
 def test_a_stuck_walk_stops_until_another_key_and_is_replayed(toy_package, tmp_path, monkeypatch, stops):
     loaded, told = opened(toy_package), []
     once = lambda _watch, _pixels, position, _rotation: position[2] > 2 and "stuck" not in told  # noqa: E731
-    monkeypatch.setattr(StuckWatch, "see", once)
+    monkeypatch.setattr(StuckWatch, "add_chunk", once)
     with Session(loaded.engine(), loaded.start, folder=tmp_path, fps=0) as session:
-        session.stop_when_stuck, session._tell = stops, lambda kind, facts: told.append(kind)
+        session.stop_when_stuck, session._notify = stops, lambda kind, facts: told.append(kind)
         session.hold(["w", "shift"])
         chunks(session, 7)
         at = session.walk.store.poses()[-1, 2, 3] / WALKING_UNIT

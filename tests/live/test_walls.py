@@ -99,7 +99,7 @@ def test_a_walk_stops_at_a_wall_rests_there_and_is_replayed(maze, tmp_path):
     engine, start = maze
     told = []
     with Session(engine, start, folder=tmp_path, fps=0) as session:
-        session._tell = lambda *what: told.append(what)
+        session._notify = lambda *what: told.append(what)
         session.hold(["w", "shift"])
         chunks(session, 5)
         poses = session.walk.store.poses()
