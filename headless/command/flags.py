@@ -66,7 +66,7 @@ def add_settings(parser: argparse.ArgumentParser) -> argparse._ActionsContainer:
     add("action_path", "camera path: a folder with poses.npy and intrinsics.npy; left out: none", metavar="FOLDER")
     add_size(parser, "height*width, as an area: the image's aspect ratio gives the sides")
     add("overwrite", "replace a video or state that is already there", action="store_true")
-    add("fps", "frames per second of the file", metavar="N")
+    add("fps", "frames per second of the file")
     add("noise_device", "cuda draws the noise of the official code; cpu draws the same on every machine")
     _add_base(adder(parser.add_argument_group("base model (two experts, many steps)")))
     _add_memory(adder(parser.add_argument_group("memory, speed and precision", "see docs/memory.md")))
@@ -77,14 +77,13 @@ def add_settings(parser: argparse.ArgumentParser) -> argparse._ActionsContainer:
 
 
 def _add_base(add: Callable[..., None]) -> None:
-    add("sampling_steps", "steps of both experts together", metavar="N")
-    about = "noise schedule: higher spends more steps on the layout; left out: the model's"
-    add("shift", about, type=float, metavar="X")
-    add("boundary", "noise level, 0 to 1, above which the high-noise expert works", metavar="X")
+    add("sampling_steps", "steps of both experts together")
+    add("shift", "noise schedule: higher spends more steps on the layout; left out: the model's")
+    add("boundary", "noise level, 0 to 1, above which the high-noise expert works")
     add("guide_scale", "guidance; 1 drops the negative prompt, half the time", type=_scales, metavar="LOW[,HIGH]")
     add("solver", "how a step is computed from the model's prediction")
     about = "such as 0.02: skip the model in a step that earlier steps predict to within this share; 0: never"
-    add("reuse_threshold", about, metavar="X")
+    add("reuse_threshold", about)
 
 
 def _add_memory(add: Callable[..., None]) -> None:
@@ -109,9 +108,9 @@ def _add_parts(add: Callable[..., None]) -> None:
 
 def _add_causal(add: Callable[..., None]) -> None:
     add("release", "the model's release, if its files do not show it", choices=tuple(RELEASES))
-    add("chunk", "latent frames per chunk, 1 to 4; each makes four frames", type=int, metavar="N")
-    add("window", "latent frames that a chunk attends to, itself included; 0: all", type=int, metavar="N")
-    add("sink", "first latent frames of the video, which always stay in the window", type=int, metavar="N")
+    add("chunk", "latent frames per chunk, 1 to 4; each makes four frames")
+    add("window", "latent frames that a chunk attends to, itself included; 0: all")
+    add("sink", "first latent frames of the video, which always stay in the window")
     add("schedule", "v1, v2, or the indices of the steps, such as 0,250,500,750", metavar="STEPS")
     add("kv_cache", "keep keys and values on the GPU, there in 8 bits, or in host memory; auto: what fits")
     add("decoder_device", "another GPU, such as cuda:1, that decodes while the next chunk is made", metavar="NAME")
@@ -128,8 +127,9 @@ def adder(parser: argparse._ActionsContainer) -> Callable[..., None]:
         settings |= {"required": True} if default is MISSING else {"default": default}
         if default == ():
             settings |= {"default": [], "action": "extend"}
-        if type(default) in (int, float):
-            settings.setdefault("type", type(default))
+        for kind, letter in ((int, "N"), (float, "X")):
+            if kind in (hints[name], *get_args(hints[name])):
+                settings = {"type": kind, "metavar": letter} | settings
         if name == "image" or Path in get_args(hints[name]):
             settings.setdefault("type", some_path)
         if name in CHOICES:

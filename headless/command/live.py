@@ -61,19 +61,19 @@ def add_live_command(commands: Any, show: ShowProgress) -> None:
     add_prompt(parser, "what the world shows; left out: the prompt of the example or of the state")
     add = adder(parser)
     add("image", "the image in which a walk begins; left out: the package's example", metavar="FILE")
-    add("seed", "seed of the noise; left out: 0", type=int, metavar="N")
+    add("seed", "seed of the noise; left out: 0")
     add("continue_from", "continue from a state or the folder of a walk", metavar="PATH")
     add_size(parser, "height*width, as an area: the image's aspect ratio gives the sides", frames=False)
     _add_model(adder(parser.add_argument_group("model", "as for `generate`")))
 
 
 def _add_model(add: Callable[..., None]) -> None:
-    add("window", "latent frames that a chunk attends to; left out: the model's, or 18", type=int, metavar="N")
+    add("window", "latent frames that a chunk attends to; left out: the model's, or 18")
     about = "latent frames per chunk: 1 responds fastest, larger chunks cost less per frame; left out: the model's"
-    add("chunk", about, type=int, metavar="N")
-    add("sink", "first latent frames of the walk, which always stay in the window", type=int, metavar="N")
+    add("chunk", about)
+    add("sink", "first latent frames of the walk, which always stay in the window")
     add("schedule", "v1, v2, or the indices of the steps", metavar="STEPS")
-    add("shift", "noise schedule", type=float, metavar="X")
+    add("shift", "noise schedule")
     for name in ("kv_cache", "camera_cache", "residency", "arithmetic", "attention", "device"):
         add(name, "see `generate --help`")
     for name in ("dtype", "vae_dtype"):

@@ -27,10 +27,7 @@ def add_mcp_command(commands: Any) -> None:
     add = adder(parser)
     add("image", "the image in which a walk begins if the assistant names none", metavar="FILE")
     parser.add_argument("--prompt", metavar="TEXT", help="what the world shows if the assistant gives no prompt")
-    for name in ("width", "height", "chunk", "window", "sink"):
-        add(name, "see `live --help`", type=int, metavar="N")
-    add("schedule", "see `live --help`", metavar="STEPS")
-    for name in ("device", "dtype", "assets_dir"):
+    for name in MODEL[2:]:
         add(name, "see `live --help`")
 
 
