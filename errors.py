@@ -9,7 +9,7 @@ from types import ModuleType
 
 
 class CancelledError(Exception):
-    """The end of a run that the calling program has cancelled; not a fault."""
+    """The exception that ends a run which the calling program has cancelled. It is not a fault."""
 
 
 class LingBotError(ValueError):
@@ -25,8 +25,8 @@ class TextError(LingBotError):
 
 
 class CameraError(LingBotError):
-    """The error for poses, intrinsics or a key script that cannot be used, for the size of a drawing, and for a video
-    that cannot be measured."""
+    """The error for poses, intrinsics or a key script that cannot be used, for an invalid size of a drawing, and for a
+    video that cannot be measured."""
 
 
 class InputError(LingBotError):

@@ -29,12 +29,12 @@ class Field(NamedTuple):
 
 
 class Reported(str):
-    """A note to the user about a file, which the command prints even with `--quiet`."""
+    """A note to the user about a file. The command prints this note even with `--quiet`."""
 
 
 def unread(names: Iterable[str], fields: Sequence[Field]) -> list[str]:
-    """Return a list with a note that names the fields `names` of a file that no item of `fields` describes, or an empty
-    list."""
+    """Return a list with one note, which lists those of a file's fields `names` that no item of `fields` describes. The
+    list is empty if all are described."""
     known = {name for field in fields for name in field.names}
     strange = sorted({str(name) for name in names} - known)
     if not strange:
@@ -57,8 +57,8 @@ def check_text(name: str, text: str) -> None:
 
 def text_of(path: Path, name: str = "") -> str:
     """Return the content of a UTF-8 file of at most 64 MiB, without a byte order mark. A pipe is read to its end.
-    Raises InputError, which begins with `name` (by default the path), for other encodings, for a missing or larger
-    file, and for devices and pipes without a writer, from which a read would not return."""
+    Raises InputError, which begins with `name` (by default the path), for other encodings and for a missing or larger
+    file. A device, or a pipe without a writer, also raises InputError, because reading it would never end."""
     try:
         return _bytes_of(path).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except OSError as error:

@@ -33,8 +33,8 @@ def sharpest(frames: Iterable[np.ndarray], every: int) -> Iterator[tuple[int, np
 
 
 def blurred(values: Sequence[float]) -> list[int]:
-    """Return the indices of the blurred frames, given the sharpness of each: those below BLURRED times the median of up
-    to NEIGHBOURS values before and as many after."""
+    """Return the indices of the blurred frames, given the sharpness of each frame. A frame is blurred if its sharpness
+    is below BLURRED times the median of its neighbours, up to NEIGHBOURS on each side."""
     around = [
         [*values[max(0, at - NEIGHBOURS) : at], *values[at + 1 : at + 1 + NEIGHBOURS]] for at in range(len(values))
     ]

@@ -25,7 +25,7 @@ LEAST_ANGLE_DEG = 0.5
 """The smallest triangulation angle of a point. pycolmap's default of 1.5 suits photographs, but a video's frames are
 closer together."""
 APART = (1, 2, 4, 8)
-"""The distances, in exported frames, between the frames of a matched pair."""
+"""The distances, in exported frames, between two frames whose points are matched."""
 FEWEST_VIEWS = 3
 TOGETHER = 240
 """The number of exported frames through which points are tracked at a time. A larger number needs more memory."""
@@ -38,7 +38,7 @@ class Second:
     second: its index, from 0.
     error: the mean reprojection error in pixels; NaN without triangulated points.
     agreeing: the fraction of keypoints that belong to a 3D point triangulated from at least three frames; 0 without
-    any.
+    keypoints.
     points: the number of triangulated points visible in this second.
     """
 
@@ -74,18 +74,19 @@ class Points:
 
 
 def check_points(left_out: bool = False) -> None:
-    """Raise DependencyError if pycolmap or OpenCV is missing, which `add_points` needs. For the format "ply", which has
-    only points, call this function before the export. If the user wants no points, pass `left_out`, which raises
-    InputError."""
+    """Raise DependencyError if pycolmap or OpenCV, which `add_points` needs, is missing. Call this function before an
+    export in the format "ply", which has only points. `left_out`: whether the user wants no points; the function then
+    raises InputError."""
     if left_out:
         raise InputError("`no_points`: a point cloud has nothing else; leave this out, or choose another `format`")
     pycolmap(), opencv()
 
 
 def add_points(made: Exported, fps: float) -> Points:
-    """Triangulate the points of an exported scene, write them in the scene's format, and return them.
+    """Triangulate the points of an exported scene, write them in the scene's format, and return them. `fps`: the frame
+    rate of the video, for the table with a row for each second.
 
-    nerfstudio: `points.ply` in the coordinates of the poses, listed in transforms.json. colmap: the model in sparse/0.
+    nerfstudio: `points.ply` in the coordinates of the poses, named in transforms.json. colmap: the model in sparse/0.
     ply: `Points.cloud` as `points.ply`; the frames are deleted, even after an error. Raises InputError for an `fps`
     that is not above 0 and if no point can be triangulated, and DependencyError without pycolmap or OpenCV.
     """
@@ -175,7 +176,8 @@ def _write_tracks(database: Any, made: Exported, begin: int) -> np.ndarray:
 
 
 def _write_pair(database: Any, images: tuple[int, int], seen: np.ndarray) -> None:
-    """Write the matches of the images with these ids. `seen` [2, n]: which points are visible in each image."""
+    """Write the matches of two images: the points that are visible in both. `images`: the ids of the images. `seen`
+    bool [2, n]: which points are visible in each image."""
     colmap, both = pycolmap(), seen.all(0)
     numbers = np.cumsum(seen, 1) - 1  # the index of each point within its image
     matches = numbers[:, both].T.astype(np.uint32)

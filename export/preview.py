@@ -11,8 +11,8 @@ from ..camera.rotation import OPENGL_TO_OPENCV
 CAMERAS = 24
 """The largest number of drawn cameras."""
 FAR = 4.0
-"""The largest distance of a drawn point from the camera path, relative to the points' median distance. A few wrong
-points would shrink the scene in a viewer that fits it into a sphere."""
+"""The largest distance of a drawn point from the camera path, relative to the points' median distance. Without this
+limit, a few wrong points would shrink the scene in a viewer that fits it into a sphere."""
 DEPTH, APART = 0.05, 0.06
 """The depth of a drawn camera (DEPTH), and the smallest distance between drawn cameras (APART), so that they do not
 cover each other. Both are fractions of the radius from `_sphere`."""
@@ -31,8 +31,8 @@ class Preview(NamedTuple):
 
     cloud: a binary PLY file of points and cameras, with y up.
     view: the viewpoint, a path of one camera above and behind the first one.
-    centre, radius: [3] and a length, a sphere around the cloud. ComfyUI's viewer moves it to the origin and scales it
-    to 1.
+    centre, radius: the centre [3] and the radius of a sphere around the cloud. ComfyUI's viewer moves the centre to the
+    origin and scales the radius to 1.
     """
 
     cloud: bytes
@@ -66,14 +66,16 @@ def draw_preview(points: np.ndarray, colours: np.ndarray, path: CameraPath) -> P
 
 
 def _sphere(places: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return the centre of the bounding box of positions [n, 3], and the radius around it; 1 for a single position."""
+    """Return the centre of the bounding box of positions [n, 3], and the distance from this centre to the farthest
+    position; 1 if all positions are equal."""
     centre = (places.min(0) + places.max(0)) / 2
     return centre, float(np.linalg.norm(places - centre, axis=1).max()) or 1.0
 
 
 def _choose(way: np.ndarray, apart: float) -> list[int]:
-    """Return the indices of at most CAMERAS cameras: the first one, then each at least `apart` from all chosen ones; if
-    these are too many, evenly spaced ones of them. `way`, [n, 3]: the positions."""
+    """Return the indices of the cameras to draw. Chosen are the first camera, and each camera that is at least `apart`
+    from all chosen ones before. Of more than CAMERAS chosen cameras, evenly spaced ones are returned. `way` [n, 3]: the
+    positions."""
     chosen = [0]
     for at in range(1, len(way)):
         if np.linalg.norm(way[chosen] - way[at], axis=1).min() >= apart:

@@ -12,8 +12,8 @@ from ..live import Session
 from ..live.controls import KEYS, RUN
 
 PRESSED = (*KEYS, RUN)
-"""The nine keys of the action space "keys", in the order of an action's entries. In "discrete" the action 0 presses no
-key, and the action i presses KEYS[i - 1]."""
+"""The nine keys of the action space "keys", in the order of an action's entries. In the action space "discrete" the
+action 0 presses no key, and the action i presses KEYS[i - 1]."""
 SPACES = ("discrete", "keys", "box")
 
 
@@ -30,8 +30,8 @@ def action_space(name: str) -> Space[Any]:
 
 
 def act(session: Session, space: Space[Any], action: Any) -> None:
-    """Set the held keys or the joystick of a session to `action`. Raises InputError if it is not an element of `space`,
-    apart from the dtype of a Box."""
+    """Set the held keys or the joystick of a session to `action`. Raises InputError if `action` is not an element of
+    `space`. For a Box, any dtype is accepted."""
     if isinstance(space, spaces.Box):
         with suppress(TypeError, ValueError, OverflowError):
             action = np.asarray(action, space.dtype)

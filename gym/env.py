@@ -158,8 +158,8 @@ def _value_and_end(reward: Any) -> tuple[float, bool]:
 
 
 def _opened(ckpt: str | Path, options: dict[str, Any]) -> tuple[Engine, Start]:
-    """Return a model's engine and default start. The last call's model is reused for equal, hashable arguments; an
-    image in memory, for example, is not hashable."""
+    """Return a model's engine and default start. The model of the last call is used again if the arguments are equal.
+    Unhashable arguments, such as an image in memory, always load a model."""
     try:
         return _kept(ckpt, tuple(sorted(options.items())))
     except TypeError:  # an image in memory

@@ -35,7 +35,8 @@ MOST_FPS = 1000
 @dataclass(frozen=True, kw_only=True)
 class RunInputs:
     """The options of a run and its open files, except the transformer's. Weights are memory-mapped. `known`: the cache
-    of prompt embeddings. If it has the prompt's embedding, `tokenizer` is only a path. `target`: the output."""
+    of prompt embeddings. If this cache has the prompt's embedding, `tokenizer` is only a path, because the tokenizer is
+    not needed. `target`: the output."""
 
     options: GenerateOptions
     tokenizer: Tokenizer | Path
@@ -70,8 +71,8 @@ class Plan(RunInputs):
         return ((0, self.options.prompt),)
 
     def precision(self, processes: int = 1) -> Precision:
-        """Return the dtype, the number format of matrix products, and the attention mode of a forward by `processes`
-        together."""
+        """Return the number formats of a forward that `processes` processes compute together: the dtype, the format of
+        matrix products, and the attention mode."""
         arithmetic = suited_arithmetic(self.options.arithmetic, self.device)
         return Precision(self.dtype, arithmetic, self.options.attention, processes)
 
@@ -147,8 +148,8 @@ def check_settings(options: GenerateOptions) -> None:
 
 def geometry_of(options: GenerateOptions, image: np.ndarray, n_poses: int | None, chunk: int = 1) -> Geometry:
     """Return the video's size, from the options and the `image` [H, W, 3], and its length: `frame_num`, or `n_poses` if
-    there are fewer, rounded down to full chunks of `chunk` latent frames. Raises InputError for an impossible size or
-    length."""
+    there are fewer, rounded down to full chunks of `chunk` latent frames. Raises InputError for an invalid size or
+    area, and CameraError for fewer than five poses or less than one chunk."""
     if options.width is not None and options.height is not None:
         return explicit_geometry(options.width, options.height, options.frame_num, n_poses, chunk=chunk)
     height, width = image.shape[:2]
@@ -157,7 +158,7 @@ def geometry_of(options: GenerateOptions, image: np.ndarray, n_poses: int | None
 
 def lora_notes(options: GenerateOptions, two_experts: bool = False) -> tuple[str, ...]:
     """Return a note for each LoRA with its strength, and how often it was set. If the model has `two_experts`, a LoRA
-    for both that is named after one gets a second note."""
+    gets a second note if its file name belongs to one expert, but the LoRA is not set for this expert alone."""
     where = {"high": ", on the high-noise expert", "low": ", on the low-noise expert"}
     lines = [
         f"LoRA {lora.path.name}, strength {lora.strength:g}{where.get(lora.expert or '', '')}" for lora in options.lora

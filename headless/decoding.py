@@ -17,7 +17,7 @@ from .stages import decode
 
 log = logging.getLogger(__name__)
 FRAMES_AT_ONCE = 48
-"""The number of frames in a message to the first process, which has the sender's stripe of each."""
+"""The largest number of frames in one transfer to the first process. The sender transfers only its stripe of them."""
 
 
 def decode_together(plan: SamplingPlan, latent: Tensor, progress: Progress, processes: Processes) -> Tensor | None:
@@ -41,8 +41,8 @@ def decode_together(plan: SamplingPlan, latent: Tensor, progress: Progress, proc
 
 
 def divided_decoder(vae: VAE, size: tuple[int, int], processes: Processes, *, park: bool = False) -> VideoDecoder:
-    """Return a decoder for this process's stripe of latents of the height and width `size`, or for all of them in a
-    single process. `park`: whether the decoder's state is in host memory between chunks."""
+    """Return a decoder for latents of the height and width `size`. With several processes it decodes only this
+    process's stripe of them. `park`: whether the decoder's state is in host memory between chunks."""
     stripe = Stripe.of(*size, processes.rank, processes.size) if processes.size > 1 else None
     return VideoDecoder(vae, *size, park=park, stripe=stripe)
 

@@ -18,7 +18,7 @@ from ..model.choice.kept import in_user_cache
 from ..outputs import written_whole
 
 MOST = 64
-"""The largest number of embeddings, about 60 MB. Beyond it the least recently used are deleted."""
+"""The largest number of embeddings, about 60 MB. If there are more, the least recently used ones are deleted."""
 VERSION = 1
 """The version of the method that computes embeddings. Cached embeddings of other versions are ignored."""
 EMBEDDING = "embedding"

@@ -17,8 +17,8 @@ from .process.profile import Stage
 from .rollout_plan import RolloutPlan
 
 PER_FRAME, PER_FRAME_BEFORE = "chunks", "replay"
-"""The names of the steps of a causal model's run that take a constant time per frame: of new frames (PER_FRAME), and of
-frames of the continued video."""
+"""The names of two steps of a causal model's run that take a constant time per frame: generating new frames
+(PER_FRAME), and replaying the frames of the continued video (PER_FRAME_BEFORE)."""
 VARIABLE, NAME = "LINGBOT_WORLD_TIMES", "times.json"
 MOST_KINDS = 200
 _OF_NO_MATTER = (

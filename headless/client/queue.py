@@ -142,7 +142,8 @@ def _title(node: dict) -> str:
 
 
 def _with_value(workflow: dict, name: str, kinds: Collection[str] | None = None) -> list[dict]:
-    """Return the nodes, of the classes `kinds` if given, with a plain value, not a link, in the input `name`."""
+    """Return the nodes whose input `name` has a plain value, not a link. `kinds`: the classes of the nodes; None means
+    all."""
     return [
         node
         for node in workflow.values()
@@ -152,8 +153,8 @@ def _with_value(workflow: dict, name: str, kinds: Collection[str] | None = None)
 
 
 def _put(workflow: dict, option: str, value: object, name: str, kinds: Collection[str] | None = None) -> None:
-    """Write a value into the unlinked inputs `name` of all nodes, or of the classes `kinds`. Raises InputError, which
-    names the command's `option`, if no node has the input."""
+    """Write a value into the input `name` of all nodes in which this input is not linked. `kinds`: the classes of these
+    nodes; None means all. Raises InputError, which names the command's `option`, if there is no such node."""
     found = _with_value(workflow, name, kinds)
     if not found:
         raise InputError(f"`{option}`: no node of this workflow takes {name!r}; `list` shows what there is")

@@ -29,7 +29,8 @@ class Server:
         self.client = uuid.uuid4().hex
 
     def request(self, path: str, data: bytes | None = None, kind: str = "application/json") -> bytes:
-        """Return the response's body to a GET request, or to a POST request of `data` with the media type `kind`."""
+        """Return the response's body to a GET request, or with `data` to a POST request of this data with the media
+        type `kind`."""
         request = urllib.request.Request(self.url + path, data, {"Content-Type": kind})
         try:
             with urllib.request.urlopen(request, timeout=SECONDS) as response:
@@ -56,7 +57,7 @@ class Server:
 
     def queue(self, workflow: dict) -> str:
         """Queue a workflow in API format and return its prompt_id. Raises InputError if ComfyUI reports an invalid
-        node; nodes that it has queued nevertheless are cancelled."""
+        node. In this case the valid nodes, which ComfyUI has queued nevertheless, are cancelled."""
         answer = self.post("/prompt", {"prompt": workflow, "client_id": self.client})
         if answer.get("node_errors"):
             self.cancel(answer["prompt_id"])

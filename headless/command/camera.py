@@ -202,8 +202,8 @@ def _from_video(arguments: argparse.Namespace) -> None:
 
 
 def _report(path: CameraPath, frames: int, notes: Sequence[str] = (), verbose: bool = False) -> None:
-    """Print `notes` and the warnings on a camera path for a video of `frames` frames, or that nothing is unusual. With
-    `verbose`, also explain how the file was read."""
+    """Print `notes` and the warnings on a camera path for a video of `frames` frames, or a message that nothing is
+    unusual. With `verbose`, also explain how the file was read."""
     found = [warning for warning in (*doubts(path), *warnings(path, frames)) if warning not in notes]
     read = in_short(path)
     if notes or found:

@@ -94,7 +94,7 @@ def _is_output_broken() -> bool:
 
 
 def _failed(arguments: argparse.Namespace, message: str) -> int:
-    """Print an error message and the files that the run has left. Return the exit code."""
+    """Print an error message with the files that the run has left. Return the exit code for invalid input."""
     left = getattr(arguments, "interrupted", None)
     files = f"; {left}" if isinstance(left, Written) and left else ""
     print(f"lingbot-world: {message}{files}", file=sys.stderr)

@@ -80,8 +80,9 @@ def _alone_in(dest: Path) -> Iterator[None]:
 
 
 def _points(made: "Exported", fps: float) -> None:
-    """Add triangulated points to the export and print their figures, or the reason why this fails. For the format
-    "ply", which is only points, raise the error."""
+    """Triangulate points, add them to the export, and print their number, mean error, and a table by second. If this
+    fails, print the reason, or raise the error for the format "ply", which has only points. `fps`: the video's frame
+    rate, for the table."""
     from ...export import add_points
 
     try:

@@ -58,8 +58,8 @@ def given_prompt(arguments: argparse.Namespace) -> str | None:
 
 
 def add_settings(parser: argparse.ArgumentParser) -> argparse._ActionsContainer:
-    """Add the options that `generate` and `batch` share to the `parser` of either. Return the argument group of causal
-    models."""
+    """Add the options that `generate` and `batch` share to the `parser` of one of them. Return the argument group of
+    causal models."""
     add = adder(parser)
     add("ckpt_dir", "the package's folder, as `hf download` leaves it, or a causal model's file", metavar="FOLDER")
     add("negative", "what the video should not show; left out: a list of usual flaws, in Chinese", metavar="TEXT")
@@ -157,13 +157,13 @@ def add_size(parser: argparse.ArgumentParser, meaning: str, frames: bool = True)
 
 
 COMMANDS_OWN = {"like", "prompt_file"}
-"""Options of `generate` in notes and errors that are not fields of GenerateOptions."""
+"""The options of `generate` that are not fields of GenerateOptions, but are named in notes and errors."""
 
 
 def with_flags(message: str, options: Collection[str] = ()) -> str:
     """Return `message` with option names in backticks as flags, such as --seed for `seed`. Option names are the fields
-    of GenerateOptions, COMMANDS_OWN and `options`. Other names in backticks stay, such as the fields of an events
-    file."""
+    of GenerateOptions, COMMANDS_OWN and `options`. Other names in backticks, such as the fields of an events file, are
+    unchanged."""
     names = {field.name for field in fields(GenerateOptions)} | COMMANDS_OWN | set(options)
     flags = re.sub(r"`(\w+)`", lambda found: f"--{found[1]}" if found[1] in names else found[0], message)
     return type(message)(flags)
@@ -207,8 +207,8 @@ def count(text: str, least: int = 1) -> int:
 
 
 def some_path(text: str) -> str:
-    """Return the path in `text` with ~ expanded, which no shell expands in `--image=~/x.png`. Raises ArgumentTypeError
-    for a web address, and for an empty text, which Python would take for the current folder."""
+    """Return the path in `text` with ~ expanded, because no shell expands it in `--image=~/x.png`. Raises
+    ArgumentTypeError for a web address, and for an empty text, which Python would take for the current folder."""
     if not text:
         raise argparse.ArgumentTypeError("the path is empty, as of a shell's variable that is not set")
     if is_address(text):

@@ -101,9 +101,9 @@ def _generate(show: ShowProgress, arguments: argparse.Namespace) -> None:
 
 
 def _set_threads(arguments: argparse.Namespace, plan: AnyPlan) -> list[str]:
-    """Set torch's number of threads for a run on a CPU: by `set_threads`, or with `--like` to the recorded number.
-    Return a note, in a list, if other programs leave few idle cores. If a program has called `main` with arguments,
-    torch's number stays."""
+    """Set torch's number of threads for a run on a CPU: with `--like` to the recorded number, else by `set_threads`.
+    Return a note, in a list, if other programs leave few idle cores. Nothing changes if another program has called
+    `main` with arguments."""
     import torch
 
     from ..plan import set_threads

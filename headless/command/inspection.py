@@ -60,15 +60,17 @@ def describe(
     sink: int | None = None,
     **where: str | None,
 ) -> str:
-    """Return a text about a package (a downloaded folder), an expert, a text encoder or a VAE, with the memory of each
-    step of a run for a video of `frames` frames.
+    """Return a description, as text, of a package (a downloaded folder), an expert, a text encoder or a VAE. It
+    contains the memory that each step of a run needs for a video of `frames` frames.
 
     size: the width and height of a frame in pixels.
     dtype, arithmetic: the run's dtype and the number format of its matrix products.
     window, sink: a causal model's attention window in latent frames, by default its own.
-    where: `assets`, a folder with text encoder, tokenizer and VAE, and `release`, a causal model's release.
+    where: `assets`, a folder with text encoder, tokenizer and VAE, and `release`, a key of RELEASES for a causal model
+    whose files do not show its release.
 
-    Raises InputError for an impossible size, and CheckpointError or TextError for a broken file.
+    Raises InputError for a size that is not a multiple of 16 or out of range, and CheckpointError or TextError for a
+    broken file.
     """
     path, geometry = Path(path), explicit_geometry(*size, frames)
     if not path.exists():
@@ -85,8 +87,8 @@ def describe(
 
 
 def _kernels() -> str:
-    """Return a line with this machine's kernel for each operation: the one that the last stored test chose, or else the
-    first in the table that supports the device."""
+    """Return a line with this machine's kernel for each operation. It is the kernel that the last stored test chose, or
+    else the first one in the table that supports the device."""
     card = card_of(find_device(None))
     names = {work: taken(work, card) or candidates(work, card)[0].name for work in WORKS if candidates(work, card)}
     made = ", ".join(f"{work} by {name}" for work, name in names.items())

@@ -7,7 +7,8 @@ from ..options import CAMERAS
 from .flags import some_path
 
 TOGETHER = (("size", "max_area", "width", "height"), CAMERAS, ("lora",), ("prompt", "prompt_file"))
-"""Groups of options: if the command line sets one of a group, none of the group is read from the video's record."""
+"""Groups of options. If the command line sets an option of a group, no option of this group is read from the video's
+record."""
 
 
 def add_like(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:

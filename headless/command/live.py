@@ -159,7 +159,7 @@ def _walk(arguments: argparse.Namespace, folder: Path, show: ShowProgress) -> No
 
 def _as_replayed(arguments: argparse.Namespace) -> None:
     """Set `arguments` to the options of the saved walk (steered video) that `--replay` names. A prompt, an image and a
-    dtype on the command line stay. Raises InputError for a folder without such a walk."""
+    dtype on the command line take precedence. Raises InputError for a folder without such a walk."""
     from ...live.replay import Replay
     from ...options import CELL
 

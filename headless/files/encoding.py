@@ -49,12 +49,12 @@ class WholeVideo:
 
 
 class VideoParts:
-    """An encoder that writes a video in parts to a pipe or a file. A written part, except its last frame, can be played
-    at once.
+    """An encoder that writes a video in parts to a pipe or a file. A written part can be played immediately, except its
+    last frame, which the muxer writes together with the next part.
 
-    `preset`: the preset of libx264. `recipe`: the record of the run, as JSON. libx264 delays its output by 40 frames
-    and cannot continue after a flush, so each part has its own encoder and begins with a key frame. The muxer writes a
-    part's last frame together with the next part. Raises DependencyError without PyAV.
+    `preset`: the preset of libx264. `recipe`: the record of the run, as JSON. Each part has its own encoder and begins
+    with a key frame, because libx264 delays its output by 40 frames and cannot continue after a flush. Raises
+    DependencyError without PyAV.
     """
 
     def __init__(self, pipe: IO[bytes], fps: int, preset: str = "medium", recipe: str = "") -> None:
@@ -92,7 +92,8 @@ class VideoParts:
         self._send()
 
     def _send(self) -> None:
-        """Write the muxer's output to the pipe. The muxer itself would hide the reason for a broken pipe."""
+        """Write the muxer's output to the pipe. If the muxer wrote to the pipe itself, it would hide the reason for a
+        broken pipe."""
         self.pipe.write(self._made.getvalue())
         self.pipe.flush()
         self._made.seek(0)

@@ -48,14 +48,14 @@ def make_recipe(plan: Plan, seed: int, processes: int = 1) -> str:
 
 
 def hash_files(options: GenerateOptions) -> dict[str, str]:
-    """Return hashes by name, for each option with input files and each part of the model's package. A name with a
-    missing file is left out."""
+    """Return a hash for each option with input files and for each part of the model's package, by name. A name is left
+    out if one of its files is missing."""
     files = {**named_files(options), **part_files(options)}
     return {name: _hash(paths) for name, paths in files.items() if all(path.is_file() for path in paths)}
 
 
 def _hash(paths: list[Path]) -> str:
-    """Return a hash of files' sizes and contents; above 4 MiB only SAMPLES pieces are read."""
+    """Return a hash of files' sizes and contents. Of a file above 4 MiB only SAMPLES pieces are read."""
     digest = hashlib.sha256()
     for path in paths:
         size = path.stat().st_size

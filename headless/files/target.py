@@ -35,7 +35,7 @@ class Target:
     recipe: str = ""
     """The record of the run as JSON, for the metadata."""
     overwrite: bool = False
-    """Whether existing PNG files may be overwritten. Later files of an earlier, longer video are then deleted."""
+    """Whether existing PNG files may be overwritten. If so, later PNG files of an earlier, longer video are deleted."""
 
     @property
     def is_pipe(self) -> bool:
@@ -142,9 +142,12 @@ def check_target(target: Target, geometry: Geometry) -> None:
 
 
 def check_new(target: Target, first: int, frames: int, image: str | Path | None, overwrite: bool) -> None:
-    """Raise InputError if `frames` new frames, numbered from `first` on, would replace an existing file of `target`,
-    including a killed run's unfinished copy. With `overwrite`, only folders and the start `image` are refused, also
-    among the later files of a longer video, which are removed."""
+    """Raise InputError if the output would replace an existing file of `target`.
+
+    The output is `frames` frames, numbered from `first` on. A killed run's unfinished copy of the video also counts as
+    an existing file. With `overwrite` only folders and the start `image` are refused. The later PNG files of a longer
+    video, which `overwrite` deletes, are then checked too.
+    """
     video = target.pattern is None and target.kept is None and not target.is_pipe
     removed = target.files_after(first + frames) if overwrite else ()
     for file in (*target.files(first, frames), *([target.growing] if video else []), *removed):
@@ -163,8 +166,8 @@ def check_name(option: str, file: Path) -> None:
 
 
 def check_folder(option: str, path: Path, folder: Path) -> Path:
-    """Return `folder` or its nearest existing parent, in which a file can be created. Raises InputError, which names
-    `option` and its value `path`, if none can, and for a loop of symbolic links."""
+    """Return `folder` or its nearest existing parent. Raises InputError, which names `option` and its value `path`, if
+    no file can be created there, and for a loop of symbolic links."""
     folder = folder.absolute()
     while not folder.exists():
         part_of(folder)  # raises for a circle of links

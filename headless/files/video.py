@@ -51,9 +51,10 @@ class FrameWriter(AbstractContextManager["FrameWriter"]):
 
     `first`: the number of the first PNG file. `frames`, `parts`: the numbers of frames received and of parts written.
 
-    Files get their final names only when they are complete, so an interrupted run leaves no new file and keeps an older
-    video. With `keep_partial` it leaves the frames so far, even if killed: the copy x.part.mp4 grows during the run,
-    and PNG files get their final names at once. After an error no further part is written.
+    Files get their final names only when they are complete, so an interrupted run leaves no new file and does not
+    change an older video. With `keep_partial` a run that is interrupted or killed leaves the frames so far: a video's
+    copy x.part.mp4 grows during the run, and each PNG file gets its final name when it is written. After an error no
+    further part is written.
     """
 
     def __init__(self, target: Target, fps: int = FPS, *, keep_partial: bool = False, first: int = 0) -> None:
@@ -89,7 +90,7 @@ class FrameWriter(AbstractContextManager["FrameWriter"]):
 
     def _write(self, frames: np.ndarray) -> None:
         """Write a part in the writer's thread. After an error, further parts are ignored. An OSError without a file
-        name gets the output's, except for a pipe."""
+        name gets the output's name, except for a pipe."""
         if self._broken:
             return
         self._broken = True
@@ -194,7 +195,7 @@ class _VideoFile:
 
 class _GrowingVideo(_VideoFile):
     """A video file with a temporary copy that can be played during the run and is deleted at its end. The copy is
-    several times as large, and some programs cannot seek in it."""
+    several times as large as the video, and some programs cannot seek in it."""
 
     def __init__(self, target: Target, fps: int) -> None:
         super().__init__(target, fps)

@@ -36,10 +36,11 @@ FIELDS = (
 PROJECTIONS = {"SPHERICAL": "a panorama or a fisheye", "STEREO3D": "in 3D, with a view for each eye"}
 """The types of FFmpeg's side data for videos with frames that are not one flat picture, each with a description."""
 UNEVEN = 1.6
-"""The largest ratio, in either direction, of a time between frames to the median. Above it the rate is variable."""
+"""The limit for the ratio of the time between two frames to the median time, and for its inverse. Beyond it, the frame
+rate counts as variable."""
 
 MOST_REPEATS = 100_000
-"""The largest number of repeats of a frame at a constant rate. More mean a broken time stamp."""
+"""The largest number of repeats of a frame at a constant rate. If more are needed, a time stamp is broken."""
 
 
 class Layout(NamedTuple):
@@ -88,7 +89,7 @@ def video_frames(path: Path, pixels: str) -> Iterator[np.ndarray]:
 
 
 def even_rate(path: Path) -> float | None:
-    """Return the frames per second that `video_frames` yields: the average rate, or for a variable one the inverse of
+    """Return the frames per second that `video_frames` yields: the average rate, or for a variable rate the inverse of
     the median time between frames. Return None without a rate or a video. Raises DependencyError without PyAV."""
     av = require("av", '"lingbot-world[cli]"')
     try:

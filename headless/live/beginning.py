@@ -57,9 +57,9 @@ def find_beginning(ckpt: str | Path, named: Mapping[str, Any]) -> dict[str, Any]
 
 
 def state_of(path: str | Path | None) -> Path | None:
-    """Return the path of a saved state: the unchecked file `path`, or the state in a walk's folder; None for None. A
-    walk that was killed may lack its state or camera path, which are then written. Raises InputError if they cannot be,
-    for instance without a complete chunk."""
+    """Return the path of a saved state: for a walk's folder the state in it, else `path` itself, unchecked (None for
+    None). If a killed walk lacks its state or camera path, both are written. Raises InputError if they cannot be
+    written, for instance if the walk has no complete chunk."""
     if path is None or not Path(path).is_dir():
         return None if path is None else Path(path)
     folder = Path(path)
@@ -97,8 +97,9 @@ def start_of(engine: Engine, default: Start, image: Any, prompt: str | None, sta
 
 
 def _wishes(file: Path, named: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options in a package's live.json that the user's options `named` leave unset, without width and height
-    if the user set a size. A walk that continues a state takes none, because the state determines size and chunk."""
+    """Return the options in a package's live.json that the user's options `named` leave unset. If the user set a size,
+    width and height are left out. If the walk continues a state, the result is empty, because the state determines size
+    and chunk."""
     if not file.is_file() or named.get("continue_from") is not None:
         return {}
     try:

@@ -31,8 +31,8 @@ class Example(NamedTuple):
 
 
 def examples(opened: Opened) -> list[Example]:
-    """Return the page's start images: the server's own, then up to MOST other PNG files of the example folder in or
-    next to the model's folder, or without any a drawn landscape."""
+    """Return the page's start images: first the server's own, then up to MOST other PNG files of the example folder in
+    or next to the model's folder. If that folder has no PNG file, a drawn landscape takes their place."""
     start = opened.start
     pixels = (start.frame.clamp(-1, 1) + 1).mul(127.5).round().to(torch.uint8).permute(1, 2, 0).numpy()
     own = Example("the server's own picture", start.prompt, True, _jpeg(Image.fromarray(pixels)), "image/jpeg")

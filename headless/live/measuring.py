@@ -1,6 +1,6 @@
 """The command `lingbot-world live --bench`: a test client presses keys in a walk, an interactive video. The command
 measures the frame rate, the late frames, and the delay from a key press to the first frame with its effect. The longest
-delay is over the whole walk; the other figures leave out the first WARM seconds after the first frame."""
+delay is over the whole walk; the other measurements leave out the first WARM seconds after the first frame."""
 
 import asyncio
 import random
@@ -27,7 +27,7 @@ T = TypeVar("T")
 PACED = 16.0
 WARM = 4.0
 """The seconds after the first frame that most measurements leave out, because the attention window is still filling. If
-nothing arrives later, they cover the whole walk."""
+no frame arrives later, the measurements cover the whole walk."""
 
 
 def measure(opened: Opened, folder: Path, seconds: float) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def measure(opened: Opened, folder: Path, seconds: float) -> dict[str, Any]:
 
 
 async def _unless_interrupted(client: Coroutine[Any, Any, T]) -> T:
-    """Return the result of `client`, which the first Ctrl-C cancels. Later ones are ignored, so that the walk can be
+    """Return the result of `client`. The first Ctrl-C cancels it; further ones are ignored, so that the walk can be
     saved."""
     loop, task = asyncio.get_running_loop(), asyncio.ensure_future(client)
     interrupts = count()
@@ -172,9 +172,9 @@ class Walker:
 
 
 def late_frames(arrived: list[tuple[float, int]], fps: float, since: float) -> tuple[int, int]:
-    """Return (stalls, late) for a viewer who plays frames at `fps` as they arrive: the batches that arrived after all
-    earlier frames were played, and the frames in them. `arrived`: (time in seconds, number of frames) of each batch.
-    Only batches after the time `since` are counted."""
+    """Return (stalls, late) for a viewer who plays frames at `fps` as they arrive. `stalls`: the number of batches that
+    arrived after all earlier frames were played. `late`: the number of frames in these batches. `arrived`: (time in
+    seconds, number of frames) of each batch. Only batches after the time `since` are counted."""
     played, stalls, late = arrived[0][0], 0, 0
     for at, frames in arrived:
         if at > played and at > since:

@@ -57,8 +57,8 @@ def clear_walks(folder: Path, keep: int) -> list[str]:
 
 
 def _remove(walk: Path) -> bool:
-    """Delete the files that a walk wrote and its folders if they become empty, or only the link if `walk` is one.
-    Return whether the walk's folder is gone."""
+    """Delete the files that a walk wrote, and its folders if they become empty. If `walk` is a symbolic link, delete
+    only the link. Return whether the walk's folder is gone."""
     try:
         if walk.is_symlink():
             walk.unlink()

@@ -54,8 +54,8 @@ KEPT_PROMPTS = 32
 
 
 class WalkSettings(NamedTuple):
-    """The settings of a walk that a client may choose; None selects the server's. `size`: height and width in pixels.
-    `window`, `sink` and `chunk`: numbers of latent frames."""
+    """The settings of a walk that a client may choose; None selects the server's setting. `size`: height and width in
+    pixels. `window`, `sink` and `chunk`: numbers of latent frames."""
 
     size: tuple[int, int] | None = None
     window: int | None = None
@@ -218,7 +218,7 @@ class Opened:
         return replace(self.engine(settings), schedule=replay.schedule())
 
     def _preview(self) -> PreviewDecoder:
-        """Return a new tiny decoder, which shares its weights with the others of this model."""
+        """Return a new tiny decoder, which shares its weights with this model's other tiny decoders."""
         if self._tiny is None:
             device, half = self.plan.decoding_device, self.plan.half
             file = find_tiny_decoder(self.settings.decoder or TINY_DECODER, self.plan.options.ckpt_dir)
@@ -230,8 +230,8 @@ class Opened:
         return loop.world(self._made.model, self.plan.device, self._made.memory.world)
 
     def _decoder(self, geometry: Geometry, exact: bool) -> VideoDecoder:
-        """Return a new decoder with the loaded VAE, or with `exact` with a VAE in fp32, which on a GPU decodes in
-        tiles."""
+        """Return a new decoder with the loaded VAE. With `exact` the decoder has a VAE in fp32, which on a GPU decodes
+        in tiles."""
         size = geometry.lat_h, geometry.lat_w
         if not exact:
             assert self._made.decoder is not None  # a single process always has a decoder

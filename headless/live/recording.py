@@ -20,19 +20,23 @@ from ..files.encoding import VideoParts
 
 log = logging.getLogger(__name__)
 PART = 16
-"""The number of frames in a part of the video. A part begins with a key frame and can be played once it is written."""
+"""The number of frames in a part of the video. A part begins with a key frame and can be played as soon as it is
+written."""
 PRESET = "veryfast"
 """The libx264 preset of walks: 4 ms for a frame of 464x832 on one core. `ultrafast` takes 1 ms, but files are 2.3 times
 as large, and `camera measure` wrongly reported that two of six walks do not follow their paths."""
 MOST_WAITING = 24
-"""The largest number of batches of frames that wait for encoding. Further ones are dropped, so that a walk never waits
-for the encoder."""
+"""The largest number of batches of frames that wait for encoding. Further batches are dropped, so that a walk never
+waits for the encoder."""
 
 
 class Recording:
-    """A video file of a walk that can be played at any time, even if the process is killed. A copy of the next frame
-    replaces a dropped one, so the closed file has every frame number of the walk. `left_out`: the number of dropped
-    frames. If writing fails, as on a full disk, the walk goes on, and `failure` is the reason."""
+    """A video file of a walk that can be played at any time, even if the process is killed.
+
+    Copies of the next frame replace dropped frames, so the closed file has every frame number of the walk. `left_out`:
+    the number of dropped frames. `failure`: the reason if writing has failed, as on a full disk; the walk then goes on
+    without the video.
+    """
 
     def __init__(
         self, path: Path, fps: float, first: int = 0, tell: Callable[[str], None] = lambda _reason: None
@@ -47,7 +51,7 @@ class Recording:
         self._thread.start()
 
     def add(self, frames: Frames, *, wait: bool = False) -> None:
-        """Queue frames for encoding. If the queue is full, they are dropped, or with `wait` the call blocks."""
+        """Queue frames for encoding. If the queue is full, these frames are dropped, or with `wait` the call blocks."""
         while wait and self._queue.qsize() >= MOST_WAITING and not self.failure:
             time.sleep(0.01)
         self._ends = frames.first + len(frames.pixels)
@@ -111,14 +115,14 @@ class _Film:
         return self._parts.frames + len(self._waiting)
 
     def add(self, pixels: np.ndarray, at: int) -> None:
-        """Append frames, uint8 [n, H, W, 3], from frame number `at` of the file on. Copies of the first one replace
-        missing frames."""
+        """Append frames, uint8 [n, H, W, 3], from frame number `at` of the file on. If frames before `at` are missing,
+        copies of the first new frame replace them."""
         self._take([pixels[0]] * (at - self._frames) + list(pixels))
         self._last = pixels[-1]
 
     def cut(self, frames: int) -> None:
-        """Keep only the first `frames` frames. Complete parts are copied; the other frames are decoded, and encoded
-        again together with later ones."""
+        """Keep only the first `frames` frames. Complete parts are copied. The other frames are decoded, and encoded
+        again together with later frames."""
         written = self._parts.frames
         del self._waiting[max(0, frames - written) :]
         if frames >= written:

@@ -25,7 +25,7 @@ LINE = 8
 """The largest number of clients that wait for the model."""
 MANY_THREADS = 4
 BETWEEN_FIGURES = 1.0
-"""The seconds between two messages with figures, such as the frame rate, to the walking client."""
+"""The seconds between two messages with measurements, such as the frame rate, to the walking client."""
 
 
 class Room:
@@ -64,7 +64,7 @@ class Room:
                 await sending
 
     def _resumed(self, init: Init) -> Visit | None:
-        """Return the current walk if `init` has its reconnection token, or None without a token, which begins a new
+        """Return the current walk if `init` has its reconnection token, or None if `init` has no token and begins a new
         walk. Raises InputError for the token of a walk that has ended."""
         visit = self.visit
         if not init.resume:
@@ -201,10 +201,12 @@ class Room:
             visit.do(event)
 
     async def _watch(self, visit: Visit) -> None:
-        """Send figures to the client every BETWEEN_FIGURES seconds. Return when the walk must end for lack of input.
+        """Send measurements, such as the frame rate, to the client every BETWEEN_FIGURES seconds. Return when the walk
+        must end for lack of input.
 
-        After `limits.idle` seconds without input the walk is paused, unless it has a requested number of chunks. An
-        idle walk must end as soon as another client waits, and every walk after `limits.gone` seconds without input.
+        After `limits.idle` seconds without input a walk is idle: it is paused, and must end as soon as another client
+        waits. A walk with a requested number of chunks is never idle. After `limits.gone` seconds without input every
+        walk must end.
         """
         while True:
             await asyncio.sleep(BETWEEN_FIGURES)

@@ -101,8 +101,8 @@ async def running(
     limits: TimeLimits | None = None,
     host: str = "",
 ) -> AsyncIterator[tuple[int, Room]]:
-    """Run a live server within this context, and yield its port and Room. `port` 0 is any free one. `limits`: the time
-    limits for clients. Other arguments: see `serve`. Raises InputError for an unusable port or host."""
+    """Run a live server within this context, and yield its port and Room. `port` 0 selects a free port. `limits`: the
+    time limits for clients. Other arguments: see `serve`. Raises InputError for an unusable port or host."""
     limits = limits or TimeLimits()
     site = Site(Room(opened, folder, limits), token, origins)
     runner = web.AppRunner(

@@ -53,7 +53,7 @@ class Site:
     connections: int = field(default=0, init=False)
 
     def refused(self, request: web.Request) -> str:
-        """Return why a request is not allowed, or "" if it is."""
+        """Return the reason if a request is not allowed, else ""."""
         given = request.query.get("token", request.cookies.get(_cookie(request), ""))
         if self.token and not secrets.compare_digest(given.encode(), self.token.encode()):
             return "the token in the address is missing or wrong; open the address that the server printed"

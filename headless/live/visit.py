@@ -28,7 +28,7 @@ class Visit:
 
     def __init__(self, opened: Opened, init: Init, folder: Path) -> None:
         """Open a session for the client with the first message `init`. `folder`: the folder in which the walk gets its
-        own. Raises InputError for impossible settings."""
+        own. Raises InputError for settings that the model or the server does not support."""
         self.opened, self.init, self.token = opened, init, secrets.token_urlsafe(12)
         server = opened.settings
         self.client: Client | None = None
@@ -78,7 +78,7 @@ class Visit:
 
     def facts(self) -> dict[str, Any]:
         """Return the walk's first status message, with the reconnection token under the key `resume`. Raises InputError
-        during a restart, without a walk."""
+        during a restart, while there is no walk."""
         first = start_status(self.session, self.init.fps)
         return first | {"notes": [*first["notes"], *self.notes], "resume": self.token}
 

@@ -35,8 +35,8 @@ from .kept import ModelCache, OpenFiles
 from .manifest import Manifest, Outcome, alone_in
 
 VIDEOS_AT_ONCE = 8
-"""The number of videos that are sampled together before the first is decoded and written. A stopped batch loses at most
-these."""
+"""The largest number of videos that are sampled together before the first of them is decoded and written. If the batch
+is stopped, at most these videos are lost."""
 PROMPTS_AT_ONCE = 8
 MOST_NAMES = 3
 """The largest number of jobs named in a message."""
@@ -109,7 +109,7 @@ def _run_here(
     begin: Callable[[AnyPlan], str],
 ) -> Iterator[Outcome]:
     """Make the videos of all groups in this process, and yield the outcome of each job. The arguments are those of
-    `run_batch`; `planned` is the result of `_plan`. Each note of `begin` is told once."""
+    `run_batch`; `planned` is the result of `_plan`. Equal notes of `begin` are passed to `tell` only once."""
     cache, threads, told = ModelCache(), torch.get_num_threads(), {""}
     for plan, group in planned:
         torch.set_num_threads(threads)
@@ -121,8 +121,8 @@ def _run_here(
 
 @contextmanager
 def _note_unfinished(waiting: Sequence[Job], manifest: Manifest) -> Iterator[None]:
-    """Record interrupted jobs as failed at this context's end, so that the next run may replace their videos: jobs with
-    a video but without a row in the manifest, as an interrupted run of a causal model leaves them."""
+    """Record interrupted jobs as failed at this context's end. They are the jobs with a video but without a row in the
+    manifest, which an interrupted run of a causal model leaves. With the row, the next run may replace their videos."""
     try:
         yield
     finally:
@@ -171,9 +171,9 @@ def _waiting(jobs: Sequence[Job], manifest: Manifest, tell: Callable[[str], None
 def _plan(
     waiting: Sequence[Job], folder: Path, tell: Callable[[str], None]
 ) -> tuple[list[tuple[AnyPlan, list[Seeded]]], list[Outcome]]:
-    """Group the jobs that one run can make. Return the groups, each as (plan of one job, jobs), and the outcomes of
-    jobs that cannot start. The jobs of a group, at most VIDEOS_AT_ONCE, differ only in image, prompts, seed, camera
-    path and fps. Camera paths are written as pose folders within `folder`."""
+    """Divide jobs into groups that run together. Return the groups, each as (plan of one job, jobs), and the outcomes
+    of jobs that cannot start. A group has at most VIDEOS_AT_ONCE jobs, which differ only in image, prompts, seed,
+    camera path and fps. Camera paths are written as pose folders within `folder`."""
     alike: dict[str, list[Seeded]] = {}
     plans: dict[str, AnyPlan] = {}
     failed: list[Outcome] = []
@@ -217,8 +217,8 @@ def _with_camera(job: Job, folder: Path) -> GenerateOptions:
 
 
 def run_group(group: list[Seeded], folder: Path, cache: ModelCache, show: ShowProgress = silent) -> Iterator[Outcome]:
-    """Make the videos of a group of jobs, and yield each outcome. After an error, each remaining job runs alone.
-    `cache`: the models and open files of earlier groups."""
+    """Make the videos of a group of jobs together, and yield each outcome. After an error, each remaining job runs
+    alone. `cache`: the models and open files of earlier groups."""
     left, begun = list(group), time.perf_counter()
     try:
         for seeded in _videos(group, folder, cache, show):
@@ -236,8 +236,8 @@ def run_group(group: list[Seeded], folder: Path, cache: ModelCache, show: ShowPr
 
 
 def _videos(group: list[Seeded], folder: Path, cache: ModelCache, show: ShowProgress) -> Iterator[Seeded]:
-    """Make the videos of a group, of causal models one after the other, and yield each job as soon as its video is
-    written."""
+    """Make the videos of a group, and yield each job as soon as its video is written. Videos of causal models are made
+    one after the other."""
     given = (replace(_with_camera(seeded.job, folder), seed=seeded.seed) for seeded in group)
     plans = [make_plan(options, cache.files) for options in given]
     base = [plan for plan in plans if isinstance(plan, SamplingPlan)]
