@@ -20,7 +20,7 @@ def refusal(toy_package, tmp_path, capsys, monkeypatch):
 
     def refused(*words, package=toy_package, code=2):
         walks = () if "--walks" in words else ("--walks", tmp_path / "walks")
-        command = ["live", package, "--device", "cpu", "--no_open", *walks, *words]
+        command = ["live", package, "--device", "cpu", "--no_open", "--port", 0, *walks, *words]
         try:
             ended = main([str(word) for word in command])
         except SystemExit as error:  # of words that cannot be read
