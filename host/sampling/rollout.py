@@ -85,7 +85,7 @@ def prepare_rollout(
 
     patcher: the MODEL.
     prompts: the positive CONDITIONING, and the negative one for a model with guidance (causal-pretrain).
-    asked: the node's settings.
+    request: the node's settings.
     image: the start image, an IMAGE, or None.
     camera: the camera path, or None.
     state: the state of an earlier video to continue, or None.
