@@ -10,7 +10,7 @@ from checkpoint_cases import NF4, refused
 from lingbot_world.errors import InputError
 from lingbot_world.headless.command.cli import main
 from lingbot_world.loaders import load_expert, open_checkpoint, state_tensors
-from lingbot_world.loaders.uploader import Lane, Upload
+from lingbot_world.loaders.uploader import ChunkReader, Upload
 from lingbot_world.model.layers.operations import Linear
 from lingbot_world.model.ops.linear_8bit import DTYPES
 from lingbot_world.model.quantized import parameters, scaled
@@ -59,8 +59,8 @@ def test_scales_are_converted_when_they_have_arrived(plain, file, monkeypatch):
     """Comfy-kitchen converts other floats than float32 as it makes ComfyUI's tensors. Copies begin when they are waited
     for here."""
     pytest.importorskip("comfy_kitchen")
-    waited, carry, wait = threading.Event(), Lane.carry, Upload.wait
-    monkeypatch.setattr(Lane, "carry", lambda lane, chunk: waited.wait() and carry(lane, chunk))
+    waited, copy, wait = threading.Event(), ChunkReader.copy_chunk, Upload.wait
+    monkeypatch.setattr(ChunkReader, "copy_chunk", lambda reader, chunk: waited.wait() and copy(reader, chunk))
     monkeypatch.setattr(Upload, "wait", lambda upload, progress: waited.set() or wait(upload, progress))
     tensors = {
         name: tensor.bfloat16() if name.endswith("_scale") else tensor
