@@ -25,6 +25,9 @@ ACROSS = 0.3
 motion is no evidence for a convention."""
 Z_IS_UP = ("transforms", "camera_path")
 """The formats in which the world's z axis points up: Blender's and nerfstudio's."""
+X_AHEAD, SIDEWAYS = ("kitti", "tum"), 0.8
+"""The formats in which cars and robots store their own poses too, whose x axis points ahead, and the least share of
+such a path along the x axis."""
 UNITS = {"kitti": "metres", "vipe": "of ViPE's metres"}
 
 
@@ -75,9 +78,16 @@ def in_short(path: CameraPath) -> str:
 
 
 def doubts(path: CameraPath) -> list[str]:
-    """Return a list with a warning if another matrix convention makes the path more plausible, else an empty list."""
+    """Return a list with a warning if another matrix convention, or other axes, make the path more plausible, else an
+    empty list."""
     if path.origin is None:
         return []
+    steps = framewise_relative(path.c2w[::4])[1:, :3, 3]
+    if path.origin.format in X_AHEAD and steps[:, 0].sum() > SIDEWAYS * np.linalg.norm(steps, axis=1).sum():
+        return [
+            "The camera moves sideways, along its x axis. The poses of a car, a robot or an IMU do so (KITTI-360's "
+            "poses.txt, EuRoC's ground truth): if these are such, export those of the camera."
+        ]
     better = {name: each for name, each in _compare_conventions(path).items() if each.verdict < 0}
     if not better:
         return []

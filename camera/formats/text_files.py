@@ -29,7 +29,11 @@ RE10K_FIELDS = (
 KITTI_FIELDS = (
     Field(("12 or 16 columns",), "applied", "Camera to world, 3x4 or 4x4 by row, as KITTI's odometry and Replica."),
     Field(("4 columns",), "applied", "Blocks of 4 lines, and folders with a file for each frame (ScanNet, 7-Scenes)."),
-    Field(("13 or 17 columns",), "applied", "The same after a frame's number, as KITTI-360 has: gaps are refused."),
+    Field(
+        ("13 or 17 columns",),
+        "applied",
+        "The same after a frame's number, as KITTI-360's cam0_to_world.txt has: gaps are refused.",
+    ),
     Field(("calib.txt",), "ignored", "No lens in the file: `--fov_deg`, or 79 degrees, which is reported."),
 )
 TUM_FIELDS = (

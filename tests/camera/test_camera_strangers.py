@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from camera_cases import BLENDER, BLENDER_START, INTRINSIC, LENS, START, THERE, transforms, write
+from lingbot_world.camera.explained import doubts
 from lingbot_world.camera.formats import read_camera
 from lingbot_world.errors import CameraError
 
@@ -134,6 +135,14 @@ def test_euroc_states_the_imus_poses(tmp_path):
     header = "#timestamp, p_RS_R_x [m], p_RS_R_y [m], p_RS_R_z [m], q_RS_w [], q_RS_x [], q_RS_y [], q_RS_z []\n"
     _, notes = read_camera(write(tmp_path / "data.csv", header + w_first(UNTURNED).replace(" ", ", ")))
     assert "EuRoC's IMU, not of a camera" in notes[0]
+
+
+def test_poses_of_a_car_are_doubted(tmp_path):
+    """The x axis points ahead, as in KITTI-360's poses.txt, or the camera really moves sideways."""
+    ahead = "".join(line(i, 1, 0, 0, i, 0, 1, 0, 0, 0, 0, 1, 0) for i in range(20))
+    assert "a car, a robot or an IMU" in doubts(read_camera(write(tmp_path / "poses.txt", ahead))[0])[0]
+    still = "".join(line(i, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0) for i in range(20))
+    assert doubts(read_camera(write(tmp_path / "still.txt", still))[0]) == []
 
 
 SHARES = [[0.6, 0, 0.5], [0, 1.04, 0.5], [0, 0, 1]]
