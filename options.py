@@ -67,7 +67,7 @@ FAST_INDICES, V2_INDICES = (0, 179, 358, 679), (0, 250, 500, 750)
 
 @dataclass(frozen=True)
 class PerExpert(Generic[T]):
-    """A pair of values: one for the high-noise expert, one for the low-noise expert."""
+    """A pair of values: one for the high-noise expert, and one for the low-noise expert."""
 
     high: T
     low: T
@@ -82,8 +82,8 @@ class PerExpert(Generic[T]):
 
 @dataclass(frozen=True)
 class Precision:
-    """The number formats in which a model computes (see Arithmetic and AttentionMode). `dtype` is the compute dtype,
-    `processes` the number of processes that split the tokens of the video."""
+    """The number formats in which a model computes (see Arithmetic and AttentionMode). `dtype`: the compute dtype.
+    `processes`: the number of processes that split the tokens of the video."""
 
     dtype: torch.dtype
     arithmetic: Arithmetic = "auto"
@@ -95,8 +95,9 @@ class Precision:
 class Window:
     """The attention window of a causal model, in latent frames.
 
-    frames: how many latent frames a chunk attends to, including itself; 0 for the whole video so far.
-    sink: how many latent frames from the start of the video always stay in the window; `frames` includes them.
+    frames: the number of latent frames that a chunk attends to, including its own; 0 for the whole video so far.
+    sink: the number of latent frames from the start of the video that always stay in the window; `frames` includes
+    them.
     """
 
     frames: int = 0
@@ -119,14 +120,16 @@ class Window:
 
     def held(self, frames: int, chunk: int) -> Window:
         """Return the window that the key-value cache holds for a video of `frames` latent frames in chunks of `chunk`.
-        Its `frames` is the number of latent frames cached at once, never 0, and its `sink` the number never evicted."""
+        Its `frames` is the largest number of latent frames in the cache at any time, never 0. Its `sink` is the number
+        of latent frames that are never evicted."""
         held = min(self.frames, frames) if self.frames else frames
         return Window(held, min(self.sink, held - chunk))
 
 
 @dataclass(frozen=True)
 class LoraFile:
-    """A LoRA's file, the user's strength, and the expert, "high" or "low", if the LoRA is for only one."""
+    """A LoRA's file and the strength that the user set. `expert`: "high" or "low" if the LoRA is for only one expert,
+    else None."""
 
     path: Path
     strength: float = 1.0

@@ -50,11 +50,12 @@ POSE_FILES = ("poses.npy", "intrinsics.npy", "action.npy")
 PARTS = ("high", "low", "text_encoder", "tokenizer", "vae")
 """The options that name a file in place of a part of the model package."""
 BASE_ONLY = ("negative", "sampling_steps", "boundary", "guide_scale", "solver", "reuse_threshold", "high", "low")
-"""The options that causal models do not use, apart from causal-pretrain, which uses GUIDED."""
+"""The options that causal models do not use. The causal model causal-pretrain is an exception: it uses those in
+GUIDED."""
 GUIDED = ("negative", "sampling_steps", "guide_scale", "solver")
 """The options in BASE_ONLY that causal-pretrain uses too, because it has guidance."""
 FEW_STEPS_ONLY = ("schedule",)
-"""The options of all causal models except causal-pretrain."""
+"""The options that all causal models except causal-pretrain use. No other model uses these options."""
 CAUSAL_ONLY = (
     *("release", "chunk", "window", "sink", "decoder_device", "schedule", "kv_cache"),
     *("save_state", "continue_from", "events"),
@@ -76,7 +77,7 @@ class GenerateOptions:
 
     Files: `ckpt_dir` is the package, the folder with the models. `assets_dir` is a folder with text encoder, tokenizer
     and VAE. `high`, `low`, `text_encoder`, `tokenizer` and `vae` replace parts of the package. `lora` files are added
-    to the weights at run time. `release` is the model's release, one of RELEASES, if the files do not show it.
+    to the weights at run time. `release` is the model's release, one of RELEASES, if the files do not show the release.
 
     Defaults for None: `seed` is random. `negative` is the standard negative prompt. `device` is the GPU if there is
     one. `dtype` is bf16 on a GPU and fp32 on the CPU. `shift` is 5 for the base model, and the release's own for a
@@ -99,11 +100,14 @@ class GenerateOptions:
     is the whole video. `decoder_device`, another CUDA GPU such as "cuda:1", decodes a chunk while `device` makes the
     next one.
 
-    `continue_from` is a file that `save_state` wrote, or the folder of a walk. It needs no `image`, and an empty
-    `prompt` means the state's last prompt. The new video has only the new frames; PNG files are numbered from the
-    state's number of frames on. A new camera path begins at the last pose, in the unit of the first path that moved the
-    camera, because both are divided by the same scale. `events` is a file of sentences that are added to the prompt
-    from a second of this video on (see `text.events.read_events`).
+    `continue_from` is a file that `save_state` wrote, or the folder of a walk. A run with `continue_from` needs no
+    `image`, and an empty `prompt` means the state's last prompt. The new video has only the new frames; PNG files are
+    numbered from the state's number of frames on. The run's camera path begins at the state's last pose. Its unit of
+    length is that of the first path that moved the camera, because the translations of both paths are divided by the
+    same scale.
+
+    `events` is a file of sentences that are added to the prompt from a second of this video on (see
+    `text.events.read_events`).
     """
 
     ckpt_dir: str | Path

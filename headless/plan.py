@@ -85,9 +85,9 @@ AnyPlan: TypeAlias = SamplingPlan | RolloutPlan
 
 
 def set_threads(plan: AnyPlan) -> str:
-    """Set torch's number of threads for a plan's run on a CPU (see `use_idle_cores`), and return its note for the user.
-    A run that continues a state takes the state's number, because another changes the order and the rounding of
-    additions."""
+    """Set torch's number of threads for a plan's run on a CPU (see `use_idle_cores`), and return the note of
+    `use_idle_cores` for the user. A run that continues a state uses the state's number of threads, because another
+    number changes the order and the rounding of additions."""
     geometry, state = plan.geometry, None
     if isinstance(plan, RolloutPlan):
         geometry, state = plan.chunk_geometry, plan.spec.state
@@ -150,8 +150,8 @@ def make_plan(
 
 
 def with_state(options: GenerateOptions) -> GenerateOptions:
-    """Return the options with a saved state's file as `continue_from`, also for a walk's folder, and an empty prompt
-    replaced by the state's last one. Raises InputError for an invalid state."""
+    """Return the options with the file of a saved state as `continue_from`, also if a walk's folder was given. An empty
+    prompt is replaced by the state's last prompt. Raises InputError for an invalid state."""
     if options.continue_from is None:
         return options
     state = state_of(options.continue_from)

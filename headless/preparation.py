@@ -77,9 +77,9 @@ def prepare(plan: RolloutPlan, prompts: Callable[[], list[Tensor]], run: RunCont
 def _all_at_once(
     plan: RolloutPlan, memory: RolloutMemory, prompts: Callable[[], list[Tensor]], run: RunContext, image_too: bool
 ) -> Prepared:
-    """Return the inputs of the chunks: this thread encodes the prompts, and others load the model and encode the image.
-    If `image_too` is false, both encoders do not fit at once, so the prompts are encoded after the image. After an
-    error, the threads stop at their next progress update, within about 0.1 s."""
+    """Return the inputs of the chunks: this thread encodes the prompts, while other threads load the model and encode
+    the image. If `image_too` is false, the two encoders do not fit into memory together, so the prompts are encoded
+    after the image. After an error, the threads stop at their next progress update, within about 0.1 s."""
     gpu = torch.cuda.current_device() if plan.device.type == "cuda" else None
     with _Aside(run.stages, gpu) as aside:
         loading = aside.begin("load causal model", "B", partial(_load, plan, memory, run))
@@ -95,8 +95,8 @@ def _all_at_once(
 
 
 class _Aside(AbstractContextManager["_Aside"]):
-    """A context with two background threads, which end with it. `gpu`: the CUDA device of the threads, or None on a
-    CPU."""
+    """A context with two background threads, which end at the context's end. `gpu`: the CUDA device of the threads, or
+    None on a CPU."""
 
     def __init__(self, stages: StageRecorder, gpu: int | None) -> None:
         self._stages, self._gpu = stages, gpu
@@ -107,8 +107,8 @@ class _Aside(AbstractContextManager["_Aside"]):
         self._threads.shutdown()
 
     def begin(self, stage: str, unit: str, task: Callable[[Progress], T]) -> Callable[[], T]:
-        """Start `task(progress)` in a thread, and return a function that waits for the task, and returns its result or
-        raises its error. The function's first call begins the `stage`, with progress counted in `unit`."""
+        """Start `task(progress)` in a thread, and return a function that waits for the task and returns its result or
+        raises its error. The first call of this function begins the `stage`, with progress counted in `unit`."""
         shown: list[Progress] = []
 
         def progress(done: int, total: int) -> None:
@@ -143,9 +143,9 @@ def _free(plan: RolloutPlan, processes: Processes) -> Free:
 def _with_room_for_all(
     plan: RolloutPlan, planner: RolloutPlanner, free: Free, run: RunContext
 ) -> tuple[RolloutMemory | None, bool]:
-    """Return (memory plan with the whole model on the GPU, whether both encoders fit next to it at the same time). The
-    memory plan is None on a CPU, if the weights are sharded, and if the model does not fit next to one encoder or next
-    to the memory of the chunks."""
+    """Return (memory plan with the whole model on the GPU, whether both encoders fit next to the model at the same
+    time). The memory plan is None in three cases: on a CPU, if the weights are sharded, and if the GPU has too little
+    memory for the model with one encoder, or for the model with the chunks."""
     if plan.device.type != "cuda" or run.together.weights is not None:
         return None, False
     text = estimate_text(plan.text_encoder.config, plan.dtype).total
@@ -161,16 +161,17 @@ def _with_room_for_all(
 
 
 def decoding_processes(memory: RolloutMemory, processes: Processes) -> Processes:
-    """Return the processes that decode, each a stripe of every frame, or ALONE if the VAE decodes in tiles."""
+    """Return the processes that decode, each a stripe of every frame. If the VAE decodes in tiles, only one process
+    decodes, and the result is ALONE."""
     return ALONE if memory.vae_tiling else processes
 
 
 def _encode(
     plan: RolloutPlan, memory: RolloutMemory, run: RunContext, progress: Progress, *, alone: bool
 ) -> tuple[Tensor | None, VideoDecoder | None]:
-    """Return the latent of the image, [1, 16, n, h, w] on the CPU, in the first process, and the decoder in processes
-    that decode; else None. `alone`: whether no other model uses the GPU, so that the image is encoded in tiles if
-    memory is short."""
+    """Return (latent of the image, decoder). The latent, [1, 16, n, h, w] on the CPU, is None except in the first
+    process. The decoder is None in processes that do not decode. `alone`: whether no other model uses the GPU. The
+    image is then encoded in tiles if memory is short."""
     processes = run.processes
     if memory.vae_tiling and not processes.first:
         return None, None

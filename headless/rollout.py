@@ -88,8 +88,9 @@ def _write(made: "_Frames", latents: Iterator[Tensor], plan: RolloutPlan, save: 
     """Write the video chunk by chunk, in the first process. `made` decodes the chunks. `save` writes the saved state,
     at most once in SECONDS_BETWEEN_STATES.
 
-    After an interrupt the end of the file is still written, and the last finished chunk if a single process decodes.
-    Further interrupts wait for this, except for a pipe, because the pipe's reader may have stopped.
+    After an interrupt the end of the file is still written. If a single process decodes, the last finished chunk is
+    written too. Further interrupts wait until this is done. A pipe is an exception, because the pipe's reader may have
+    stopped.
     """
     saved = time.monotonic()
     further: AbstractContextManager = nullcontext() if plan.target.is_pipe else LaterInterruptsWait()
@@ -111,8 +112,9 @@ def _write(made: "_Frames", latents: Iterator[Tensor], plan: RolloutPlan, save: 
 
 
 class _Frames:
-    """The decoder of a run's chunks, in the processes `decoding`, each a stripe of every frame. `written()` returns the
-    number of chunks in the video. A saved state must not have more, so that a run that continues it leaves no gap."""
+    """The decoder of a run's chunks. Each of the processes `decoding` decodes a stripe of every frame. `written()`
+    returns the number of chunks in the video. A saved state must not have more chunks than the video, so that a run
+    that continues the state leaves no gap."""
 
     progress: Progress
 
@@ -142,8 +144,9 @@ class _Frames:
             raise
 
     def _replay(self, latents: Iterator[Tensor]) -> None:
-        """Restore the keys and values and the decoder's state from a saved state, if the run continues one: one forward
-        for each of its chunks, with which `latents` begins, and decoding of the last ones."""
+        """If the run continues a saved state, restore the keys and values and the decoder's state. `latents` begins
+        with the state's chunks, and the model computes one forward for each. The last of these chunks are decoded
+        again."""
         state = self._plan.spec.state
         if state is None:
             return
@@ -197,8 +200,8 @@ class _Frames:
 
 
 def _finish_or_log(delivery: Delivery) -> None:
-    """Deliver the last chunk to the writer after an error. If this fails too, log its error, so that the run ends with
-    the original one."""
+    """Deliver the last chunk to the writer after an error. If this fails too, log the second error, so that the run
+    ends with the first one."""
     try:
         delivery.finish()
     except Exception as reason:

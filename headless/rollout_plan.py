@@ -33,8 +33,8 @@ from .options import BASE_ONLY, FEW_STEPS_ONLY, GUIDED, GenerateOptions
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutPlan(Plan):
-    """The plan of a run with a causal model. `spec`: the engine's description of the video. `prompts`: each as (index
-    of the first chunk with it, text)."""
+    """The plan of a run with a causal model. `spec`: the engine's description of the video. `prompts`: the prompts,
+    each as (index of the first chunk with the prompt, text)."""
 
     checkpoint: Checkpoint
     spec: RolloutSpec
@@ -63,16 +63,17 @@ class RolloutPlan(Plan):
 
     @property
     def chunk_geometry(self) -> Geometry:
-        """The size and length of a chunk, which is decoded at once."""
+        """The size and length of a chunk, which is decoded in one piece."""
         return replace(self.geometry, frames=4 * self.spec.chunk)
 
     @property
     def frames_before(self) -> int:
-        """The number of frames in the saved state that this run continues, or 0. PNG files are numbered from it on."""
+        """The number of frames in the saved state that this run continues, or 0. The number of the run's first PNG file
+        is the same."""
         return 0 if self.spec.state is None else self.spec.state.frames
 
     def planner(self, processes: int = 1) -> RolloutPlanner:
-        """Return the memory planner of the run, which this number of processes compute together."""
+        """Return the memory planner of the run. `processes`: the number of processes that compute the run together."""
         spec = self.spec
         work = RolloutWork(
             self.config, self.cells, spec.chunk, spec.held.frames, self.precision(processes), spec.guided
@@ -125,8 +126,9 @@ def plan_causal(inputs: RunInputs, checkpoint: Checkpoint, image: np.ndarray | N
 
 
 def check_saved(saved: Path, options: GenerateOptions, target: Target) -> None:
-    """Raise InputError if the run's state cannot be written to `saved`, or would replace a file. With `overwrite` it
-    may replace a saved state; it may always replace the state that the run continues. `target`: the video's output."""
+    """Raise InputError if the run's state cannot be written to `saved`, or would replace a file. The state that the run
+    continues may always be replaced. With `overwrite`, any saved state may be replaced. `target`: the video's
+    output."""
     if saved.is_dir():
         raise InputError(f"`save_state` {saved} is a folder; name a file in it")
     if saved.absolute() in (target.path.absolute(), target.growing.absolute()):
@@ -170,7 +172,8 @@ def _request(options: GenerateOptions, release: Release) -> RolloutRequest:
 
 
 def _camera(options: GenerateOptions, checkpoint: Checkpoint, chunk: int) -> PoseFolder | None:
-    """Return the camera path of the options, or None. Raises CameraError if it has fewer poses than a chunk needs."""
+    """Return the camera path of the options, or None without one. Raises CameraError if the path has fewer poses than a
+    chunk needs."""
     camera, fewest = camera_of(options, checkpoint), 4 * chunk - 3
     if camera is not None and len(camera.c2w) < fewest:
         given = f"`action_path` {options.action_path}" if options.action_path is not None else "the camera path"
@@ -182,8 +185,8 @@ def _camera(options: GenerateOptions, checkpoint: Checkpoint, chunk: int) -> Pos
 
 
 def _frame(options: GenerateOptions, image: np.ndarray | None, chunk: int, state: WorldState | None) -> Tensor | None:
-    """Return the image as the first frame, [3, H, W], in the requested size, or None without one or with a `state`.
-    Raises InputError if the requested size differs from the state's."""
+    """Return the image as the first frame, float32 [3, H, W], in the requested size. Return None without an image, and
+    for a run that continues a `state`. Raises InputError if the requested size differs from the state's."""
     if state is None:
         return None if image is None else first_frame(image, checks.geometry_of(options, image, None, chunk))
     height, width = state.frame.shape[1:]

@@ -71,8 +71,8 @@ def generate(
 
 
 def run(plan: AnyPlan, show: ShowProgress = silent, processes: Processes = ALONE) -> Result:
-    """Run a plan and return its Result. Several `processes` that make the video call this function with the same
-    options. Raises a LingBotError if memory is too small or an output cannot be written."""
+    """Run a plan and return its Result. If several `processes` make the video, each of them calls this function with
+    the same options. Raises a LingBotError if memory is too small or an output cannot be written."""
     seed = processes.share(secrets.randbits(32), 0) if plan.options.seed is None else plan.options.seed
     reuse = StepReuse(plan.options.reuse_threshold)
     if processes.first:
@@ -94,8 +94,8 @@ def run(plan: AnyPlan, show: ShowProgress = silent, processes: Processes = ALONE
 
 def with_recipe(plan: AnyPlan, seed: int, processes: int = 1) -> AnyPlan:
     """Return the plan with a record of the run (version, seed, options and hashes of input files) for the video's
-    metadata. It is unchanged if no file is written, or if the environment variable LINGBOT_WORLD_RECORD is set to an
-    empty text."""
+    metadata. The plan is unchanged if no file is written, or if the environment variable LINGBOT_WORLD_RECORD is set to
+    an empty text."""
     if plan.target.kept is not None or os.environ.get("LINGBOT_WORLD_RECORD") == "":
         return plan
     return replace(plan, target=replace(plan.target, recipe=make_recipe(plan, seed, processes)))
@@ -103,8 +103,8 @@ def with_recipe(plan: AnyPlan, seed: int, processes: int = 1) -> AnyPlan:
 
 @contextmanager
 def take_outputs(plan: AnyPlan) -> Iterator[None]:
-    """Lock a plan's output files within this context. Raises InputError if another run has locked one, or has written
-    it since the plan was made."""
+    """Lock a plan's output files within this context. Raises InputError if another run has locked one of them, or has
+    written one of them since the plan was made."""
     options, state = plan.options, plan.options.save_state
     image = options.image if isinstance(options.image, str | Path) else None
     with plan.target.taken(), nullcontext() if state is None else taken(Path(state)):
@@ -131,7 +131,7 @@ def _alone(plan: AnyPlan, processes: Processes) -> Iterator[None]:
 
 def divided(plan: AnyPlan, processes: Processes) -> ParallelGroups:
     """Return how the processes share each forward (see `Processes.divide`). Every process must call this function.
-    Raises InputError if their number does not suit the model."""
+    Raises InputError if the number of processes does not suit the model."""
     guided = isinstance(plan, SamplingPlan) and plan.guided
     return processes.divide(plan.config, guided, plan.options.shard)
 

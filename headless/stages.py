@@ -41,8 +41,8 @@ class RunContext:
 
 
 def texts_of(plan: AnyPlan) -> list[str]:
-    """Return the texts that a run encodes: the first prompt, the negative one if the model is guided, and later
-    chunks'."""
+    """Return the texts that a run encodes: the first prompt, the negative prompt if the model is guided, and the
+    prompts of later chunks."""
     first, *later = [text for _, text in plan.spoken]
     if not plan.guided:
         return [first, *later]
@@ -60,7 +60,7 @@ def cut_prompts(plan: AnyPlan) -> list[str]:
 
 def encode_prompts(prompts: list[str], plan: Plan, progress: Progress) -> list[Tensor]:
     """Return each prompt's embedding, float32 [1, L, D] on the plan's device, from the plan's cache if possible. New
-    ones are added to the cache."""
+    embeddings are added to the cache."""
     found = {text: embedding for text in prompts if (embedding := plan.known.find(text)) is not None}
     unknown, cut = [text for text in dict.fromkeys(prompts) if text not in found], list[str]()
 
@@ -89,8 +89,8 @@ def condition_on_image(plan: Plan, progress: Progress, vae: VAE | None = None) -
 
 def decode(plan: Plan, latent: Tensor, progress: Progress, vae: VAE | None = None, exact: bool = False) -> Tensor:
     """Return the frames, uint8 [F, H, W, 3], of a latent [1, 16, f, h, w]. `vae`: a loaded VAE; None loads the plan's.
-    The VAE decodes in the 16-bit dtype `plan.half`, or in fp32 if it is None or `exact` is true. If a value is too
-    large for 16 bits, all frames are decoded again in fp32."""
+    The VAE decodes in the 16-bit dtype `plan.half`. It decodes in fp32 if `plan.half` is None or `exact` is true. If a
+    value is too large for 16 bits, all frames are decoded again in fp32."""
     made = vae or load_vae(plan.vae, device=plan.device)
     if plan.half is not None and not exact:
         made = made.decoding_in_half(plan.half)
@@ -102,8 +102,8 @@ def decode(plan: Plan, latent: Tensor, progress: Progress, vae: VAE | None = Non
 
 
 def _with_tiles_if_short(plan: Plan, vae: VAE, task: Callable[[], Tensor]) -> Tensor:
-    """Return the result of `task()`, which uses `vae`, in tiles with the option `vae_tiling`. If the GPU runs out of
-    memory, call it again in tiles."""
+    """Return the result of `task()`, which uses `vae`. With the option `vae_tiling` the VAE works in tiles. Without it,
+    `task` is called again in tiles if the GPU runs out of memory."""
     if plan.options.vae_tiling:
         vae.enable_tiling()
     try:
@@ -119,7 +119,7 @@ def _with_tiles_if_short(plan: Plan, vae: VAE, task: Callable[[], Tensor]) -> Te
 
 def draw_noise(geometry: Geometry, generator: torch.Generator) -> Tensor:
     """Return the noise for a latent, float32 [1, 16, f, h, w], on the generator's device. A CPU generator draws the
-    same noise on every machine; the official code uses a CUDA one."""
+    same noise on every machine; the official code uses a CUDA generator."""
     shape = 1, LATENT_CHANNELS, geometry.lat_f, geometry.lat_h, geometry.lat_w
     return torch.randn(shape, generator=generator, device=generator.device, dtype=torch.float32)
 
@@ -186,8 +186,8 @@ class Experts:
         self._steps, self._done = videos * len(timesteps), 0
 
     def high(self) -> LingBotWorldModel:
-        """Return the high-noise expert. The low-noise one is loaded too if memory is large enough; otherwise a
-        background thread reads its files into the page cache."""
+        """Return the high-noise expert. If memory is large enough, the low-noise expert is loaded too. Otherwise a
+        background thread reads the low-noise expert's files into the page cache."""
         model = self._load("high", keep=True)
         if self._residency.both and self._high_steps < self._steps:
             self._low_ahead = self._load("low", keep=True)
@@ -197,7 +197,7 @@ class Experts:
         return model
 
     def low(self) -> LingBotWorldModel:
-        """Return the low-noise expert, loaded now unless `high` has loaded it."""
+        """Return the low-noise expert. It is loaded now, unless `high` has already loaded it."""
         model, self._low_ahead = self._low_ahead or self._load("low"), None
         self._progress = self._stages.begin("low-noise steps", "step", keep=True)
         return model

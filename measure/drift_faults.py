@@ -22,11 +22,11 @@ BLURRED_PLACES = 0.35
 because content loses some detail as the camera comes closer."""
 SURE_S = 5.0
 """The time in seconds after which the thresholds of tracked scene content have doubled, because accumulated changes
-become less exact. At t seconds they are multiplied by 1 + t / SURE_S, but not in frames where the full image exceeds
-its own threshold."""
+become less exact. At t seconds these thresholds are multiplied by 1 + t / SURE_S. In frames where the full image
+exceeds its own threshold, they are not multiplied."""
 STILL = 0.02
 """The threshold of a freeze. A frame is frozen if its difference from the previous frame is below STILL times the third
-quartile of these differences over the video."""
+quartile of such differences over the video."""
 FROZEN_S = 0.4
 FLICKER = 1.0
 """The largest accepted flicker, in grey levels from 0 to 255: half of the absolute second difference of the brightness,
@@ -106,8 +106,9 @@ def _begin(course: np.ndarray, passed: int) -> int:
     """Return the index of the frame at which a gradual change begins.
 
     `course` [f] is the accumulated change in each frame, and `passed` the frame at which it exceeds its threshold. The
-    result follows the last change from frame to frame that is smaller than a quarter of the largest of the 2 * STRIDE
-    changes before `passed`. It is 0 without such a change.
+    largest step is the largest change between successive frames among the 2 * STRIDE steps before `passed`. The gradual
+    change begins after the last step before `passed` that is smaller than a quarter of the largest step. The result is
+    0 without such a step.
     """
     way = -np.sign(course[passed])
     steps = -way * np.diff(course[: passed + 1])

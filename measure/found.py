@@ -155,8 +155,9 @@ def find_camera(
 
 
 def _fit_rotating(camera: VideoCamera, any_lens: bool) -> VideoCamera:
-    """Return `camera` with fitted rotations. If they fit poorly, the result's `moves` is True and its poses must not be
-    used. If `any_lens`, the lens is fitted too, but used only if the camera rotates by at least LEAST_TURN_DEG."""
+    """Return `camera` with fitted rotations. If the rotations fit poorly, the result's `moves` is True and its poses
+    must not be used. If `any_lens`, the lens is fitted too. The fitted lens is used only if the camera rotates by at
+    least LEAST_TURN_DEG."""
     c2w, moves = _chain_rotations(camera.tracks, camera.lens)
     turned = replace(camera, c2w=c2w, moves=moves)
     if not any_lens:
@@ -204,8 +205,8 @@ def _resize_all(frames: Iterable[np.ndarray]) -> tuple[list[np.ndarray], tuple[i
 
 
 def _chain_rotations(tracks: Tracks, lens: np.ndarray) -> tuple[np.ndarray, bool]:
-    """Return camera-to-world matrices [k, 4, 4] of a camera that only rotates, and whether the points show that it also
-    moves. From the first keyframe that no rotation fits, the matrices are NaN."""
+    """Return (camera-to-world matrices [k, 4, 4] of a camera that only rotates, whether the points show that the camera
+    also moves). From the first keyframe that no rotation fits, the matrices are NaN."""
     focal = float(np.sqrt(lens[0] * lens[1]))
     c2w = np.full((len(tracks.frames), 4, 4), np.nan)
     c2w[0] = np.eye(4)

@@ -19,12 +19,12 @@ MOVING = 0.25
 """The smallest motion for which the direction is judged: the path's step between two keyframes, as a fraction of the
 path's longest such step."""
 TURN_DEG, TURN_SHARE, DIRECTION_DEG = 1.0, 1 / 3, 30.0
-"""The largest accepted errors of a pair of keyframes: a rotation error of TURN_DEG degrees, or of the fraction
-TURN_SHARE of the path's rotation if this is larger, and a direction error of DIRECTION_DEG degrees."""
+"""The largest accepted errors of a pair of keyframes. The rotation error may be TURN_DEG degrees, or the fraction
+TURN_SHARE of the path's rotation if that is larger. The direction error may be DIRECTION_DEG degrees."""
 UNASKED_PARALLAX, UNASKED_SHARE = 0.5, 0.25
-"""The largest accepted parallax between keyframes where the path only rotates: UNASKED_PARALLAX pixels of the tracked
-frames, or UNASKED_SHARE times the rotation (in radians, times the focal length) if this is larger. The second allows
-for a lens that differs from the path's, which looks like a small parallax."""
+"""The largest accepted parallax between keyframes where the path only rotates. It is UNASKED_PARALLAX pixels of the
+tracked frames, or UNASKED_SHARE times the rotation (in radians, times the focal length) if that is larger. The second
+limit allows for a lens that differs from the path's, which looks like a small parallax."""
 ALIKE = 3.0
 """The threshold for ambiguous pairs of keyframes, which are not judged: the path's motion leaves a residual of at most
 ALIKE times the residual of the measured motion."""
@@ -140,8 +140,8 @@ class Measurement:
 
     @property
     def follows(self) -> bool | None:
-        """Whether the video follows the path: following >= FOLLOWING * len(found). None, undecided, if a motion was
-        found for fewer than half of the pairs, or if the ambiguous pairs could change the verdict."""
+        """Whether the video follows the path: following >= FOLLOWING * len(found). The result is None, undecided, if a
+        motion was found for fewer than half of the pairs, or if the ambiguous pairs could change the verdict."""
         if 2 * len(self.found) < len(self.pairs):
             return None
         least, most = self.following, len(self.found) - len(self.judged) + self.following
@@ -219,7 +219,7 @@ def compare(camera: VideoCamera, path: CameraPath, every: int = EVERY) -> Measur
 
 def _pair(camera: VideoCamera, path: CameraPath, first: int, last: int, least: float) -> Pair:
     """Return the comparison between the keyframes with the indices `first` and `last`. The direction is judged if the
-    path's step is longer than `least`, in world units."""
+    path's step between them is longer than `least`, in world units."""
     frames = camera.tracks.frames
     asked = inverse(path.c2w[frames[first]]) @ path.c2w[frames[last]]
     goes = bool(np.linalg.norm(asked[:3, 3]) > least)

@@ -31,8 +31,8 @@ def name_whole(file: Path) -> None:
 
 @contextmanager
 def written_whole(*files: Path) -> Iterator[list[Path]]:
-    """A context that yields temporary paths for writing `files`. At the end they are renamed to `files`, or removed if
-    there was an error."""
+    """A context that yields temporary paths for writing `files`. At the end the temporary files are renamed to `files`,
+    or removed if there was an error."""
     parts = [part_of(file) for file in files]
     try:
         yield parts
@@ -48,9 +48,9 @@ def taken(file: Path, parts: str = "") -> Iterator[None]:
     """A context that locks an output file against other runs.
 
     The lock is a file next to `file`, which the operating system releases if the process dies. Missing folders are
-    created, and removed at the end if they are empty. Temporary files that dead runs left are deleted, by default those
-    of `file`, else those of the output files that match the glob pattern `parts`. Raises InputError if another run has
-    the lock or the folder cannot be written.
+    created, and removed at the end if they are empty. Temporary files that dead runs left for `file` are deleted. With
+    `parts`, a glob pattern, those of all output files that match the pattern are deleted instead. Raises InputError if
+    another run has the lock or the folder cannot be written.
     """
     file = _followed(file)
     made = _make_folders(file.parent)
@@ -82,8 +82,8 @@ def _followed(file: Path) -> Path:
 
 @cache
 def _own_name(_process: int) -> str:
-    """Return a random name for this process, unique even if machines or containers have equal process ids. The process
-    id is the key of the cache, so that a forked process gets a new name."""
+    """Return a random name for this process, unique even if machines or containers have equal process ids. The result
+    is cached by process id, so that a forked process gets a new name."""
     return secrets.token_hex(4)
 
 
@@ -118,7 +118,8 @@ def _acquire(lock_file: Path, file: Path) -> "BaseFileLock":
 
 
 def _is_of(lock: "BaseFileLock", lock_file: Path) -> bool:
-    """Return whether `lock_file` is still the file that `lock` holds: the previous owner may have removed it since."""
+    """Return whether `lock_file` is still the file that `lock` holds. The previous owner may have removed that file
+    since."""
     opened = getattr(getattr(lock, "_context", None), "lock_file_fd", None)
     try:
         return opened is None or os.fstat(opened).st_ino == lock_file.stat().st_ino
@@ -127,8 +128,8 @@ def _is_of(lock: "BaseFileLock", lock_file: Path) -> bool:
 
 
 def _release(lock: "BaseFileLock", lock_file: Path) -> None:
-    """Release a lock and remove its file: first the file, so that no other process can lock it in between. Windows
-    cannot remove an open file, so there it is removed afterwards."""
+    """Release a lock and remove its file. The file is removed first, so that no other process can lock it in between.
+    Windows cannot remove an open file, so on Windows the file is removed afterwards."""
     try:
         lock_file.unlink()
         lock.release()

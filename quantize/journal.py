@@ -20,8 +20,9 @@ class WrittenParameter(NamedTuple):
 
 
 class Journal(AbstractContextManager["Journal"]):
-    """A file that records the parameters already written: a line with the quantization's settings, then one for each. A
-    last line that a killed process left incomplete is ignored. A journal with other settings is overwritten."""
+    """A file that records the parameters already written: a line with the quantization's settings, then a line for each
+    parameter. A last line that a killed process left incomplete is ignored. A journal with other settings is
+    overwritten."""
 
     def __init__(self, path: Path, task: dict) -> None:
         self.written = _read(path, task)

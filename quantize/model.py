@@ -24,9 +24,9 @@ from .source import Source
 from .writer import QUANT, TensorFile, Values, linear_weights
 
 SETTINGS = UploadSettings(threads=8, buffers=2, chunk_bytes=8 << 20)
-"""The settings of the copies to a GPU; they take 128 MB of pinned memory."""
+"""The settings of the copies to a GPU. The copies use 128 MB of pinned memory."""
 WORST = 10
-"""The number of layers, those with the largest errors, that the report lists."""
+"""The number of layers in the report, which lists those with the largest errors."""
 WRITERS = 4
 """The number of threads that compute checksums and write the file. Each holds one encoded weight, of at most 80 MB."""
 
@@ -60,7 +60,8 @@ class QuantizeOptions:
 
     @property
     def multiple(self) -> int:
-        """The number that must divide both sizes of a matrix in this format. Other matrices stay unquantized."""
+        """The number by which both sizes of a matrix must be divisible in this format. Other matrices stay
+        unquantized."""
         return 16 if self.format == "nvfp4" else 1
 
 
@@ -123,7 +124,7 @@ def damaged(target: TensorFile, written: Mapping[str, WrittenParameter], progres
 
 
 def _task(source: Source, options: QuantizeOptions) -> dict:
-    """Return all settings that determine the file's content: a run with others must not resume it."""
+    """Return all settings that determine the file's content. A run with other settings must not resume the file."""
     files = [*source.files, *(lora.path for lora in options.loras)]
     return {
         "files": [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files],
@@ -164,8 +165,8 @@ def _note(journal: Journal, target: TensorFile, name: str, error: float | None, 
 def _tensors(
     parameters: Mapping[str, list[TensorEntry]], device: torch.device
 ) -> Iterator[tuple[str, dict[str, Tensor]]]:
-    """Yield each parameter's name and its tensors on `device`: views of the mapped file on the CPU. For a GPU the next
-    parameter is copied in the background."""
+    """Yield each parameter's name and its tensors on `device`. On the CPU the tensors are views of the mapped file. For
+    a GPU the next parameter is copied in the background."""
     if device.type == "cpu":
         for name, entries in parameters.items():
             for entry in entries:
@@ -192,7 +193,7 @@ def _decode(source: Source, name: str, tensors: dict[str, Tensor], device: torch
 
 
 def _encode(source: Source, name: str, tensor: Tensor, options: QuantizeOptions) -> tuple[Values, float | None]:
-    """Return the values to write for a parameter, after its LoRAs, and the relative error (None if unquantized).
+    """Return the values to write for a parameter, and the relative error (None if unquantized). LoRAs are merged first.
 
     With `options.search`, nf4 takes the searched scales or each block's largest value, whichever has the smaller error.
     Raises CheckpointError for NaN or infinity.

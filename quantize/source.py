@@ -59,10 +59,10 @@ class Source:
 def open_model(path: Path, keep: Sequence[str], loras: Sequence[LoraFile], multiple: int = 1) -> Source:
     """Open an expert or a causal model for quantization, with `loras` to merge.
 
-    `keep` names linear layers that stay unquantized, such as `head.head` or `blocks.0.*`, and so do matrices with a
-    size that is not a multiple of `multiple`. Raises CheckpointError for weights in bitsandbytes' 4 bits, for an
-    unknown model and for a LoRA that does not fit; InputError for a name in `keep` without a layer, and if nothing is
-    left to quantize.
+    `keep` names linear layers that stay unquantized, such as `head.head` or `blocks.0.*`. Matrices with a size that is
+    not a multiple of `multiple` also stay unquantized. Raises CheckpointError for weights in bitsandbytes' 4 bits, for
+    an unknown model and for a LoRA that does not fit; InputError for a name in `keep` without a layer, and if nothing
+    is left to quantize.
     """
     checkpoint = open_checkpoint(path)
     _refuse_four_bits(path, checkpoint.quantized)
@@ -76,7 +76,8 @@ def open_model(path: Path, keep: Sequence[str], loras: Sequence[LoraFile], multi
 
 
 def open_text_encoder(path: Path) -> Source:
-    """Open a umt5 text encoder for quantization, except of its position biases. Raises TextError for other files."""
+    """Open a umt5 text encoder for quantization. Its position biases stay unquantized. Raises TextError for other
+    files."""
     weights = open_weights(path)
     _refuse_four_bits(path, weights.quantized)
     shapes = weights.shapes

@@ -45,7 +45,7 @@ class TensorFile(AbstractContextManager["TensorFile"]):
     quant_type: "nf4" or "fp4" with double quantization, or a key of `comfy.FORMATS`.
     blocksize: for "nf4" and "fp4", the number of values that share a scale.
     dtype: the dtype of all other parameters.
-    resume: whether to keep an existing file, so that the parameters in it need not be written again.
+    resume: whether to keep an existing file, so that the parameters in that file need not be written again.
 
     The header is written by `finish`, so no reader mistakes an unfinished file for a complete one.
     """
@@ -75,7 +75,7 @@ class TensorFile(AbstractContextManager["TensorFile"]):
 
     def write(self, name: str, values: Values) -> dict[str, str]:
         """Write the parameter `name`, and return the SHA-256 of each of its tensors by key, including the quant_state.
-        `values` is a float tensor, or for a quantized parameter values and scales from `codec.encode` or
+        `values`: a float tensor, or for a quantized parameter the values and scales from `codec.encode` or
         `comfy.encode`."""
         tensors = self._tensors_of(name, values)
         digests = {}
@@ -204,7 +204,8 @@ def bytes_of(tensor: Tensor) -> memoryview:
 
 
 def config_json(config: ModelConfig, guided: bool = False) -> dict:
-    """Return the content of a model's official config.json. `guided` is whether a causal model is causal-pretrain."""
+    """Return the content of a model's official config.json. `guided`: whether the model is the causal model
+    causal-pretrain."""
     causal = GUIDED_CLASS if guided else CAUSAL_CLASS
     sizes = "text_len", "in_dim", "dim", "ffn_dim", "freq_dim", "out_dim", "num_heads", "num_layers", "eps"
     kind = {"_class_name": causal if config.causal else "WanModel", "model_type": "i2v"}

@@ -41,7 +41,7 @@ class WorldEvent:
 
     def holds(self, seconds: float) -> bool:
         """Return whether the event's own times, `start` (inclusive) to `end` (exclusive), make it active at `seconds`.
-        Without an `end` it stays active. Without a `start` the result is False."""
+        Without an `end` the event stays active after its start. Without a `start` the result is False."""
         return self.start is not None and self.start <= seconds < (math.inf if self.end is None else self.end)
 
 
@@ -51,8 +51,9 @@ def read_events(given: str | Path | Mapping[str, str] | Iterable[Any] | None) ->
     An item of the list is a WorldEvent or an object with its fields. Only `text` is required, and `name` is by default
     the text. `second` is another name of `start`. With an `end` but without a `start`, the event starts at second 0.
 
-    Raises InputError for a file that cannot be read, for an invalid field, and for more than MOST_EVENTS events. Also
-    for two events with the same name, key or text, and for a name that is another event's key.
+    Raises InputError for a file that cannot be read, for an invalid field, and for more than MOST_EVENTS events.
+    InputError is also raised for two events with the same name, key or text, and for a name that is another event's
+    key.
     """
     where = str(given) if isinstance(given, (str, Path)) else "`events`"
     if isinstance(given, (str, Path)):
@@ -157,8 +158,9 @@ class Events:
 
 
 def check_times(events: Iterable[WorldEvent], chunks: int, seconds: float) -> None:
-    """Check the times of events in a video of `chunks` chunks of `seconds` seconds each that no user controls. Raises
-    InputError if no event has a start time, and for an event with one if no chunk begins while it is active."""
+    """Check the times of events in a video that no user controls. The video has `chunks` chunks of `seconds` seconds
+    each. Raises InputError if no event has a start time. Also raises InputError if an event has a start time, but no
+    chunk begins while the event is active."""
     timed = [event for event in events if event.start is not None]
     if not timed:
         raise InputError("`events`: none has a start; expected the second at which each begins")
@@ -192,7 +194,7 @@ def by_chunk(parts: Sequence[tuple[float, Part]], chunks: int, seconds: float) -
     """Return pairs (index, part): for each part the index of the first chunk to which the part applies.
 
     `parts` are pairs (time in seconds, part), such as prompts, in order of time from second 0 on. A chunk of `seconds`
-    seconds gets the last part that starts before it or with it. A part that no chunk gets is omitted.
+    seconds gets the last part that starts no later than the chunk. A part that no chunk gets is omitted.
     """
     held = [[part for time, part in parts if time <= chunk * seconds][-1] for chunk in range(chunks)]
     return [(chunk, part) for chunk, part in enumerate(held) if not chunk or part is not held[chunk - 1]]

@@ -40,8 +40,8 @@ def bucket_of(relative: Tensor, buckets: int) -> Tensor:
 
 
 def project(prompts: Sequence[Tensor], block: Mapping[str, Tensor], name: str, dtype: torch.dtype) -> list[Tensor]:
-    """Return each prompt's tensor [len, in] times a weight `name` [out, in] transposed, [len, out] in `dtype`. All
-    prompts share one conversion of the weight to `dtype`."""
+    """Return the product of each prompt's tensor [len, in] and the transposed weight `name` [out, in]: [len, out] in
+    `dtype`. The weight is converted to `dtype` only once for all prompts."""
     given = block[f"{name}.weight"]
     weight = given.decode(dtype) if isinstance(given, DecodedParameter) else given.to(dtype)
     return [F.linear(x.to(dtype), weight) for x in prompts]
@@ -61,8 +61,8 @@ def encoder_block(
     """Return the residual streams, float32 [len, dim] for each prompt, after one block.
 
     `prompts` are the streams before the block, `block` its weights by name, and `buckets` the result of `bucket_of` for
-    each prompt, int64 [len, len]. Each prompt is computed alone, so it does not change the others' numbers. `dtype` is
-    the dtype of the matrix products.
+    each prompt, int64 [len, len]. `dtype` is the dtype of the matrix products. Each prompt is computed alone, so that
+    its result does not depend on the other prompts.
     """
     h = [rms_norm(x, block["norm1.weight"]) for x in prompts]
     qkv = [project(h, block, f"attn.{name}", dtype) for name in "qkv"]

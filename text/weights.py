@@ -175,7 +175,8 @@ def open_weights(path: str | Path) -> UMT5Weights:
 
 
 def wan_key(name: str) -> str | None:
-    """Return Wan's name of an encoder tensor from Wan's, Hugging Face's or llama.cpp's; None for other tensors."""
+    """Return Wan's name of an encoder tensor, given Wan's, Hugging Face's or llama.cpp's name. Return None for other
+    tensors."""
     name = _PREFIXES.sub("", name).removeprefix("encoder.")
     for theirs, ours in (_HF_ROOTS | _GGUF_ROOTS).items():
         if name.startswith(theirs):
@@ -189,7 +190,7 @@ def wan_key(name: str) -> str | None:
 
 
 def huggingface_key(name: str) -> str:
-    """Return Hugging Face's name of an encoder tensor from Wan's name. Other names are returned unchanged."""
+    """Return Hugging Face's name of an encoder tensor, given Wan's name. Other names are returned unchanged."""
     key = wan_key(name)
     if key is None:
         return name
@@ -201,8 +202,9 @@ def huggingface_key(name: str) -> str:
 
 
 def _check_kind(path: str | Path, shapes: Mapping[str, tuple], named: Iterable[str]) -> None:
-    """Raise TextError if the tensors do not belong to a umt5 encoder. A token embedding or a position bias identifies
-    an encoder; keys with `blocks.` do not: an expert has them too."""
+    """Raise TextError if a file's tensors do not belong to a umt5 encoder. `shapes`: the shapes by Wan's key names.
+    `named`: the names in the file, for the message. A token embedding or a position bias identifies an encoder. Keys
+    with `blocks.` do not, because an expert has them too."""
     if EMBEDDING in shapes or any("pos_embedding" in key for key in shapes):
         return
     kind = "its tensors are named " + (", ".join(list(named)[:3]) or "nothing at all")

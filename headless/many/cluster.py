@@ -1,6 +1,6 @@
 """The option `lingbot-world batch --ray`: run groups of jobs on Ray actors, one per GPU of a cluster or of this
-machine. All machines must have the input files at the same paths. If an actor is lost, another one makes its unfinished
-videos."""
+machine. All machines must have the input files at the same paths. If an actor is lost, another actor makes the lost
+actor's unfinished videos."""
 
 import gc
 import logging
@@ -23,9 +23,9 @@ LOCAL = "local"
 ANSWER_SECONDS = 5
 """The time limit in seconds for a cluster's response, besides the 10 s that Ray takes to connect."""
 LEAVE_SECONDS = 60
-"""The largest wait in seconds for each actor's thread at the end of a batch."""
+"""The longest wait in seconds for the end of each actor's thread at the end of a batch."""
 MOST_TRIES = 3
-"""The largest number of attempts to make a video. If an actor is lost in each, the job fails."""
+"""The largest number of attempts to make a video. If the actor is lost in every attempt, the job fails."""
 
 
 def on_ray(address: str, workers: int | None, on_gpus: bool) -> RunGroups:
@@ -126,9 +126,9 @@ class _Try:
 def _serve(
     new_worker: Callable[[], Any], waiting: queue.Queue, outcomes: queue.Queue, folder: Path, done: threading.Event
 ) -> None:
-    """Run groups of jobs from the queue `waiting` on one Ray actor until `done` is set. If the actor is lost, a new one
-    starts, and its unfinished jobs are queued again, each alone, up to MOST_TRIES attempts. A group is taken only after
-    the actor has started; until then, other threads' actors can take it."""
+    """Run groups of jobs from the queue `waiting` on one Ray actor until `done` is set. The thread takes a group only
+    after its actor has started; until then, other actors can take the group. If the actor is lost, a new one starts.
+    The lost actor's unfinished jobs are queued again, each alone, until MOST_TRIES attempts have failed."""
     import ray
 
     worker = None

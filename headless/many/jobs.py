@@ -57,9 +57,9 @@ class Job:
 
 
 def read_jobs(path: Path, defaults: GenerateOptions, folder: Path) -> list[Job]:
-    """Return the jobs in a .jsonl or .csv file, in which relative paths start at its folder. `defaults`: the options
-    that a job does not set. `folder`: the batch's. Raises InputError for an invalid job (with file and line) and an
-    unreadable or empty file."""
+    """Return the jobs in a .jsonl or .csv file. Relative paths in the file start at the file's folder. `defaults`: the
+    values of options that a job does not set. `folder`: the batch's folder. Raises InputError for an invalid job (with
+    file and line) and an unreadable or empty file."""
     jobs: dict[str, Job] = {}
     for line, given in _lines(path):
         try:
@@ -163,8 +163,8 @@ def _path(base: Path, given: str) -> str:
 
 
 def _value(name: str, given: Any) -> Any:
-    """Return the value of the option `name` as the option's type; values from a .csv file are text. Raises InputError
-    if that is impossible."""
+    """Return the value `given` for the option `name`, converted to the option's type. Values from a .csv file are text.
+    Raises InputError for a value that cannot be converted."""
     expected = "a number"
     try:
         if name == "guide_scale":
@@ -184,7 +184,8 @@ def _value(name: str, given: Any) -> Any:
 
 
 def _number(given: Any, kind: type) -> Any:
-    """Return `given` as int or float. Raises TypeError, ValueError or OverflowError if that is impossible."""
+    """Return `given` as int or float. Raises TypeError, ValueError or OverflowError for a value that cannot be
+    converted."""
     number = kind(given)
     if isinstance(given, bool) or (kind is int and isinstance(given, float) and number != given):
         raise ValueError

@@ -26,8 +26,8 @@ class OpenFiles:
         self._opened: dict[Hashable, tuple[list, Any]] = {}
 
     def __call__(self, opener: Callable[..., T], paths: Any, *loras: Sequence[LoraFile]) -> T:
-        """Return `opener(paths, *loras)`, or the cached result of an equal call if all files are unchanged. `loras`:
-        lists of LoRA files for the opener."""
+        """Return `opener(paths, *loras)`. If no file has changed since an equal call, return that call's result.
+        `loras`: lists of LoRA files for the opener."""
         files = [paths] if isinstance(paths, Path) else list(paths)
         named = [*files, *(lora.path for each in loras for lora in each)]
         every = [file for path in named for file in (sorted(path.rglob("*")) if path.is_dir() else [path])]
@@ -50,8 +50,8 @@ class ModelCache:
         self._keeping = False
 
     def prepare(self, plan: SamplingPlan) -> None:
-        """Prepare for a group with this plan: remove models that the plan does not use, and all of them if memory is
-        still too small. Models that the group loads are cached only if memory is large enough."""
+        """Prepare for a group with this plan. Models that the plan does not use are removed. If memory is then still
+        too small, all models are removed. Models that the group loads are cached only if memory is large enough."""
         for name, (checkpoint, _) in list(self._experts.items()):
             if checkpoint is not getattr(plan.experts, name):
                 del self._experts[name]
@@ -66,7 +66,7 @@ class ModelCache:
         self._experts, self._vae = {}, None
 
     def vae(self, plan: SamplingPlan) -> VAE:
-        """Return the plan's VAE from the cache, or load it. Tiled decoding is switched off."""
+        """Return the plan's VAE from the cache, or else load it. Tiled decoding is switched off."""
         vae = load_vae(plan.vae, device=plan.device) if self._vae is None else self._vae[1]
         if self._keeping:
             self._vae = plan.vae, vae
@@ -88,8 +88,8 @@ class ModelCache:
         return model
 
     def free(self, device: torch.device) -> int:
-        """Return the free bytes on the device plus those of the cached experts, because estimates for a run include the
-        weights."""
+        """Return the free bytes on the device plus the bytes of the cached experts, because estimates for a run include
+        the experts' weights."""
         return free_memory(device) + sum(checkpoint.nbytes for checkpoint, _ in self._experts.values())
 
     def _has_room(self, plan: SamplingPlan) -> bool:

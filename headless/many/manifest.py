@@ -64,8 +64,8 @@ class Manifest:
         return job.name in self._rows
 
     def why(self, job: Job) -> str | None:
-        """Return why the job's video must be made again; "" if it is missing or not finished. Return None if it is
-        unchanged and from the same settings and input files."""
+        """Return the reason why the job's video must be made again: settings, input files or the video itself have
+        changed. Return "" if the job is not finished or its video is missing, and None if the video is up to date."""
         row = self._rows.get(job.name)
         if row is None or row["status"] != DONE:
             return ""
@@ -124,8 +124,8 @@ class Manifest:
 
 
 def _row(line: str) -> dict[str, Any] | None:
-    """Return the row in a line. A failed job or an incomplete line gives only its name and the status FAILED, and a
-    line without a readable name gives None."""
+    """Return the row in a line. For a failed job or an incomplete line, the row has only the job's name and the status
+    FAILED. For a line without a readable name, return None."""
     try:
         row = json.loads(line)
         name = row["name"]

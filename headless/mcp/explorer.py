@@ -29,7 +29,7 @@ Seen = tuple[str, bytes]
 
 class Explorer:
     """A model and at most one walk through a generated world. The model is loaded at the first walk. Calls from several
-    threads run one after the other. All methods raise a LingBotError for invalid input, and then leave the walk
+    threads run one after the other. All methods raise a LingBotError for invalid input, which leaves the walk
     unchanged."""
 
     def __init__(self, ckpt: str | Path, options: dict[str, Any], walks: str | Path, events: Any = None) -> None:
@@ -58,7 +58,8 @@ class Explorer:
 
     def start(self, image: str | None, prompt: str | None, seed: int, continue_from: str | None) -> Seen:
         """End the current walk, begin a new one, and make its first chunk. `image`: a file. `continue_from`: a saved
-        state or a walk's folder, in place of an image. None for image or prompt means the model's example."""
+        state or a walk's folder, in place of an image. If `image` or `prompt` is None, it comes from the state, or
+        without a state from the model's example."""
         from ...live import Session
         from ...live.worlds.example import find_events
         from ..live.opening import open_live

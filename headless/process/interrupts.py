@@ -39,14 +39,14 @@ def told_by_signals(own_process: bool) -> Iterator[list[int]]:
 
 
 def end_at_further_ones() -> None:
-    """Let the next SIGINT, SIGTERM or SIGHUP end the process at once. Ignored signals stay ignored."""
+    """Let the next SIGINT, SIGTERM or SIGHUP end the process immediately. Ignored signals stay ignored."""
     for number in ENDING if _in_main_thread() else ():
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.SIG_DFL)
 
 
 class Written:
-    """A watcher of files. `bool()` is true if any was created or changed after the watcher was made; `str()` is a
+    """A watcher of files. `bool()` is true if any file was created or changed after the watcher was made; `str()` is a
     message that names these files."""
 
     def __init__(self, files: Iterable[Path]) -> None:
@@ -73,8 +73,8 @@ def _mark(file: Path) -> tuple[int, int, int] | None:
 
 class LaterInterruptsWait:
     """A context that protects the saving of finished chunks from interrupts (Ctrl-C, SIGTERM and SIGHUP). The first
-    interrupt takes effect at once, or with `hold` at the context's end, as further ones do. The context has an effect
-    only in the main thread, where Python handles signals."""
+    interrupt takes effect immediately; further interrupts wait until the context ends. With `hold`, the first one waits
+    too. The context has an effect only in the main thread, where Python handles signals."""
 
     def __init__(self, hold: bool = False) -> None:
         self._holds = hold
@@ -99,7 +99,7 @@ class LaterInterruptsWait:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Raise the delayed interrupt, if any, unless another one already ends the run."""
+        """Raise the interrupt that waits, if any, unless another interrupt already ends the run."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
         if self._waiting is not None and (error is None or isinstance(error, Exception)):

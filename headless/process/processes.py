@@ -1,6 +1,6 @@
-"""Several processes, one for each GPU, that make one video together. The first encodes the prompts and writes the
-video; all load the experts and compute the steps. They are started by `torchrun`, or by the option `--gpus N`, which
-uses torchrun's library."""
+"""Several processes, one for each GPU, that make one video together. The first process encodes the prompts and writes
+the video; all processes load the experts and compute the steps. They are started by `torchrun`, or by the option
+`--gpus N`, which uses torchrun's library."""
 
 import atexit
 import contextlib
@@ -26,20 +26,20 @@ from ...pipeline.two_experts import ParallelGroups
 T = TypeVar("T")
 
 LONGEST_WAIT = timedelta(hours=24)
-"""The timeout of communication: other processes may wait an hour while the first decodes and writes. torchrun detects a
-dead process at once."""
+"""The timeout of communication. It is long, because the other processes may wait an hour while the first one decodes
+and writes. A dead process needs no timeout, because torchrun detects it immediately."""
 ENDED_WITH_THE_OTHERS = 1
-"""The exit code of a process that ends only because another failed."""
+"""The exit code of a process that ends only because another process has failed."""
 INTERRUPTED = 128 + signal.SIGINT
 TERMINATED = 128 + signal.SIGTERM
-"""The exit code of a process that torchrun has ended because another failed."""
+"""The exit code of a process that torchrun has ended because another process has failed."""
 PATIENCE = 30  # seconds to wait for the error report of the process that failed first
 
 
 @dataclass(frozen=True)
 class Processes:
-    """The processes that make a video, seen from the one with the number `rank` of `size`. The methods transfer data
-    between them."""
+    """The processes that make a video, seen from the process with the number `rank` of `size`. The methods transfer
+    data between the processes."""
 
     rank: int = 0
     size: int = 1
@@ -50,7 +50,8 @@ class Processes:
         return self.rank == 0
 
     def takes(self, task: int) -> bool:
-        """Return whether this process does task number `task`: rank is `task` modulo `size`."""
+        """Return whether this process does the task with the number `task`: the process of rank `task` modulo `size`
+        does it."""
         return self.rank == task % self.size
 
     def share(self, made: T | None, task: int) -> T:
@@ -66,7 +67,7 @@ class Processes:
         return value
 
     def least(self, value: int) -> int:
-        """Return the minimum of `value` over all processes, so that all make the same choice."""
+        """Return the minimum of `value` over all processes, so that all processes make the same choice."""
         if self.size == 1:
             return value
         values = torch.tensor(value, dtype=torch.int64)
@@ -81,9 +82,9 @@ class Processes:
         return collected
 
     def device(self, asked: str | None) -> str | None:
-        """Return the device of this process, given the user's option `device`. A single process, and several with
-        "cpu", use the option. Otherwise a process uses "cuda:N", where N is its number on its machine, or None without
-        CUDA. Raises InputError for several processes and another value than None, "cpu" and "cuda"."""
+        """Return the device of this process, given the user's option `device`. A single process uses the option.
+        Several processes use the CPU for "cpu". For None or "cuda", each process uses "cuda:N", where N is its number
+        on its machine, or without CUDA None. Raises InputError for several processes and any other value."""
         if self.size == 1 or asked == "cpu":
             return asked
         if asked not in (None, "cuda"):
@@ -93,10 +94,10 @@ class Processes:
     def divide(self, config: ModelConfig, guided: bool, shard: bool = False) -> ParallelGroups:
         """Return how the processes share each forward of a model.
 
-        With guidance and an even number of processes, one half computes the forward for the prompt, the other half for
-        the negative prompt. Tokens are split equally within each half, or else over all processes. `shard` also shards
-        the weights over all processes. Raises InputError if the number of heads is not divisible by the number of
-        processes that split the tokens, and for `shard` with one process.
+        With guidance and an even number of processes, one half computes the forward for the prompt, and the other half
+        the forward for the negative prompt. The tokens are then split equally within each half, otherwise over all
+        processes. `shard` also shards the weights over all processes. Raises InputError if the number of heads is not
+        divisible by the number of processes that split the tokens, and for `shard` with one process.
         """
         if self.size == 1:
             if shard:
@@ -119,7 +120,7 @@ ALONE = Processes()
 @contextmanager
 def joined() -> Iterator[Processes]:
     """Join the processes started by torchrun within this context, and yield `Processes`, or ALONE without torchrun. If
-    processes fail, only the first to fail raises its error. The others exit without a message."""
+    processes fail, only the first one to fail raises its error. The others exit without a message."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         yield ALONE
@@ -168,8 +169,8 @@ def _join() -> Any:
 
 
 def check_gpus(count: int, device: str | None) -> None:
-    """Raise InputError if `count` processes would run on too few GPUs, or on the CPU if they are more than eight and
-    more than its cores. `device`: the user's option."""
+    """Raise InputError if `count` processes cannot run here. On GPUs, each process needs its own. On the CPU, there may
+    be as many processes as cores, or up to eight. `device`: the user's option."""
     found = torch.cuda.device_count()
     if device != "cpu" and found < count and (found or device is not None):
         fewer = f"`gpus` {found}" if found else "`device` cpu"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def let_waiting_threads_sleep() -> None:
     """Let OpenMP's waiting threads sleep, unless the environment sets a policy. Call this before torch is imported. By
-    default they spin for milliseconds, and a run on two busy cores takes ten times as long."""
+    default waiting threads spin for milliseconds, and a run on two busy cores takes ten times as long."""
     if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"} & os.environ.keys():
         os.environ["OMP_WAIT_POLICY"] = "passive"
 
@@ -34,8 +34,8 @@ def start_cuda() -> None:
 @contextmanager
 def spared_imports(own_process: bool) -> Iterator[None]:
     """Keep garbage collection fast: it is off within this context, and later collections skip all objects that exist at
-    its end. Otherwise collections took 1.9 s of a 4.9 s run of the toy model. In another program's process (not
-    `own_process`) nothing changes, because its objects would be skipped too."""
+    the context's end. Otherwise collections took 1.9 s of a 4.9 s run of the toy model. In another program's process
+    (not `own_process`) nothing changes, because that program's objects would be skipped too."""
     if not own_process:
         yield
         return
@@ -82,7 +82,7 @@ def triton_starting(device: torch.device) -> Iterator[None]:
 
 
 def wait_for_triton(device: torch.device) -> None:
-    """Wait until Triton has started on a GPU, so that the caller's own use of Triton does not hash its files a second
+    """Wait until Triton has started on a GPU. If the caller used Triton earlier, it would hash Triton's files a second
     time."""
     if device.type == "cuda":
         _triton(device.index or 0).join()
@@ -90,7 +90,8 @@ def wait_for_triton(device: torch.device) -> None:
 
 @cache
 def _triton(gpu: int) -> Thread:
-    """Return the process's only thread that starts Triton on the GPU with this index."""
+    """Start a thread that starts Triton on the GPU with this index, and return it. Later calls return the same
+    thread."""
     thread = Thread(target=_start_triton, args=(gpu,))
     thread.start()
     return thread
