@@ -22,7 +22,8 @@ NAMES = {
 """The keys in JSON files for a lens and for the size of its images, all in pixels. The first key of each is
 nerfstudio's."""
 SIZES = tuple(zip(NAMES["width"], NAMES["height"], strict=True))
-_PAIRED = dict((*SIZES, *((height, width) for width, height in SIZES)))
+PAIRED = dict((*SIZES, *((height, width) for width, height in SIZES)))
+"""The other side of each key of a size. A side alone, such as a camera's height, is no size."""
 ANGLES = {"x_fov": np.pi / 180, "camera_angle_x": 1.0, "fov_deg": np.pi / 180, "angle_x": 1.0}
 """The keys of a horizontal field of view in JSON files, each with the factor that converts its value to radians."""
 SAME_LENS = 1.02
@@ -53,7 +54,7 @@ def refuse_two_lenses(fields: Mapping, where: str) -> None:
     """Raise CameraError, which begins with `where`, if the keys in NAMES and LENSES contradict each other."""
     lenses = {name: matrix_lens({name: fields[name]}, where) for name in LENSES if _is_lens(fields.get(name))}
     for at, (quantity, names) in enumerate(NAMES.items()):
-        stated = [name for name in names if fields.get(name) is not None and _PAIRED.get(name, name) in fields]
+        stated = [name for name in names if fields.get(name) is not None and PAIRED.get(name, name) in fields]
         values = {name: number_of(fields[name], f"{where} {name}") for name in stated}
         values |= {name: value for name, each in lenses.items() if at < 4 and (value := each[at]) is not None}
         _refuse_different(values, quantity, where)

@@ -13,7 +13,7 @@ from ..conventions import Convention, to_opencv
 from ..path import CameraPath
 from ..poses import LENS_HEIGHT, LENS_WIDTH
 from ..rotation import OPENGL_TO_OPENCV
-from .frame_lens import LENSES, NAMES, matrix_lens, refuse_two_lenses
+from .frame_lens import LENSES, NAMES, PAIRED, matrix_lens, refuse_two_lenses
 from .frame_names import ORDER, in_order
 from .lens import FLAG_FIELDS, MODEL_FIELD, focal_of, refuse_flags, refuse_model
 from .reading import CameraFile, Lens, entries_of, field_of, lens_notes, lens_rows, number_of, read_object
@@ -95,7 +95,11 @@ def _by_usual_names(fields: Mapping) -> dict[str, Any]:
     lens = {}
     if any(isinstance(found.get(name), list | Mapping) for name in LENSES):
         lens = dict(zip(("fl_x", "fl_y", "cx", "cy"), matrix_lens(found, "intrinsics"), strict=True))
-    other = {ours: found[theirs] for theirs, ours in OTHER_NAMES.items() if theirs in found}
+    other = {
+        ours: found[theirs]
+        for theirs, ours in OTHER_NAMES.items()
+        if theirs in found and PAIRED.get(theirs, theirs) in found
+    }
     return {key: value for key, value in lens.items() if value is not None} | other | found
 
 

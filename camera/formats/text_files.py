@@ -258,7 +258,7 @@ def _header(lines: Sequence[str]) -> str:
 def _names(header: str) -> list[str]:
     """Return a header's column names, in lower case and without units in brackets."""
     names = header.replace(";", ",").split(",") if {",", ";"} & {*header} else header.split()
-    return [re.sub(r"[\[(].*", "", name).strip().lower() for name in names]
+    return [re.sub(r"[\[(].*", "", name).strip(" \"'").lower() for name in names]
 
 
 def _strange_header(lines: Sequence[str]) -> str:

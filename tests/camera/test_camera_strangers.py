@@ -165,6 +165,15 @@ def test_a_lens_in_fractions_of_a_large_image_is_refused(tmp_path, data):
         np.testing.assert_allclose(path.intrinsics[0], [0.6 * 832, 1.04 * 480, 416, 240])
 
 
+def test_a_side_alone_is_no_size(tmp_path):
+    data = transforms()
+    for each in data["frames"]:
+        each["height"] = 1.6  # the camera's, in metres
+    path, notes = read_camera(write(tmp_path / "t.json", json.dumps(data)))
+    np.testing.assert_allclose(path.intrinsics[0], LENS)
+    assert notes == []
+
+
 def test_nerfstudios_exported_cameras_and_blenders_matrix_world(tmp_path):
     frames = [{"file_path": f"{i}.jpg", "transform": pose[:3]} for i, pose in enumerate((BLENDER_START, BLENDER))]
     path, _ = read_camera(write(tmp_path / "transforms_train.json", json.dumps(frames)))
