@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...errors import CameraError
-from ...fields import Field, Reported
+from ...fields import Field, Reported, unread
 from ..conventions import Convention, to_opencv
 from ..path import MOST_FRAMES
 from ..poses import LENS_HEIGHT, LENS_WIDTH, lens_change
@@ -36,6 +36,7 @@ KITTI_FIELDS = (
     ),
     Field(("calib.txt",), "ignored", "No lens in the file: `--fov_deg`, or 79 degrees, which is reported."),
 )
+EUROC = tuple(f"{name}_{axis}" for name in ("v_rs_r", "b_w_rs_s", "b_a_rs_s") for axis in "xyz")
 TUM_FIELDS = (
     Field(
         ("timestamp",),
@@ -57,6 +58,8 @@ TUM_FIELDS = (
     ),
     Field(("qx",), "refused", "Without a header, if w seems to come first: a header decides."),
     Field(("p_RS_R",), "reported", "EuRoC's poses are those of the IMU."),
+    Field(EUROC, "ignored", "EuRoC's velocities and biases."),
+    Field(("", "frame", "frame_id", "child_frame_id", "id", "index", "seq"), "ignored", "Numbers next to a time."),
 )
 W_FIRST = re.compile(r"(?<![a-z])w[\s,]+x[\s,]+y[\s,]+z(?![a-z])")
 FRAME = re.compile(r"^sec|^frame|^(id|idx|index)$")
@@ -132,6 +135,9 @@ def read_tum(path: Path, convention: Convention) -> CameraFile:
     if stated is None and not of_monst3r:
         _refuse_w_first(path, c2w, rows, convention)
     c2w, notes = _at_even_times(c2w, rows[:, 0], path)
+    if len(names := _names(_header(lines))) == columns.total:
+        others = [name for at, name in enumerate(names) if at not in (*columns.columns, *columns.lens)]
+        notes += tuple(unread(others, TUM_FIELDS))
     recording = CameraFile(c2w, notes=(*notes, *([IMU_NOTE] if IMU.search(_header(lines)) else [])))
     if of_monst3r:
         return recording.with_lens(lambda: _first_lens([{"K": row} for row in _rows(lens_file, 9).tolist()], lens_file))

@@ -131,6 +131,12 @@ def test_a_tables_columns_of_a_lens(tmp_path):
     assert any("lens varies by" in note for note in notes)
 
 
+def test_columns_that_nobody_reads_are_named(tmp_path):
+    rows = "".join(line(i, 0, 0, i, 0, 0, 0, 1, 60, 7) for i in range(5))
+    file = write(tmp_path / "a.csv", "time,x,y,z,qx,qy,qz,qw,fov,frame\n" + rows.replace(" ", ","))
+    assert "Not read, since this reader does not know them: fov." in read_camera(file)[1]
+
+
 def test_euroc_states_the_imus_poses(tmp_path):
     header = "#timestamp, p_RS_R_x [m], p_RS_R_y [m], p_RS_R_z [m], q_RS_w [], q_RS_x [], q_RS_y [], q_RS_z []\n"
     _, notes = read_camera(write(tmp_path / "data.csv", header + w_first(UNTURNED).replace(" ", ", ")))
