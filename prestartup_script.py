@@ -1,6 +1,6 @@
-"""A script that ComfyUI runs before it imports torch. With `--cpu` it makes OpenMP's waiting threads sleep instead of
-spinning for milliseconds, which slows their cores. It changes nothing if OMP_WAIT_POLICY, GOMP_SPINCOUNT or
-KMP_BLOCKTIME is set."""
+"""A script that ComfyUI runs before it imports torch. With `--cpu` it makes OpenMP's waiting threads sleep. By default
+they spin for milliseconds, which slows other work on their cores. The script changes nothing if OMP_WAIT_POLICY,
+GOMP_SPINCOUNT or KMP_BLOCKTIME is set."""
 
 import os
 import sys

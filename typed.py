@@ -27,7 +27,8 @@ _LIKE = {int: Integral, float: Real, Path: PathLike, Literal: str}
 
 
 def check_types(values: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """Raise InputError if a value's type does not match its annotation. Both are given by argument name.
+    """Raise InputError if a value's type does not match its annotation. `values`, `wanted`: the values and the
+    annotations by argument name.
 
     Classes, and unions and tuples of classes, are checked. A Literal accepts any text, because the function that uses
     the value checks the choices. Other annotations accept anything.

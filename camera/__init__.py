@@ -1,5 +1,5 @@
-"""Camera paths: build, read, check and draw them, and compute the model's camera input. `plucker` and `track` need
-torch and are imported on first use."""
+"""Camera paths: functions that build, read, check and draw them, and that compute the model's camera input. `plucker`
+and `track` need torch, so they are imported only when first used."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING

@@ -11,10 +11,11 @@ from .path import CameraPath
 from .plucker import framewise_relative, latent_poses, longest_step
 
 LONGER = 2.0
-"""The largest plausible ratio of a path's lengths under two conventions. Above it, the convention with the longer path
-is implausible: inverted matrices turn a rotation on the spot into a large arc around the world's origin."""
+"""The largest plausible ratio between the lengths of a path under two conventions. Above it, the convention with the
+longer path is implausible, because inverted matrices turn a rotation on the spot into a large arc around the world's
+origin."""
 PASSING, DECISIVE = 0.5, 0.5
-"""Limits of the plausibility scores, which run from -1 to 1: a test is passed above PASSING, and decides between two
+"""Limits of the plausibility scores, which run from -1 to 1. A test is passed above PASSING. A test decides between two
 conventions if their scores differ by more than DECISIVE."""
 MEETING, TURNED_DEG = 0.1, 10.0
 """Limits of the test whether the cameras' viewing axes meet at one point. MEETING: the largest distance of an axis from

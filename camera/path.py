@@ -80,8 +80,9 @@ class CameraPath:
         return replace(self, c2w=self.c2w[frames], intrinsics=self.intrinsics[frames], actions=actions, origin=origin)
 
     def __add__(self, other: CameraPath) -> CameraPath:
-        """Return this path followed by `other`, moved to begin at this path's last pose. The shared pose occurs once.
-        The result has actions only if both paths have. Raises CameraError for different frame rates."""
+        """Return this path followed by `other`, which is moved to begin at this path's last pose. The shared pose
+        occurs once. The result has actions only if both paths have actions. Raises CameraError for different frame
+        rates."""
         if other.fps != self.fps:
             raise CameraError(f"paths of {self.fps} and {other.fps} frames a second: retime one of them first")
         moved, actions = other.starting_at(self.c2w[-1]), None

@@ -38,7 +38,7 @@ def latent_times(n_poses: int, frames: int, chunk: int = 1) -> np.ndarray:
 
 
 def framewise_relative(c2w: np.ndarray) -> np.ndarray:
-    """Return each pose of a path [f, 4, 4] in the axes of the pose before it; the first becomes the identity."""
+    """Return each pose of a path [f, 4, 4] in the axes of the pose before it. The first pose becomes the identity."""
     relative = np.tile(np.eye(4), (len(c2w), 1, 1))
     to_previous = np.swapaxes(c2w[:-1, :3, :3], 1, 2)
     relative[1:, :3, :3] = to_previous @ c2w[1:, :3, :3]
@@ -57,8 +57,9 @@ def model_poses(
     """Return a path's poses [f, 4, 4] as the model receives them: float64, one per latent frame, each relative to the
     one before.
 
-    Translations are divided by `scale` (None: the longest one); they are 0 if the camera stands still. `before` [4, 4]:
-    the pose before the first one, which otherwise becomes the identity. `chunk` and errors: see `camera_embedding`.
+    Translations are divided by `scale` (None: the length of the longest translation). If the camera stands still, they
+    are 0. `before` [4, 4]: the pose before the first pose; None: the first pose becomes the identity. `chunk` and
+    errors: see `camera_embedding`.
     """
     return _scale(*_steps(latent_poses(c2w, frames, chunk), before), scale)
 
@@ -70,9 +71,9 @@ def continued_poses(
     video.
 
     The path is moved to begin at `before` [4, 4], the pose of the video's last latent frame. The f = `latent_frames`
-    poses follow it at even intervals, up to the path's end. Translations are divided by the video's `scale`. A `scale`
-    of 0 means that the camera has not moved yet; then this path's longest step is the divisor. Raises CameraError for
-    invalid poses and a negative `scale`.
+    poses come after `before`, at even intervals up to the path's end. Translations are divided by the video's `scale`.
+    A `scale` of 0 means that the camera has not moved yet; then this path's longest step is the divisor. Raises
+    CameraError for invalid poses and a negative `scale`.
     """
     path = check_poses(c2w)
     moved = before @ inverse(path[0]) @ path
@@ -104,7 +105,8 @@ def _steps(sampled: np.ndarray, before: ArrayLike | None = None) -> tuple[np.nda
 
 
 def _scale(relative: np.ndarray, longest: float, scale: float | None) -> np.ndarray:
-    """Divide the translations by `scale`, or by `longest` if None. A `longest` of 0 makes them 0."""
+    """Divide the translations of the poses `relative` by `scale`, or by `longest` if `scale` is None. If `longest` is
+    0, all translations become 0."""
     if scale is not None and not 0 < scale < np.inf:
         raise CameraError(f"camera scale {scale}: expected a length above 0, in the units of the poses")
     relative[:, :3, 3] = relative[:, :3, 3] / (longest if scale is None else scale) if longest else 0
@@ -118,9 +120,9 @@ def scaled_intrinsics(intrinsics: np.ndarray, height: int, width: int) -> np.nda
 
 
 def pixel_rays(intrinsics: ArrayLike, height: int, width: int) -> np.ndarray:
-    """Return the unit ray through each pixel's centre in camera axes, float64 [3, 64, cells]: the 8x8 pixels of a
-    latent cell by row, the cells by row. `intrinsics` [n, 4] or [4] is in pixels of an 832x480 image; the first row is
-    used. The last result is cached for the next chunk of a video, so do not write into it."""
+    """Return the unit ray through each pixel's centre in camera axes, float64 [3, 64, cells]. The 64 are the 8x8 pixels
+    of a latent cell, by row; the cells are by row too. `intrinsics` [n, 4] or [4] is in pixels of an 832x480 image; the
+    first row is used. The last result is cached for the next chunk of a video, so do not write into it."""
     return _rays(tuple(scaled_intrinsics(check_intrinsics(intrinsics), height, width).tolist()), height, width)
 
 

@@ -40,14 +40,14 @@ def load_poses(path: str | Path) -> tuple[np.ndarray, np.ndarray]:
 def read_pose_folder(
     path: str | Path, *, lens: Path | np.ndarray | None = None, actions: bool | None = None
 ) -> PoseFolder:
-    """Read a pose folder, a zip file of one, or a pose file with intrinsics.npy and action.npy next to it.
+    """Read a pose folder, a zip file of a pose folder, or a pose file with intrinsics.npy and action.npy next to it.
 
     lens: a file or an array [n, 4] that replaces intrinsics.npy.
-    actions: whether to read action.npy; None reads it if it exists.
+    actions: whether to read action.npy; None reads this file if it exists.
 
     If the number of lens rows is neither 1 nor the number of poses, the first row is used. If the numbers of poses and
-    actions differ, the longer array is cut. `notes` reports both. Raises CameraError for an invalid file or fewer than
-    five poses.
+    actions differ, the longer array is cut. `notes` reports both cases. Raises CameraError for an invalid file or fewer
+    than five poses.
     """
     path = Path(path)
     if path.suffix.lower() == ".zip":

@@ -1,5 +1,5 @@
 """Functions on rotations [..., 3, 3] and rigid transforms [..., 4, 4] in float64. scipy is imported inside the
-functions, because the import is slow and a live session does not need it."""
+functions, because the import is slow and a live session does not need scipy."""
 
 import numpy as np
 from numpy.typing import ArrayLike

@@ -61,9 +61,9 @@ def position_error(away: float, rounding: Rounding, exact_turns: bool, inverted:
 def remove_rounding(
     c2w: np.ndarray, numbers: np.ndarray, *, inverted: bool = False, dtype: np.dtype | None = None
 ) -> np.ndarray:
-    """Return the poses [n, 4, 4] with all positions set to their median if they differ by rounding errors only, else
-    unchanged. `numbers` [n, ...] and `dtype`: the file's matrices, or quaternions and translations, from which the
-    error is estimated. `inverted`: whether the file has world-to-camera matrices."""
+    """Return the poses `c2w` [n, 4, 4]. If their positions differ only by rounding errors, all positions become the
+    median. `numbers` [n, ...] and `dtype`: the file's matrices, or quaternions and translations, from which the
+    rounding error is estimated. `inverted`: whether the file has world-to-camera matrices."""
     places = c2w[:, :3, 3]
     spread = np.ptp(places, axis=0).max(initial=0.0)
     away = float(np.linalg.norm(places, axis=1).max(initial=0.0))
@@ -79,8 +79,8 @@ def remove_rounding(
 
 
 def make_rigid(matrices: np.ndarray) -> np.ndarray:
-    """Return matrices [n, 4, 4] with the nearest rotations as 3x3 parts, if rounding explains why these are not rigid,
-    else unchanged."""
+    """Return matrices [n, 4, 4] with the nearest rotations as 3x3 parts. If rounding does not explain why the matrices
+    are not rigid, they are returned unchanged."""
     if not np.isfinite(matrices).all():
         return matrices
     skew = _skew(matrices).max(initial=0.0)

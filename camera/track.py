@@ -1,4 +1,4 @@
-"""The camera poses for one run of a causal model, which begins a new video or continues one."""
+"""The camera poses for a run of a causal model. The run begins a new video or continues a video."""
 
 from dataclasses import dataclass
 

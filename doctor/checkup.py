@@ -22,8 +22,8 @@ from .machine import describe_machine
 from .recordings import replays_rightly
 
 NAIVE = 20.0
-"""The largest plausible ratio of the TFLOP/s of matrix products to those of the VAE's convolutions. Above it, MIOpen
-(AMD's library for convolutions) probably uses its slow default kernel."""
+"""The largest plausible ratio of the TFLOP/s of matrix products to the TFLOP/s of the VAE's convolutions. Above it,
+MIOpen (AMD's library for convolutions) probably uses its slow default kernel."""
 WRONG = 0.1
 """The relative error above which a kernel's result is wrong; smaller errors come from low precision."""
 MOVED = Size(8192, 0, 16384)

@@ -18,7 +18,7 @@ TFLOP."""
 VAE_WIDTH = 96
 ROW_PASSES = 58
 """The number of 16-bit passes (reads or writes) over an activation [tokens, dim] in a transformer block, apart from
-matrix products and attention. Measured on an RTX 5090, where they take 0.09 s for each chunk."""
+matrix products and attention. Measured on an RTX 5090, where these passes take 0.09 s for each chunk."""
 LAUNCHES, LAUNCHES_8_BITS = 16, 33
 """The number of kernels and memory fills that a transformer block launches, with 16-bit products (LAUNCHES) or with
 comfy-kitchen's 8-bit products and attention. Counted on an H100 that imitated compute capability 8.6
@@ -138,8 +138,8 @@ PRESETS = (
 )
 """The settings that are compared, from the best quality to the highest speed."""
 BASE_VIDEO = Setting((480, 832), frames=21, window=21, forwards=80)
-"""A five-second video by the base model: 81 frames in 40 guided steps with two forwards each. All tokens attend to all
-others."""
+"""A five-second video by the base model: 81 frames in 40 guided steps with two forwards each. Every token attends to
+all tokens."""
 BASE_WORK = 3.9e9
 """The bytes of GPU memory that a forward of the base model uses besides its weights, for BASE_VIDEO."""
 FAST_ENOUGH = 6.0
@@ -147,8 +147,8 @@ FAST_ENOUGH = 6.0
 
 
 def worked_out(config: ModelConfig, setting: Setting, rates: Rates, fetched: int = 0) -> Seconds:
-    """Return a chunk's estimated seconds in parts. `fetched`: the bytes that each forward copies from host memory while
-    it computes."""
+    """Return the estimated seconds of a chunk in its parts, for a `setting` and a GPU's `rates`. `fetched`: the bytes
+    that each forward copies from host memory while it computes."""
     tokens, keys, blocks = setting.tokens, setting.keys, config.num_layers * setting.forwards
     linear, attention, launches = rates.linear, rates.attention, LAUNCHES
     if setting.eight_bit:
@@ -169,9 +169,9 @@ def worked_out(config: ModelConfig, setting: Setting, rates: Rates, fetched: int
 
 
 def fits(config: ModelConfig, weight: float, setting: Setting, memory: float) -> Fit | None:
-    """Return the placement of a model on a GPU with `memory` bytes, or None if it does not fit. `weight`: the average
-    bytes of a stored weight. The first placement that fits is returned: all on the GPU; keys and values in 8 bits; keys
-    and values in host memory; keys, values and weights in host memory."""
+    """Return the placement of a model for `setting` on a GPU with `memory` bytes, or None if no placement fits.
+    `weight`: the average bytes of a stored weight. These placements are tried in this order: all on the GPU; keys and
+    values in 8 bits; keys and values in host memory; keys, values and weights in host memory."""
     work = _work(config, setting)
     stored = int(weight * sum(math.prod(shape) for shape in config.parameter_shapes().values()))
     host, eight_bit = KeyValuePlace(on_host=True), KeyValuePlace(eight_bit=True)

@@ -61,7 +61,7 @@ CARDS: dict[str, Published] = {
 
 
 def rates_of(card: Published) -> Rates:
-    """Return a card's estimated kernel rates: published figures times `card.shares`."""
+    """Return a GPU's estimated kernel rates: the published rates times `card.shares`."""
     shares = card.shares
     return Rates(
         card.half * shares.linear,

@@ -12,8 +12,8 @@ TOKENS, WORST = Size(256, 512, 256), 1e-3
 
 
 def replays_rightly(attend: Callable[[Tensor, Tensor, Tensor, int], Tensor], device: torch.device) -> bool:
-    """Return whether a CUDA graph of `attend(q, k, v, heads)` gives correct results when it is replayed with new
-    inputs: a relative error under 0.001. Raises any error of `attend`."""
+    """Return whether a CUDA graph of `attend(q, k, v, heads)` gives correct results, with a relative error under 0.001,
+    when the graph is replayed with new inputs. Raises any error of `attend`."""
     q, k, v, heads = random_attention(device, TOKENS)
     side = torch.cuda.Stream(device)
     side.wait_stream(torch.cuda.current_stream(device))

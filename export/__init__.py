@@ -1,5 +1,5 @@
 """Export of a video, such as a saved walk, as a scene for 3D programs: sharp frames, their exact camera poses and
-intrinsics, and sparse points. The module `points` needs torch and is imported on first use."""
+intrinsics, and sparse points. The module `points` needs torch, so it is imported only when first used."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Selection of the frames to export: the sharpest of each group of successive frames, without blurred ones."""
+"""Selection of the frames to export: the sharpest frame of each group of successive frames, unless it is blurred."""
 
 from collections.abc import Iterable, Iterator, Sequence
 

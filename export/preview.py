@@ -14,15 +14,15 @@ FAR = 4.0
 """The largest distance of a drawn point from the camera path, relative to the points' median distance. Without this
 limit, a few wrong points would shrink the scene in a viewer that fits it into a sphere."""
 DEPTH, APART = 0.05, 0.06
-"""The depth of a drawn camera (DEPTH), and the smallest distance between drawn cameras (APART), so that they do not
-cover each other. Both are fractions of the radius from `_sphere`."""
+"""The depth of a drawn camera (DEPTH), and the smallest distance between drawn cameras (APART), at which the cameras do
+not cover each other. Both are fractions of the radius from `_sphere`."""
 BACK, UP, DOWN_DEG = 0.35, 0.25, 25.0
 """The viewpoint relative to the first camera: BACK backward and UP upward, as fractions of the radius from `_sphere`,
 pitched down by DOWN_DEG degrees."""
 EDGES = ((0, 1), (0, 2), (0, 3), (0, 4), (1, 2), (2, 3), (3, 4), (4, 1))
 """The edges of a drawn camera as pairs of points: its centre 0, and the corners 1 to 4 of its image."""
 ALONG = np.linspace(0, 1, 16)[:, None]
-"""The positions of the points that draw an edge, from 0 to 1 along it, [16, 1]."""
+"""The positions along an edge at which points are drawn, as fractions from 0 to 1 of the edge's length, [16, 1]."""
 RED = (255, 0, 0)
 
 
@@ -84,7 +84,8 @@ def _choose(way: np.ndarray, apart: float) -> list[int]:
 
 
 def _draw_camera(pose: np.ndarray, lens: np.ndarray, depth: float) -> np.ndarray:
-    """Return points, [n, 3] with y up, along the edges of a drawn camera with a camera-to-world `pose`."""
+    """Return points, [n, 3] with y up, along the edges of a drawn camera with a camera-to-world `pose`. `depth`: the
+    distance of the camera's image from its centre."""
     sides = np.array([[0, 0], [LENS_WIDTH, 0], [LENS_WIDTH, LENS_HEIGHT], [0, LENS_HEIGHT]])
     corners = np.concatenate([(sides - lens[2:]) / lens[:2], np.ones((4, 1))], 1)
     spots = np.concatenate([np.zeros((1, 3)), depth * corners]) @ pose[:3, :3].T + pose[:3, 3]

@@ -107,8 +107,9 @@ def export_scene(
 def _write_frames(
     frames: Iterable[np.ndarray], folder: Path, every: int, poses: int, shorter: bool
 ) -> tuple[list[int], int, int, tuple[int, int]]:
-    """Write the sharpest frame in each group of `every` frames as a PNG file, except blurred ones. Return the written
-    frames' indices in the video, the number of blurred frames, the number of frames read, and (height, width)."""
+    """Write the sharpest frame in each group of `every` frames as a PNG file, except blurred ones. `poses`: the number
+    of poses, one for each frame; with `shorter` the video may have fewer frames. Return the written frames' indices in
+    the video, the number of blurred frames, the number of frames read, and (height, width)."""
     chosen: list[tuple[int, float]] = []
     count, size = 0, (0, 0)
 
@@ -158,8 +159,8 @@ def _write_frames(
 
 
 def _keep_sharp(folder: Path, chosen: list[tuple[int, float]]) -> list[int]:
-    """Delete the files of blurred frames, rename the others, and return their indices in the video. `chosen`: (index,
-    sharpness) of each frame that has a file."""
+    """Delete the files of blurred frames, and rename the files of the other frames. Return the other frames' indices in
+    the video. `chosen`: (index, sharpness) of each frame that has a file."""
     out = set(blurred([value for _, value in chosen]))
     for at in out:
         (folder / f"{chosen[at][0]}.part.png").unlink()

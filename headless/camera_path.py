@@ -38,7 +38,7 @@ def camera_of(options: GenerateOptions, checkpoint: Checkpoint) -> PoseFolder | 
 
 def _pose_folder(path: Path, actions: bool) -> PoseFolder:
     """Read a pose folder, with a note if the poses seem to follow another convention. `actions`: whether to read held
-    keys. For a file in another format the error names the command that converts it."""
+    keys. If the path is a file in another format, the error names the command that converts such files."""
     try:
         folder = read_pose_folder(path, actions=actions)
         origin = Origin("lingbot", FORMATS["lingbot"].convention)

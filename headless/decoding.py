@@ -22,8 +22,8 @@ FRAMES_AT_ONCE = 48
 
 def decode_together(plan: SamplingPlan, latent: Tensor, progress: Progress, processes: Processes) -> Tensor | None:
     """Decode `latent` [1, 16, f, h, w], the same in every process, by all processes that call this function. Return the
-    frames, uint8 [F, H, W, 3], in the first process and None in the others. The first process decodes alone if the VAE
-    works in tiles, or if a stripe does not fit into a GPU's memory."""
+    frames, uint8 [F, H, W, 3], in the first process and None in the other ones. The first process decodes alone if the
+    VAE works in tiles, or if a stripe does not fit into a GPU's memory."""
     if processes.size > 1 and not plan.options.vae_tiling:
         stripe = None
         with suppress(torch.OutOfMemoryError):
@@ -48,8 +48,8 @@ def divided_decoder(vae: VAE, size: tuple[int, int], processes: Processes, *, pa
 
 
 def join_stripes(own: Tensor, size: tuple[int, int], processes: Processes) -> Tensor | None:
-    """Return the frames, uint8 [F, H, W, 3], in the first process, joined from every process's stripe `own`; None in
-    the others. `size`: the height and width of the latent."""
+    """Return the frames, uint8 [F, H, W, 3], in the first process: every process's stripe `own`, joined. Return None in
+    the other processes. `size`: the height and width of the latent."""
     if processes.size == 1:
         return own
     stripes = [Stripe.of(*size, index, processes.size) for index in range(processes.size)]

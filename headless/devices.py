@@ -13,8 +13,8 @@ log = logging.getLogger(__name__)
 
 
 def find_device(name: str | None) -> torch.device:
-    """Return the torch device `name`; None means the GPU, or the CPU without one. Raises InputError if torch cannot use
-    it."""
+    """Return the torch device `name`; None means the GPU, or without a GPU the CPU. Raises InputError if torch cannot
+    use the device."""
     if name is None:
         if torch.cuda.is_available():
             return torch.device("cuda")

@@ -26,8 +26,8 @@ EMBEDDING = "embedding"
 
 @dataclass(frozen=True)
 class KnownPrompts:
-    """The cached embeddings of one text encoder with one tokenizer, dtype and kind of device, which `maker` identifies.
-    `folder` None disables the cache."""
+    """The cached embeddings of one text encoder with one tokenizer, dtype and kind of device. `maker` identifies this
+    combination. `folder` None disables the cache."""
 
     folder: Path | None
     maker: str
@@ -44,7 +44,8 @@ class KnownPrompts:
         return file is not None and file.is_file()
 
     def find(self, text: str) -> Tensor | None:
-        """Return a prompt's embedding, float32 [1, L, D] on the CPU; None if it is not cached or cannot be read."""
+        """Return a prompt's embedding, float32 [1, L, D] on the CPU, or None if the embedding is not cached or cannot
+        be read."""
         from safetensors.torch import load_file
 
         file = self._file(text)

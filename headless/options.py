@@ -53,7 +53,7 @@ BASE_ONLY = ("negative", "sampling_steps", "boundary", "guide_scale", "solver", 
 """The options that causal models do not use. The causal model causal-pretrain is an exception: it uses those in
 GUIDED."""
 GUIDED = ("negative", "sampling_steps", "guide_scale", "solver")
-"""The options in BASE_ONLY that causal-pretrain uses too, because it has guidance."""
+"""The options in BASE_ONLY that the causal model causal-pretrain uses too, because this model has guidance."""
 FEW_STEPS_ONLY = ("schedule",)
 """The options that all causal models except causal-pretrain use. No other model uses these options."""
 CAUSAL_ONLY = (

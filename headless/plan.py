@@ -77,7 +77,7 @@ class SamplingPlan(Plan):
 
     @property
     def guided(self) -> bool:
-        """Whether guidance, and with it the negative prompt, is used."""
+        """Whether the model uses guidance, and therefore the negative prompt."""
         return any(scale != 1 for scale in guide_scales(self.options.guide_scale))
 
 

@@ -37,8 +37,8 @@ class Prepared(NamedTuple):
     """The inputs of a causal run that its chunks share.
 
     memory: where weights, keys and values, and caches are stored.
-    contexts: the prompts' embeddings, [1, L, D] each: the first, the negative one if the model is guided, and later
-    ones.
+    contexts: the prompts' embeddings, [1, L, D] each: of the first prompt, of the negative prompt if the model is
+    guided, and of later prompts.
     image: the latent [1, 16, n, h, w] of the start image and grey frames, on the CPU; None except in the first process.
     decoder: the VAE decoder, or None in processes that do not decode.
     """
@@ -52,8 +52,8 @@ class Prepared(NamedTuple):
 
 def prepare(plan: RolloutPlan, prompts: Callable[[], list[Tensor]], run: RunContext) -> Prepared:
     """Return the inputs that a run's chunks share. `prompts()` returns the prompts' embeddings. Each process loads its
-    own model. Raises InputError if memory is too small. The text encoder, the VAE encoder and the model use the GPU at
-    the same time if they fit, else one after the other."""
+    own model. The text encoder, the VAE encoder and the model use the GPU at the same time if memory is large enough,
+    else one after the other. Raises InputError if memory is too small."""
     planner, whole_video = plan.planner(run.processes.size), plan.spec.window.frames == 0
     free = _free(plan, run.processes)
     memory, image_too = _with_room_for_all(plan, planner, free, run)
@@ -135,8 +135,8 @@ class _Aside(AbstractContextManager["_Aside"]):
 
 
 def _free(plan: RolloutPlan, processes: Processes) -> Free:
-    """Return the free bytes of GPU and host, the minimum over all processes, so that all of them make the same
-    choices."""
+    """Return the free bytes of GPU and host memory. They are the minimum over all processes, so that all processes make
+    the same choices."""
     return Free(processes.least(free_memory(plan.device)), processes.least(available_host_memory()))
 
 

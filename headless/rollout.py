@@ -182,8 +182,8 @@ class _Frames:
         return self._decoder.decode(latent)
 
     def _decode_in_fp32(self, reason: str) -> None:
-        """Replace the decoder by one in fp32, in tiles if memory is short, and decode the last chunks again to restore
-        its state."""
+        """Replace the decoder by a decoder in fp32, which works in tiles if memory is short. Then decode the last
+        chunks again, to restore the decoder's state. `reason`: the error for the log."""
         log.warning(AGAIN, reason)
         plan, self._decoder = self._plan, None
         vae = load_vae(plan.vae, device=plan.decoding_device)
@@ -193,7 +193,7 @@ class _Frames:
         self._show([*self._before, *self.delivery.latents[:-1]][-REACH // plan.spec.chunk :])
 
     def _show(self, latents: list[Tensor]) -> None:
-        """Decode chunks and discard their frames, only to restore the decoder's state."""
+        """Decode chunks to restore the decoder's state. The frames are discarded."""
         if self._decoder is not None:
             for latent in latents:
                 self._decoder.decode(latent)

@@ -196,8 +196,8 @@ def _frame(options: GenerateOptions, image: np.ndarray | None, chunk: int, state
 
 
 def _spoken(options: GenerateOptions, spec: RolloutSpec) -> tuple[tuple[tuple[int, str], ...], tuple[str, ...]]:
-    """Return the run's prompts, each as (index of the first chunk with it, text), and notes on events without a start
-    time, which have no effect. Raises InputError for an invalid file of events."""
+    """Return the run's prompts, each as (index of the first chunk with the prompt, text), and notes on events without a
+    start time. Such events have no effect. Raises InputError for an invalid file of events."""
     if options.events is None:
         return ((0, options.prompt),), ()
     events = read_events(Path(options.events))

@@ -39,8 +39,8 @@ class Result:
     path: the video file or the folder of PNG files; None if `output` was None.
     seed: the seed of the noise.
     stages: the time and memory of each stage.
-    model_steps: the number of steps that the base model computed, without extrapolated ones (see `reuse_threshold`); 0
-    for a causal model.
+    model_steps: the number of steps that the base model computed; extrapolated steps (see `reuse_threshold`) are not
+    counted. It is 0 for a causal model.
     frames: the video, uint8 [F, H, W, 3], if `output` was None; else None.
     """
 
@@ -61,10 +61,10 @@ def generate(
 ) -> Result:
     """Make a video and return its Result. Raises a LingBotError for invalid `options`, before weights are loaded.
 
-    `show(name, unit)` returns a context manager for each stage's progress display. `on_progress(done, total)` is called
-    after each step of the base model, or with numbers of frames after each chunk of a causal model. `cancel()` is
-    called at each progress update; if it returns true, the run ends with CancelledError. A causal run then keeps the
-    video of the finished chunks and, with `save_state`, their state.
+    `show(name, unit)` returns a context manager for each stage's progress display. `on_progress(done, total)` counts
+    the steps of the base model, or the frames of a causal model after each chunk. `cancel()` is called at each progress
+    update; if it returns true, the run ends with CancelledError. A cancelled causal run leaves the video of the
+    finished chunks and, with `save_state`, their state.
     """
     plan = make_plan(options)
     return run(plan, observed(show, plan.options.sampling_steps, on_progress, cancel))
@@ -159,7 +159,8 @@ def _run_stages(plan: AnyPlan, stages: StageRecorder, seed: int, processes: Proc
 
 
 def _prompts(plan: AnyPlan, run: RunContext) -> list[Tensor] | None:
-    """Return the prompts' embeddings, [1, L, D] each, in the process that encodes them, None in the others."""
+    """Return the prompts' embeddings, [1, L, D] each, in the process that encodes the prompts; None in other
+    processes."""
     with triton_starting(plan.device):
         if not run.processes.takes(0):
             return None

@@ -33,7 +33,7 @@ AGAIN = "The frames are decoded again, in fp32: %s. With `vae_dtype` fp32 they a
 
 @dataclass(frozen=True)
 class RunContext:
-    """A run's stage recorder, its processes, and how they share each forward (`together`)."""
+    """A run's stage recorder, its processes, and how the processes share each forward (`together`)."""
 
     stages: StageRecorder
     processes: Processes = ALONE

@@ -38,16 +38,16 @@ motion-compensated residual r and the median residual m of its neighbours."""
 CHUNKS = (3, 4, 6, 8, 9, 12, 15, 16, 20, 24)
 """The lengths of a chunk, in video frames, that the search for seams tries."""
 SAME, MOVES, APART_S = 0.25, 0.1, 1.0
-"""The thresholds of a repeat, with thumbnails of the frames. A frame repeats an earlier one if their difference is
-below SAME times the usual difference of consecutive frames, and if APART_S seconds or more lie between them.
+"""The thresholds of a repeat, with thumbnails of the frames. A frame repeats an earlier frame that was shown APART_S
+seconds or more before, if the difference of the two is below SAME times the usual difference.
 
-The usual difference is the median over one second around the later frame. It must exceed MOVES, in grey levels from 0
-to 255.
+The usual difference is that of consecutive frames, as the median over one second around the later frame. It must exceed
+MOVES, in grey levels from 0 to 255.
 """
 
 
 class Fault(NamedTuple):
-    """A fault of a video: its name, the second at which it begins, and a message for the user."""
+    """A fault of a video: its name, the second at which the fault begins, and a message for the user."""
 
     name: str
     begins_s: float
@@ -55,7 +55,7 @@ class Fault(NamedTuple):
 
 
 def find_faults(figures: Figures) -> list[Fault]:
-    """Return the faults of a video with the frame metrics `figures`, sorted by their beginning."""
+    """Return the faults of a video, the earliest first. `figures`: the metrics of the video's frames."""
     found = [*_drifts(figures), *_frozen(figures), *_flickers(figures), *_seams(figures), *_repeats(figures)]
     return sorted(found, key=lambda fault: fault.begins_s)
 
@@ -146,8 +146,8 @@ def _flickers(figures: Figures) -> list[Fault]:
 
 
 def _seams(figures: Figures) -> list[Fault]:
-    """Return one fault if evenly spaced frames differ from their neighbours in motion or in the residual after motion
-    compensation, else an empty list."""
+    """Return a list with one fault if evenly spaced frames differ from their neighbours in motion or in the residual
+    after motion compensation, else an empty list."""
     if len(figures) < 8:
         return []
     around = [
@@ -169,7 +169,8 @@ def _seams(figures: Figures) -> list[Fault]:
 
 
 def _repeats(figures: Figures) -> list[Fault]:
-    """Return one fault if half a second of a moving video repeats earlier frames one by one, else an empty list."""
+    """Return a list with one fault if half a second of a moving video repeats earlier frames one by one, else an empty
+    list."""
     small = figures.thumbnails.reshape(len(figures), -1)
     small = small - small.mean(1, keepdims=True)  # flicker does not count as motion
     run, apart = max(round(figures.fps / 2), 2), max(round(figures.fps * APART_S), 2)

@@ -30,9 +30,10 @@ class Figures:
     hue: the mean of red minus blue.
     change: the mean absolute difference of grey values from the previous frame.
     thumbnails: float32 [f, 18, 32], the grey values.
-    sharper, livelier: changes of tracked content since the first frame, as accumulated log ratios of sharpness and of
-    colourfulness. Tracking is by optical flow (Kroeger and others, 2016).
-    redder, lighter: the same for red minus blue and for brightness, as differences.
+    sharper, livelier: the change of tracked content since the first frame in sharpness and in colourfulness, as an
+    accumulated log ratio. Content is tracked by optical flow (Kroeger and others, 2016).
+    redder, lighter: the change of tracked content since the first frame in red minus blue and in brightness, as an
+    accumulated difference.
     motion: [f, 2], the median motion of pixels from the previous frame, in columns and rows.
     unlike: the mean absolute difference from the previous frame after motion compensation.
     """
@@ -82,8 +83,8 @@ class _Frame(NamedTuple):
 
 
 def measure_frames(frames: Iterable[np.ndarray], fps: float) -> Figures:
-    """Return the metrics of RGB frames, uint8 [H, W, 3], which are read once. Raises InputError for fewer than two
-    frames, and DependencyError without OpenCV."""
+    """Return the metrics of RGB frames, uint8 [H, W, 3]. `frames` is iterated once. `fps`: the frame rate. Raises
+    InputError for fewer than two frames, and DependencyError without OpenCV."""
     cv2 = opencv()
     rows, small, steps, shares = [], [], [], []
     for number, (frame, before, earlier) in enumerate(_with_previous(map(_Frame.of, frames))):
@@ -116,8 +117,8 @@ def measure_frames(frames: Iterable[np.ndarray], fps: float) -> Figures:
 
 
 def _with_previous(frames: Iterable[_Frame]) -> Iterator[tuple[_Frame, _Frame | None, _Frame | None]]:
-    """Yield each frame, the previous frame, and the last earlier frame with an index that is a multiple of STRIDE. An
-    earlier frame is None if it does not exist or has another size."""
+    """Yield each frame, the previous frame, and the last earlier frame with an index that is a multiple of STRIDE.
+    Instead of an earlier frame that does not exist or has another size, None is yielded."""
     before: _Frame | None = None
     earlier: _Frame | None = None
     for number, frame in enumerate(frames):

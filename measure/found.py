@@ -22,11 +22,12 @@ LEAST_AGREEING = 0.4
 """The smallest accepted inlier ratio of a rotation fitted to two adjacent keyframes. A tracked point is an inlier if
 its residual is below NEAR pixels, times the enlargement of the frames (`Tracks.blown`)."""
 FAR_APART, LEAST_PARALLAX = 4, 0.75
-"""The test of whether a camera moves: rotations fitted to keyframes that are FAR_APART keyframes apart leave a residual
-above LEAST_PARALLAX pixels, times the square root of the frames' enlargement (`Tracks.blown`).
+"""The test of whether a camera moves. Rotations are fitted to keyframes that are FAR_APART keyframes apart. The camera
+moves if they leave a residual above LEAST_PARALLAX pixels, times the square root of the frames' enlargement
+(`Tracks.blown`).
 
-The residual is the third quartile over the tracked points and the median over pairs. On known clips it is at most 0.5
-for rotations, and 1.4 or more for moving cameras.
+The residual is the third quartile over the tracked points and the median over pairs. On known clips the residual is at
+most 0.5 for rotations, and 1.4 or more for moving cameras.
 """
 LEAST_GAIN = 3.0
 """The second test of whether a camera moves: the residual of a pure rotation is at least LEAST_GAIN times that of a
@@ -48,7 +49,7 @@ class VideoCamera:
     """The camera of a video, measured at k keyframes.
 
     c2w: [k, 4, 4], camera-to-world in an arbitrary unit of length, NaN where no camera was found.
-    moves: whether the camera moves; otherwise it only rotates.
+    moves: whether the camera moves; a camera that does not move may rotate.
     lens: [4], fx, fy, cx, cy in pixels of the frames as resized for tracking.
     frames: the number of frames of the video.
     height, width: the size of the original video in pixels.
@@ -81,7 +82,7 @@ class VideoCamera:
 
     def parallax(self, first: int, last: int) -> float:
         """Return the parallax between two keyframes in pixels: the third quartile of the residuals of tracked points
-        under the estimated rotation alone. It is near 0 if the camera only rotates."""
+        under the estimated rotation alone. The parallax is near 0 if the camera only rotates."""
         turn = np.eye(4)
         turn[:3, :3] = self.c2w[first, :3, :3].T @ self.c2w[last, :3, :3]
         return self.left(first, last, turn, 0.75)
@@ -127,8 +128,9 @@ def find_camera(
     """Estimate the camera of a video from grey frames, uint8 [H, W].
 
     `lens` is fx, fy, cx, cy [4] in pixels of an 832x480 image, or the horizontal field of view in degrees; None
-    estimates it. `stride` is the distance of keyframes in frames (None: by the video's length). Raises CameraError for
-    one frame, more than 4000, or frames of several sizes, and DependencyError without OpenCV or pycolmap.
+    estimates the lens. `stride` is the distance of keyframes in frames (None: by the video's length). Raises
+    CameraError for one frame, more than 4000, or frames of several sizes, and DependencyError without OpenCV or
+    pycolmap.
     """
     opencv(), pycolmap()
     pictures, (height, width) = _resize_all(frames)

@@ -34,10 +34,11 @@ def pycolmap() -> ModuleType:
 
 
 def map_cameras(tracks: Tracks, lens: np.ndarray, known: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return camera-to-world matrices [k, 4, 4] of the keyframes, NaN where none was found, and the lens [4].
+    """Return camera-to-world matrices [k, 4, 4] of the keyframes, NaN where no camera was found, and the lens [4].
 
-    `lens` is fx, fy, cx, cy in pixels of the frames as resized for tracking. Unless it is `known`, the focal length is
-    refined. The unit of length is arbitrary. Method: Pan et al., Global Structure-from-Motion Revisited, ECCV 2024.
+    `lens` is fx, fy, cx, cy in pixels of the frames as resized for tracking. The focal length is refined, unless the
+    lens is `known`. The unit of length is arbitrary. Method: Pan et al., Global Structure-from-Motion Revisited, ECCV
+    2024.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -84,7 +84,8 @@ class Pair:
 
     @property
     def fault(self) -> str:
-        """A message on how the measured motion differs from the path's; empty if they agree or no motion was found."""
+        """A message on how the measured motion differs from the path's. It is empty if the two agree or no motion was
+        found."""
         if self.found is None:
             return ""
         if self.turn_error_deg > max(TURN_DEG, TURN_SHARE * self.turn_asked_deg):
@@ -183,12 +184,12 @@ def median_errors_deg(pairs: Sequence[Pair]) -> tuple[float, float]:
 
 
 def measure_camera(frames: Iterable[np.ndarray], path: CameraPath, every: int | None = None) -> Measurement:
-    """Measure how well a video follows `path`. `frames` are grey, uint8 [H, W], and read once; frame i was generated
-    with pose i.
+    """Measure how well a video follows `path`. `frames` are grey, uint8 [H, W], and iterated once. Frame i was
+    generated with pose i of the path.
 
-    `every`: the distance in frames between the two keyframes of a pair (None: 8). The lens is the path's first one,
-    scaled to the frames' size. Raises CameraError for one frame, more frames than poses, frames of several sizes, or
-    `every` below 1, and DependencyError without OpenCV or pycolmap.
+    `every`: the distance in frames between the two keyframes of a pair (None: 8). The lens is that of the path's first
+    pose, scaled to the frames' size. Raises CameraError for one frame, more frames than poses, frames of several sizes,
+    or `every` below 1, and DependencyError without OpenCV or pycolmap.
     """
     if every is not None and every < 1:
         raise CameraError(f"keyframes every {every} frames: expected at least 1")

@@ -12,7 +12,8 @@ SHORTER_SIDE = 270
 """The length in pixels to which the shorter side of a frame is resized for tracking. "Pixels of the tracked frames" are
 pixels of these resized frames."""
 MOST_POINTS, APART = 500, 6
-"""The largest number of points tracked at a time, and the least distance between them in pixels."""
+"""The largest number of points tracked at a time, and the smallest distance in pixels between a new point and any other
+point."""
 LOOK = {"winSize": (15, 15), "maxLevel": 4, "criteria": (3, 30, 0.01)}
 FARTHEST_BACK = 0.3
 """The largest accepted distance, in pixels, between a point and its position after tracking forwards and back."""
@@ -39,7 +40,7 @@ class Tracks:
 
 
 def opencv() -> ModuleType:
-    """Return the module cv2. Raises DependencyError, with the install command, if it is missing."""
+    """Return the module cv2. Raises DependencyError, with the install command, if cv2 is missing."""
     return require("cv2", "opencv-python-headless")
 
 

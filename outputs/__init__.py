@@ -1,4 +1,5 @@
-"""Writing of output files. A file is locked against other runs, and gets its final name when it is complete."""
+"""Writing of output files. An output file is locked against other runs. It gets its final name only when it is
+complete."""
 
 import os
 import secrets

@@ -70,9 +70,9 @@ def quantize_source(
 ) -> dict:
     """Write the quantized `file` of a source, verify it, and return the content of quantization_meta.json.
 
-    An interrupted run is resumed. `progress` counts the bytes of the source that are quantized, `checking` the
-    parameters that are read back from an interrupted run's file and from the complete file. Raises CheckpointError for
-    weights that are not finite, and for a file that reads back differently.
+    An interrupted run is resumed. `progress` counts the bytes of the source that are quantized. `checking` counts the
+    parameters that are read back for a check, from an interrupted run's file and from the complete file. Raises
+    CheckpointError for weights that are not finite, and for a file that reads back differently.
     """
     with (
         Journal(journal_of(file), _task(source, options)) as journal,

@@ -70,11 +70,11 @@ def meta_of(file: Path) -> Path:
 
 
 def plan_quantize(source: str | Path, destination: str | Path, options: QuantizeOptions) -> QuantizePlan:
-    """Check all conditions of a quantization that can be checked from file headers, and return its plan.
+    """Check all conditions of a quantization that can be checked from file headers, and return the plan.
 
     `source` is a model (folder, index, safetensors or torch.save file), a text encoder's file, or a package (a folder
-    with all models for a video). Raises InputError for a missing source, for options that do not apply to it, and for a
-    destination that exists, CheckpointError for weights that cannot be used.
+    with all models for a video). Raises InputError for a missing source, for options that do not apply to this source,
+    and for a destination that exists. Raises CheckpointError for weights that cannot be used.
     """
     source, destination = Path(source).expanduser(), Path(destination).expanduser().absolute()
     if not source.exists():
@@ -130,7 +130,8 @@ def _text_job(path: Path, options: QuantizeOptions) -> Job:
 
 
 def is_text_encoder(path: Path) -> bool:
-    """Return whether a file or folder has a text encoder's tensors. Raises CheckpointError if it cannot be read."""
+    """Return whether a file or folder has a text encoder's tensors. Raises CheckpointError for a path that cannot be
+    read."""
     weights = path.is_file() or is_expert_folder(path)
     return weights and any(wan_key(name) == EMBEDDING for name in read_tensors(path))
 
@@ -151,7 +152,7 @@ def _unchanged_parts(root: Path, package: Package) -> tuple[dict[Path, Path], li
 def quantize(plan: QuantizePlan, show: ShowProgress) -> dict[Path, dict]:
     """Quantize all files of a plan, and return the content of each quantization_meta.json by its relative path.
 
-    `show(name, unit)` returns the progress display of a file; an exception that it raises ends the run. Running the
+    `show(name, unit)` returns the progress display of a file; an exception in the display ends the run. Running the
     same plan again resumes an interrupted run. The destination appears when all files are written and verified.
 
     Raises InputError if the destination exists, if another run is writing it, or if the disk is full or not writable.

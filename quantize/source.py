@@ -51,7 +51,8 @@ class Source:
 
     @property
     def folder_name(self) -> str:
-        """The name of the model's folder, or of the folder around it if the name is generic, such as `transformer`."""
+        """The name of the model's folder. If that name is generic, such as `transformer`, the name of the folder around
+        it."""
         folder = (self.path if self.path.is_dir() else self.path.parent).absolute()
         return folder.parent.name if folder.name in _PART_FOLDERS else folder.name
 
@@ -95,7 +96,7 @@ def _refuse_four_bits(path: Path, quantized: Mapping[str, QuantizedWeight]) -> N
 
 
 def _in_file_order(parameters: Mapping[str, list[TensorEntry]]) -> dict[str, list[TensorEntry]]:
-    """Return the parameters in the order of their first tensors in the files."""
+    """Return the parameters sorted by the place of each parameter's first tensor in the files."""
     first = {entries[0].name: name for name, entries in parameters.items()}
     ordered = in_file_order(entries[0] for entries in parameters.values())
     return {first[entry.name]: parameters[first[entry.name]] for entry in ordered}

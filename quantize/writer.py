@@ -30,7 +30,7 @@ QUANT = {"format": "bnb_nf4", "double_quant": True, "compute_dtype": "bfloat16",
 """The default value of the field `quant` in quantization_meta.json."""
 
 Values = Tensor | tuple[Tensor, Scales | dict[str, Tensor]]
-"""The values of a parameter to write: a float tensor, or a pair of encoded values and their scales."""
+"""The values of a parameter to write: a float tensor, or a pair of encoded values and scales."""
 Shapes = Mapping[str, tuple[int, ...]]
 Layout = dict[str, tuple[torch.dtype, list[int], int]]
 """The dtype, shape and byte offset of each tensor in the file, by key."""

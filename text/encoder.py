@@ -38,7 +38,7 @@ def encode(
 
     encoder, tokenizer: the results of `open_weights` and `load_tokenizer`, or paths for these functions.
     dtype: the dtype of the matrix products.
-    progress: a function progress(done, total) that counts blocks. An exception raised in it stops the encoding.
+    progress: a function progress(done, total) that counts blocks. If it raises an exception, the encoding stops.
     warn: a function that receives a message for each prompt that is too long and is truncated.
 
     Each block of the encoder processes all prompts, and at most two blocks are in memory. Raises CheckpointError or

@@ -106,9 +106,9 @@ class Events:
     def stand(self, prompt: str, *, later: bool = False) -> None:
         """Set the base prompt and the active events from a full prompt, which ends with the sentences of active events.
 
-        Call this after a return to an earlier chunk, and to continue an earlier video. `later` is whether `prompt`
-        belongs to the current second of the video, so that the record of events started by their times stays valid.
-        Otherwise the active events with a start time become the new record.
+        Call this method to continue an earlier video, and after a return to an earlier chunk. `later`: whether `prompt`
+        belongs to the current second of the video. If so, the record of the events that were started by their times
+        stays as it is. Otherwise the new record is all active events that have a start time.
         """
         with self._lock:
             active, base = set(), prompt
@@ -128,8 +128,8 @@ class Events:
             return self.prompt
 
     def switch(self, name: str, on: bool | None = None) -> str:
-        """Switch an event on or off (None toggles it) by its name or key, and return the full prompt. Raises InputError
-        for an unknown event."""
+        """Switch an event on or off (None toggles the event) by its name or key, and return the full prompt. Raises
+        InputError for an unknown event."""
         found = next(
             (event.name for event in self.all if isinstance(name, str) and name in (event.name, event.key)), None
         )

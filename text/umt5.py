@@ -27,10 +27,10 @@ def _float(weight: Tensor) -> Tensor:
 
 
 def bucket_of(relative: Tensor, buckets: int) -> Tensor:
-    """Return the bucket of T5's position bias for relative positions (key minus query), int64 in their shape.
+    """Return the bucket of T5's position bias for relative positions (key minus query), int64 of the same shape.
 
-    Each direction has half of the `buckets`. Half of these are for single distances, the others for logarithmically
-    growing ranges up to 128. Larger distances are in the last bucket.
+    Each direction has half of the `buckets`. Half of a direction's buckets are for single distances. The other half are
+    for ranges of distances up to 128, which grow logarithmically. Larger distances are in the last bucket.
     """
     half, exact = buckets // 2, buckets // 4
     distance = relative.abs()

@@ -52,8 +52,9 @@ class _Camera(NamedTuple):
 
 def read_colmap(path: Path, convention: Convention) -> CameraFile:
     """Read a camera path from COLMAP's images and cameras files, .bin or .txt, in the order of image names. `path` is
-    one of the files or a folder, see `model_folder`. Raises CameraError for a missing or invalid images file. A fault
-    in the cameras file becomes the result's `lens_fault`."""
+    one of the files or a folder, see `model_folder`. `convention`: the convention of the poses (COLMAP's is
+    world-to-camera in OpenCV axes). Raises CameraError for a missing or invalid images file. A fault in the cameras
+    file becomes the result's `lens_fault`."""
     folder = model_folder(path) if path.is_dir() else path.parent
     binary = path.suffix.lower() == ".bin" if path.is_file() else (folder / "images.bin").is_file()
     suffix = ".bin" if binary else ".txt"
@@ -72,7 +73,7 @@ def read_colmap(path: Path, convention: Convention) -> CameraFile:
 
 def model_folder(folder: Path) -> Path:
     """Return the first folder with COLMAP's files: `folder`, or in it sparse/0, sparse, colmap/sparse/0, colmap or 0.
-    Return `folder` if none has them."""
+    If no folder has such files, return `folder`."""
     below = (folder, *(folder / name for name in ("sparse/0", "sparse", "colmap/sparse/0", "colmap", "0")))
     return next((each for each in below if any((each / name).is_file() for name in COLMAP_FILES)), folder)
 
@@ -88,8 +89,8 @@ def _other_models(folder: Path) -> tuple[str, ...]:
 
 
 def _read_lens(cameras_file: Path, used: Sequence[str], images_file: Path) -> Lens:
-    """Return the lens of each image. `used`: the camera id of each image. Raises CameraError for a missing or
-    non-pinhole camera."""
+    """Return the lens of each image. `used`: the camera id of each image. `images_file`: the file with these ids, for
+    error messages. Raises CameraError for a missing or non-pinhole camera."""
     cameras = (_binary_cameras if cameras_file.suffix == ".bin" else _text_cameras)(cameras_file)
     if missing := next((camera for camera in used if camera not in cameras), None):
         raise CameraError(f"{images_file}: taken by camera {missing}, which {cameras_file.name} lacks")

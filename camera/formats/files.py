@@ -35,8 +35,8 @@ class Format:
     """A camera file format.
 
     read: the reader, given the path and the Convention of the matrices.
-    convention: the matrices' convention, a name in CONVENTIONS; empty if the user must choose it.
-    fields: the fields in the files and how the reader uses each.
+    convention: the matrices' convention, a name in CONVENTIONS; empty if the user must choose a convention.
+    fields: the fields in the files, with how the reader uses each field.
     sized: whether `read` has a third argument, the images' width and height in pixels.
     """
 
@@ -125,14 +125,14 @@ def read_camera(
     """Return the camera path in a file or folder, and notes on content that the model cannot use, such as distortion.
 
     format: a name in FORMATS; None detects the format.
-    convention: a name in CONVENTIONS that replaces the format's own. The format "matrices" requires it unless the file
-    states its convention.
+    convention: a name in CONVENTIONS that replaces the format's own. The format "matrices" requires a convention unless
+    the file states one.
     image_size: the width and height in pixels of the images that a "vipe" file's focal lengths refer to.
-    fov_deg: the horizontal field of view, in degrees, of a lens that replaces the file's. Required if the file's lens
-    is unreadable or not a pinhole, or for a "vipe" file with a lens but without `image_size`.
+    fov_deg: the horizontal field of view, in degrees, of a lens that replaces the file's. It is required if the file's
+    lens is unreadable or not a pinhole. It is also required for a "vipe" file with a lens but without `image_size`.
 
     A file without a lens gets a field of view of 79 degrees, which a note reports. Raises CameraError for a file that
-    is missing, invalid or of an unknown format, and for a missing argument.
+    is missing, invalid or of an unknown format, and if a required argument is missing.
     """
     path = Path(path)
     if format is None:

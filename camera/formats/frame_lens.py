@@ -51,7 +51,8 @@ def pixel_lens(frames: Sequence[Mapping], where: str) -> Lens:
 
 
 def refuse_two_lenses(fields: Mapping, where: str) -> None:
-    """Raise CameraError, which begins with `where`, if the keys in NAMES and LENSES contradict each other."""
+    """Raise CameraError, which begins with `where`, if a frame's `fields` state two different lenses or image sizes
+    under the keys in NAMES and LENSES."""
     lenses = {name: matrix_lens({name: fields[name]}, where) for name in LENSES if _is_lens(fields.get(name))}
     for at, (quantity, names) in enumerate(NAMES.items()):
         stated = [name for name in names if fields.get(name) is not None and PAIRED.get(name, name) in fields]
@@ -82,7 +83,7 @@ def _refuse_different(values: Mapping[str, float], quantity: str, where: str) ->
 def matrix_lens(frame: Mapping, where: str) -> tuple[float, float, float | None, float | None]:
     """Return a frame's fx, fy, cx, cy in pixels. A missing fy equals fx; a missing cx or cy is None. The numbers come
     from a 3x3 matrix, four numbers or an object under a key in LENSES, or else from the frame's own fields. Raises
-    CameraError for a missing fx and for other shapes."""
+    CameraError, which begins with `where`, for a missing fx and for other shapes."""
     name = next((name for name in LENSES if _is_lens(frame.get(name))), None)
     values = frame if name is None else frame[name]
     if isinstance(values, Mapping) and "intrinsic_matrix" in values:  # Open3D's

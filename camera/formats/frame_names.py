@@ -36,9 +36,9 @@ def refuse_gaps(indices: Sequence[float] | np.ndarray, name: str) -> None:
 
 
 def in_name_order(frames: Sequence[T], name: Callable[[T], str], where: str) -> list[T]:
-    """Return the frames sorted by the numbers in their file names, or by name if no name has a number. `name` returns a
-    frame's file name. Raises CameraError, which begins with `where`, for a gap in the numbers (see `refuse_gaps`) and
-    if only some names have a number."""
+    """Return the frames sorted by the numbers in their file names. If no name has a number, the frames are sorted by
+    name. `name` returns a frame's file name. Raises CameraError, which begins with `where`, if only some names have a
+    number, and for a gap in the numbers (see `refuse_gaps`)."""
     names = [_SUFFIX.sub("", name(frame)) for frame in frames]
     bare = [each for each in names if not re.search(r"\d", each)]
     if bare and len(bare) < len(names):
@@ -100,7 +100,7 @@ def _columns(names: Sequence[str], pattern: re.Pattern[str]) -> np.ndarray | Non
 
 
 def _gap(indices: Sequence[float] | np.ndarray) -> tuple[float, float] | None:
-    """Return the two numbers around the first gap or step backwards; None without one."""
+    """Return the two numbers around the first gap or step backwards, or None if there is neither."""
     values = np.asarray(indices, dtype=np.float64)
     steps = np.diff(values)
     if not len(steps):

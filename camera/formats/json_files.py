@@ -20,7 +20,7 @@ from .reading import CameraFile, Lens, entries_of, field_of, lens_notes, lens_ro
 
 DISTORTION = ("k1", "k2", "k3", "k4", "k5", "k6", "p1", "p2")
 ANGLES = {"x_fov": np.pi / 180, "camera_angle_x": 1.0, "y_fov": np.pi / 180, "camera_angle_y": 1.0}
-"""The fields of transforms.json with a field of view, each with the factor that converts it to radians."""
+"""The fields of transforms.json with a field of view, each with the factor that converts its value to radians."""
 OTHER_NAMES = {other: usual for usual, *others in NAMES.values() for other in others}
 """Other programs' keys for a lens and its image size, mapped to nerfstudio's keys."""
 ACROSS, DOWN = ("x_fov", "fl_x", "camera_angle_x"), ("y_fov", "fl_y", "camera_angle_y")
@@ -56,13 +56,14 @@ PATH_FIELDS = (
     Field(("default_fov", "default_transition_sec", "render_time", "timestamp"), "ignored", "Of the editor."),
 )
 MITSUBA = np.diag([-1.0, 1.0, -1.0, 1.0])
-"""The transform from Mitsuba's camera axes (x left, z forward) to OpenGL axes: it reverses x and z."""
+"""The transform from Mitsuba's camera axes (x left, z forward) to OpenGL axes, which reverses x and z."""
 LENS_SIDES = np.array([LENS_WIDTH, LENS_HEIGHT, LENS_WIDTH, LENS_HEIGHT])
 
 
 def read_transforms(path: Path, convention: Convention) -> CameraFile:
-    """Read transforms.json of nerfstudio or instant-ngp. `path`: the file or its folder. Raises CameraError for a
-    missing or invalid file; a fault in the lens becomes the result's `lens_fault`."""
+    """Read transforms.json of nerfstudio or instant-ngp. `path`: the file or its folder. `convention`: the convention
+    of the matrices (the format's own is camera-to-world in OpenGL axes). Raises CameraError for a missing or invalid
+    file; a fault in the lens becomes the result's `lens_fault`."""
     path = path / "transforms.json" if path.is_dir() else path
     data = read_object(path)
     frames = in_order(entries_of(data, "frames", path), path)
@@ -163,7 +164,9 @@ def _image_size(frame: Mapping, where: str) -> tuple[float, float]:
 
 
 def read_camera_path(path: Path, convention: Convention) -> CameraFile:
-    """Read nerfstudio's camera_path.json. Raises CameraError for a missing or invalid file."""
+    """Read nerfstudio's camera_path.json. `convention`: the convention of the matrices (the format's own is
+    camera-to-world in OpenGL axes). Raises CameraError for a missing or invalid file; a fault in the lens becomes the
+    result's `lens_fault`."""
     data = read_object(path)
     entries = entries_of(data, "camera_path", path)
     matrices = [field_of(entry, "camera_to_world", f"{path}: pose {i}") for i, entry in enumerate(entries)]

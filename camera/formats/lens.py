@@ -1,4 +1,4 @@
-"""The camera models of other programs. Models close to a pinhole are accepted, others refused."""
+"""The camera models of other programs. Models close to a pinhole are accepted, other models are refused."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -10,8 +10,8 @@ from ...fields import Field
 
 
 class Model(NamedTuple):
-    """A camera model. `numbers`: the count of its parameters, which are `focals` focal lengths, cx, cy, and distortion
-    terms. `pinhole`: whether it equals a pinhole near the image centre."""
+    """A camera model. `numbers`: how many parameters the model has. They are `focals` focal lengths, cx, cy, and
+    distortion terms. `pinhole`: whether the model equals a pinhole near the image centre."""
 
     numbers: int
     focals: int
@@ -38,7 +38,7 @@ COLMAP_MODELS: dict[int, tuple[str, Model]] = {
     16: ("EUCM", Model(6, 2, False)),
     17: ("EQUIRECTANGULAR", Model(2, 0, False)),
 }
-"""COLMAP's models by their ids in its binary files (sensor/models.h)."""
+"""COLMAP's camera models, by their ids in COLMAP's binary files (sensor/models.h)."""
 MODELS = dict(COLMAP_MODELS.values())
 COLMAP_PINHOLES = tuple(name for name, model in MODELS.items() if model.pinhole)
 PINHOLES = (*COLMAP_PINHOLES, "PERSPECTIVE", "PERSP")
@@ -72,8 +72,8 @@ def refuse_flags(data: Mapping[str, Any], where: str) -> None:
 
 
 def focal_of(angle: float, side: float, where: str) -> float:
-    """Return the focal length in pixels for a field of view of `angle` radians over `side` pixels. Raises CameraError
-    unless the angle is between 0 and pi."""
+    """Return the focal length in pixels for a field of view of `angle` radians over `side` pixels. Raises CameraError,
+    which begins with `where`, unless the angle is between 0 and pi."""
     if not 0 < angle < np.pi:
         raise CameraError(f"{where}: expected a field of view between 0 and 180 degrees")
     return float(side / 2 / np.tan(angle / 2))

@@ -1,4 +1,4 @@
-"""Reader of matrices in JSON: a plain list, or matrices under names that state their direction, such as c2w."""
+"""A reader of matrices in JSON: a plain list, or matrices under a name that states their direction, such as c2w."""
 
 import re
 from collections.abc import Mapping

@@ -65,8 +65,9 @@ VGGT_FIELDS = (
 
 
 def read_lingbot(path: Path, _convention: Convention) -> CameraFile:
-    """Read a LingBot-World folder: poses.npy, intrinsics.npy (at 832x480) and, if there, action.npy with W, A, S, D
-    flags. Raises CameraError for a missing or invalid file."""
+    """Read a LingBot-World folder: poses.npy, intrinsics.npy (at 832x480) and, if it exists, action.npy with W, A, S, D
+    flags. The poses are always camera-to-world in OpenCV axes, so the convention is not used. Raises CameraError for a
+    missing or invalid file."""
     folder = read_pose_folder(path)
     return CameraFile(folder.c2w, folder.intrinsics, None, folder.notes, folder.actions)
 
@@ -88,9 +89,10 @@ def write_lingbot(path: CameraPath, folder: str | Path) -> None:
 
 
 def read_vipe(path: Path, convention: Convention, image_size: tuple[int, int] | None) -> CameraFile:
-    """Read ViPE's .npz: `data` [n, 4, 4], camera-to-world in OpenCV axes, and the frame numbers `inds` [n]. The lens is
-    read from ../intrinsics/<same name>, in pixels of a video of `image_size` (width, height). Without `image_size` the
-    result has a `lens_fault` instead of the lens. Raises CameraError for a missing or invalid pose file."""
+    """Read ViPE's .npz: the matrices `data` [n, 4, 4], and the frame numbers `inds` [n]. `convention`: the convention
+    of the matrices (ViPE's is camera-to-world in OpenCV axes). The lens is read from ../intrinsics/<same name>, in
+    pixels of a video of `image_size` (width, height). Without `image_size` the result has a `lens_fault` instead of the
+    lens. Raises CameraError for a missing or invalid pose file."""
     data, frames = _vipe_arrays(path)
     refuse_gaps(frames, f"{path} (inds)")
     recording = CameraFile(to_opencv(data, convention, str(path)))
@@ -186,8 +188,8 @@ def _archive(
     path: Path, kind: str, wanted: Callable[[str], bool]
 ) -> tuple[dict[str, np.ndarray], dict[str, tuple[int, ...]]]:
     """Return the arrays of an .npz file with a `wanted` name, and the shapes of all its arrays, both by array name.
-    Raises CameraError for an unreadable file, for more than 512 MiB of wanted arrays, and for arrays that are not
-    numbers."""
+    `kind`: a description of the file for error messages. Raises CameraError for an unreadable file, for more than 512
+    MiB of wanted arrays, and for arrays that are not numbers."""
     check_file(path, LARGEST_ARCHIVE)
     try:
         with np.load(path, allow_pickle=False) as archive:

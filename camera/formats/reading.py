@@ -1,5 +1,5 @@
-"""The common parts of the readers of camera files: their result, and reading of text and JSON with errors that name the
-file."""
+"""The common parts of the readers of camera files: the class of the result, and the reading of text and JSON with
+errors that name the file."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -22,13 +22,14 @@ Lens = tuple[np.ndarray, tuple[str, ...]]
 
 @dataclass(frozen=True)
 class CameraFile:
-    """The content of a camera file. `intrinsics`, `fps` and `actions` are None if the file lacks them.
+    """The content of a camera file. `intrinsics`, `fps` and `actions` are None if they are missing in the file.
 
     c2w: [n, 4, 4], camera-to-world poses in OpenCV axes.
     intrinsics: [n, 4], fx, fy, cx, cy in pixels of an 832x480 image.
     notes: messages for the user about fields that the model cannot use.
     actions: [n, 4], W, A, S, D flags.
-    lens_fault: why the lens is not a readable pinhole, else empty. The user must then supply a field of view.
+    lens_fault: the reason why the lens cannot be read or is not a pinhole, else empty. With a fault, the user must
+    supply a field of view.
     """
 
     c2w: np.ndarray
@@ -120,7 +121,7 @@ def entries_of(data: Mapping, key: str, path: Path) -> list[Mapping]:
 
 
 def field_of(data: Mapping, key: str, where: str) -> Any:
-    """Return the value of `key` in `data`. Raises CameraError, which begins with `where`, if it is missing."""
+    """Return the value of `key` in `data`. Raises CameraError, which begins with `where`, for a missing key."""
     if key not in data:
         raise CameraError(f"{where}: no {key}; found {', '.join(map(str, list(data)[:8])) or 'nothing'}")
     return data[key]

@@ -56,8 +56,9 @@ SPLAT_FIELDS = (
 
 
 def read_splat_cameras(path: Path, convention: Convention) -> CameraFile:
-    """Read cameras.json of 3D Gaussian splatting. `path`: the file or the model's folder. Raises CameraError for a
-    missing or invalid file."""
+    """Read cameras.json of 3D Gaussian splatting. `path`: the file or the model's folder. `convention`: the convention
+    of the poses (the format's own is camera-to-world in OpenCV axes). Raises CameraError for a missing or invalid
+    file."""
     path = path / "cameras.json" if path.is_dir() else path
     cameras = in_order(entries_of({"cameras": read_json(path)}, "cameras", path), path)
     turns, places = (_stack(cameras, key, shape, path) for key, shape in (("rotation", (3, 3)), ("position", (3,))))
@@ -68,7 +69,8 @@ def read_splat_cameras(path: Path, convention: Convention) -> CameraFile:
 
 def read_arkit(path: Path, convention: Convention) -> CameraFile:
     """Read an ARKit camera path of a phone scanner: a JSON list of frames, Record3D's metadata, or a folder with a JSON
-    file for each frame (Polycam, 3D Scanner App). Raises CameraError for a missing or invalid file."""
+    file for each frame (Polycam, 3D Scanner App). `convention`: the convention of the poses (ARKit's is camera-to-world
+    in OpenGL axes). Raises CameraError for a missing or invalid file."""
     if path.is_dir():
         return _read_frames(_frame_files(path), path, convention)
     data = read_json(path)
@@ -87,7 +89,7 @@ def read_arkit(path: Path, convention: Convention) -> CameraFile:
 
 def scan_folder(folder: Path) -> Path | None:
     """Return the folder with a scanner's JSON files, one per frame: `folder`, or in it keyframes/corrected_cameras,
-    keyframes/cameras or cameras. Return None if none has at least two such files."""
+    keyframes/cameras or cameras. Return None if no such folder has at least two such files."""
     below = (folder, *(folder / name for name in ("keyframes/corrected_cameras", "keyframes/cameras", "cameras")))
     return next((each for each in below if len(_frame_names(each)) > 1), None)
 
@@ -139,7 +141,7 @@ def _read_record3d(data: Mapping, path: Path, convention: Convention) -> CameraF
 
 
 def check_quaternions(quaternions: np.ndarray, where: str) -> None:
-    """Raise CameraError unless all quaternions [n, 4] have length 1, to within 0.02."""
+    """Raise CameraError, which begins with `where`, unless all quaternions [n, 4] have length 1, to within 0.02."""
     lengths = np.linalg.norm(quaternions, axis=1)
     bad = np.flatnonzero(~(np.abs(lengths - 1) < 0.02))
     if len(bad):
@@ -174,10 +176,10 @@ def _stated_order(frames: list[Mapping]) -> str:
 
 
 def _by_row(matrices: np.ndarray, order: str) -> tuple[np.ndarray, list[str]]:
-    """Return the poses [n, 4, 4] with their numbers by row, and notes for the user. If the last rows are 0, 0, 0, 1,
-    the numbers are by row; if the last columns are, by column. If all poses are at the origin, both are; then `order`
-    ("row" or "column") decides. For an empty `order` "column" is assumed, with a note unless both orders give the same
-    poses."""
+    """Return the poses [n, 4, 4] with their numbers by row, and notes for the user. `matrices` [n, 4, 4] have their
+    numbers by row if the last rows are 0, 0, 0, 1, and by column if the last columns are. If all poses are at the
+    origin, last rows and last columns are 0, 0, 0, 1. Then `order` decides, "row" or "column". If `order` is empty too,
+    "column" is assumed, with a note unless both orders give the same poses."""
     last_column, last_row = (np.abs(each).max() for each in (matrices[:, :3, 3], matrices[:, 3, :3]))
     if last_row > 0 or last_column > 0:
         return (matrices.swapaxes(1, 2) if last_row > 0 and last_column < 1e-6 else matrices), []

@@ -22,7 +22,7 @@ KEYS = {
     "matrices": "matrices",
     **dict.fromkeys((*POSES, PARTS[0], "poses", "perFrameIntrinsicCoeffs"), "arkit"),
 }
-"""JSON keys and the formats that they identify."""
+"""JSON keys, each with the format that it identifies."""
 ARRAYS = {"c2w": "megasam", "w2c": "vggt"}
 """The .npz formats by the direction in an array's name: camera-to-world (c2w) or world-to-camera (w2c)."""
 COLUMNS = {19: "realestate10k", **dict.fromkeys((12, 16, 13, 17, 4), "kitti"), 8: "tum"}

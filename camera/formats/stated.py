@@ -20,7 +20,7 @@ MATRIX_NAME = "matrix_type"
 LENS_KEYS = re.compile(r"model|projection|lens|camera_?type|^type$", re.IGNORECASE)
 AXES = {"opencv": r"open_?cv|colmap|\brdf\b", "opengl": r"open_?gl|blender|nerf|arkit|\brub\b"}
 OTHER_AXES = re.compile(r"unity|unreal|left[ _-]?hand|directx|\b(ros|flu|frd|ned|lhs)\b", re.IGNORECASE)
-"""A pattern for texts that state unsupported axes: left-handed ones, or those of robots (ROS)."""
+"""A pattern for texts that state unsupported axes: left-handed axes, or the axes of robots (ROS)."""
 OTHER_LENS = re.compile(r"fish_?eye|equirect|panoram|spherical|omni|ortho", re.IGNORECASE)
 TABLES, HEADER = (".txt", ".csv", ".tum"), 4096
 """The suffixes of tables of numbers (TABLES), and the number of characters in which a header is searched for

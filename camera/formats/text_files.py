@@ -70,9 +70,10 @@ even times."""
 
 
 def read_realestate10k(path: Path, convention: Convention) -> CameraFile:
-    """Read a text file of RealEstate10K or CameraCtrl, one line per frame. Raises CameraError for a missing or invalid
-    file. A line holds the time; fx, fy, cx, cy as fractions of the image size; two distortion terms; and the
-    world-to-camera matrix 3x4 by row, in OpenCV axes. The first line may be the video's address."""
+    """Read a text file of RealEstate10K or CameraCtrl, one line per frame. A line holds the time; fx, fy, cx, cy as
+    fractions of the image size; two distortion terms; and a matrix 3x4 by row. The first line may be the video's
+    address. `convention`: the convention of the matrices (the format's own is world-to-camera in OpenCV axes). Raises
+    CameraError for a missing or invalid file."""
     rows = _rows(path, 19)
     if np.ptp(rows[:, 0]):  # programs that know no times write the same number in every line
         refuse_gaps(rows[:, 0], f"{path} (time stamps)")
@@ -88,12 +89,12 @@ def _lens_from_fractions(columns: np.ndarray, path: Path) -> Lens:
 
 
 def read_kitti(path: Path, convention: Convention) -> CameraFile:
-    """Read a text file of camera-to-world matrices in OpenCV axes, 3x4 or 4x4 by row, one line per frame, without a
-    lens.
+    """Read a text file of matrices, 3x4 or 4x4 by row, one line per frame, without a lens.
 
     Examples are KITTI odometry's poses/00.txt and Replica's traj.txt. A line may begin with a frame number, and a 4x4
-    matrix may take four lines. `path` may be a folder with a file for each frame, as in ScanNet. Raises CameraError for
-    a missing or invalid file.
+    matrix may take four lines. `path` may be a folder with a file for each frame, as in ScanNet. `convention`: the
+    convention of the matrices (the format's own is camera-to-world in OpenCV axes). Raises CameraError for a missing or
+    invalid file.
     """
     files = in_name_order(pose_files(path), lambda file: file.stem, str(path)) if path.is_dir() else [path]
     read = [_rows(file, 12, 16, 13, 17, 4) for file in files]
@@ -115,9 +116,10 @@ def pose_files(folder: Path) -> list[Path]:
 
 def read_tum(path: Path, convention: Convention) -> CameraFile:
     """Read a TUM trajectory, one line per frame: time, position, and quaternion x, y, z, w. A header may state another
-    order of columns, and a lens. Poses are camera-to-world in OpenCV axes. A path with irregular time steps, such as a
-    SLAM system's keyframes, is resampled at constant steps. Raises CameraError for a missing or invalid file, and
-    without a header if w probably comes first."""
+    order of columns, and a lens. `convention`: the convention of the poses (the format's own is camera-to-world in
+    OpenCV axes). A path with irregular time steps, such as a SLAM system's keyframes, is resampled at constant steps.
+    Raises CameraError for a missing or invalid file. A file without a header also raises CameraError if w probably
+    comes first."""
     lines = read_text(path).splitlines()
     stated = tum_columns(lines)
     if stated is None and (strange := _strange_header(lines)):
@@ -216,7 +218,8 @@ def _rows(path: Path, *columns: int) -> np.ndarray:
 W_LIKE, W_AHEAD = 0.999, 0.7
 _W_FIRST = [0, 1, 2, 3, 5, 6, 7, 4]
 MONST3R = "pred_traj.txt", "pred_intrinsics.txt"
-"""The files of MonST3R and programs derived from it: a trajectory with w first, and a 3x3 lens in each line."""
+"""The names of two files of MonST3R and of programs derived from MonST3R: a trajectory with w first, and a file with a
+3x3 lens in each line."""
 IMU = re.compile(r"_RS_R_")
 IMU_NOTE = Reported(
     "The poses are those of EuRoC's IMU, not of a camera, which is mounted at an angle: multiply each by T_BS of the "
@@ -225,8 +228,12 @@ IMU_NOTE = Reported(
 
 
 class Columns(NamedTuple):
-    """The layout of a trajectory file: its `total` of columns, the indices of time, position x, y, z and quaternion x,
-    y, z, w, and those of fx, fy, cx, cy, if the file has a lens."""
+    """The layout of a trajectory file.
+
+    total: the number of columns.
+    columns: the indices of time, position x, y, z and quaternion x, y, z, w.
+    lens: the indices of fx, fy, cx, cy; empty if the file has no lens.
+    """
 
     total: int
     columns: list[int]

@@ -1,7 +1,7 @@
 """Preset camera moves under their film names, in the axes of the first frame (x right, y down, z forward).
 
-A pan, tilt or roll rotates the camera on the spot. A dolly, truck or pedestal moves it without rotation. An orbit, arc,
-crane or spiral moves it and keeps a point in view.
+A pan, tilt or roll rotates the camera on the spot. A dolly, truck or pedestal moves the camera without rotation. An
+orbit, arc, crane or spiral moves the camera and keeps a point in view.
 """
 
 from collections.abc import Callable
@@ -84,8 +84,8 @@ def shake_path(path: CameraPath, degrees: float, seed: int = 0) -> CameraPath:
     """Return the path with a random handheld shake, which rotates the camera by at most `degrees` about each axis.
 
     The first frame is unchanged. A shaken path has no actions (W, A, S, D flags) and no `origin` (its file). The shake
-    has no translations, because the model's input is scaled to a longest step of 1, which would enlarge them in a slow
-    path.
+    has no translations. The model's input is scaled to a longest step of 1, so translations would become large in a
+    slow path.
     """
     if degrees == 0:
         return path

@@ -80,8 +80,9 @@ class Sheet:
         return View(self.canvas, box, axes, np.concatenate(corners), 12 * self.unit)
 
     def path(self, view: View, positions: np.ndarray, cameras: list[np.ndarray], fps: float) -> None:
-        """Draw a camera path from green to red, with up to 7 of its cameras and with dots at whole seconds. `positions`
-        [n, 3]: the camera centres. `cameras`: every frame's frustum [6, 3] from `drawing.frustum`."""
+        """Draw a camera path into `view`, from green to red, with up to 7 of its cameras and with dots at whole
+        seconds. `positions` [n, 3]: the camera centres. `cameras`: every frame's frustum [6, 3] from
+        `drawing.frustum`."""
         last = len(positions) - 1
         for index in np.unique(np.linspace(0, last, FRUSTA).round().astype(int))[::-1]:
             view.frustum(cameras[index], color_at(index / last), round(1.2 * self.unit))

@@ -1,1 +1,1 @@
-"""A client of a ComfyUI server. It queues workflows and downloads their results."""
+"""A client that queues workflows on a ComfyUI server and downloads their results."""

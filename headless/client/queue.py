@@ -176,8 +176,9 @@ def _put_text(workflow: dict, option: str, text: str) -> None:
 
 
 def _put_setting(workflow: dict, setting: str) -> None:
-    """Apply `NODE.INPUT=VALUE` to the first matching node. NODE is a title, id or class; VALUE is JSON, or else plain
-    text. Raises InputError for another form, and if no node matches."""
+    """Apply `setting`, a text NODE.INPUT=VALUE, to the first matching node. NODE is a title, id or class. VALUE is
+    JSON; if it is not valid JSON, it is plain text. Raises InputError for a text of another form, and if no node
+    matches."""
     place, equals, text = setting.partition("=")
     owner, dot, name = place.partition(".")
     if not (equals and dot):
@@ -193,7 +194,7 @@ def _put_setting(workflow: dict, setting: str) -> None:
 
 
 def _follow(events: Iterable[tuple[str, dict]], workflow: dict) -> None:
-    """Print each running node and its progress until the workflow ends. Raises InputError if it fails."""
+    """Print each running node and its progress until the workflow ends. Raises InputError if the workflow fails."""
     title = ""
     for kind, data in events:
         if kind == "executing" and data["node"] is None:

@@ -108,8 +108,8 @@ class Server:
         self.post("/interrupt", {"prompt_id": prompt_id})
 
     def _send(self, path: Path, subfolder: str, name: str) -> str:
-        """Upload a file and return its path in ComfyUI's input folder. Raises InputError if the server has saved it
-        under another name, because another file had the name `name`."""
+        """Upload a file as `subfolder`/`name` and return its path in ComfyUI's input folder. Raises InputError if
+        another file already has that name, so that the server has saved the upload under another name."""
         boundary = uuid.uuid4().hex
         parts = [
             f'--{boundary}\r\nContent-Disposition: form-data; name="{key}"\r\n\r\n{value}\r\n'
@@ -140,7 +140,7 @@ def _event(message: str | bytes) -> tuple[str, dict]:
 
 
 def _digest(files: Sequence[Path]) -> str:
-    """Return 16 hex digits of a hash of the files' contents and, for several files, of their names."""
+    """Return 16 hex digits of a hash of the files' contents. For several files, their names are hashed too."""
     digest = hashlib.sha256()
     for file in files:
         content = file.read_bytes()

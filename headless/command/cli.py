@@ -36,7 +36,7 @@ BAD_INPUT, INTERRUPTED, OUTPUT_CLOSED = 2, 130, 141
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with the arguments `argv` (by default the process's own) and return its exit code. The code is 0
     for success, 2 for invalid input (after a one-line message), 130 after Ctrl-C, and 141 if the reader of standard
-    output has closed it. If `argv` is None, SIGTERM and SIGHUP act like Ctrl-C, with the codes 143 and 129."""
+    output has closed the pipe. If `argv` is None, SIGTERM and SIGHUP act like Ctrl-C, with the codes 143 and 129."""
     own_process = argv is None
     argv = sys.argv[1:] if argv is None else list(argv)
     if sys.platform == "linux":  # stages have very different sizes, and fixed segments would fragment
@@ -102,7 +102,7 @@ def _failed(arguments: argparse.Namespace, message: str) -> int:
 
 
 def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """Return the parser of `lingbot-world`. The options of `camera` need torch, so they are added only if `argv`, the
+    """Return the parser of `lingbot-world`. The options of `camera` need torch. They are added only if `argv`, the
     arguments to parse, begins with `camera` or `completion`."""
     about = "Camera-controlled video from one image. `lingbot-world COMMAND --help` lists a command's options."
     parser = Parser(prog="lingbot-world", description=about)

@@ -71,7 +71,7 @@ def _export(arguments: argparse.Namespace) -> None:
 
 @contextmanager
 def _alone_in(dest: Path) -> Iterator[None]:
-    """Lock the folder `dest` within this context. Raises InputError if it is a file, is not empty, or is locked by
+    """Lock the folder `dest` within this context. Raises InputError if `dest` is a file, is not empty, or is locked by
     another run."""
     with taken(dest.absolute()):
         if os.path.lexists(dest) and (not os.path.isdir(dest) or os.listdir(dest)):

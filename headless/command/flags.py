@@ -34,7 +34,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class Help(argparse.ArgumentDefaultsHelpFormatter):
-    """A help formatter that shows an option's default, except None, False and empty ones."""
+    """A help formatter that shows an option's default, unless the default is None, False or empty."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         return super()._get_help_string(action) if action.default not in (None, False, "", (), []) else action.help
@@ -192,7 +192,7 @@ def add_overwrite(parser: argparse.ArgumentParser) -> None:
 
 
 def seed(text: str) -> int:
-    """Return the seed in `text`. Raises ArgumentTypeError unless it is a number from 0 to 2**32 - 1."""
+    """Return the seed in `text`. Raises ArgumentTypeError unless `text` is a number from 0 to 2**32 - 1."""
     if not text.isdecimal() or int(text) >= 2**32:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number from 0 to {2**32 - 1}")
     return int(text)
@@ -217,7 +217,7 @@ def some_path(text: str) -> str:
 
 
 def seconds(text: str) -> float:
-    """Return the seconds in `text`. Raises ArgumentTypeError unless they are a number from 0.1 to 86,400."""
+    """Return the seconds in `text`. Raises ArgumentTypeError unless `text` is a number from 0.1 to 86,400."""
     with suppress(ValueError):
         if 0.1 <= float(text) <= 86_400:
             return float(text)

@@ -6,7 +6,8 @@ from ...errors import InputError
 
 
 def refuse_existing(file: Path, overwrite: bool, image: str | Path | None = None) -> None:
-    """Raise InputError if `file` is a folder or the input `image`, or if it exists and `overwrite` is false."""
+    """Raise InputError if `file` is a folder or the input `image`. If `overwrite` is false, also raise InputError if
+    `file` exists."""
     if not file.exists():
         return
     if file.is_dir():

@@ -87,8 +87,9 @@ def grey_frames(video: str | Path) -> Iterator[np.ndarray]:
 
 
 def colour_frames(video: str | Path) -> Iterator[np.ndarray]:
-    """Yield the frames, uint8 [H, W, 3], of a video file, or of a folder of images by their numbers. Raises InputError
-    for a missing or broken video and for frames of different sizes, and DependencyError without PyAV."""
+    """Yield the frames, uint8 [H, W, 3], of a video file or of a folder of images. Images are sorted by the numbers in
+    their names. Raises InputError for a missing or broken video and for frames of different sizes, and DependencyError
+    without PyAV."""
     return _frames(video, "RGB", "rgb24")
 
 
@@ -144,7 +145,7 @@ def _of_folder(folder: Path, mode: str) -> Iterator[np.ndarray]:
 
 
 def _frame_files(folder: Path) -> list[Path]:
-    """Return the image files of one format (see FRAME_SUFFIXES) in a folder, by their numbers."""
+    """Return the image files of one format (see FRAME_SUFFIXES) in a folder, sorted by the numbers in their names."""
     files = [file for file in folder.iterdir() if not file.name.startswith(".")]
     for suffixes in FRAME_SUFFIXES:
         found = [file for file in files if file.suffix.lower() in suffixes and file.is_file()]

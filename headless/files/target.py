@@ -64,8 +64,8 @@ class Target:
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Lock the output files within this context. Raises InputError if another run has locked a file, and for a
-        named pipe without a reader, because opening it would wait forever."""
+        """Lock the output files within this context. Raises InputError if another run has locked a file. A named pipe
+        without a reader also raises InputError, because opening the pipe would wait forever."""
         if self.kept is not None or str(self.path) == STDOUT:
             yield
         elif self.is_pipe:

@@ -1,5 +1,5 @@
 """Reading of video frames as a player shows them: rotated, mirrored, with square pixels, at a constant frame rate, and
-on white where they are transparent."""
+with a white background behind transparent pixels."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,8 +66,8 @@ class Layout(NamedTuple):
 
 
 def video_frames(path: Path, pixels: str) -> Iterator[np.ndarray]:
-    """Yield the frames of a video as a player shows them: uint8 [H, W, 3] for the `pixels` "rgb24", [H, W] for "gray".
-    Raises InputError for a broken or incomplete video, and DependencyError without PyAV."""
+    """Yield the frames of a video as a player shows them: uint8 [H, W, 3] if `pixels` is "rgb24", [H, W] if it is
+    "gray". Raises InputError for a broken or incomplete video, and DependencyError without PyAV."""
     av = require("av", '"lingbot-world[cli]"')
     count, size = 0, None
     try:
@@ -167,7 +167,8 @@ def _even_step(path: Path) -> float | None:
 
 
 def _at_even_times(frames: Iterator[Any], step: float | None) -> Iterator[tuple[Any, int]]:
-    """Yield (frame, repeats) for a video with one frame every `step` seconds; without `step` the repeats are 1."""
+    """Yield (frame, repeats), so that the repeated frames give a video with one frame every `step` seconds. If `step`
+    is None, each frame has 1 repeat."""
     if step is None:
         yield from ((frame, 1) for frame in frames)
         return

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 CAUSAL_FOLDER, EXAMPLE = "lingbot_world_fast", "example"
 PROMPT = "A quiet place in the evening light; the camera moves through it."
 WISHES, WISHED = "live.json", ("width", "height", "chunk", "schedule")
-"""The file of recommended options in a package's example folder (WISHES), and the options that it may set (WISHED)."""
+"""The name of a package's file of recommended options, in the example folder (WISHES), and the options that this file
+may set (WISHED)."""
 
 
 def find_beginning(ckpt: str | Path, named: Mapping[str, Any]) -> dict[str, Any]:
@@ -28,8 +29,8 @@ def find_beginning(ckpt: str | Path, named: Mapping[str, Any]) -> dict[str, Any]
     the package's example/live.json.
 
     `ckpt`: the folder of a causal model, or of a package with the folder lingbot_world_fast. `named`: the user's
-    options of GenerateOptions, which take precedence; None means unset. Without a state to continue, an unset image or
-    prompt is the package's example. Raises a LingBotError for a missing or invalid file.
+    options of GenerateOptions, which take precedence; None means unset. An unset image or prompt comes from the state
+    if one is continued, else from the package's example. Raises a LingBotError for a missing or invalid file.
     """
     folder = Path(ckpt)
     causal = folder / CAUSAL_FOLDER

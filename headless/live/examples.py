@@ -16,8 +16,9 @@ MOST = 12
 
 
 class Example(NamedTuple):
-    """A start image for the page, with its prompt. `data`: the image file. `kind`: its media type, such as image/png.
-    `own`: whether this is the server's start image, which is used if a client sends none."""
+    """A start image for the page, with its prompt. `data`: the content of the image file. `kind`: the file's media
+    type, such as image/png. `own`: whether this is the server's start image, which is used if a client sends no
+    image."""
 
     name: str
     prompt: str

@@ -79,7 +79,7 @@ async def _measure(opened: Opened, folder: Path, seconds: float) -> dict[str, An
 
 class Walker:
     """A test client that presses keys at random times and records when frames arrive. `fps`: the frame rate at which a
-    viewer would play them."""
+    viewer would play the frames."""
 
     codec = MSGPACK
 

@@ -39,7 +39,7 @@ def list_walks(folder: Path) -> list[dict[str, Any]]:
 
 
 def describe_walks(folder: Path) -> str:
-    """Return a line of text for each saved walk in a folder, the newest first, and a line with their number."""
+    """Return a line of text for each saved walk in a folder, the newest first, and a line with the number of walks."""
     rows = list_walks(folder)
     lines = [
         f"{row['name']:10} {row['time']} {row['seconds']:7.1f} s {row['megabytes']:8.1f} MB  {row['prompt'][:60]}"

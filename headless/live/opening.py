@@ -93,7 +93,7 @@ def open_live(
 ) -> tuple[Engine, Start]:
     """Load a model and return the Engine and the Start for `live.Session`.
 
-    ckpt_dir: the model's folder. The live.json of its example sets the default size, chunk and schedule.
+    ckpt_dir: the model's folder. The live.json of the model's example sets the default size, chunk and schedule.
     image, prompt: by default those of the example in this folder or next to it.
     decoder: a tiny decoder for previews, a file or the name taew2_1.
     options: other fields of GenerateOptions, such as `width`, `height`, `seed` and `device`. `continue_from`, a saved
@@ -250,7 +250,7 @@ class Opened:
 
 class TextEncoder:
     """A callable that returns a prompt's embedding, [1, L, D] on the CPU, from a cache if possible. Any thread may call
-    it during a walk. `first`: the embedding of the plan's prompt."""
+    the TextEncoder during a walk. `first`: the embedding of the plan's prompt."""
 
     def __init__(self, plan: RolloutPlan, first: Tensor) -> None:
         self._plan, self._lock = plan, Lock()

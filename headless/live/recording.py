@@ -23,8 +23,9 @@ PART = 16
 """The number of frames in a part of the video. A part begins with a key frame and can be played as soon as it is
 written."""
 PRESET = "veryfast"
-"""The libx264 preset of walks: 4 ms for a frame of 464x832 on one core. `ultrafast` takes 1 ms, but files are 2.3 times
-as large, and `camera measure` wrongly reported that two of six walks do not follow their paths."""
+"""The libx264 preset of walks, which takes 4 ms for a frame of 464x832 on one core. The preset `ultrafast` takes 1 ms,
+but the files are 2.3 times as large. With `ultrafast`, `camera measure` wrongly reported that two of six walks do not
+follow their paths."""
 MOST_WAITING = 24
 """The largest number of batches of frames that wait for encoding. Further batches are dropped, so that a walk never
 waits for the encoder."""
@@ -63,7 +64,7 @@ class Recording:
             self._say(f"frames come faster than the video {self.path} is written: some are replaced by later ones")
 
     def cut(self, number: int) -> None:
-        """Remove frame `number` of the walk and all later ones from the video."""
+        """Remove the walk's frame with this `number`, and all later frames, from the video."""
         self._ends = number
         self._queue.put(number)
 
@@ -157,7 +158,8 @@ class _Film:
 
 
 class _Parts(VideoParts):
-    """A writer of a video file in parts of PART frames, which can also copy the parts of another such file."""
+    """A writer of a video file in parts of PART frames. It can also copy the parts of another file that this class has
+    written."""
 
     def copy(self, video: Any, frames: int) -> None:
         """Copy the first `frames` frames, a multiple of PART, of a file by this class, opened as a PyAV input."""

@@ -43,9 +43,9 @@ class Room:
         self._lost_at = 0.0
 
     async def enter(self, socket: Socket, init: Init, inbox: Connection) -> None:
-        """Serve a client until it disconnects. `init`: its first message. `inbox`: its further messages; `socket` is
-        for messages to the client. Raises InputError for impossible settings, if too many clients wait, and if the walk
-        to resume has ended."""
+        """Serve a client until the client disconnects. `init`: the client's first message. `inbox`: the client's
+        further messages. `socket`: the connection for messages to the client. Raises InputError for settings that the
+        model or the server does not support, if too many clients wait, and if the walk to resume has ended."""
         client = Client(socket, init, self._threads, MSGPACK)
         sending = asyncio.create_task(client.send())
         try:
@@ -80,8 +80,8 @@ class Room:
 
     async def _wait_for_turn(self, client: Client, inbox: Connection) -> None:
         """Wait until the model is free. Raises ConnectionError if the client disconnects, and InputError if too many
-        clients wait. Clients of SGLang's protocol have no message for waiting, so they also get InputError unless the
-        current walk ends within seconds."""
+        clients wait. A client of SGLang's protocol can wait only if the current walk ends within seconds, because the
+        protocol has no message for waiting. Otherwise such a client gets InputError."""
         if not self._taken:
             self._taken = True
             return
@@ -114,7 +114,7 @@ class Room:
             client.queue_message({"type": "status", "content": "waiting", "place": place})
 
     def _next(self) -> None:
-        """Let the first client of the queue use the model, or mark it as free."""
+        """Let the first client of the queue use the model. If the queue is empty, mark the model as free."""
         self._taken = bool(self._line)
         if self._line:
             self._line.popleft()[0].set_result(None)

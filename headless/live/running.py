@@ -1,4 +1,4 @@
-"""The start of the live server, and its operation until a signal ends it."""
+"""The start of the live server, which then runs until a signal ends it."""
 
 import asyncio
 import errno
@@ -53,7 +53,7 @@ async def serve(
 
 
 def bracketed(host: str) -> str:
-    """Return `host` for a URL: an IPv6 address in square brackets, others unchanged."""
+    """Return `host` as part of a URL: an IPv6 address in square brackets, any other host unchanged."""
     return f"[{host}]" if ":" in host else host
 
 
@@ -77,7 +77,8 @@ def check_port(port: int, *, everywhere: bool, host: str = "") -> None:
 
 @contextmanager
 def _refused(port: int, host: str = "") -> Iterator[None]:
-    """Convert an error about an unusable port or host to an InputError that names it."""
+    """Within this context, convert an error about an unusable port or host to an InputError that names the port or
+    host."""
     try:
         yield
     except (OSError, OverflowError, UnicodeError) as error:
@@ -123,7 +124,7 @@ async def running(
 
 
 async def _own_address() -> str:
-    """Return this machine's IP address in its network, or 127.0.0.1 if it is unknown."""
+    """Return this machine's IP address in its network, or 127.0.0.1 if the address is unknown."""
     loop = asyncio.get_running_loop()
     with suppress(OSError):
         transport, _ = await loop.create_datagram_endpoint(asyncio.DatagramProtocol, remote_addr=("192.0.2.1", 9))

@@ -23,8 +23,8 @@ from .pictures import read_picture, upload_notes
 
 
 class Visit:
-    """The session of one client, which survives a broken connection until the client reconnects. Any thread may create
-    a Visit and close its session."""
+    """The session of one client. The session survives a broken connection until the client reconnects. Any thread may
+    create a Visit and close its session."""
 
     def __init__(self, opened: Opened, init: Init, folder: Path) -> None:
         """Open a session for the client with the first message `init`. `folder`: the folder in which the walk gets its
@@ -90,7 +90,7 @@ class Visit:
 
 def _replay(opened: Opened, init: Init, folder: Path) -> tuple[Engine, Session]:
     """Return an engine and a session that repeat the saved walk named `init.replay` in `folder`. Raises InputError
-    without such a walk, or if it needs more memory than the server planned."""
+    without such a walk, or if the walk needs more memory than the server planned."""
     found = {walk.name: walk for walk in saved_walks(folder)}
     if init.replay not in found:
         raise InputError(f"there is no walk {init.replay!r} to replay; {len(found)} are kept")

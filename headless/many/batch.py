@@ -1,6 +1,6 @@
 """The command `lingbot-world batch`: make many videos, and record the outcome of each in a manifest file. Videos of one
-size are made together, so that each expert is loaded only once for them. Jobs that are done are skipped, and a job that
-fails does not end the batch."""
+size are made together, so that each expert is loaded only once for all of them. Finished jobs are skipped. If a job
+fails, the batch goes on."""
 
 import json
 import secrets
@@ -52,7 +52,7 @@ class Seeded:
 
 @dataclass(frozen=True)
 class Counts:
-    """The numbers of jobs: `done` now, `skipped` because they were done earlier, and `failed`."""
+    """The numbers of jobs: `done` by this run, `skipped` because an earlier run finished them, and `failed`."""
 
     done: int
     skipped: int
@@ -60,8 +60,8 @@ class Counts:
 
 
 RunGroups = Callable[[list[list[Seeded]], Path], Iterator[Outcome]]
-"""A function run_groups(groups, folder) that makes the videos of groups of jobs in the batch's folder and yields each
-job's outcome when it ends."""
+"""A function run_groups(groups, folder) that makes the videos of groups of jobs in the batch's folder. It yields the
+outcome of each job when the job ends."""
 
 
 def run_batch(
@@ -154,8 +154,8 @@ def _check_folder(folder: Path) -> None:
 
 
 def _waiting(jobs: Sequence[Job], manifest: Manifest, tell: Callable[[str], None]) -> list[Job]:
-    """Return the jobs with a missing or outdated video, with `overwrite` set so that it may be replaced. Raises
-    InputError if a job without `overwrite` has a video but no row in the manifest."""
+    """Return the jobs with a missing or outdated video. Their `overwrite` is set, so that the outdated video may be
+    replaced. Raises InputError if a job without `overwrite` has a video but no row in the manifest."""
     waiting = []
     for job in jobs:
         if job not in manifest:

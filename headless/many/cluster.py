@@ -32,7 +32,7 @@ def on_ray(address: str, workers: int | None, on_gpus: bool) -> RunGroups:
     """Connect to a Ray cluster, and return a function that runs groups of jobs on it.
 
     `address`: HOST:PORT, or "local" to start a cluster here. `workers`: the number of Ray actors; None means one per
-    GPU of the cluster if `on_gpus`, else one per CPU. Raises DependencyError without Ray, and InputError if Ray does
+    GPU of the cluster if `on_gpus`, else one per CPU. Raises DependencyError without Ray. Raises InputError if Ray does
     not start, if no cluster responds, and if `workers` is None and the cluster has no GPU (or CPU).
     """
     try:
@@ -94,8 +94,8 @@ class Worker:
 def _run_groups(
     new_worker: Callable[[], Any], count: int, groups: list[list[Seeded]], folder: Path
 ) -> Iterator[Outcome]:
-    """Run groups of jobs on `count` Ray actors from `new_worker()`, each with a thread here, and yield outcomes as they
-    arrive."""
+    """Run groups of jobs on `count` Ray actors and yield each outcome when it arrives. `new_worker()` returns an actor.
+    Each actor has its own thread in this process."""
     outcomes: queue.Queue[Outcome | BaseException] = queue.Queue()
     waiting: queue.Queue[_Try | None] = queue.Queue()
     done = threading.Event()

@@ -17,8 +17,8 @@ hashed."""
 
 
 class Inputs:
-    """A cache of hashes of the jobs' input files. A file of several jobs is read once, unless its size or modification
-    time changes."""
+    """A cache of hashes of the jobs' input files. A file that several jobs use is read only once, unless the file's
+    size or modification time changes."""
 
     def __init__(self) -> None:
         self._contents: dict[tuple[str, int, int], str] = {}

@@ -39,8 +39,8 @@ _LONGEST_NAME = 200
 
 @dataclass(frozen=True)
 class Job:
-    """A video of a batch. `name`: its file name without the suffix. `camera`: an option of CAMERAS and its value, such
-    as ("keys", "w-10"), or None."""
+    """A video of a batch. `name`: the file name without the suffix. `camera`: the name of an option in CAMERAS with its
+    value, such as ("keys", "w-10"), or None."""
 
     name: str
     options: GenerateOptions

@@ -39,9 +39,9 @@ class OpenFiles:
 
 
 class ModelCache:
-    """A cache of both experts, the VAE and open files, kept from one group of a batch to the next. On a GPU, models
-    stay only if they fit next to everything else that the next group needs. On a CPU they always stay, because they are
-    memory-mapped."""
+    """A cache of both experts, the VAE and open files, which lasts from one group of a batch to the next. On a GPU,
+    models stay in the cache only if they fit next to everything else that the next group needs. On a CPU models always
+    stay, because they are memory-mapped."""
 
     def __init__(self) -> None:
         self.files = OpenFiles()

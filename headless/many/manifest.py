@@ -39,8 +39,8 @@ class Outcome:
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """Lock a batch's folder within this context. Raises InputError if another batch has locked it. If the process dies,
-    the operating system releases the lock."""
+    """Lock a batch's folder within this context. Raises InputError if another batch has locked the folder. If the
+    process dies, the operating system releases the lock."""
     try:
         with FileLock(folder / LOCK, timeout=0):
             yield

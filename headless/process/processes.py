@@ -56,7 +56,7 @@ class Processes:
 
     def share(self, made: T | None, task: int) -> T:
         """Return a task's result in every process. `made`: the result in the process that did the task (see `takes`),
-        None in the others. Tensors must be on the CPU."""
+        None in the other processes. Tensors must be on the CPU."""
         if self.size == 1:
             assert made is not None
             return made
@@ -75,8 +75,8 @@ class Processes:
         return int(values)
 
     def collect(self, tensor: Tensor) -> list[Tensor] | None:
-        """Return every process's `tensor`, by rank, in the first process, and None in the others. The tensors have one
-        shape and are on the CPU."""
+        """Return the `tensor` of every process, by rank, in the first process; return None in the other processes. The
+        tensors have one shape and are on the CPU."""
         collected = [torch.empty_like(tensor) for _ in range(self.size)] if self.first else None
         distributed.gather(tensor.contiguous(), collected)
         return collected

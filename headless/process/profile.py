@@ -53,7 +53,7 @@ def observed(
 
 class StageRecorder(AbstractContextManager["StageRecorder"]):
     """A recorder of the time and memory of a run's stages, such as encoding or sampling. The end of the context ends
-    the last stage. `stages`: the finished ones. `running`: the current one's name."""
+    the last stage. `stages`: the finished stages. `running`: the name of the current stage."""
 
     def __init__(self, device: torch.device, show: ShowProgress = silent) -> None:
         self.stages: list[Stage] = []
