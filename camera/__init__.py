@@ -1,9 +1,9 @@
 """Camera paths: functions that build, read, check and draw them, and that compute the model's camera input. `plucker`
 and `track` need torch, so they are imported only when first used."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from ..lazy import on_first_use
 from .moves import actions_from_keys, poses_from_keys
 from .pose_folder import load_poses, read_pose_folder
 from .poses import check_intrinsics, check_poses, frame_count
@@ -40,10 +40,8 @@ __all__ = [
     "read_pose_folder",
 ]
 
-
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name in ("CameraTrack", "begin_track", "continue_track"):
-        return getattr(import_module(".track", __name__), name)
-    return getattr(import_module(".plucker", __name__), name)
+__getattr__ = on_first_use(
+    __name__,
+    plucker="action_embedding camera_embedding continued_poses latent_poses longest_step model_poses pose_embedding",
+    track="CameraTrack begin_track continue_track",
+)

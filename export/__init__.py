@@ -3,6 +3,7 @@ intrinsics, and sparse points. The module `points` needs torch, so it is importe
 
 from typing import TYPE_CHECKING
 
+from ..lazy import on_first_use
 from .scene import FORMATS, Exported, export_scene
 
 if TYPE_CHECKING:
@@ -10,10 +11,4 @@ if TYPE_CHECKING:
 
 __all__ = ["FORMATS", "Exported", "Points", "add_points", "check_points", "export_scene"]
 
-
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from . import points
-
-    return getattr(points, name)
+__getattr__ = on_first_use(__name__, points="Points add_points check_points")

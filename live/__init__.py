@@ -2,8 +2,9 @@
 makes the video of a walk with the model, text encoder and VAE of an `Engine`. This package needs neither ComfyUI nor,
 except in `wire`, aiohttp. Names are imported on first use, so that listing saved walks needs no torch."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from ..lazy import on_first_use
 
 if TYPE_CHECKING:
     from .controls import Controls
@@ -14,18 +15,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Controls", "Engine", "Frames", "Receipt", "Session", "Start", "load_walk"]
 
-_PUBLIC = {
-    "Controls": ".controls",
-    "Engine": ".engine",
-    "Frames": ".shown.frames",
-    "Receipt": ".shown.frames",
-    "Session": ".session",
-    "Start": ".engine",
-    "load_walk": ".folder.reading",
-}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _PUBLIC:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_PUBLIC[name], __name__), name)
+__getattr__ = on_first_use(
+    __name__,
+    controls="Controls",
+    engine="Engine Start",
+    session="Session",
+    **{"folder.reading": "load_walk", "shown.frames": "Frames Receipt"},
+)

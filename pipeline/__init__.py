@@ -7,9 +7,9 @@ path while the video is being generated uses `World`.
 Each name is imported on first use, because ComfyUI's nodes need only the sizes when ComfyUI starts.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from ..lazy import on_first_use
 from ..options import CHUNK
 
 if TYPE_CHECKING:
@@ -29,18 +29,10 @@ __all__ = [
     "sample",
 ]
 
-_PUBLIC = {
-    "Geometry": ".geometry",
-    "World": ".world",
-    "explicit_geometry": ".geometry",
-    "output_geometry": ".geometry",
-    "rollout": ".chunk_loop",
-    "rollout_guided": ".chunk_loop",
-    "sample": ".two_experts",
-}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _PUBLIC:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_PUBLIC[name], __name__), name)
+__getattr__ = on_first_use(
+    __name__,
+    chunk_loop="rollout rollout_guided",
+    geometry="Geometry explicit_geometry output_geometry",
+    two_experts="sample",
+    world="World",
+)
