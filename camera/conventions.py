@@ -31,11 +31,11 @@ CONVENTIONS: dict[str, Convention] = {
 }
 
 
-def to_opencv(values: ArrayLike, convention: Convention, name: str, written: np.ndarray | None = None) -> np.ndarray:
+def to_opencv(values: ArrayLike, convention: Convention, name: str, numbers: np.ndarray | None = None) -> np.ndarray:
     """Return the matrices of a file as checked camera-to-world poses, float64 [n, 4, 4] in OpenCV axes.
 
     `values`: [n, 4, 4], [n, 3, 4], [n, 12] or [n, 16]. If the convention is by column, only [n, 16] is accepted.
-    `written` [n, k]: the file's own numbers if they are not matrices but, for example, quaternions and positions. If
+    `numbers` [n, k]: the file's own numbers if they are not matrices but, for example, quaternions and positions. If
     positions differ only by the rounding of the file's numbers, they become equal. Raises CameraError, which begins
     with `name`, for other shapes and non-rigid matrices.
     """
@@ -51,7 +51,7 @@ def to_opencv(values: ArrayLike, convention: Convention, name: str, written: np.
     poses = check_poses(make_rigid(matrices) if square else matrices, name)
     inverted = not convention.camera_to_world
     poses = inverse(poses) if inverted else poses
-    poses = remove_rounding(poses, matrices if written is None else written, inverted=inverted, dtype=dtype)
+    poses = remove_rounding(poses, matrices if numbers is None else numbers, inverted=inverted, dtype=dtype)
     return poses @ OPENGL_TO_OPENCV if convention.opengl_axes else poses
 
 

@@ -27,7 +27,7 @@ EASINGS: dict[str, Curve] = {
 }
 
 
-def eased(name: str, time: np.ndarray) -> np.ndarray:
+def apply_easing(name: str, time: np.ndarray) -> np.ndarray:
     """Return a move's progress [n] at each `time` [n], both from 0 to 1. Raises CameraError for a `name` not in
     EASINGS."""
     if not isinstance(name, str) or name not in EASINGS:

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..errors import CameraError
 from ..options import FPS
-from .easing import eased
+from .easing import apply_easing
 from .poses import LENS_HEIGHT, LENS_WIDTH, check_actions, check_intrinsics, check_poses, frame_count
 from .rotation import interpolate, inverse, nearest_rotation
 
@@ -152,7 +152,7 @@ class CameraPath:
     def eased(self, easing: str) -> CameraPath:
         """Return the path timed by an easing curve, a name in EASINGS. Raises CameraError for another name."""
         last = len(self) - 1
-        return self.at(last * eased(easing, np.arange(len(self)) / max(last, 1)))
+        return self.at(last * apply_easing(easing, np.arange(len(self)) / max(last, 1)))
 
     def scaled(self, factor: float) -> CameraPath:
         """Return the path with distances from its first pose multiplied by `factor`. Raises CameraError unless `factor`

@@ -24,12 +24,12 @@ class Rounding:
     def __init__(self, numbers: np.ndarray, dtype: np.dtype | None = None) -> None:
         values = np.unique(numbers[:: max(1, len(numbers) // SAMPLE)])
         values = values[np.isfinite(values)]
-        self.decimals = next((d for d in range(2, MOST_DIGITS + 1) if _written(values, f".{d}f")), MOST_DIGITS + 1)
+        self.decimals = next((d for d in range(2, MOST_DIGITS + 1) if _fits_format(values, f".{d}f")), MOST_DIGITS + 1)
         self.absolute = 0.5 * 10.0**-self.decimals if self.decimals <= MOST_DIGITS else 0.0
         with np.errstate(over="ignore"):
             single = dtype == np.float32 or bool((values.astype(np.float32) == values).all())
         self.relative = HALF if dtype == np.float16 else SINGLE if single else 0.0
-        digits = next((d for d in range(4, MOST_DIGITS + 1) if _written(values, f".{d}g")), MOST_DIGITS + 1)
+        digits = next((d for d in range(4, MOST_DIGITS + 1) if _fits_format(values, f".{d}g")), MOST_DIGITS + 1)
         if not self.relative and digits <= MOST_DIGITS:
             self.relative = 0.5 * 10.0 ** (1 - digits)
 
@@ -38,7 +38,7 @@ class Rounding:
         return max(self.absolute, self.relative * size)
 
 
-def _written(values: np.ndarray, form: str) -> bool:
+def _fits_format(values: np.ndarray, form: str) -> bool:
     return all(float(format(value, form)) == value for value in values.tolist())
 
 

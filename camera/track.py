@@ -9,8 +9,8 @@ from .path import lens_from_fov
 from .plucker import continued_poses, latent_poses, latent_times, longest_step, longest_step_after, model_poses
 from .poses import FEWEST_POSES, frame_count
 
-FRAMES_OF_ONE = 4  # frames of a latent frame: fewer unused poses are not worth a note
-LONGEST_KNOWN = 1.05  # a first path's longest step is 1; resampling can make the steps of a later path slightly longer
+FRAMES_PER_LATENT = 4  # frames of a latent frame: fewer unused poses are not worth a note
+LONGEST_STEP = 1.05  # a first path's longest step is 1; resampling can make the steps of a later path slightly longer
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,8 @@ class CameraTrack:
     lens: [4], fx, fy, cx, cy in pixels of an 832x480 image.
     world: [f, 4, 4], the same poses as camera-to-world matrices in world units.
     scale: the divisor of translations, in world units; 0 until the camera moves.
-    used: the number of poses that the run uses; 0 without a path.
-    given: the number of poses in the whole path; 0 without a path.
+    used_poses: the number of poses that the run uses; 0 without a path.
+    path_poses: the number of poses in the whole path; 0 without a path.
     flags: [f, 4], the keys W, A, S, D of an action model; None for other models.
     """
 
@@ -30,8 +30,8 @@ class CameraTrack:
     lens: np.ndarray
     world: np.ndarray
     scale: float
-    used: int = 0
-    given: int = 0
+    used_poses: int = 0
+    path_poses: int = 0
     flags: np.ndarray | None = None
 
     @property
@@ -39,25 +39,25 @@ class CameraTrack:
         """Messages to the user about unused poses and about motion that the model cannot follow, such as too long
         steps."""
         notes = []
-        if self.given >= self.used + FRAMES_OF_ONE:
+        if self.path_poses >= self.used_poses + FRAMES_PER_LATENT:
             notes.append(
-                f"The first {self.used} of the camera path's {self.given} poses are used; a continued run begins "
-                "with the first pose of its own path."
+                f"The first {self.used_poses} of the camera path's {self.path_poses} poses are used; a continued "
+                "run begins with the first pose of its own path."
             )
         longest = float(np.linalg.norm(self.poses[:, :3, 3], axis=1).max())
-        if longest > LONGEST_KNOWN:
+        if longest > LONGEST_STEP:
             times = f"{longest:.3g}" if longest < 1000 else f"{longest:,.0f}"
             notes.append(
                 f"The camera's longest step is {times} times that of the video's first path, and the model knows no "
                 f"longer step. The units of this path are those of the first one: divide its translations by "
                 f"{times}, or use more frames."
             )
-        if self.given:
+        if self.path_poses:
             notes += [*motion_warnings(self.poses), *lens_warnings(self.lens)]
         return tuple(notes)
 
 
-def standing_still(frames: int) -> np.ndarray:
+def still_poses(frames: int) -> np.ndarray:
     """Return identity poses [n, 4, 4] for a still camera; n is `frames`, but at least FEWEST_POSES."""
     return np.tile(np.eye(4), (max(FEWEST_POSES, frames), 1, 1))
 
@@ -71,16 +71,16 @@ def begin_track(
     latent frames is a multiple of `chunk`. `actions` [n, 4]: W, A, S, D flags; a latent frame has those of the nearest
     pose. Raises CameraError for invalid arrays and a path that is too short.
     """
-    given = 0 if c2w is None else len(c2w)
-    c2w = standing_still(frames) if c2w is None else c2w
+    path_poses = 0 if c2w is None else len(c2w)
+    c2w = still_poses(frames) if c2w is None else c2w
     lens = lens_from_fov() if lens is None else lens
-    scale, used = longest_step(c2w, frames=frames, chunk=chunk), frame_count(frames, len(c2w)) if given else 0
+    scale, used = longest_step(c2w, frames=frames, chunk=chunk), frame_count(frames, len(c2w)) if path_poses else 0
     poses, world = model_poses(c2w, frames, chunk), latent_poses(c2w, frames, chunk)
-    flags = None if actions is None else _at(actions, latent_times(len(c2w), frames, chunk))
-    return CameraTrack(poses, lens, world, scale, used, given, flags)
+    flags = None if actions is None else _nearest_actions(actions, latent_times(len(c2w), frames, chunk))
+    return CameraTrack(poses, lens, world, scale, used, path_poses, flags)
 
 
-def _at(actions: np.ndarray, times: np.ndarray) -> np.ndarray:
+def _nearest_actions(actions: np.ndarray, times: np.ndarray) -> np.ndarray:
     return actions[np.minimum(np.rint(times).astype(int), len(actions) - 1)].astype(np.float64)
 
 
@@ -100,11 +100,11 @@ def continue_track(
     `scale`, the `CameraTrack.scale` of the video so far. If `scale` is 0, they are divided by this path's longest step.
     Other arguments and errors: see `begin_track`.
     """
-    given = 0 if c2w is None else len(c2w)
-    c2w = standing_still(frames) if c2w is None else c2w
+    path_poses = 0 if c2w is None else len(c2w)
+    c2w = still_poses(frames) if c2w is None else c2w
     latent_frames = (frame_count(frames, len(c2w), chunk) - 1) // 4 + 1
     poses, world = continued_poses(c2w[:frames], latent_frames, before=before, scale=scale)
     scale = scale or longest_step_after(before, world)
     used = min(frames, len(c2w))
-    flags = None if actions is None else _at(actions, np.linspace(0, used - 1, latent_frames + 1)[1:])
-    return CameraTrack(poses, lens, world, scale, min(frames, given), given, flags)
+    flags = None if actions is None else _nearest_actions(actions, np.linspace(0, used - 1, latent_frames + 1)[1:])
+    return CameraTrack(poses, lens, world, scale, min(frames, path_poses), path_poses, flags)

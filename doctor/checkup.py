@@ -17,9 +17,9 @@ from ..model.choice.trials import KINDS, Size, Trial, seconds_of, trials
 from ..model.ops.linear_8bit import suited_arithmetic
 from ..model.quantized import own_format  # noqa: F401  registers how products in NVFP4 and MXFP8 are tried
 from ..vae import convolutions  # noqa: F401  registers how a convolution is tried
-from .estimate import Rates, Row, base_rows, preset, rows_of
+from .estimate import Estimate, Rates, estimate_base, estimate_releases, recommended
 from .machine import describe_machine
-from .recordings import replays_rightly
+from .recordings import replays_correctly
 
 NAIVE = 20.0
 """The largest plausible ratio of the TFLOP/s of matrix products to the TFLOP/s of the VAE's convolutions. Above it,
@@ -47,28 +47,28 @@ class Checkup:
     facts: dict[str, Any]
     trials: dict[Work, tuple[Trial, ...]]
     rates: dict[Work, Rate]
-    rows: list[Row] = field(default_factory=list)
+    rows: list[Estimate] = field(default_factory=list)
     advice: list[str] = field(default_factory=list)
-    base: list[Row] = field(default_factory=list)
+    base: list[Estimate] = field(default_factory=list)
 
     def as_values(self) -> dict[str, Any]:
         return {
             "machine": self.facts,
             "trials": {work: [each._asdict() for each in found] for work, found in self.trials.items()},
             "rates": {work: rate._asdict() for work, rate in self.rates.items()},
-            "releases": [row_values(row) for row in (*self.rows, *self.base)],
-            "presets": {name: row_values(row) for name, row in self.presets.items()},
+            "releases": [estimate_values(row) for row in (*self.rows, *self.base)],
+            "presets": {name: estimate_values(row) for name, row in self.presets.items()},
             "advice": self.advice,
         }
 
     @property
-    def presets(self) -> dict[str, Row]:
+    def presets(self) -> dict[str, Estimate]:
         """The estimates with the recommended setting, by model; only models that fit on the GPU."""
-        found = {model: preset(self.rows, model) for model in dict.fromkeys(row.model for row in self.rows)}
+        found = {model: recommended(self.rows, model) for model in dict.fromkeys(row.model for row in self.rows)}
         return {model: row for model, row in found.items() if row is not None}
 
 
-def row_values(row: Row) -> dict[str, Any]:
+def estimate_values(row: Estimate) -> dict[str, Any]:
     height, width = row.setting.size
     values = {
         "model": row.model,
@@ -78,7 +78,7 @@ def row_values(row: Row) -> dict[str, Any]:
         "window": row.setting.window,
         "sink": row.setting.sink,
         "eight_bit": row.setting.eight_bit,
-        "where": None if row.fit is None else row.fit.where,
+        "where": None if row.place is None else row.place.where,
     }
     if row.seconds is None:
         return values
@@ -89,7 +89,7 @@ def row_values(row: Row) -> dict[str, Any]:
     }
 
 
-def check(device: torch.device, folder: Path | None = None) -> Checkup:
+def run_checkup(device: torch.device, folder: Path | None = None) -> Checkup:
     """Check a machine. This takes 5 s on a CPU, and up to 30 s on a GPU the first time. `folder`: a folder on the disk
     to time, by default the cache folder. Raises InputError for an invalid value of the environment variable
     LINGBOT_WORLD_KERNELS."""
@@ -101,20 +101,23 @@ def check(device: torch.device, folder: Path | None = None) -> Checkup:
         if work in KINDS and candidates(work, card):
             found[work] = trials(work, device, Size() if work not in SIZES or not on_gpu else SIZES[work])
     measured: dict[Work, Rate] = rates(device) if on_gpu else {"linear": rate_of_processor()}
-    rows, base = _expected(device, measured, facts) if on_gpu else ([], [])
+    rows, base = _estimate(device, measured, facts) if on_gpu else ([], [])
     facts["sageattention in a recording"] = _sage_replays(device)
     return Checkup(facts, found, measured, rows, advice(facts, found, measured, device), base)
 
 
-def _expected(device: torch.device, found: dict[Work, Rate], facts: dict[str, Any]) -> tuple[list[Row], list[Row]]:
+def _estimate(
+    device: torch.device, found: dict[Work, Rate], facts: dict[str, Any]
+) -> tuple[list[Estimate], list[Estimate]]:
     """Return the estimates of the causal releases and of the base model. `found`: the rates at the matrix sizes of the
     1.3B model. The rates at the sizes of the 14B model are measured here; if GPU memory runs out, `found` is used
     instead."""
-    unknown = Rates(SLOWEST, SLOWEST, SLOWEST, SLOWEST, SLOWEST, bandwidth(device), bus(device), facts["memory_total"])
+    gpu, host = measure_bandwidth(device), measure_bus(device)
+    unknown = Rates(SLOWEST, SLOWEST, SLOWEST, SLOWEST, SLOWEST, gpu, host, facts["memory_total"])
     small = large = _with_rates(unknown, device, found)
     with suppress(torch.OutOfMemoryError):  # the matrices of the 14B take 2 GB
         large = _with_rates(small, device, rates(device, LARGE_SIZES))
-    return rows_of(small, large), base_rows(large)
+    return estimate_releases(small, large), estimate_base(large)
 
 
 def _with_rates(known: Rates, device: torch.device, found: dict[Work, Rate]) -> Rates:
@@ -133,14 +136,14 @@ def _with_rates(known: Rates, device: torch.device, found: dict[Work, Rate]) -> 
     )
 
 
-def bandwidth(device: torch.device) -> float:
+def measure_bandwidth(device: torch.device) -> float:
     """Return the measured bandwidth of a GPU's memory in GB/s: bytes read and written by a copy, per second."""
     x = torch.empty(MOVED.rows, MOVED.dim, dtype=torch.bfloat16, device=device)
     y = torch.empty_like(x)
     return 2 * x.nbytes / (seconds_of(lambda: y.copy_(x), device) or 1.0) / 1e9
 
 
-def bus(device: torch.device) -> float:
+def measure_bus(device: torch.device) -> float:
     """Return the measured GB/s of copies from pinned host memory to a GPU."""
     x = torch.empty(BUS, dtype=torch.uint8, pin_memory=True)
     y = torch.empty(BUS, dtype=torch.uint8, device=device)
@@ -153,7 +156,7 @@ def _sage_replays(device: torch.device) -> str:
     if device.type != "cuda" or not any(each.name == SAGE for each in candidates("attention-8bit", card_of(device))):
         return "not used on this card"
     try:
-        right = replays_rightly(KERNELS[SAGE].attend, device)
+        right = replays_correctly(KERNELS[SAGE].attend, device)
     except Exception as reason:
         logging.debug("%s", reason)
         return f"not tried: {' '.join(str(reason).split())[:100]}"

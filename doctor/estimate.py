@@ -108,7 +108,7 @@ class Seconds(NamedTuple):
         return self.model + self.vae
 
 
-class Fit(NamedTuple):
+class Placement(NamedTuple):
     """The placement of weights, keys and values in memory. `where`: a description, such as "all on the card".
     `fetched`: the bytes that each forward copies from host memory."""
 
@@ -146,7 +146,7 @@ FAST_ENOUGH = 6.0
 """The frame rate, in frames per second, from which an interactive walk feels fluent."""
 
 
-def worked_out(config: ModelConfig, setting: Setting, rates: Rates, fetched: int = 0) -> Seconds:
+def estimate_chunk(config: ModelConfig, setting: Setting, rates: Rates, fetched: int = 0) -> Seconds:
     """Return the estimated seconds of a chunk in its parts, for a `setting` and a GPU's `rates`. `fetched`: the bytes
     that each forward copies from host memory while it computes."""
     tokens, keys, blocks = setting.tokens, setting.keys, config.num_layers * setting.forwards
@@ -168,7 +168,7 @@ def worked_out(config: ModelConfig, setting: Setting, rates: Rates, fetched: int
     )
 
 
-def fits(config: ModelConfig, weight: float, setting: Setting, memory: float) -> Fit | None:
+def place_model(config: ModelConfig, weight: float, setting: Setting, memory: float) -> Placement | None:
     """Return the placement of a model for `setting` on a GPU with `memory` bytes, or None if no placement fits.
     `weight`: the average bytes of a stored weight. These placements are tried in this order: all on the GPU; keys and
     values in 8 bits; keys and values in host memory; keys, values and weights in host memory."""
@@ -186,7 +186,7 @@ def fits(config: ModelConfig, weight: float, setting: Setting, memory: float) ->
         stage, _ = estimate_rollout(work, plan, kept, DecoderSettings(VAE_WIDTH, half=True))
         if stage.total <= memory - HELD_BY_OTHERS:
             held = work.key_values(KeyValuePlace()).device if place.on_host else 0
-            return Fit(where, held + (0 if resident is None else stored))
+            return Placement(where, held + (0 if resident is None else stored))
     return None
 
 
@@ -196,13 +196,13 @@ def _work(config: ModelConfig, setting: Setting) -> RolloutWork:
     return RolloutWork(config, size, setting.frames, setting.window, precision)
 
 
-class Row(NamedTuple):
-    """An estimate for one model and one setting. `model`: a key of MODELS, or "base". `fit` and `seconds` of a chunk
-    are None if the model does not fit."""
+class Estimate(NamedTuple):
+    """An estimate for one model and one setting. `model`: a key of MODELS, or "base". `place` and `seconds` of a
+    chunk are None if the model does not fit."""
 
     model: str
     setting: Setting
-    fit: Fit | None
+    place: Placement | None
     seconds: Seconds | None
 
     @property
@@ -211,41 +211,43 @@ class Row(NamedTuple):
         return 0.0 if self.seconds is None else 4 * self.setting.frames / self.seconds.total
 
 
-def rows_of(small: Rates, large: Rates | None = None) -> list[Row]:
+def estimate_releases(small: Rates, large: Rates | None = None) -> list[Estimate]:
     """Return the estimates for each of MODELS and PRESETS, each in 16 bits and in 8 bits. `small`, `large`: a GPU's
     rates at the matrix sizes of the 1.3B and the 14B model (`large` None: equal to `small`)."""
     rows = []
     for name, (_release, config, weight) in MODELS.items():
         rates = small if large is None or name == "1.3B" else large
         for setting in (each._replace(eight_bit=eight) for each in PRESETS for eight in (False, True)):
-            fit = fits(config, weight, setting, rates.memory)
-            seconds = None if fit is None else worked_out(config, setting, rates, fit.fetched)
-            rows.append(Row(name, setting, fit, seconds))
+            place = place_model(config, weight, setting, rates.memory)
+            seconds = None if place is None else estimate_chunk(config, setting, rates, place.fetched)
+            rows.append(Estimate(name, setting, place, seconds))
     return rows
 
 
-def base_rows(rates: Rates) -> list[Row]:
+def estimate_base(rates: Rates) -> list[Estimate]:
     """Return the estimates for BASE_VIDEO with 4-bit weights, in 16 and in 8 bits. Blocks that do not fit on the GPU
     are copied from host memory in every forward."""
     config = MODELS["14B"][1]
     stored = int(FOUR_BIT * sum(math.prod(shape) for shape in config.parameter_shapes().values()))
     room = rates.memory - HELD_BY_OTHERS - BASE_WORK
     fetched = max(0, stored - max(0, int(room)))
-    fit = None if room < 0 else Fit("some blocks in host memory" if fetched else "an expert on the card", fetched)
+    where = "some blocks in host memory" if fetched else "an expert on the card"
+    place = None if room < 0 else Placement(where, fetched)
     rows = []
     for setting in (BASE_VIDEO._replace(eight_bit=eight) for eight in (False, True)):
-        rows.append(Row("base", setting, fit, None if fit is None else worked_out(config, setting, rates, fetched)))
+        seconds = None if place is None else estimate_chunk(config, setting, rates, fetched)
+        rows.append(Estimate("base", setting, place, seconds))
     return rows
 
 
-def preset(rows: list[Row], model: str) -> Row | None:
+def recommended(rows: list[Estimate], model: str) -> Estimate | None:
     """Return the estimate with a model's recommended setting, or None if no setting fits. It is the first of `rows`
     that reaches FAST_ENOUGH frames per second, or else the fastest."""
-    fitting = [row for row in rows if row.model == model and row.fit is not None]
+    fitting = [row for row in rows if row.model == model and row.place is not None]
     fast = (row for row in fitting if row.frames_a_second >= FAST_ENOUGH)
     return next(fast, None) or max(fitting, key=lambda row: row.frames_a_second, default=None)
 
 
-def released(name: str) -> str:
+def release_name(name: str) -> str:
     """Return the release name of a key of MODELS."""
     return RELEASES[MODELS[name][0]].name

@@ -5,13 +5,13 @@ from typing import Any
 
 from ..version import __version__
 from .checkup import Checkup
-from .estimate import MODELS, Row, base_rows, preset, released, rows_of
+from .estimate import MODELS, Estimate, estimate_base, estimate_releases, recommended, release_name
 from .published import CARDS, rates_of
 
 BYTES = ("memory_total", "memory_free", "memory_held_elsewhere", "ram_total", "ram_free", "page_file")
 
 
-def page(found: Checkup) -> str:
+def format_checkup(found: Checkup) -> str:
     """Return a machine check as a page of text."""
     parts = [
         _machine(found),
@@ -60,42 +60,42 @@ def _rates(found: Checkup) -> str:
     return "\n".join(["TFLOP/s", *lines]) if lines else ""
 
 
-def _releases(rows: Sequence[Row]) -> str:
+def _releases(rows: Sequence[Estimate]) -> str:
     if not rows:
         return ""
     lines = ["Worked out from these: seconds a chunk of 4 latent frames, frames a second"]
     for row in rows:
-        lines.append(f"  {released(row.model):<22} {setting_words(row):<42} {_result(row)}")
+        lines.append(f"  {release_name(row.model):<22} {describe_setting(row):<42} {_result(row)}")
     return "\n".join(lines)
 
 
-def base_lines(rows: Sequence[Row]) -> str:
+def base_lines(rows: Sequence[Estimate]) -> str:
     """Return the estimated minutes of a video by the base model as text, one line per estimate."""
     if not rows:
         return ""
     lines = ["Base, 81 frames at 832x480 in 40 guided steps"]
     for row in rows:
         words = "8 bits" if row.setting.eight_bit else "exact"
-        where = "" if row.fit is None else f", {row.fit.where}"
-        lines.append(f"  {words:<6}  {minutes(row)}{where}")
+        where = "" if row.place is None else f", {row.place.where}"
+        lines.append(f"  {words:<6}  {format_minutes(row)}{where}")
     return "\n".join(lines)
 
 
-def minutes(row: Row) -> str:
+def format_minutes(row: Estimate) -> str:
     """Return an estimate's time in minutes as text, or "does not fit"."""
     return "does not fit" if row.seconds is None else f"{row.seconds.total / 60:.0f} min"
 
 
-def setting_words(row: Row) -> str:
+def describe_setting(row: Estimate) -> str:
     """Return an estimate's video size, attention window and number format ("8 bits" or "exact") as text."""
     height, width = row.setting.size
     return f"{width}x{height}, window {row.setting.window}, {'8 bits' if row.setting.eight_bit else 'exact'}"
 
 
-def _result(row: Row) -> str:
-    if row.fit is None or row.seconds is None:
+def _result(row: Estimate) -> str:
+    if row.place is None or row.seconds is None:
         return "does not fit"
-    return f"{row.seconds.total:6.2f} s {row.frames_a_second:6.1f} a second, {row.fit.where}"
+    return f"{row.seconds.total:6.2f} s {row.frames_a_second:6.1f} a second, {row.place.where}"
 
 
 def _presets(found: Checkup) -> str:
@@ -104,32 +104,32 @@ def _presets(found: Checkup) -> str:
         height, width = row.setting.size
         flags = f"--width {width} --height {height} --window {row.setting.window} --sink {row.setting.sink}"
         eight = " --arithmetic 8bit --attention 8bit" if row.setting.eight_bit else ""
-        lines.append(f"  {released(model)}: {flags}{eight}")
+        lines.append(f"  {release_name(model)}: {flags}{eight}")
     return "\n".join(lines) if len(lines) > 1 else ""
 
 
 def card_page(name: str) -> str:
     """Return each release's estimated speed on a GPU as text. `name`: a key of CARDS."""
-    rows = rows_of(rates_of(CARDS[name]))
+    rows = estimate_releases(rates_of(CARDS[name]))
     lines = [f"{name}, worked out from published figures and the shares of them that others' kernels reached"]
     for row in rows:
         result = (
             "does not fit" if row.seconds is None else f"{row.seconds.total:.2f} s, {row.frames_a_second:.1f} a second"
         )
-        where = "" if row.fit is None else f", {row.fit.where}"
-        lines.append(f"  {released(row.model):<22} {setting_words(row):<42} {result}{where}")
+        where = "" if row.place is None else f", {row.place.where}"
+        lines.append(f"  {release_name(row.model):<22} {describe_setting(row):<42} {result}{where}")
     for model in MODELS:
-        if (best := preset(rows, model)) is not None:
-            lines.append(f"  take for {released(model)}: {setting_words(best)}")
-    lines.append(base_lines(base_rows(rates_of(CARDS[name]))))
+        if (best := recommended(rows, model)) is not None:
+            lines.append(f"  take for {release_name(model)}: {describe_setting(best)}")
+    lines.append(base_lines(estimate_base(rates_of(CARDS[name]))))
     return "\n".join(lines)
 
 
-def row(found: Checkup) -> str:
+def table_row(found: Checkup) -> str:
     """Return a machine check as a row of the table in docs/cards.md."""
     rates = " / ".join(f"{rate.tflops:.3g}" for rate in found.rates.values() if rate.tflops) or "-"
     made = "; ".join(
-        f"{model} {setting_words(each)}: {each.frames_a_second:.1f}" for model, each in found.presets.items()
+        f"{model} {describe_setting(each)}: {each.frames_a_second:.1f}" for model, each in found.presets.items()
     )
     facts = found.facts
     cells = [facts["card"], f"{facts['torch']}; driver {facts['driver']}", rates, made or "-", f"doctor {__version__}"]

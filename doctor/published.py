@@ -10,7 +10,7 @@ from typing import NamedTuple
 from .estimate import Rates
 
 
-class Shares(NamedTuple):
+class RateShares(NamedTuple):
     """The fractions of a GPU's published rates that kernels reach.
 
     linear, attention, convolution: in 16 bits, of the fp16 rate.
@@ -27,11 +27,11 @@ class Shares(NamedTuple):
     bandwidth: float = 0.80
 
 
-GEFORCE = Shares()
-RADEON = Shares(0.57, 0.50, 0.0, 0.42, 0.42, 0.23)
+GEFORCE = RateShares()
+RADEON = RateShares(0.57, 0.50, 0.0, 0.42, 0.42, 0.23)
 
 
-class Published(NamedTuple):
+class PublishedCard(NamedTuple):
     """The published data of a GPU.
 
     memory: in GB.
@@ -45,22 +45,22 @@ class Published(NamedTuple):
     int8: float
     fp8: float
     bus: float = 25.0
-    shares: Shares = GEFORCE
+    shares: RateShares = GEFORCE
 
 
-CARDS: dict[str, Published] = {
-    "RTX 3060 12 GB": Published(12, 360, 25.5, 102, 0, 25.0),
-    "RTX 3090": Published(24, 936, 71, 284, 0, 25.0),
-    "RTX 4060 8 GB": Published(8, 272, 30.2, 121, 60.5, 12.5),
-    "RTX 4090": Published(24, 1008, 165.2, 660.6, 330.3, 25.0),
-    "RTX 5060 8 GB": Published(8, 448, 38.4, 154, 76.8, 25.0),
-    "RTX 5090": Published(32, 1792, 209.5, 838, 419, 50.0),
-    "RX 7900 XTX": Published(24, 960, 122.8, 122.8, 0, 25.0, RADEON),
-    "Strix Halo": Published(96, 256, 59.4, 59.4, 0, 200.0, RADEON),
+CARDS: dict[str, PublishedCard] = {
+    "RTX 3060 12 GB": PublishedCard(12, 360, 25.5, 102, 0, 25.0),
+    "RTX 3090": PublishedCard(24, 936, 71, 284, 0, 25.0),
+    "RTX 4060 8 GB": PublishedCard(8, 272, 30.2, 121, 60.5, 12.5),
+    "RTX 4090": PublishedCard(24, 1008, 165.2, 660.6, 330.3, 25.0),
+    "RTX 5060 8 GB": PublishedCard(8, 448, 38.4, 154, 76.8, 25.0),
+    "RTX 5090": PublishedCard(32, 1792, 209.5, 838, 419, 50.0),
+    "RX 7900 XTX": PublishedCard(24, 960, 122.8, 122.8, 0, 25.0, RADEON),
+    "Strix Halo": PublishedCard(96, 256, 59.4, 59.4, 0, 200.0, RADEON),
 }
 
 
-def rates_of(card: Published) -> Rates:
+def rates_of(card: PublishedCard) -> Rates:
     """Return a GPU's estimated kernel rates: the published rates times `card.shares`."""
     shares = card.shares
     return Rates(

@@ -11,7 +11,7 @@ from ..model.choice.trials import Size
 TOKENS, WORST = Size(256, 512, 256), 1e-3
 
 
-def replays_rightly(attend: Callable[[Tensor, Tensor, Tensor, int], Tensor], device: torch.device) -> bool:
+def replays_correctly(attend: Callable[[Tensor, Tensor, Tensor, int], Tensor], device: torch.device) -> bool:
     """Return whether a CUDA graph of `attend(q, k, v, heads)` gives correct results, with a relative error under 0.001,
     when the graph is replayed with new inputs. Raises any error of `attend`."""
     q, k, v, heads = random_attention(device, TOKENS)

@@ -7,7 +7,7 @@ import numpy as np
 BLURRED = 0.6
 """The fraction of the neighbours' median sharpness below which a frame is blurred."""
 NEIGHBOURS = 4
-"""The number of neighbours on each side with which `blurred` compares a frame's sharpness."""
+"""The number of neighbours on each side with which `find_blurred` compares a frame's sharpness."""
 
 
 def sharpness(pixels: np.ndarray) -> float:
@@ -18,7 +18,7 @@ def sharpness(pixels: np.ndarray) -> float:
     return float((around - 4 * grey[1:-1, 1:-1]).var() / (grey.var() + 1))
 
 
-def sharpest(frames: Iterable[np.ndarray], every: int) -> Iterator[tuple[int, np.ndarray, float]]:
+def pick_sharpest(frames: Iterable[np.ndarray], every: int) -> Iterator[tuple[int, np.ndarray, float]]:
     """Yield (index, pixels, sharpness) of the sharpest frame in each group of `every` successive frames. `frames`:
     uint8 [H, W, 3] each, counted from 0."""
     best: tuple[int, np.ndarray, float] | None = None
@@ -32,7 +32,7 @@ def sharpest(frames: Iterable[np.ndarray], every: int) -> Iterator[tuple[int, np
         yield best
 
 
-def blurred(values: Sequence[float]) -> list[int]:
+def find_blurred(values: Sequence[float]) -> list[int]:
     """Return the indices of the blurred frames, given the sharpness of each frame. A frame is blurred if its sharpness
     is below BLURRED times the median of its neighbours, up to NEIGHBOURS on each side."""
     around = [

@@ -16,7 +16,7 @@ from ..camera.formats.json_files import write_transforms
 from ..camera.rotation import OPENGL_TO_OPENCV
 from ..errors import InputError
 from ..measure.mapping import pycolmap
-from ..measure.tracks import follow, opencv, resize
+from ..measure.tracks import opencv, resize, track_points
 from ..typed import check_types
 from .preview import Preview, draw_preview
 from .scene import IMAGES, MODEL, PLY, Exported
@@ -24,10 +24,10 @@ from .scene import IMAGES, MODEL, PLY, Exported
 LEAST_ANGLE_DEG = 0.5
 """The smallest triangulation angle of a point. pycolmap's default of 1.5 suits photographs, but a video's frames are
 closer together."""
-APART = (1, 2, 4, 8)
+PAIR_DISTANCES = (1, 2, 4, 8)
 """The distances, in exported frames, between two frames whose points are matched."""
 FEWEST_VIEWS = 3
-TOGETHER = 240
+TRACKED_AT_ONCE = 240
 """The number of exported frames through which points are tracked at a time. A larger number needs more memory."""
 
 
@@ -37,14 +37,14 @@ class Second:
 
     second: its index, from 0.
     error: the mean reprojection error in pixels; NaN without triangulated points.
-    agreeing: the fraction of keypoints that belong to a 3D point triangulated from at least three frames; 0 without
+    inlier_share: the fraction of keypoints that belong to a 3D point triangulated from at least three frames; 0 without
     keypoints.
     points: the number of triangulated points visible in this second.
     """
 
     second: int
     error: float
-    agreeing: float
+    inlier_share: float
     points: int
 
 
@@ -63,9 +63,9 @@ class Points:
     cloud: bytes
     preview: Preview
 
-    def words(self) -> list[str]:
+    def report(self) -> list[str]:
         """Return lines of text: number of points, mean error, and a table with a row for each second."""
-        rows = [f"{each.second:6} {each.error:9.2f} {each.agreeing:9.0%} {each.points:8}" for each in self.seconds]
+        rows = [f"{each.second:6} {each.error:9.2f} {each.inlier_share:9.0%} {each.points:8}" for each in self.seconds]
         return [
             f"{self.count} points; mean reprojection error {self.error:.2f} pixels",
             f"{'second':>6} {'error px':>9} {'agreeing':>9} {'points':>8}",
@@ -73,11 +73,11 @@ class Points:
         ]
 
 
-def check_points(left_out: bool = False) -> None:
+def check_points(no_points: bool = False) -> None:
     """Raise DependencyError if pycolmap or OpenCV, which `add_points` needs, is missing. Call this function before an
-    export in the format "ply", which has only points. `left_out`: whether the user wants no points; the function then
+    export in the format "ply", which has only points. `no_points`: whether the user wants no points; the function then
     raises InputError."""
-    if left_out:
+    if no_points:
         raise InputError("`no_points`: a point cloud has nothing else; leave this out, or choose another `format`")
     pycolmap(), opencv()
 
@@ -135,7 +135,7 @@ def _triangulate(made: Exported, folder: Path) -> tuple[Any, np.ndarray]:
     model = colmap.Reconstruction(folder)
     database = colmap.Database.open(folder / "points.db")
     _write_scene(database, model)
-    tracked = [_write_tracks(database, made, first) for first in range(0, len(made.files), TOGETHER)]
+    tracked = [_write_tracks(database, made, first) for first in range(0, len(made.files), TRACKED_AT_ONCE)]
     database.close()
     options = colmap.IncrementalPipelineOptions()
     options.random_seed = 0
@@ -160,16 +160,16 @@ def _write_scene(database: Any, model: Any) -> None:
 
 
 def _write_tracks(database: Any, made: Exported, begin: int) -> np.ndarray:
-    """Track points through up to TOGETHER exported frames from the index `begin`, and write keypoints in pixels and
-    matches. Return the number of points in each frame, int [n]."""
-    greys = (Image.open(made.folder / file).convert("L") for file in made.files[begin : begin + TOGETHER])
-    tracks = follow([resize(np.array(grey)) for grey in greys], 1)
+    """Track points through up to TRACKED_AT_ONCE exported frames from the index `begin`, and write keypoints in pixels
+    and matches. Return the number of points in each frame, int [n]."""
+    greys = (Image.open(made.folder / file).convert("L") for file in made.files[begin : begin + TRACKED_AT_ONCE])
+    tracks = track_points([resize(np.array(grey)) for grey in greys], 1)
     seen = ~np.isnan(tracks.points[..., 0])
     seen &= seen.sum(0) >= FEWEST_VIEWS
     scale = np.array(made.size[::-1]) / tracks.size
     for at, (points, here) in enumerate(zip(tracks.points, seen, strict=True), begin + 1):
         database.write_keypoints(at, (points[here] * scale).astype(np.float32))
-    for apart in APART:
+    for apart in PAIR_DISTANCES:
         for first in range(len(seen) - apart):
             _write_pair(database, (begin + first + 1, begin + first + apart + 1), seen[[first, first + apart]])
     return seen.sum(1)
@@ -192,7 +192,7 @@ def _write_pair(database: Any, images: tuple[int, int], seen: np.ndarray) -> Non
 def _by_second(made: Exported, counts: np.ndarray, model: Any, fps: float) -> tuple[Second, ...]:
     seconds = (np.array(made.frames) / fps).astype(int)
     errors: list[list[float]] = [[] for _ in range(seconds[-1] + 1)]
-    agreeing = np.zeros(len(errors), int)
+    inlier_share = np.zeros(len(errors), int)
     tracked = np.bincount(seconds, counts, len(errors))
     seen: list[set[int]] = [set() for _ in errors]
     for number, image in model.images.items():
@@ -201,8 +201,8 @@ def _by_second(made: Exported, counts: np.ndarray, model: Any, fps: float) -> tu
             point = model.points3D[spot.point3D_id]
             found = image.project_point(point.xyz)
             errors[second].append(float(np.linalg.norm(found - spot.xy)))
-            agreeing[second] += point.track.length() >= FEWEST_VIEWS
+            inlier_share[second] += point.track.length() >= FEWEST_VIEWS
             seen[second].add(spot.point3D_id)
     means = [float(np.mean(each)) if each else float("nan") for each in errors]
-    shares = (agreeing / np.maximum(tracked, 1)).tolist()
+    shares = (inlier_share / np.maximum(tracked, 1)).tolist()
     return tuple(Second(at, means[at], shares[at], len(seen[at])) for at in range(len(errors)))

@@ -13,9 +13,9 @@ CAMERAS = 24
 FAR = 4.0
 """The largest distance of a drawn point from the camera path, relative to the points' median distance. Without this
 limit, a few wrong points would shrink the scene in a viewer that fits it into a sphere."""
-DEPTH, APART = 0.05, 0.06
-"""The depth of a drawn camera (DEPTH), and the smallest distance between drawn cameras (APART), at which the cameras do
-not cover each other. Both are fractions of the radius from `_sphere`."""
+DEPTH, CAMERA_DISTANCE = 0.05, 0.06
+"""The depth of a drawn camera (DEPTH), and the smallest distance between drawn cameras (CAMERA_DISTANCE), at which the
+cameras do not cover each other. Both are fractions of the radius from `_sphere`."""
 BACK, UP, DOWN_DEG = 0.35, 0.25, 25.0
 """The viewpoint relative to the first camera: BACK backward and UP upward, as fractions of the radius from `_sphere`,
 pitched down by DOWN_DEG degrees."""
@@ -48,7 +48,9 @@ def draw_preview(points: np.ndarray, colours: np.ndarray, path: CameraPath) -> P
     near = away <= FAR * np.median(away)
     points, colours = points[near], colours[near]
     unit = _sphere(np.concatenate([points, way]))[1]
-    drawn = [_draw_camera(path.c2w[at], path.intrinsics[at], DEPTH * unit) for at in _choose(way, APART * unit)]
+    drawn = [
+        _draw_camera(path.c2w[at], path.intrinsics[at], DEPTH * unit) for at in _choose(way, CAMERA_DISTANCE * unit)
+    ]
     places = np.concatenate([points, *drawn]).astype(np.float32)
     rows = np.zeros(len(places), [("place", "<f4", 3), ("colour", "u1", 3)])
     rows["place"], rows["colour"] = places, RED

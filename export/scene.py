@@ -17,7 +17,7 @@ from ..camera.path import CameraPath
 from ..camera.poses import check_intrinsics, check_poses
 from ..errors import InputError, describe_os_error
 from ..typed import check_types
-from .choice import blurred, sharpest
+from .choice import find_blurred, pick_sharpest
 
 FORMATS = ("nerfstudio", "colmap", "ply")
 IMAGES, MODEL, PLY = "images", Path("sparse", "0"), "points.ply"
@@ -28,7 +28,7 @@ class Exported:
     """An exported scene.
 
     frames: the index in the video of each exported frame.
-    left_out: the number of blurred frames that were not exported.
+    blurred: the number of blurred frames that were not exported.
     read: the number of frames in the video.
     length: the sum of the distances between successive cameras of `path`, in its units.
     format: a name in FORMATS.
@@ -37,7 +37,7 @@ class Exported:
     """
 
     frames: tuple[int, ...]
-    left_out: int
+    blurred: int
     read: int
     length: float
     folder: Path
@@ -141,7 +141,7 @@ def _write_frames(
 
     with ThreadPoolExecutor(1) as writer:  # a frame is encoded while the next ones are read
         saved: Future[None] | None = None
-        for number, pixels, value in sharpest(counted(), every):
+        for number, pixels, value in pick_sharpest(counted(), every):
             if saved is not None:
                 saved.result()
             saved = writer.submit(save, number, pixels)
@@ -161,7 +161,7 @@ def _write_frames(
 def _keep_sharp(folder: Path, chosen: list[tuple[int, float]]) -> list[int]:
     """Delete the files of blurred frames, and rename the files of the other frames. Return the other frames' indices in
     the video. `chosen`: (index, sharpness) of each frame that has a file."""
-    out = set(blurred([value for _, value in chosen]))
+    out = set(find_blurred([value for _, value in chosen]))
     for at in out:
         (folder / f"{chosen[at][0]}.part.png").unlink()
     kept = [number for at, (number, _) in enumerate(chosen) if at not in out]

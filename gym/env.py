@@ -18,7 +18,7 @@ from ..live.session import OPTIONS
 from ..options import FPS
 from .actions import act, action_space
 
-RESET = ("image", "prompt", "state")
+RESET_OPTIONS = ("image", "prompt", "state")
 LARGEST_SEED = 2**31
 Reward = Callable[[np.ndarray, dict[str, Any]], "float | tuple[float, bool]"]
 """A function reward(observation, info) that returns the reward, or (reward, whether the episode has ended)."""
@@ -66,11 +66,11 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
         if reward is not None and not callable(reward):
             raise InputError(f"`reward` is {reward!r:.40}; expected a function of (observation, info)")
         self.render_mode, self._reward = render_mode, reward
-        self._options = _named("session", session, OPTIONS)
-        self._engine, self._start = _opened(ckpt, {"image": None, "prompt": None, **options})
+        self._options = _check_names("session", session, OPTIONS)
+        self._engine, self._start = _open(ckpt, {"image": None, "prompt": None, **options})
         self.observation_space = spaces.Box(0, 255, (*self._engine.size, 3), np.uint8)
         self._session: Session | None = None
-        self._seen: np.ndarray | None = None
+        self._last_frame: np.ndarray | None = None
 
     @property
     def session(self) -> Session:
@@ -87,7 +87,7 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
         WorldState) for the start. Raises InputError for any other option."""
         super().reset(seed=seed)
         drawn = int(self.np_random.integers(LARGEST_SEED)) if seed is None else seed
-        start = replace(self._begin(_named("options", options, RESET)), seed=drawn)
+        start = replace(self._begin(_check_names("options", options, RESET_OPTIONS)), seed=drawn)
         start.check(self._engine)
         self.close()
         self._session = Session(self._engine, start, **{"fps": 0, **self._options})
@@ -104,20 +104,22 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
 
     def render(self) -> np.ndarray | None:  # type: ignore[override, unused-ignore]
         """Return the last frame, uint8 [H, W, 3], or None unless `render_mode` is "rgb_array"."""
-        return self._seen
+        return self._last_frame
 
     def close(self) -> None:
         """End the walk. The model stays loaded for other environments."""
         if self._session is not None:
             self._session.close()
-        self._session = self._seen = None
+        self._session = self._last_frame = None
 
     def _chunk(self) -> tuple[np.ndarray, dict[str, Any]]:
         frames: Frames = next(self.session)
         while not frames.last:
             frames = next(self.session)
         seen = frames.pixels[-1].copy()
-        self._seen = None if self.render_mode is None else seen.copy()  # the caller may write into the observation
+        self._last_frame = (
+            None if self.render_mode is None else seen.copy()
+        )  # the caller may write into the observation
         assert frames.poses is not None  # a walk knows the poses of its frames
         info = {
             "pose": frames.poses[-1].copy(),
@@ -128,11 +130,11 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
         return seen, info
 
     def _begin(self, options: dict[str, Any]) -> Start:
-        image, prompt, state = (options.get(name) for name in RESET)
+        image, prompt, state = (options.get(name) for name in RESET_OPTIONS)
         return start_of(self._engine, self._start, image, prompt, state)
 
 
-def _named(name: str, values: Any, known: Collection[str]) -> dict[str, Any]:
+def _check_names(name: str, values: Any, known: Collection[str]) -> dict[str, Any]:
     """Return a copy of the dict `values` that the user passed as the argument `name`. Raises InputError for another
     type and for a key not in `known`."""
     if values is None:
@@ -157,15 +159,15 @@ def _value_and_end(reward: Any) -> tuple[float, bool]:
         ) from error
 
 
-def _opened(ckpt: str | Path, options: dict[str, Any]) -> tuple[Engine, Start]:
+def _open(ckpt: str | Path, options: dict[str, Any]) -> tuple[Engine, Start]:
     """Return a model's engine and default start. The model of the last call is used again if the arguments are equal.
     Unhashable arguments, such as an image in memory, always load a model."""
     try:
-        return _kept(ckpt, tuple(sorted(options.items())))
+        return _open_cached(ckpt, tuple(sorted(options.items())))
     except TypeError:  # an image in memory
         return open_live(ckpt, **options)
 
 
 @lru_cache(maxsize=1)
-def _kept(ckpt: str | Path, options: tuple[tuple[str, Any], ...]) -> tuple[Engine, Start]:
+def _open_cached(ckpt: str | Path, options: tuple[tuple[str, Any], ...]) -> tuple[Engine, Start]:
     return open_live(ckpt, **dict(options))

@@ -4,9 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..camera import read_pose_folder
-from ..camera.explained import doubts
 from ..camera.formats import FORMATS
 from ..camera.moves import path_from_keys, preset_path
+from ..camera.origin_report import convention_warnings
 from ..camera.path import CameraPath, Origin
 from ..camera.pose_folder import PoseFolder
 from ..errors import CameraError, InputError
@@ -42,7 +42,7 @@ def _pose_folder(path: Path, actions: bool) -> PoseFolder:
     try:
         folder = read_pose_folder(path, actions=actions)
         origin = Origin("lingbot", FORMATS["lingbot"].convention)
-        doubted = doubts(CameraPath(folder.c2w, folder.intrinsics[:1], origin=origin))
+        doubted = convention_warnings(CameraPath(folder.c2w, folder.intrinsics[:1], origin=origin))
         return replace(folder, notes=(*folder.notes, *doubted))
     except CameraError as error:
         file = path / "poses.npy" if path.is_dir() else path

@@ -3,8 +3,8 @@
 import comfy.model_management
 import torch
 
-from ..doctor.checkup import check
-from ..doctor.page import page, row
+from ..doctor.checkup import run_checkup
+from ..doctor.page import format_checkup, table_row
 
 
 def check_machine() -> tuple[str, str]:
@@ -12,6 +12,6 @@ def check_machine() -> tuple[str, str]:
     InputError if the environment variable LINGBOT_WORLD_KERNELS is invalid."""
     comfy.model_management.soft_empty_cache()
     with torch.inference_mode():
-        found = check(comfy.model_management.get_torch_device())
+        found = run_checkup(comfy.model_management.get_torch_device())
     comfy.model_management.soft_empty_cache()
-    return page(found), row(found)
+    return format_checkup(found), table_row(found)

@@ -154,7 +154,7 @@ class Session(ChunkMaker):
         if not text.strip():
             raise InputError("the prompt is empty; describe the world")
         check_text("the prompt", text)
-        self._change_prompt(self.events.say(text), refresh, Input("prompt", event, time.monotonic()))
+        self._change_prompt(self.events.set_base_prompt(text), refresh, Input("prompt", event, time.monotonic()))
 
     def event(self, name: str, on: bool | None = None, *, refresh: bool = False, event: int | None = None) -> None:
         """Switch a world event on or off. While the event is on, its sentence extends the prompt.
@@ -182,7 +182,7 @@ class Session(ChunkMaker):
         try:
             context = self.engine.encode_prompt(text)
         except Exception as error:  # nothing waits for this thread, and the walk continues with its old prompt
-            self.events.stand(self.walk.store.last_prompt[0], later=True)
+            self.events.set_full_prompt(self.walk.store.last_prompt[0], later=True)
             if self._on_request:
                 raise
             log.warning("The prompt could not be encoded: %s", error)
@@ -205,14 +205,14 @@ class Session(ChunkMaker):
 
     def update_events(self) -> None:
         """Set the active events to those in the walk's last prompt, and report them to the callback `tell`."""
-        self.events.stand(self.walk.store.last_prompt[0])
+        self.events.set_full_prompt(self.walk.store.last_prompt[0])
         if self.events.all:
             self._notify("events", {"events": sorted(self.events.active)})
 
     def _begin_and_end_events(self) -> None:
         if self._walks.current is None or isinstance(self.controls, Replay):
             return
-        text = self.events.at(self.walk.chunks * self.engine.chunk * FRAMES_PER_LATENT / FPS)
+        text = self.events.advance(self.walk.chunks * self.engine.chunk * FRAMES_PER_LATENT / FPS)
         if text is not None:
             cause = Input("time", None, time.monotonic())
             self._commands.append(lambda: self._encode_prompt(text, False, cause))

@@ -1,20 +1,20 @@
 """Measurement of finished videos: how well the camera follows a path (`measurement`), how the look drifts (`drift`)."""
 
-from .found import VideoCamera, find_camera, video_path
+from .chart import render_measurement
 from .mapping import pycolmap
 from .measurement import Measurement, Pair, measure_camera
-from .picture import render_measurement
+from .report import as_values, camera_messages, error_summary, summary, table
 from .tracks import opencv
-from .words import as_values, error_words, found_words, summary, table
+from .video_camera import VideoCamera, find_camera, video_path
 
 __all__ = [
     "Measurement",
     "Pair",
     "VideoCamera",
     "as_values",
-    "error_words",
+    "camera_messages",
+    "error_summary",
     "find_camera",
-    "found_words",
     "measure_camera",
     "opencv",
     "pycolmap",

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .drift_figures import STRIDE, Figures
+from .drift_metrics import STRIDE, FrameMetrics
 
 BLURRED, PALE, TINTED, DARKER = 0.6, 0.7, 12.0, 15.0
 """The thresholds of drift, relative to the median of the video's first second.
@@ -14,15 +14,15 @@ BLURRED and PALE are the smallest accepted fractions of the initial sharpness an
 the largest accepted changes of red minus blue and of brightness, in grey levels from 0 to 255.
 
 Drift starts at the first frame from which more than 90 % of the frames exceed a threshold. The thresholds apply to
-scene content tracked by optical flow and to the full image, which camera rotation also changes. SURE_S states how the
-two results are combined.
+scene content tracked by optical flow and to the full image, which camera rotation also changes. DOUBLING_S states how
+the two results are combined.
 """
 BLURRED_PLACES = 0.35
 """The smallest accepted fraction of the initial sharpness for tracked scene content, in place of BLURRED. It is lower,
 because content loses some detail as the camera comes closer."""
-SURE_S = 5.0
+DOUBLING_S = 5.0
 """The time in seconds after which the thresholds of tracked scene content have doubled, because accumulated changes
-become less exact. At t seconds these thresholds are multiplied by 1 + t / SURE_S. In frames where the full image
+become less exact. At t seconds these thresholds are multiplied by 1 + t / DOUBLING_S. In frames where the full image
 exceeds its own threshold, they are not multiplied."""
 STILL = 0.02
 """The threshold of a freeze. A frame is frozen if its difference from the previous frame is below STILL times the third
@@ -31,15 +31,15 @@ FROZEN_S = 0.4
 FLICKER = 1.0
 """The largest accepted flicker, in grey levels from 0 to 255: half of the absolute second difference of the brightness,
 as the median over half a second."""
-JERK, UNLIKE = 2.0, 1.8
+JERK, RESIDUAL_RATIO = 2.0, 1.8
 """The thresholds of a seam between chunks. JERK is the largest accepted difference, in pixels, between a frame's motion
-and the median motion of its neighbours. UNLIKE is the largest accepted r / (m + 0.3), with the frame's
+and the median motion of its neighbours. RESIDUAL_RATIO is the largest accepted r / (m + 0.3), with the frame's
 motion-compensated residual r and the median residual m of its neighbours."""
 CHUNKS = (3, 4, 6, 8, 9, 12, 15, 16, 20, 24)
 """The lengths of a chunk, in video frames, that the search for seams tries."""
-SAME, MOVES, APART_S = 0.25, 0.1, 1.0
-"""The thresholds of a repeat, with thumbnails of the frames. A frame repeats an earlier frame that was shown APART_S
-seconds or more before, if the difference of the two is below SAME times the usual difference.
+SAME, MOVES, LEAST_GAP_S = 0.25, 0.1, 1.0
+"""The thresholds of a repeat, with thumbnails of the frames. A frame repeats an earlier frame that was shown
+LEAST_GAP_S seconds or more before, if the difference of the two is below SAME times the usual difference.
 
 The usual difference is that of consecutive frames, as the median over one second around the later frame. It must exceed
 MOVES, in grey levels from 0 to 255.
@@ -54,28 +54,28 @@ class Fault(NamedTuple):
     words: str
 
 
-def find_faults(figures: Figures) -> list[Fault]:
-    """Return the faults of a video, the earliest first. `figures`: the metrics of the video's frames."""
-    found = [*_drifts(figures), *_frozen(figures), *_flickers(figures), *_seams(figures), *_repeats(figures)]
+def find_faults(metrics: FrameMetrics) -> list[Fault]:
+    """Return the faults of a video, the earliest first. `metrics`: the metrics of the video's frames."""
+    found = [*_drifts(metrics), *_frozen(metrics), *_flickers(metrics), *_seams(metrics), *_repeats(metrics)]
     return sorted(found, key=lambda fault: fault.begins_s)
 
 
-def _drifts(figures: Figures) -> list[Fault]:
+def _drifts(metrics: FrameMetrics) -> list[Fault]:
     found = []
-    for name, course, whole, bound, words in _courses(figures):
-        beyond, seconds = np.abs(course) / bound, np.arange(len(course)) / figures.fps
-        off = (beyond > 1 + seconds / SURE_S) | ((beyond > 1) & whole)
+    for name, curve, whole, bound, words in _drift_curves(metrics):
+        beyond, seconds = np.abs(curve) / bound, np.arange(len(curve)) / metrics.fps
+        off = (beyond > 1 + seconds / DOUBLING_S) | ((beyond > 1) & whole)
         shares = np.cumsum(off[::-1])[::-1] / np.arange(len(off), 0, -1)  # the fraction of all later frames
         starts = np.flatnonzero((shares > 0.9) & off)
-        if len(starts) and len(off) - starts[0] >= 0.5 * figures.fps:
+        if len(starts) and len(off) - starts[0] >= 0.5 * metrics.fps:
             passed = int(starts[0])
-            begins, at = _begin(course, passed) / figures.fps, seconds[passed]
+            begins, at = _begin(curve, passed) / metrics.fps, seconds[passed]
             message = f"From second {begins:.1f} on it drifts; from second {at:.1f} on it is {words} at first."
             found.append(Fault(name, begins, message))
     return found
 
 
-def _courses(figures: Figures) -> Iterator[tuple[str, np.ndarray, np.ndarray, float, str]]:
+def _drift_curves(metrics: FrameMetrics) -> Iterator[tuple[str, np.ndarray, np.ndarray, float, str]]:
     """Yield (name, change, beyond, threshold, words) for each kind of drift.
 
     change: [f], the accumulated change of tracked content, relative to the median of the first second.
@@ -83,7 +83,7 @@ def _courses(figures: Figures) -> Iterator[tuple[str, np.ndarray, np.ndarray, fl
     threshold: the largest accepted absolute value of `change`.
     words: a comparison for the message, such as "less than 60% as sharp as".
     """
-    second = max(round(figures.fps), 2)
+    second = max(round(metrics.fps), 2)
 
     def since(values: np.ndarray) -> np.ndarray:
         return values - np.median(values[:second])
@@ -91,33 +91,35 @@ def _courses(figures: Figures) -> Iterator[tuple[str, np.ndarray, np.ndarray, fl
     def share(values: np.ndarray) -> np.ndarray:
         return values / max(float(np.median(values[:second])), 1e-9)
 
-    sharper, livelier = (np.minimum(since(values), 0) for values in (figures.sharper, figures.livelier))
-    blurred, pale = share(figures.sharpness) < BLURRED, share(figures.colourfulness) < PALE
-    yield "sharpness", sharper, blurred, -np.log(BLURRED_PLACES), f"less than {BLURRED:.0%} as sharp as"
-    yield "colour", livelier, pale, -np.log(PALE), f"less than {PALE:.0%} as colourful as"
-    tinted, darker = np.abs(since(figures.hue)) > TINTED, np.abs(since(figures.brightness)) > DARKER
+    sharpness_change, colourfulness_change = (
+        np.minimum(since(values), 0) for values in (metrics.sharpness_change, metrics.colourfulness_change)
+    )
+    blurred, pale = share(metrics.sharpness) < BLURRED, share(metrics.colourfulness) < PALE
+    yield "sharpness", sharpness_change, blurred, -np.log(BLURRED_PLACES), f"less than {BLURRED:.0%} as sharp as"
+    yield "colour", colourfulness_change, pale, -np.log(PALE), f"less than {PALE:.0%} as colourful as"
+    tinted, darker = np.abs(since(metrics.tint)) > TINTED, np.abs(since(metrics.brightness)) > DARKER
     words = f"tinted, with red minus blue more than {TINTED:.0f} of 255 away from its value"
-    yield "tint", since(figures.redder), tinted, TINTED, words
+    yield "tint", since(metrics.tint_change), tinted, TINTED, words
     words = f"brighter or darker by more than {DARKER:.0f} of 255 than"
-    yield "brightness", since(figures.lighter), darker, DARKER, words
+    yield "brightness", since(metrics.brightness_change), darker, DARKER, words
 
 
-def _begin(course: np.ndarray, passed: int) -> int:
+def _begin(curve: np.ndarray, passed: int) -> int:
     """Return the index of the frame at which a gradual change begins.
 
-    `course` [f] is the accumulated change in each frame, and `passed` the frame at which it exceeds its threshold. The
+    `curve` [f] is the accumulated change in each frame, and `passed` the frame at which it exceeds its threshold. The
     largest step is the largest change between successive frames among the 2 * STRIDE steps before `passed`. The gradual
     change begins after the last step before `passed` that is smaller than a quarter of the largest step. The result is
     0 without such a step.
     """
-    way = -np.sign(course[passed])
-    steps = -way * np.diff(course[: passed + 1])
+    way = -np.sign(curve[passed])
+    steps = -way * np.diff(curve[: passed + 1])
     rests = np.flatnonzero(steps < steps[-STRIDE * 2 :].max() / 4)
     return int(rests[-1]) + 1 if len(rests) else 0
 
 
-def _frozen(figures: Figures) -> list[Fault]:
-    moving = figures.change[1:]
+def _frozen(metrics: FrameMetrics) -> list[Fault]:
+    moving = metrics.change[1:]
     usual = float(np.quantile(moving, 0.75))
     if usual < 0.1:  # the full video is still
         return []
@@ -125,55 +127,55 @@ def _frozen(figures: Figures) -> list[Fault]:
     edges = np.flatnonzero(np.diff(still.astype(int)))
     found = []
     for start, end in zip(edges[::2], edges[1::2], strict=True):
-        seconds, begins = float(end - start) / figures.fps, float(start + 1) / figures.fps
+        seconds, begins = float(end - start) / metrics.fps, float(start + 1) / metrics.fps
         if start and seconds >= FROZEN_S:  # a video that begins still is not frozen
             found.append(Fault("frozen", begins, f"From second {begins:.1f} on it stands still for {seconds:.1f} s."))
     return found
 
 
-def _flickers(figures: Figures) -> list[Fault]:
-    bends = np.abs(np.diff(figures.lighter, 2)) / 2
-    window = max(round(figures.fps / 2), 2)
+def _flickers(metrics: FrameMetrics) -> list[Fault]:
+    bends = np.abs(np.diff(metrics.brightness_change, 2)) / 2
+    window = max(round(metrics.fps / 2), 2)
     if len(bends) < window:
         return []
     typical = np.array([np.median(bends[at : at + window]) for at in range(len(bends) - window + 1)])
     over = np.flatnonzero(typical > FLICKER)
     if not len(over):
         return []
-    begins = float(over[0] + window // 2) / figures.fps
+    begins = float(over[0] + window // 2) / metrics.fps
     words = f"From second {begins:.1f} on the brightness flickers by {typical.max():.1f} of 255."
     return [Fault("flicker", begins, words)]
 
 
-def _seams(figures: Figures) -> list[Fault]:
+def _seams(metrics: FrameMetrics) -> list[Fault]:
     """Return a list with one fault if evenly spaced frames differ from their neighbours in motion or in the residual
     after motion compensation, else an empty list."""
-    if len(figures) < 8:
+    if len(metrics) < 8:
         return []
     around = [
-        np.delete(np.arange(max(1, at - 3), min(at + 4, len(figures))), min(3, at - 1)) for at in range(1, len(figures))
+        np.delete(np.arange(max(1, at - 3), min(at + 4, len(metrics))), min(3, at - 1)) for at in range(1, len(metrics))
     ]
-    motion, unlike = figures.motion[1:], figures.unlike[1:]
-    jerk = np.hypot(*(motion - [np.median(figures.motion[near], axis=0) for near in around]).T)
-    more = unlike / (np.array([np.median(figures.unlike[near]) for near in around]) + 0.3)
-    jump = np.concatenate([[0.0], np.maximum(jerk / JERK, more / UNLIKE)])
+    motion, residual = metrics.motion[1:], metrics.residual[1:]
+    jerk = np.hypot(*(motion - [np.median(metrics.motion[near], axis=0) for near in around]).T)
+    more = residual / (np.array([np.median(metrics.residual[near]) for near in around]) + 0.3)
+    jump = np.concatenate([[0.0], np.maximum(jerk / JERK, more / RESIDUAL_RATIO)])
     for chunk in CHUNKS[::-1]:
         for first in range(1, chunk + 1):
             at = np.arange(first, len(jump), chunk)
             others = np.delete(jump, at)
             if len(at) >= 3 and np.mean(jump[at] > 1) > 0.8 and np.quantile(others, 0.9) < 0.7:
-                begins = float(at[np.argmax(jump[at] > 1)]) / figures.fps
+                begins = float(at[np.argmax(jump[at] > 1)]) / metrics.fps
                 words = f"From second {begins:.1f} on there is a seam every {chunk} frames."
                 return [Fault("seams", begins, words)]
     return []
 
 
-def _repeats(figures: Figures) -> list[Fault]:
+def _repeats(metrics: FrameMetrics) -> list[Fault]:
     """Return a list with one fault if half a second of a moving video repeats earlier frames one by one, else an empty
     list."""
-    small = figures.thumbnails.reshape(len(figures), -1)
+    small = metrics.thumbnails.reshape(len(metrics), -1)
     small = small - small.mean(1, keepdims=True)  # flicker does not count as motion
-    run, apart = max(round(figures.fps / 2), 2), max(round(figures.fps * APART_S), 2)
+    run, apart = max(round(metrics.fps / 2), 2), max(round(metrics.fps * LEAST_GAP_S), 2)
     steps = np.abs(np.diff(small, axis=0, prepend=small[:1])).mean(1)
     moving = np.array([np.median(steps[max(0, at - run) : at + run]) for at in range(len(small))])
     for shift in range(apart, len(small) - run):
@@ -181,6 +183,6 @@ def _repeats(figures: Figures) -> list[Fault]:
         same &= moving[shift:] > MOVES
         starts = np.flatnonzero(np.convolve(same, np.ones(run), "valid") == run)
         if len(starts):
-            begins, before = float(starts[0] + shift) / figures.fps, starts[0] / figures.fps
+            begins, before = float(starts[0] + shift) / metrics.fps, starts[0] / metrics.fps
             return [Fault("repeat", begins, f"From second {begins:.1f} on it repeats second {before:.1f}.")]
     return []

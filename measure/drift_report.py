@@ -8,22 +8,22 @@ from PIL import Image
 from ..camera.preview import drawing
 from ..camera.preview.sheet import Sheet
 from .drift_faults import Fault
-from .drift_figures import Figures
+from .drift_metrics import FrameMetrics
 
 HEADER = "  second   sharpness   colourfulness   brightness   red - blue   change"
 
 
-def words(figures: Figures, faults: list[Fault]) -> list[str]:
+def summary(metrics: FrameMetrics, faults: list[Fault]) -> list[str]:
     """Return a message for each fault, or one message that no drift was found."""
-    seconds = len(figures) / figures.fps
-    return [fault.words for fault in faults] or [f"No drift found in {len(figures)} frames, {seconds:.1f} s."]
+    seconds = len(metrics) / metrics.fps
+    return [fault.words for fault in faults] or [f"No drift found in {len(metrics)} frames, {seconds:.1f} s."]
 
 
-def table(figures: Figures) -> list[str]:
+def table(metrics: FrameMetrics) -> list[str]:
     """Return the lines of a table: a header, and the mean metrics of each second. Sharpness is relative to the first
     second."""
-    values = np.stack([values for _, values in _series(figures)], 1)
-    seconds = (np.arange(len(figures)) / figures.fps).astype(int)
+    values = np.stack([values for _, values in _series(metrics)], 1)
+    seconds = (np.arange(len(metrics)) / metrics.fps).astype(int)
     rows = [(int(second), values[seconds == second].mean(0)) for second in np.unique(seconds)]
     first = max(rows[0][1][0], 1e-9)
     lines = [
@@ -33,33 +33,34 @@ def table(figures: Figures) -> list[str]:
     return [HEADER, *lines]
 
 
-def as_values(figures: Figures, faults: list[Fault]) -> dict[str, Any]:
+def as_values(metrics: FrameMetrics, faults: list[Fault]) -> dict[str, Any]:
     """Return the metrics of each frame and the faults as a dict for JSON."""
     return {
-        "frames": len(figures),
-        "fps": figures.fps,
+        "frames": len(metrics),
+        "fps": metrics.fps,
         "warnings": [fault._asdict() for fault in faults],
-        **{name: values.tolist() for name, values in _series(figures)},
+        **{name: values.tolist() for name, values in _series(metrics)},
     }
 
 
-def render_drift(figures: Figures, faults: list[Fault], size: tuple[int, int] = (800, 500)) -> Image.Image:
+def render_drift(metrics: FrameMetrics, faults: list[Fault], size: tuple[int, int] = (800, 500)) -> Image.Image:
     """Return an RGB chart of each metric over time, with the messages about faults. `size` is width and height in
     pixels. Raises CameraError for a size outside of 400x250 to 4096x4096."""
     sheet = Sheet(size)
-    sheet.header(f"{len(figures)} frames, {len(figures) / figures.fps:.1f} s", "left to right: the video's time")
+    sheet.header(f"{len(metrics)} frames, {len(metrics) / metrics.fps:.1f} s", "left to right: the video's time")
     columns = 120  # as many as are distinguishable
-    for number, (name, values) in enumerate(_series(figures)):
+    for number, (name, values) in enumerate(_series(metrics)):
         parts = [part.mean() for part in np.array_split(values, min(columns, len(values)))]
         rows, side = (number // 2 / 3, (number // 2 + 1) / 3), (0.5 * (number % 2), 0.5 * (number % 2) + 0.5)
         title = f"{name}: {values.min():.3g} to {values.max():.3g}"
         least = min(0.0, *parts)
         sheet.chart(side, rows, title, np.array(parts) - least, float(max(parts) - least) or 1.0, drawing.STEP)
     color = drawing.WARNING if faults else drawing.START
-    sheet.words([(sentence, color) for sentence in words(figures, faults)], "more in the text output")
-    return sheet.picture()
+    sheet.footer([(sentence, color) for sentence in summary(metrics, faults)], "more in the text output")
+    return sheet.to_image()
 
 
-def _series(figures: Figures) -> list[tuple[str, np.ndarray]]:
+def _series(metrics: FrameMetrics) -> list[tuple[str, np.ndarray]]:
+    fields = {"hue": "tint"}
     names = "sharpness", "colourfulness", "brightness", "hue", "change"
-    return [(name, getattr(figures, name)) for name in names]
+    return [(name, getattr(metrics, fields.get(name, name))) for name in names]

@@ -11,7 +11,7 @@ from ..camera.path import CameraPath
 from ..camera.plucker import stillness
 from ..camera.rotation import angle_deg, inverse, rigid, unit
 from ..errors import CameraError
-from .found import FEWEST_TRACKS, VideoCamera, find_camera
+from .video_camera import FEWEST_TRACKS, VideoCamera, find_camera
 
 EVERY = 8
 """The default distance, in frames, between the two keyframes of each pair that is compared."""
@@ -21,13 +21,13 @@ path's longest such step."""
 TURN_DEG, TURN_SHARE, DIRECTION_DEG = 1.0, 1 / 3, 30.0
 """The largest accepted errors of a pair of keyframes. The rotation error may be TURN_DEG degrees, or the fraction
 TURN_SHARE of the path's rotation if that is larger. The direction error may be DIRECTION_DEG degrees."""
-UNASKED_PARALLAX, UNASKED_SHARE = 0.5, 0.25
-"""The largest accepted parallax between keyframes where the path only rotates. It is UNASKED_PARALLAX pixels of the
-tracked frames, or UNASKED_SHARE times the rotation (in radians, times the focal length) if that is larger. The second
+ROTATION_PARALLAX, ROTATION_SHARE = 0.5, 0.25
+"""The largest accepted parallax between keyframes where the path only rotates. It is ROTATION_PARALLAX pixels of the
+tracked frames, or ROTATION_SHARE times the rotation (in radians, times the focal length) if that is larger. The second
 limit allows for a lens that differs from the path's, which looks like a small parallax."""
-ALIKE = 3.0
+AMBIGUOUS_RATIO = 3.0
 """The threshold for ambiguous pairs of keyframes, which are not judged: the path's motion leaves a residual of at most
-ALIKE times the residual of the measured motion."""
+AMBIGUOUS_RATIO times the residual of the measured motion."""
 FOLLOWING = 0.75
 """The fraction of keyframe pairs with a measured motion that must have no fault for a video to follow its path."""
 
@@ -37,30 +37,30 @@ class Pair:
     """The camera's motion between two keyframes of a video, compared with the path's motion.
 
     first, last: the frame numbers of the keyframes.
-    asked: [4, 4], the pose of `last` relative to `first` on the path.
-    goes: whether the path's translation is long enough to judge the direction.
+    path_motion: [4, 4], the pose of `last` relative to `first` on the path.
+    path_moves: whether the path's translation is long enough to judge the direction.
     tracks: the number of points visible in both frames.
     found: [4, 4], the measured relative pose in an arbitrary unit of length; None if no camera was found.
     parallax: the measured parallax, in pixels of the tracked frames; 0 without `found`.
     focal: the focal length, in pixels of the tracked frames.
-    left, asked_left: the residuals of the tracked points under the measured and under the path's motion, in pixels; 0
-    without `found`. If `goes` is False, the path's translation is left out.
+    residual, path_residual: the residuals of the tracked points under the measured and under the path's motion, in
+    pixels; 0 without `found`. If `path_moves` is False, the path's translation is left out.
     """
 
     first: int
     last: int
-    asked: np.ndarray
-    goes: bool
+    path_motion: np.ndarray
+    path_moves: bool
     tracks: int
     found: np.ndarray | None
     parallax: float
     focal: float
-    left: float
-    asked_left: float
+    residual: float
+    path_residual: float
 
     @property
     def turn_asked_deg(self) -> float:
-        return float(angle_deg(self.asked[None, :3, :3])[0])
+        return float(angle_deg(self.path_motion[None, :3, :3])[0])
 
     @property
     def turn_found_deg(self) -> float:
@@ -72,14 +72,14 @@ class Pair:
         """The angle between the measured rotation and the path's, in degrees; NaN if no motion was found."""
         if self.found is None:
             return np.nan
-        return float(angle_deg((self.asked[:3, :3].T @ self.found[:3, :3])[None])[0])
+        return float(angle_deg((self.path_motion[:3, :3].T @ self.found[:3, :3])[None])[0])
 
     @property
     def direction_error_deg(self) -> float:
         """The angle between the measured and the path's direction of motion, in degrees; NaN if not judged."""
-        if not self.goes or self.found is None or not self.found[:3, 3].any():
+        if not self.path_moves or self.found is None or not self.found[:3, 3].any():
             return np.nan
-        cosine = unit(self.asked[:3, 3]) @ unit(self.found[:3, 3])
+        cosine = unit(self.path_motion[:3, 3]) @ unit(self.found[:3, 3])
         return float(np.rad2deg(np.arccos(np.clip(cosine, -1, 1))))
 
     @property
@@ -90,28 +90,28 @@ class Pair:
             return ""
         if self.turn_error_deg > max(TURN_DEG, TURN_SHARE * self.turn_asked_deg):
             return "turns otherwise"
-        if not self.goes:
+        if not self.path_moves:
             turn = np.deg2rad(self.turn_asked_deg) * self.focal
-            unasked = self.found[:3, 3].any() and self.parallax > max(UNASKED_PARALLAX, UNASKED_SHARE * turn)
+            unasked = self.found[:3, 3].any() and self.parallax > max(ROTATION_PARALLAX, ROTATION_SHARE * turn)
             return "moves, and is not to" if unasked else ""
         if not self.found[:3, 3].any():
             return "no parallax: the camera stands still, or everything is far away"
         return "goes elsewhere" if self.direction_error_deg > DIRECTION_DEG else ""
 
     @property
-    def fits_both(self) -> bool:
+    def ambiguous(self) -> bool:
         """Whether the pair is ambiguous: the measured motion has a fault, but the path's motion fits the tracked points
-        almost as well (see ALIKE). False if the directions differ by more than 90 degrees, or if the path moves but the
-        measured camera stands still."""
-        if not self.fault or self.found is None or (self.goes and not self.found[:3, 3].any()):
+        almost as well (see AMBIGUOUS_RATIO). False if the directions differ by more than 90 degrees, or if the path
+        moves but the measured camera stands still."""
+        if not self.fault or self.found is None or (self.path_moves and not self.found[:3, 3].any()):
             return False  # the points of a still camera fit every direction
-        return self.asked_left <= ALIKE * self.left and not self.direction_error_deg > 90
+        return self.path_residual <= AMBIGUOUS_RATIO * self.residual and not self.direction_error_deg > 90
 
     @property
     def note(self) -> str:
         """A message with the pair's fault, or with the reason why the pair was not judged; usually empty."""
         if self.found is not None:
-            return "undecided: the path fits the tracks about as well" if self.fits_both else self.fault
+            return "undecided: the path fits the tracks about as well" if self.ambiguous else self.fault
         few = f"fewer than {FEWEST_TRACKS} tracks"
         return few if self.tracks < FEWEST_TRACKS else "the tracks agree on no motion"
 
@@ -131,8 +131,8 @@ class Measurement:
 
     @cached_property
     def judged(self) -> tuple[Pair, ...]:
-        """The pairs for which a motion was found, without the ambiguous ones (see `Pair.fits_both`)."""
-        return tuple(pair for pair in self.found if not pair.fits_both)
+        """The pairs for which a motion was found, without the ambiguous ones (see `Pair.ambiguous`)."""
+        return tuple(pair for pair in self.found if not pair.ambiguous)
 
     @property
     def following(self) -> int:
@@ -157,23 +157,23 @@ class Measurement:
         frames = self.camera.tracks.frames[known]
         if not len(frames):
             return frames, np.empty((0, 4, 4)), np.empty((0, 4, 4))
-        asked, found = (inverse(c2w[0]) @ c2w for c2w in (self.path.c2w[frames], self.camera.c2w[known]))
+        wanted, found = (inverse(c2w[0]) @ c2w for c2w in (self.path.c2w[frames], self.camera.c2w[known]))
         length = float((found[:, :3, 3] ** 2).sum())
-        found[:, :3, 3] *= max(float((asked[:, :3, 3] * found[:, :3, 3]).sum()), 0.0) / length if length else 1.0
-        return frames, asked, found
+        found[:, :3, 3] *= max(float((wanted[:, :3, 3] * found[:, :3, 3]).sum()), 0.0) / length if length else 1.0
+        return frames, wanted, found
 
     @cached_property
     def rotation_errors_deg(self) -> np.ndarray:
         """The RotErr [m] of each keyframe with a camera: the angle in degrees between the measured rotation and the
         path's. CamI2V's evaluation/glomap_evaluation.py reports the sum of the same angles in radians."""
-        _, asked, found = self.poses
-        return angle_deg(np.swapaxes(asked[:, :3, :3], 1, 2) @ found[:, :3, :3]) if len(asked) else np.empty(0)
+        _, wanted, found = self.poses
+        return angle_deg(np.swapaxes(wanted[:, :3, :3], 1, 2) @ found[:, :3, :3]) if len(wanted) else np.empty(0)
 
     @cached_property
     def translation_errors(self) -> np.ndarray:
         """The TransErr [m] of each keyframe with a camera: the distance in world units from the path's position."""
-        _, asked, found = self.poses
-        return np.linalg.norm(asked[:, :3, 3] - found[:, :3, 3], axis=1)
+        _, wanted, found = self.poses
+        return np.linalg.norm(wanted[:, :3, 3] - found[:, :3, 3], axis=1)
 
 
 def median_errors_deg(pairs: Sequence[Pair]) -> tuple[float, float]:
@@ -222,13 +222,13 @@ def _pair(camera: VideoCamera, path: CameraPath, first: int, last: int, least: f
     """Return the comparison between the keyframes with the indices `first` and `last`. The direction is judged if the
     path's step between them is longer than `least`, in world units."""
     frames = camera.tracks.frames
-    asked = inverse(path.c2w[frames[first]]) @ path.c2w[frames[last]]
-    goes = bool(np.linalg.norm(asked[:3, 3]) > least)
-    tracks = int(camera.tracks.both(first, last).sum())
+    path_motion = inverse(path.c2w[frames[first]]) @ path.c2w[frames[last]]
+    path_moves = bool(np.linalg.norm(path_motion[:3, 3]) > least)
+    tracks = int(camera.tracks.shared(first, last).sum())
     found, figures = None, (0.0, camera.focal, 0.0, 0.0)
     if tracks and camera.registered[[first, last]].all():
         found = inverse(camera.c2w[first]) @ camera.c2w[last]
-        wanted = asked if goes else rigid(asked[:3, :3], np.zeros((1, 3)))[0]
-        left = [camera.left(first, last, motion) for motion in (found, wanted)]
+        wanted = path_motion if path_moves else rigid(path_motion[:3, :3], np.zeros((1, 3)))[0]
+        left = [camera.residual(first, last, motion) for motion in (found, wanted)]
         figures = camera.parallax(first, last), camera.focal, left[0], left[1]
-    return Pair(int(frames[first]), int(frames[last]), asked, goes, tracks, found, *figures)
+    return Pair(int(frames[first]), int(frames[last]), path_motion, path_moves, tracks, found, *figures)

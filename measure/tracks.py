@@ -11,10 +11,10 @@ from ..errors import require
 SHORTER_SIDE = 270
 """The length in pixels to which the shorter side of a frame is resized for tracking. "Pixels of the tracked frames" are
 pixels of these resized frames."""
-MOST_POINTS, APART = 500, 6
+MOST_POINTS, POINT_DISTANCE = 500, 6
 """The largest number of points tracked at a time, and the smallest distance in pixels between a new point and any other
 point."""
-LOOK = {"winSize": (15, 15), "maxLevel": 4, "criteria": (3, 30, 0.01)}
+FLOW_OPTIONS = {"winSize": (15, 15), "maxLevel": 4, "criteria": (3, 30, 0.01)}
 FARTHEST_BACK = 0.3
 """The largest accepted distance, in pixels, between a point and its position after tracking forwards and back."""
 
@@ -26,15 +26,15 @@ class Tracks:
     frames: [k], the frame numbers of the keyframes.
     points: [k, n, 2], column and row in pixels of an image of `size`, with pixel centres at .5; NaN where not visible.
     size: the width and height of the tracked frames in pixels.
-    blown: the factor, 1 or more, by which the frames were enlarged; subpixel errors grow by this factor.
+    enlargement: the factor, 1 or more, by which the frames were enlarged; subpixel errors grow by this factor.
     """
 
     frames: np.ndarray
     points: np.ndarray
     size: tuple[int, int]
-    blown: float = 1.0
+    enlargement: float = 1.0
 
-    def both(self, first: int, last: int) -> np.ndarray:
+    def shared(self, first: int, last: int) -> np.ndarray:
         """Return a mask [n] of the points that are visible in both keyframes."""
         return ~np.isnan(self.points[[first, last], :, 0]).any(0)
 
@@ -53,7 +53,7 @@ def resize(frame: np.ndarray) -> np.ndarray:
     return frame if scale == 1 else cv2.resize(frame, size, interpolation=way)
 
 
-def follow(frames: Sequence[np.ndarray], stride: int) -> Tracks:
+def track_points(frames: Sequence[np.ndarray], stride: int) -> Tracks:
     """Return points tracked through `frames`, uint8 [H, W] of one size. The keyframes are every `stride`-th frame and
     the last one. At each keyframe, new points are added, up to MOST_POINTS in total."""
     keys = np.unique([*range(0, len(frames), stride), len(frames) - 1])
@@ -61,7 +61,7 @@ def follow(frames: Sequence[np.ndarray], stride: int) -> Tracks:
     numbers, total = np.arange(len(here)), len(here)
     seen = [(numbers, here)]
     for before, after in zip(keys[:-1], keys[1:], strict=True):
-        here, kept = _between(frames[before : after + 1], here)
+        here, kept = _track(frames[before : after + 1], here)
         new = _corners(frames[after], here)
         numbers = np.concatenate([numbers[kept], total + np.arange(len(new))])
         here, total = np.concatenate([here, new]), total + len(new)
@@ -72,18 +72,18 @@ def follow(frames: Sequence[np.ndarray], stride: int) -> Tracks:
     return Tracks(keys, points, frames[0].shape[::-1])
 
 
-def _corners(picture: np.ndarray, taken: np.ndarray) -> np.ndarray:
-    """Return corners of an image, float32 [n, 2], at least APART pixels from the points `taken` [m, 2]."""
+def _corners(picture: np.ndarray, occupied: np.ndarray) -> np.ndarray:
+    """Return corners of an image, float32 [n, 2], at least POINT_DISTANCE pixels from the points `occupied` [m, 2]."""
     cv2 = opencv()
     free = np.full(picture.shape, 255, np.uint8)
-    for column, row in taken.astype(int):
-        cv2.circle(free, (int(column), int(row)), APART, 0, -1)
-    most = MOST_POINTS - len(taken)
-    found = cv2.goodFeaturesToTrack(picture, most, 0.005, APART, mask=free, blockSize=5) if most > 0 else None
+    for column, row in occupied.astype(int):
+        cv2.circle(free, (int(column), int(row)), POINT_DISTANCE, 0, -1)
+    most = MOST_POINTS - len(occupied)
+    found = cv2.goodFeaturesToTrack(picture, most, 0.005, POINT_DISTANCE, mask=free, blockSize=5) if most > 0 else None
     return np.empty((0, 2), np.float32) if found is None else found.reshape(-1, 2)
 
 
-def _between(frames: Sequence[np.ndarray], began: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _track(frames: Sequence[np.ndarray], began: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Track the points `began`, float32 [n, 2], from the first frame to the last. Return the last positions [m, 2] of
     the points inside the image with a forward-backward error below FARTHEST_BACK, and a mask [n] of these points."""
     cv2 = opencv()
@@ -91,8 +91,8 @@ def _between(frames: Sequence[np.ndarray], began: np.ndarray) -> tuple[np.ndarra
         return began, np.zeros(0, bool)
     ended = began
     for before, after in zip(frames[:-1], frames[1:], strict=True):
-        ended, _, _ = cv2.calcOpticalFlowPyrLK(before, after, ended, None, **LOOK)
-    guided = {**LOOK, "flags": cv2.OPTFLOW_USE_INITIAL_FLOW}
+        ended, _, _ = cv2.calcOpticalFlowPyrLK(before, after, ended, None, **FLOW_OPTIONS)
+    guided = {**FLOW_OPTIONS, "flags": cv2.OPTFLOW_USE_INITIAL_FLOW}
     ended, there, _ = cv2.calcOpticalFlowPyrLK(frames[0], frames[-1], began, ended.copy(), **guided)
     back, here, _ = cv2.calcOpticalFlowPyrLK(frames[-1], frames[0], ended, began.copy(), **guided)
     found = (there & here).reshape(-1) == 1

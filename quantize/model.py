@@ -75,7 +75,7 @@ def quantize_source(
     CheckpointError for weights that are not finite, and for a file that reads back differently.
     """
     with (
-        Journal(journal_of(file), _task(source, options)) as journal,
+        Journal(journal_path(file), _task(source, options)) as journal,
         TensorFile(
             file,
             source.shapes,
@@ -87,11 +87,11 @@ def quantize_source(
     ):
         for item in journal.written.values():
             target.states |= {key: state.encode() for key, state in item.states.items()}
-        for name in damaged(target, journal.written, checking):
+        for name in find_damaged(target, journal.written, checking):
             del journal.written[name]
         _write_missing(source, target, journal, options, progress)
         target.finish()
-        wrong = damaged(target, journal.written, checking)
+        wrong = find_damaged(target, journal.written, checking)
         if wrong:
             raise CheckpointError(
                 f"{file}: {len(wrong)} tensors read back otherwise than they were written "
@@ -100,11 +100,11 @@ def quantize_source(
         return _meta(source, options, journal.written)
 
 
-def journal_of(file: Path) -> Path:
+def journal_path(file: Path) -> Path:
     return file.with_name(file.name + ".journal")
 
 
-def damaged(target: TensorFile, written: Mapping[str, WrittenParameter], progress: Progress) -> list[str]:
+def find_damaged(target: TensorFile, written: Mapping[str, WrittenParameter], progress: Progress) -> list[str]:
     """Return the names of the parameters in the file `target` that do not match the checksums in `written`. All
     parameters in `written` are read back from the disk and counted by `progress`."""
     wrong = []
@@ -149,14 +149,14 @@ def _write_missing(
             pending.append((name, error, pool.submit(target.write, name, values)))
             del tensors, values
             if len(pending) > WRITERS:
-                _note(journal, target, *pending.popleft())
+                _record(journal, target, *pending.popleft())
             done += sum(entry.nbytes for entry in missing[name])
             progress(done, source.nbytes)
         while pending:
-            _note(journal, target, *pending.popleft())
+            _record(journal, target, *pending.popleft())
 
 
-def _note(journal: Journal, target: TensorFile, name: str, error: float | None, writing: Future) -> None:
+def _record(journal: Journal, target: TensorFile, name: str, error: float | None, writing: Future) -> None:
     sha256 = writing.result()
     states = {key: target.states[key].decode() for key in sha256 if key in target.states}
     journal.add(name, WrittenParameter(sha256, states, error))

@@ -14,7 +14,7 @@ from ..options import ShowProgress
 from ..outputs import PART, taken
 from ..text.weights import EMBEDDING, open_weights, wan_key
 from ..weights.files import read_tensors
-from .model import QuantizeOptions, journal_of, quantize_source
+from .model import QuantizeOptions, journal_path, quantize_source
 from .source import CONFIG, Source, open_model, open_text_encoder
 from .writer import file_bytes, write_json
 
@@ -63,7 +63,7 @@ class QuantizePlan:
         return self.destination.with_name(self.destination.name + ".part")
 
 
-def meta_of(file: Path) -> Path:
+def checksum_path(file: Path) -> Path:
     """Return the path of the JSON file with the checksums of `file`: quantization_meta.json for model.safetensors, else
     <stem>_meta.json."""
     return file.with_name(META if file.name == WEIGHTS else f"{file.stem}_meta.json")
@@ -169,12 +169,12 @@ def _quantize_alone(plan: QuantizePlan, show: ShowProgress) -> dict[Path, dict]:
         for part in plan.unfinished.rglob(f"*{PART}"):  # small files of a killed run
             part.unlink()
         _require_room(plan)
-        metas = {meta_of(job.file): _run_job(job, plan.unfinished, show) for job in plan.jobs}
+        metas = {checksum_path(job.file): _run_job(job, plan.unfinished, show) for job in plan.jobs}
         for target, source in plan.copies.items():
             _link(source, plan.unfinished / target)
         os.replace(plan.unfinished, plan.destination)
         for job in plan.jobs:  # last: without the journals a run after a failed rename would start from zero
-            journal_of(plan.destination / job.file).unlink()
+            journal_path(plan.destination / job.file).unlink()
     except OSError as error:
         where = error.filename2 or error.filename or plan.unfinished
         done = f": finished parts are in {plan.unfinished}" if plan.unfinished.is_dir() else ""
@@ -187,7 +187,7 @@ def _run_job(job: Job, folder: Path, show: ShowProgress) -> dict:
     file.parent.mkdir(parents=True, exist_ok=True)
     with show(job.name, "B") as progress, show(f"{job.name}, read back", "tensors") as checking:
         meta = quantize_source(job.source, file, job.options, progress, checking)
-    write_json(folder / meta_of(job.file), meta)
+    write_json(folder / checksum_path(job.file), meta)
     if job.source.config is not None:
         write_json(file.with_name(CONFIG), job.source.config)
         open_checkpoint(file)

@@ -14,14 +14,14 @@ from ..options import ShowProgress
 from ..text.weights import open_weights
 from ..weights.files import read_json
 from ..weights.tensors import MappedFile, TensorEntry, check_finite
-from .package import TEXT_ENCODER, is_text_encoder, meta_of
+from .package import TEXT_ENCODER, checksum_path, is_text_encoder
 from .writer import bytes_of
 
 _THREADS = 4
 
 
 @dataclass(frozen=True)
-class Verified:
+class VerifiedFile:
     """The result of the verification of one file.
 
     path: the file.
@@ -36,7 +36,7 @@ class Verified:
     checked: int | None
 
 
-def verify(path: str | Path, show: ShowProgress, fast: bool = False) -> list[Verified]:
+def verify(path: str | Path, show: ShowProgress, fast: bool = False) -> list[VerifiedFile]:
     """Verify all files of a package, or one model or text encoder, and return the result for each file.
 
     `show(name, unit)` returns the progress display of a file. If `fast`, only headers, shapes and scales are read, and
@@ -44,7 +44,7 @@ def verify(path: str | Path, show: ShowProgress, fast: bool = False) -> list[Ver
     """
     path = Path(path).expanduser()
     alone = path / TEXT_ENCODER
-    if path.is_dir() and {item.name for item in path.iterdir()} == {alone.name, meta_of(alone).name}:
+    if path.is_dir() and {item.name for item in path.iterdir()} == {alone.name, checksum_path(alone).name}:
         path = alone  # the folder that quantizing only a text encoder makes
     if is_text_encoder(path):
         return [_text_encoder(path, show, fast)]
@@ -53,7 +53,7 @@ def verify(path: str | Path, show: ShowProgress, fast: bool = False) -> list[Ver
     return [_model(open_checkpoint(path), "", show, fast)]
 
 
-def _package(root: Path, show: ShowProgress, fast: bool) -> Iterator[Verified]:
+def _package(root: Path, show: ShowProgress, fast: bool) -> Iterator[VerifiedFile]:
     package = find_package(root)
     if package.experts is not None:
         experts = open_experts(package.experts)
@@ -65,7 +65,7 @@ def _package(root: Path, show: ShowProgress, fast: bool) -> Iterator[Verified]:
         yield _text_encoder(package.text_encoder, show, fast)
 
 
-def _model(checkpoint: Checkpoint, role: str, show: ShowProgress, fast: bool) -> Verified:
+def _model(checkpoint: Checkpoint, role: str, show: ShowProgress, fast: bool) -> VerifiedFile:
     check_finite(checkpoint.name, checkpoint.entries(checkpoint.quantized))
     named = named_role(checkpoint.path)
     role = role or (f"{named}-noise " if named else "")
@@ -73,7 +73,7 @@ def _model(checkpoint: Checkpoint, role: str, show: ShowProgress, fast: bool) ->
     return _compare_checksums(checkpoint.files[0], kind, checkpoint.tensors, show, fast)
 
 
-def _text_encoder(path: Path, show: ShowProgress, fast: bool) -> Verified:
+def _text_encoder(path: Path, show: ShowProgress, fast: bool) -> VerifiedFile:
     weights = open_weights(path)  # this checks the scales
     kind = f"umt5 text encoder, {weights.quantization or 'not quantized'}"
     kind += f"; {weights.note}" if weights.note else ""
@@ -82,16 +82,16 @@ def _text_encoder(path: Path, show: ShowProgress, fast: bool) -> Verified:
 
 def _compare_checksums(
     file: Path, kind: str, tensors: Mapping[str, TensorEntry], show: ShowProgress, fast: bool
-) -> Verified:
-    meta = read_json(meta_of(file), optional=True)
+) -> VerifiedFile:
+    meta = read_json(checksum_path(file), optional=True)
     source = f", made from {meta['source']}" if isinstance(meta.get("source"), str) else ""
     stored = meta.get("sha256")
     if not isinstance(stored, dict):
-        return Verified(file, kind + source, len(tensors), None)
+        return VerifiedFile(file, kind + source, len(tensors), None)
     differing = sorted(stored.keys() ^ tensors.keys())
     if differing:
         raise CheckpointError(
-            f"{file}: {len(differing)} tensors are in the file or in {meta_of(file).name} only "
+            f"{file}: {len(differing)} tensors are in the file or in {checksum_path(file).name} only "
             f"({', '.join(differing[:3])}); the files do not belong together"
         )
     if not fast:
@@ -101,7 +101,7 @@ def _compare_checksums(
                 f"{file}: {len(wrong)} of {len(tensors)} tensors are not what was written "
                 f"({', '.join(wrong[:5])}); the file is damaged, make or download it again"
             )
-    return Verified(file, kind + source, len(tensors), None if fast else len(tensors))
+    return VerifiedFile(file, kind + source, len(tensors), None if fast else len(tensors))
 
 
 def _find_damaged(

@@ -39,13 +39,13 @@ class WorldEvent:
     start: float | None = None
     end: float | None = None
 
-    def holds(self, seconds: float) -> bool:
+    def is_due(self, seconds: float) -> bool:
         """Return whether the event's own times, `start` (inclusive) to `end` (exclusive), make it active at `seconds`.
         Without an `end` the event stays active after its start. Without a `start` the result is False."""
         return self.start is not None and self.start <= seconds < (math.inf if self.end is None else self.end)
 
 
-def read_events(given: str | Path | Mapping[str, str] | Iterable[Any] | None) -> tuple[WorldEvent, ...]:
+def read_events(source: str | Path | Mapping[str, str] | Iterable[Any] | None) -> tuple[WorldEvent, ...]:
     """Return the events in a JSON file, in a mapping from names to sentences, or in a list; None means no events.
 
     An item of the list is a WorldEvent or an object with its fields. Only `text` is required, and `name` is by default
@@ -55,16 +55,16 @@ def read_events(given: str | Path | Mapping[str, str] | Iterable[Any] | None) ->
     InputError is also raised for two events with the same name, key or text, and for a name that is another event's
     key.
     """
-    where = str(given) if isinstance(given, (str, Path)) else "`events`"
-    if isinstance(given, (str, Path)):
-        given = _parsed(str(given), text_of(Path(given)))
-    if isinstance(given, Mapping) and not all(isinstance(text, str) for text in given.values()):
-        raise InputError(f"{where}: found {given!r:.80}; expected a list of events, or sentences by name")
-    if isinstance(given, Mapping):
-        given = [{"name": name, "text": text} for name, text in given.items()]
-    if given is not None and (isinstance(given, (str, bytes)) or not isinstance(given, Iterable)):
-        raise InputError(f"{where}: found {given!r:.40}; expected a list of events")
-    events = tuple(_event(where, number, row) for number, row in enumerate(given or ()))
+    where = str(source) if isinstance(source, (str, Path)) else "`events`"
+    if isinstance(source, (str, Path)):
+        source = _parse(str(source), text_of(Path(source)))
+    if isinstance(source, Mapping) and not all(isinstance(text, str) for text in source.values()):
+        raise InputError(f"{where}: found {source!r:.80}; expected a list of events, or sentences by name")
+    if isinstance(source, Mapping):
+        source = [{"name": name, "text": text} for name, text in source.items()]
+    if source is not None and (isinstance(source, (str, bytes)) or not isinstance(source, Iterable)):
+        raise InputError(f"{where}: found {source!r:.40}; expected a list of events")
+    events = tuple(_event(where, number, row) for number, row in enumerate(source or ()))
     if len(events) > MOST_EVENTS:
         raise InputError(f"{where}: {len(events)} events; expected {MOST_EVENTS} at most")
     for field in ("name", "key", "text"):
@@ -84,10 +84,10 @@ class Events:
     full prompt is the base prompt followed by the sentences of active events."""
 
     def __init__(self, events: Iterable[WorldEvent] = (), prompt: str = "") -> None:
-        """Store the `events`, and find the active ones in the full prompt `prompt` (see `stand`)."""
+        """Store the `events`, and find the active ones in the full prompt `prompt` (see `set_full_prompt`)."""
         self.all = tuple(events)
         self._lock, self._by_time = Lock(), frozenset[str]()
-        self.stand(prompt)
+        self.set_full_prompt(prompt)
 
     @property
     def active(self) -> frozenset[str]:
@@ -100,10 +100,10 @@ class Events:
         text = self._base
         for event in self.all:
             if event.name in self._active:
-                text = _joined(text, event.text)
+                text = _append(text, event.text)
         return text
 
-    def stand(self, prompt: str, *, later: bool = False) -> None:
+    def set_full_prompt(self, prompt: str, *, later: bool = False) -> None:
         """Set the base prompt and the active events from a full prompt, which ends with the sentences of active events.
 
         Call this method to continue an earlier video, and after a return to an earlier chunk. `later`: whether `prompt`
@@ -121,7 +121,7 @@ class Events:
             if not later:
                 self._by_time = frozenset(event.name for event in self.all if event.start is not None) & self._active
 
-    def say(self, prompt: str) -> str:
+    def set_base_prompt(self, prompt: str) -> str:
         """Set the base prompt to `prompt`, and return the full prompt with the sentences of the active events."""
         with self._lock:
             self._base = prompt
@@ -141,11 +141,11 @@ class Events:
             self._active = self._active | {found} if holds else self._active - {found}
             return self.prompt
 
-    def at(self, seconds: float) -> str | None:
+    def advance(self, seconds: float) -> str | None:
         """Start and end the events that are due at `seconds` of the video. Return the full prompt if any event was
         started or ended, else None."""
         with self._lock:
-            due = frozenset(event.name for event in self.all if event.holds(seconds))
+            due = frozenset(event.name for event in self.all if event.is_due(seconds))
             began, ended = due - self._by_time, self._by_time - due
             if not began and not ended:
                 return None
@@ -171,7 +171,7 @@ def check_times(events: Iterable[WorldEvent], chunks: int, seconds: float) -> No
                 f"{name}, and the video ends at {last + seconds:g} s, its last chunk begins at {last:g} s; make a "
                 "longer video, or begin the event earlier"
             )
-        if not any(event.holds(chunk * seconds) for chunk in range(chunks)):
+        if not any(event.is_due(chunk * seconds) for chunk in range(chunks)):
             raise InputError(
                 f"{name} and ends at {event.end:g} s, and no chunk begins between; expected at least the {seconds:g} s "
                 "of a chunk"
@@ -185,7 +185,7 @@ def prompts_by_second(events: Iterable[WorldEvent], prompt: str) -> list[tuple[f
     times = {time for event in world.all for time in (event.start, event.end) if time is not None}
     found = [(0.0, prompt)]
     for time in sorted({0.0, *times}):
-        text = world.at(time)
+        text = world.advance(time)
         found += [] if text is None else [(time, text)]
     return found[1:] if len(found) > 1 and not found[1][0] else found
 
@@ -200,16 +200,16 @@ def by_chunk(parts: Sequence[tuple[float, Part]], chunks: int, seconds: float) -
     return [(chunk, part) for chunk, part in enumerate(held) if not chunk or part is not held[chunk - 1]]
 
 
-def _joined(prompt: str, sentence: str) -> str:
+def _append(prompt: str, sentence: str) -> str:
     return f"{prompt} {sentence}" if prompt.rstrip()[-1:] in ".!?;:," else f"{prompt}. {sentence}"
 
 
 def events_of(text: str) -> tuple[WorldEvent, ...]:
     """Return the events in a JSON text, in the format of `read_events`. Raises InputError for an invalid text."""
-    return read_events(_parsed("`events`", text))
+    return read_events(_parse("`events`", text))
 
 
-def _parsed(where: str, text: str) -> Any:
+def _parse(where: str, text: str) -> Any:
     check_types({"events": text}, {"events": str})
     try:
         return json.loads(text)

@@ -17,7 +17,7 @@ from ..path import CameraPath
 from ..pose_folder import check_file
 from ..poses import LENS_HEIGHT, LENS_WIDTH
 from ..rotation import from_quaternions, inverse, rigid
-from .frame_names import in_name_order
+from .frame_names import sort_by_name
 from .lens import COLMAP_MODELS, COLMAP_PINHOLES, MODELS, OTHER_LENSES, refuse_model
 from .reading import CameraFile, Lens, float_fields, lens_notes, lens_rows, read_text
 
@@ -62,7 +62,7 @@ def read_colmap(path: Path, convention: Convention) -> CameraFile:
     images = _binary_images(images_file) if binary else _text_images(images_file)
     if not images:
         raise CameraError(f"{images_file}: no images")
-    images = in_name_order(images, lambda image: image[0], str(images_file))
+    images = sort_by_name(images, lambda image: image[0], str(images_file))
     _, quaternions, shifts, cameras = zip(*images, strict=True)
     w2c = rigid(from_quaternions(quaternions), np.array(shifts))
     written = np.concatenate([quaternions, shifts], axis=1)

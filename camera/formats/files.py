@@ -136,7 +136,7 @@ def read_camera(
     """
     path = Path(path)
     if format is None:
-        return _read_as_it_looks(path, convention, image_size, fov_deg)
+        return _detect_and_read(path, convention, image_size, fov_deg)
     if format not in FORMATS:
         raise CameraError(f"camera format {format!r}: expected one of {', '.join(FORMATS)}")
     own = FORMATS[format].convention
@@ -168,7 +168,7 @@ def read_camera(
     return CameraPath(c2w, lens, recording.fps or FPS, recording.actions, origin), notes
 
 
-def _read_as_it_looks(
+def _detect_and_read(
     path: Path, convention: str | None, image_size: tuple[int, int] | None, fov_deg: float | None
 ) -> tuple[CameraPath, list[str]]:
     format = format_of(path)
@@ -184,7 +184,7 @@ def _read_as_it_looks(
         raise CameraError(f"{error} (read as {format}; `format` names another one)") from error
 
 
-def check_written(target: Path) -> None:
+def check_camera_output(target: Path) -> None:
     """Raise CameraError unless `target` is a .json file, an existing folder, or a new name without a camera file's
     suffix."""
     suffix = target.suffix.lower()
@@ -198,9 +198,9 @@ def check_written(target: Path) -> None:
 
 def write_camera(path: CameraPath, target: str | Path) -> None:
     """Write a path as transforms.json if `target` ends in .json, else as a folder with poses.npy and intrinsics.npy.
-    Existing files stay if writing fails. Raises CameraError for a target that `check_written` refuses."""
+    Existing files stay if writing fails. Raises CameraError for a target that `check_camera_output` refuses."""
     target = Path(target)
-    check_written(target)
+    check_camera_output(target)
     if target.suffix.lower() == ".json":
         target.parent.mkdir(parents=True, exist_ok=True)
         write_transforms(path, target)

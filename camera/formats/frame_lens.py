@@ -11,7 +11,7 @@ from .reading import Lens, field_of, lens_notes, lens_rows, number_of
 
 LENSES = ("intrinsics", "intrinsic", "cameraIntrinsics", "camera_intrinsics", "K")
 RESOLUTIONS = ("imageResolution", "image_resolution", "resolution", "camera_resolution")
-NAMES = {
+PARAMETER_KEYS = {
     "fx": ("fl_x", "fx", "focal_x"),
     "fy": ("fl_y", "fy", "focal_y"),
     "cx": ("cx",),
@@ -21,10 +21,10 @@ NAMES = {
 }
 """The keys in JSON files for a lens and for the size of its images, all in pixels. The first key of each is
 nerfstudio's."""
-SIZES = tuple(zip(NAMES["width"], NAMES["height"], strict=True))
+SIZES = tuple(zip(PARAMETER_KEYS["width"], PARAMETER_KEYS["height"], strict=True))
 PAIRED = dict((*SIZES, *((height, width) for width, height in SIZES)))
 """The other side of each key of a size. A side alone, such as a camera's height, is no size."""
-ANGLES = {"x_fov": np.pi / 180, "camera_angle_x": 1.0, "fov_deg": np.pi / 180, "angle_x": 1.0}
+HORIZONTAL_FOVS = {"x_fov": np.pi / 180, "camera_angle_x": 1.0, "fov_deg": np.pi / 180, "angle_x": 1.0}
 """The keys of a horizontal field of view in JSON files, each with the factor that converts its value to radians."""
 SAME_LENS = 1.02
 """The largest ratio at which two values of one lens parameter agree."""
@@ -52,9 +52,9 @@ def pixel_lens(frames: Sequence[Mapping], where: str) -> Lens:
 
 def refuse_two_lenses(fields: Mapping, where: str) -> None:
     """Raise CameraError, which begins with `where`, if a frame's `fields` state two different lenses or image sizes
-    under the keys in NAMES and LENSES."""
+    under the keys in PARAMETER_KEYS and LENSES."""
     lenses = {name: matrix_lens({name: fields[name]}, where) for name in LENSES if _is_lens(fields.get(name))}
-    for at, (quantity, names) in enumerate(NAMES.items()):
+    for at, (quantity, names) in enumerate(PARAMETER_KEYS.items()):
         stated = [name for name in names if fields.get(name) is not None and PAIRED.get(name, name) in fields]
         values = {name: number_of(fields[name], f"{where} {name}") for name in stated}
         values |= {name: value for name, each in lenses.items() if at < 4 and (value := each[at]) is not None}
@@ -64,7 +64,7 @@ def refuse_two_lenses(fields: Mapping, where: str) -> None:
 def refuse_other_angle(fields: Mapping, fx: float, width: float, where: str) -> None:
     """Raise CameraError, which begins with `where`, if a field of view in a frame's `fields` contradicts the focal
     length `fx` of an image of `width` pixels."""
-    for name, factor in ANGLES.items():
+    for name, factor in HORIZONTAL_FOVS.items():
         if isinstance(fields.get(name), int | float) and 0 < fields[name] * factor < np.pi:
             angle = focal_of(fields[name] * factor, width, f"{where} {name}")
             _refuse_different({"the lens in pixels": fx, name: angle}, "focal length", where)

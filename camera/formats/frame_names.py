@@ -23,7 +23,7 @@ ORDER = (*NAMES, *TIMES, *NUMBERS, *IDS)
 and ids. Ids with gaps are not used."""
 
 
-def words_and_numbers(name: str) -> list[str | int]:
+def natural_key(name: str) -> list[str | int]:
     """Return a name's parts, text and integers, as a sort key that puts frame10 after frame9."""
     return [int(part) if index % 2 else part for index, part in enumerate(_INTEGERS.split(name))]
 
@@ -35,7 +35,7 @@ def refuse_gaps(indices: Sequence[float] | np.ndarray, name: str) -> None:
         raise CameraError(f"{name}: frames are missing or out of order between {gap[0]:.10g} and {gap[1]:.10g}")
 
 
-def in_name_order(frames: Sequence[T], name: Callable[[T], str], where: str) -> list[T]:
+def sort_by_name(frames: Sequence[T], name: Callable[[T], str], where: str) -> list[T]:
     """Return the frames sorted by the numbers in their file names. If no name has a number, the frames are sorted by
     name. `name` returns a frame's file name. Raises CameraError, which begins with `where`, if only some names have a
     number, and for a gap in the numbers (see `refuse_gaps`)."""
@@ -44,20 +44,20 @@ def in_name_order(frames: Sequence[T], name: Callable[[T], str], where: str) -> 
     if bare and len(bare) < len(names):
         raise CameraError(f"{where}: {bare[0]} has no number, which other frames have; move it elsewhere or number it")
     if bare:
-        return sorted(frames, key=lambda frame: words_and_numbers(name(frame)))
+        return sorted(frames, key=lambda frame: natural_key(name(frame)))
     readings = [reading for pattern in (_DECIMALS, _INTEGERS) if (reading := _columns(names, pattern)) is not None]
     for columns in readings:
         order = _even_order(columns)
         if order is not None:
             return [frames[at] for at in order]
-    ordered = sorted(frames, key=lambda frame: words_and_numbers(name(frame)))
+    ordered = sorted(frames, key=lambda frame: natural_key(name(frame)))
     varying = [column for columns in readings[-1:] for column in columns.T if len(set(column)) > 1]
     last = [float(_INTEGERS.findall(_SUFFIX.sub("", name(frame)))[-1]) for frame in ordered]
     refuse_gaps(np.sort(varying[-1]) if len(varying) == 1 else last, where)
     return ordered
 
 
-def in_order(frames: list[Mapping], path: Path) -> list[Mapping]:
+def sort_frames(frames: list[Mapping], path: Path) -> list[Mapping]:
     """Return the frames sorted by the first usable key of ORDER, or unchanged without one.
 
     A usable key occurs in all frames with different values. Names must be texts; frame numbers and ids must be numbers.
@@ -69,7 +69,7 @@ def in_order(frames: list[Mapping], path: Path) -> list[Mapping]:
         if None in values or all(value == values[0] for value in values):
             continue
         if key in NAMES and all(isinstance(value, str) for value in values):
-            return in_name_order(frames, itemgetter(key), str(path))
+            return sort_by_name(frames, itemgetter(key), str(path))
         if key in TIMES or (key not in NAMES and all(isinstance(value, int | float) for value in values)):
             numbers = np.array([number_of(value, f"{path}: {key}") for value in values])
             order = np.argsort(numbers, kind="stable")

@@ -13,21 +13,21 @@ from ..conventions import Convention, to_opencv
 from ..path import CameraPath
 from ..poses import LENS_HEIGHT, LENS_WIDTH
 from ..rotation import OPENGL_TO_OPENCV
-from .frame_lens import LENSES, NAMES, PAIRED, matrix_lens, refuse_two_lenses
-from .frame_names import ORDER, in_order
+from .frame_lens import LENSES, PAIRED, PARAMETER_KEYS, matrix_lens, refuse_two_lenses
+from .frame_names import ORDER, sort_frames
 from .lens import FLAG_FIELDS, MODEL_FIELD, focal_of, refuse_flags, refuse_model
 from .reading import CameraFile, Lens, entries_of, field_of, lens_notes, lens_rows, number_of, read_object
 
 DISTORTION = ("k1", "k2", "k3", "k4", "k5", "k6", "p1", "p2")
-ANGLES = {"x_fov": np.pi / 180, "camera_angle_x": 1.0, "y_fov": np.pi / 180, "camera_angle_y": 1.0}
+FOVS = {"x_fov": np.pi / 180, "camera_angle_x": 1.0, "y_fov": np.pi / 180, "camera_angle_y": 1.0}
 """The fields of transforms.json with a field of view, each with the factor that converts its value to radians."""
-OTHER_NAMES = {other: usual for usual, *others in NAMES.values() for other in others}
+USUAL_NAMES = {other: usual for usual, *others in PARAMETER_KEYS.values() for other in others}
 """Other programs' keys for a lens and its image size, mapped to nerfstudio's keys."""
 ACROSS, DOWN = ("x_fov", "fl_x", "camera_angle_x"), ("y_fov", "fl_y", "camera_angle_y")
 """The fields of transforms.json for the horizontal (ACROSS) and the vertical (DOWN) focal length, in order of
 preference."""
 WORLD = ("applied_transform", "applied_scale", "scale", "offset", "aabb", "aabb_scale", "orientation_override", "up")
-PICTURES = ("depth_file_path", "mask_path", "sharpness", "exposure", "ply_file_path", "semantics_path", "normal_path")
+IMAGES = ("depth_file_path", "mask_path", "sharpness", "exposure", "ply_file_path", "semantics_path", "normal_path")
 SPLITS = ("train_filenames", "val_filenames", "test_filenames", "n_frames", "colmap_im_id", "camera_id")
 TRAINING = ("n_extra_learnable_dims", "enable_depth_loading", "integer_depth_scale", "white_transparent")
 SCENE = ("black_transparent", "render_aabb", "light_dir", "near", "far", "from_na", "panoptic_classes")
@@ -36,14 +36,14 @@ TRANSFORMS_FIELDS = (
     FLAG_FIELDS,
     Field((*ACROSS, *DOWN, "cx", "cy"), "applied", "The lens. A frame's own field takes precedence over the file's."),
     Field(("w", "h"), "applied", "The image's size. Without it twice cx, cy; for an angle alone 832x480. Reported."),
-    Field((*OTHER_NAMES, *LENSES), "applied", "The same under other programs' names; a 3x3 matrix is the lens."),
+    Field((*USUAL_NAMES, *LENSES), "applied", "The same under other programs' names; a 3x3 matrix is the lens."),
     Field(DISTORTION, "reported", "Distortion: the model's camera is a pinhole."),
     Field(("rolling_shutter", "transform_matrix_start", "transform_matrix_end"), "reported", "The shutter's time."),
     Field(("frames", "transform_matrix"), "applied", "Camera to world, OpenGL axes, 4x4 or 3x4 by row."),
     Field(ORDER, "applied", "The frames' order, by the first of these that varies. Gaps are refused."),
     Field(("from_mitsuba",), "applied", "Mitsuba's axes: x left, y up, z forward."),
     Field(WORLD, "ignored", "They move or scale the whole world, which the model does not see."),
-    Field((*PICTURES, *SPLITS, *TRAINING, *SCENE), "ignored", "They describe images and training."),
+    Field((*IMAGES, *SPLITS, *TRAINING, *SCENE), "ignored", "They describe images and training."),
     Field(("rotation",), "ignored", "Blender's synthetic scenes: the turntable's step, already in the matrices."),
 )
 PATH_FIELDS = (
@@ -66,7 +66,7 @@ def read_transforms(path: Path, convention: Convention) -> CameraFile:
     file; a fault in the lens becomes the result's `lens_fault`."""
     path = path / "transforms.json" if path.is_dir() else path
     data = read_object(path)
-    frames = in_order(entries_of(data, "frames", path), path)
+    frames = sort_frames(entries_of(data, "frames", path), path)
     matrices = [field_of(frame, "transform_matrix", f"{path}: frame {i}") for i, frame in enumerate(frames)]
     c2w = to_opencv(matrices, convention, str(path))
     c2w = c2w @ MITSUBA if data.get("from_mitsuba") else c2w
@@ -98,7 +98,7 @@ def _by_usual_names(fields: Mapping) -> dict[str, Any]:
         lens = dict(zip(("fl_x", "fl_y", "cx", "cy"), matrix_lens(found, "intrinsics"), strict=True))
     other = {
         ours: found[theirs]
-        for theirs, ours in OTHER_NAMES.items()
+        for theirs, ours in USUAL_NAMES.items()
         if theirs in found and PAIRED.get(theirs, theirs) in found
     }
     return {key: value for key, value in lens.items() if value is not None} | other | found
@@ -147,7 +147,7 @@ def _focal(frame: Mapping, names: tuple[str, ...], side: float, where: str) -> f
     if name is None:
         return None
     value = number_of(frame[name], f"{where} {name}")
-    return value if name not in ANGLES else focal_of(value * ANGLES[name], side, f"{where} {name} {value:g}")
+    return value if name not in FOVS else focal_of(value * FOVS[name], side, f"{where} {name} {value:g}")
 
 
 def _image_size(frame: Mapping, where: str) -> tuple[float, float]:
@@ -157,7 +157,7 @@ def _image_size(frame: Mapping, where: str) -> tuple[float, float]:
         if {"cx", "cy"} <= frame.keys():
             width, height = (2 * number_of(frame[key], f"{where} {key}") for key in ("cx", "cy"))
             return width, height
-        if frame.keys() & ANGLES.keys() and "fl_x" not in frame:
+        if frame.keys() & FOVS.keys() and "fl_x" not in frame:
             return LENS_WIDTH, LENS_HEIGHT
     width, height = (number_of(field_of(frame, key, where), f"{where} {key}") for key in ("w", "h"))
     return width, height

@@ -12,7 +12,7 @@ from ...fields import Field, unread
 from ..conventions import Convention, to_opencv
 from ..poses import LENS_HEIGHT, LENS_WIDTH, as_float64
 from .frame_lens import LENSES, RESOLUTIONS, SIZES, pixel_lens, refuse_other_angle
-from .frame_names import ORDER, in_name_order, in_order
+from .frame_names import ORDER, sort_by_name, sort_frames
 from .lens import PINHOLES, focal_of, refuse_model
 from .reading import CameraFile, Lens, field_of, lens_notes, lens_rows, number_of, read_json
 
@@ -58,7 +58,7 @@ SENSOR_MM = 36.0
 """The default width of Blender's sensor, in millimetres."""
 
 
-class Named(NamedTuple):
+class Matrices(NamedTuple):
     """Matrices under a name that states their direction, in a JSON file.
 
     key: the name.
@@ -72,24 +72,24 @@ class Named(NamedTuple):
     frames: list[dict[str, Any]]
 
 
-def named_matrices(data: Any, path: Path) -> Named | None:
+def named_matrices(data: Any, path: Path) -> Matrices | None:
     """Return the matrices of a JSON file under a name that states their direction, or None without such a name. `data`,
     the content of `path`, is one of: an object with a list of matrices, a list of frames, an object with a list of
     frames, and an object with frames by name. Raises CameraError for a gap in the frames' numbers or times."""
     whole = _flat(data) if isinstance(data, Mapping) else {}
     if key := next(filter(direction_of, whole), None):
-        return Named(key, whole[key], [{name: value for name, value in whole.items() if name != key}])
+        return Matrices(key, whole[key], [{name: value for name, value in whole.items() if name != key}])
     listed = [data, *whole.values()] if isinstance(data, Mapping | list) else []
     frames = next((each for each in listed if isinstance(each, list) and _are_frames(each)), None)
     if frames is None and isinstance(data, Mapping) and _are_frames([*data.values()]):
         whole = {}
-        frames = [data[name] for name in in_name_order([*data], str, str(path))]
+        frames = [data[name] for name in sort_by_name([*data], str, str(path))]
     if frames is None:
         return None
-    flat = [_flat(frame, all_objects=True) for frame in in_order(frames, path)]
+    flat = [_flat(frame, all_objects=True) for frame in sort_frames(frames, path)]
     key = next((name for name in flat[0] if direction_of(name) and all(name in each for each in flat)), None)
     common = {name: value for name, value in whole.items() if not _are_frames(value)}
-    return None if key is None else Named(key, [frame[key] for frame in flat], [{**common, **each} for each in flat])
+    return None if key is None else Matrices(key, [frame[key] for frame in flat], [{**common, **each} for each in flat])
 
 
 def _are_frames(value: Any) -> bool:
@@ -127,7 +127,7 @@ def read_matrices(path: Path, convention: Convention) -> CameraFile:
     return recording.with_lens(lambda: _blender_lens(data, len(c2w), str(path)))
 
 
-def _read_named(named: Named, convention: Convention, where: str) -> CameraFile:
+def _read_named(named: Matrices, convention: Convention, where: str) -> CameraFile:
     c2w, frames = to_opencv(named.matrices, convention, f"{where}: {named.key}"), named.frames
     name = next((name for name in LENSES if name in frames[0]), "fx")
     of_each = frames[0].get(name) if len(frames) < len(c2w) else None

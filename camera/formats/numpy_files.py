@@ -23,7 +23,7 @@ from .stated import CONVENTION_KEYS
 LARGEST_UNPACKED = 512 * 2**20
 LARGEST_ARCHIVE = 16 * 2**30  # most of a reconstruction is images and depths, and only their shapes are read
 INTRINSICS = ("intrinsic", "intrinsics", "K")
-PICTURES = ("images", "image", "depth", "depths", "depth_map")
+IMAGE_ARRAYS = ("images", "image", "depth", "depths", "depth_map")
 INDICES = ("inds", "frame_ids", "frame_idx", "frame_indices", "indices", "timestamps")
 PREDICTED = (
     *("conf", "depth_conf", "confidence", "mask", "masks", "motion_prob", "uncertainty", "disps", "points", "pts3d"),
@@ -44,7 +44,7 @@ VIPE_FIELDS = (
     ),
 )
 _LENS_FIELD = Field(
-    (*INTRINSICS, *PICTURES),
+    (*INTRINSICS, *IMAGE_ARRAYS),
     "applied",
     "The lens: 3x3 by row or by column, or fx, fy, cx, cy. Its size is the shape of the images, else twice cx, cy.",
 )
@@ -171,7 +171,7 @@ def _predicted_lens(matrices: np.ndarray, shapes: dict[str, tuple[int, ...]], fr
         pixels = matrices.reshape(-1, 4)
     else:
         raise CameraError(f"{path}: intrinsic {list(matrices.shape)}, expected [3, 3] or [{frames}, 3, 3]")
-    sides = next((_sides(shapes[name]) for name in PICTURES if len(shapes.get(name, ())) > 2), None)
+    sides = next((_sides(shapes[name]) for name in IMAGE_ARRAYS if len(shapes.get(name, ())) > 2), None)
     notes = [] if sides else ["No images in the file: their size is taken for twice cx, cy."]
     width, height = sides or 2 * pixels[0, 2:]
     lens = lens_rows(pixels, width, height, str(path))

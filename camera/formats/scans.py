@@ -14,7 +14,7 @@ from ..conventions import Convention, to_opencv
 from ..poses import as_float64, with_last_row
 from ..rotation import from_quaternions, rigid
 from .frame_lens import LENSES, RESOLUTIONS, SIZES, pixel_lens
-from .frame_names import ORDER, in_name_order, in_order, refuse_gaps
+from .frame_names import ORDER, refuse_gaps, sort_by_name, sort_frames
 from .reading import CameraFile, entries_of, field_of, number_of, read_json
 
 POSES = (
@@ -22,9 +22,9 @@ POSES = (
     *("transform", "transformMatrix", "pose"),
 )
 """The keys of a pose in a scan's frame, in order of preference."""
-OTHERS_TOO = "transform", "transformMatrix", "pose"
+AMBIGUOUS_POSES = "transform", "transformMatrix", "pose"
 """The keys in POSES that other programs use too, with other camera axes. They do not prove an ARKit file."""
-ARKITS_OWN = {
+ARKIT_ONLY = {
     "imageResolution",
     "trackingState",
     "projectionMatrix",
@@ -32,7 +32,9 @@ ARKITS_OWN = {
     "exposureDuration",
     "motionQuality",
 }
-UNSTATED = "{} states no axes: ARKit's are taken, x right, y up, z back. If these are not, name them with `convention`."
+UNSTATED_AXES = (
+    "{} states no axes: ARKit's are taken, x right, y up, z back. If these are not, name them with `convention`."
+)
 PARTS = tuple(f"t_{row}{column}" for row in range(3) for column in range(4))
 """Polycam's keys of a matrix's 12 numbers, by row: t_00, t_01 and so on."""
 ARKIT_FIELDS = (
@@ -60,7 +62,7 @@ def read_splat_cameras(path: Path, convention: Convention) -> CameraFile:
     of the poses (the format's own is camera-to-world in OpenCV axes). Raises CameraError for a missing or invalid
     file."""
     path = path / "cameras.json" if path.is_dir() else path
-    cameras = in_order(entries_of({"cameras": read_json(path)}, "cameras", path), path)
+    cameras = sort_frames(entries_of({"cameras": read_json(path)}, "cameras", path), path)
     turns, places = (_stack(cameras, key, shape, path) for key, shape in (("rotation", (3, 3)), ("position", (3,))))
     c2w = to_opencv(rigid(turns, places), convention, str(path))
     notes = unread((key for camera in cameras for key in camera), SPLAT_FIELDS)
@@ -81,7 +83,7 @@ def read_arkit(path: Path, convention: Convention) -> CameraFile:
         frames: list[Mapping] = [{**common, **frame} for frame in entries_of(data, "frames", path)]
         return _read_frames(frames, path, convention)
     if isinstance(data, Mapping) and data and all(isinstance(each, Mapping) for each in data.values()):  # ScanNet++
-        return _read_frames([data[name] for name in in_name_order([*data], str, str(path))], path, convention)
+        return _read_frames([data[name] for name in sort_by_name([*data], str, str(path))], path, convention)
     if isinstance(data, Mapping) and {PARTS[0], *POSES} & data.keys():  # one frame of a folder
         return _read_frames(_frame_files(path.parent), path.parent, convention)
     return _read_frames(entries_of({"frames": data}, "frames", path), path, convention)
@@ -108,12 +110,12 @@ def _frame_files(folder: Path) -> list[Mapping]:
 
 
 def _read_frames(frames: list[Mapping], path: Path, convention: Convention) -> CameraFile:
-    frames = frames if path.is_dir() else in_order(frames, path)  # a folder's frames are in the order of their files
+    frames = frames if path.is_dir() else sort_frames(frames, path)  # a folder's frames are in the order of their files
     matrices = np.stack([_matrix(frame, f"{path}: frame {i}") for i, frame in enumerate(frames)])
     matrices, notes = _by_row(matrices, _stated_order(frames))
     key = next((name for name in POSES if name in frames[0]), "")
-    if key in OTHERS_TOO and not ARKITS_OWN & frames[0].keys():
-        notes = [*notes, Reported(UNSTATED.format(key))]
+    if key in AMBIGUOUS_POSES and not ARKIT_ONLY & frames[0].keys():
+        notes = [*notes, Reported(UNSTATED_AXES.format(key))]
     c2w = to_opencv(matrices, convention, str(path))
     notes += unread((key for frame in frames for key in frame), ARKIT_FIELDS)
     recording = CameraFile(c2w, None, None, tuple(notes))

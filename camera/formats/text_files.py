@@ -14,7 +14,7 @@ from ..path import MOST_FRAMES
 from ..poses import LENS_HEIGHT, LENS_WIDTH, lens_change
 from ..rotation import from_quaternions, interpolate, rigid
 from .frame_lens import pixel_lens
-from .frame_names import in_name_order, refuse_gaps
+from .frame_names import refuse_gaps, sort_by_name
 from .reading import CameraFile, Lens, float_fields, lens_notes, read_text
 from .scans import check_quaternions
 
@@ -64,7 +64,7 @@ TUM_FIELDS = (
 W_FIRST = re.compile(r"(?<![a-z])w[\s,]+x[\s,]+y[\s,]+z(?![a-z])")
 FRAME = re.compile(r"^sec|^frame|^(id|idx|index)$")
 """A pattern for column names that replace a missing time column: seconds, frame number or index."""
-UNEVEN = 1.5
+UNEVEN_STEPS = 1.5
 """The limit for the ratio of a time step to the median step, and for its inverse. Beyond it, poses are resampled at
 even times."""
 
@@ -96,7 +96,7 @@ def read_kitti(path: Path, convention: Convention) -> CameraFile:
     convention of the matrices (the format's own is camera-to-world in OpenCV axes). Raises CameraError for a missing or
     invalid file.
     """
-    files = in_name_order(pose_files(path), lambda file: file.stem, str(path)) if path.is_dir() else [path]
+    files = sort_by_name(pose_files(path), lambda file: file.stem, str(path)) if path.is_dir() else [path]
     read = [_rows(file, 12, 16, 13, 17, 4) for file in files]
     rows = np.concatenate(read) if len({each.shape[1:] for each in read}) == 1 else np.zeros((0, 4))
     if rows.shape[1] == 4:
@@ -163,9 +163,9 @@ def _refuse_w_first(path: Path, c2w: np.ndarray, rows: np.ndarray, convention: C
     camera does not move forward. Or the camera moves forward much more with w first than with w last.
     """
     other = to_opencv(rigid(from_quaternions(rows[:, [5, 6, 7, 4]]), rows[:, 1:4]), convention, str(path))
-    ahead, other_ahead = _ahead(c2w), _ahead(other)
-    unturned = abs(rows[0, 4]) >= W_LIKE and ahead <= W_AHEAD
-    if unturned or other_ahead > max(W_AHEAD, ahead + W_AHEAD / 2):
+    ahead, other_ahead = _forward_fraction(c2w), _forward_fraction(other)
+    unturned = abs(rows[0, 4]) >= W_LIKE and ahead <= W_FORWARD
+    if unturned or other_ahead > max(W_FORWARD, ahead + W_FORWARD / 2):
         raise CameraError(
             f"{path}: the first number of the quaternions seems to be w: read as x, y, z, w the camera is upside down "
             "or does not go where it looks. Begin the file with the line `# timestamp tx ty tz qw qx qy qz`, or, if w "
@@ -173,7 +173,7 @@ def _refuse_w_first(path: Path, c2w: np.ndarray, rows: np.ndarray, convention: C
         )
 
 
-def _ahead(c2w: np.ndarray) -> float:
+def _forward_fraction(c2w: np.ndarray) -> float:
     """Return how far the camera moves in its viewing direction, as a fraction of the path's length: 1 only forward, -1
     only backwards."""
     steps = np.diff(c2w[:, :3, 3], axis=0)
@@ -187,7 +187,7 @@ def _at_even_times(c2w: np.ndarray, times: np.ndarray, path: Path) -> tuple[np.n
         refuse_gaps(times, f"{path} (time stamps)")
         raise CameraError(f"{path}: time stamps are out of order, or no numbers")
     usual = float(np.median(steps)) if len(steps) else 1.0
-    if not len(steps) or (steps.max() <= UNEVEN * usual and steps.min() * UNEVEN >= usual):
+    if not len(steps) or (steps.max() <= UNEVEN_STEPS * usual and steps.min() * UNEVEN_STEPS >= usual):
         return c2w, ()
     count = round((times[-1] - times[0]) / usual) + 1
     if count > MOST_FRAMES:
@@ -215,7 +215,7 @@ def _rows(path: Path, *columns: int) -> np.ndarray:
     return np.array([float_fields(fields, f"{path}: line {number}") for number, fields in lines])
 
 
-W_LIKE, W_AHEAD = 0.999, 0.7
+W_LIKE, W_FORWARD = 0.999, 0.7
 _W_FIRST = [0, 1, 2, 3, 5, 6, 7, 4]
 MONST3R = "pred_traj.txt", "pred_intrinsics.txt"
 """The names of two files of MonST3R and of programs derived from MonST3R: a trajectory with w first, and a file with a

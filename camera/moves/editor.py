@@ -22,7 +22,7 @@ import numpy as np
 
 from ...errors import CameraError
 from ...options import FPS
-from ..easing import EASINGS, eased
+from ..easing import EASINGS, apply_easing
 from ..path import DEFAULT_FOV_DEG, CameraPath, lens_from_fov
 from ..rotation import from_quaternions
 from .keyframes import path_through
@@ -45,11 +45,11 @@ def path_from_editor(state: str | Mapping) -> CameraPath:
         keyframes = [key for key in keyframes if key[0] < frames - 1] + [(frames - 1, *keyframes[0][1:])]
     *columns, easings = zip(*keyframes, strict=True)
     knots, positions, quaternions = (np.array(column, dtype=np.float64) for column in columns)
-    times = (frames - 1) * eased(state.get("ease", "linear"), np.arange(frames) / (frames - 1))
+    times = (frames - 1) * apply_easing(state.get("ease", "linear"), np.arange(frames) / (frames - 1))
     for start, end, ease in zip(knots[:-1], knots[1:], easings[:-1], strict=True):
         between = (start < times) & (times < end)
         if ease != "linear" and between.any():
-            times[between] = start + (end - start) * eased(ease, (times[between] - start) / (end - start))
+            times[between] = start + (end - start) * apply_easing(ease, (times[between] - start) / (end - start))
     lens = lens_from_fov(_float(state.get("fov_deg", DEFAULT_FOV_DEG), "fov_deg"))
     rotations, fps = from_quaternions(quaternions), _float(state.get("fps", FPS), "fps")
     return path_through(knots, positions, rotations, times, lens=lens, fps=fps)

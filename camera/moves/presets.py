@@ -11,7 +11,7 @@ import numpy as np
 
 from ...errors import CameraError
 from ...options import FRAMES
-from ..easing import eased
+from ..easing import apply_easing
 from ..path import DEFAULT_FOV_DEG, MOST_FRAMES, CameraPath, lens_from_fov
 from ..poses import frame_count
 from ..rotation import from_angles, rigid, unit
@@ -76,7 +76,7 @@ def preset_path(
     time = np.linspace(0, 1, frame_count(frames))
     if name == "handheld":
         amount, shake = 0.0, amount + shake
-    c2w = preset.move(eased(easing, time), amount, np.array((0.0, 0.0, radius)))
+    c2w = preset.move(apply_easing(easing, time), amount, np.array((0.0, 0.0, radius)))
     return shake_path(CameraPath(c2w, lens_from_fov(fov_deg)), shake, seed)
 
 
@@ -100,7 +100,7 @@ def shake_path(path: CameraPath, degrees: float, seed: int = 0) -> CameraPath:
     return CameraPath(c2w, path.intrinsics, path.fps)
 
 
-def facing(positions: np.ndarray, target: np.ndarray) -> np.ndarray:
+def look_at(positions: np.ndarray, target: np.ndarray) -> np.ndarray:
     """Return poses [n, 4, 4] at `positions` [n, 3] that look at `target` [3] with a level horizon."""
     forward = unit(target - positions)
     right = unit(np.cross([0.0, 1.0, 0.0], forward))
@@ -125,7 +125,7 @@ def _swing(axis: str, sign: float) -> Move:
 
 def _crane(sign: float) -> Move:
     rise = np.array([0.0, sign, 0.0])
-    return lambda u, amount, subject: _from_first(facing(amount * u[:, None] * rise, subject))
+    return lambda u, amount, subject: _from_first(look_at(amount * u[:, None] * rise, subject))
 
 
 def _spiral(u: np.ndarray, amount: float, subject: np.ndarray) -> np.ndarray:
@@ -133,7 +133,7 @@ def _spiral(u: np.ndarray, amount: float, subject: np.ndarray) -> np.ndarray:
     camera rises by a quarter of the first distance."""
     away = from_angles("Y", -amount * u) @ -subject
     lift = 0.25 * np.linalg.norm(subject) * u[:, None] * np.array([0.0, -1.0, 0.0])
-    return _from_first(facing(subject + away * (1 - 0.5 * u[:, None]) + lift, subject))
+    return _from_first(look_at(subject + away * (1 - 0.5 * u[:, None]) + lift, subject))
 
 
 def _figure_eight(u: np.ndarray, amount: float, _subject: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ Box = tuple[float, float, float, float]
 Color = tuple[int, int, int]
 
 BACKGROUND, PANEL, GRID = (24, 26, 31), (32, 35, 42), (52, 57, 67)
-INK, QUIET, WARNING = (232, 234, 238), (150, 157, 170), (255, 196, 87)
+INK, MUTED, WARNING = (232, 234, 238), (150, 157, 170), (255, 196, 87)
 START, END = (86, 204, 132), (240, 96, 96)
 STEP, TURN = (96, 165, 250), (222, 150, 250)
 
@@ -30,7 +30,7 @@ def color_at(fraction: float) -> Color:
     return red, green, blue
 
 
-def in_light(image: Image.Image) -> Image.Image:
+def invert_lightness(image: Image.Image) -> Image.Image:
     """Return an RGB image for a light page, with inverted lightness and the same hues. A second call restores the
     image."""
     pixels = np.asarray(image, np.int16)
@@ -107,7 +107,7 @@ class View:
         draw = ImageDraw.Draw(self.canvas)
         draw.text((x, y), text, font=font(size), fill=color, stroke_width=round(size / 8), stroke_fill=PANEL)
 
-    def picture(self, image: Image.Image, corners: np.ndarray) -> None:
+    def draw_image(self, image: Image.Image, corners: np.ndarray) -> None:
         """Draw an image on the far plane of a frustum, `corners` [6, 3] from `drawing.frustum`."""
         top_left, top_right, _, bottom_left = self.pixels(corners[1:5])
         across, down = top_right - top_left, bottom_left - top_left

@@ -6,12 +6,12 @@ import numpy as np
 from PIL import Image
 
 from ..advice import hints, motion, warnings
-from ..explained import doubts, in_short
+from ..origin_report import convention_warnings, summarize_convention
 from ..path import CameraPath
 from ..plucker import latent_poses, model_poses
 from ..poses import LENS_HEIGHT, LENS_WIDTH, frame_count
 from . import drawing
-from .drawing import AT_AN_ANGLE, FROM_ABOVE, FROM_THE_SIDE, frustum, in_light
+from .drawing import AT_AN_ANGLE, FROM_ABOVE, FROM_THE_SIDE, frustum, invert_lightness
 from .sheet import Sheet, camera_depth, ground, tick_seconds
 
 
@@ -45,15 +45,15 @@ def render_preview(
     )
     if first_frame is not None:
         first_frame = first_frame.convert("RGB")
-        first_frame = in_light(first_frame) if light else first_frame  # the inversion of the sheet restores it
+        first_frame = invert_lightness(first_frame) if light else first_frame  # the inversion of the sheet restores it
     _draw_requested(sheet, requested, first_frame)
     _draw_received(sheet, requested, frames)
-    read = [in_short(path)] if path.origin is not None else []
-    warned = [("! " + message, drawing.WARNING) for message in (*doubts(path), *warnings(path, frames))]
+    read = [summarize_convention(path)] if path.origin is not None else []
+    warned = [("! " + message, drawing.WARNING) for message in (*convention_warnings(path), *warnings(path, frames))]
     warned = warned or [("Nothing to warn about: the model can follow this path.", drawing.START)]
-    hinted = [(message, drawing.QUIET) for message in (*read, *hints(path, frames))]
-    sheet.words([*warned, *hinted], "more in the warnings output")
-    return in_light(sheet.picture()) if light else sheet.picture()
+    hinted = [(message, drawing.MUTED) for message in (*read, *hints(path, frames))]
+    sheet.footer([*warned, *hinted], "more in the warnings output")
+    return invert_lightness(sheet.to_image()) if light else sheet.to_image()
 
 
 def _draw_requested(sheet: Sheet, path: CameraPath, first_frame: Image.Image | None) -> None:
@@ -69,8 +69,8 @@ def _draw_requested(sheet: Sheet, path: CameraPath, first_frame: Image.Image | N
     for line in grid:
         view.line(line, drawing.GRID)
     if first_frame is not None:
-        view.picture(first_frame.resize((LENS_WIDTH // 2, LENS_HEIGHT // 2)), card)
-    view.line(card[[1, 2, 3, 4, 1]], drawing.QUIET, round(sheet.unit))
+        view.draw_image(first_frame.resize((LENS_WIDTH // 2, LENS_HEIGHT // 2)), card)
+    view.line(card[[1, 2, 3, 4, 1]], drawing.MUTED, round(sheet.unit))
     sheet.path(view, path.positions, cameras, path.fps)
 
 

@@ -11,11 +11,11 @@ from .drawing import Box, Color, View, color_at, font
 
 Span = tuple[float, float]
 SMALLEST, LARGEST = (400, 250), (4096, 4096)
-FINER = 2
+SUPERSAMPLING = 2
 """The scale of the canvas relative to the finished image, for smooth lines."""
 FRUSTA = 7
 MOST_TICKS = 12
-LINES = 4
+MOST_LINES = 4
 """The number of text lines below the panels."""
 
 
@@ -27,13 +27,13 @@ class Sheet:
         if not all(least <= side <= most for least, side, most in zip(SMALLEST, size, LARGEST, strict=True)):
             least, most = ("{}x{}".format(*sides) for sides in (SMALLEST, LARGEST))
             raise CameraError(f"drawing of {size[0]}x{size[1]}: expected at least {least} and at most {most}")
-        self.canvas = Image.new("RGB", (size[0] * FINER, size[1] * FINER), drawing.BACKGROUND)
-        self.unit = FINER * min(size[0] / 650, size[1] / 406)  # one pixel of a 650x406 sheet
+        self.canvas = Image.new("RGB", (size[0] * SUPERSAMPLING, size[1] * SUPERSAMPLING), drawing.BACKGROUND)
+        self.unit = SUPERSAMPLING * min(size[0] / 650, size[1] / 406)  # one pixel of a 650x406 sheet
         self.text = 13 * self.unit
 
-    def picture(self) -> Image.Image:
+    def to_image(self) -> Image.Image:
         """Return the finished RGB drawing at the requested size."""
-        size = self.canvas.width // FINER, self.canvas.height // FINER
+        size = self.canvas.width // SUPERSAMPLING, self.canvas.height // SUPERSAMPLING
         return self.canvas.resize(size, Image.Resampling.LANCZOS)
 
     def panel(self, columns: Span, rows: Span, title: str) -> Box:
@@ -46,24 +46,24 @@ class Sheet:
         box = (left, upper, right - 6 * unit, lower - 6 * unit)
         draw = ImageDraw.Draw(self.canvas)
         draw.rounded_rectangle(box, 5 * unit, fill=drawing.PANEL)
-        draw.text((box[0] + 7 * unit, box[1] + 4 * unit), title, font=font(self.text), fill=drawing.QUIET)
+        draw.text((box[0] + 7 * unit, box[1] + 4 * unit), title, font=font(self.text), fill=drawing.MUTED)
         return box[0], box[1] + 20 * unit, box[2], box[3]
 
     def header(self, text: str, legend: str) -> None:
         draw, right = ImageDraw.Draw(self.canvas), self.canvas.size[0] - 10 * self.unit
         draw.text((10 * self.unit, 6 * self.unit), text, font=font(14 * self.unit), fill=drawing.INK)
-        draw.text((right, 7 * self.unit), legend, font=font(self.text), fill=drawing.QUIET, anchor="ra")
+        draw.text((right, 7 * self.unit), legend, font=font(self.text), fill=drawing.MUTED, anchor="ra")
 
-    def words(self, messages: list[tuple[str, Color]], more: str) -> None:
-        """Draw messages below the panels, each in its colour. Beyond LINES lines, the text `more` replaces the rest."""
+    def footer(self, messages: list[tuple[str, Color]], more: str) -> None:
+        """Draw messages below the panels, each in its colour. Beyond MOST_LINES lines, `more` replaces the rest."""
         columns = int((self.canvas.size[0] - 30 * self.unit) / (6.3 * self.unit))
         lines = [
             (line, color)
             for message, color in messages
             for line in textwrap.wrap(message, columns, subsequent_indent="   ")
         ]
-        if len(lines) > LINES:
-            lines = [*lines[: LINES - 1], (f"   ... ({more})", lines[LINES - 1][1])]
+        if len(lines) > MOST_LINES:
+            lines = [*lines[: MOST_LINES - 1], (f"   ... ({more})", lines[MOST_LINES - 1][1])]
         for index, (line, color) in enumerate(lines):
             position = (10 * self.unit, self.canvas.size[1] - (82 - 19 * index) * self.unit)
             ImageDraw.Draw(self.canvas).text(position, line, font=font(self.text), fill=color)

@@ -12,10 +12,10 @@ from PIL import Image
 from ... import measure
 from ...camera.advice import hints, warnings
 from ...camera.easing import EASINGS
-from ...camera.explained import doubts, explained, in_short
-from ...camera.formats import CONVENTIONS, FORMATS, check_written, read_camera, write_camera
+from ...camera.formats import CONVENTIONS, FORMATS, check_camera_output, read_camera, write_camera
 from ...camera.moves import PRESETS, path_from_keys, preset_path
 from ...camera.moves.presets import DEFAULT_RADIUS
+from ...camera.origin_report import convention_warnings, report_origin, summarize_convention
 from ...camera.path import DEFAULT_FOV_DEG, CameraPath
 from ...camera.preview import render_preview
 from ...errors import CameraError, describe_os_error
@@ -181,7 +181,7 @@ def _measure(arguments: argparse.Namespace) -> None:
     notes = [f"note: {note}" for note in (*file_notes, *frame_notes(arguments.video))]
     with naming_video(arguments.video):
         measured = measure.measure_camera(grey_frames(arguments.video), path, arguments.every)
-    lines = [*notes, measure.error_words(measured), "", *measure.table(measured), "", *measure.summary(measured)]
+    lines = [*notes, measure.error_summary(measured), "", *measure.table(measured), "", *measure.summary(measured)]
     print(json.dumps({**measure.as_values(measured), "notes": notes}, indent=1) if arguments.json else "\n".join(lines))
     if arguments.drawing is not None:
         save_drawing(measure.render_measurement(measured), arguments.drawing)
@@ -196,7 +196,7 @@ def _from_video(arguments: argparse.Namespace) -> None:
         path = measure.video_path(camera)
         for note in frame_notes(arguments.video):
             print(f"note: {note}")
-        print(*measure.found_words(camera, path, arguments.fov_deg is not None), sep="\n")
+        print(*measure.camera_messages(camera, path, arguments.fov_deg is not None), sep="\n")
         _write(path, arguments)
     _report(path, len(path))
 
@@ -204,8 +204,8 @@ def _from_video(arguments: argparse.Namespace) -> None:
 def _report(path: CameraPath, frames: int, notes: Sequence[str] = (), verbose: bool = False) -> None:
     """Print `notes` and the warnings on a camera path for a video of `frames` frames, or a message that nothing is
     unusual. With `verbose`, also explain how the file was read."""
-    found = [warning for warning in (*doubts(path), *warnings(path, frames)) if warning not in notes]
-    read = in_short(path)
+    found = [warning for warning in (*convention_warnings(path), *warnings(path, frames)) if warning not in notes]
+    read = summarize_convention(path)
     if notes or found:
         print(f"Look at this path before a run. {read}".rstrip())
     else:
@@ -214,7 +214,7 @@ def _report(path: CameraPath, frames: int, notes: Sequence[str] = (), verbose: b
         print(f"note: {note}")
     for warning in found:
         print(f"! {warning}")
-    for words in (*explained(path, frames), *hints(path, frames)) if verbose else ():
+    for words in (*report_origin(path, frames), *hints(path, frames)) if verbose else ():
         print(words)
     if read and not verbose:
         print("-v explains how the file was read.")
@@ -230,7 +230,7 @@ def _output(arguments: argparse.Namespace) -> Iterator[None]:
     """Lock the output files within this context, because making the path may take minutes. Raises a LingBotError if the
     output cannot be written, exists without --overwrite, or is locked by another run."""
     target = Path(arguments.output)
-    check_written(target)
+    check_camera_output(target)
     one_file = target.suffix.lower() == ".json"
     check_folder("output", target, target.parent if one_file else target)
     with taken(target if one_file else target / POSE_FILES[0]):

@@ -31,15 +31,15 @@ def _doctor(arguments: argparse.Namespace) -> None:
     if arguments.card is not None:
         print(_of_card(arguments.card))
         return
-    from ...doctor.checkup import check
-    from ...doctor.page import page, row
+    from ...doctor.checkup import run_checkup
+    from ...doctor.page import format_checkup, table_row
     from ..devices import find_device
 
-    found = check(find_device(arguments.device), None if arguments.disk is None else Path(arguments.disk))
+    found = run_checkup(find_device(arguments.device), None if arguments.disk is None else Path(arguments.disk))
     if arguments.json:
         print(json.dumps(found.as_values(), indent=1))
     else:
-        print(row(found) if arguments.row else page(found))
+        print(table_row(found) if arguments.row else format_checkup(found))
 
 
 def _of_card(name: str) -> str:

@@ -62,7 +62,7 @@ def _export(arguments: argparse.Namespace) -> None:
         if made.read < len(c2w):
             print(f"{video} ends after {made.read} of the walk's {len(c2w)} frames")
         print(
-            f"{len(made.frames)} of {made.read} frames in {dest}, {made.left_out} left out as blurred; "
+            f"{len(made.frames)} of {made.read} frames in {dest}, {made.blurred} left out as blurred; "
             f"the camera's way is {made.length:.3g} long, in the units of the path"
         )
         if not arguments.no_points:
@@ -86,7 +86,7 @@ def _points(made: "Exported", fps: float) -> None:
     from ...export import add_points
 
     try:
-        print("\n".join(add_points(made, fps).words()))
+        print("\n".join(add_points(made, fps).report()))
     except (DependencyError, InputError) as reason:
         if made.format == "ply":
             raise

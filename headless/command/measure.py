@@ -40,7 +40,7 @@ def _measure(arguments: argparse.Namespace) -> None:
         figures = drift.measure_frames(colour_frames(arguments.video), fps)
     faults = drift.find_faults(figures)
     notes = [f"note: {note}" for note in frame_notes(arguments.video)]
-    lines = [*notes, *drift.words(figures, faults), "", *drift.table(figures)]
+    lines = [*notes, *drift.summary(figures, faults), "", *drift.table(figures)]
     values = {**drift.as_values(figures, faults), "notes": notes}
     print(json.dumps(values, indent=1) if arguments.json else "\n".join(lines))
     if arguments.drawing is not None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from ...camera.formats.frame_names import in_name_order
+from ...camera.formats.frame_names import sort_by_name
 from ...errors import CameraError, InputError
 from ...options import FPS
 from ...pipeline.image_files import Picture, open_picture, picture_of, pixels_of
@@ -151,7 +151,7 @@ def _frame_files(folder: Path) -> list[Path]:
         found = [file for file in files if file.suffix.lower() in suffixes and file.is_file()]
         if found:
             try:
-                return in_name_order(found, lambda file: file.name, str(folder))
+                return sort_by_name(found, lambda file: file.name, str(folder))
             except CameraError as error:
                 raise InputError(str(error)) from error
     raise InputError(f"{folder}: no PNG files in this folder; expected the frames of a video")

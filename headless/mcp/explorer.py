@@ -107,7 +107,7 @@ class Explorer:
         with self._lock:
             session = self._walk()
             session.prompt(text, refresh=at_once)
-            return f"From the next action on: {session.events.say(text)}"
+            return f"From the next action on: {session.events.set_base_prompt(text)}"
 
     def event(self, name: str, on: bool | None) -> str:
         """Begin (`on` true), end (false) or toggle (None) an event, such as rain, which adds a sentence to the prompt.

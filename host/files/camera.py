@@ -15,9 +15,9 @@ from PIL import Image
 
 from ...camera import action_embedding, camera_embedding, frame_count, read_pose_folder
 from ...camera.advice import warnings
-from ...camera.explained import doubts, explained
 from ...camera.formats import FORMATS
 from ...camera.formats.sniff import looks_like_camera, looks_like_lens, looks_like_poses
+from ...camera.origin_report import convention_warnings, report_origin
 from ...camera.path import CameraPath, Origin, lens_from_fov
 from ...camera.poses import FEWEST_POSES
 from ...camera.preview import render_preview
@@ -195,7 +195,7 @@ def check_fit(path: CameraPath, latent_frames: int, control: str) -> np.ndarray 
 def show_origin(path: CameraPath) -> list[str]:
     """Show on the running node how the path's file was interpreted, and return the shown texts. Warnings come first.
     They report that the assumed convention (camera axes and matrices) seems wrong."""
-    notes, doubted = explained(path), doubts(path)
+    notes, doubted = report_origin(path), convention_warnings(path)
     show_warning(*doubted)
     show_note(*notes)
     return [*doubted, *notes]

@@ -26,7 +26,7 @@ def check_export(prefix: str, points: bool, format: str) -> None:
     OpenCV is missing."""
     parts_of(prefix, "export", "output folder")
     if points or format == "ply":
-        check_points(left_out=not points)
+        check_points(no_points=not points)
 
 
 def export_images(
@@ -53,7 +53,7 @@ def export_images(
     frames = map(pixels, iterate_frames(images))
     made = export_scene(frames, camera.c2w, camera.intrinsics, folder, format, every=every)
     found, report = _points(made, camera.fps) if points else (None, [])
-    lines = [f"{len(made.frames)} of {made.read} frames, {made.left_out} left out as blurred: {folder}", *report]
+    lines = [f"{len(made.frames)} of {made.read} frames, {made.blurred} left out as blurred: {folder}", *report]
     if found is None:
         return str(folder), ExecutionBlocker(None), load3d_camera(made.path), lines
     shown = found.preview
@@ -68,4 +68,4 @@ def _points(made: Exported, fps: float) -> tuple[Points | None, list[str]]:
         if made.format == "ply":
             raise
         return None, [f"no points: {reason}"]
-    return found, found.words()
+    return found, found.report()

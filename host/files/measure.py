@@ -29,7 +29,7 @@ def measure_image(
     half of the keyframes.
     """
     measured = measure.measure_camera(_grey(images), path, every or None)
-    figures = [measure.error_words(measured), *measure.table(measured)]
+    figures = [measure.error_summary(measured), *measure.table(measured)]
     return to_image(measure.render_measurement(measured, size)), measure.summary(measured), figures
 
 
@@ -39,7 +39,7 @@ def path_of_video(images: Tensor, fov_deg: float) -> tuple[CameraPath, list[str]
     than two frames or too many, and if the camera is found in fewer than half of the keyframes."""
     camera = measure.find_camera(_grey(images), fov_deg or None)
     path = measure.video_path(camera)
-    return path, measure.found_words(camera, path, bool(fov_deg))
+    return path, measure.camera_messages(camera, path, bool(fov_deg))
 
 
 def measure_drift(images: Tensor, fps: float, size: tuple[int, int]) -> tuple[Tensor, list[str], list[str]]:
@@ -48,7 +48,7 @@ def measure_drift(images: Tensor, fps: float, size: tuple[int, int]) -> tuple[Te
     Raises InputError for fewer than two frames."""
     figures = drift.measure_frames(map(pixels, iterate_frames(images)), fps)
     faults = drift.find_faults(figures)
-    return to_image(drift.render_drift(figures, faults, size)), drift.words(figures, faults), drift.table(figures)
+    return to_image(drift.render_drift(figures, faults, size)), drift.summary(figures, faults), drift.table(figures)
 
 
 def _grey(images: Tensor) -> Iterator[np.ndarray]:

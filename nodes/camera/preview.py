@@ -3,7 +3,7 @@
 from comfy_api.latest import io, ui
 
 from ...camera.advice import hints, warnings
-from ...camera.explained import doubts, explained
+from ...camera.origin_report import convention_warnings, report_origin
 from ...host.files.camera import preview_image, show_warnings
 from ...host.files.drawing import MOST_FRAMES
 from ..inputs import CATEGORY, Camera, drawing_size_inputs, int_input
@@ -45,7 +45,8 @@ class LingBotWorldCameraPreview(io.ComfyNode):
         frames = frames or len(camera)
         drawing, light = (preview_image(camera, image, frames, (width, height), light) for light in (False, True))
         show_warnings(camera, frames)
-        lines = *doubts(camera), *warnings(camera, frames), *hints(camera, frames), *explained(camera, frames)
+        lines = [*report_origin(camera, frames)]
+        lines = *convention_warnings(camera), *warnings(camera, frames), *hints(camera, frames), *lines
         drawings = {"drawing": drawing, "light": light}  # the canvas shows the drawing that fits its theme
         previews = {name: ui.PreviewImage(image, cls=cls).values for name, image in drawings.items()}
         return io.NodeOutput(drawing, "\n".join(lines), ui=previews)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lingbot_world.camera.easing import EASINGS, eased
+from lingbot_world.camera.easing import EASINGS, apply_easing
 from lingbot_world.camera.moves import PRESETS, path_from_editor, preset_path
 from lingbot_world.camera.rotation import from_quaternions
 from lingbot_world.errors import CameraError
@@ -33,7 +33,7 @@ def test_easings_by_hand():
     table = CASES["easings"]
     assert set(table["progress"]) == set(EASINGS)
     for name, progress in table["progress"].items():
-        np.testing.assert_allclose(eased(name, np.array(table["times"])), progress, atol=1e-12)
+        np.testing.assert_allclose(apply_easing(name, np.array(table["times"])), progress, atol=1e-12)
 
 
 @pytest.mark.parametrize("case", named(CASES["refused"]))

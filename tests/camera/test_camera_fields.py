@@ -24,10 +24,10 @@ from camera_cases import (
     vggt,
     write,
 )
-from lingbot_world.camera.explained import explained
 from lingbot_world.camera.formats import FORMATS, read_camera
-from lingbot_world.camera.formats.frame_names import in_name_order
+from lingbot_world.camera.formats.frame_names import sort_by_name
 from lingbot_world.camera.formats.lens import COLMAP_MODELS, MODELS, OTHER_LENSES
+from lingbot_world.camera.origin_report import report_origin
 from lingbot_world.camera.path import CameraPath, lens_from_fov
 from lingbot_world.camera.plucker import model_poses
 from lingbot_world.errors import CameraError
@@ -58,7 +58,7 @@ def image_lines(poses: np.ndarray, name="frame_{:05d}.jpg") -> list[str]:
 
 
 def told(path: CameraPath, notes: list[str]) -> str:
-    return " ".join([*explained(path), *notes])
+    return " ".join([*report_origin(path), *notes])
 
 
 @pytest.mark.parametrize("between", ["\n", "\n\n", "\n1.5 2 -1 3 4 17\n", "\n1 2 -1\n\n"])
@@ -242,7 +242,7 @@ NAMES = {
 def test_names_are_ordered_by_the_number_that_varies(case):
     names = NAMES[case].copy()
     random.Random(0).shuffle(names)
-    assert in_name_order(names, str, "file") == NAMES[case]
+    assert sort_by_name(names, str, "file") == NAMES[case]
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ def test_names_are_ordered_by_the_number_that_varies(case):
 )
 def test_names_with_gaps_of_several_cameras_and_without_numbers_are_refused(names):
     with pytest.raises(CameraError, match=r"missing or out of order|thumbnail has no number"):
-        in_name_order(names, str, "file")
+        sort_by_name(names, str, "file")
 
 
 def tripod(frames=81, place=(3.0, 1.0, -4.0)) -> np.ndarray:
@@ -278,7 +278,7 @@ def test_a_tripod_stays_where_it_is_whatever_the_digits(tmp_path, digits, away):
     w2c = np.linalg.inv(tripod(place=np.multiply((3.0, 1.0, -4.0), away)))
     path, _ = read_camera(write(tmp_path / "clip.txt", re10k(w2c, digits)))
     assert not model_poses(path.c2w, 81)[:, :3, 3].any()
-    assert "the camera stays where it is" in " ".join(explained(path))
+    assert "the camera stays where it is" in " ".join(report_origin(path))
 
 
 @pytest.mark.parametrize("convention", ["opencv_w2c", "opencv_c2w"])

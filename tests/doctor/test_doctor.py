@@ -8,8 +8,17 @@ from pathlib import Path
 import pytest
 import torch
 from lingbot_world.doctor import checkup, machine
-from lingbot_world.doctor.estimate import MODELS, Rates, Setting, base_rows, fits, preset, rows_of, worked_out
-from lingbot_world.doctor.page import card_page, page, row
+from lingbot_world.doctor.estimate import (
+    MODELS,
+    Rates,
+    Setting,
+    estimate_base,
+    estimate_chunk,
+    estimate_releases,
+    place_model,
+    recommended,
+)
+from lingbot_world.doctor.page import card_page, format_checkup, table_row
 from lingbot_world.doctor.published import CARDS, rates_of
 from lingbot_world.headless.command.cli import main
 from lingbot_world.model.choice.rates import Rate
@@ -25,7 +34,7 @@ ONE = Rates(1, 1, 1, 1, 1, 1, 1, 32e9)
 
 def test_the_operations_of_a_chunk_are_those_that_were_counted_on_a_card():
     """151 TFLOP of attention, 79 of products and 52 of the VAE: reference figures of a chunk of four at 464x832."""
-    made = worked_out(SMALL, Setting((464, 832)), ONE)
+    made = estimate_chunk(SMALL, Setting((464, 832)), ONE)
     assert made.attention == pytest.approx(151, abs=0.5)
     assert made.products == pytest.approx(79, abs=1)
     assert made.vae == pytest.approx(52, abs=0.2)
@@ -36,43 +45,43 @@ def test_the_arithmetic_is_within_a_fifth_of_kernels_that_were_built_for_the_car
     assert len(checked) == 3
     for each in checked:
         setting = Setting(each.size, each.frames, each.window, 6, each.forwards, each.eight_bit)
-        made = worked_out(SMALL, setting, rates_of(CARDS[each.card]))
+        made = estimate_chunk(SMALL, setting, rates_of(CARDS[each.card]))
         assert 0.8 < made.model / each.model < 1.05, each
 
 
 @pytest.mark.parametrize("card", ["RTX 4060 8 GB", "RTX 5060 8 GB"])
 def test_a_card_of_8_gb_walks_at_six_frames_a_second(card):
     rates = rates_of(CARDS[card])
-    best = preset(rows_of(rates), "1.3B")
+    best = recommended(estimate_releases(rates), "1.3B")
     assert best.frames_a_second > 6
     assert best.setting.eight_bit
     small = Setting((304, 528), eight_bit=True)
-    assert fits(SMALL, 2.0, small, rates.memory).where == "all on the card"
+    assert place_model(SMALL, 2.0, small, rates.memory).where == "all on the card"
 
 
 def test_more_memory_never_fits_less_and_streaming_costs_the_bus():
     config, weight = MODELS["14B"][1], MODELS["14B"][2]
-    found = [fits(config, weight, Setting((384, 640)), memory * 1e9) for memory in (2, 8, 16, 24, 48)]
+    found = [place_model(config, weight, Setting((384, 640)), memory * 1e9) for memory in (2, 8, 16, 24, 48)]
     assert found[0] is None
     fetched = [each.fetched for each in found if each is not None]
     assert fetched == sorted(fetched, reverse=True)
     assert fetched[-1] == 0 < fetched[0]
-    slow = worked_out(config, Setting((384, 640)), rates_of(CARDS["RTX 5090"]), int(100e9))
+    slow = estimate_chunk(config, Setting((384, 640)), rates_of(CARDS["RTX 5090"]), int(100e9))
     assert slow.model == pytest.approx(5 * 100 / 50)
 
 
 def test_recorded_forwards_and_8_bits_are_faster():
     rates = rates_of(CARDS["RTX 5090"])
-    exact, eight = (worked_out(SMALL, Setting((464, 832), eight_bit=each), rates) for each in (False, True))
+    exact, eight = (estimate_chunk(SMALL, Setting((464, 832), eight_bit=each), rates) for each in (False, True))
     assert eight.total < exact.total
-    assert worked_out(SMALL, Setting((304, 528)), rates._replace(recorded=False)).launches > exact.launches
+    assert estimate_chunk(SMALL, Setting((304, 528)), rates._replace(recorded=False)).launches > exact.launches
 
 
 def test_each_model_is_worked_out_by_the_rates_at_its_own_sizes():
     """An H100 multiplies the 14B's matrices faster than the 1.3B's, by a sixth in bf16 and by a half in fp8."""
     small = Rates(680, 770, 690, 690, 480, 2600, 55, 80e9)
     large = small._replace(linear=790, linear_8bit=1130)
-    same, own = ({row.model: row.seconds for row in rows_of(*rates)} for rates in ((small,), (small, large)))
+    same, own = ({row.model: row.seconds for row in estimate_releases(*rates)} for rates in ((small,), (small, large)))
     assert own["1.3B"] == same["1.3B"]
     assert own["14B"].products < 0.7 * same["14B"].products
 
@@ -88,9 +97,9 @@ def test_a_checkup_of_a_gpu_uses_the_rates_of_both_models(monkeypatch):
         return {"linear": Rate("torch", 50.0)}
 
     monkeypatch.setattr(checkup, "rates", rates)
-    monkeypatch.setattr(checkup, "bandwidth", lambda _device: 500.0)
-    monkeypatch.setattr(checkup, "bus", lambda _device: 20.0)
-    rows, _base = checkup._expected(CUDA, rates(CUDA, checkup.SIZES), {"memory_total": 24e9})
+    monkeypatch.setattr(checkup, "measure_bandwidth", lambda _device: 500.0)
+    monkeypatch.setattr(checkup, "measure_bus", lambda _device: 20.0)
+    rows, _base = checkup._estimate(CUDA, rates(CUDA, checkup.SIZES), {"memory_total": 24e9})
     assert [sizes["linear"].dim for sizes in asked] == [1536, 5120]
     assert {row.model for row in rows if row.seconds is not None} == {"1.3B", "14B"}
     assert rows[0].seconds.products == pytest.approx(79 / 50, rel=0.02)
@@ -100,14 +109,14 @@ def test_a_checkup_of_a_gpu_uses_the_rates_of_both_models(monkeypatch):
 def test_a_video_of_base_is_worked_out():
     """An H200 takes 5.45 s a guided step: 218 s of model, and 137 s in 8 bits."""
     h200 = Rates(700, 1300, 650, 950, 700, 4000, 55, 141e9)
-    exact, eight = base_rows(h200)
-    assert exact.fit.fetched == 0
+    exact, eight = estimate_base(h200)
+    assert exact.place.fetched == 0
     assert exact.seconds.model == pytest.approx(218, rel=0.1)
     assert eight.seconds.model == pytest.approx(137, rel=0.15)
-    small = base_rows(rates_of(CARDS["RTX 4060 8 GB"]))[0]
-    assert small.fit.where == "some blocks in host memory"
-    assert 5e9 < small.fit.fetched < 10e9
-    assert base_rows(h200._replace(memory=4e9))[0].seconds is None
+    small = estimate_base(rates_of(CARDS["RTX 4060 8 GB"]))[0]
+    assert small.place.where == "some blocks in host memory"
+    assert 5e9 < small.place.fetched < 10e9
+    assert estimate_base(h200._replace(memory=4e9))[0].seconds is None
 
 
 def test_a_processor_is_checked_and_printed_as_page_row_and_json(capsys, tmp_path):
@@ -142,13 +151,13 @@ def played():
     facts = {"card": "A Card (compute capability 8.6)", "torch": "2.11", "driver": "1", "memory_total": int(8e9)}
     trials = {"int8": (Trial("comfy-kitchen", 0.009, 0.001), Trial("torch", 0.9, None, "it is wrong here"))}
     rates = {"linear": Rate("torch", 50.0), "convolution": Rate("torch", 1.0), "attention": Rate("flash", 40.0)}
-    rows = rows_of(rates_of(CARDS["RTX 3090"]))
+    rows = estimate_releases(rates_of(CARDS["RTX 3090"]))
     said = checkup.advice({**facts, "memory_held_elsewhere": int(3e9)}, trials, rates, torch.device("cuda"))
-    return checkup.Checkup(facts, trials, rates, rows, said, base_rows(rates_of(CARDS["RTX 3090"])))
+    return checkup.Checkup(facts, trials, rates, rows, said, estimate_base(rates_of(CARDS["RTX 3090"])))
 
 
 def test_the_page_of_a_gpu_says_what_to_take_and_what_to_do(played):
-    said = page(played)
+    said = format_checkup(played)
     assert "comfy-kitchen          right, error 0.009, 1 ms" in said
     assert "it is wrong here" in said
     assert "Worked out from these" in said
@@ -157,7 +166,7 @@ def test_the_page_of_a_gpu_says_what_to_take_and_what_to_do(played):
     assert "3.0 GB of the card are held by other programs" in said
     assert "MIOpen's naive kernel" in said
     assert "torch computes int8 wrongly" in said
-    line = row(played)
+    line = table_row(played)
     assert line.startswith("| A Card (compute capability 8.6) | 2.11; driver 1 | 50 / 1 / 40 | 1.3B 832x464")
     json.dumps(played.as_values())
 

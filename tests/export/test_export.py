@@ -10,7 +10,7 @@ from lingbot_world.camera.formats.files import read_camera, write_camera
 from lingbot_world.camera.moves.presets import preset_path
 from lingbot_world.errors import LingBotError
 from lingbot_world.export import export_scene
-from lingbot_world.export.choice import blurred, sharpest, sharpness
+from lingbot_world.export.choice import find_blurred, pick_sharpest, sharpness
 from lingbot_world.headless.command.cli import main
 from lingbot_world.outputs import taken
 from live_cases import chunks, walking
@@ -138,12 +138,12 @@ def test_a_walk_has_a_path_of_its_own_also_one_that_goes_on(toy_package, tmp_pat
 
 def test_blurred_frames_are_left_out_and_the_sharpest_of_each_few_taken():
     values = [1.0, 0.9, 0.2, 1.1, 1.0]
-    assert blurred(values) == [2]
-    assert blurred([1.0]) == []
+    assert find_blurred(values) == [2]
+    assert find_blurred([1.0]) == []
     noise = np.random.default_rng(0).integers(0, 255, (32, 32, 3), np.uint8)
     soft = np.array(Image.fromarray(noise).resize((16, 16)).resize((32, 32)))
     assert sharpness(noise) > sharpness(soft) > sharpness(np.zeros_like(noise))
-    assert [number for number, _, _ in sharpest([soft, noise, soft, soft, soft], 3)] == [1, 3]
+    assert [number for number, _, _ in pick_sharpest([soft, noise, soft, soft, soft], 3)] == [1, 3]
 
 
 def test_bad_input_is_refused_in_a_sentence(video, tmp_path, capsys):

@@ -82,11 +82,11 @@ def test_colmap_has_points_on_the_walls_and_the_paths_poses(room, tmp_path):
 
 def test_a_long_video_is_tracked_in_parts(room, tmp_path, monkeypatch):
     frames, path = room
-    monkeypatch.setattr(points, "TOGETHER", 8)  # of 17 exported frames: two parts, and a frame alone
+    monkeypatch.setattr(points, "TRACKED_AT_ONCE", 8)  # of 17 exported frames: two parts, and a frame alone
     found = add_points(export_scene(frames, path.c2w, path.intrinsics, tmp_path, "ply", every=2), 16)
     assert found.count > 200
     assert found.error < 0.5
-    assert all(second.agreeing > 0.6 for second in found.seconds[:2])
+    assert all(second.inlier_share > 0.6 for second in found.seconds[:2])
 
 
 def test_the_report_shows_from_which_second_on_the_world_disagrees(room, tmp_path):
@@ -96,9 +96,9 @@ def test_the_report_shows_from_which_second_on_the_world_disagrees(room, tmp_pat
         made = export_scene(frames, poses, path.intrinsics, tmp_path / name, "ply", every=2)
         seconds.append(add_points(made, 16).seconds)
     exact, drifts = seconds
-    assert all(second.agreeing > 0.7 and second.error < 0.5 for second in exact[:2])
-    assert drifts[1].error > 3 * exact[1].error or drifts[1].agreeing < 0.5 * exact[1].agreeing
-    assert drifts[0].agreeing > 0.5
+    assert all(second.inlier_share > 0.7 and second.error < 0.5 for second in exact[:2])
+    assert drifts[1].error > 3 * exact[1].error or drifts[1].inlier_share < 0.5 * exact[1].inlier_share
+    assert drifts[0].inlier_share > 0.5
 
 
 def test_a_preview_leaves_out_far_points_and_cameras_that_cover_each_other():

@@ -29,7 +29,7 @@ def _ray():
     pytest.importorskip("ray", reason="RAY SKIPPED: not installed; pip install ray")
 
 
-def rows_of(manifest: Path) -> list[dict]:
+def estimate_releases(manifest: Path) -> list[dict]:
     return [json.loads(line) for line in manifest.read_text().splitlines()] if manifest.exists() else []
 
 
@@ -49,7 +49,7 @@ def run_and_kill(command: list, manifest: Path) -> tuple[int, str, str]:
     environment = ENVIRONMENT | {"RAY_ADDRESS": "127.0.0.1:9"}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
         while run.poll() is None:
-            if rows_of(manifest) and (killed := workers()):
+            if estimate_releases(manifest) and (killed := workers()):
                 os.kill(killed[0], signal.SIGKILL)
                 break
             time.sleep(0.1)
@@ -73,7 +73,7 @@ def test_every_job_is_done_once_though_a_worker_is_killed(toy_package, tmp_path)
         pytest.skip("RAY SKIPPED: it did not start in the 30 s that it gives itself, three times")
     assert code == 0, errors
     assert f"{JOBS} done, 0 were done before, 0 failed" in said  # Ray tells of the worker before
-    rows = rows_of(out / "manifest.jsonl")
+    rows = estimate_releases(out / "manifest.jsonl")
     assert sorted(row["seed"] for row in rows) == list(range(JOBS))
     for row in rows:
         digest = hashlib.sha256((out / row["file"]).read_bytes()).hexdigest()

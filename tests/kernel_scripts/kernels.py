@@ -117,19 +117,19 @@ def several_in_one(dtype: torch.dtype) -> None:
     for eight_bit, placed in ((False, True), (True, True), (True, False)):
         made = []
         for put in (kernels_of_several.scatter_qkv_, plain.scatter_qkv_):
-            rows_of = torch.zeros(2, 20, 96).to(FP8 if eight_bit else dtype)
+            estimate_releases = torch.zeros(2, 20, 96).to(FP8 if eight_bit else dtype)
             given = torch.cat([y, shift, y], 1).chunk(3, dim=1)
             queries = (torch.empty(7, 96).to(FP8), *torch.empty(2, 1)) if eight_bit else None
             put(
-                rows_of[0],
-                rows_of[1] if placed else None,
+                estimate_releases[0],
+                estimate_releases[1] if placed else None,
                 rows,
                 given,
                 (norm_rope, other),
                 queries,
                 scalings if eight_bit else None,
             )
-            made.append((*rows_of, *(queries or given[:1])))
+            made.append((*estimate_releases, *(queries or given[:1])))
         for got, want in zip(*made, strict=True):
             near(got, want)
     got, want = ((torch.empty(7, 96).to(FP8), *torch.empty(2, 1)) for _ in range(2))

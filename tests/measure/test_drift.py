@@ -9,7 +9,7 @@ from lingbot_world.errors import InputError
 from lingbot_world.headless.command.cli import main
 from lingbot_world.headless.files.target import find_target
 from lingbot_world.headless.files.video import write_frames
-from lingbot_world.measure.drift import as_values, find_faults, measure_frames, render_drift, table, words
+from lingbot_world.measure.drift import as_values, find_faults, measure_frames, render_drift, summary, table
 from PIL import Image
 
 FRAMES, FPS = 81, 16
@@ -75,7 +75,7 @@ def test_a_clean_clip_and_one_that_stands_still_have_no_fault(clip):
     for frames in (clip, np.repeat(clip[:1], FRAMES, 0), np.repeat(clip[..., :1], 3, 3), np.zeros_like(clip)):
         figures = measure_frames(frames, FPS)
         assert find_faults(figures) == []
-        assert words(figures, []) == ["No drift found in 81 frames, 5.1 s."]
+        assert summary(figures, []) == ["No drift found in 81 frames, 5.1 s."]
         assert len(table(figures)) == 1 + 6
 
 

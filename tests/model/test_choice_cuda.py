@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from lingbot_world.doctor.recordings import replays_rightly
+from lingbot_world.doctor.recordings import replays_correctly
 from lingbot_world.model.attention.choose_8bit import KERNELS
 from lingbot_world.model.choice.card import card_of
 from lingbot_world.model.choice.table import KITCHEN, WORKS, candidates, missing
@@ -71,7 +71,7 @@ def test_outliers_cost_a_rotated_layer_little(kitchen, monkeypatch):
 
 
 def test_attention_in_8_bits_by_comfy_kitchen_may_be_recorded(kitchen):
-    assert replays_rightly(KERNELS[KITCHEN].attend, GPU)
+    assert replays_correctly(KERNELS[KITCHEN].attend, GPU)
 
 
 def test_a_function_on_another_stream_may_not_be_recorded():
@@ -87,4 +87,4 @@ def test_a_function_on_another_stream_may_not_be_recorded():
             other.synchronize()
         return out
 
-    assert not replays_rightly(attend, GPU)
+    assert not replays_correctly(attend, GPU)

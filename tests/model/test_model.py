@@ -20,7 +20,7 @@ def model():
     return with_state(SMALL, random_state(SMALL))
 
 
-def rows_of(inputs, index):
+def estimate_releases(inputs, index):
     alone = {name: inputs[name][index : index + 1] for name in ("x", "timestep", "context")}
     return alone | {"camera": inputs["camera"]}
 
@@ -28,7 +28,7 @@ def rows_of(inputs, index):
 def test_rows_of_a_batch_do_not_meet(model):
     inputs = random_inputs(SMALL, 3, GRID)
     together = model(**inputs)
-    alone = torch.cat([model(**rows_of(inputs, index)) for index in range(3)])
+    alone = torch.cat([model(**estimate_releases(inputs, index)) for index in range(3)])
     torch.testing.assert_close(together, alone, atol=1e-5, rtol=0)
 
 
@@ -43,7 +43,7 @@ def test_each_row_may_have_its_own_camera(model):
     inputs = random_inputs(SMALL, 2, GRID)
     cameras = torch.cat([inputs["camera"], -inputs["camera"]])
     together = model(**inputs | {"camera": cameras})
-    second = model(**rows_of(inputs, 1) | {"camera": cameras[1:]})
+    second = model(**estimate_releases(inputs, 1) | {"camera": cameras[1:]})
     torch.testing.assert_close(together[1:], second, atol=1e-5, rtol=0)
     assert not torch.allclose(together[1:], model(**inputs)[1:], atol=1e-3)
 

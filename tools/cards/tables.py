@@ -7,8 +7,16 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from lingbot_world.doctor.estimate import MODELS, Row, Setting, base_rows, preset, rows_of, worked_out
-from lingbot_world.doctor.page import minutes, setting_words
+from lingbot_world.doctor.estimate import (
+    MODELS,
+    Estimate,
+    Setting,
+    estimate_base,
+    estimate_chunk,
+    estimate_releases,
+    recommended,
+)
+from lingbot_world.doctor.page import describe_setting, format_minutes
 from lingbot_world.doctor.published import CARDS, rates_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "cards.md"
@@ -56,20 +64,20 @@ def worked_out_table() -> str:
         "|---|---|---|---|---|---|---|",
     ]
     for name, card in CARDS.items():
-        rows = rows_of(rates_of(card))
+        rows = estimate_releases(rates_of(card))
         of_window = [row for row in rows if row.model == "1.3B" and row.setting.window == 18]
         small = [_cell(row) for size in (LARGE, SMALL) for row in of_window if row.setting.size == size]
-        large = preset(rows, "14B")
-        cell = "does not fit" if large is None else f"{_cell(large)} ({setting_words(large)})"
-        base = "; ".join(minutes(row) for row in base_rows(rates_of(card)))
+        large = recommended(rows, "14B")
+        cell = "does not fit" if large is None else f"{_cell(large)} ({describe_setting(large)})"
+        base = "; ".join(format_minutes(row) for row in estimate_base(rates_of(card)))
         lines.append(f"| {name} | {' | '.join(small)} | {cell} | {base} |")
     return "\n".join(lines)
 
 
-def _cell(row: Row) -> str:
-    if row.seconds is None or row.fit is None:
+def _cell(row: Estimate) -> str:
+    if row.seconds is None or row.place is None:
         return "does not fit"
-    mark = "" if row.fit.where == "all on the card" else "*"
+    mark = "" if row.place.where == "all on the card" else "*"
     return f"{row.seconds.total:.2f} s, {row.frames_a_second:.1f}{mark}"
 
 
@@ -81,7 +89,7 @@ def parts_table() -> str:
         "|---|---|---|---|---|---|---|---|",
     ]
     for name, size, goal in GOALS:
-        made = worked_out(MODELS["1.3B"][1], Setting(size, eight_bit=True), rates_of(CARDS[name]))
+        made = estimate_chunk(MODELS["1.3B"][1], Setting(size, eight_bit=True), rates_of(CARDS[name]))
         parts = made.products, made.attention, made.vae, made.memory, made.launches, made.total
         cells = " | ".join(f"{part:.2f}" for part in parts)
         lines.append(f"| {name}, {size[1]}x{size[0]} | {cells} | {goal:.2f} |")
@@ -94,7 +102,7 @@ def measured_table() -> str:
     config = MODELS["1.3B"][1]
     for each in OTHERS:
         setting = Setting(each.size, each.frames, each.window, 6, each.forwards, each.eight_bit)
-        made = worked_out(config, setting, rates_of(CARDS[each.card]))
+        made = estimate_chunk(config, setting, rates_of(CARDS[each.card]))
         theirs = each.model or each.chunk or 0.0
         off = f"{100 * (made.model / theirs - 1):+.0f} %" if each.model else f"{100 * (made.total / theirs - 1):+.0f} %"
         words = f"{each.size[1]}x{each.size[0]}, chunk {each.frames}, window {each.window}, {each.forwards} forwards"

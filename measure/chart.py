@@ -7,7 +7,7 @@ from ..camera.preview import drawing
 from ..camera.preview.drawing import FROM_ABOVE, FROM_THE_SIDE, frustum
 from ..camera.preview.sheet import Sheet, camera_depth
 from .measurement import DIRECTION_DEG, TURN_DEG, Measurement
-from .words import error_words, summary
+from .report import error_summary, summary
 
 
 def render_measurement(measured: Measurement, size: tuple[int, int] = (800, 500)) -> Image.Image:
@@ -29,9 +29,9 @@ def render_measurement(measured: Measurement, size: tuple[int, int] = (800, 500)
         sheet.chart((0.5, 1), rows, title, np.nan_to_num(degrees), max(least, *known, 0.0), color)
     verdict, *more = summary(measured)
     color = drawing.START if measured.follows else drawing.WARNING
-    words = [(sentence, drawing.QUIET) for sentence in (*more, error_words(measured))]
-    sheet.words([(verdict, color), *words], "more in the text output")
-    return sheet.picture()
+    words = [(sentence, drawing.MUTED) for sentence in (*more, error_summary(measured))]
+    sheet.footer([(verdict, color), *words], "more in the text output")
+    return sheet.to_image()
 
 
 def _draw_paths(sheet: Sheet, measured: Measurement) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from ..camera.path import CameraPath
-from .found import LEAST_TURN_DEG, VideoCamera
 from .measurement import Measurement, Pair, median_errors_deg
+from .video_camera import LEAST_TURN_DEG, VideoCamera
 
 HEADER = "  frames      tracks   turn:  path   found     off   direction off   parallax"
 FLAT = (
@@ -22,7 +22,7 @@ VERDICTS = {
 }
 
 
-def error_words(measured: Measurement) -> str:
+def error_summary(measured: Measurement) -> str:
     """Return a message with the mean and the sum of the rotation errors (RotErr) and translation errors (TransErr)."""
     known = measured.camera.registered
     coverage = f"The camera was found in {known.sum()} of {len(known)} keyframes"
@@ -33,7 +33,7 @@ def error_words(measured: Measurement) -> str:
     return f"{coverage}: {turned}, TransErr {steps.mean():.3g} of the path's units ({steps.sum():.3g} in all)."
 
 
-def found_words(camera: VideoCamera, path: CameraPath, lens_given: bool) -> list[str]:
+def camera_messages(camera: VideoCamera, path: CameraPath, lens_given: bool) -> list[str]:
     """Return messages on an estimated camera and its `path`. `lens_given`: whether the user stated the lens."""
     known = camera.registered
     found = f"The camera was found in {known.sum()} of {len(known)} keyframes of {camera.frames} frames"
@@ -78,7 +78,7 @@ def summary(measured: Measurement) -> list[str]:
         )
     notes = Counter(pair.note for pair in pairs if pair.note).most_common()
     messages += [f"{count} {'pair' if count == 1 else 'pairs'}: {note}." for note, count in notes]
-    if not any(pair.goes for pair in pairs):
+    if not any(pair.path_moves for pair in pairs):
         still = max(pair.turn_asked_deg for pair in pairs) < 1e-3
         standing = "The path does not move: the errors are the motion of the video's camera."
         messages.append(standing if still else "The path only turns: no direction is judged.")

@@ -11,20 +11,20 @@ from ..camera.poses import LENS_HEIGHT, LENS_WIDTH
 from ..camera.rotation import interpolate, inverse, nearest_rotation, unit
 from ..errors import CameraError
 from .mapping import NEAR, map_cameras, pycolmap
-from .tracks import SHORTER_SIDE, Tracks, follow, opencv, resize
+from .tracks import SHORTER_SIDE, Tracks, opencv, resize, track_points
 
 STRIDE, FEWEST_KEYFRAMES, MOST_KEYFRAMES = 4, 9, 160
 """The usual distance of keyframes in frames. It is reduced for a video with fewer than FEWEST_KEYFRAMES keyframes, and
 increased for one with more than MOST_KEYFRAMES."""
 MOST_FRAMES = 4000
 FEWEST_TRACKS = 20
-LEAST_AGREEING = 0.4
+LEAST_INLIERS = 0.4
 """The smallest accepted inlier ratio of a rotation fitted to two adjacent keyframes. A tracked point is an inlier if
-its residual is below NEAR pixels, times the enlargement of the frames (`Tracks.blown`)."""
+its residual is below NEAR pixels, times the enlargement of the frames (`Tracks.enlargement`)."""
 FAR_APART, LEAST_PARALLAX = 4, 0.75
 """The test of whether a camera moves. Rotations are fitted to keyframes that are FAR_APART keyframes apart. The camera
 moves if they leave a residual above LEAST_PARALLAX pixels, times the square root of the frames' enlargement
-(`Tracks.blown`).
+(`Tracks.enlargement`).
 
 The residual is the third quartile over the tracked points and the median over pairs. On known clips the residual is at
 most 0.5 for rotations, and 1.4 or more for moving cameras.
@@ -85,15 +85,15 @@ class VideoCamera:
         under the estimated rotation alone. The parallax is near 0 if the camera only rotates."""
         turn = np.eye(4)
         turn[:3, :3] = self.c2w[first, :3, :3].T @ self.c2w[last, :3, :3]
-        return self.left(first, last, turn, 0.75)
+        return self.residual(first, last, turn, 0.75)
 
-    def left(self, first: int, last: int, motion: np.ndarray, share: float = 0.5) -> float:
+    def residual(self, first: int, last: int, motion: np.ndarray, share: float = 0.5) -> float:
         """Return the residual of the tracked points under a camera motion, in pixels: the quantile `share` over the
         points. `motion` [4, 4] is the pose of the keyframe `last` relative to `first`. A point's residual is its
         distance from the predicted position for a pure rotation, else from the epipolar plane."""
         before, after = _shared_rays(self.tracks, self.lens, first, last)
         if not motion[:3, 3].any():
-            return float(np.quantile(_apart(before, after, motion[:3, :3]), share)) * self.focal
+            return float(np.quantile(_ray_angles(before, after, motion[:3, :3]), share)) * self.focal
         normals = np.cross(motion[:3, 3], after @ motion[:3, :3].T)
         normals /= np.linalg.norm(normals, axis=1, keepdims=True) + 1e-12
         return float(np.quantile(np.abs((before * normals).sum(1)), share)) * self.focal
@@ -104,21 +104,21 @@ class VideoCamera:
         along the plane's normal explains the points as well (Faugeras and Lustman, 1988)."""
         apart, shares = min(FAR_APART, len(self.c2w) - 1), []
         for first in range(0, len(self.c2w) - apart, 4):
-            before, after = self.tracks.points[[first, first + apart]][:, self.tracks.both(first, first + apart)]
+            before, after = self.tracks.points[[first, first + apart]][:, self.tracks.shared(first, first + apart)]
             agree = None
             if len(before) >= FEWEST_TRACKS:
-                _, agree = opencv().findHomography(before, after, opencv().RANSAC, NEAR / 2 * self.tracks.blown)
+                _, agree = opencv().findHomography(before, after, opencv().RANSAC, NEAR / 2 * self.tracks.enlargement)
             shares.append(0.0 if agree is None else float(agree.mean()))
         return self.moves and bool(np.median(shares) > ON_A_PLANE)
 
-    def off(self) -> float:
+    def fit_error(self) -> float:
         """Return the residual of the tracked points, in pixels, under the estimated motion between keyframes that are
         FAR_APART apart: third quartile over points, median over pairs, infinity if no pair has enough points."""
         known = self.registered
         apart = min(FAR_APART, len(known) - 1)
         pairs = [(first, first + apart) for first in range(len(known) - apart)]
-        pairs = [pair for pair in pairs if known[list(pair)].all() and self.tracks.both(*pair).sum() >= FEWEST_TRACKS]
-        left = [self.left(*pair, inverse(self.c2w[pair[0]]) @ self.c2w[pair[1]], 0.75) for pair in pairs]
+        pairs = [pair for pair in pairs if known[list(pair)].all() and self.tracks.shared(*pair).sum() >= FEWEST_TRACKS]
+        left = [self.residual(*pair, inverse(self.c2w[pair[0]]) @ self.c2w[pair[1]], 0.75) for pair in pairs]
         return float(np.median(left)) if left else np.inf
 
 
@@ -135,8 +135,8 @@ def find_camera(
     opencv(), pycolmap()
     pictures, (height, width) = _resize_all(frames)
     stride = stride or max(min(STRIDE, (len(pictures) - 1) // (FEWEST_KEYFRAMES - 1)), 1)
-    tracks = follow(pictures, max(stride, -(-len(pictures) // MOST_KEYFRAMES)))
-    tracks = replace(tracks, blown=max(1.0, SHORTER_SIDE / min(height, width)))
+    tracks = track_points(pictures, max(stride, -(-len(pictures) // MOST_KEYFRAMES)))
+    tracks = replace(tracks, enlargement=max(1.0, SHORTER_SIDE / min(height, width)))
     if isinstance(lens, np.ndarray):
         pixels = scaled_intrinsics(lens[None], tracks.size[1], tracks.size[0])
     else:
@@ -153,7 +153,7 @@ def find_camera(
         if plausible and mapped.turned_deg >= LEAST_TURN_DEG:
             return mapped
     mapped = replace(turned, c2w=map_cameras(tracks, found.lens, known=True)[0], moves=True)
-    return turned if turned.registered.all() and mapped.off() > turned.off() / LEAST_GAIN else mapped
+    return turned if turned.registered.all() and mapped.fit_error() > turned.fit_error() / LEAST_GAIN else mapped
 
 
 def _fit_rotating(camera: VideoCamera, any_lens: bool) -> VideoCamera:
@@ -180,12 +180,12 @@ def _fit_lens(tracks: Tracks, lens: np.ndarray) -> np.ndarray:
     def with_focal(log_focal: float) -> np.ndarray:
         return np.array([np.exp(log_focal), np.exp(log_focal), *lens[2:]])
 
-    def left(log_focal: float) -> float:
+    def mean_residual(log_focal: float) -> float:
         found = [_fit_rotation(tracks, with_focal(log_focal), first, first + apart) for first in firsts]
         return float(np.mean([np.median(each[1]) for each in found if each] or [0.0])) * float(np.exp(log_focal))
 
     bounds = np.log(np.array(FOCALS) * tracks.size[0])
-    return with_focal(minimize_scalar(left, bounds=bounds, method="bounded", options={"xatol": 0.005}).x)
+    return with_focal(minimize_scalar(mean_residual, bounds=bounds, method="bounded", options={"xatol": 0.005}).x)
 
 
 def _resize_all(frames: Iterable[np.ndarray]) -> tuple[list[np.ndarray], tuple[int, int]]:
@@ -214,7 +214,7 @@ def _chain_rotations(tracks: Tracks, lens: np.ndarray) -> tuple[np.ndarray, bool
     c2w[0] = np.eye(4)
     for number in range(1, len(c2w)):
         found = _fit_rotation(tracks, lens, number - 1, number)
-        if found is None or np.mean(found[1] * focal < NEAR * tracks.blown) < LEAST_AGREEING:
+        if found is None or np.mean(found[1] * focal < NEAR * tracks.enlargement) < LEAST_INLIERS:
             c2w[0] = np.nan if number == 1 else c2w[0]
             break
         c2w[number] = c2w[number - 1]
@@ -222,7 +222,7 @@ def _chain_rotations(tracks: Tracks, lens: np.ndarray) -> tuple[np.ndarray, bool
     apart = min(FAR_APART, len(c2w) - 1)
     far = [_fit_rotation(tracks, lens, first, first + apart) for first in range(len(c2w) - apart)]
     left = [np.quantile(found[1], 0.75) * focal for found in far if found is not None]
-    return c2w, not left or float(np.median(left)) > LEAST_PARALLAX * tracks.blown**0.5
+    return c2w, not left or float(np.median(left)) > LEAST_PARALLAX * tracks.enlargement**0.5
 
 
 def _fit_rotation(tracks: Tracks, lens: np.ndarray, first: int, last: int) -> tuple[np.ndarray, np.ndarray] | None:
@@ -238,13 +238,13 @@ def _fit_rotation(tracks: Tracks, lens: np.ndarray, first: int, last: int) -> tu
     left = np.linalg.norm(one - np.einsum("dij,nj->dni", candidates, two), axis=-1)
     rotation = candidates[np.median(left, axis=1).argmin()]
     for _ in range(5):  # refit to the half that agrees best
-        left = _apart(one, two, rotation)
+        left = _ray_angles(one, two, rotation)
         kept = left <= np.median(left)
         rotation = nearest_rotation(one[kept].T @ two[kept])
-    return rotation, _apart(one, two, rotation)
+    return rotation, _ray_angles(one, two, rotation)
 
 
-def _apart(before: np.ndarray, after: np.ndarray, rotation: np.ndarray) -> np.ndarray:
+def _ray_angles(before: np.ndarray, after: np.ndarray, rotation: np.ndarray) -> np.ndarray:
     """Return the angles [n], in radians, between rays to the same points. `rotation` [3, 3] first rotates `after` [n,
     3] into the camera axes of `before` [n, 3]. The result is accurate only for small angles."""
     return np.linalg.norm(before - after @ rotation.T, axis=1)
@@ -253,7 +253,7 @@ def _apart(before: np.ndarray, after: np.ndarray, rotation: np.ndarray) -> np.nd
 def _shared_rays(tracks: Tracks, lens: np.ndarray, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the unit rays [n, 3] to the points visible in both keyframes, in the axes of each camera. `lens` is in
     pixels of the tracked frames."""
-    points = tracks.points[:, tracks.both(first, last)]
+    points = tracks.points[:, tracks.shared(first, last)]
     ahead = np.ones((points.shape[1], 1))
     before, after = (unit(np.concatenate([(points[at] - lens[2:]) / lens[:2], ahead], 1)) for at in (first, last))
     return before, after

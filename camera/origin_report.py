@@ -10,7 +10,7 @@ from .conventions import CONVENTIONS, reinterpret
 from .path import CameraPath
 from .plucker import framewise_relative, latent_poses, longest_step
 
-LONGER = 2.0
+LONGEST_RATIO = 2.0
 """The largest plausible ratio between the lengths of a path under two conventions. Above it, the convention with the
 longer path is implausible, because inverted matrices turn a rotation on the spot into a large arc around the world's
 origin."""
@@ -21,7 +21,7 @@ MEETING, TURNED_DEG = 0.1, 10.0
 """Limits of the test whether the cameras' viewing axes meet at one point. MEETING: the largest distance of an axis from
 the point, relative to its camera's distance. TURNED_DEG: the smallest angle by which an axis must differ from the
 first."""
-ACROSS = 0.3
+LEAST_FORWARD = 0.3
 """The forward-motion score below which a camera moves across its viewing direction, as in an orbit. Such a camera's
 motion is no evidence for a convention."""
 Z_IS_UP = ("transforms", "camera_path")
@@ -54,7 +54,7 @@ class _Score(NamedTuple):
     no: str
 
 
-def explained(path: CameraPath, frames: int | None = None) -> list[str]:
+def report_origin(path: CameraPath, frames: int | None = None) -> list[str]:
     """Return messages about a path that was read from a file: the number of poses and the field of view, the matrix
     convention with its evidence, and the scale. `frames`: the length of the video for which the scale is computed
     (None: the full path). The list is empty for a path that was not read from a file."""
@@ -64,7 +64,7 @@ def explained(path: CameraPath, frames: int | None = None) -> list[str]:
     return [read, _convention(path), *_scale(path, frames or len(path))]
 
 
-def in_short(path: CameraPath) -> str:
+def summarize_convention(path: CameraPath) -> str:
     """Return a line about the matrix convention for the preview image; empty for a path that was not read from a
     file."""
     if path.origin is None:
@@ -78,7 +78,7 @@ def in_short(path: CameraPath) -> str:
     return f"Read as {path.origin.format}, {path.origin.convention}: {verdicts[least]}."
 
 
-def doubts(path: CameraPath) -> list[str]:
+def convention_warnings(path: CameraPath) -> list[str]:
     """Return a list with a warning if another matrix convention, or other axes, make the path more plausible, else an
     empty list."""
     if path.origin is None:
@@ -134,11 +134,11 @@ def _compare(read: np.ndarray, other: np.ndarray, name: str, z_up: bool) -> _Com
     mine, theirs = (_scores(each, z_up) for each in (read, other))
     score = next((each.value for each in theirs.values() if abs(each.value) > PASSING), 0.0)
     lengths = [float(np.linalg.norm(np.diff(each[:, :3, 3], axis=0), axis=1).sum()) for each in (read, other)]
-    if lengths[1] > LONGER * lengths[0]:
-        return _Comparison(1, f"read as {name} the camera would go {_times(lengths[1], lengths[0])} as far", score)
-    if lengths[0] > LONGER * lengths[1] and not mine["meets"].value > PASSING:
-        return _Comparison(-1, f"The camera goes {_times(*lengths)} as far as under the convention {name}.", 2 + score)
-    if mine["meets"].value > PASSING and abs(mine["ahead"].value) < ACROSS:
+    if lengths[1] > LONGEST_RATIO * lengths[0]:
+        return _Comparison(1, f"read as {name} the camera would go {_ratio(lengths[1], lengths[0])} as far", score)
+    if lengths[0] > LONGEST_RATIO * lengths[1] and not mine["meets"].value > PASSING:
+        return _Comparison(-1, f"The camera goes {_ratio(*lengths)} as far as under the convention {name}.", 2 + score)
+    if mine["meets"].value > PASSING and abs(mine["ahead"].value) < LEAST_FORWARD:
         del mine["ahead"], theirs["ahead"]
     for ours, alternative in zip(mine.values(), theirs.values(), strict=True):
         if ours.value - alternative.value > DECISIVE and ours.value > PASSING:
@@ -149,7 +149,7 @@ def _compare(read: np.ndarray, other: np.ndarray, name: str, z_up: bool) -> _Com
     return _Comparison(0, "", score)
 
 
-def _times(more: float, less: float) -> str:
+def _ratio(more: float, less: float) -> str:
     times = more / less if less > 1e-3 * more else 0
     return f"{times:.0f} times" if times else "more than a thousand times"
 
@@ -165,11 +165,13 @@ def _scores(c2w: np.ndarray, z_up: bool) -> dict[str, _Score]:
     return {
         "upright": _Score(upright, "it stands upright in a world whose z axis is up", "stands on its head"),
         "ahead": _Score(ahead, "it moves in its viewing direction", backwards),
-        "meets": _Score(_meets(c2w), "it looks at the centre of its orbit", "looks away from the centre of its orbit"),
+        "meets": _Score(
+            _score_focus(c2w), "it looks at the centre of its orbit", "looks away from the centre of its orbit"
+        ),
     }
 
 
-def _meets(c2w: np.ndarray) -> float:
+def _score_focus(c2w: np.ndarray) -> float:
     """Return a score from 1 (the viewing axes meet at a point in front of all cameras) to -1 (behind all cameras). The
     score is 0 if the axes do not meet, or if no axis differs from the first by TURNED_DEG degrees."""
     places, views = c2w[:, :3, 3], c2w[:, :3, 2]

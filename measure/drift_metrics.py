@@ -15,41 +15,41 @@ THUMBNAIL = (32, 18)
 """The width and height, in pixels, of the thumbnails that show whether a frame repeats an earlier one."""
 STRIDE = 4
 """The interval, in frames, over which changes of sharpness and colour of tracked content are measured."""
-SEEN = 0.05
+LEAST_OVERLAP = 0.05
 """The smallest fraction of the image that two frames must share for a comparison."""
 
 
 @dataclass(frozen=True)
-class Figures:
+class FrameMetrics:
     """The metrics of each of a video's f frames, as arrays [f] unless stated otherwise. Grey values and colours are 0
     to 255. Values that compare a frame with the previous one are 0 for the first frame.
 
     sharpness: var(Laplacian) / (var(grey) + 1) of the grey values, so that contrast nearly cancels.
     colourfulness: as defined by Hasler and Suesstrunk (2003).
     brightness: the mean grey value.
-    hue: the mean of red minus blue.
+    tint: the mean of red minus blue.
     change: the mean absolute difference of grey values from the previous frame.
     thumbnails: float32 [f, 18, 32], the grey values.
-    sharper, livelier: the change of tracked content since the first frame in sharpness and in colourfulness, as an
-    accumulated log ratio. Content is tracked by optical flow (Kroeger and others, 2016).
-    redder, lighter: the change of tracked content since the first frame in red minus blue and in brightness, as an
-    accumulated difference.
+    sharpness_change, colourfulness_change: the change of tracked content since the first frame in sharpness and in
+    colourfulness, as an accumulated log ratio. Content is tracked by optical flow (Kroeger and others, 2016).
+    tint_change, brightness_change: the change of tracked content since the first frame in red minus blue and in
+    brightness, as an accumulated difference.
     motion: [f, 2], the median motion of pixels from the previous frame, in columns and rows.
-    unlike: the mean absolute difference from the previous frame after motion compensation.
+    residual: the mean absolute difference from the previous frame after motion compensation.
     """
 
     sharpness: np.ndarray
     colourfulness: np.ndarray
     brightness: np.ndarray
-    hue: np.ndarray
+    tint: np.ndarray
     change: np.ndarray
     thumbnails: np.ndarray
-    sharper: np.ndarray
-    livelier: np.ndarray
-    redder: np.ndarray
-    lighter: np.ndarray
+    sharpness_change: np.ndarray
+    colourfulness_change: np.ndarray
+    tint_change: np.ndarray
+    brightness_change: np.ndarray
     motion: np.ndarray
-    unlike: np.ndarray
+    residual: np.ndarray
     fps: float
 
     def __len__(self) -> int:
@@ -82,7 +82,7 @@ class _Frame(NamedTuple):
         )
 
 
-def measure_frames(frames: Iterable[np.ndarray], fps: float) -> Figures:
+def measure_frames(frames: Iterable[np.ndarray], fps: float) -> FrameMetrics:
     """Return the metrics of RGB frames, uint8 [H, W, 3]. `frames` is iterated once. `fps`: the frame rate. Raises
     InputError for fewer than two frames, and DependencyError without OpenCV."""
     cv2 = opencv()
@@ -95,23 +95,23 @@ def measure_frames(frames: Iterable[np.ndarray], fps: float) -> Figures:
         small.append(cv2.resize(frame.grey, THUMBNAIL, interpolation=cv2.INTER_AREA))
         steps.append((0.0,) * 4 if before is None else _step(before, frame))
         if number % STRIDE == 0:
-            shares.append(np.zeros(3) if earlier is None else _shared(earlier, frame))
+            shares.append(np.zeros(3) if earlier is None else _content_changes(earlier, frame))
     if len(rows) < 2:
         raise InputError(f"a video of {len(rows)} frames: expected at least 2")
-    sharper, livelier, redder = (
+    sharpness_change, colourfulness_change, tint_change = (
         np.interp(np.arange(len(rows)), STRIDE * np.arange(len(shares)), sums) for sums in np.cumsum(shares, 0).T
     )
-    lighter, across, down, unlike = np.array(steps).T
-    looks = dict(zip(("sharpness", "colourfulness", "brightness", "hue", "change"), np.array(rows).T, strict=True))
-    return Figures(
+    brightness_change, across, down, residual = np.array(steps).T
+    looks = dict(zip(("sharpness", "colourfulness", "brightness", "tint", "change"), np.array(rows).T, strict=True))
+    return FrameMetrics(
         **looks,
         thumbnails=np.stack(small),
-        sharper=sharper,
-        livelier=livelier,
-        redder=redder,
-        lighter=lighter.cumsum(),
+        sharpness_change=sharpness_change,
+        colourfulness_change=colourfulness_change,
+        tint_change=tint_change,
+        brightness_change=brightness_change.cumsum(),
         motion=np.stack([across, down], 1),
-        unlike=unlike,
+        residual=residual,
         fps=fps,
     )
 
@@ -141,32 +141,33 @@ def _step(before: _Frame, frame: _Frame) -> tuple[float, float, float, float]:
     the frame `before` to `frame`."""
     flow = _flow(frame.small_grey, before.small_grey)
     moved, inside = _warp(before.small_colours, flow)
-    if inside.mean() < SEEN:
+    if inside.mean() < LEAST_OVERLAP:
         return 0.0, 0.0, 0.0, float(np.abs(frame.grey - before.grey).mean())
     grey = (frame.small_colours - moved)[inside].mean(1)
     across, down = -2 * np.median(flow.reshape(-1, 2), axis=0)
     return float(np.median(grey)), float(across), float(down), float(np.abs(grey).mean())
 
 
-def _shared(one: _Frame, two: _Frame) -> np.ndarray:
+def _content_changes(one: _Frame, two: _Frame) -> np.ndarray:
     """Return three changes [3] from `one` to `two` in the scene content that both show: the log ratios of sharpness and
     of colourfulness, and the difference of red minus blue. Each frame is warped onto the other, and the two results are
     averaged, because warping blurs."""
     there, back = _flow(one.small_grey, two.small_grey), _flow(two.small_grey, one.small_grey)
-    return (_gains(one, two, there, back) - _gains(two, one, back, there)) / 2
+    return (_warped_changes(one, two, there, back) - _warped_changes(two, one, back, there)) / 2
 
 
-def _gains(onto: _Frame, other: _Frame, there: np.ndarray, back: np.ndarray) -> np.ndarray:
-    """Return the three changes of `_shared` from `onto` to `other`, after `other` is warped onto `onto`.
+def _warped_changes(onto: _Frame, other: _Frame, there: np.ndarray, back: np.ndarray) -> np.ndarray:
+    """Return the three changes of `_content_changes` from `onto` to `other`, after `other` is warped onto `onto`.
 
     `there` [h, w, 2] is the flow from `onto` to `other`, `back` the reverse flow. Pixels are skipped if the two flows
-    do not lead back to within half a pixel. The result is 0 if fewer than the fraction SEEN of the pixels remain.
+    do not lead back to within half a pixel. The result is 0 if fewer than the fraction LEAST_OVERLAP of the pixels
+    remain.
     """
     cv2 = opencv()
     returned, inside = _warp(back, there)
     alike = inside & (np.hypot(*np.moveaxis(there + returned, 2, 0)) < 0.5)
     alike = cv2.erode(alike.astype(np.uint8), np.ones((3, 3), np.uint8)).astype(bool)
-    if alike.mean() < SEEN:
+    if alike.mean() < LEAST_OVERLAP:
         return np.zeros(3)
     size = onto.grey.shape[::-1]
     places = cv2.resize(alike.astype(np.uint8), size, interpolation=cv2.INTER_NEAREST).astype(bool)
