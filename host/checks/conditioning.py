@@ -176,7 +176,7 @@ def check_entry(entry: dict, latent: Tensor, config: ModelConfig) -> None:
     if camera is not None:
         check_camera(camera, latent, config)
     if image is not None and image.shape[3:] != latent.shape[3:]:
-        show_warning(f"The latent is {_video(latent)}: the start image, prepared for {_video(image)}, is stretched.")
+        show_warning(f"The latent is {_size(latent)}: the start image, prepared for {_size(image)}, is stretched.")
 
 
 def _check_start_image(image: Tensor, mask: Tensor | None, latent: Tensor) -> None:
@@ -187,17 +187,17 @@ def _check_start_image(image: Tensor, mask: Tensor | None, latent: Tensor) -> No
         )
     if image.shape[2] != latent.shape[2]:
         raise InputError(
-            f"the latent is {_video(latent)}, the start image was prepared for {_video(image)}: connect the latent of "
+            f"the latent is {_size(latent)}, the start image was prepared for {_size(image)}: connect the latent of "
             "the WanImageToVideo that prepared the image"
         )
 
 
-def _video(latent: Tensor) -> str:
+def _size(latent: Tensor) -> str:
     frames, height, width = latent.shape[2:]
     return f"{width * CELL}x{height * CELL} with {4 * frames - 3} frames"
 
 
-def check_parts(side: str, entries: list[dict], latent: Tensor, sigmas: Tensor, sampling) -> None:
+def check_coverage(side: str, entries: list[dict], latent: Tensor, sigmas: Tensor, sampling) -> None:
     """Raise InputError if in some step the prompts `entries` apply to no part of the latent.
 
     Partial coverage shows a warning on the running node. Also raises InputError for an area outside of the latent, or
@@ -208,7 +208,7 @@ def check_parts(side: str, entries: list[dict], latent: Tensor, sigmas: Tensor, 
     sigmas: the noise levels of the sampling run, one more than its steps.
     sampling: the MODEL's model_sampling.
     """
-    shares = list(_shares(entries, latent, sigmas[:-1].tolist(), sampling))
+    shares = list(_coverage(entries, latent, sigmas[:-1].tolist(), sampling))
     if 0.0 in shares:
         raise InputError(
             f"{side} predicts nothing in step {shares.index(0.0) + 1} of {len(shares)}: its mask is empty or its "
@@ -221,7 +221,7 @@ def check_parts(side: str, entries: list[dict], latent: Tensor, sigmas: Tensor, 
         )
 
 
-def _shares(entries: list[dict], latent: Tensor, sigmas: list[float], sampling) -> Iterator[float]:
+def _coverage(entries: list[dict], latent: Tensor, sigmas: list[float], sampling) -> Iterator[float]:
     """Yield for each sigma the fraction of the latent, from 0 to 1, to which at least one of the prompts applies.
     Raises InputError for an area outside of the latent, or in percent of an image."""
     resolved, size = list(entries), latent.shape[2:]
@@ -232,25 +232,25 @@ def _shares(entries: list[dict], latent: Tensor, sigmas: list[float], sampling) 
         )
     comfy.samplers.resolve_areas_and_cond_masks_multidim(resolved, size, "cpu")
     known: dict[tuple[int, ...], float] = {}
-    times = [_range(entry, sampling) for entry in entries]
+    times = [_sigma_range(entry, sampling) for entry in entries]
     for sigma in sigmas:
         active = tuple(n for n, (first, last) in enumerate(times) if last <= sigma <= first)
         if active not in known:
             places = torch.zeros(size, dtype=torch.bool)
             for number in active:
-                places |= _places(resolved[number], size)
+                places |= _covered_cells(resolved[number], size)
             known[active] = places.float().mean().item()
         yield known[active]
 
 
-def _range(entry: dict, sampling) -> tuple[float, float]:
+def _sigma_range(entry: dict, sampling) -> tuple[float, float]:
     first = max(entry.get("start_percent", 0.0), entry.get("clip_start_percent", 0.0))
     last = min(entry.get("end_percent", 1.0), entry.get("clip_end_percent", 1.0))
     begins, ends = (float(sampling.percent_to_sigma(percent)) for percent in (first, last))
     return math.inf if first == 0 else begins, -math.inf if last == 1 else ends
 
 
-def _places(entry: dict, size: tuple[int, ...]) -> Tensor:
+def _covered_cells(entry: dict, size: tuple[int, ...]) -> Tensor:
     places = torch.zeros(size, dtype=torch.bool)
     inside = tuple(slice(start, start + length) for start, length in _area(entry, size))
     places[inside] = bool(entry.get("strength", 1.0))

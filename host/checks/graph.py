@@ -136,7 +136,7 @@ def loader_of(prompt: Prompt, link: Any) -> str | None:
     return None
 
 
-def nodes_before(prompt: Prompt, node: str, types: Collection[str]) -> list[str]:
+def upstream_nodes(prompt: Prompt, node: str, types: Collection[str]) -> list[str]:
     """Return the ids of all nodes upstream of `node` that are reached through links of the given `types` only."""
     found, waiting = list[str](), [node]
     while waiting:
@@ -156,7 +156,7 @@ def other_schedule_warnings() -> list[str]:
     return [
         f"Node {each}, {prompt[each]['class_type']}, makes the noise schedule of another model: connect LingBot-World "
         "Sigmas, or Basic Scheduler after Model Sampling SD3."
-        for each in nodes_before(prompt, node, ("SIGMAS",))
+        for each in upstream_nodes(prompt, node, ("SIGMAS",))
         if prompt[each]["class_type"] in OTHER_SCHEDULERS or prompt[each]["inputs"].get("model_type") in OTHER_MODELS
     ]
 
@@ -170,7 +170,7 @@ def time_tile_warnings(frames: int) -> list[str]:
         return []
     found, values = list[str](), PromptValues(prompt)
     for each, made in prompt.items():
-        if made["class_type"] != TILED or node not in nodes_before(prompt, each, ("LATENT",)):
+        if made["class_type"] != TILED or node not in upstream_nodes(prompt, each, ("LATENT",)):
             continue
         with suppress(UnknownError, KeyError, TypeError):
             loader, length = prompt[made["inputs"]["vae"][0]]["class_type"], values.of(made["inputs"]["temporal_size"])

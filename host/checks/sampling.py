@@ -25,7 +25,7 @@ from ..model.patches import (
 )
 from ..model.transformer import truncated_timesteps
 from ..prompt.notice import show_note, show_warning
-from .conditioning import SAMPLER_KEYS, SIDES, UNREAD_KEYS, check_entry, check_parts, describe_unread, unread_warning
+from .conditioning import SAMPLER_KEYS, SIDES, UNREAD_KEYS, check_coverage, check_entry, describe_unread, unread_warning
 from .graph import other_schedule_warnings, time_tile_warnings
 from .latents import (
     check_finite,
@@ -138,7 +138,7 @@ def _check_conditioning(guider, latent: Tensor, sigmas: Tensor) -> None:
     for side, entries in used.items():
         for entry in entries:
             check_entry(entry, latent, config)
-        check_parts(SIDES.get(side, side), entries, latent, sigmas, patcher.get_model_object("model_sampling"))
+        check_coverage(SIDES.get(side, side), entries, latent, sigmas, patcher.get_model_object("model_sampling"))
     show_warning(*text_node_warnings(), *other_schedule_warnings(), *time_tile_warnings(latent.shape[2]))
     show_warning(
         unread_warning(describe_unread((entry for entries in guider.conds.values() for entry in entries), SAMPLER_KEYS))

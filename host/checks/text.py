@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from importlib import import_module
 
 from ..prompt.queue import Prompt, UnknownError, running_prompt
-from .graph import nodes_before, type_of
+from .graph import type_of, upstream_nodes
 
 OF_TEXT = ("CONDITIONING", "GUIDER", "CLIP")
 OURS, LIVE = "LingBotWorld", "LingBotWorldLive"
@@ -22,7 +22,7 @@ def text_node_warnings() -> list[str]:
         prompt, node = running_prompt()
     except UnknownError:
         return []
-    nodes = (*nodes_before(prompt, node, OF_TEXT), node)
+    nodes = (*upstream_nodes(prompt, node, OF_TEXT), node)
     return [
         words
         for each in nodes

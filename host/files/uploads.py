@@ -61,11 +61,11 @@ def store_files(kind: str, files: Files) -> tuple[str, list[str]]:
     """
     if kind not in LISTS:
         raise CameraError(f"kind is {kind!r}, expected one of {', '.join(LISTS)}")
-    kept: dict[str, bytes] = {}
+    found_files: dict[str, bytes] = {}
     for name, data in files:
         known = _unpack(name, data) if name.lower().endswith(".zip") else [(name, data)]
-        kept |= {str(_inside(each)): content for each, content in known if each.lower().endswith(KINDS)}
-    found = _without_common_folder(sorted(kept.items()))
+        found_files |= {str(_relative_path(each)): content for each, content in known if each.lower().endswith(KINDS)}
+    found = _without_common_folder(sorted(found_files.items()))
     names = ", ".join(name for name, _ in files) or "nothing"
     if not found:
         raise CameraError(f"{names}: expected {', '.join(KINDS)} or a .zip of such files")
@@ -99,7 +99,7 @@ def _unpack(name: str, data: bytes) -> Iterator[tuple[str, bytes]]:
         raise CameraError(f"{name}: not a zip that can be unpacked ({error})") from error
 
 
-def _inside(name: str) -> PurePosixPath:
+def _relative_path(name: str) -> PurePosixPath:
     parts = [part for part in re.split(r"[\\/]+", name) if part not in ("", ".")]
     if not parts or any(part == ".." or re.search(r"[:\0]", part) for part in parts):
         raise CameraError(f"{name!r} is not the name of a camera file")
@@ -118,7 +118,7 @@ def _folder_name(sent: Files, files: Files) -> str:
     digest = hashlib.sha256()
     for name, data in files:
         digest.update(f"{name}\0{len(data)}\0".encode() + data)
-    first = _inside(sent[0][0]).parts[0].rsplit(".", 1)[0]
+    first = _relative_path(sent[0][0]).parts[0].rsplit(".", 1)[0]
     return f"{re.sub(r'[^A-Za-z0-9_-]+', '_', first)[:40] or 'path'}-{digest.hexdigest()[:8]}"
 
 

@@ -40,7 +40,7 @@ off: the camera is not cached.
 """
 BATCH_HEADROOM = 1.5
 """The multiple of a step's memory that must be free, so that ComfyUI runs prompt and negative prompt as one batch."""
-_FREEING = threading.Lock()
+_FREE_LOCK = threading.Lock()
 """A lock for ComfyUI's list of loaded models, which is not thread-safe: MultiGPU CFG Split runs a thread per device."""
 CHUNK_INPUTS = "lingbot_world_chunk"
 """The key in transformer_options of the `ChunkInputs` for the current chunk of a causal model's video."""
@@ -124,8 +124,8 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         self.diffusion_model = model.requires_grad_(False).eval()
         self.checkpoint, self.role = checkpoint, role
         self.last_memory_required, self.solver_timestep = 0, None
-        self.usual_options: set[str] | None = None
-        self.warned = ""
+        self.first_step_options: set[str] | None = None
+        self.last_warning = ""
         self.key_value_bytes = 0  # bytes of the running rollout's cache on the device
         self.layer_elements: int | None = None  # elements of a layer's output in the prepared run
         self.camera_cache = CameraCache()
@@ -169,13 +169,13 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
     def restart_option_check(self) -> None:
         """Restart the check of transformer_options for a new run. The check warns about unknown keys that appear after
         the run's first step."""
-        self.usual_options, self.warned = None, ""
+        self.first_step_options, self.last_warning = None, ""
 
     def _check_options(self, options: dict) -> None:
-        self.usual_options = self.usual_options or set(options)
-        text = no_effect_warning(options, self.usual_options, len(self.diffusion_model.blocks))
-        if text not in ("", self.warned):
-            self.warned = text
+        self.first_step_options = self.first_step_options or set(options)
+        text = no_effect_warning(options, self.first_step_options, len(self.diffusion_model.blocks))
+        if text not in ("", self.last_warning):
+            self.last_warning = text
             show_warning(text)
 
     def process_timestep(self, timestep, **kwargs):
@@ -247,7 +247,7 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         not_loaded = max(0, self.current_patcher.model_size() - self.current_patcher.loaded_size())
         needed = not_loaded + max(step, management.minimum_inference_memory())
         if mode == "gpu" and not cache.nbytes:
-            with _FREEING:
+            with _FREE_LOCK:
                 running = [loaded for loaded in management.current_loaded_models if loaded.currently_used]
                 management.free_memory(wanted + needed, device, keep_loaded=running)
         room = management.get_free_memory(device) - needed

@@ -21,7 +21,7 @@ from ..prompt.queue import class_of, loras_of
 PACK = Path(__file__).parents[2]
 KEY = "lingbot_world"
 """The name under which this pack adds its own wrapper to a MODEL."""
-_OURS = "lingbot"
+_OWN_PREFIX = "lingbot"
 """The prefix of the keys in transformer_options that belong to this pack."""
 GUIDANCE = {
     "sampler_cfg_function",
@@ -30,7 +30,7 @@ GUIDANCE = {
     "sampler_calc_cond_batch_function",
     "disable_cfg1_optimization",
 }
-_ABOUT_STEPS = {
+_STEP_OPTIONS = {
     **dict.fromkeys(GUIDANCE, "guidance"),
     "denoise_mask_function": "Differential Diffusion",
     "context_handler": "context windows",
@@ -45,7 +45,7 @@ _RUN_OPTIONS = {
     "multigpu_thread_pool",
     "multigpu_options",
 }
-OPTIONS = {*_ABOUT_STEPS, *_RUN_OPTIONS, "model_function_wrapper", "torch_compile_kwargs"}
+OPTIONS = {*_STEP_OPTIONS, *_RUN_OPTIONS, "model_function_wrapper", "torch_compile_kwargs"}
 """The keys of model_options that ComfyUI's sampling uses."""
 TRANSFORMER_OPTIONS = {
     "patches",
@@ -61,7 +61,7 @@ PATCHES, REPLACED, BLOCK = {"attn1_patch", "attn2_patch", "double_block"}, "dit"
 """The patches that LingBot-World's model calls, as ComfyUI's Wan model does. PATCHES are the possible keys of
 transformer_options["patches"]. REPLACED is the only possible key of transformer_options["patches_replace"]. Its value
 has keys (BLOCK, index of the block)."""
-_FOREIGN = {"chroma_radiance_options", "stg_self_attn_blocks", "a2v_cross_attn", "v2a_cross_attn"}
+_OPTIONS_OF_OTHER_MODELS = {"chroma_radiance_options", "stg_self_attn_blocks", "a2v_cross_attn", "v2a_cross_attn"}
 """Keys of transformer_options that nodes for other models set during a run. LingBot-World ignores them."""
 WRAPPERS = {
     KEY,
@@ -73,10 +73,15 @@ WRAPPERS = {
     "None",
 }
 """The names of wrappers that cause no warning; "None" stands for all wrappers without a name."""
-_OF_STEPS = (WrappersMP.OUTER_SAMPLE, WrappersMP.SAMPLER_SAMPLE, WrappersMP.PREDICT_NOISE, WrappersMP.CALC_COND_BATCH)
-_REPLACED = {"model_sampling": "the shift of a Model Sampling node", "manual_cast_dtype": "a compute dtype"}
+_STEP_WRAPPERS = (
+    WrappersMP.OUTER_SAMPLE,
+    WrappersMP.SAMPLER_SAMPLE,
+    WrappersMP.PREDICT_NOISE,
+    WrappersMP.CALC_COND_BATCH,
+)
+_KNOWN_REPLACEMENTS = {"model_sampling": "the shift of a Model Sampling node", "manual_cast_dtype": "a compute dtype"}
 """The objects of a MODEL that nodes replace and a rollout restores, each with a description for warnings."""
-_INJECTED = {"bypass_lora"}
+_KNOWN_INJECTIONS = {"bypass_lora"}
 
 
 def check_sampling(patcher) -> None:
@@ -136,7 +141,7 @@ def no_effect_warning(options: Mapping[str, Any], usual: set[str], blocks: int) 
     usual: the keys of the first step's transformer_options; nodes have added other keys during the run.
     blocks: the number of blocks of the model.
     """
-    later = (options.keys() - usual - TRANSFORMER_OPTIONS) | (_FOREIGN & options.keys())
+    later = (options.keys() - usual - TRANSFORMER_OPTIONS) | (_OPTIONS_OF_OTHER_MODELS & options.keys())
     return _no_effect_text("asks for" if later else "patches", [*uncalled_patches(options, blocks), *sorted(later)])
 
 
@@ -161,9 +166,9 @@ def unknown_addition_warnings(patcher) -> Iterator[str]:
     """Yield a warning if the MODEL has options, wrappers, replaced objects or injections unknown to this pack."""
     transformer = patcher.model_options.get("transformer_options", {})
     names = (patcher.model_options.keys() - OPTIONS) | (_wrappers(patcher) - WRAPPERS)
-    names |= {name for name in transformer.keys() - TRANSFORMER_OPTIONS if not name.startswith(_OURS)}
-    names |= (patcher.object_patches.keys() - _REPLACED.keys()) | patcher.weight_wrapper_patches.keys()
-    names |= patcher.injections.keys() - _INJECTED
+    names |= {name for name in transformer.keys() - TRANSFORMER_OPTIONS if not name.startswith(_OWN_PREFIX)}
+    names |= (patcher.object_patches.keys() - _KNOWN_REPLACEMENTS.keys()) | patcher.weight_wrapper_patches.keys()
+    names |= patcher.injections.keys() - _KNOWN_INJECTIONS
     if names:
         yield (
             f"A node has put {', '.join(sorted(names))} on the model, which LingBot-World does not know: it may "
@@ -188,14 +193,14 @@ def additions(patcher, every: bool = False) -> set[str]:
     and, unless `every`, LazyCache are left out, because they may differ between experts."""
     options = patcher.model_options
     transformer = options.get("transformer_options", {})
-    names = {_ABOUT_STEPS.get(name, name) for name in options.keys() - _RUN_OPTIONS - {"disable_cfg1_optimization"}}
+    names = {_STEP_OPTIONS.get(name, name) for name in options.keys() - _RUN_OPTIONS - {"disable_cfg1_optimization"}}
     patches = transformer.get("patches", {}).keys() | transformer.get("patches_replace", {}).keys()
     names |= patches & (PATCHES | {REPLACED})
     names |= transformer.keys() & {"optimized_attention_override", "rope_options"}
     return (
         names
         | (_wrappers(patcher) - {KEY, "" if every else "lazycache"})
-        | (patcher.object_patches.keys() - _REPLACED.keys())
+        | (patcher.object_patches.keys() - _KNOWN_REPLACEMENTS.keys())
     )
 
 
@@ -216,7 +221,7 @@ def useless_node_warnings(patcher) -> Iterator[str]:
         node, before = getattr(after, "made_by", None), after
         while before is not None and getattr(before, "made_by", None) == node:
             before = before.parent
-        if None not in (node, before) and node != here and _same(before, after):
+        if None not in (node, before) and node != here and _is_unchanged(before, after):
             yield f"{class_of(node)} has left the model as it was: it changes nothing."
         after = before
 
@@ -236,7 +241,7 @@ def swapped_lora_warnings(patcher) -> Iterator[str]:
         after = after.parent
 
 
-def _same(before, after) -> bool:
+def _is_unchanged(before, after) -> bool:
     names = (
         "patches_uuid",
         "object_patches",
@@ -258,28 +263,28 @@ def _same(before, after) -> bool:
 def without_step_additions(patcher) -> tuple[Any, list[str]]:
     """Return the MODEL without additions for the denoising steps of a whole video, and notes that name them."""
     options, notes = patcher.model_options, []
-    found = dict.fromkeys(words for name, words in _ABOUT_STEPS.items() if name in options)
-    steps = {name for _, kind, name in _all_wrappers(patcher) if kind in _OF_STEPS} - {KEY}
+    found = dict.fromkeys(words for name, words in _STEP_OPTIONS.items() if name in options)
+    steps = {name for _, kind, name in _all_wrappers(patcher) if kind in _STEP_WRAPPERS} - {KEY}
     found |= dict.fromkeys(
         "a wrapper of the steps" if name is None else str(name)
         for name in sorted(steps, key=str)
         if not str(name).startswith("ContextWindows")
     )
-    found |= dict.fromkeys(_REPLACED[name] for name in _REPLACED if name in patcher.object_patches)
+    found |= dict.fromkeys(_KNOWN_REPLACEMENTS[name] for name in _KNOWN_REPLACEMENTS if name in patcher.object_patches)
     if found:
         notes.append(
             f"A rollout goes without {', '.join(found)} on the model: it has steps, guidance and a window of its own."
         )
         patcher = patcher.clone()
-        _take_off(patcher, steps)
+        _remove_step_additions(patcher, steps)
     return patcher, notes
 
 
-def _take_off(patcher, wrappers: set[str | None]) -> None:
-    for name in _ABOUT_STEPS:
+def _remove_step_additions(patcher, wrappers: set[str | None]) -> None:
+    for name in _STEP_OPTIONS:
         patcher.model_options.pop(name, None)
     patcher.model_options.get("transformer_options", {}).pop("easycache", None)
-    for name in _REPLACED:
+    for name in _KNOWN_REPLACEMENTS:
         patcher.object_patches.pop(name, None)
     for place, _, name in _all_wrappers(patcher):
         if name in wrappers:

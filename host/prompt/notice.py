@@ -9,7 +9,7 @@ from comfy_execution.utils import get_executing_context
 
 TEXT_EVENT = "lingbot_world.text"
 _quiet: ContextVar[bool] = ContextVar("lingbot_world_quiet", default=False)
-_shown: dict[str, tuple[str, tuple[str, ...]]] = {}
+_texts: dict[str, tuple[str, tuple[str, ...]]] = {}
 """The texts that nodes show: for each node id the id of the node's latest prompt, and the texts."""
 
 
@@ -50,12 +50,12 @@ def _show(text: str, level: int) -> None:
         if text:
             logging.log(level, text)
         return
-    prompt, before = _shown.get(context.node_id, ("", ()))
+    prompt, before = _texts.get(context.node_id, ("", ()))
     texts = before if prompt == context.prompt_id else ()
     if text and text not in texts:
         logging.log(level, text)
         texts = (*texts, text)
-    _shown[context.node_id] = context.prompt_id, texts
+    _texts[context.node_id] = context.prompt_id, texts
     if texts != before:
         show_text("\n".join(texts))
 

@@ -45,7 +45,7 @@ def register(server) -> None:
         """Return as JSON the id of the workflow on the canvas that a run was queued from, or null if the client sent
         none. The query's `prompt` is the id of the run."""
         run = request.query.get("prompt", "")
-        found: Any = next((item[3] for item in _items(run) if item[1] == run), None)
+        found: Any = next((item[3] for item in _queue_items(run) if item[1] == run), None)
         for name in ("extra_pnginfo", "workflow", "id"):
             found = found.get(name) if isinstance(found, dict) else None
         return web.json_response(found if isinstance(found, str) else None)
@@ -73,14 +73,14 @@ def known_inputs() -> Mapping[str, Any]:
 
 def class_of(node: str) -> str:
     """Return the class of the node with the id `node`, or "Node" and the id if no running prompt contains it."""
-    return next((prompt[node]["class_type"] for prompt in _running() if node in prompt), f"Node {node}")
+    return next((prompt[node]["class_type"] for prompt in _running_prompts() if node in prompt), f"Node {node}")
 
 
 def loras_of(node: str | None) -> list[str]:
     """Return the LoRA file names in the inputs of the running prompt's node with the id `node`. An input may be an
     object with the key `lora`, as in rgthree's node for several LoRAs. The list is empty if the node's class does not
     have LoRA in its name."""
-    found = next((prompt[node] for prompt in _running() if node in prompt), None)
+    found = next((prompt[node] for prompt in _running_prompts() if node in prompt), None)
     if found is None or "lora" not in found["class_type"].lower():
         return []
     values = [
@@ -93,17 +93,17 @@ def loras_of(node: str | None) -> list[str]:
 def running_prompt() -> tuple[Prompt, str]:
     """Return the running prompt and its running node's id. Raises UnknownError if no prompt runs in this thread."""
     node = running_node()
-    found = next((prompt for prompt in _running() if node in prompt), None)
+    found = next((prompt for prompt in _running_prompts() if node in prompt), None)
     if node is None or found is None:
         raise UnknownError
     return found, node
 
 
-def _running() -> list[Prompt]:
-    return [item[2] for item in _items()]
+def _running_prompts() -> list[Prompt]:
+    return [item[2] for item in _queue_items()]
 
 
-def _items(run: str | None = None) -> list[tuple]:
+def _queue_items(run: str | None = None) -> list[tuple]:
     """Return ComfyUI's running queue items (number, id, prompt, extra data), and the finished item `run`, if given."""
     from server import PromptServer
 
@@ -132,7 +132,7 @@ class PromptValues:
 
     def __init__(self, prompt: Prompt):
         self._prompt = prompt
-        self._made: dict[str, tuple | None] = {}
+        self._results: dict[str, tuple | None] = {}
 
     def evaluate(self, value: Any) -> Any:
         """Return the value of an input. For a link, evaluate the linked node and return its output. Raises the
@@ -141,23 +141,23 @@ class PromptValues:
         if not is_link(value):
             return value
         node, slot = value
-        if node not in self._made:
-            self._made[node] = None  # unknown for now, also for a node that depends on itself
-            self._made[node] = self._make(self._prompt[node]["class_type"], self._prompt[node]["inputs"])
-        made = self._made[node]
+        if node not in self._results:
+            self._results[node] = None  # unknown for now, also for a node that depends on itself
+            self._results[node] = self._evaluate_node(self._prompt[node]["class_type"], self._prompt[node]["inputs"])
+        made = self._results[node]
         if made is None:
             raise UnknownError
         return made[slot]
 
-    def _make(self, kind: str, inputs: Mapping[str, Any]) -> tuple:
+    def _evaluate_node(self, kind: str, inputs: Mapping[str, Any]) -> tuple:
         if kind not in (*NUMBERS, *CAMERA_MAKERS):
             raise UnknownError
-        made_of = {name: self.evaluate(value) for name, value in inputs.items() if name not in IMAGES}
+        values = {name: self.evaluate(value) for name, value in inputs.items() if name not in IMAGES}
         if kind in NUMBERS:
-            return (made_of["value"],)
+            return (values["value"],)
         maker = import_module("nodes").NODE_CLASS_MAPPINGS[kind]  # ComfyUI's `nodes`
         with quiet():
-            return maker.execute(**_nested(made_of)).args
+            return maker.execute(**_group_inputs(values)).args
 
 
 def is_link(value: Any) -> bool:
@@ -165,7 +165,7 @@ def is_link(value: Any) -> bool:
     return isinstance(value, list) and len(value) == 2 and isinstance(value[0], str)
 
 
-def _nested(inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _group_inputs(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the inputs with dotted names grouped as ComfyUI does: `cameras.camera0` becomes `cameras["camera0"]`."""
     made: dict[str, Any] = {}
     for name, value in inputs.items():

@@ -184,7 +184,7 @@ class _Switch:
         self.load_high: Any = None
         self.load_low: Any = None
         self.loaded: Role = "high"
-        self.high_options_at_start = _copies(high_options)
+        self.high_options_at_start = _copy_options(high_options)
 
     def __getattr__(self, name):
         return getattr(self.high_wrap, name)
@@ -248,7 +248,7 @@ class _Switch:
     def _options_for_low(self, high_options: dict) -> dict:
         """Return the low-noise expert's own model options with the sampler's additions to `high_options`. Such
         additions are CFG++ functions and the timestep."""
-        options, inner = _copies(high_options)
+        options, inner = _copy_options(high_options)
         options_at_start, inner_at_start = self.high_options_at_start
         added = {k: v for k, v in options.items() if k in _SET_BY_SAMPLERS and v is not options_at_start.get(k)}
         added_inner = {k: v for k, v in inner.items() if k == TIMESTEP or k not in inner_at_start}
@@ -256,7 +256,7 @@ class _Switch:
         return {**low, **added, "transformer_options": {**low.get("transformer_options", {}), **added_inner}}
 
 
-def _copies(options: dict) -> tuple[dict, dict]:
+def _copy_options(options: dict) -> tuple[dict, dict]:
     return dict(options), dict(options.get("transformer_options", {}))
 
 
