@@ -51,7 +51,7 @@ class WalkingCamera:
         pitch_deg: the largest change of pitch in a video frame, in degrees.
         walls: the walls of a map, along which the camera slides, or None.
         """
-        self.unit, self._step, self.left = unit, unit / FRAMES_PER_LATENT * speed, math.inf
+        self.unit, self._step, self.frames_left = unit, unit / FRAMES_PER_LATENT * speed, math.inf
         self._running, self._pitch_deg, self.walls = max(1.0, min(RUNNING, 1 / speed)), pitch_deg, walls
         self.place(np.eye(4) if pose is None else pose)
 
@@ -104,7 +104,7 @@ class WalkingCamera:
 class RecordedCamera:
     """A camera that follows a given path and ignores inputs.
 
-    left: the number of remaining video frames.
+    frames_left: the number of remaining video frames.
     unit: the length by which translations are divided for the model.
     """
 
@@ -123,10 +123,10 @@ class RecordedCamera:
 
     @property
     def is_moving(self) -> bool:
-        return self.left > 0
+        return self.frames_left > 0
 
     @property
-    def left(self) -> int:
+    def frames_left(self) -> int:
         return len(self._path) - 1 - self._at
 
     @property

@@ -36,7 +36,7 @@ _AXES = {"w": (0, 1), "s": (0, -1), "d": (1, 1), "a": (1, -1), "l": (2, 1), "j":
 
 
 class _Pending(NamedTuple):
-    """A copy of the inputs before `Controls.take`, with which `Controls.put_back` restores them."""
+    """A copy of the inputs before `Controls.take`, with which `Controls.restore` restores them."""
 
     down: dict[str, float]
     taps: list[tuple[str, float, float]]
@@ -61,11 +61,11 @@ class Controls:
         self._look = [0.0, 0.0]
         self._script: deque[frozenset[str]] = deque()
         self._last_number: int | None = None
-        self._taken = clock()
-        self.last_input = self._taken  # the time of the last input, or of the last read with a held input
+        self._last_take = clock()
+        self.last_input = self._last_take  # the time of the last input, or of the last read with a held input
         self.switches = 0  # counts the starts and ends of keys, sticks and scripts
         self.changed: Callable[[], None] = lambda: None  # called after each input, in the thread of the input
-        self._arrived: float | None = None  # the time of the last input that no frame includes yet
+        self._last_arrival: float | None = None  # the time of the last input that no frame includes yet
         self._inputs: deque[Input] = deque(maxlen=MOST_TAPS)
         self._pending: _Pending | None = None
 
@@ -80,13 +80,13 @@ class Controls:
     def hold(self, keys: Iterable[str], event: int | None = None) -> None:
         """Hold exactly these keys from now on, and end running timed keys (see `script`). The first frames that include
         this input carry its optional number `event`."""
-        wanted = _checked(keys)
+        wanted = _check_keys(keys)
         with self._receiving("hold", event) as now:
             self.switches += wanted != self._down.keys()
             self._script = deque()
             for key in self._down.keys() - wanted:
                 since = self._down.pop(key)
-                if since > self._taken:
+                if since > self._last_take:
                     self._taps.append((key, since, now))
             for key in wanted - self._down.keys():
                 self._down[key] = now
@@ -99,7 +99,7 @@ class Controls:
     def look(self, yaw: float, pitch: float, event: int | None = None) -> None:
         """Add a mouse movement in degrees: `yaw` to the right, `pitch` upwards. The first frames that include this
         input carry its optional number `event`."""
-        turned = _finite("look", (yaw, pitch), FURTHEST_LOOK)
+        turned = _clamp("look", (yaw, pitch), FURTHEST_LOOK)
         with self._receiving("look", event):
             self._look = [
                 max(-FURTHEST_LOOK, min(FURTHEST_LOOK, was + more))
@@ -110,7 +110,7 @@ class Controls:
         """Set the positions of the gamepad's sticks, -1 to 1 each, until the next call. One stick walks `forward` and
         `right`; the other turns by `yaw` to the right and `pitch` upwards. The first frames that include this input
         carry its optional number `event`."""
-        forward, right, yaw, pitch = _finite("stick", (forward, right, yaw, pitch), 1.0)
+        forward, right, yaw, pitch = _clamp("stick", (forward, right, yaw, pitch), 1.0)
         with self._receiving("stick", event):
             stick = forward, right, yaw, pitch
             self.switches += any(self._stick) != any(stick)
@@ -124,7 +124,7 @@ class Controls:
             raise InputError(f"the script is {rows!r:.40}; expected a list with the keys of each latent frame")
         if len(rows) > MOST_ROWS:
             raise InputError(f"a script of {len(rows)} latent frames; expected {MOST_ROWS} at most")
-        checked = [_checked(row) for row in rows]
+        checked = [_check_keys(row) for row in rows]
         with self._receiving("script", event):
             self.switches += 1
             self._down.clear()
@@ -155,14 +155,14 @@ class Controls:
     def has_changed(self) -> bool:
         """Whether inputs have arrived since the last chunk, or timed keys (see `script`) are running."""
         with self._lock:
-            return self._arrived is not None or bool(self._script)
+            return self._last_arrival is not None or bool(self._script)
 
     def take(self, frames: int) -> FrameInputs:
         """Return the user's inputs for the next `frames` video frames. Mouse movements, the timed keys (see `script`)
         of these frames, and, unless `frames` is 0, taps are removed. Held keys and sticks stay."""
         with self._lock:
-            now, since = self._clock(), self._taken
-            look, arrived = (self._look[0], self._look[1]), self._arrived
+            now, since = self._clock(), self._last_take
+            look, arrived = (self._look[0], self._look[1]), self._last_arrival
             inputs = [*self._inputs]
             before = {**self._down}, [*self._taps], look, self._script, [*self._script]
             self._pending = _Pending(*before, since, arrived, inputs)
@@ -174,7 +174,7 @@ class Controls:
                     axes[number, axis] += sign
                 axes[number] = np.clip(axes[number] + self._stick, -1, 1)
                 axes[number, :2] *= RUNNING if RUN in row else 1
-            self._look, self._arrived = [0.0, 0.0], None
+            self._look, self._last_arrival = [0.0, 0.0], None
             waited = None if arrived is None else now - arrived
             if not frames:  # a walk's first chunk may have no frames; then its taps are kept for the second
                 return FrameInputs(axes, look, self._last_number, waited)
@@ -182,18 +182,18 @@ class Controls:
             rows = [_row(each.arrived, frames, since, now) if each.arrived in of_taps else 0 for each in inputs]
             self._taps.clear()
             self._inputs.clear()
-            self._taken = now
+            self._last_take = now
             placed = (each._replace(row=row) for each, row in zip(inputs, rows, strict=True))
             return FrameInputs(axes, look, self._last_number, waited, tuple(placed))
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         """Restore the inputs that the last `take` returned, for a dropped chunk, and keep the inputs since then."""
         with self._lock:
             before, self._pending = self._pending, None
             if before is None:
                 return
-            let_go = {key: since for key, since in before.down.items() if key not in self._down}
-            taps = [(key, since, self._clock()) for key, since in let_go.items() if since > before.taken]
+            released = {key: since for key, since in before.down.items() if key not in self._down}
+            taps = [(key, since, self._clock()) for key, since in released.items() if since > before.taken]
             since_then = [tap for tap in self._taps if tap not in before.taps]
             self._taps = deque([*before.taps, *taps, *since_then], maxlen=MOST_TAPS)
             self._look = [was + more for was, more in zip(before.look, self._look, strict=True)]
@@ -201,7 +201,8 @@ class Controls:
             self._inputs = deque([*before.inputs, *new], maxlen=MOST_TAPS)
             if self._script is before.script:  # no other script began, and no key ended it
                 self._script = deque(before.rows)
-            self._taken, self._arrived = before.taken, self._arrived if before.arrived is None else before.arrived
+            self._last_take = before.taken
+            self._last_arrival = self._last_arrival if before.arrived is None else before.arrived
 
     @contextmanager
     def _receiving(self, kind: str, event: int | None) -> Iterator[float]:
@@ -209,7 +210,7 @@ class Controls:
         `self.changed()` is called after the context."""
         with self._lock:
             self._last_number = self._last_number if event is None else event
-            self.last_input = self._arrived = self._clock()
+            self.last_input = self._last_arrival = self._clock()
             self._inputs.append(Input(kind, event, self.last_input))
             yield self.last_input
         self.changed()
@@ -267,7 +268,7 @@ class ControlsMixin:
         self.controls.script(rows, event)
 
 
-def _checked(keys: Iterable[str]) -> frozenset[str]:
+def _check_keys(keys: Iterable[str]) -> frozenset[str]:
     if not isinstance(keys, Iterable):
         raise InputError(f"the keys are {keys!r:.40}; expected a list of {' '.join(KEYS)} {RUN}")
     held = list(keys)
@@ -277,7 +278,7 @@ def _checked(keys: Iterable[str]) -> frozenset[str]:
     return frozenset(held)
 
 
-def _finite(name: str, values: Sequence[float], most: float) -> tuple[float, ...]:
+def _clamp(name: str, values: Sequence[float], most: float) -> tuple[float, ...]:
     try:
         numbers = [float(value) for value in values]
     except (TypeError, ValueError, OverflowError) as error:

@@ -83,7 +83,7 @@ class InputLog:
             self._add(row)
 
     def rows(self) -> list[Row]:
-        return _rows(self._path)
+        return _read_rows(self._path)
 
     def close(self, *, delete: bool) -> None:
         """Close the file. If `delete` is True, remove it, because its rows are in walk.json."""
@@ -100,7 +100,7 @@ def read_inputs(folder: Path, head: dict[str, Any]) -> dict[int, list[Row]]:
     contents of walk.json. If a killed process left it without inputs, the rows come from FILE in `folder`. Raises
     OSError if FILE cannot be read, and KeyError or ValueError for an invalid row."""
     found: dict[int, list[Row]] = {}
-    for row in head["inputs"] if "inputs" in head else _rows(folder / FILE):
+    for row in head["inputs"] if "inputs" in head else _read_rows(folder / FILE):
         found.setdefault(row["latent_frame"], []).append(row)
     return found
 
@@ -114,7 +114,7 @@ def inputs_from_rows(rows: Iterable[Row], frames: int) -> FrameInputs:
     return FrameInputs(np.zeros((frames, 4)), (0.0, 0.0), None)
 
 
-def _rows(path: Path) -> list[Row]:
+def _read_rows(path: Path) -> list[Row]:
     """Return the recorded rows in a file. An incomplete last line, which a killed process may leave, is skipped."""
     lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.is_file() else []
     return [json.loads(line) for line in lines]

@@ -28,12 +28,12 @@ from .walks import Walks
 from .worlds import stuck
 
 log = logging.getLogger(__name__)
-WATCH = 0.2
+WATCH_SECONDS = 0.2
 """The interval in seconds between calls of `watch` (see Session.run) while the session waits for the next chunk."""
-GIVE_BACK = 64
+CHUNKS_PER_RELEASE = 64
 """The number of chunks on a CPU between two releases of the memory that the C allocator has cached. Without these
 releases, a walk of one hour would hold 2.6 GB."""
-QUIET = 10.0
+QUIET_SECONDS = 10.0
 """The seconds without input after which a session with `moving` makes chunks half as often (see ChunkMaker)."""
 Deliver = Callable[[Frames], None]
 EventCallback = Callable[[str, dict[str, Any]], None]
@@ -70,7 +70,7 @@ class ChunkMaker(ControlsMixin):
         self.engine, self.controls, self.pace = engine, controls, pace
         self.drift, self.restart_on_drift, self.stop_when_stuck = DriftWatch(engine.chunk), False, False
         self._stuck = stuck.StuckWatch(engine.chunk)
-        self.moving, self._still, self._awake = moving, False, 0
+        self.moving, self._still, self._frames_due = moving, False, 0
         self._notify: EventCallback = lambda _kind, _facts: None
         self._changed, self._commands = Condition(), deque[Callable[[], None]]()
         self._paused = self._closing = False
@@ -110,7 +110,7 @@ class ChunkMaker(ControlsMixin):
         """Whether the session waits for an input. It waits if the camera does not move and `moving` is False, because a
         video of a resting camera degrades within seconds."""
         walk = self.walk
-        return walk.chunks > 0 and not self._awake and walk.camera_rests and not self.moving
+        return walk.chunks > 0 and not self._frames_due and walk.camera_rests and not self.moving
 
     @property
     def _ended(self) -> bool:
@@ -171,18 +171,18 @@ class ChunkMaker(ControlsMixin):
                     seconds = None if self._paused or self._update_still() else self.pace.wait()
                     if seconds == 0:
                         return True
-                    self._changed.wait(seconds if self._watch is None else min(seconds or WATCH, WATCH))
+                    self._changed.wait(seconds if self._watch is None else min(seconds or WATCH_SECONDS, WATCH_SECONDS))
             self._run_commands()
 
     def _update_still(self) -> bool:
         """Return whether the session waits for an input (see `still`), and report a change to the session's callback.
-        Also set whether chunks are made half as often (see QUIET)."""
+        Also set whether chunks are made half as often (see QUIET_SECONDS)."""
         still = self.still
         if still != self._still:
             self._still = still
             self.pace.reset()
             self._notify("still", {"still": still})
-        self.pace.half_rate = self.moving and time.monotonic() - self.controls.last_input > QUIET
+        self.pace.half_rate = self.moving and time.monotonic() - self.controls.last_input > QUIET_SECONDS
         return still
 
     def _wake(self) -> None:
@@ -215,7 +215,7 @@ class ChunkMaker(ControlsMixin):
                 deliver(frames)
             return
         self._run_commands()
-        with self._work():
+        with self._around_chunk():
             frames_ahead = self.walk.chunk_ahead()
             self.pace.record_undecoded(FRAMES_PER_LATENT * self.engine.chunk)
             self._decoding.start_delivery(self._record(frames_ahead), deliver)
@@ -223,7 +223,7 @@ class ChunkMaker(ControlsMixin):
 
     def _chunk(self) -> Iterator[Frames]:
         self._run_commands()
-        with self._work():
+        with self._around_chunk():
             yield from self._record(self.walk.chunk())
 
     def _record(self, chunk: Iterator[Frames]) -> Iterator[Frames]:
@@ -261,10 +261,10 @@ class ChunkMaker(ControlsMixin):
                 self.walk.ignore_walking_keys()
 
     @contextmanager
-    def _work(self) -> Iterator[None]:
+    def _around_chunk(self) -> Iterator[None]:
         """Run the tasks around the making of a chunk, which happens inside this context. The scheduler (`pace`) gets
-        the time that the chunk took. On a CPU, cached memory is released after each GIVE_BACK chunks. If saving has
-        begun to fail, the reason is reported."""
+        the time that the chunk took. On a CPU, cached memory is released after each CHUNKS_PER_RELEASE chunks. If
+        saving has begun to fail, the reason is reported."""
         failed_before, began, cores = self.walk.store.failure, time.perf_counter(), torch.get_num_threads()
         if isinstance(self.controls, Replay):
             self.controls.prepare(self.walk)
@@ -273,8 +273,8 @@ class ChunkMaker(ControlsMixin):
         finally:
             if isinstance(self.controls, Replay):
                 torch.set_num_threads(cores)
-        self._awake = max(0, self._awake - self.engine.chunk)
-        if self.engine.device.type == "cpu" and self.walk.chunks % GIVE_BACK == 0:
+        self._frames_due = max(0, self._frames_due - self.engine.chunk)
+        if self.engine.device.type == "cpu" and self.walk.chunks % CHUNKS_PER_RELEASE == 0:
             give_back_memory()
         self.pace.record_work(time.perf_counter() - began, FRAMES_PER_LATENT * self.engine.chunk)
         if self.walk.store.failure != failed_before:

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from .controls import FRAMES_PER_LATENT
 from .shown.frames import Frames
 
-SPARE = 0.03
+MARGIN = 0.03
 """The margin in seconds, for inaccurate clocks and late threads, by which a chunk is planned to arrive early."""
-RECENT = 32
+RECENT_FRAMES = 32
 """The number of recent video frames from which the delay of the next chunk is predicted. The prediction is the longest
 delay among the chunks of these frames, two chunks at least."""
-SPAN = 4.0
+RATE_SECONDS = 4.0
 """The length in seconds of the period over which the frame rate is measured."""
 
 
@@ -36,7 +36,7 @@ class Pace:
         self, fps: float, clock: Callable[[], float] = time.monotonic, *, chunk_frames: int = FRAMES_PER_LATENT
     ) -> None:
         self.fps, self._clock = fps, clock
-        chunks = max(2, RECENT // chunk_frames)
+        chunks = max(2, RECENT_FRAMES // chunk_frames)
         self._delays: deque[float] = deque(maxlen=chunks)
         self._work_times: deque[tuple[float, int]] = deque(maxlen=chunks)
         self._deliveries: deque[tuple[float, int]] = deque()
@@ -51,7 +51,7 @@ class Pace:
         if not self.fps or self._played is None:
             return 0.0
         played = self._played + (self._undecoded + self._chunk_frames * self.half_rate) / self.fps
-        return max(0.0, played - self._clock() - max(self._delays, default=0.0) - SPARE)
+        return max(0.0, played - self._clock() - max(self._delays, default=0.0) - MARGIN)
 
     def record_undecoded(self, frames: int) -> None:
         """Record that `frames` frames exist as latents, but are not yet decoded and delivered to the viewer."""
@@ -93,7 +93,7 @@ class Pace:
         self._played = start + (frames / self.fps if self.fps else 0.0)
         self.frames += frames
         self._deliveries.append((now, frames))
-        while now - self._deliveries[0][0] > SPAN:
+        while now - self._deliveries[0][0] > RATE_SECONDS:
             self._deliveries.popleft()
 
     def reset(self) -> None:
@@ -102,8 +102,9 @@ class Pace:
         self._deliveries.clear()
 
     def rate(self) -> float:
-        """Return the frames per second delivered in the last SPAN seconds; 0.0 for fewer than two deliveries."""
-        if len(self._deliveries) < 2 or self._clock() - self._deliveries[-1][0] > SPAN:
+        """Return the frames per second delivered in the last RATE_SECONDS seconds; 0.0 for fewer than two
+        deliveries."""
+        if len(self._deliveries) < 2 or self._clock() - self._deliveries[-1][0] > RATE_SECONDS:
             return 0.0
         return sum(frames for _, frames in list(self._deliveries)[1:]) / max(
             self._deliveries[-1][0] - self._deliveries[0][0], 1e-6

@@ -37,7 +37,7 @@ def check_walkable(spec: RolloutSpec, model: str) -> None:
         raise InputError(f"{model}: a walk takes a model with camera input and without key input")
 
 
-def without_end(
+def plan_endless(
     spec: RolloutSpec, notes: Sequence[str], window: int | None, sink: int | None
 ) -> tuple[RolloutSpec, tuple[str, ...]]:
     """Return `spec` and `notes` (notes for the user) adapted to a walk, which has no end.

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-AWAKE = 16
+FRAMES_AFTER_PROMPT = 16
 """The number of latent frames (four seconds) that are made after a new prompt, to show its effect without input."""
 
 OPTIONS: dict[str, Any] = {
@@ -193,7 +193,7 @@ class Session(ChunkMaker):
             self.walk.prompt(text, context, refresh=refresh, cause=cause)
             if refresh:
                 self.pace.reset()
-            self._awake = AWAKE
+            self._frames_due = FRAMES_AFTER_PROMPT
             self._notify("prompt", {"text": text, "events": sorted(self.events.active)})
 
         self._queue_command(change)
@@ -251,7 +251,7 @@ class Session(ChunkMaker):
 
         def go() -> None:
             self._go_back(chunk, cause)
-            self._awake = max(self._awake, self.engine.chunk)
+            self._frames_due = max(self._frames_due, self.engine.chunk)
             self._notify("back", {"chunk": chunk})
 
         self._queue_command(go)

@@ -109,7 +109,7 @@ class Walk(WalkWorld):
         else:
             self.store.add_prompt(before.prompts[-1].text, before.prompts[-1].context)
         self.frames = self.frames_before
-        self.preempts, self.preempted, self._answer = True, 0, 0.0
+        self.preempts, self.preempted, self._delay = True, 0, 0.0
         self.found = self._blocked = False
         self._switches_when_stuck: int | None = None  # the controls' count of `switches` at that time
         self._causes: list[Input] = []  # prompts and returns to earlier chunks since the last chunk
@@ -119,10 +119,10 @@ class Walk(WalkWorld):
     def ended(self) -> bool:
         """Whether the recorded path is too short for another chunk. The value is False for a steered walk."""
         frames = FRAMES_PER_LATENT * self.engine.chunk
-        return self.camera.left < (frames - FRAMES_PER_LATENT if self._first_of_all else frames)
+        return self.camera.frames_left < (frames - FRAMES_PER_LATENT if self._begins_video else frames)
 
     @property
-    def _first_of_all(self) -> bool:
+    def _begins_video(self) -> bool:
         """Whether the next chunk is the first of a video. Its first latent frame is then the start image alone."""
         return self._state is None and self._chunk_count == 0
 
@@ -160,16 +160,16 @@ class Walk(WalkWorld):
         With CUDA graphs this update is queued before the frames are yielded, so that the GPU works while Python
         delivers the frames or another GPU decodes them.
         """
-        made = self._next_chunk()
-        ahead, apart = self._world.replays, self._decoder.device != made.latent.device
+        chunk = self._next_chunk()
+        ahead, apart = self._world.replays, self._decoder.device != chunk.latent.device
         if ahead and apart:
             self.update_cache()
-        parts = decode_parts(made, self._decoder)
+        parts = decode_parts(chunk, self._decoder)
         if ahead and not apart:
             self.update_cache()
-        for frames in self._decoded_parts(made, parts):
+        for frames in self._decoded_parts(chunk, parts):
             if frames.last:
-                self._save(made)
+                self._save(chunk)
             yield frames
         if not ahead:
             self.update_cache()
@@ -178,9 +178,9 @@ class Walk(WalkWorld):
     def chunk_ahead(self) -> Iterator[Frames]:
         """Make and save the next chunk, and return an iterator that decodes the chunk's frames on request. The cache is
         not updated. Until the iterator ends, only this method and the cache update (`update_cache`) may be called."""
-        made = self._next_chunk()
-        frames = self._decoded_parts(made, decode_parts(made, self._decoder))
-        self._save(made)
+        chunk = self._next_chunk()
+        frames = self._decoded_parts(chunk, decode_parts(chunk, self._decoder))
+        self._save(chunk)
         return frames
 
     def update_cache(self) -> None:
@@ -193,36 +193,36 @@ class Walk(WalkWorld):
         half. A second restart would lose more time than it gains."""
         switches, camera, forwards = self.controls.switches, copy(self.camera), len(self.engine.schedule.timesteps)
 
-        def look_again(forward: int) -> None:
+        def check_keys(forward: int) -> None:
             if 2 * (forward + 1) > forwards:
                 return
             queued_on(self.engine.device)()
             if self.controls.switches != switches:
                 raise KeyChangedError(camera)
 
-        slow = self._answer > PREEMPT and self._noise.order == StepNoise.order and forwards > 1
+        slow = self._delay > PREEMPT and self._noise.order == StepNoise.order and forwards > 1
         try:
-            return self._make_chunk(look_again if slow and self.preempts else None)
+            return self._make_chunk(check_keys if slow and self.preempts else None)
         except KeyChangedError as change:
             self.camera = change.camera
-            self.controls.put_back()
+            self.controls.restore()
             self.preempted += 1
             return self._make_chunk(None)
 
     def _make_chunk(self, after_forward: Callable[[int], None] | None) -> LatentChunk:
         began, now, size = time.perf_counter(), time.monotonic(), self.engine.chunk
-        first_of_all = self._first_of_all
-        before = None if first_of_all else self.camera.pose
-        video_frames = FRAMES_PER_LATENT * size - (FRAMES_PER_LATENT if first_of_all else 0)
+        begins_video = self._begins_video
+        before = None if begins_video else self.camera.pose
+        video_frames = FRAMES_PER_LATENT * size - (FRAMES_PER_LATENT if begins_video else 0)
         inputs = self.controls.take(video_frames)
         if self._switches_when_stuck == self.controls.switches:
             inputs = inputs._replace(axes=inputs.axes * (0, 0, 1, 1))
         poses = self.camera.move(inputs)
         steered = isinstance(self.camera, WalkingCamera)
         self._blocked = steered and before is not None and bool((poses == before).all())
-        if first_of_all:
+        if begins_video:
             poses = np.concatenate([self._start_pose[None], poses])
-        world = poses[0 if first_of_all else FRAMES_PER_LATENT - 1 :: FRAMES_PER_LATENT]
+        world = poses[0 if begins_video else FRAMES_PER_LATENT - 1 :: FRAMES_PER_LATENT]
         relative = relative_poses(world, before, self.camera.unit)
         given = self._noise.begin(self._chunk_count), self._y(self._chunk_count), self._camera_map(relative)
         latent = self._world.chunk(*given, self.engine.schedule, self._noise.draw, after_forward)
@@ -231,28 +231,28 @@ class Walk(WalkWorld):
         self._causes.clear()
         return LatentChunk(latent, copy.latent, copy.wait, relative, poses, self._chunk_count, inputs, began, receipts)
 
-    def _decoded_parts(self, made: LatentChunk, parts: Iterable[Part]) -> Iterator[Frames]:
+    def _decoded_parts(self, chunk: LatentChunk, parts: Iterable[Part]) -> Iterator[Frames]:
         shown = 0
         for part, (pixels, wait) in enumerate(parts):
             wait()
-            seconds, count = time.perf_counter() - made.began, min(made.latent.shape[2], 2)
-            poses = made.poses[shown : shown + len(pixels)]
-            self._answer = seconds if part == 0 else self._answer
-            event, waited, first = made.inputs.last_number, made.inputs.waited, made.number * self.engine.chunk
-            inputs = tuple(each for each in made.receipts if (each.latent_frame <= first) == (part == 0))
-            inputs = made.receipts if count == 1 else inputs
+            seconds, count = time.perf_counter() - chunk.began, min(chunk.latent.shape[2], 2)
+            poses = chunk.poses[shown : shown + len(pixels)]
+            self._delay = seconds if part == 0 else self._delay
+            event, waited, first = chunk.inputs.last_number, chunk.inputs.waited, chunk.number * self.engine.chunk
+            inputs = tuple(each for each in chunk.receipts if (each.latent_frame <= first) == (part == 0))
+            inputs = chunk.receipts if count == 1 else inputs
             frames = Frames(
-                pixels.numpy(), made.number, self.frames, part, count, event, seconds, poses, waited, inputs
+                pixels.numpy(), chunk.number, self.frames, part, count, event, seconds, poses, waited, inputs
             )
             shown += len(pixels)
             self.frames += len(pixels)
             yield frames
 
-    def _save(self, made: LatentChunk) -> None:
+    def _save(self, chunk: LatentChunk) -> None:
         if self._chunk_count == 0 and self.engine.device.type == "cpu":
             # With another number of threads, sums would be computed in another order.
             self.store.add_setting("threads", torch.get_num_threads())
-        self.store.append(made.copy, made.relative_poses, made.poses, made.inputs)
+        self.store.append(chunk.copy, chunk.relative_poses, chunk.poses, chunk.inputs)
         self._chunk_count += 1
 
     def prompt(self, text: str, context: Tensor, *, refresh: bool = False, cause: Input | None = None) -> None:

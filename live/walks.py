@@ -15,7 +15,7 @@ from ..errors import InputError, LingBotError
 from ..model.host_memory import give_back_memory
 from ..pipeline.state import WorldState
 from .engine import Start, WalkVideo
-from .folder.reading import save_whole
+from .folder.reading import write_state_and_camera
 from .walk import Walk
 
 log = logging.getLogger(__name__)
@@ -115,7 +115,7 @@ def _write(walk: Walk, video: WalkVideo | None, whole: bool, fps: float, report:
         if video is not None:
             video.close()
         if whole and walk.store.chunks:
-            save_whole(walk.store.folder)
+            write_state_and_camera(walk.store.folder)
         if video is not None and walk.engine.new_preview is not None and walk.store.chunks:
             _decode_again(walk, fps, report)
     except LingBotError as error:

@@ -160,7 +160,7 @@ def split_into_chunks(entries: list[TensorEntry], targets: dict[str, BufferRange
                 chunk = FileChunk(source, begin, begin, [])
             count = min(entry.file_bytes - done, chunk.start + size - begin) // item * item
             start, nbytes = (part // item * kept for part in (done, count))
-            _add(chunk.copies, begin - chunk.start, target._replace(start=target.start + start, nbytes=nbytes))
+            _append_copy(chunk.copies, begin - chunk.start, target._replace(start=target.start + start, nbytes=nbytes))
             chunk.stop = begin + count
             done += count
     if chunk is not None:
@@ -183,7 +183,7 @@ def clip_chunks(chunks: Iterable[FileChunk], first: int, stop: int, buffer: Tens
             yield FileChunk(chunk.source, chunk.start + skipped, chunk.start + last + target.file_bytes, moved)
 
 
-def _add(copies: list[tuple[int, BufferRange]], start: int, target: BufferRange) -> None:
+def _append_copy(copies: list[tuple[int, BufferRange]], start: int, target: BufferRange) -> None:
     """Append the pair (`start`, `target`) to `copies`: file bytes from `start` on are copied into `target`. If the pair
     continues the last copy, both in the file and in the buffer, the two are merged."""
     if copies:

@@ -164,7 +164,7 @@ def state_tensors(
     weights = {name: checkpoint.quantized[name] for name in picked if name in checkpoint.quantized}
     matrices = {name: weight for name, weight in weights.items() if len(weight.shape) == 2}
     others = {name: weight for name, weight in weights.items() if name not in matrices}
-    source = _mapped if device.type == "cpu" and not copy else _uploaded
+    source = _map_tensors if device.type == "cpu" and not copy else _upload_tensors
     # Ordinary tensors even under inference_mode: they outlive it.
     with torch.inference_mode(False), torch.no_grad(), ThreadPoolExecutor(1) as pool:
         checking = pool.submit(check_finite, checkpoint.name, checkpoint.entries(weights))
@@ -183,7 +183,7 @@ def state_tensors(
 
 
 @contextmanager
-def _mapped(
+def _map_tensors(
     entries: list[TensorEntry], _device: torch.device, _buffer_key: Callable[[str], str], progress: Progress | None
 ) -> Iterator[dict[str, Tensor]]:
     yield {entry.name: entry.view() for entry in entries}
@@ -193,7 +193,7 @@ def _mapped(
 
 
 @contextmanager
-def _uploaded(
+def _upload_tensors(
     entries: list[TensorEntry], device: torch.device, buffer_key: Callable[[str], str], progress: Progress | None
 ) -> Iterator[dict[str, Tensor]]:
     """A context that yields the tensors on `device` before they have their values. Its end waits for the copies."""

@@ -78,9 +78,9 @@ def find_package(
     for part, path in given.items():
         if not path.exists():
             raise CheckpointError(f"{path}: no such file or folder, given as {_PARTS[part]}")
-    given = ({} if assets is None else _assets(Path(assets).expanduser())) | given
+    given = ({} if assets is None else _find_assets(Path(assets).expanduser())) | given
     if root is not None and root.is_file():
-        return _one_file(root.absolute(), given, release)
+        return _file_package(root.absolute(), given, release)
     items = list_visible(root) if root else []
     parts = {part: given.get(part) or find(items) for part, find in _FINDERS.items()}
     high, low = parts.pop("high"), parts.pop("low")
@@ -92,7 +92,7 @@ def find_package(
     return Package(PerExpert(high, low), None, **parts)
 
 
-def _one_file(file: Path, given: Mapping[str, Path], release: str | None) -> Package:
+def _file_package(file: Path, given: Mapping[str, Path], release: str | None) -> Package:
     """Return the package of a causal model in one `file`. `given` are the other parts that the user named; the rest may
     lie in the file's folder, in the parent folder, or in a subfolder of both. Raises CheckpointError for another kind
     of model unless `release` is set."""
@@ -108,7 +108,7 @@ def _one_file(file: Path, given: Mapping[str, Path], release: str | None) -> Pac
     return Package(None, file, **parts)
 
 
-def _assets(folder: Path) -> dict[str, Path]:
+def _find_assets(folder: Path) -> dict[str, Path]:
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: no such folder, given as `assets_dir`")
     items = list_visible(folder)
@@ -208,7 +208,7 @@ def _missing_experts(root: Path | None, items: list[Path], parts: dict[str, Path
     )
 
 
-def _expert(role: str, items: list[Path]) -> Path | None:
+def _find_expert(role: str, items: list[Path]) -> Path | None:
     """Return the path of the expert `role`, "high" or "low", among a package's `items`. In diffusers' packages of two
     models, `transformer` is the high-noise expert and `transformer_2` the low-noise one."""
     models = [each for each in items if is_expert_folder(each) or (each.is_file() and each.suffix in WEIGHT_SUFFIXES)]
@@ -220,14 +220,14 @@ def _expert(role: str, items: list[Path]) -> Path | None:
     return min(named, key=lambda item: ("nf4" not in item.name.lower(), item.name), default=None)
 
 
-def _weights_named(word: str, folder: str, items: list[Path]) -> Path | None:
+def _find_weights(word: str, folder: str, items: list[Path]) -> Path | None:
     """Return the first weight file with `word` in its name, else the diffusers folder named `folder`, else None."""
     files = (item for item in items if item.is_file() and item.suffix in WEIGHT_SUFFIXES)
-    folders = (item for item in items if item.name == folder and _is_part(item))
+    folders = (item for item in items if item.name == folder and _is_encoder_or_vae(item))
     return next(chain((file for file in files if word in file.name.lower()), folders), None)
 
 
-def _is_part(folder: Path) -> bool:
+def _is_encoder_or_vae(folder: Path) -> bool:
     """Return whether a folder holds the umt5 text encoder or Wan 2.1's VAE, judged by its config.json, because packages
     of other models have folders of the same names."""
     stated: dict = {}
@@ -237,23 +237,23 @@ def _is_part(folder: Path) -> bool:
     return is_expert_folder(folder) and (vae or "UMT5EncoderModel" in str(stated.get("architectures")))
 
 
-def _tokenizer(items: list[Path]) -> Path | None:
+def _find_tokenizer(items: list[Path]) -> Path | None:
     folders = [item for item in items if item.is_dir()]
     nested = (inner for folder in folders if not is_expert_folder(folder) for inner in sorted(folder.iterdir()))
     return next((folder for folder in (*folders, *nested) if tokenizer_in(folder)), None)
 
 
 _FINDERS: dict[str, Callable[[list[Path]], Path | None]] = {
-    "high": partial(_expert, "high"),
-    "low": partial(_expert, "low"),
-    "text_encoder": partial(_weights_named, "t5", PART_FOLDERS[0]),
-    "tokenizer": _tokenizer,
-    "vae": partial(_weights_named, "vae", PART_FOLDERS[1]),
+    "high": partial(_find_expert, "high"),
+    "low": partial(_find_expert, "low"),
+    "text_encoder": partial(_find_weights, "t5", PART_FOLDERS[0]),
+    "tokenizer": _find_tokenizer,
+    "vae": partial(_find_weights, "vae", PART_FOLDERS[1]),
 }
 
 
 def _check_roles(experts: PerExpert[Checkpoint]) -> None:
-    high, low = map(_name, experts)
+    high, low = map(_short_path, experts)
     paths = [checkpoint.path for checkpoint in experts]
     roles = PerExpert(*(named_role(path, paths) for path in paths))
     if roles.high == "low" and roles.low != "low" or roles.low == "high" and roles.high != "high":
@@ -261,7 +261,7 @@ def _check_roles(experts: PerExpert[Checkpoint]) -> None:
             f"the experts look swapped: high-noise is {high}, low-noise is {low}; "
             "exchange them, or rename the files if their names are wrong"
         )
-    causal = next((_name(checkpoint) for checkpoint in experts if checkpoint.config.causal), None)
+    causal = next((_short_path(checkpoint) for checkpoint in experts if checkpoint.config.causal), None)
     if causal is not None:
         raise CheckpointError(
             f"{causal} is a causal model (LingBot-World Fast or 2.0), not one of two experts; it "
@@ -278,7 +278,7 @@ def _check_roles(experts: PerExpert[Checkpoint]) -> None:
         )
 
 
-def _name(checkpoint: Checkpoint) -> str:
+def _short_path(checkpoint: Checkpoint) -> str:
     """Return the last two parts of a checkpoint's path, because both experts often share the last one."""
     return "/".join(checkpoint.path.parts[-2:])
 

@@ -84,9 +84,9 @@ class Uploader(AbstractContextManager["Uploader"]):
                         reader = self._idle.pop()
                     except IndexError:
                         reader = kind(self.device, self.settings)
-                    reader.wait_for(queue.allowed)
+                    reader.wait_for(queue.start_event)
                 sent = reader.copy_chunk(chunk)
-                queue.count(chunk.nbytes)
+                queue.add_bytes(chunk.nbytes)
         except BaseException:
             queue.stop()
             raise
@@ -139,7 +139,7 @@ class _ChunkQueue:
         self._chunks, self._lock, self._closing = iter(chunks), threading.Lock(), closing
         self.bytes = 0
         """The number of bytes copied so far."""
-        self.allowed = torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
+        self.start_event = torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
         """The CUDA event after which the device may write to the target buffers; None without CUDA."""
 
     def take(self) -> FileChunk | None:
@@ -147,7 +147,7 @@ class _ChunkQueue:
         with self._lock:
             return None if self._closing.is_set() else next(self._chunks, None)
 
-    def count(self, nbytes: int) -> None:
+    def add_bytes(self, nbytes: int) -> None:
         with self._lock:
             self.bytes += nbytes
 
@@ -165,8 +165,8 @@ class ChunkReader:
         self._files: dict[MappedFile, io.FileIO] = {}
         self._buffer = torch.empty(settings.chunk_bytes, dtype=torch.uint8)
 
-    def wait_for(self, allowed: torch.cuda.Event | None) -> None:
-        """Make the next copies to a CUDA device wait for the event `allowed`. Do nothing for other devices."""
+    def wait_for(self, start_event: torch.cuda.Event | None) -> None:
+        """Make the next copies to a CUDA device wait for the event `start_event`. Do nothing for other devices."""
 
     def copy_chunk(self, chunk: FileChunk) -> torch.cuda.Event | None:
         """Read a chunk and start its copies to the device. Return the CUDA event after them; None without CUDA. Raises
@@ -210,9 +210,9 @@ class CudaChunkReader(ChunkReader):
         self._sleep = settings.sleep
         self._turns = count()
 
-    def wait_for(self, allowed: torch.cuda.Event | None) -> None:
-        if allowed is not None:
-            self._stream.wait_event(allowed)
+    def wait_for(self, start_event: torch.cuda.Event | None) -> None:
+        if start_event is not None:
+            self._stream.wait_event(start_event)
 
     def copy_chunk(self, chunk: FileChunk) -> torch.cuda.Event:
         turn = next(self._turns) % len(self._buffers)

@@ -62,7 +62,9 @@ def weight_files(path: Path, hint: str) -> list[Path]:
         return _indexed_files(path)
     if shard := _SHARD.match(path.name):
         stem, count, suffix = shard[1], int(shard[3]), shard[4]
-        return _existing(path, [path.with_name(f"{stem}-{n:05d}-of-{count:05d}{suffix}") for n in range(1, count + 1)])
+        return _check_existing(
+            path, [path.with_name(f"{stem}-{n:05d}-of-{count:05d}{suffix}") for n in range(1, count + 1)]
+        )
     return [path]
 
 
@@ -125,10 +127,10 @@ def _indexed_files(index: Path) -> list[Path]:
             f"{index}: names {elsewhere!r:.200}, expected the name of a file next to it; download it "
             "again, from a source that you trust"
         )
-    return _existing(index, [index.parent / name for name in sorted(set(names.values()))])
+    return _check_existing(index, [index.parent / name for name in sorted(set(names.values()))])
 
 
-def _existing(path: Path, files: list[Path]) -> list[Path]:
+def _check_existing(path: Path, files: list[Path]) -> list[Path]:
     # Unlike Path.is_file, os.path.isfile accepts any name that an index may contain, also one that is too long.
     absent = [file.name for file in files if not os.path.isfile(file)]
     if absent:

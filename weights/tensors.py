@@ -53,7 +53,7 @@ class MappedFile:
         self.path = path
         self.metadata: dict[str, str] = {}
         """The metadata in the header of a safetensors file; empty for other formats."""
-        self._version = _version(path.stat())
+        self._file_version = _file_version(path.stat())
 
     def open(self) -> io.FileIO:
         """Return the opened file. Raises CheckpointError if it has changed since its header was read, because its byte
@@ -62,7 +62,7 @@ class MappedFile:
             file = self.path.open("rb", buffering=0)
         except OSError as error:
             raise unreadable(self.path, error) from error
-        if _version(os.fstat(file.fileno())) == self._version:
+        if _file_version(os.fstat(file.fileno())) == self._file_version:
             return file
         file.close()
         raise CheckpointError(f"{self.path}: was replaced or changed since its header was read; run it again")
@@ -113,7 +113,7 @@ def unreadable(path: Path, error: OSError) -> CheckpointError:
     return CheckpointError(f"{path}: cannot be read ({error.strerror or error}); check its rights, and the disk")
 
 
-def _version(status: os.stat_result) -> tuple[int, int]:
+def _file_version(status: os.stat_result) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 

@@ -22,7 +22,7 @@ _DEPTH = 3
 def read_torch_file(path: Path) -> dict[str, TensorEntry]:
     """Return the tensors of a torch.save file in zip format by name. The file is memory-mapped. Raises CheckpointError
     for a truncated file, for values other than tensors, and for code, which is never run."""
-    state = _unwrapped(path, _load(path))
+    state = _unwrap(path, _load(path))
     if not isinstance(state, dict):
         raise CheckpointError(f"{path}: holds a {type(state).__name__}, expected a dictionary of tensors")
     other = [str(key) for key, value in state.items() if not (isinstance(key, str) and isinstance(value, Tensor))]
@@ -42,7 +42,7 @@ def read_torch_file(path: Path) -> dict[str, TensorEntry]:
     }
 
 
-def _unwrapped(path: Path, state: object) -> object:
+def _unwrap(path: Path, state: object) -> object:
     """Return the model's dictionary of tensors from `state`, the content of a training checkpoint.
 
     The model is the network with the most tensors, such as the `generator` next to an optimizer's state. Content

@@ -66,9 +66,9 @@ def state_of(path: str | Path | None) -> Path | None:
     folder = Path(path)
     ended = (folder / CAMERA / "poses.npy").is_file() or not (folder / HEAD).is_file()
     if not (ended and (folder / STATE).is_file()):
-        from ...live.folder.reading import save_whole
+        from ...live.folder.reading import write_state_and_camera
 
-        save_whole(folder)
+        write_state_and_camera(folder)
     return folder / STATE
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from ...errors import InputError
 from ...live import Engine, Start
 from ...live.camera import WALKING_SPEED
-from ...live.planned import check_walkable, latent_frames, off_release_notes, without_end
+from ...live.planned import check_walkable, latent_frames, off_release_notes, plan_endless
 from ...live.replay import Replay
 from ...live.worlds.example import find_map
 from ...model.attention.exact import multiplies_bf16
@@ -130,7 +130,7 @@ def plan_live(options: GenerateOptions) -> RolloutPlan:
     check_walkable(plan.spec, name)
     of_video = f"this video has the {plan.geometry.frames} that follow"  # the frames that memory is planned for
     said = [note.replace(of_video, "the walk continues from there") for note in plan.notes]
-    spec, notes = without_end(plan.spec, said, options.window, options.sink)
+    spec, notes = plan_endless(plan.spec, said, options.window, options.sink)
     release = plan.checkpoint.release
     off = () if release is None else off_release_notes(release, spec)
     return replace(plan, spec=spec, notes=(*notes, *off))

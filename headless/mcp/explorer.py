@@ -119,11 +119,11 @@ class Explorer:
 
     def save(self) -> str:
         """Write the walk's state and camera path into its folder, and return a message with the folder's name."""
-        from ...live.folder.reading import save_whole
+        from ...live.folder.reading import write_state_and_camera
 
         with self._lock:
             folder = self._walk().walk.store.folder
-            save_whole(folder)
+            write_state_and_camera(folder)
             return (
                 f"Saved in {folder}: walk.state, and the camera path in camera/. walk.mp4 is whole when the walk ends."
             )

@@ -18,7 +18,7 @@ from ...camera.path import CameraPath
 from ...camera.poses import frame_count
 from ...errors import InputError
 from ...live import Engine, Frames, Session, Start
-from ...live.planned import check_walkable, latent_frames, without_end
+from ...live.planned import check_walkable, latent_frames, plan_endless
 from ...live.worlds.example import find_events
 from ...options import FPS
 from ...pipeline.spec import RolloutRequest
@@ -98,7 +98,7 @@ def prepare_live(
     if steered:
         planned = 4 * latent_frames(request.window) - (3 if state is None else 0)
         run = prepare_rollout(patcher, (positive, None), replace(request, frames=planned), image=image, state=state)
-        spec, notes = without_end(run.spec, run.notes, request.window, request.sink)
+        spec, notes = plan_endless(run.spec, run.notes, request.window, request.sink)
         run = replace(run, spec=spec, notes=notes)
     else:
         request = replace(request, frames=min(frames, len(path)))

@@ -27,7 +27,7 @@ def load_walk(folder: str | Path) -> WorldState:
     return _load(Path(folder))[0]
 
 
-def save_whole(folder: str | Path) -> None:
+def write_state_and_camera(folder: str | Path) -> None:
     """Write the state and the camera path of a saved walk, up to its last complete chunk, into its folder. The files
     are `walk.state`, `camera/poses.npy` and `camera/intrinsics.npy`. Raises InputError for a folder without a complete
     chunk, and if a file cannot be written."""

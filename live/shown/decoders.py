@@ -46,14 +46,14 @@ def decode_saved(engine: Engine, store: WalkStore, state: WorldState | None, *, 
         first += len(pixels)
 
 
-def decode_parts(made: LatentChunk, decoder: VideoDecoder | PreviewDecoder) -> Iterable[Part]:
+def decode_parts(chunk: LatentChunk, decoder: VideoDecoder | PreviewDecoder) -> Iterable[Part]:
     """Return the decoded frames of a chunk as one Part for its first latent frame, and one for its others, if any. On a
     GPU both parts are queued at once; on a CPU each is decoded on request. Between two GPUs the latent goes through
     host memory, because a direct copy would wait for everything that is queued on the model's GPU."""
-    latent = made.latent
+    latent = chunk.latent
     if decoder.device != latent.device:
-        made.wait()
-        latent = made.copy
+        chunk.wait()
+        latent = chunk.copy
     parts = (part for part in latent.split((1, latent.shape[2] - 1), dim=2) if part.shape[2])
     queue = ((decoder.decode(part, later=True), queued_on(decoder.device)) for part in parts)
     return list(queue) if decoder.device.type == "cuda" else queue

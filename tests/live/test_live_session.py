@@ -30,7 +30,7 @@ from lingbot_world.headless.run import run
 from lingbot_world.live import Controls, Session, Start, load_walk
 from lingbot_world.live.camera import WALKING_UNIT, WalkingCamera, relative_poses
 from lingbot_world.live.controls import MOST_ROWS, FrameInputs
-from lingbot_world.live.pace import SPARE, Pace
+from lingbot_world.live.pace import MARGIN, Pace
 from lingbot_world.live.walk import Walk
 from lingbot_world.pipeline.state import load_state
 from lingbot_world.pipeline.world import World, chunk_conditioning
@@ -182,7 +182,7 @@ def test_pace_begins_a_chunk_just_before_its_frames_are_due(clock):
     pace.record_delivery(1)
     pace.record_delay(0.2)
     pace.record_delivery(15)
-    assert pace.wait() == pytest.approx(1 - 0.2 - SPARE)
+    assert pace.wait() == pytest.approx(1 - 0.2 - MARGIN)
     clock.now += 2
     assert pace.wait() == 0
     pace.record_delivery(4)
@@ -200,7 +200,7 @@ def test_how_long_a_walks_first_chunk_takes_says_nothing_of_the_others(clock):
             clock.now += seconds
             pace.record_delay(seconds)
             pace.record_delivery(4)
-        assert pace.wait() == pytest.approx(0.5 - 0.1 - 0.1 - SPARE)
+        assert pace.wait() == pytest.approx(0.5 - 0.1 - 0.1 - MARGIN)
 
 
 @pytest.mark.parametrize(("chunk_frames", "chunks"), [(4, 8), (12, 2), (16, 2)])
@@ -210,9 +210,9 @@ def test_a_slow_chunk_is_forgotten_after_two_seconds_of_frames_or_two_chunks(clo
     for seconds in (0.5, *[0.1] * (chunks - 1)):
         pace.record_delay(seconds)
     pace.record_delivery(32)
-    assert pace.wait() == pytest.approx(33 / 16 - 0.5 - SPARE)
+    assert pace.wait() == pytest.approx(33 / 16 - 0.5 - MARGIN)
     pace.record_delay(0.1)
-    assert pace.wait() == pytest.approx(33 / 16 - 0.1 - SPARE)
+    assert pace.wait() == pytest.approx(33 / 16 - 0.1 - MARGIN)
 
 
 def test_frames_are_late_against_those_that_were_played_since_the_walk_began():
@@ -458,7 +458,7 @@ def test_world_and_decoder_are_given_back_before_a_walk_is_written(toy_package, 
         walk = session.walk
         parts[walk.store.folder.name] = weakref.ref(walk._world), weakref.ref(walk._decoder)
 
-    monkeypatch.setattr("lingbot_world.live.walks.save_whole", noted)
+    monkeypatch.setattr("lingbot_world.live.walks.write_state_and_camera", noted)
     with Session(loaded.engine(), loaded.start, folder=tmp_path, fps=0, whole=True) as session:
         gc.disable()
         try:
@@ -476,7 +476,7 @@ def test_world_and_decoder_are_given_back_before_a_walk_is_written(toy_package, 
 
 def test_another_walk_does_not_wait_until_the_one_before_is_written(toy_package, tmp_path, monkeypatch):
     written = threading.Event()
-    monkeypatch.setattr("lingbot_world.live.walks.save_whole", lambda _folder: written.wait(PATIENCE))
+    monkeypatch.setattr("lingbot_world.live.walks.write_state_and_camera", lambda _folder: written.wait(PATIENCE))
     loaded = opened(toy_package)
     with Session(loaded.engine(), loaded.start, folder=tmp_path, fps=0, whole=True) as session:
         chunks(session, 1)
@@ -493,7 +493,7 @@ def test_who_walks_is_told_that_a_walk_could_not_be_written(toy_package, tmp_pat
     def full(_folder):
         raise InputError("No space left on device")
 
-    monkeypatch.setattr("lingbot_world.live.walks.save_whole", full)
+    monkeypatch.setattr("lingbot_world.live.walks.write_state_and_camera", full)
     told, loaded = [], opened(toy_package)
     with Session(loaded.engine(), loaded.start, folder=tmp_path, fps=0, whole=True) as session:
         session._notify = lambda kind, facts: told.append((kind, facts))

@@ -68,7 +68,7 @@ def test_a_tap_is_named_where_its_frames_are_and_a_dropped_chunk_names_it_again(
     assert inputs.axes[6].any()
     now[0] = 1.1
     controls.look(1, 0, 3)
-    controls.put_back()
+    controls.restore()
     again = controls.take(12)
     assert [each.number for each in again.records] == [1, 2, 3]
     assert controls.take(12).records == ()

@@ -146,16 +146,16 @@ def test_inputs_of_a_chunk_that_is_dropped_are_taken_again():
     controls.press("w")
     controls.look(1, 0)
     now[0] = 100.4
-    controls.put_back()
+    controls.restore()
     again = controls.take(4)
     assert again.look == (6, 1)
     assert again.axes[:, 0].tolist() == [1, 1, 1, 1]
     assert again.axes[:, 1].tolist() == [0, -1, -1, 0] or again.axes[:, 1].any()
     assert again.waited == pytest.approx(0.3)
-    controls.put_back()
+    controls.restore()
     controls.script([["w"], ["s"]])
     controls.take(4)
-    controls.put_back()
+    controls.restore()
     assert controls.take(8).axes[:, 0].tolist() == [1] * 4 + [-1] * 4
 
 
