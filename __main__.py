@@ -5,8 +5,8 @@ import sys
 
 
 def _import_folder() -> None:
-    """Import this file's folder as the package lingbot_world, and remove the folder from sys.path. There, the folder's
-    modules would hide other modules of the same names."""
+    """Import this file's folder as the package lingbot_world, and remove the folder from sys.path. Otherwise the
+    folder's modules would hide other modules of the same names."""
     import importlib.util
     from pathlib import Path
 

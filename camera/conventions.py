@@ -13,8 +13,8 @@ from .rounding import make_rigid, remove_rounding
 
 @dataclass(frozen=True)
 class Convention:
-    """A matrix convention: direction, axes (OpenGL's or OpenCV's), and whether the numbers are stored by column or by
-    row."""
+    """A matrix convention: the direction (camera-to-world or world-to-camera), the axes (OpenGL's or OpenCV's), and
+    whether the numbers are stored by column or by row."""
 
     description: str
     camera_to_world: bool = True
@@ -56,7 +56,7 @@ def to_opencv(values: ArrayLike, convention: Convention, name: str, numbers: np.
 
 
 def _are_by_column(matrices: np.ndarray) -> bool:
-    """Return whether all last columns, but not all last rows, are 0, 0, 0, 1."""
+    """Return whether the last column of every matrix, but not the last row of every matrix, is 0, 0, 0, 1."""
     last = [0, 0, 0, 1]
     if matrices.ndim != 3 or matrices.shape[1:] != (4, 4):
         return False
@@ -64,7 +64,8 @@ def _are_by_column(matrices: np.ndarray) -> bool:
 
 
 def reinterpret(c2w: np.ndarray, read: Convention, other: Convention) -> np.ndarray:
-    """Return the poses [n, 4, 4] of a file under the convention `other`, given the poses `c2w` read under `read`."""
+    """Return the poses [n, 4, 4] that a file has under the convention `other`. `c2w`: the file's poses [n, 4, 4], read
+    under the convention `read`."""
     stored = c2w @ OPENGL_TO_OPENCV if read.opengl_axes else c2w
     poses = stored if read.camera_to_world == other.camera_to_world else inverse(stored)
     return poses @ OPENGL_TO_OPENCV if other.opengl_axes else poses

@@ -19,16 +19,16 @@ PASSING, DECISIVE = 0.5, 0.5
 conventions if their scores differ by more than DECISIVE."""
 MEETING, TURNED_DEG = 0.1, 10.0
 """Limits of the test whether the cameras' viewing axes meet at one point. MEETING: the largest distance of an axis from
-the point, relative to its camera's distance. TURNED_DEG: the smallest angle by which an axis must differ from the
-first."""
+the point, relative to the distance of the axis's camera from the point. TURNED_DEG: the smallest angle by which an axis
+must differ from the first axis."""
 LEAST_FORWARD = 0.3
 """The forward-motion score below which a camera moves across its viewing direction, as in an orbit. Such a camera's
 motion is no evidence for a convention."""
 Z_IS_UP = ("transforms", "camera_path")
 """The formats in which the world's z axis points up: Blender's and nerfstudio's."""
 X_AHEAD, SIDEWAYS = ("kitti", "tum"), 0.8
-"""The formats in which cars and robots store their own poses too, whose x axis points ahead, and the least share of
-such a path along the x axis."""
+"""The formats in which a car or a robot may have stored its own poses, with an x axis that points ahead (X_AHEAD). The
+fraction of the path's length along the x axis above which such poses are suspected (SIDEWAYS)."""
 UNITS = {"kitti": "metres", "vipe": "of ViPE's metres"}
 
 
@@ -155,8 +155,8 @@ def _ratio(more: float, less: float) -> str:
 
 
 def _scores(c2w: np.ndarray, z_up: bool) -> dict[str, _Score]:
-    """Return three scores by name: whether the camera is upright (0 unless `z_up`), moves forward, and looks at the
-    centre of its orbit."""
+    """Return three plausibility scores by name: for a camera that is upright (0 unless `z_up`), for one that moves
+    forward, and for one that looks at the centre of its orbit."""
     steps = framewise_relative(c2w)[1:, :3, 3]
     length = float(np.linalg.norm(steps, axis=1).sum())
     ahead = float(steps[:, 2].sum()) / length if length else 0.0

@@ -87,9 +87,9 @@ def longest_step_after(before: np.ndarray, world: np.ndarray) -> float:
 
 
 def longest_step(c2w: ArrayLike, *, frames: int, chunk: int = 1) -> float:
-    """Return the length of the longest step between two latent frames of a path [n, 4, 4] in world units, the default
-    `scale` of `camera_embedding`; 0 for a camera that stands still. Raises CameraError if the path or `frames` is too
-    short."""
+    """Return the length of the longest step between two latent frames of a path [n, 4, 4], in world units; 0 for a
+    camera that stands still. It is the default `scale` of `camera_embedding`. `frames`, `chunk`: see `latent_times`.
+    Raises CameraError if the path or `frames` is too short."""
     return _steps(latent_poses(check_poses(c2w), frames, chunk))[1]
 
 
@@ -173,9 +173,9 @@ def camera_embedding(
 def pose_embedding(
     poses: np.ndarray, intrinsics: ArrayLike, *, height: int, width: int, flags: np.ndarray | None = None
 ) -> torch.Tensor:
-    """Return the camera input for poses [f, 4, 4] from `model_poses`, like `camera_embedding`, or with `flags` [f, 4]
-    (W, A, S, D) like `action_embedding`. `intrinsics` [4] or [n, 4] is in pixels of an 832x480 image. Raises
-    CameraError for a size that is not a multiple of 8 and for invalid intrinsics."""
+    """Return the camera input for poses [f, 4, 4] from `model_poses`. The result is like that of `camera_embedding`, or
+    with `flags` [f, 4] (W, A, S, D) like that of `action_embedding`. `intrinsics` [4] or [n, 4] is in pixels of an
+    832x480 image. Raises CameraError for a size that is not a multiple of 8 and for invalid intrinsics."""
     _check_size(height, width)
     rays = pixel_rays(intrinsics, height, width)
     if flags is not None:
@@ -187,8 +187,8 @@ def pose_embedding(
 
 def write_embedding(out: torch.Tensor, poses: np.ndarray, rays: np.ndarray) -> None:
     """Write the `pose_embedding` of `poses` [f, 4, 4] into `out`, float32 [1, 384, f, height/8, width/8] in host
-    memory. `rays`: from `pixel_rays`. A live session reuses `out`, because allocating it takes longer than filling
-    it."""
+    memory. `rays`: from `pixel_rays`. A live session reuses `out`, because an allocation takes longer than the
+    writing."""
     embedding = out.numpy().reshape(6, CELL * CELL, len(poses), -1)
     embedding[:3] = poses[:, :3, 3].T[:, None, :, None]
     _write_directions(embedding[3:], poses, rays)

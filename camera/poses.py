@@ -11,7 +11,8 @@ LENS_WIDTH, LENS_HEIGHT = 832, 480
 FEWEST_POSES = 5
 RIGID_TOLERANCE = 1e-3
 SHARES = 10.0
-"""The largest number of a lens that is in fractions of the image size, not in pixels."""
+"""The limit for the numbers of a lens. If none of the numbers exceeds SHARES, the lens is in fractions of the image
+size, not in pixels."""
 
 
 def frame_count(requested: int, n_poses: int | None = None, chunk: int = 1) -> int:

@@ -121,7 +121,8 @@ def _estimate(
 
 
 def _with_rates(known: Rates, device: torch.device, found: dict[Work, Rate]) -> Rates:
-    """Return `known` with the measured rates in `found`. `device` decides whether fp8 or int8 gives the 8-bit rate."""
+    """Return `known` with the measured rates in `found`. `device` decides whether the 8-bit rate is that of fp8 or that
+    of int8."""
 
     def of(default: float, *works: Work) -> float:
         return next((found[work].tflops or default for work in works if work in found and found[work].tflops), default)
@@ -166,8 +167,8 @@ def _sage_replays(device: torch.device) -> str:
 def advice(
     facts: dict[str, Any], found: dict[Work, tuple[Trial, ...]], measured: dict[Work, Rate], device: torch.device
 ) -> list[str]:
-    """Return recommendations for a machine, given its facts, the kernel tests `found` and the best kernels' rates
-    `measured`, both by operation."""
+    """Return recommendations for a machine with these `facts`. `found`: the kernel tests by operation. `measured`: the
+    rates of the best kernels by operation."""
     said = []
     held, total = facts.get("memory_held_elsewhere", 0), facts.get("memory_total", 1)
     if held > 0.15 * total:

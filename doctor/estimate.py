@@ -225,8 +225,8 @@ def estimate_releases(small: Rates, large: Rates | None = None) -> list[Estimate
 
 
 def estimate_base(rates: Rates) -> list[Estimate]:
-    """Return the estimates for BASE_VIDEO with 4-bit weights, in 16 and in 8 bits. Blocks that do not fit on the GPU
-    are copied from host memory in every forward."""
+    """Return the estimates for BASE_VIDEO with 4-bit weights, in 16 and in 8 bits. Blocks without room on the GPU are
+    copied from host memory in every forward."""
     config = MODELS["14B"][1]
     stored = int(FOUR_BIT * sum(math.prod(shape) for shape in config.parameter_shapes().values()))
     room = rates.memory - HELD_BY_OTHERS - BASE_WORK
@@ -241,8 +241,8 @@ def estimate_base(rates: Rates) -> list[Estimate]:
 
 
 def recommended(rows: list[Estimate], model: str) -> Estimate | None:
-    """Return the estimate with a model's recommended setting, or None if no setting fits. It is the first of `rows`
-    that reaches FAST_ENOUGH frames per second, or else the fastest."""
+    """Return the estimate with a model's recommended setting, or None if no setting fits. The recommended setting is
+    the first of `rows` that reaches FAST_ENOUGH frames per second, or else the fastest."""
     fitting = [row for row in rows if row.model == model and row.place is not None]
     fast = (row for row in fitting if row.frames_a_second >= FAST_ENOUGH)
     return next(fast, None) or max(fitting, key=lambda row: row.frames_a_second, default=None)

@@ -13,9 +13,9 @@ from .estimate import Rates
 class RateShares(NamedTuple):
     """The fractions of a GPU's published rates that kernels reach.
 
-    linear, attention, convolution: in 16 bits, of the fp16 rate.
-    int8, fp8: matrix products, of the int8 and the fp8 rate.
-    attention_8bit: of the int8 rate.
+    linear, attention, convolution: 16-bit matrix products, 16-bit attention and the VAE, as fractions of the fp16 rate.
+    int8, fp8: matrix products in int8 and fp8, as fractions of the int8 and the fp8 rate.
+    attention_8bit: 8-bit attention, as a fraction of the int8 rate.
     """
 
     linear: float = 0.90

@@ -1,4 +1,4 @@
-"""The preview of a scene for a 3D viewer: a point cloud of its points, and of its cameras in red."""
+"""The preview of a scene for a 3D viewer: a point cloud with the scene's points, and with its cameras in red."""
 
 from typing import NamedTuple
 

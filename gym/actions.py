@@ -18,7 +18,7 @@ SPACES = ("discrete", "keys", "box")
 
 
 def action_space(name: str) -> Space[Any]:
-    """Return an action space: "discrete", no key or one of eight; "keys", any combination of nine keys; or "box",
+    """Return an action space. "discrete": no key or one of eight keys. "keys": any combination of nine keys. "box":
     float32 [3], velocity, yaw and pitch from -1 to 1. Raises InputError for another name."""
     if name == "discrete":
         return spaces.Discrete(1 + len(KEYS))

@@ -83,8 +83,8 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """Begin a new walk, make its first chunk, and return (observation, `info`). `seed`: the seed of the noise; None
-        draws one. `options` may have an `image`, a `prompt` and a saved `state` (a file, a walk's folder, or a
-        WorldState) for the start. Raises InputError for any other option."""
+        draws a random seed. `options` may have an `image`, a `prompt` and a saved `state` (a file, a walk's folder, or
+        a WorldState) for the start. Raises InputError for any other option."""
         super().reset(seed=seed)
         drawn = int(self.np_random.integers(LARGEST_SEED)) if seed is None else seed
         start = replace(self._begin(_check_names("options", options, RESET_OPTIONS)), seed=drawn)

@@ -67,7 +67,7 @@ class Plan(RunInputs):
 
     @property
     def spoken(self) -> tuple[tuple[int, str], ...]:
-        """The prompts of the run, each as (first chunk with the prompt, text)."""
+        """The prompts of the run, each as (index of the first chunk with the prompt, text)."""
         return ((0, self.options.prompt),)
 
     def precision(self, processes: int = 1) -> Precision:
@@ -106,8 +106,8 @@ def many(count: int, thing: str) -> str:
 
 
 def refuse_options(options: GenerateOptions, names: Sequence[str], reason: str) -> None:
-    """Raise InputError if an option in `names` is not at its default. `reason`: a part of the message, why the model
-    does not use the option."""
+    """Raise InputError if an option in `names` is not at its default. `reason`: the part of the message that says why
+    the model does not use the option."""
     defaults = {field.name: field.default for field in fields(GenerateOptions)}
     given = [name for name in names if getattr(options, name) != defaults[name]]
     if given:

@@ -48,8 +48,8 @@ def _warn_of_cpu_build() -> None:
 
 
 def find_decoding_device(name: str | None, device: torch.device) -> torch.device:
-    """Return the device that decodes frames: a CUDA GPU other than `device`, such as "cuda:1", or for None `device`
-    itself. Raises InputError if that GPU does not exist."""
+    """Return the device that decodes frames. `name`: a CUDA GPU other than `device`, such as "cuda:1"; None means
+    `device` itself. Raises InputError if that GPU does not exist."""
     if name is None:
         return device
     gpus = range(torch.cuda.device_count()) if device.type == "cuda" else ()

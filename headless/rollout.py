@@ -128,8 +128,8 @@ class _Frames:
         self.delivery = Delivery(self._deliver)
 
     def make(self, latents: Iterator[Tensor], write: Callable[[Tensor], None]) -> None:
-        """Decode each chunk of `latents`, and in the first process call `write(frames)` with uint8 [F, H, W, 3]. If a
-        single process decodes, a finished chunk is still written after an interrupt."""
+        """Decode each chunk of `latents`. In the first process, call `write(frames)` with its frames, uint8 [F, H, W,
+        3]. If a single process decodes, a finished chunk is still written after an interrupt."""
         self._write = write
         self._replay(latents)
         self.progress = self._stages.begin("chunks", "frame", keep=True)
@@ -169,8 +169,8 @@ class _Frames:
             self._write(joined)
 
     def _checked(self, latent: Tensor, frames: Tensor | None) -> Tensor | None:
-        """Return a chunk's frames, decoded again in fp32 if a value in the VAE was too large for fp16; None in a
-        process that does not decode."""
+        """Return a chunk's `frames`. If a value in the VAE was too large for fp16, decode the chunk again in fp32. The
+        result is None in a process that does not decode."""
         if self._decoder is None:
             return None
         try:

@@ -139,7 +139,8 @@ def conditioning(plan: SamplingPlan, y: Tensor, prompts: Sequence[Tensor]) -> Co
 
 
 Keep = Callable[[SamplingPlan, str, Callable[[], LingBotWorldModel]], LingBotWorldModel]
-"""A function keep(plan, name, load) that returns the expert "high" or "low" from a cache, or else `load()`."""
+"""A function keep(plan, name, load) that returns the expert "high" or "low" from a cache, or else the result of
+`load()`."""
 
 
 def run_steps(

@@ -13,8 +13,7 @@ from ..errors import require
 from .tracks import Tracks
 
 REACHES = (1, 2, 3, 4, 6, 8, 12, 16)
-"""The distances, in keyframes, between the two keyframes of each pair for which shared points are passed to the
-mapper."""
+"""The distances, in keyframes, between two keyframes whose shared points are passed to the mapper."""
 FEWEST_SHARED = 20
 LEAST_ANGLE_DEG = 0.2
 """The smallest accepted triangulation angle of a point. pycolmap's default of 1 suits photographs, but the keyframes of

@@ -50,7 +50,7 @@ def taken(file: Path, parts: str = "") -> Iterator[None]:
 
     The lock is a file next to `file`, which the operating system releases if the process dies. Missing folders are
     created, and removed at the end if they are empty. Temporary files that dead runs left for `file` are deleted. With
-    `parts`, a glob pattern, those of all output files that match the pattern are deleted instead. Raises InputError if
+    `parts`, a glob pattern, the temporary files of all matching output files are deleted instead. Raises InputError if
     another run has the lock or the folder cannot be written.
     """
     file = _followed(file)

@@ -1,5 +1,5 @@
-"""A writer of quantized safetensors files as in the package cahlen/lingbot-world-base-cam-nf4 on Hugging Face, which
-holds only one tensor in memory at a time."""
+"""A writer of quantized safetensors files, which holds only one tensor in memory at a time. The files are as in the
+package cahlen/lingbot-world-base-cam-nf4 on Hugging Face."""
 
 import hashlib
 import json

@@ -18,7 +18,8 @@ MAX_DISTANCE = 128
 
 
 def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
-    """Return T5's RMS norm of x, float32 [..., dim], times `weight` [dim]. It subtracts no mean and adds no bias."""
+    """Return T5's RMS norm of x, float32 [..., dim], times `weight` [dim]. This norm subtracts no mean and adds no
+    bias."""
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + EPS) * _float(weight)
 
 

@@ -23,7 +23,8 @@ PARAMETER_KEYS = {
 nerfstudio's."""
 SIZES = tuple(zip(PARAMETER_KEYS["width"], PARAMETER_KEYS["height"], strict=True))
 PAIRED = dict((*SIZES, *((height, width) for width, height in SIZES)))
-"""The other side of each key of a size. A side alone, such as a camera's height, is no size."""
+"""For each key of a width the key of the height, and for each key of a height that of the width. A width or a height
+alone, such as a camera's height, is not an image size."""
 HORIZONTAL_FOVS = {"x_fov": np.pi / 180, "camera_angle_x": 1.0, "fov_deg": np.pi / 180, "angle_x": 1.0}
 """The keys of a horizontal field of view in JSON files, each with the factor that converts its value to radians."""
 SAME_LENS = 1.02

@@ -29,8 +29,8 @@ def natural_key(name: str) -> list[str | int]:
 
 
 def refuse_gaps(indices: Sequence[float] | np.ndarray, name: str) -> None:
-    """Raise CameraError, which begins with `name`, if frame numbers or times [n] do not rise, or rise somewhere by more
-    than 1.5 times the median step."""
+    """Raise CameraError, which begins with `name`, if the frame numbers or times `indices` [n] somewhere do not rise,
+    or rise by more than 1.5 times the median step."""
     if gap := _gap(indices):
         raise CameraError(f"{name}: frames are missing or out of order between {gap[0]:.10g} and {gap[1]:.10g}")
 

@@ -151,7 +151,8 @@ def check_quaternions(quaternions: np.ndarray, where: str) -> None:
 
 
 def _matrix(frame: Mapping, where: str) -> np.ndarray:
-    """Return a frame's pose [4, 4] with the numbers in the file's order, by row or by column."""
+    """Return the pose [4, 4] of a frame. Its numbers are in the file's order, which may be by row or by column. Raises
+    CameraError, which begins with `where`, for a missing pose and for other numbers than 16 or 3 rows of 4."""
     if PARTS[0] in frame:
         values = [number_of(field_of(frame, part, where), f"{where} {part}") for part in PARTS]
         return np.array([*values, 0, 0, 0, 1]).reshape(4, 4)

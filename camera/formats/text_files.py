@@ -258,7 +258,7 @@ def tum_columns(lines: Sequence[str]) -> Columns | None:
 
 
 def _header(lines: Sequence[str]) -> str:
-    """Return the last line of text before the numbers, without a comment sign."""
+    """Return the last line of text before the numbers, without its comment sign."""
     header = ""
     for line in lines:
         text = line.strip().lstrip("#").strip()

@@ -85,7 +85,7 @@ def path_from_load3d(
 
     spacing: "even" for keyframes at equal intervals, "distance" for the intervals of `knots_by_distance`.
     smooth_turns: whether rotations are interpolated by squad, else by slerp.
-    fov_deg: the horizontal field of view in degrees. None: the first camera's, or 79 if it states none.
+    fov_deg: the horizontal field of view in degrees. None: the first camera's, or 79 if this camera states none.
 
     The path is in OpenCV axes, in which y points down. Raises CameraError for an empty list, an unknown `spacing`, and
     an invalid camera.

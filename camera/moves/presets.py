@@ -60,8 +60,9 @@ def preset_path(
 
     amount: the size of the move in the preset's unit (None: its default).
     easing: a name in EASINGS.
+    fov_deg: the horizontal field of view in degrees.
     radius: the distance in world units to the point straight ahead that orbits and cranes keep in view.
-    shake: the size in degrees of an added handheld shake, random by `seed`.
+    shake: the size in degrees of an added random handheld shake, with the seed `seed`.
 
     Raises CameraError for an unknown `name` or `easing`, and for numbers out of range.
     """
@@ -142,8 +143,8 @@ def _figure_eight(u: np.ndarray, amount: float, _subject: np.ndarray) -> np.ndar
 
 
 def _from_first(c2w: np.ndarray) -> np.ndarray:
-    """Rotate each camera in its own axes, in place, by the inverse of the first camera's rotation, so that the first
-    looks straight ahead."""
+    """Multiply each rotation from the right by the inverse of the first camera's rotation, so that the first camera
+    looks straight ahead. `c2w` itself is changed and returned."""
     c2w[:, :3, :3] = c2w[:, :3, :3] @ c2w[0, :3, :3].T
     return c2w
 

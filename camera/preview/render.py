@@ -16,8 +16,8 @@ from .sheet import Sheet, camera_depth, ground, tick_seconds
 
 
 def received_poses(path: CameraPath, frames: int) -> np.ndarray:
-    """Return the camera-to-world poses float64 [f, 4, 4] that the model sees in a video of `frames` frames: the longest
-    step has length 1."""
+    """Return the camera-to-world poses, float64 [f, 4, 4], that the model sees in a video of `frames` frames. Their
+    longest step has length 1."""
     return np.stack(list(accumulate(model_poses(path.c2w, frames)[1:], np.matmul, initial=np.eye(4))))
 
 
@@ -31,8 +31,8 @@ def render_preview(
     """Return an RGB drawing of the path from three sides, of the path as the model receives it, and of warnings.
 
     `first_frame` is drawn at the first camera. `frames`: the video's length (None: the full path). `size`: width and
-    height in pixels, 400x250 to 4096x4096. `light`: dark lines for a light page. Raises CameraError for fewer than five
-    poses or another size.
+    height in pixels, 400x250 to 4096x4096. `light`: whether to draw dark lines for a light page. Raises CameraError for
+    fewer than five poses or another size.
     """
     frames = len(path) if frames is None else frames
     used = frame_count(frames, len(path))

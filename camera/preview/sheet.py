@@ -20,8 +20,8 @@ MOST_LINES = 4
 
 
 class Sheet:
-    """A canvas of `size` (width, height) pixels with a header, panels, and text below. Raises CameraError below 400x250
-    or above 4096x4096."""
+    """A canvas of `size` (width, height) pixels with a header, panels, and text below. Raises CameraError for a size
+    below 400x250 or above 4096x4096."""
 
     def __init__(self, size: tuple[int, int]) -> None:
         if not all(least <= side <= most for least, side, most in zip(SMALLEST, size, LARGEST, strict=True)):

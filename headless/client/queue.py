@@ -211,8 +211,8 @@ def _follow(events: Iterable[tuple[str, dict]], workflow: dict) -> None:
 
 
 def _download(server: Server, item: dict, output: Path, overwrite: bool) -> Path:
-    """Download a file, given as ComfyUI's reference `item`, and return its path. Unless `overwrite`, an existing file
-    stays, and the new file gets a number."""
+    """Download a file, given as ComfyUI's reference `item`, and return its path. `output`: a file or a folder. Unless
+    `overwrite`, an existing file stays, and the new file gets a number."""
     query = urllib.parse.urlencode({key: item[key] for key in ("filename", "subfolder", "type")})
     target = output / Path(item["filename"]).name if output.is_dir() else output
     for number in count(2):

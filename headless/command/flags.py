@@ -48,8 +48,8 @@ def add_prompt(parser: argparse._ActionsContainer, about: str) -> None:
 
 
 def given_prompt(arguments: argparse.Namespace) -> str | None:
-    """Return the value of --prompt, or the text of --prompt_file, or None. Raises InputError if both are set, and for
-    an unreadable file."""
+    """Return the value of --prompt or the text of --prompt_file, or None if neither is set. Raises InputError if both
+    are set, and for an unreadable file."""
     if arguments.prompt_file is None:
         return arguments.prompt
     if arguments.prompt is not None:

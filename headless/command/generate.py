@@ -117,8 +117,8 @@ def _set_threads(arguments: argparse.Namespace, plan: AnyPlan) -> list[str]:
 
 
 def _prompt_of(arguments: argparse.Namespace) -> str:
-    """Return the prompt, or an empty text, which stands for the prompt of a state that is continued. Raises InputError
-    if there is neither a prompt nor a state."""
+    """Return the prompt. If there is none but a state is continued, return an empty text, which stands for the state's
+    prompt. Raises InputError if there is neither a prompt nor a state."""
     prompt = given_prompt(arguments)
     if prompt is None and arguments.continue_from is None:
         raise InputError("`prompt` is missing: what the video shows; or name a text file as `prompt_file`")

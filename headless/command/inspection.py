@@ -114,7 +114,8 @@ def _report(path: Path, work: _Work, where: dict[str, str | None]) -> Report:
 
 
 def _kind(path: Path) -> str:
-    """Return "vae", "text encoder" or "expert", by a file's tensor names or else its own name."""
+    """Return "vae", "text encoder" or "expert", by the names of a file's tensors. If these do not show the kind, it is
+    taken from the file's name."""
     name = path.name.lower()
     keys = read_tensors(path, hint="t5" if "text_encoder" in name else "")
     if is_vae(keys) or any(wan_key(key) == EMBEDDING for key in keys):
@@ -162,8 +163,8 @@ def _expert(role: str, checkpoint: Checkpoint) -> Report:
 
 
 def _causal(checkpoint: Checkpoint, work: _Work, width: int = PACKAGE_VAE_WIDTH) -> Report:
-    """Return a report on a causal model with the memory of a run in four placements of keys, values and blocks, and of
-    optional caches. `width`: the base channels of the VAE."""
+    """Return a report on a causal model: the memory of a run with four placements of keys, values and blocks, and the
+    memory of optional caches. `width`: the base channels of the VAE."""
     release, config = checkpoint.release, checkpoint.config
     assert release is not None  # a causal model has a release
     window, lat_f = release.window.changed(work.window, work.sink, release.chunk), work.geometry.lat_f
@@ -192,8 +193,8 @@ def _causal(checkpoint: Checkpoint, work: _Work, width: int = PACKAGE_VAE_WIDTH)
 
 
 def _steps(checkpoint: Checkpoint, work: _Work) -> Report:
-    """Return the memory of an expert's denoising steps, with all blocks on the GPU and with none, and of the camera
-    cache."""
+    """Return a report on an expert: the memory of its denoising steps with all blocks on the GPU and with none, and the
+    memory of the camera cache."""
     stages = [_sampling([checkpoint], work), _if_short(_sampling([checkpoint], work, blocks=0))]
     cache = estimate_camera_cache(checkpoint, work.geometry, work.precision.dtype)
     if cache:

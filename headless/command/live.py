@@ -176,7 +176,7 @@ def _as_replayed(arguments: argparse.Namespace) -> None:
 
 
 def _origin(text: str) -> str:
-    """Return the origin of a web page without a slash at its end, as browsers send it."""
+    """Return the origin of a web page without a slash at its end, because browsers send origins in this form."""
     if not re.fullmatch(r"null|[a-z][a-z0-9+.-]*://[^/\s*]+/?", text):
         raise argparse.ArgumentTypeError(f"{text!r}: expected a page's address, such as http://localhost:8000")
     return text.rstrip("/")

@@ -49,7 +49,7 @@ class Layout(NamedTuple):
     wider: the factor by which the frame is widened, so that pixels are square.
     transposed: whether rows and columns are exchanged.
     mirrored: whether the frame is mirrored along x, and along y.
-    exact: whether the display matrix is a multiple of a quarter turn; otherwise the nearest one is used.
+    exact: whether the display matrix is a multiple of a quarter turn; otherwise the nearest multiple is used.
     """
 
     wider: float = 1.0

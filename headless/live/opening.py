@@ -137,8 +137,8 @@ def plan_live(options: GenerateOptions) -> RolloutPlan:
 
 
 def _quick(options: GenerateOptions) -> GenerateOptions:
-    """Return the options with dtypes that are unset (None, and "auto" for the VAE) replaced by bf16 on a CPU with bf16
-    instructions."""
+    """Return the options with dtypes for fast walks: on a CPU with bf16 instructions, unset dtypes become bf16. Unset
+    means None, or for the VAE "auto"."""
     if find_device(options.device).type != "cpu" or not multiplies_bf16():
         return options
     decoding: VaeDtype = "bf16" if options.vae_dtype == "auto" else options.vae_dtype

@@ -42,8 +42,8 @@ class Recording:
     def __init__(
         self, path: Path, fps: float, first: int = 0, tell: Callable[[str], None] = lambda _reason: None
     ) -> None:
-        """Start the thread that writes the video. `first`: the number in the walk of the video's first frame.
-        `tell(message)` is called when the first frame is dropped and when writing fails."""
+        """Start the thread that writes the video. `first`: the walk's frame number of the video's first frame.
+        `tell(message)` is called when a frame is dropped for the first time, and when writing fails."""
         self.path, self.failure, self.left_out = path, "", 0
         self._fps, self._first, self._tell = max(1, round(fps)), first, tell
         self._ends = first  # the number of the walk's next frame
@@ -139,7 +139,7 @@ class _Film:
         self._parts.pipe = self._file
 
     def close(self, frames: int) -> None:
-        """Write the last part and close the file, with its last frame repeated up to `frames` frames."""
+        """Write the last part and close the file. The last frame is repeated until the file has `frames` frames."""
         if self._last is not None:
             self._take([self._last] * (frames - self._frames))
         if self._waiting:
@@ -162,7 +162,8 @@ class _Parts(VideoParts):
     written."""
 
     def copy(self, video: Any, frames: int) -> None:
-        """Copy the first `frames` frames, a multiple of PART, of a file by this class, opened as a PyAV input."""
+        """Copy the first `frames` frames, a multiple of PART, of a file that this class has written. `video`: this
+        file, opened with PyAV."""
         (stream,) = video.streams
         as_encoded = require("av", '"lingbot-world[live]"').bitstream.BitStreamFilterContext("h264_mp4toannexb", stream)
         for given in islice(video.demux(stream), frames):

@@ -260,7 +260,8 @@ class Room:
             self._next()
 
     async def close(self) -> None:
-        """End and save the current walk when the server shuts down, and send its folder to its client."""
+        """End and save the current walk when the server shuts down, and send the name of the walk's folder to its
+        client."""
         self._line.clear()
         if self._held is not None:
             self._held.cancel()

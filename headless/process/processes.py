@@ -82,9 +82,10 @@ class Processes:
         return collected
 
     def device(self, asked: str | None) -> str | None:
-        """Return the device of this process, given the user's option `device`. A single process uses the option.
-        Several processes use the CPU for "cpu". For None or "cuda", each process uses "cuda:N", where N is its number
-        on its machine, or without CUDA None. Raises InputError for several processes and any other value."""
+        """Return the device of this process. `asked`: the user's option `device`. A single process uses this option,
+        and so do several processes with "cpu". For None or "cuda", each of several processes uses "cuda:N", where N is
+        its number on its machine, but None if CUDA is missing. Raises InputError for several processes and any other
+        value."""
         if self.size == 1 or asked == "cpu":
             return asked
         if asked not in (None, "cuda"):

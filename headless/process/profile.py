@@ -30,8 +30,9 @@ def silent(_name: str, _unit: str) -> Iterator[Progress]:
 def observed(
     show: ShowProgress, steps: int, on_progress: Progress | None, cancel: Callable[[], bool] | None
 ) -> ShowProgress:
-    """Return a function like `show`, with displays that also call `on_progress` and `cancel` (see `run.generate`), and
-    raise CancelledError if `cancel()` is true. `steps`: the base model's denoising steps, of both experts together."""
+    """Return a function like `show`, whose displays also call `on_progress` and `cancel` (see `run.generate`). If
+    `cancel()` is true, they raise CancelledError. `steps`: the number of the base model's denoising steps, of both
+    experts together."""
 
     @contextmanager
     def show_and_tell(name: str, unit: str) -> Iterator[Progress]:

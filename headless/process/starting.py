@@ -24,9 +24,9 @@ def let_waiting_threads_sleep() -> None:
 
 
 def start_cuda() -> None:
-    """Start CUDA (0.3 s), then cuDNN (0.5 s) in a thread and Triton (1 s) in another, while the caller imports torch.
-    Do not call this in a process that forks later. Nothing happens outside Linux, without a CUDA driver, and if several
-    processes make the video."""
+    """Start CUDA (0.3 s) and then cuDNN (0.5 s) in a thread, and Triton (1 s) in another thread, while the caller
+    imports torch. Do not call this function in a process that forks later. Nothing happens outside Linux, without a
+    CUDA driver, and if several processes make the video."""
     if sys.platform == "linux" and "WORLD_SIZE" not in os.environ:
         Thread(target=_start_cuda).start()
 
