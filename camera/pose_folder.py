@@ -71,7 +71,8 @@ def read_pose_folder(
 
 
 def _read_zipped(path: Path, lens: Path | np.ndarray | None, actions: bool | None) -> PoseFolder:
-    """Read a zip file of a pose folder, such as a live session's camera.zip. Messages name the zip file."""
+    """Read a zip file of a pose folder, such as a live session's camera.zip. Messages name the zip file. Arguments: see
+    `read_pose_folder`."""
     check_file(path)
     with TemporaryDirectory() as folder:
         try:

@@ -53,6 +53,7 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
         """Open the model in the folder `ckpt`.
 
         actions: the action space, "discrete", "keys" or "box".
+        render_mode: "rgb_array" makes `render` return frames; with None it returns None.
         reward: the reward function; None gives a reward of 0 for every chunk.
         session: arguments of `Session`, such as speed and events.
         options: arguments of `open_live`, such as chunk, width and device. Without an `image` and a `prompt` a walk

@@ -186,7 +186,8 @@ def _camera(options: GenerateOptions, checkpoint: Checkpoint, chunk: int) -> Pos
 
 def _frame(options: GenerateOptions, image: np.ndarray | None, chunk: int, state: WorldState | None) -> Tensor | None:
     """Return the image as the first frame, float32 [3, H, W], in the requested size. Return None without an image, and
-    for a run that continues a `state`. Raises InputError if the requested size differs from the state's."""
+    for a run that continues a `state`. `chunk`: the latent frames of a chunk, for the check of the video's length.
+    Raises InputError if the requested size differs from the state's."""
     if state is None:
         return None if image is None else first_frame(image, checks.geometry_of(options, image, None, chunk))
     height, width = state.frame.shape[1:]

@@ -137,8 +137,9 @@ def divided(plan: AnyPlan, processes: Processes) -> ParallelGroups:
 
 
 def _run_stages(plan: AnyPlan, stages: StageRecorder, seed: int, processes: Processes, reuse: StepReuse) -> Path:
-    """Run all stages and return the video's path. Each stage frees its models before the next. With several processes,
-    the first encodes the prompts while the second encodes the image."""
+    """Run all stages and return the video's path. Each stage frees its models before the next stage begins. With
+    several processes, the first encodes the prompts while the second encodes the image. `reuse`: the rule by which the
+    base model's steps are computed or extrapolated."""
     together = divided(plan, processes)
     run, generator = RunContext(stages, processes, together), torch.Generator(plan.options.noise_device)
     noise = draw_noise(plan.geometry, generator.manual_seed(seed))

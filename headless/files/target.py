@@ -88,8 +88,9 @@ def find_target(output: str | Path | None, overwrite: bool = False) -> Target:
     """Return the output that `output` describes.
 
     A name such as `x.mp4` is a video. A folder, a name without a suffix, `dir/*.png` and `dir/f_%04d.png` stand for PNG
-    files. `-` is standard output, and None keeps the frames in memory. Raises InputError for an empty name, an unknown
-    suffix, a device, a video's name that is a folder, a folder's name that is a file, and a closed standard output.
+    files. `-` is standard output, and None keeps the frames in memory. `overwrite`: see `Target.overwrite`. Raises
+    InputError for an empty name, an unknown suffix, a device, a video's name that is a folder, a folder's name that is
+    a file, and a closed standard output.
     """
     if output is None:
         return Target(Path(), kept=[])

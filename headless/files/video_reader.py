@@ -44,7 +44,7 @@ MOST_REPEATS = 100_000
 
 
 class Layout(NamedTuple):
-    """The conversion of a stored frame to the shown one. Its steps are applied in this order.
+    """The conversion of a stored frame to the frame that a player shows. The steps are applied in this order.
 
     wider: the factor by which the frame is widened, so that pixels are square.
     transposed: whether rows and columns are exchanged.

@@ -79,9 +79,10 @@ class Room:
         return visit
 
     async def _wait_for_turn(self, client: Client, inbox: Connection) -> None:
-        """Wait until the model is free. Raises ConnectionError if the client disconnects, and InputError if too many
-        clients wait. A client of SGLang's protocol can wait only if the current walk ends within seconds, because the
-        protocol has no message for waiting. Otherwise such a client gets InputError."""
+        """Wait until the model is free. `inbox`: the client's messages, which show that the client disconnects. Raises
+        ConnectionError if the client disconnects, and InputError if too many clients wait. A client of SGLang's
+        protocol can wait only if the current walk ends within seconds, because the protocol has no message for waiting.
+        Otherwise such a client gets InputError."""
         if not self._taken:
             self._taken = True
             return

@@ -155,7 +155,8 @@ def _check_folder(folder: Path) -> None:
 
 def _waiting(jobs: Sequence[Job], manifest: Manifest, tell: Callable[[str], None]) -> list[Job]:
     """Return the jobs with a missing or outdated video. Their `overwrite` is set, so that the outdated video may be
-    replaced. Raises InputError if a job without `overwrite` has a video but no row in the manifest."""
+    replaced. `tell(message)` is called with the reason for each outdated video. Raises InputError if a job without
+    `overwrite` has a video but no row in the manifest."""
     waiting = []
     for job in jobs:
         if job not in manifest:
@@ -171,9 +172,10 @@ def _waiting(jobs: Sequence[Job], manifest: Manifest, tell: Callable[[str], None
 def _plan(
     waiting: Sequence[Job], folder: Path, tell: Callable[[str], None]
 ) -> tuple[list[tuple[AnyPlan, list[Seeded]]], list[Outcome]]:
-    """Divide jobs into groups that run together. Return the groups, each as (plan of one job, jobs), and the outcomes
-    of jobs that cannot start. A group has at most VIDEOS_AT_ONCE jobs, which differ only in image, prompts, seed,
-    camera path and fps. Camera paths are written as pose folders within `folder`."""
+    """Divide the jobs `waiting` into groups that run together. Return the groups, each as (plan of one job, jobs), and
+    the outcomes of jobs that cannot start. A group has at most VIDEOS_AT_ONCE jobs, which differ only in image,
+    prompts, seed, camera path and fps. Camera paths are written as pose folders within `folder`. `tell(message)` is
+    called with the plans' notes."""
     alike: dict[str, list[Seeded]] = {}
     plans: dict[str, AnyPlan] = {}
     failed: list[Outcome] = []

@@ -126,9 +126,13 @@ class _Try:
 def _serve(
     new_worker: Callable[[], Any], waiting: queue.Queue, outcomes: queue.Queue, folder: Path, done: threading.Event
 ) -> None:
-    """Run groups of jobs from the queue `waiting` on one Ray actor until `done` is set. The thread takes a group only
-    after its actor has started; until then, other actors can take the group. If the actor is lost, a new one starts.
-    The lost actor's unfinished jobs are queued again, each alone, until MOST_TRIES attempts have failed."""
+    """Run groups of jobs from the queue `waiting` on one Ray actor from `new_worker()` until `done` is set, and put
+    each job's outcome into `outcomes`.
+
+    The thread takes a group only after its actor has started; until then, other actors can take the group. If the actor
+    is lost, a new one starts. The lost actor's unfinished jobs are queued again, each alone, until MOST_TRIES attempts
+    have failed.
+    """
     import ray
 
     worker = None

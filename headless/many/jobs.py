@@ -184,8 +184,8 @@ def _value(name: str, given: Any) -> Any:
 
 
 def _number(given: Any, kind: type) -> Any:
-    """Return `given` as int or float. Raises TypeError, ValueError or OverflowError for a value that cannot be
-    converted."""
+    """Return `given` as the number type `kind`, int or float. Raises TypeError, ValueError or OverflowError for a value
+    that cannot be converted."""
     number = kind(given)
     if isinstance(given, bool) or (kind is int and isinstance(given, float) and number != given):
         raise ValueError
