@@ -92,12 +92,13 @@ def _live(arguments: argparse.Namespace, show: ShowProgress) -> None:
             _walk(arguments, Path(temporary), show)
         return
     folder = Path(arguments.walks or "walks")
-    if arguments.ckpt is None and arguments.keep is None and arguments.walks is None:
+    used = [Path(path) for path in (arguments.replay, arguments.continue_from) if path is not None]
+    if arguments.ckpt is None and (used or (arguments.keep is None and arguments.walks is None)):
         raise InputError("CKPT is missing: the folder of a causal model; or name --walks to list them")
     if arguments.keep is not None or arguments.ckpt is None:
         from ..live.old_walks import clear_walks, describe_walks
 
-        removed = clear_walks(folder, arguments.keep) if arguments.keep is not None else []
+        removed = clear_walks(folder, arguments.keep, used) if arguments.keep is not None else []
         lines = [f"removed {', '.join(removed)}"] if removed else []
         print(*lines, *([describe_walks(folder)] if arguments.ckpt is None else []), sep="\n")
     if arguments.ckpt is not None:

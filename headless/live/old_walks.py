@@ -1,5 +1,6 @@
 """The list of saved walks, and the deletion of old ones."""
 
+from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -48,11 +49,12 @@ def describe_walks(folder: Path) -> str:
     return "\n".join([*lines, f"{len(rows)} walks in {folder}"])
 
 
-def clear_walks(folder: Path, keep: int) -> list[str]:
+def clear_walks(folder: Path, keep: int, used: Iterable[Path] = ()) -> list[str]:
     """Delete all but the newest `keep` walks in `folder` and return the deleted walks' names, with a note if other
-    files remain in a walk's folder. Raises InputError if a file cannot be deleted."""
-    old = saved_walks(folder)
-    removed = old[: max(0, len(old) - keep)]
+    files remain in a walk's folder. The walks of the paths `used` stay. Raises InputError if a file cannot be
+    deleted."""
+    old, spared = saved_walks(folder), [place for path in used for place in (path.resolve(), path.resolve().parent)]
+    removed = [walk for walk in old[: max(0, len(old) - keep)] if walk.resolve() not in spared]
     return [walk.name if _remove(walk) else f"{walk.name} (other files in it stay)" for walk in removed]
 
 

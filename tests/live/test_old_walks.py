@@ -44,6 +44,14 @@ def test_walks_are_listed_and_all_but_the_last_ones_removed(walks, capsys):
     assert main(["live"]) == 2
 
 
+def test_a_walk_that_is_replayed_or_continued_is_not_removed(walks, capsys):
+    """Neither where the model's folder is forgotten."""
+    for option in ("--replay", "--continue_from"):
+        assert main(["live", "--walks", str(walks), "--keep", "0", option, str(walks / "walk-1")]) == 2
+        assert "CKPT is missing" in capsys.readouterr().err
+    assert clear_walks(walks, 0, [walks / "walk-1", walks / "walk-3/walk.state"]) == ["walk-2"]
+
+
 def test_a_session_with_a_folder_leaves_a_video_and_a_state(toy_package, tmp_path):
     with walking(toy_package, tmp_path) as session:
         chunks(session, 5)
