@@ -1,8 +1,11 @@
 """Detection of a walk (a steered video) that degrades, by a comparison of each chunk with the first two seconds.
 
-A chunk counts as bad if at least two of four figures (sharpness, colourfulness, tint and brightness) are beyond the
-limits of `lingbot-world measure`, or if its sharpness is below a stricter limit. One figure is not enough, because this
-module compares only whole frames: a dark wall then looks like a video that becomes dark.
+A chunk is bad if its sharpness and one of colourfulness, tint and brightness pass their limits, if these three all do,
+or if its sharpness is below a stricter limit. The detector reports a drift after four seconds of bad chunks.
+
+The limits are those of the command `lingbot-world measure`. Sharpness also has an upper limit, because an image can
+dissolve into hard edges. That command tracks parts of the scene through the video, so it can distinguish a dark wall
+from a video that becomes dark. This module compares whole frames, and another room changes two of the other figures.
 """
 
 from __future__ import annotations
@@ -62,12 +65,12 @@ class DriftWatch:
     def _is_bad(self, row: Row) -> bool:
         sharpness = self._ratio(row, "sharpness")
         beyond = (
-            sharpness < BLURRED,
             self._ratio(row, "colour") < PALE,
             abs(row["tint"] - self._at_first("tint")) > TINTED,
             abs(row["brightness"] - self._at_first("brightness")) > DARKER,
         )
-        return sum(beyond) > 1 or sharpness < BLURRED_PLACES
+        needed = 3 if BLURRED <= sharpness <= 1 / BLURRED else 1
+        return sum(beyond) >= needed or sharpness < BLURRED_PLACES
 
     def _ratio(self, row: Row, name: str) -> float:
         return row[name] / max(self._at_first(name), 1e-6)

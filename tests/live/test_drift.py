@@ -39,6 +39,26 @@ def test_a_darker_place_alone_is_no_drift():
     assert not any(found)
 
 
+FINE = 16 + SHARP // 4 * 3
+COARSE = np.repeat(np.repeat(FINE[::4, ::4], 4, 0), 4, 1)
+RED, LIGHT = np.array([20, 0, 0], np.uint8), np.uint8(20)
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "drifts"),
+    [
+        (FINE, FINE + RED + LIGHT, False),
+        (COARSE, FINE, False),
+        (COARSE, FINE + RED, True),
+        (FINE, SHARP // 4 + RED + LIGHT, True),
+    ],
+    ids=["another room", "finer stones", "shards", "pale, tinted and dark"],
+)
+def test_another_colour_is_a_drift_with_another_sharpness_or_paleness(first, later, drifts):
+    _, found = seen(*[first] * FIRST, *[later] * (LASTS + 2))
+    assert any(found) is drifts
+
+
 @pytest.mark.parametrize("again", [False, True])
 def test_who_walks_is_told_and_the_world_begins_anew_where_that_is_asked_for(toy_package, tmp_path, monkeypatch, again):
     monkeypatch.setattr(DriftWatch, "add_chunk", lambda _watch, _latent, _pixels: session.walk.chunks == 3)
