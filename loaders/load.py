@@ -1,6 +1,5 @@
 """Loading of a checkpoint as a model. On the CPU its weights are memory-mapped; for a GPU they are copied to it."""
 
-import gc
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -16,6 +15,7 @@ from torch import Tensor, distributed
 from ..model.attention.choose_8bit import choose_attention
 from ..model.attention.exact import compile_ahead, sdpa
 from ..model.dit import LingBotWorldModel
+from ..model.host_memory import pause_collector
 from ..model.layers.block import Block
 from ..model.layers.operations import Linear, TorchOperations, materialise
 from ..model.ops.linear_8bit import DTYPES, choose_arithmetic
@@ -76,7 +76,8 @@ def load_expert(
     own_format, arithmetic = arithmetic == "8bit", choose_arithmetic(arithmetic, device, checkpoint.config)
     attention_mode = choose_attention(attention_mode, device, checkpoint.config)
     compile_ahead(device)
-    with _pause_collector(), ThreadPoolExecutor(1) as pool:  # building takes 0.1 s: a quarter of the whole load
+    # Building takes 0.1 s, a quarter of the whole load, and so would collections among thousands of new objects.
+    with pause_collector(), ThreadPoolExecutor(1) as pool:
         building = pool.submit(build, checkpoint.config)
         resident = resident_weights(checkpoint, streamed)
         tensors = state_tensors(
@@ -125,19 +126,6 @@ def _add_loras(model: LingBotWorldModel, changes: LoraChanges, device: torch.dev
                 change.check()
                 parameter = change.apply_to(parameter)
             setattr(layer, leaf, frozen_parameter(parameter.to(dtype)))
-
-
-@contextmanager
-def _pause_collector() -> Iterator[None]:
-    """A context in which Python's garbage collector is off. The thousands of small objects of a load would trigger it
-    repeatedly, which takes 0.1 s."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def state_tensors(

@@ -1,16 +1,29 @@
 """Functions for host memory, and for copies from it to a GPU. From pinned memory a copy runs while the GPU computes."""
 
 import ctypes
+import gc
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 import torch
 from torch import Tensor
 
 from ..errors import InputError
+
+
+@contextmanager
+def pause_collector() -> Iterator[None]:
+    """A context in which Python's garbage collector is off."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def give_back_memory() -> None:

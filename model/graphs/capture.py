@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..host_memory import pause_collector
+
 ONE_AT_A_TIME = Lock()
 """The lock to hold while a CUDA graph is recorded. During a recording torch cannot free cached memory for other
 threads."""
@@ -18,12 +20,13 @@ threads."""
 def on_recording_stream(x: Tensor) -> Iterator[None]:
     """A context in which torch uses the stream on which all graphs of the GPU of `x` are recorded.
 
-    It is shared, because cuBLAS has a workspace for each thread and stream. The workspace must outlive the recording,
-    so a product allocates it here.
+    The stream is shared, because cuBLAS has a workspace for each thread and stream. The workspace must outlive the
+    recording, so a product allocates it here. Python's garbage collector is off: an object that waits for the GPU when
+    it is freed, such as an old KV cache, would end the recording.
     """
     stream = _stream(x.device)
     stream.wait_stream(torch.cuda.current_stream(x.device))
-    with torch.cuda.stream(stream):
+    with pause_collector(), torch.cuda.stream(stream):
         one = x.new_ones(8, 8)
         F.linear(one, one, one[0])
         yield

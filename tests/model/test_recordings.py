@@ -169,6 +169,21 @@ def test_the_decoders_recording_is_tried(hidden, caplog):
     assert caplog.text.count("the first replay was wrong") == hidden
 
 
+def test_the_garbage_collector_rests_during_a_recording():
+    """It could free an object that waits for the GPU, such as an old cache in host memory."""
+    recording, rests = Recording(), []
+
+    def decode(latent):
+        rests.append(not gc.isenabled())
+        yield latent * 2
+
+    for _ in range(4):
+        list(recording.decode(decode, torch.ones(3)))
+    assert recording.made
+    assert rests == [False, True, False]
+    assert gc.isenabled()
+
+
 @pytest.mark.parametrize(
     ("got", "refused"), [([1.0, 2.0], False), ([1.0, 2.001], False), ([1.0, 2.1], True), ([1.0, float("nan")], True)]
 )
