@@ -27,7 +27,8 @@ from .reading import CameraFile
 from .scans import ARKIT_FIELDS, SPLAT_FIELDS, read_arkit, read_splat_cameras
 from .sniff import format_of
 from .stated import MATRIX_NAME, lens_fault, stated_convention, stated_texts
-from .text_files import KITTI_FIELDS, RE10K_FIELDS, TUM_FIELDS, read_kitti, read_realestate10k, read_tum
+from .text_files import KITTI_FIELDS, RE10K_FIELDS, read_kitti, read_realestate10k
+from .tum import TUM_FIELDS, read_tum
 
 
 @dataclass(frozen=True)

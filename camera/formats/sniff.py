@@ -12,7 +12,8 @@ import numpy as np
 from .colmap import COLMAP_FILES, model_folder
 from .matrices import array_direction, direction_of
 from .scans import PARTS, POSES, scan_folder
-from .text_files import is_number, pose_files, split_columns, tum_columns
+from .text_files import is_number, pose_files, split_columns
+from .tum import tum_columns
 
 HEAD = 64 * 2**10  # bytes inspected at the start and at the end of a file
 KEYS = {

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 from camera_cases import BLENDER, BLENDER_START, INTRINSIC, LENS, START, THERE, transforms, write
-from lingbot_world.camera.explained import doubts
 from lingbot_world.camera.formats import read_camera
+from lingbot_world.camera.origin_report import convention_warnings
 from lingbot_world.errors import CameraError
 
 HALF = 0.7071067811865476
@@ -146,9 +146,9 @@ def test_euroc_states_the_imus_poses(tmp_path):
 def test_poses_of_a_car_are_doubted(tmp_path):
     """The x axis points ahead, as in KITTI-360's poses.txt, or the camera really moves sideways."""
     ahead = "".join(line(i, 1, 0, 0, i, 0, 1, 0, 0, 0, 0, 1, 0) for i in range(20))
-    assert "a car, a robot or an IMU" in doubts(read_camera(write(tmp_path / "poses.txt", ahead))[0])[0]
+    assert "a car, a robot or an IMU" in convention_warnings(read_camera(write(tmp_path / "poses.txt", ahead))[0])[0]
     still = "".join(line(i, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0) for i in range(20))
-    assert doubts(read_camera(write(tmp_path / "still.txt", still))[0]) == []
+    assert convention_warnings(read_camera(write(tmp_path / "still.txt", still))[0]) == []
 
 
 SHARES = [[0.6, 0, 0.5], [0, 1.04, 0.5], [0, 0, 1]]
