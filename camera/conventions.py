@@ -34,10 +34,12 @@ CONVENTIONS: dict[str, Convention] = {
 def to_opencv(values: ArrayLike, convention: Convention, name: str, numbers: np.ndarray | None = None) -> np.ndarray:
     """Return the matrices of a file as checked camera-to-world poses, float64 [n, 4, 4] in OpenCV axes.
 
-    `values`: [n, 4, 4], [n, 3, 4], [n, 12] or [n, 16]. If the convention is by column, only [n, 16] is accepted.
-    `numbers` [n, k]: the file's own numbers if they are not matrices but, for example, quaternions and positions. If
-    positions differ only by the rounding of the file's numbers, they become equal. Raises CameraError, which begins
-    with `name`, for other shapes and non-rigid matrices.
+    values: [n, 4, 4], [n, 3, 4], [n, 12] or [n, 16]. If the convention is by column, only [n, 16] is accepted.
+    name: the beginning of error messages.
+    numbers: [n, k], the file's own numbers if they are not matrices but, for example, quaternions and positions.
+
+    If positions differ only by the rounding of the file's numbers, they become equal. Raises CameraError for other
+    shapes and for non-rigid matrices.
     """
     matrices, dtype = as_float64(values, name), getattr(values, "dtype", None)
     if matrices.ndim == 2 and matrices.shape[1] in (12, 16) and not (convention.by_column and matrices.shape[1] == 12):

@@ -30,9 +30,11 @@ def latent_poses(c2w: np.ndarray, frames: int, chunk: int = 1) -> np.ndarray:
 
 
 def latent_times(n_poses: int, frames: int, chunk: int = 1) -> np.ndarray:
-    """Return the pose index [f] of each latent frame on a path of `n_poses`: the integers 0, 4, 8 and so on. The video
-    has `frames` frames, limited by `frame_count`. If f must be reduced to a multiple of `chunk`, the indices are
-    float64, evenly spaced up to the last used pose. Raises CameraError if the path or `frames` is too short."""
+    """Return the pose index [f] of each latent frame on a path of `n_poses`: the integers 0, 4, 8 and so on.
+
+    The video has `frames` frames, limited by `frame_count`. If f must be reduced to a multiple of `chunk`, the indices
+    are float64, evenly spaced up to the last used pose. Raises CameraError if the path or `frames` is too short.
+    """
     used, kept = (frame_count(frames, n_poses, size) for size in (1, chunk))
     return np.arange(0, used, 4) if kept == used else np.linspace(0, used - 1, (kept - 1) // 4 + 1)
 
@@ -70,10 +72,12 @@ def continued_poses(
     """Return the model poses (see `model_poses`) and camera-to-world poses, both [f, 4, 4], of a path that continues a
     video.
 
-    The path is moved to begin at `before` [4, 4], the pose of the video's last latent frame. The f = `latent_frames`
-    poses come after `before`, at even intervals up to the path's end. Translations are divided by the video's `scale`.
-    A `scale` of 0 means that the camera has not moved yet; then this path's longest step is the divisor. Raises
-    CameraError for invalid poses and a negative `scale`.
+    latent_frames: the number f of poses. They come after `before`, at even intervals up to the path's end.
+    before: [4, 4], the pose of the video's last latent frame. The path is moved to begin at this pose.
+    scale: the video's divisor of translations. 0 means that the camera has not moved yet; then this path's longest step
+    is the divisor.
+
+    Raises CameraError for invalid poses and a negative `scale`.
     """
     path = check_poses(c2w)
     moved = before @ inverse(path[0]) @ path
@@ -120,9 +124,12 @@ def scaled_intrinsics(intrinsics: np.ndarray, height: int, width: int) -> np.nda
 
 
 def pixel_rays(intrinsics: ArrayLike, height: int, width: int) -> np.ndarray:
-    """Return the unit ray through each pixel's centre in camera axes, float64 [3, 64, cells]. The 64 are the 8x8 pixels
-    of a latent cell, by row; the cells are by row too. `intrinsics` [n, 4] or [4] is in pixels of an 832x480 image; the
-    first row is used. The last result is cached for the next chunk of a video, so do not write into it."""
+    """Return the unit ray through each pixel's centre in camera axes, float64 [3, 64, cells]: the 8x8 pixels of a
+    latent cell by row, and the cells by row.
+
+    `intrinsics` [n, 4] or [4] is in pixels of an 832x480 image; the first row is used. The last result is cached for
+    the next chunk of a video, so do not write into it.
+    """
     return _rays(tuple(scaled_intrinsics(check_intrinsics(intrinsics), height, width).tolist()), height, width)
 
 

@@ -65,11 +65,14 @@ def still_poses(frames: int) -> np.ndarray:
 def begin_track(
     c2w: np.ndarray | None, lens: np.ndarray | None, frames: int, chunk: int, actions: np.ndarray | None = None
 ) -> CameraTrack:
-    """Return the camera of a new video of `frames` frames on the path `c2w` [n, 4, 4] (None: the camera stands still).
+    """Return the camera of a new video of `frames` frames.
 
-    `lens` [4]: fx, fy, cx, cy in pixels of an 832x480 image (None: the lens of the official examples). The number of
-    latent frames is a multiple of `chunk`. `actions` [n, 4]: W, A, S, D flags; a latent frame has those of the nearest
-    pose. Raises CameraError for invalid arrays and a path that is too short.
+    c2w: [n, 4, 4], the path. None: the camera stands still.
+    lens: [4], fx, fy, cx, cy in pixels of an 832x480 image. None: the lens of the official examples.
+    chunk: the latent frames of a chunk. The video has a multiple of this number.
+    actions: [n, 4], W, A, S, D flags. A latent frame has the flags of the nearest pose.
+
+    Raises CameraError for invalid arrays and a path that is too short.
     """
     path_poses = 0 if c2w is None else len(c2w)
     c2w = still_poses(frames) if c2w is None else c2w

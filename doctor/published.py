@@ -1,8 +1,8 @@
-"""The published rates of common GPUs, and the fractions of these that kernels reach.
+"""The published rates of common GPUs, and the fractions of these rates that kernels reach.
 
 The fractions come from measurements by other people. On an RTX 5090, matrix products reach 176 to 229 TFLOP/s in bf16,
-375 to 430 in fp8 and 537 to 648 in int8; exact attention 184, 8-bit attention 524 and the VAE 173. On Strix Halo a
-chunk takes 0.8 s: 44 % for attention and 38 % for matrix products.
+375 to 430 in fp8 and 537 to 648 in int8. Exact attention reaches 184 TFLOP/s, 8-bit attention 524 and the VAE 173. On
+Strix Halo a chunk takes 0.8 s: 44 % for attention and 38 % for matrix products.
 """
 
 from typing import NamedTuple

@@ -22,8 +22,10 @@ FRAMES_AT_ONCE = 48
 
 def decode_together(plan: SamplingPlan, latent: Tensor, progress: Progress, processes: Processes) -> Tensor | None:
     """Decode `latent` [1, 16, f, h, w], the same in every process, by all processes that call this function. Return the
-    frames, uint8 [F, H, W, 3], in the first process and None in the other ones. The first process decodes alone if the
-    VAE works in tiles, or if a stripe does not fit into a GPU's memory."""
+    frames, uint8 [F, H, W, 3], in the first process and None in the others.
+
+    The first process decodes alone if the VAE works in tiles, or if a stripe does not fit into a GPU's memory.
+    """
     if processes.size > 1 and not plan.options.vae_tiling:
         stripe = None
         with suppress(torch.OutOfMemoryError):

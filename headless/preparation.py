@@ -144,8 +144,11 @@ def _with_room_for_all(
     plan: RolloutPlan, planner: RolloutPlanner, free: Free, run: RunContext
 ) -> tuple[RolloutMemory | None, bool]:
     """Return (memory plan with the whole model on the GPU, whether both encoders fit next to the model at the same
-    time). The memory plan is None in three cases: on a CPU, if the weights are sharded, and if the GPU has too little
-    memory for the model with one encoder, or for the model with the chunks."""
+    time).
+
+    The memory plan is None on a CPU, and if the weights are sharded. It is also None if the GPU has too little memory
+    for the model with one encoder, or for the model with the chunks.
+    """
     if plan.device.type != "cuda" or run.together.weights is not None:
         return None, False
     text = estimate_text(plan.text_encoder.config, plan.dtype).total

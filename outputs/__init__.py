@@ -49,9 +49,11 @@ def taken(file: Path, parts: str = "") -> Iterator[None]:
     """A context that locks an output file against other runs.
 
     The lock is a file next to `file`, which the operating system releases if the process dies. Missing folders are
-    created, and removed at the end if they are empty. Temporary files that dead runs left for `file` are deleted. With
-    `parts`, a glob pattern, the temporary files of all matching output files are deleted instead. Raises InputError if
-    another run has the lock or the folder cannot be written.
+    created, and removed at the end if they are empty. Raises InputError if another run has the lock or the folder
+    cannot be written.
+
+    Temporary files that dead runs left for `file` are deleted. With `parts`, a glob pattern, the temporary files of all
+    matching output files are deleted instead.
     """
     file = _followed(file)
     made = _make_folders(file.parent)

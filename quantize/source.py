@@ -60,10 +60,11 @@ class Source:
 def open_model(path: Path, keep: Sequence[str], loras: Sequence[LoraFile], multiple: int = 1) -> Source:
     """Open an expert or a causal model for quantization, with `loras` to merge.
 
-    `keep` names linear layers that stay unquantized, such as `head.head` or `blocks.0.*`. Matrices with a size that is
-    not a multiple of `multiple` also stay unquantized. Raises CheckpointError for weights in bitsandbytes' 4 bits, for
-    an unknown model and for a LoRA that does not fit; InputError for a name in `keep` without a layer, and if nothing
-    is left to quantize.
+    keep: the names of linear layers that stay unquantized, such as `head.head` or `blocks.0.*`.
+    multiple: the number by which both sizes of a matrix must be divisible; other matrices also stay unquantized.
+
+    Raises CheckpointError for weights in bitsandbytes' 4 bits, for an unknown model and for a LoRA that does not fit.
+    Raises InputError for a name in `keep` without a layer, and if nothing is left to quantize.
     """
     checkpoint = open_checkpoint(path)
     _refuse_four_bits(path, checkpoint.quantized)

@@ -51,10 +51,14 @@ class _Camera(NamedTuple):
 
 
 def read_colmap(path: Path, convention: Convention) -> CameraFile:
-    """Read a camera path from COLMAP's images and cameras files, .bin or .txt, in the order of image names. `path` is
-    one of the files or a folder, see `model_folder`. `convention`: the convention of the poses (COLMAP's is
-    world-to-camera in OpenCV axes). Raises CameraError for a missing or invalid images file. A fault in the cameras
-    file becomes the result's `lens_fault`."""
+    """Read a camera path from COLMAP's images and cameras files, .bin or .txt, in the order of image names.
+
+    path: one of the files, or a folder, see `model_folder`.
+    convention: the convention of the poses; COLMAP's is world-to-camera in OpenCV axes.
+
+    Raises CameraError for a missing or invalid images file. A fault in the cameras file becomes the result's
+    `lens_fault`.
+    """
     folder = model_folder(path) if path.is_dir() else path.parent
     binary = path.suffix.lower() == ".bin" if path.is_file() else (folder / "images.bin").is_file()
     suffix = ".bin" if binary else ".txt"

@@ -73,9 +73,11 @@ class Matrices(NamedTuple):
 
 
 def named_matrices(data: Any, path: Path) -> Matrices | None:
-    """Return the matrices of a JSON file under a name that states their direction, or None without such a name. `data`,
-    the content of `path`, is one of: an object with a list of matrices, a list of frames, an object with a list of
-    frames, and an object with frames by name. Raises CameraError for a gap in the frames' numbers or times."""
+    """Return the matrices of a JSON file under a name that states their direction, or None without such a name.
+
+    `data`, the content of `path`, is an object with a list of matrices, a list of frames, an object with a list of
+    frames, or an object with frames by name. Raises CameraError for a gap in the frames' numbers or times.
+    """
     whole = _flat(data) if isinstance(data, Mapping) else {}
     if key := next(filter(direction_of, whole), None):
         return Matrices(key, whole[key], [{name: value for name, value in whole.items() if name != key}])

@@ -89,10 +89,15 @@ def write_lingbot(path: CameraPath, folder: str | Path) -> None:
 
 
 def read_vipe(path: Path, convention: Convention, image_size: tuple[int, int] | None) -> CameraFile:
-    """Read ViPE's .npz: the matrices `data` [n, 4, 4], and the frame numbers `inds` [n]. `convention`: the convention
-    of the matrices (ViPE's is camera-to-world in OpenCV axes). The lens is read from ../intrinsics/<same name>, in
-    pixels of a video of `image_size` (width, height). Without `image_size` the result has a `lens_fault` instead of the
-    lens. Raises CameraError for a missing or invalid pose file."""
+    """Read ViPE's .npz: the matrices `data` [n, 4, 4], and the frame numbers `inds` [n]. The lens is read from
+    ../intrinsics/<same name>.
+
+    convention: the convention of the matrices; ViPE's is camera-to-world in OpenCV axes.
+    image_size: the width and height of the video, in whose pixels the lens is. With None, the result has a `lens_fault`
+    instead of the lens.
+
+    Raises CameraError for a missing or invalid pose file.
+    """
     data, frames = _vipe_arrays(path)
     refuse_gaps(frames, f"{path} (inds)")
     recording = CameraFile(to_opencv(data, convention, str(path)))

@@ -179,10 +179,12 @@ def _stated_order(frames: list[Mapping]) -> str:
 
 
 def _by_row(matrices: np.ndarray, order: str) -> tuple[np.ndarray, list[str]]:
-    """Return the poses [n, 4, 4] with their numbers by row, and notes for the user. `matrices` [n, 4, 4] have their
-    numbers by row if the last rows are 0, 0, 0, 1, and by column if the last columns are. If all poses are at the
-    origin, last rows and last columns are 0, 0, 0, 1. Then `order` decides, "row" or "column". If `order` is empty too,
-    "column" is assumed, with a note unless both orders give the same poses."""
+    """Return the poses [n, 4, 4] with their numbers by row, and notes for the user.
+
+    The numbers of `matrices` are by row if the last rows are 0, 0, 0, 1. They are by column if the last columns are 0,
+    0, 0, 1. If all poses are at the origin, both are true. Then `order` decides, "row" or "column". If `order` is
+    empty, "column" is assumed, with a note unless both orders give the same poses.
+    """
     last_column, last_row = (np.abs(each).max() for each in (matrices[:, :3, 3], matrices[:, 3, :3]))
     if last_row > 0 or last_column > 0:
         return (matrices.swapaxes(1, 2) if last_row > 0 and last_column < 1e-6 else matrices), []

@@ -32,10 +32,12 @@ KITTI_FIELDS = (
 
 
 def read_realestate10k(path: Path, convention: Convention) -> CameraFile:
-    """Read a text file of RealEstate10K or CameraCtrl, one line per frame. A line holds the time; fx, fy, cx, cy as
-    fractions of the image size; two distortion terms; and a matrix 3x4 by row. The first line may be the video's
-    address. `convention`: the convention of the matrices (the format's own is world-to-camera in OpenCV axes). Raises
-    CameraError for a missing or invalid file."""
+    """Read a text file of RealEstate10K or CameraCtrl, one line per frame. The first line may be the video's address.
+
+    A line holds the time; fx, fy, cx, cy as fractions of the image size; two distortion terms; and a matrix 3x4 by row.
+    `convention`: the convention of the matrices; the format's own is world-to-camera in OpenCV axes. Raises CameraError
+    for a missing or invalid file.
+    """
     rows = read_table(path, 19)
     if np.ptp(rows[:, 0]):  # programs that know no times write the same number in every line
         refuse_gaps(rows[:, 0], f"{path} (time stamps)")
@@ -51,12 +53,14 @@ def _lens_from_fractions(columns: np.ndarray, path: Path) -> Lens:
 
 
 def read_kitti(path: Path, convention: Convention) -> CameraFile:
-    """Read a text file of matrices, 3x4 or 4x4 by row, one line per frame, without a lens.
+    """Read a text file of matrices, 3x4 or 4x4 by row, one line per frame, without a lens. Examples are KITTI
+    odometry's poses/00.txt and Replica's traj.txt. A line may begin with a frame number, and a 4x4 matrix may take four
+    lines.
 
-    Examples are KITTI odometry's poses/00.txt and Replica's traj.txt. A line may begin with a frame number, and a 4x4
-    matrix may take four lines. `path` may be a folder with a file for each frame, as in ScanNet. `convention`: the
-    convention of the matrices (the format's own is camera-to-world in OpenCV axes). Raises CameraError for a missing or
-    invalid file.
+    path: the file, or a folder with a file for each frame, as in ScanNet.
+    convention: the convention of the matrices; the format's own is camera-to-world in OpenCV axes.
+
+    Raises CameraError for a missing or invalid file.
     """
     files = sort_by_name(pose_files(path), lambda file: file.stem, str(path)) if path.is_dir() else [path]
     read = [read_table(file, 12, 16, 13, 17, 4) for file in files]

@@ -50,9 +50,12 @@ def poses_from_keys(script: str, *, step: float = STEP, turn_deg: float = TURN_D
 def path_from_keys(
     script: str, *, fov_deg: float = DEFAULT_FOV_DEG, step: float = STEP, turn_deg: float = TURN_DEG
 ) -> CameraPath:
-    """Return the path of a script such as "w-10,iw-15", with a pose and the W, A, S, D flags for each frame. `fov_deg`:
-    the horizontal field of view. `step`, `turn_deg`: see `poses_from_keys`, whose frames + 1 poses are resampled to the
-    number of frames, as in the official pipeline. Raises CameraError for an invalid script or field of view."""
+    """Return the path of a script such as "w-10,iw-15", with a pose and the W, A, S, D flags for each frame.
+
+    `fov_deg`: the horizontal field of view. `step`, `turn_deg`: see `poses_from_keys`. The frames + 1 poses of that
+    function are resampled to the number of frames, as in the official pipeline. Raises CameraError for an invalid
+    script or field of view.
+    """
     actions = actions_from_keys(script)
     poses = poses_from_keys(script, step=step, turn_deg=turn_deg)
     held = np.concatenate([actions, actions[-1:]])

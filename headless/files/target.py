@@ -85,12 +85,13 @@ class Target:
 
 
 def find_target(output: str | Path | None, overwrite: bool = False) -> Target:
-    """Return the output that `output` describes.
+    """Return the output that `output` describes. `overwrite`: see `Target.overwrite`.
 
     A name such as `x.mp4` is a video. A folder, a name without a suffix, `dir/*.png` and `dir/f_%04d.png` stand for PNG
-    files. `-` is standard output, and None keeps the frames in memory. `overwrite`: see `Target.overwrite`. Raises
-    InputError for an empty name, an unknown suffix, a device, a video's name that is a folder, a folder's name that is
-    a file, and a closed standard output.
+    files. `-` is standard output, and None keeps the frames in memory.
+
+    Raises InputError for an empty name, an unknown suffix, a device, and a closed standard output. Also raises
+    InputError if the name of a video is a folder, or the name of a folder is a file.
     """
     if output is None:
         return Target(Path(), kept=[])

@@ -75,10 +75,13 @@ def run_batch(
     """Make the missing and the outdated videos of a batch in `folder`, note each outcome in its manifest, and return
     counts.
 
-    `show(name, unit)` returns the progress display of a stage. `run_groups` makes the videos, by default in this
-    process. `tell(message)` is called with notes and reasons of failures. `begin(plan)` is called before each group in
-    this process; it may set torch's number of threads for the group, and returns a note or "". Raises InputError if
-    `folder` is a file or in use, and if a job's video exists without a row in the manifest.
+    show: a function show(name, unit) that returns the progress display of a stage.
+    run_groups: the function that makes the videos, by default in this process.
+    tell: a function tell(message) that is called with notes and reasons of failures.
+    begin: a function begin(plan) that is called before each group in this process. It may set torch's number of threads
+    for the group, and returns a note or "".
+
+    Raises InputError if `folder` is a file or in use, and if a job's video exists without a row in the manifest.
     """
     _check_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)

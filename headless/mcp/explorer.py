@@ -79,9 +79,13 @@ class Explorer:
             return self._make(1)
 
     def act(self, keys: Sequence[str], seconds: float, yaw: float, pitch: float) -> Seen:
-        """Hold keys for `seconds` of video, turn the camera `yaw` degrees right and `pitch` degrees up, and return the
-        description of the walk and the last frame. `keys`: any of w a s d (move), i j k l (look up, left, down, right)
-        and shift (run). `seconds`, more than 0 and at most LONGEST, is rounded to complete chunks, at least one."""
+        """Hold keys, turn the camera, and return the description of the walk and the last frame.
+
+        keys: any of w a s d (move), i j k l (look up, left, down, right) and shift (run).
+        seconds: the seconds of video, more than 0 and at most LONGEST. They are rounded to complete chunks, at least
+        one.
+        yaw, pitch: the degrees by which the camera turns right and up.
+        """
         with self._lock:
             session = self._walk()
             if not 0 < seconds <= LONGEST:

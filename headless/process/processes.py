@@ -97,8 +97,10 @@ class Processes:
 
         With guidance and an even number of processes, one half computes the forward for the prompt, and the other half
         the forward for the negative prompt. The tokens are then split equally within each half, otherwise over all
-        processes. `shard` also shards the weights over all processes. Raises InputError if the number of heads is not
-        divisible by the number of processes that split the tokens, and for `shard` with one process.
+        processes. `shard` also shards the weights over all processes.
+
+        Raises InputError if the number of heads is not divisible by the number of processes that split the tokens, and
+        for `shard` with one process.
         """
         if self.size == 1:
             if shard:
