@@ -144,7 +144,7 @@ def test_a_missing_package_is_said(toy_package, monkeypatch, capsys):
 
 
 def test_the_command_answers_on_standard_input_and_output(toy_package, tmp_path):
-    from mcp.client.stdio import StdioServerParameters
+    from mcp.client.stdio import StdioServerParameters, stdio_client
 
     size = ["--width", "48", "--height", "32", "--schedule", "0", "--device", "cpu", "--chunk", "1"]
     words = ["-m", "lingbot_world", "mcp", str(toy_package), "--walks", str(tmp_path / "walks"), *size]
@@ -154,5 +154,5 @@ def test_the_command_answers_on_standard_input_and_output(toy_package, tmp_path)
         assert not failed
         assert len(images) == 1
 
-    talk(StdioServerParameters(command=sys.executable, args=words, cwd=tmp_path), conversation)
+    talk(stdio_client(StdioServerParameters(command=sys.executable, args=words, cwd=tmp_path)), conversation)
     assert (tmp_path / "walks/walk-1/walk.json").is_file()
