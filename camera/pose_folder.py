@@ -1,7 +1,7 @@
 """The reader of poses.npy, intrinsics.npy and action.npy in a folder, shared by the nodes and the command line."""
 
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from tempfile import TemporaryDirectory
 from zipfile import ZipFile
 
@@ -84,10 +84,11 @@ def _read_zipped(path: Path, lens: Path | np.ndarray | None, actions: bool | Non
 
 
 def _unzip(path: Path, folder: Path) -> None:
-    """Extract poses.npy, intrinsics.npy and action.npy from any folder inside the zip file into `folder`."""
+    """Extract poses.npy, intrinsics.npy and action.npy from any folder inside the zip file into `folder`. The names may
+    have backslashes, as in files of Windows' PowerShell 5."""
     try:
         with ZipFile(path) as archive:
-            members = [(info, Path(info.filename).name) for info in archive.infolist()]
+            members = [(info, PureWindowsPath(info.filename).name) for info in archive.infolist()]
             for info, name in members:
                 if name in FILES and info.file_size <= LARGEST_FILE:
                     (folder / name).write_bytes(archive.read(info))

@@ -23,7 +23,7 @@ from .numpy_files import (
     read_vipe,
     write_lingbot,
 )
-from .reading import CameraFile
+from .reading import CameraFile, read_text
 from .scans import ARKIT_FIELDS, SPLAT_FIELDS, read_arkit, read_splat_cameras
 from .sniff import format_of
 from .stated import MATRIX_NAME, lens_fault, stated_convention, stated_texts
@@ -176,6 +176,8 @@ def _detect_and_read(
     if not path.exists():
         raise CameraError(f"{path}: no such file or folder")
     if format is None:
+        if path.suffix.lower() in (".json", ".txt", ".csv"):
+            read_text(path)  # raises for another encoding, in which no format is recognised
         raise CameraError(
             f"{path}: the format of the camera file is not recognised; give `format`, one of {', '.join(FORMATS)}"
         )

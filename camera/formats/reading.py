@@ -83,7 +83,7 @@ def read_text(path: Path) -> str:
     try:
         return path.read_text("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise CameraError(f"{path}: not a text file") from error
+        raise CameraError(f"{path}: not UTF-8 text; save it as UTF-8 (PowerShell 5 writes UTF-16)") from error
 
 
 def read_json(path: Path) -> Any:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import IO
 from zipfile import ZipFile
 
@@ -103,7 +103,7 @@ def _archive(path: Path) -> str | None:
 
 def _zipped(path: Path) -> str | None:
     with suppress(Exception), ZipFile(path) as archive:  # zipfile raises errors of many types
-        return "lingbot" if "poses.npy" in {Path(name).name for name in archive.namelist()} else None
+        return "lingbot" if "poses.npy" in {PureWindowsPath(name).name for name in archive.namelist()} else None
     return None
 
 

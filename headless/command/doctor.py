@@ -33,9 +33,13 @@ def _doctor(arguments: argparse.Namespace) -> None:
         return
     from ...doctor.checkup import run_checkup
     from ...doctor.page import format_checkup, table_row
+    from ...errors import InputError
     from ..devices import find_device
 
-    found = run_checkup(find_device(arguments.device), None if arguments.disk is None else Path(arguments.disk))
+    disk = None if arguments.disk is None else Path(arguments.disk)
+    if disk is not None and not disk.is_dir():
+        raise InputError(f"`disk` {disk}: no such folder; name one that exists")
+    found = run_checkup(find_device(arguments.device), disk)
     if arguments.json:
         print(json.dumps(found.as_values(), indent=1))
     else:

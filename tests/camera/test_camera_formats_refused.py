@@ -160,3 +160,11 @@ def test_what_cannot_be_told_or_was_told_wrong_names_the_option(tmp_path):
         read_camera(write(tmp_path / "a.txt", "1 0 0 0 0 1 0 0 0 0 1 0\n1 2 3"))
     with pytest.raises(CameraError, match="`convention` None for matrices"):
         read_camera(write(tmp_path / "m.json", json.dumps(MATRICES["opencv_c2w"])))
+
+
+@pytest.mark.parametrize("name", ["poses.json", "poses.txt", "poses.csv"])
+def test_a_file_in_utf_16_is_refused_as_such(tmp_path, name):
+    """PowerShell 5 writes what `>` redirects in UTF-16."""
+    (tmp_path / name).write_text("1 0 0 0 0 1 0 0 0 0 1 0\n" * 9, encoding="utf-16")
+    with pytest.raises(CameraError, match="not UTF-8 text; save it as UTF-8"):
+        read_camera(tmp_path / name)

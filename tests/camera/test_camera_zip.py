@@ -45,13 +45,15 @@ def test_the_camera_commands_read_it(saved, tmp_path, capsys, monkeypatch):
     np.testing.assert_allclose(read_camera(tmp_path / "path.json")[0].c2w, poses(), atol=1e-9)
 
 
-def test_a_zip_file_of_a_folder_is_read_too(tmp_path):
+@pytest.mark.parametrize("folder", ["walk-3/camera/", "walk-3\\camera\\"])
+def test_a_zip_file_of_a_folder_is_read_too(folder, tmp_path):
+    """With backslashes too, which PowerShell 5 writes into it."""
     file = tmp_path / "walk.ZIP"
     with zipfile.ZipFile(file, "w") as archive:
         for name, array in (("poses.npy", poses()), ("intrinsics.npy", lens_from_fov()[None])):
             data = io.BytesIO()
             np.save(data, array)
-            archive.writestr(f"walk-3/camera/{name}", data.getvalue())
+            archive.writestr(folder + name, data.getvalue())
     assert len(read_camera(file)[0].c2w) == 33
 
 

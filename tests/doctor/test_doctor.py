@@ -189,6 +189,13 @@ def test_switches_of_comfyui_are_named(monkeypatch):
     assert machine.comfyui_switches() is None
 
 
+def test_a_disk_that_is_not_there_is_refused_and_not_made(tmp_path, capsys):
+    assert main(["doctor", "--device", "cpu", "--disk", str(tmp_path / "typo")]) == 2
+    assert "--disk" in (said := capsys.readouterr().err)
+    assert "no such folder" in said
+    assert not [*tmp_path.iterdir()]
+
+
 def test_a_disk_that_cannot_be_written_is_said(tmp_path):
     file = tmp_path / "a file"
     file.touch()
