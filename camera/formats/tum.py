@@ -74,9 +74,8 @@ def read_tum(path: Path, convention: Convention) -> CameraFile:
     c2w, notes = _at_even_times(c2w, rows[:, 0], path)
     recording = CameraFile(c2w, notes=(*notes, *_header_notes(lines, columns)))
     if of_monst3r:
-        lenses = [{"K": row} for row in read_table(lens_file, 9).tolist()]
-    else:
-        lenses = [dict(zip(LENS, row, strict=True)) for row in numbers[:, columns.lens] if columns.lens]
+        return recording.with_lens(lambda: _first_lens([{"K": row} for row in read_table(lens_file, 9).tolist()], path))
+    lenses = [dict(zip(LENS, row, strict=True)) for row in numbers[:, columns.lens] if columns.lens]
     return recording.with_lens(lambda: _first_lens(lenses, path)) if lenses else recording
 
 

@@ -34,6 +34,8 @@ FRAME = {"cameraTransform": np.ravel(BLENDER_START).tolist(), "intrinsics": [500
 SPLIT = {f"t_{row}{column}": BLENDER[row][column] for row in range(3) for column in range(4)}
 TEXTS = {
     "tum.txt": TUM,
+    "odometry.csv": "time,frame,x,y,z,qx,qy,qz,qw,fx,fy,cx,cy\n"
+    + "1,1,0,0,0,0,0,0,1,9,9,9,9\n2,2,0,0,1,0,0,0,1,9,9,9,9\n",
     "re10k.txt": RE10K,
     "kitti.txt": "1 0 0 0 0 1 0 0 0 0 1 0\n" * 3,
     "transforms.json": json.dumps(transforms(k1=0.1, camera_model="OPENCV")),

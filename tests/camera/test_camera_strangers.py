@@ -120,6 +120,8 @@ def test_monst3rs_trajectory_has_w_first_and_a_lens(tmp_path):
     np.testing.assert_allclose(path.c2w[0, :3, 2], [0, 1, 0], atol=1e-9)
     np.testing.assert_allclose(path.intrinsics[0], LENS)
     assert "twice cx, cy" in notes[0]
+    write(tmp_path / "pred_intrinsics.txt", "broken\n")
+    assert read_camera(file, fov_deg=60)[0].fov_deg == pytest.approx(60)
 
 
 def test_a_tables_columns_of_a_lens(tmp_path):

@@ -116,6 +116,12 @@ def test_a_truncated_pt_says_so(golden, tmp_path, keep):
     refused(tmp_path / "model.pt", "cannot be read as torch.save weights")
 
 
+def test_a_pt_that_is_called_safetensors_is_named(tmp_path):
+    torch.save({"w": torch.zeros(1)}, tmp_path / "x.safetensors")
+    with pytest.raises(CheckpointError, match="torch.save by its content; rename it to x.pt"):
+        open_checkpoint(tmp_path / "x.safetensors")
+
+
 def test_a_zip_that_is_no_checkpoint_is_refused(tmp_path):
     with zipfile.ZipFile(tmp_path / "model.pt", "w") as archive:
         archive.writestr("readme.txt", "hello")
