@@ -5,7 +5,8 @@ from importlib import import_module
 
 
 def on_first_use(package: str, /, **modules: str) -> Callable[[str], object]:
-    """Return the `__getattr__` of a package. `modules`: the names in each of its modules, separated by spaces."""
+    """Return a `__getattr__` for a package, which imports a module when one of the module's names is first used.
+    `package`: the package's name. `modules`: for each module its names, separated by spaces."""
     homes = {name: module for module, names in modules.items() for name in names.split()}
 
     def get(name: str) -> object:

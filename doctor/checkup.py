@@ -90,9 +90,9 @@ def estimate_values(row: Estimate) -> dict[str, Any]:
 
 
 def run_checkup(device: torch.device, folder: Path | None = None) -> Checkup:
-    """Check a machine. This takes 5 s on a CPU, and up to 30 s on a GPU the first time. `folder`: a folder on the disk
-    to time, by default the cache folder. Raises InputError for an invalid value of the environment variable
-    LINGBOT_WORLD_KERNELS."""
+    """Check a machine and return the result. This takes 5 s on a CPU, and up to 30 s on a GPU the first time. `folder`:
+    a folder on the disk to time, by default the cache folder. Raises InputError for an invalid value of the environment
+    variable LINGBOT_WORLD_KERNELS."""
     settings()
     on_gpu, card = device.type == "cuda", card_of(device)
     facts = describe_machine(device, folder)

@@ -88,7 +88,7 @@ def _refuse_strange_header(path: Path, lines: Sequence[str]) -> None:
 
 
 def _header_notes(lines: Sequence[str], columns: "Columns") -> list[str]:
-    """Return notes for the user on columns that are not read, and on poses of an IMU."""
+    """Return notes for the user on columns that are not read, and on the poses of an IMU."""
     header = _header(lines)
     names, used = _names(header), {*columns.columns, *columns.lens}
     others = [name for at, name in enumerate(names) if at not in used and len(names) == columns.total]
