@@ -30,7 +30,7 @@ def camera_of(options: GenerateOptions, checkpoint: Checkpoint) -> PoseFolder | 
         )
     if options.action_path is not None:
         return _pose_folder(Path(options.action_path), actions=control == 7)
-    path = made_path(name, getattr(options, name), options.frame_num)
+    path = make_path(name, getattr(options, name), options.frame_num)
     if control == 7 and path.actions is None:
         raise CameraError(f"`preset` {options.preset}: this checkpoint takes held keys besides; give `keys`")
     return PoseFolder(path.c2w, path.intrinsics, path.actions if control == 7 else None, ())
@@ -54,7 +54,7 @@ def _pose_folder(path: Path, actions: bool) -> PoseFolder:
         ) from error
 
 
-def made_path(kind: str, text: str, frames: int) -> CameraPath:
+def make_path(kind: str, text: str, frames: int) -> CameraPath:
     """Return a camera path from `text`: held keys such as "w-10,iw-15" for the `kind` "keys", a move's name for
     "preset". A preset has 4n+1 poses, at least `frames`. Raises CameraError for an invalid text."""
     return path_from_keys(text) if kind == "keys" else preset_path(text, frames=frames + 3)

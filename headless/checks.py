@@ -24,9 +24,9 @@ from ..sampling import StepReuse, flow_timesteps, guide_scales
 from ..text import Tokenizer
 from ..text.weights import UMT5Weights
 from ..weights.files import WEIGHT_SUFFIXES
-from .embedded import KnownPrompts
 from .files.target import Target
 from .options import CHOICES, GenerateOptions
+from .prompt_cache import PromptCache
 
 MOST_FPS = 1000
 """The highest frame rate of a run; no player supports more."""
@@ -34,13 +34,13 @@ MOST_FPS = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class RunInputs:
-    """The options of a run and its open files, except the transformer's. Weights are memory-mapped. `known`: the cache
-    of prompt embeddings. If this cache has the prompt's embedding, `tokenizer` is only a path, because the tokenizer is
-    not needed. `target`: the output."""
+    """The options of a run and its open files, except the transformer's. Weights are memory-mapped. `prompt_cache`: the
+    cache of prompt embeddings. If this cache has the prompt's embedding, `tokenizer` is only a path, because the
+    tokenizer is not needed. `target`: the output."""
 
     options: GenerateOptions
     tokenizer: Tokenizer | Path
-    known: KnownPrompts
+    prompt_cache: PromptCache
     text_encoder: UMT5Weights
     vae: Mapping[str, Tensor]
     target: Target
@@ -66,7 +66,7 @@ class Plan(RunInputs):
         return 0
 
     @property
-    def spoken(self) -> tuple[tuple[int, str], ...]:
+    def prompts_by_chunk(self) -> tuple[tuple[int, str], ...]:
         """The prompts of the run, each as (index of the first chunk with the prompt, text)."""
         return ((0, self.options.prompt),)
 
@@ -77,7 +77,7 @@ class Plan(RunInputs):
         return Precision(self.dtype, arithmetic, self.options.attention, processes)
 
     @property
-    def wishes(self) -> MemoryWishes:
+    def memory_options(self) -> MemoryWishes:
         """The user's options about memory."""
         return MemoryWishes(**{field.name: getattr(self.options, field.name) for field in fields(MemoryWishes)})
 
@@ -196,7 +196,7 @@ def text_notes(options: GenerateOptions, guided: bool) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def frame_notes(options: GenerateOptions, geometry: Geometry, camera: PoseFolder | None) -> tuple[str, ...]:
+def length_notes(options: GenerateOptions, geometry: Geometry, camera: PoseFolder | None) -> tuple[str, ...]:
     """Return the camera path's notes, and a note with the reason if the video has fewer frames than `frame_num`."""
     notes = () if camera is None else camera.notes
     wanted, frames = options.frame_num, geometry.frames

@@ -29,10 +29,10 @@ def decode_together(plan: SamplingPlan, latent: Tensor, progress: Progress, proc
     if processes.size > 1 and not plan.options.vae_tiling:
         stripe = None
         with suppress(torch.OutOfMemoryError):
-            stripe = divided_decoder(load_vae(plan.vae, device=plan.device), plan.cells, processes).decode(
+            stripe = stripe_decoder(load_vae(plan.vae, device=plan.device), plan.cells, processes).decode(
                 latent, progress, last=True
             )
-        if processes.least(stripe is not None):
+        if processes.minimum(stripe is not None):
             assert stripe is not None
             return join_stripes(stripe, plan.cells, processes)
         del stripe
@@ -42,7 +42,7 @@ def decode_together(plan: SamplingPlan, latent: Tensor, progress: Progress, proc
     return decode(plan, latent, progress) if processes.first else None
 
 
-def divided_decoder(vae: VAE, size: tuple[int, int], processes: Processes, *, park: bool = False) -> VideoDecoder:
+def stripe_decoder(vae: VAE, size: tuple[int, int], processes: Processes, *, park: bool = False) -> VideoDecoder:
     """Return a decoder for latents of the height and width `size`. With several processes it decodes only this
     process's stripe of them. `park`: whether the decoder's state is in host memory between chunks."""
     stripe = Stripe.of(*size, processes.rank, processes.size) if processes.size > 1 else None

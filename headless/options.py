@@ -44,7 +44,7 @@ STDOUT = "-"
 AN_ADDRESS = "an address; expected a path on this machine: download the files first (models: `hf download`)"
 """The end of the error for a web address in place of a path."""
 LORA = "[high=|low=]FILE[:STRENGTH]"
-"""The syntax of a LoRA on the command line (see `lora_of`)."""
+"""The syntax of a LoRA on the command line (see `parse_lora`)."""
 POSE_FILES = ("poses.npy", "intrinsics.npy", "action.npy")
 """The files in a pose folder: poses, intrinsics, and optional W, A, S, D flags."""
 PARTS = ("high", "low", "text_encoder", "tokenizer", "vae")
@@ -188,7 +188,7 @@ def is_address(text: str) -> bool:
     return re.match(r"(https?|ftp|hf|s3|gs)://", text) is not None
 
 
-def lora_of(text: str) -> LoraFile:
+def parse_lora(text: str) -> LoraFile:
     """Return the LoRA in a text such as FILE, FILE:0.8 (strength, by default 1) or high=FILE:0.8 (for one expert). A
     colon without a number after it belongs to the name. Raises ArgumentTypeError for an empty name and for a web
     address."""
@@ -205,7 +205,7 @@ def lora_of(text: str) -> LoraFile:
         return LoraFile(Path(name).expanduser(), 1.0, expert)
 
 
-def two_sides(text: str) -> tuple[int, int]:
+def parse_size(text: str) -> tuple[int, int]:
     """Return (480, 832) for a text such as 480x832 or 480*832. Raises ArgumentTypeError for any other text."""
     sides = text.lower().replace("x", "*").split("*")
     if len(sides) != 2 or not all(side.strip().isdecimal() and int(side) > 0 for side in sides):

@@ -34,11 +34,11 @@ from . import checks
 from .camera_path import camera_of
 from .checks import Plan, RunInputs
 from .devices import find_device
-from .embedded import KnownPrompts
 from .files.pictures import image_notes, read_image
 from .files.target import check_new, check_target, find_target
 from .live.beginning import state_of
 from .options import CAUSAL_ONLY, PARTS, GenerateOptions
+from .prompt_cache import PromptCache
 from .rollout_plan import RolloutPlan, plan_causal
 
 
@@ -104,7 +104,7 @@ def make_plan(
     checks.check_settings(options)
     device = find_device(options.device)
     target = find_target(options.output, options.overwrite)
-    if target.pattern is None and target.kept is None:
+    if target.pattern is None and target.in_memory is None:
         require("av", '"lingbot-world[cli]"')
     image = None if options.image is None else read_image(options.image)
     named = {name: getattr(options, name) for name in PARTS}
@@ -112,15 +112,15 @@ def make_plan(
     paths = _parts(package, options.ckpt_dir)
     text_encoder = open_file(open_weights, paths["text_encoder"])
     tokenizer_file = find_tokenizer(paths["tokenizer"])
-    known = KnownPrompts.made_by(paths["text_encoder"], tokenizer_file, checks.text_dtype(options), device)
-    tokenizer = None if known.has(options.prompt) else open_file(load_tokenizer, tokenizer_file)
+    prompt_cache = PromptCache.for_encoder(paths["text_encoder"], tokenizer_file, checks.text_dtype(options), device)
+    tokenizer = None if prompt_cache.has(options.prompt) else open_file(load_tokenizer, tokenizer_file)
     if tokenizer is not None:
         check_vocabulary(tokenizer, text_encoder)
     dtype = torch_dtype(options.dtype or ("fp32" if device.type == "cpu" else "bf16"))
     inputs = RunInputs(
         options=options,
         tokenizer=tokenizer or tokenizer_file,
-        known=known,
+        prompt_cache=prompt_cache,
         text_encoder=text_encoder,
         vae=open_file(read_vae, paths["vae"]),
         target=target,
@@ -144,7 +144,7 @@ def make_plan(
     try:
         check_new(target, plan.frames_before, plan.geometry.frames, source, options.overwrite)
     except InputError:
-        with target.taken():  # raises an error that names the reason if another run is still writing the files
+        with target.lock():  # raises an error that names the reason if another run is still writing the files
             raise
     return plan
 
@@ -205,7 +205,7 @@ def _plan_sampling(inputs: RunInputs, experts: PerExpert[Checkpoint], image: np.
         frame=first_frame(image, geometry),
         geometry=geometry,
         shift=SHIFT if options.shift is None else options.shift,
-        notes=tuple(dict.fromkeys((*notes, *checks.frame_notes(options, geometry, camera), *warned))),
+        notes=tuple(dict.fromkeys((*notes, *checks.length_notes(options, geometry, camera), *warned))),
     )
 
 

@@ -20,7 +20,7 @@ from ..pipeline.rollout_memory import Free, RolloutMemory, available_host_memory
 from ..pipeline.rollout_planner import RolloutPlanner
 from ..vae import VideoDecoder, encode_first_frame, load_vae, vae_width
 from ..vae.encoding import SETTLED
-from .decoding import divided_decoder
+from .decoding import stripe_decoder
 from .process.processes import ALONE, Processes
 from .process.profile import StageRecorder
 from .process.starting import wait_for_triton
@@ -33,7 +33,7 @@ SETTLING = 500_000_000
 """The GPU memory in bytes that CUDA's libraries allocate during the first forwards."""
 
 
-class Prepared(NamedTuple):
+class SharedInputs(NamedTuple):
     """The inputs of a causal run that its chunks share.
 
     memory: where weights, keys and values, and caches are stored.
@@ -50,15 +50,15 @@ class Prepared(NamedTuple):
     model: LingBotWorldModel
 
 
-def prepare(plan: RolloutPlan, prompts: Callable[[], list[Tensor]], run: RunContext) -> Prepared:
+def prepare(plan: RolloutPlan, prompts: Callable[[], list[Tensor]], run: RunContext) -> SharedInputs:
     """Return the inputs that a run's chunks share. `prompts()` returns the prompts' embeddings. Each process loads its
     own model. The text encoder, the VAE encoder and the model use the GPU at the same time if memory is large enough,
     else one after the other. Raises InputError if memory is too small."""
     planner, whole_video = plan.planner(run.processes.size), plan.spec.window.frames == 0
     free = _free(plan, run.processes)
-    memory, image_too = _with_room_for_all(plan, planner, free, run)
+    memory, image_too = _plan_together(plan, planner, free, run)
     if memory is not None:
-        return _all_at_once(plan, memory, prompts, run, image_too)
+        return _prepare_together(plan, memory, prompts, run, image_too)
     planner.choose(free, whole_video)  # raises before the text encoder runs, because that will not free any memory
     contexts = prompts()
     memory = planner.choose(_free(plan, run.processes), whole_video)
@@ -71,19 +71,19 @@ def prepare(plan: RolloutPlan, prompts: Callable[[], list[Tensor]], run: RunCont
         )
     image, decoder = _encode(plan, memory, run, run.stages.begin("VAE encode", "chunk"), alone=True)
     progress = run.stages.begin("load causal model", "B", keep=True)
-    return Prepared(memory, contexts, image, decoder, _load(plan, memory, run, progress))
+    return SharedInputs(memory, contexts, image, decoder, _load(plan, memory, run, progress))
 
 
-def _all_at_once(
+def _prepare_together(
     plan: RolloutPlan, memory: RolloutMemory, prompts: Callable[[], list[Tensor]], run: RunContext, image_too: bool
-) -> Prepared:
+) -> SharedInputs:
     """Return the inputs of the chunks: this thread encodes the prompts, while other threads load the model and encode
     the image. If `image_too` is false, the two encoders do not fit into memory together, so the prompts are encoded
     after the image. After an error, the threads stop at their next progress update, within about 0.1 s."""
     gpu = torch.cuda.current_device() if plan.device.type == "cuda" else None
-    with _Aside(run.stages, gpu) as aside:
-        loading = aside.begin("load causal model", "B", partial(_load, plan, memory, run))
-        encoding = aside.begin("VAE encode", "chunk", partial(_encode, plan, memory, run, alone=False))
+    with _Background(run.stages, gpu) as background:
+        loading = background.begin("load causal model", "B", partial(_load, plan, memory, run))
+        encoding = background.begin("VAE encode", "chunk", partial(_encode, plan, memory, run, alone=False))
         if not image_too:
             encoding()
         contexts = prompts()
@@ -91,10 +91,10 @@ def _all_at_once(
         model = loading()
     if gpu is not None:
         torch.cuda.empty_cache()  # keys and values may use the text encoder's memory
-    return Prepared(memory, contexts, image, decoder, model)
+    return SharedInputs(memory, contexts, image, decoder, model)
 
 
-class _Aside(AbstractContextManager["_Aside"]):
+class _Background(AbstractContextManager["_Background"]):
     """A context with two background threads, which end at the context's end. `gpu`: the CUDA device of the threads, or
     None on a CPU."""
 
@@ -137,10 +137,10 @@ class _Aside(AbstractContextManager["_Aside"]):
 def _free(plan: RolloutPlan, processes: Processes) -> Free:
     """Return the free bytes of GPU and host memory. They are the minimum over all processes, so that all processes make
     the same choices."""
-    return Free(processes.least(free_memory(plan.device)), processes.least(available_host_memory()))
+    return Free(processes.minimum(free_memory(plan.device)), processes.minimum(available_host_memory()))
 
 
-def _with_room_for_all(
+def _plan_together(
     plan: RolloutPlan, planner: RolloutPlanner, free: Free, run: RunContext
 ) -> tuple[RolloutMemory | None, bool]:
     """Return (memory plan with the whole model on the GPU, whether both encoders fit next to the model at the same
@@ -196,7 +196,7 @@ def _encode(
         vae = vae.decoding_in_half(plan.half)
     vae.use_tiling = tiling
     decoding = decoding_processes(memory, processes)
-    return image, divided_decoder(vae, plan.cells, decoding, park=memory.park_decoder)
+    return image, stripe_decoder(vae, plan.cells, decoding, park=memory.park_decoder)
 
 
 def _load(plan: RolloutPlan, memory: RolloutMemory, run: RunContext, progress: Progress) -> LingBotWorldModel:

@@ -20,11 +20,11 @@ from ..vae.decoding import REACH
 from .decoding import join_stripes
 from .files.video import FrameWriter
 from .preparation import decoding_processes, prepare
-from .process.interrupts import LaterInterruptsWait
+from .process.interrupts import DelayInterrupts
 from .process.processes import Processes
 from .process.profile import StageRecorder
 from .rollout_plan import RolloutPlan
-from .stages import AGAIN, RunContext
+from .stages import DECODE_AGAIN, RunContext
 
 log = logging.getLogger(__name__)
 SECONDS_BETWEEN_STATES = 50
@@ -46,13 +46,13 @@ def run_causal(
     image = processes.share(image, 0)
     negative = contexts[1] if spec.guided else None
     encoded = [contexts[0], *contexts[1 + spec.guided :]]
-    spoken = [(first, text, context) for (first, text), context in zip(plan.spoken, encoded, strict=True)]
+    spoken = [(first, text, context) for (first, text), context in zip(plan.prompts_by_chunk, encoded, strict=True)]
     later = {first: context for first, _, context in spoken}
 
     def renoise(shape: tuple[int, ...]) -> Tensor:
         return torch.randn(shape, generator=generator, device=generator.device)
 
-    frames = _Frames(plan, decoder, decoding_processes(memory, processes), run.stages)
+    frames = _ChunkDecoder(plan, decoder, decoding_processes(memory, processes), run.stages)
     del decoder  # `frames` may replace the decoder
     latents = spec.loop.run(
         model,
@@ -69,7 +69,7 @@ def run_causal(
 
     def save() -> None:
         if plan.options.save_state is not None and (written := frames.delivery.latents[: frames.written()]):
-            with LaterInterruptsWait(hold=True):
+            with DelayInterrupts(hold=True):
                 prompts_made = prompts_of(spoken, None if negative is None else negative.cpu())
                 state = spec.state_after(torch.cat(written, dim=2), *prompts_made)
                 threads = torch.get_num_threads() if plan.device.type == "cpu" else 0
@@ -84,7 +84,7 @@ def run_causal(
     return plan.target.path
 
 
-def _write(made: "_Frames", latents: Iterator[Tensor], plan: RolloutPlan, save: Callable[[], None]) -> None:
+def _write(made: "_ChunkDecoder", latents: Iterator[Tensor], plan: RolloutPlan, save: Callable[[], None]) -> None:
     """Write the video chunk by chunk, in the first process. `made` decodes the chunks. `save` writes the saved state,
     at most once in SECONDS_BETWEEN_STATES.
 
@@ -93,7 +93,7 @@ def _write(made: "_Frames", latents: Iterator[Tensor], plan: RolloutPlan, save: 
     stopped.
     """
     saved = time.monotonic()
-    further: AbstractContextManager = nullcontext() if plan.target.is_pipe else LaterInterruptsWait()
+    further: AbstractContextManager = nullcontext() if plan.target.is_pipe else DelayInterrupts()
     with further, FrameWriter(plan.target, plan.options.fps, keep_partial=True, first=plan.frames_before) as writer:
 
         def write(frames: Tensor) -> None:
@@ -111,7 +111,7 @@ def _write(made: "_Frames", latents: Iterator[Tensor], plan: RolloutPlan, save: 
         made.make(latents, write)
 
 
-class _Frames:
+class _ChunkDecoder:
     """The decoder of a run's chunks. Each of the processes `decoding` decodes a stripe of every frame. `written()`
     returns the number of chunks in the video. A saved state must not have more chunks than the video, so that a run
     that continues the state leaves no gap."""
@@ -184,7 +184,7 @@ class _Frames:
     def _decode_in_fp32(self, reason: str) -> None:
         """Replace the decoder by a decoder in fp32, which works in tiles if memory is short. Then decode the last
         chunks again, to restore the decoder's state. `reason`: the error for the log."""
-        log.warning(AGAIN, reason)
+        log.warning(DECODE_AGAIN, reason)
         plan, self._decoder = self._plan, None
         vae = load_vae(plan.vae, device=plan.decoding_device)
         needed = estimate_vae(vae.width, plan.chunk_geometry)[1].work + MARGIN

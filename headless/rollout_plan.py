@@ -41,7 +41,7 @@ class RolloutPlan(Plan):
     prompts: tuple[tuple[int, str], ...]
 
     @property
-    def spoken(self) -> tuple[tuple[int, str], ...]:
+    def prompts_by_chunk(self) -> tuple[tuple[int, str], ...]:
         return self.prompts
 
     @property
@@ -81,7 +81,7 @@ class RolloutPlan(Plan):
         width, device = vae_width(self.vae), self.decoding_device
         recorded = records(device, self.half, width)
         decoder = DecoderSettings(width, self.half is not None, device != self.device, recorded)
-        return RolloutPlanner(work, self.checkpoint, decoder, self.wishes, self.device)
+        return RolloutPlanner(work, self.checkpoint, decoder, self.memory_options, self.device)
 
 
 def plan_causal(inputs: RunInputs, checkpoint: Checkpoint, image: np.ndarray | None) -> RolloutPlan:
@@ -103,7 +103,7 @@ def plan_causal(inputs: RunInputs, checkpoint: Checkpoint, image: np.ndarray | N
     frame = _frame(options, image, chunk, state)
     spec = plan_rollout(checkpoint.config, release, _request(options, release), folder, frame, state)
     own = () if folder is None else folder.notes
-    prompts, event_notes = _spoken(options, spec)
+    prompts, event_notes = _prompts_by_chunk(options, spec)
     return RolloutPlan(
         **vars(inputs),
         checkpoint=checkpoint,
@@ -131,7 +131,7 @@ def check_saved(saved: Path, options: GenerateOptions, target: Target) -> None:
     output."""
     if saved.is_dir():
         raise InputError(f"`save_state` {saved} is a folder; name a file in it")
-    if saved.absolute() in (target.path.absolute(), target.growing.absolute()):
+    if saved.absolute() in (target.path.absolute(), target.playable_copy.absolute()):
         raise InputError(f"`save_state` {saved} is the video's file; give the state its own")
     before = options.continue_from
     goes_on = before is not None and saved.exists() and saved.samefile(before)
@@ -196,7 +196,9 @@ def _frame(options: GenerateOptions, image: np.ndarray | None, chunk: int, state
     return None
 
 
-def _spoken(options: GenerateOptions, spec: RolloutSpec) -> tuple[tuple[tuple[int, str], ...], tuple[str, ...]]:
+def _prompts_by_chunk(
+    options: GenerateOptions, spec: RolloutSpec
+) -> tuple[tuple[tuple[int, str], ...], tuple[str, ...]]:
     """Return the run's prompts, each as (index of the first chunk with the prompt, text), and notes on events without a
     start time. Such events have no effect. Raises InputError for an invalid file of events."""
     if options.events is None:

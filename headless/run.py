@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..options import Progress, ShowProgress
-from ..outputs import taken
+from ..outputs import lock_output
 from ..pipeline.memory import choose_residency, free_memory
 from ..pipeline.two_experts import ParallelGroups, Video
 from ..sampling import StepReuse
@@ -25,7 +25,7 @@ from .files.video import write_frames
 from .options import GenerateOptions
 from .plan import AnyPlan, SamplingPlan, make_plan
 from .process.processes import ALONE, Processes
-from .process.profile import Stage, StageRecorder, observed, silent
+from .process.profile import Stage, StageRecorder, silent, with_callbacks
 from .process.starting import triton_starting
 from .rollout import run_causal
 from .rollout_plan import RolloutPlan, check_saved
@@ -67,7 +67,7 @@ def generate(
     finished chunks and, with `save_state`, their state.
     """
     plan = make_plan(options)
-    return run(plan, observed(show, plan.options.sampling_steps, on_progress, cancel))
+    return run(plan, with_callbacks(show, plan.options.sampling_steps, on_progress, cancel))
 
 
 def run(plan: AnyPlan, show: ShowProgress = silent, processes: Processes = ALONE) -> Result:
@@ -77,7 +77,7 @@ def run(plan: AnyPlan, show: ShowProgress = silent, processes: Processes = ALONE
     reuse = StepReuse(plan.options.reuse_threshold)
     if processes.first:
         plan = with_recipe(plan, seed, processes.size)
-    with _alone(plan, processes), StageRecorder(plan.device, show) as stages:
+    with _lock_outputs(plan, processes), StageRecorder(plan.device, show) as stages:
         try:
             path = _run_stages(plan, stages, seed, processes, reuse)
         except torch.OutOfMemoryError as error:
@@ -86,7 +86,7 @@ def run(plan: AnyPlan, show: ShowProgress = silent, processes: Processes = ALONE
             remedy = "`vae_tiling`" if stage.startswith("VAE") else smaller
             found = str(error).splitlines()[0]
             raise InputError(f"the GPU's memory ran out in stage {stage!r}; try {remedy} ({found})") from error
-    kept = plan.target.kept
+    kept = plan.target.in_memory
     if not kept:
         return Result(path, seed, stages.stages, reuse.calls)
     return Result(None, seed, stages.stages, reuse.calls, np.concatenate(kept))
@@ -96,18 +96,18 @@ def with_recipe(plan: AnyPlan, seed: int, processes: int = 1) -> AnyPlan:
     """Return the plan with a record of the run (version, seed, options and hashes of input files) for the video's
     metadata. The plan is unchanged if no file is written, or if the environment variable LINGBOT_WORLD_RECORD is set to
     an empty text."""
-    if plan.target.kept is not None or os.environ.get("LINGBOT_WORLD_RECORD") == "":
+    if plan.target.in_memory is not None or os.environ.get("LINGBOT_WORLD_RECORD") == "":
         return plan
     return replace(plan, target=replace(plan.target, recipe=make_recipe(plan, seed, processes)))
 
 
 @contextmanager
-def take_outputs(plan: AnyPlan) -> Iterator[None]:
+def lock_outputs(plan: AnyPlan) -> Iterator[None]:
     """Lock a plan's output files within this context. Raises InputError if another run has locked one of them, or has
     written one of them since the plan was made."""
     options, state = plan.options, plan.options.save_state
     image = options.image if isinstance(options.image, str | Path) else None
-    with plan.target.taken(), nullcontext() if state is None else taken(Path(state)):
+    with plan.target.lock(), nullcontext() if state is None else lock_output(Path(state)):
         check_new(plan.target, plan.frames_before, plan.geometry.frames, image, options.overwrite)
         if state is not None:
             check_saved(Path(state), options, plan.target)
@@ -115,13 +115,13 @@ def take_outputs(plan: AnyPlan) -> Iterator[None]:
 
 
 @contextmanager
-def _alone(plan: AnyPlan, processes: Processes) -> Iterator[None]:
-    """Lock the output files in the first process (see `take_outputs`). An InputError is raised in all processes."""
+def _lock_outputs(plan: AnyPlan, processes: Processes) -> Iterator[None]:
+    """Lock the output files in the first process (see `lock_outputs`). An InputError is raised in all processes."""
     with ExitStack() as stack:
         refusal = ""
         if processes.first:
             try:
-                stack.enter_context(take_outputs(plan))
+                stack.enter_context(lock_outputs(plan))
             except InputError as error:
                 refusal = str(error)
         if refusal := processes.share(refusal, 0):
@@ -129,7 +129,7 @@ def _alone(plan: AnyPlan, processes: Processes) -> Iterator[None]:
         yield
 
 
-def divided(plan: AnyPlan, processes: Processes) -> ParallelGroups:
+def share_forward(plan: AnyPlan, processes: Processes) -> ParallelGroups:
     """Return how the processes share each forward (see `Processes.divide`). Every process must call this function.
     Raises InputError if the number of processes does not suit the model."""
     guided = isinstance(plan, SamplingPlan) and plan.guided
@@ -140,7 +140,7 @@ def _run_stages(plan: AnyPlan, stages: StageRecorder, seed: int, processes: Proc
     """Run all stages and return the video's path. Each stage frees its models before the next stage begins. With
     several processes, the first encodes the prompts while the second encodes the image. `reuse`: the rule by which the
     base model's steps are computed or extrapolated."""
-    together = divided(plan, processes)
+    together = share_forward(plan, processes)
     run, generator = RunContext(stages, processes, together), torch.Generator(plan.options.noise_device)
     noise = draw_noise(plan.geometry, generator.manual_seed(seed))
     if isinstance(plan, RolloutPlan):
@@ -151,7 +151,7 @@ def _run_stages(plan: AnyPlan, stages: StageRecorder, seed: int, processes: Proc
     stages.begin("camera")
     given = conditioning(plan, y, prompts)
     video, work = Video(noise.to(plan.device), lambda: given, reuse), plan.sampling_work(together)
-    residency = choose_residency(work, plan.wishes, plan.device, free_memory(plan.device))
+    residency = choose_residency(work, plan.memory_options, plan.device, free_memory(plan.device))
     latent = run_steps(plan, [video], stages, residency, together)[0]
     frames = decode_together(plan, latent, stages.begin("VAE decode", "chunk"), processes)
     if frames is None:

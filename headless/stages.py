@@ -27,7 +27,7 @@ from .process.processes import ALONE, Processes
 from .process.profile import StageRecorder, release
 
 log = logging.getLogger(__name__)
-AGAIN = "The frames are decoded again, in fp32: %s. With `vae_dtype` fp32 they are decoded once."
+DECODE_AGAIN = "The frames are decoded again, in fp32: %s. With `vae_dtype` fp32 they are decoded once."
 """The warning for a value in the VAE that is too large for fp16."""
 
 
@@ -43,13 +43,13 @@ class RunContext:
 def texts_of(plan: AnyPlan) -> list[str]:
     """Return the texts that a run encodes: the first prompt, the negative prompt if the model is guided, and the
     prompts of later chunks."""
-    first, *later = [text for _, text in plan.spoken]
+    first, *later = [text for _, text in plan.prompts_by_chunk]
     if not plan.guided:
         return [first, *later]
     return [first, NEGATIVE_PROMPT if plan.options.negative is None else plan.options.negative, *later]
 
 
-def cut_prompts(plan: AnyPlan) -> list[str]:
+def truncation_warnings(plan: AnyPlan) -> list[str]:
     """Return a warning for each prompt with more tokens than the text encoder accepts, which is truncated."""
     tokenizer = load_tokenizer(plan.tokenizer) if isinstance(plan.tokenizer, Path) else plan.tokenizer
     warnings = list[str]()
@@ -61,7 +61,7 @@ def cut_prompts(plan: AnyPlan) -> list[str]:
 def encode_prompts(prompts: list[str], plan: Plan, progress: Progress) -> list[Tensor]:
     """Return each prompt's embedding, float32 [1, L, D] on the plan's device, from the plan's cache if possible. New
     embeddings are added to the cache."""
-    found = {text: embedding for text in prompts if (embedding := plan.known.find(text)) is not None}
+    found = {text: embedding for text in prompts if (embedding := plan.prompt_cache.find(text)) is not None}
     unknown, cut = [text for text in dict.fromkeys(prompts) if text not in found], list[str]()
 
     def warn(text: str) -> None:
@@ -74,7 +74,7 @@ def encode_prompts(prompts: list[str], plan: Plan, progress: Progress) -> list[T
         for text, row in zip(unknown, rows, strict=True):
             found[text] = row[None]
             if not cut:  # a cut prompt is not cached, so that every run repeats the warning
-                plan.known.keep(text, row[None])
+                plan.prompt_cache.keep(text, row[None])
     return [found[text].to(plan.device) for text in prompts]
 
 
@@ -97,7 +97,7 @@ def decode(plan: Plan, latent: Tensor, progress: Progress, vae: VAE | None = Non
     try:
         return _with_tiles_if_short(plan, made, lambda: decode_latent(made, latent, progress))
     except OverflowError as reason:
-        log.warning(AGAIN, reason)
+        log.warning(DECODE_AGAIN, reason)
     return decode(plan, latent, progress, vae, exact=True)
 
 
@@ -138,7 +138,7 @@ def conditioning(plan: SamplingPlan, y: Tensor, prompts: Sequence[Tensor]) -> Co
     return Conditioning(y, context, negative[0] if negative else None, camera).to(plan.device)
 
 
-Keep = Callable[[SamplingPlan, str, Callable[[], LingBotWorldModel]], LingBotWorldModel]
+KeepExpert = Callable[[SamplingPlan, str, Callable[[], LingBotWorldModel]], LingBotWorldModel]
 """A function keep(plan, name, load) that returns the expert "high" or "low" from a cache, or else the result of
 `load()`."""
 
@@ -149,7 +149,7 @@ def run_steps(
     stages: StageRecorder,
     residency: Residency,
     together: ParallelGroups = ONE_PROCESS,
-    keep: Keep = lambda _plan, _name, load: load(),
+    keep: KeepExpert = lambda _plan, _name, load: load(),
 ) -> list[Tensor]:
     """Return the sampled latents, [1, 16, f, h, w] each, of `videos` of one size with the settings of `plan`.
     `residency`: which experts and blocks stay on the GPU. `together`: how processes share each forward. `keep`: a
@@ -176,7 +176,7 @@ class Experts:
         residency: Residency,
         videos: int,
         together: ParallelGroups,
-        keep: Keep,
+        keep: KeepExpert,
     ) -> None:
         self._plan, self._stages, self._residency, self._together = plan, stages, residency, together
         self._keep = keep

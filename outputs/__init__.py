@@ -45,7 +45,7 @@ def written_whole(*files: Path) -> Iterator[list[Path]]:
 
 
 @contextmanager
-def taken(file: Path, parts: str = "") -> Iterator[None]:
+def lock_output(file: Path, parts: str = "") -> Iterator[None]:
     """A context that locks an output file against other runs.
 
     The lock is a file next to `file`, which the operating system releases if the process dies. Missing folders are

@@ -11,7 +11,7 @@ from ..loaders import Package, find_package, open_checkpoint
 from ..loaders.lora import check_for_both_experts, loras_for
 from ..loaders.package import is_causal_folder, is_expert_folder
 from ..options import ShowProgress
-from ..outputs import PART, taken
+from ..outputs import PART, lock_output
 from ..text.weights import EMBEDDING, open_weights, wan_key
 from ..weights.files import read_tensors
 from .model import QuantizeOptions, journal_path, quantize_source
@@ -158,7 +158,7 @@ def quantize(plan: QuantizePlan, show: ShowProgress) -> dict[Path, dict]:
     Raises InputError if the destination exists, if another run is writing it, or if the disk is full or not writable.
     Raises CheckpointError for weights that are not finite, and for a file that reads back differently.
     """
-    with taken(plan.destination):
+    with lock_output(plan.destination):
         return _quantize_alone(plan, show)
 
 

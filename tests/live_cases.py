@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgpack
 import websocket
-from lingbot_world.headless.live.opening import Opened, plan_live
+from lingbot_world.headless.live.opening import LoadedModel, plan_live
 from lingbot_world.headless.live.running import running
 from lingbot_world.headless.live.serving import ENDPOINT
 from lingbot_world.headless.options import GenerateOptions
@@ -44,7 +44,7 @@ def opened(package, **changes):
         "sink": 2,
         "chunk": 1,
     }
-    return Opened(plan_live(GenerateOptions(**{**options, **changes})))
+    return LoadedModel(plan_live(GenerateOptions(**{**options, **changes})))
 
 
 @contextmanager

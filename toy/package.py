@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from ..errors import InputError
-from ..outputs import taken
+from ..outputs import lock_output
 from . import scene
 from .experts import write_expert_folder
 from .tokenizer import write_tokenizer
@@ -39,7 +39,7 @@ def write_toy_package(folder: str | Path, seed: int = 0) -> Path:
     refuse_real(folder)
     refuse_other(folder, [Path(place, "model.safetensors") for place in PLACES if place != EXPERTS[1]])
     try:
-        with taken(folder / TOY):
+        with lock_output(folder / TOY):
             _write_models(folder, seed)
             write_example(folder / EXAMPLE)
     except OSError as error:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..errors import InputError
 from ..loaders import open_checkpoint
-from ..outputs import taken
+from ..outputs import lock_output
 from .experts import expert_weights, write_expert_folder
 from .package import CAUSAL, EXAMPLE, EXPERTS, TOY, refuse_other, refuse_real
 
@@ -40,7 +40,7 @@ def write_toy_world(folder: str | Path) -> Path:
     shards = [file.with_suffix("") for file in parts[CAUSAL] if file.suffix == PACKED]
     refuse_other(folder, [*shards, *(Path(place, "model.safetensors") for place in (CAUSAL, *EXPERTS))])
     try:
-        with taken(folder / TOY):
+        with lock_output(folder / TOY):
             for file in shipped:
                 if file not in parts[CAUSAL] + parts[EXAMPLE]:
                     _copy(MAZE / file, folder / file)

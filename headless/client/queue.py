@@ -13,8 +13,8 @@ from typing import Any
 
 from ...errors import InputError
 from ...fields import text_of
-from ...outputs import taken, written_whole
-from ..command.flags import some_path
+from ...outputs import lock_output, written_whole
+from ..command.flags import parse_path
 from ..files.existing import refuse_existing
 from ..options import POSE_FILES
 from .server import Server
@@ -26,7 +26,7 @@ MEDIA = (".mp4", ".mkv", ".webm", ".png", ".webp", ".gif")
 def add_queue_command(commands: Any) -> None:
     parser = commands.add_parser("queue", help="run a workflow on a ComfyUI server and save its video")
     parser.set_defaults(run=queue)
-    add, place = parser.add_argument, partial(parser.add_argument, type=lambda text: Path(some_path(text)))
+    add, place = parser.add_argument, partial(parser.add_argument, type=lambda text: Path(parse_path(text)))
     place("workflow", help="a file of workflows/api/, or of the canvas: Export (API)")
     add("--server", default="http://127.0.0.1:8188", metavar="URL", help="ComfyUI's address (default: %(default)s)")
     place("--image", help="the start image")
@@ -46,7 +46,7 @@ def queue(options: argparse.Namespace) -> None:
     image."""
     workflow = load_workflow(options.workflow)
     if options.list:
-        print(describe(workflow))
+        print(list_inputs(workflow))
         return
     _check_paths(options)
     server = Server(options.server)
@@ -100,7 +100,7 @@ def fill_in(workflow: dict, server: Server, options: argparse.Namespace) -> None
         _put_setting(workflow, setting)
 
 
-def describe(workflow: dict) -> str:
+def list_inputs(workflow: dict) -> str:
     """Return a text that lists each node with the plain values of its inputs."""
     lines = []
     for key, node in workflow.items():
@@ -219,6 +219,6 @@ def _download(server: Server, item: dict, output: Path, overwrite: bool) -> Path
         if overwrite or not target.exists():
             break
         target = target.with_stem(f"{Path(item['filename']).stem} ({number})")
-    with taken(target), written_whole(target) as (part,):
+    with lock_output(target), written_whole(target) as (part,):
         part.write_bytes(server.request(f"/view?{query}"))
     return target

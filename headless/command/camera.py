@@ -20,13 +20,13 @@ from ...camera.path import DEFAULT_FOV_DEG, CameraPath
 from ...camera.preview import render_preview
 from ...errors import CameraError, describe_os_error
 from ...options import FRAMES
-from ...outputs import taken
+from ...outputs import lock_output
 from ..files.drawing import check_drawing, save_drawing
 from ..files.existing import refuse_existing
 from ..files.pictures import frame_notes, grey_frames, naming_video, read_image
 from ..files.target import check_folder
-from ..options import POSE_FILES, two_sides
-from .flags import add_drawing, add_measuring, add_overwrite, seed, some_path
+from ..options import POSE_FILES, parse_size
+from .flags import add_drawing, add_measuring, add_overwrite, parse_path, seed
 
 
 def add_camera_command(subparsers: Any) -> None:
@@ -42,10 +42,10 @@ def _add_show(actions: Any) -> None:
     _add_input(parser)
     _add_verbose(parser)
     parser.add_argument("--frames", type=int, help="frames of the video; left out: all of the path")
-    parser.add_argument("--image", type=some_path, help="first frame, drawn where the camera starts")
-    parser.add_argument("--size", type=two_sides, default=(800, 500), help="WIDTHxHEIGHT of the drawing")
+    parser.add_argument("--image", type=parse_path, help="first frame, drawn where the camera starts")
+    parser.add_argument("--size", type=parse_size, default=(800, 500), help="WIDTHxHEIGHT of the drawing")
     about = "PNG file of the drawing; left out: camera.png, which is replaced"
-    parser.add_argument("--output", type=some_path, help=about)
+    parser.add_argument("--output", type=parse_path, help=about)
     add_overwrite(parser)
 
 
@@ -122,18 +122,18 @@ def _add_verbose(parser: argparse.ArgumentParser) -> None:
 
 def _add_output(parser: argparse.ArgumentParser) -> None:
     about = "a folder for poses.npy and intrinsics.npy, or a transforms.json"
-    parser.add_argument("output", type=some_path, help=about)
+    parser.add_argument("output", type=parse_path, help=about)
     add_overwrite(parser)
 
 
 def _add_input(parser: argparse.ArgumentParser) -> None:
     formats = "; ".join(f"{name}: {format.description}" for name, format in FORMATS.items())
     conventions = "; ".join(f"{name}: {convention.description}" for name, convention in CONVENTIONS.items())
-    parser.add_argument("input", type=some_path, help="file or folder of the path")
+    parser.add_argument("input", type=parse_path, help="file or folder of the path")
     parser.add_argument("--format", choices=FORMATS, metavar="NAME", help=f"left out: recognized; {formats}")
     about = f"meaning of the matrices; left out: the format's; {conventions}"
     parser.add_argument("--convention", choices=CONVENTIONS, metavar="NAME", help=about)
-    parser.add_argument("--image_size", type=two_sides, help="WIDTHxHEIGHT of the video a ViPE file was made from")
+    parser.add_argument("--image_size", type=parse_size, help="WIDTHxHEIGHT of the video a ViPE file was made from")
     parser.add_argument("--fov_deg", type=float, help="horizontal field of view in degrees, instead of the file's")
 
 
@@ -159,12 +159,12 @@ def _convert(arguments: argparse.Namespace) -> None:
 
 def _make(arguments: argparse.Namespace, default: Callable[[str], Any]) -> None:
     with _output(arguments):
-        path = _made(arguments, default)
+        path = _make_path(arguments, default)
         _write(path, arguments)
     _report(path, len(path))
 
 
-def _made(arguments: argparse.Namespace, default: Callable[[str], Any]) -> CameraPath:
+def _make_path(arguments: argparse.Namespace, default: Callable[[str], Any]) -> CameraPath:
     options = {name: getattr(arguments, name) for name in ("frames", "amount", "easing", "radius", "shake", "seed")}
     if arguments.keys is None:
         return preset_path(arguments.preset, fov_deg=arguments.fov_deg, **options)
@@ -233,7 +233,7 @@ def _output(arguments: argparse.Namespace) -> Iterator[None]:
     check_camera_output(target)
     one_file = target.suffix.lower() == ".json"
     check_folder("output", target, target.parent if one_file else target)
-    with taken(target if one_file else target / POSE_FILES[0]):
+    with lock_output(target if one_file else target / POSE_FILES[0]):
         for file in (target, *((target / name) for name in POSE_FILES)):
             if not file.is_dir():
                 refuse_existing(file, arguments.overwrite)

@@ -18,12 +18,12 @@ from ...version import __version__
 from ..client.queue import add_queue_command
 from ..mcp.command import add_mcp_command
 from ..options import PARTS, GenerateOptions
-from ..process.interrupts import Written, end_at_further_ones, told_by_signals
-from ..process.starting import let_waiting_threads_sleep, spared_imports
+from ..process.interrupts import FileWatcher, end_at_next_signal, raise_at_signals
+from ..process.starting import let_waiting_threads_sleep, pause_collection
 from .completion import add_completion_command
 from .doctor import add_doctor_command
 from .export import add_export_command
-from .flags import Help, Parser, add_settings, add_size, count, seed, settings_of, some_path, with_flags
+from .flags import Help, Parser, add_settings, add_size, count, parse_path, seed, settings_of, with_flags
 from .generate import add_generate_command
 from .live import add_live_command
 from .measure import add_measure_command
@@ -47,12 +47,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     arguments = argparse.Namespace(own_process=own_process)
-    with told_by_signals(own_process) as signals:
+    with raise_at_signals(own_process) as signals:
         try:
             return _run(arguments, argv)
         except KeyboardInterrupt as error:
             if own_process:
-                end_at_further_ones()
+                end_at_next_signal()
             left = str(getattr(arguments, "interrupted", error))
             with suppress(OSError):  # raised for a closed terminal
                 print(f"\nlingbot-world: interrupted{left and '; '}{left}", file=sys.stderr)
@@ -96,7 +96,7 @@ def _is_output_broken() -> bool:
 def _failed(arguments: argparse.Namespace, message: str) -> int:
     """Print an error message with the files that the run has left. Return the exit code for invalid input."""
     left = getattr(arguments, "interrupted", None)
-    files = f"; {left}" if isinstance(left, Written) and left else ""
+    files = f"; {left}" if isinstance(left, FileWatcher) and left else ""
     print(f"lingbot-world: {message}{files}", file=sys.stderr)
     return BAD_INPUT
 
@@ -135,7 +135,7 @@ def _add_batch(commands: Any) -> None:
     usage = "%(prog)s JOBS OUT --ckpt_dir FOLDER [options]"
     parser = commands.add_parser("batch", help=about, usage=usage, formatter_class=Help)
     parser.set_defaults(run=_batch, interrupted="the same command makes the videos that are not done")
-    add = partial(parser.add_argument, type=some_path)
+    add = partial(parser.add_argument, type=parse_path)
     add(
         "jobs",
         help="x.jsonl (one object per line) or x.csv, with image, prompt, seed, size, name, one of action_path, preset "
@@ -154,10 +154,10 @@ def _add_inspect(commands: Any) -> None:
     about = "print what a model is and how much memory each stage needs"
     parser = commands.add_parser("inspect", help=about, formatter_class=Help)
     parser.set_defaults(run=_inspect)
-    parser.add_argument("path", type=some_path, help="a package's folder, or a file: expert, text encoder or VAE")
+    parser.add_argument("path", type=parse_path, help="a package's folder, or a file: expert, text encoder or VAE")
     parser.add_argument("--dtype", choices=DTYPE_NAMES, default="bf16", help="as for `generate`")
     parser.add_argument("--arithmetic", choices=ARITHMETICS, default="auto", help="as for `generate`")
-    parser.add_argument("--assets_dir", type=some_path, metavar="FOLDER", help="as for `generate`")
+    parser.add_argument("--assets_dir", type=parse_path, metavar="FOLDER", help="as for `generate`")
     parser.add_argument("--release", choices=tuple(RELEASES), help="causal models: as for `generate`")
     parser.add_argument("--window", type=int, metavar="N", help="causal models: as for `generate`")
     parser.add_argument("--sink", type=int, metavar="N", help="causal models: as for `generate`")
@@ -167,7 +167,7 @@ def _add_inspect(commands: Any) -> None:
 def _add_toy(commands: Any) -> None:
     parser = commands.add_parser("toy", help="write a package of tiny models to try everything without a download")
     parser.set_defaults(run=_toy)
-    parser.add_argument("folder", type=some_path, help="the folder to write")
+    parser.add_argument("folder", type=parse_path, help="the folder to write")
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--maze", action="store_true", help="accepted for older commands: the toy is a maze")
     about = "random weights for every kind of model instead of trained ones"
@@ -176,7 +176,7 @@ def _add_toy(commands: Any) -> None:
 
 
 def _batch(arguments: argparse.Namespace) -> None:
-    with spared_imports(arguments.own_process):
+    with pause_collection(arguments.own_process):
         from ..many.batch import check_batch, run_batch
         from ..many.jobs import read_jobs
         from ..many.manifest import MANIFEST
@@ -204,9 +204,9 @@ def _batch(arguments: argparse.Namespace) -> None:
         return
     run_groups = None
     if arguments.ray is not None:
-        from ..many.cluster import on_ray
+        from ..many.cluster import ray_runner
 
-        run_groups = on_ray(arguments.ray, arguments.workers, on_gpus=arguments.device != "cpu")
+        run_groups = ray_runner(arguments.ray, arguments.workers, on_gpus=arguments.device != "cpu")
     begin = set_threads if arguments.own_process else lambda _plan: ""
     counts = run_batch(jobs, folder, silent if arguments.quiet else progress_bar, run_groups, tell, begin)
     tell(f"{counts.done} done, {counts.skipped} were done before, {counts.failed} failed: {folder / MANIFEST}")
@@ -215,7 +215,7 @@ def _batch(arguments: argparse.Namespace) -> None:
 
 
 def _inspect(arguments: argparse.Namespace) -> None:
-    from .inspection import describe
+    from .inspection import describe_model
 
     height, width = arguments.size
     if (arguments.width is None) != (arguments.height is None):
@@ -223,7 +223,7 @@ def _inspect(arguments: argparse.Namespace) -> None:
     if arguments.width is not None:
         height, width = arguments.height, arguments.width
     options = {name: getattr(arguments, name) for name in ("dtype", "arithmetic", "window", "sink", "release")}
-    print(describe(arguments.path, (width, height), arguments.frame_num, assets=arguments.assets_dir, **options))
+    print(describe_model(arguments.path, (width, height), arguments.frame_num, assets=arguments.assets_dir, **options))
 
 
 def _toy(arguments: argparse.Namespace) -> None:

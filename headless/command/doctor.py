@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from .flags import Help, some_path
+from .flags import Help, parse_path
 
 HELP = """Reports what this machine can do, on one page or as JSON: the card, the driver, versions, memory, the speed of
 the disk, a trial of each kernel and the card's rates. From these follow the seconds per chunk of each release, frames
@@ -20,7 +20,7 @@ def add_doctor_command(subparsers: Any) -> None:
     parser = subparsers.add_parser("doctor", help=about, description=HELP, formatter_class=Help)
     parser.set_defaults(run=_doctor)
     parser.add_argument("--device", help="as for `generate`")
-    parser.add_argument("--disk", type=some_path, metavar="FOLDER", help="folder whose disk is timed")
+    parser.add_argument("--disk", type=parse_path, metavar="FOLDER", help="folder whose disk is timed")
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--json", action="store_true", help="print everything as JSON")
     kind.add_argument("--row", action="store_true", help="print a line for the table of docs/cards.md")
@@ -29,7 +29,7 @@ def add_doctor_command(subparsers: Any) -> None:
 
 def _doctor(arguments: argparse.Namespace) -> None:
     if arguments.card is not None:
-        print(_of_card(arguments.card))
+        print(_print_card(arguments.card))
         return
     from ...doctor.checkup import run_checkup
     from ...doctor.page import format_checkup, table_row
@@ -46,7 +46,7 @@ def _doctor(arguments: argparse.Namespace) -> None:
         print(table_row(found) if arguments.row else format_checkup(found))
 
 
-def _of_card(name: str) -> str:
+def _print_card(name: str) -> str:
     from ...doctor.page import card_page
     from ...doctor.published import CARDS
     from ...errors import InputError

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import CameraError, DependencyError, InputError
-from ...outputs import taken
-from .flags import Help, count, some_path
+from ...outputs import lock_output
+from .flags import Help, count, parse_path
 
 if TYPE_CHECKING:
     from ...export import Exported
@@ -27,11 +27,11 @@ Points need pycolmap and OpenCV: pip install -e ".[cli,measure]"."""
 def add_export_command(commands: Any) -> None:
     parser = commands.add_parser("export", help=ABOUT, description=HELP, formatter_class=Help)
     parser.set_defaults(run=_export)
-    parser.add_argument("video", metavar="VIDEO|WALK", type=some_path, help="a walk's folder, a video, or its frames")
-    parser.add_argument("dest", metavar="DEST", type=some_path, help="a folder that is new or empty")
+    parser.add_argument("video", metavar="VIDEO|WALK", type=parse_path, help="a walk's folder, a video, or its frames")
+    parser.add_argument("dest", metavar="DEST", type=parse_path, help="a folder that is new or empty")
     parser.add_argument("--format", choices=("nerfstudio", "colmap", "ply"), default="nerfstudio", help="what to write")
     about = "a video's camera path; a walk has its own"
-    parser.add_argument("--action_path", metavar="PATH", type=some_path, help=about)
+    parser.add_argument("--action_path", metavar="PATH", type=parse_path, help=about)
     parser.add_argument("--every", type=count, default=4, metavar="N", help="export the sharpest of each N frames")
     parser.add_argument("--no_points", action="store_true", help="leave the points out: seconds in place of a minute")
 
@@ -56,7 +56,7 @@ def _export(arguments: argparse.Namespace) -> None:
     else:
         c2w, lens = _camera(Path(arguments.action_path))
     options = {"every": arguments.every, "shorter": walks}
-    with _alone_in(dest):
+    with _lock_empty(dest):
         with naming_video(video):
             made = export_scene(colour_frames(video), c2w, lens, dest, arguments.format, **options)
         if made.read < len(c2w):
@@ -70,10 +70,10 @@ def _export(arguments: argparse.Namespace) -> None:
 
 
 @contextmanager
-def _alone_in(dest: Path) -> Iterator[None]:
+def _lock_empty(dest: Path) -> Iterator[None]:
     """Lock the folder `dest` within this context. Raises InputError if `dest` is a file, is not empty, or is locked by
     another run."""
-    with taken(dest.absolute()):
+    with lock_output(dest.absolute()):
         if os.path.lexists(dest) and (not os.path.isdir(dest) or os.listdir(dest)):
             raise InputError(f"{dest} exists and is not an empty folder; name a new or an empty folder")
         yield

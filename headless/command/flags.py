@@ -14,7 +14,7 @@ from typing import Any, NoReturn, get_args, get_type_hints
 from ...errors import InputError
 from ...fields import text_of
 from ...options import FRAMES, RELEASES, SIZE
-from ..options import AN_ADDRESS, CHOICES, LORA, PARTS, GenerateOptions, is_address, lora_of, two_sides
+from ..options import AN_ADDRESS, CHOICES, LORA, PARTS, GenerateOptions, is_address, parse_lora, parse_size
 
 
 class Parser(argparse.ArgumentParser):
@@ -41,13 +41,13 @@ class Help(argparse.ArgumentDefaultsHelpFormatter):
 
 
 def add_prompt(parser: argparse._ActionsContainer, about: str) -> None:
-    """Add --prompt, with the help text `about`, and --prompt_file. `given_prompt` reads the values."""
+    """Add --prompt, with the help text `about`, and --prompt_file. `read_prompt` reads the values."""
     parser.add_argument("--prompt", metavar="TEXT", help=about)
     of_file = "a UTF-8 text file with the prompt, in place of --prompt"
-    parser.add_argument("--prompt_file", type=some_path, metavar="FILE", help=of_file)
+    parser.add_argument("--prompt_file", type=parse_path, metavar="FILE", help=of_file)
 
 
-def given_prompt(arguments: argparse.Namespace) -> str | None:
+def read_prompt(arguments: argparse.Namespace) -> str | None:
     """Return the value of --prompt or the text of --prompt_file, or None if neither is set. Raises InputError if both
     are set, and for an unreadable file."""
     if arguments.prompt_file is None:
@@ -99,7 +99,7 @@ def _add_memory(add: Callable[..., None]) -> None:
 
 def _add_parts(add: Callable[..., None]) -> None:
     about = "LoRAs for one expert or all of the model, on 4-bit weights too; the strength is 1 if none is given"
-    add("lora", about, type=lora_of, nargs="+", metavar=LORA)
+    add("lora", about, type=parse_lora, nargs="+", metavar=LORA)
     about = "folder with T5, tokenizer and VAE; left out: the model's folder and the folders next to it are searched"
     add("assets_dir", about, metavar="FOLDER")
     for name in PARTS:
@@ -131,7 +131,7 @@ def adder(parser: argparse._ActionsContainer) -> Callable[..., None]:
             if kind in (hints[name], *get_args(hints[name])):
                 settings = {"type": kind, "metavar": letter} | settings
         if name == "image" or Path in get_args(hints[name]):
-            settings.setdefault("type", some_path)
+            settings.setdefault("type", parse_path)
         if name in CHOICES:
             settings["choices"] = CHOICES[name]
         parser.add_argument(f"--{name}", help=help, **settings)
@@ -147,7 +147,7 @@ def _hints() -> dict[str, Any]:
 def add_size(parser: argparse.ArgumentParser, meaning: str, frames: bool = True) -> None:
     """Add the options --size, with the help text `meaning`, --width and --height, and with `frames` --frame_num."""
     size = "{}x{}".format(*SIZE)
-    parser.add_argument("--size", type=two_sides, default=size, metavar=size, help=meaning)
+    parser.add_argument("--size", type=parse_size, default=size, metavar=size, help=meaning)
     exact = "exact, a multiple of 16; with --height, in place of --size"
     parser.add_argument("--width", type=int, metavar="PIXELS", help=exact)
     parser.add_argument("--height", type=int, metavar="PIXELS", help="exact, a multiple of 16")
@@ -156,15 +156,15 @@ def add_size(parser: argparse.ArgumentParser, meaning: str, frames: bool = True)
         parser.add_argument("--frame_num", type=int, default=FRAMES, metavar="N", help=about)
 
 
-COMMANDS_OWN = {"like", "prompt_file"}
+COMMAND_ONLY = {"like", "prompt_file"}
 """The options of `generate` that are not fields of GenerateOptions, but are named in notes and errors."""
 
 
 def with_flags(message: str, options: Collection[str] = ()) -> str:
     """Return `message` with option names in backticks as flags, such as --seed for `seed`. Option names are the fields
-    of GenerateOptions, COMMANDS_OWN and `options`. Other names in backticks, such as the fields of an events file, are
+    of GenerateOptions, COMMAND_ONLY and `options`. Other names in backticks, such as the fields of an events file, are
     unchanged."""
-    names = {field.name for field in fields(GenerateOptions)} | COMMANDS_OWN | set(options)
+    names = {field.name for field in fields(GenerateOptions)} | COMMAND_ONLY | set(options)
     flags = re.sub(r"`(\w+)`", lambda found: f"--{found[1]}" if found[1] in names else found[0], message)
     return type(message)(flags)
 
@@ -177,13 +177,13 @@ def add_measuring(
     shape = argparse.RawDescriptionHelpFormatter
     parser = commands.add_parser(name, help=help, description=description, formatter_class=shape)
     parser.set_defaults(run=run)
-    parser.add_argument("video", type=some_path, help="a video file, or a folder of PNG files")
+    parser.add_argument("video", type=parse_path, help="a video file, or a folder of PNG files")
     return parser
 
 
 def add_drawing(parser: argparse.ArgumentParser, about: str) -> None:
     """Add the options --drawing, with the help text `about`, and --overwrite."""
-    parser.add_argument("--drawing", type=some_path, metavar="PNG", help=about)
+    parser.add_argument("--drawing", type=parse_path, metavar="PNG", help=about)
     add_overwrite(parser)
 
 
@@ -206,7 +206,7 @@ def count(text: str, least: int = 1) -> int:
     return int(text)
 
 
-def some_path(text: str) -> str:
+def parse_path(text: str) -> str:
     """Return the path in `text` with ~ expanded, because no shell expands it in `--image=~/x.png`. Raises
     ArgumentTypeError for a web address, and for an empty text, which Python would take for the current folder."""
     if not text:

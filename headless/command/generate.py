@@ -13,9 +13,9 @@ from ...errors import InputError
 from ...fields import Reported
 from ...options import ShowProgress
 from ..options import STDOUT, GenerateOptions
-from ..process.interrupts import Written
-from ..process.starting import spared_imports, start_cuda
-from .flags import Help, add_prompt, add_settings, adder, count, given_prompt, settings_of, with_flags
+from ..process.interrupts import FileWatcher
+from ..process.starting import pause_collection, start_cuda
+from .flags import Help, add_prompt, add_settings, adder, count, read_prompt, settings_of, with_flags
 from .like import add_like
 
 if TYPE_CHECKING:
@@ -51,25 +51,25 @@ def add_generate_command(commands: Any, show: ShowProgress, argv: Sequence[str])
 def _generate(show: ShowProgress, arguments: argparse.Namespace) -> None:
     if arguments.own_process and arguments.device in (None, "cuda"):
         start_cuda()  # runs while torch is imported
-    with spared_imports(arguments.own_process):
-        from ..expected import expected, remember
+    with pause_collection(arguments.own_process):
+        from ..durations import estimate_duration, store_durations
         from ..files.recipe import changes_since
-        from ..files.target import files_left
+        from ..files.target import leftover_notes
         from ..plan import make_plan
-        from ..process.processes import joined
+        from ..process.processes import join_processes
         from ..process.profile import silent, table
-        from ..run import divided, run
-        from ..stages import cut_prompts
+        from ..run import run, share_forward
+        from ..stages import truncation_warnings
 
     arguments.prompt = _prompt_of(arguments)
     values = settings_of(arguments)
-    with joined() as processes:
+    with join_processes() as processes:
         values["device"] = processes.device(arguments.device)
         plan = make_plan(GenerateOptions(**values))
         arguments.output = plan.target.path
         fewer = _set_threads(arguments, plan)
         if arguments.dry_run:
-            divided(plan, processes)  # raises the errors of the run
+            share_forward(plan, processes)  # raises the errors of the run
         if not processes.first:
             if not arguments.dry_run:
                 run(plan, silent, processes)
@@ -78,21 +78,24 @@ def _generate(show: ShowProgress, arguments: argparse.Namespace) -> None:
         if plan.target.is_pipe:
             del arguments.interrupted  # the reader of a pipe may have kept anything
         else:
-            grown = [] if plan.target.pattern else [plan.target.growing]
-            arguments.interrupted = Written([*plan.target.files(plan.frames_before, 1), *grown, *state])
+            copies = [] if plan.target.pattern else [plan.target.playable_copy]
+            arguments.interrupted = FileWatcher([*plan.target.files(plan.frames_before, 1), *copies, *state])
         size, steps = plan.geometry, arguments.sampling_steps
-        took = "; ".join([f"{plan.amount} on {plan.device}", *filter(None, [expected(plan)])])
+        took = "; ".join([f"{plan.amount} on {plan.device}", *filter(None, [estimate_duration(plan)])])
         _tell(arguments, f"{size.width}x{size.height}, {size.frames} frames, {took}")
         _tell(
-            arguments, *map(with_flags, plan.notes), *fewer, *files_left(plan.target, plan.frames_before + size.frames)
+            arguments,
+            *map(with_flags, plan.notes),
+            *fewer,
+            *leftover_notes(plan.target, plan.frames_before + size.frames),
         )
         if arguments.record is not None:
             _tell(arguments, *map(with_flags, changes_since(arguments.record, plan.options)))
         if arguments.dry_run:
-            _tell(arguments, *cut_prompts(plan))
+            _tell(arguments, *truncation_warnings(plan))
             return
         result = run(plan, silent if arguments.quiet else show, processes)
-        remember(plan, result.stages)
+        store_durations(plan, result.stages)
         if arguments.reuse_threshold:
             _tell(arguments, f"\nthe model predicted {result.model_steps} of {steps} steps")
         if arguments.quiet and arguments.seed is None:
@@ -119,7 +122,7 @@ def _set_threads(arguments: argparse.Namespace, plan: AnyPlan) -> list[str]:
 def _prompt_of(arguments: argparse.Namespace) -> str:
     """Return the prompt. If there is none but a state is continued, return an empty text, which stands for the state's
     prompt. Raises InputError if there is neither a prompt nor a state."""
-    prompt = given_prompt(arguments)
+    prompt = read_prompt(arguments)
     if prompt is None and arguments.continue_from is None:
         raise InputError("`prompt` is missing: what the video shows; or name a text file as `prompt_file`")
     return prompt or ""

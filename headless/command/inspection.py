@@ -50,7 +50,7 @@ class _Work(NamedTuple):
     sink: int | None
 
 
-def describe(
+def describe_model(
     path: str | Path,
     size: tuple[int, int],
     frames: int,
@@ -98,7 +98,7 @@ def _kernels() -> str:
 def _report(path: Path, work: _Work, where: dict[str, str | None]) -> Report:
     if path.is_dir() and (where.get("release") or is_causal_folder(path) or not is_expert_folder(path)):
         return _package(path, work, where)
-    kind = _kind(path)
+    kind = _model_kind(path)
     if kind == "vae":
         return _vae(path, work.geometry)
     if kind == "text encoder":
@@ -113,7 +113,7 @@ def _report(path: Path, work: _Work, where: dict[str, str | None]) -> Report:
     return report + _steps(checkpoint, work)
 
 
-def _kind(path: Path) -> str:
+def _model_kind(path: Path) -> str:
     """Return "vae", "text encoder" or "expert", by the names of a file's tensors. If these do not show the kind, it is
     taken from the file's name."""
     name = path.name.lower()

@@ -4,9 +4,9 @@ import argparse
 from collections.abc import Sequence
 
 from ..options import CAMERAS
-from .flags import some_path
+from .flags import parse_path
 
-TOGETHER = (("size", "max_area", "width", "height"), CAMERAS, ("lora",), ("prompt", "prompt_file"))
+REPLACED_TOGETHER = (("size", "max_area", "width", "height"), CAMERAS, ("lora",), ("prompt", "prompt_file"))
 """Groups of options. If the command line sets an option of a group, no option of this group is read from the video's
 record."""
 
@@ -15,8 +15,8 @@ def add_like(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     """Add `--like` to the parser of `generate`. If `argv` has `--like VIDEO`, the options of the video's run become the
     defaults. Raises InputError for a video without a record."""
     about = "repeat the run that made this video or PNG file, with changes by the other options"
-    parser.add_argument("--like", type=some_path, metavar="VIDEO", help=about)
-    video = _named(argv)
+    parser.add_argument("--like", type=parse_path, metavar="VIDEO", help=about)
+    video = _recorded_video(argv)
     if not video:
         parser.set_defaults(record=None)
         return
@@ -25,7 +25,7 @@ def add_like(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     record = read_recipe(video)
     options = options_of(record)
     given = {word[2:].partition("=")[0].replace("-", "_") for word in argv if word.startswith("--")}
-    for group in TOGETHER:
+    for group in REPLACED_TOGETHER:
         if given & set(group):
             options = {name: value for name, value in options.items() if name not in group}
     if "max_area" in options:
@@ -37,7 +37,7 @@ def add_like(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     parser.set_defaults(**own, **options)
 
 
-def _named(argv: Sequence[str]) -> str | None:
+def _recorded_video(argv: Sequence[str]) -> str | None:
     if argv[:1] != ["generate"]:
         return None
     finder = argparse.ArgumentParser(add_help=False, exit_on_error=False)

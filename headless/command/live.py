@@ -17,9 +17,9 @@ from ...errors import InputError, require
 from ...options import ShowProgress
 from ..live.beginning import find_beginning
 from ..live.previews import find_tiny_decoder
-from ..options import LORA, GenerateOptions, lora_of
-from ..process.starting import spared_imports, start_cuda
-from .flags import Help, add_prompt, add_size, adder, count, given_prompt, seconds, settings_of, some_path
+from ..options import LORA, GenerateOptions, parse_lora
+from ..process.starting import pause_collection, start_cuda
+from .flags import Help, add_prompt, add_size, adder, count, parse_path, read_prompt, seconds, settings_of
 
 
 def add_live_command(commands: Any, show: ShowProgress) -> None:
@@ -27,7 +27,7 @@ def add_live_command(commands: Any, show: ShowProgress) -> None:
     about = "walk through a world in the browser while it is made"
     parser = commands.add_parser("live", help=about, usage="%(prog)s FOLDER [options]", formatter_class=Help)
     parser.set_defaults(run=lambda arguments: _live(arguments, show), interrupted="nothing was walked")
-    place = partial(parser.add_argument, type=some_path)
+    place = partial(parser.add_argument, type=parse_path)
     about = "the folder of a causal model (Fast, 2.0) or of a toy package; left out: list the walks"
     place("ckpt", metavar="CKPT", nargs="?", help=about)
     parser.add_argument("--port", type=int, default=8765, metavar="N", help="0 picks a free one")
@@ -80,7 +80,7 @@ def _add_model(add: Callable[..., None]) -> None:
         add(name, "see `generate --help`; here bf16 on CPUs that support it")
     add("decoder_device", "another GPU, such as cuda:1, that decodes while the next chunk is made", metavar="NAME")
     add("vae_tiling", "decode in tiles: less memory, more time", action="store_true")
-    add("lora", "LoRAs, on 4-bit weights too", type=lora_of, nargs="+", metavar=LORA)
+    add("lora", "LoRAs, on 4-bit weights too", type=parse_lora, nargs="+", metavar=LORA)
     add("release", "the model's release, if its files do not show it: see `generate --help`")
     for name in ("assets_dir", "text_encoder", "tokenizer", "vae"):
         add(name, "use this one instead of the package's", metavar="PATH")
@@ -108,9 +108,9 @@ def _live(arguments: argparse.Namespace, show: ShowProgress) -> None:
 def _walk(arguments: argparse.Namespace, folder: Path, show: ShowProgress) -> None:
     if arguments.own_process and arguments.device in (None, "cuda"):
         start_cuda()  # runs while torch is imported
-    with spared_imports(arguments.own_process):
+    with pause_collection(arguments.own_process):
         from ...live.worlds.example import find_events
-        from ..live.opening import LiveSettings, Opened, plan_live
+        from ..live.opening import LiveSettings, LoadedModel, plan_live
         from ..plan import set_threads
 
         require("aiohttp", '"lingbot-world[live]"')
@@ -128,34 +128,34 @@ def _walk(arguments: argparse.Namespace, folder: Path, show: ShowProgress) -> No
             if getattr(arguments, name) is not None:
                 raise InputError(f"`replay` and `{name}` exclude each other: a replay has the inputs of its walk")
         _as_replayed(arguments)
-    beginning = find_beginning(arguments.ckpt, vars(arguments) | {"prompt": given_prompt(arguments)})
+    beginning = find_beginning(arguments.ckpt, vars(arguments) | {"prompt": read_prompt(arguments)})
     values = settings_of(arguments) | beginning | {"output": None}
     if arguments.decoder is not None:
         arguments.decoder = find_tiny_decoder(arguments.decoder, values["ckpt_dir"])
     events = find_events(values["ckpt_dir"], arguments.events)
     plan = plan_live(GenerateOptions(**values))
     fewer = set_threads(plan) if arguments.own_process else ""
-    opened = Opened(plan, show)
+    loaded = LoadedModel(plan, show)
     names = ("speed", "moving", "decoder", "restart_on_drift", "stop_when_stuck")
-    opened.settings = LiveSettings(events=events, **{name: getattr(arguments, name) for name in names})
+    loaded.settings = LiveSettings(events=events, **{name: getattr(arguments, name) for name in names})
     arguments.interrupted = "the walk is kept"
-    size, out = opened.plan.geometry, sys.stdout if arguments.bench is None else sys.stderr  # figures are pure JSON
-    lines = [f"{size.width}x{size.height} on {opened.plan.device}", *opened.plan.notes, *filter(None, [fewer])]
+    size, out = loaded.plan.geometry, sys.stdout if arguments.bench is None else sys.stderr  # figures are pure JSON
+    lines = [f"{size.width}x{size.height} on {loaded.plan.device}", *loaded.plan.notes, *filter(None, [fewer])]
     print(*lines, sep="\n", file=out)
     if arguments.bench is not None:
         from ..live.measuring import measure
 
-        print(json.dumps(measure(opened, folder, arguments.bench), indent=1))
+        print(json.dumps(measure(loaded, folder, arguments.bench), indent=1))
         return
     if arguments.replay is not None:
         from ..live.replaying import replay
 
-        print(replay(opened, Path(arguments.replay), folder))
+        print(replay(loaded, Path(arguments.replay), folder))
         return
     token = secrets.token_urlsafe(16) if everywhere else ""
     origins = tuple(arguments.allow_origin)
     address = {"host": arguments.host, "port": arguments.port, "token": token, "origins": origins}
-    asyncio.run(serve(opened, folder, show_page=not arguments.no_open, **address))
+    asyncio.run(serve(loaded, folder, show_page=not arguments.no_open, **address))
 
 
 def _as_replayed(arguments: argparse.Namespace) -> None:

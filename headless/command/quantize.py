@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any
 
 from ...options import BLOCK_SIZES, QUANTIZE_FORMATS, ShowProgress
-from ..options import LORA, lora_of
-from .flags import some_path
+from ..options import LORA, parse_lora
+from .flags import parse_path
 
 
 def add_quantize_command(commands: Any, show: ShowProgress) -> None:
@@ -15,7 +15,7 @@ def add_quantize_command(commands: Any, show: ShowProgress) -> None:
     parser = commands.add_parser("quantize", help="make a 4-bit or fp8 package out of official weights")
     parser.set_defaults(run=lambda arguments: _quantize(arguments, show))
     add = parser.add_argument
-    place = partial(add, type=some_path)
+    place = partial(add, type=parse_path)
     place("source", help="a package, a model's folder or file (safetensors, .pth), or a text encoder's file")
     place("dest", help="the folder to make; after a stop the same command continues")
     about = "4-bit weights, or float8, int8 or nvfp4 that ComfyUI's own loaders read too; a text encoder is always "
@@ -25,7 +25,7 @@ def add_quantize_command(commands: Any, show: ShowProgress) -> None:
     add("--t5", action="store_true", help="quantize the package's text encoder too: 11.4 GB become 3.2 GB")
     several = partial(add, nargs="+", default=[], action="extend")
     several("--keep", metavar="LAYER", help="linear layers that stay bf16, such as head.head or blocks.0.*")
-    several("--lora", type=lora_of, metavar=LORA, help="LoRAs to merge into the weights first")
+    several("--lora", type=parse_lora, metavar=LORA, help="LoRAs to merge into the weights first")
     add("--blocksize", "--block_size", type=int, default=64, choices=BLOCK_SIZES, help="values per scale (default: 64)")
     place("--assets_dir", metavar="FOLDER", help="folder with T5, tokenizer and VAE for the package")
     add("--device", metavar="NAME", help="left out: the GPU if there is one")
@@ -35,7 +35,7 @@ def add_verify_command(commands: Any, show: ShowProgress) -> None:
     """Add the `verify` command to the subparsers `commands`. `show` makes progress bars."""
     parser = commands.add_parser("verify", help="check a package's files against their checksums")
     parser.set_defaults(run=lambda arguments: _verify(arguments, show))
-    parser.add_argument("package", type=some_path, help="a package's folder, a model or a text encoder")
+    parser.add_argument("package", type=parse_path, help="a package's folder, a model or a text encoder")
     parser.add_argument("--fast", action="store_true", help="check only headers, shapes and scales")
 
 

@@ -14,7 +14,7 @@ def check_drawing(file: str | Path, overwrite: bool, image: str | Path | None = 
     `overwrite`."""
     file = Path(file)
     refuse_existing(file, overwrite, image)
-    if _kind(file) not in Image.SAVE:
+    if _image_format(file) not in Image.SAVE:
         raise InputError(f"{file}: the suffix is not that of an image; give it a name such as drawing.png")
     if not file.parent.is_dir():
         raise InputError(f"{file}: cannot be written, there is no folder {file.parent}; make it, or choose another")
@@ -25,10 +25,10 @@ def save_drawing(image: Image.Image, file: str | Path) -> None:
     file = Path(file)
     try:
         with written_whole(file) as (part,):
-            image.save(part, _kind(file))
+            image.save(part, _image_format(file))
     except (OSError, ValueError) as error:
         raise InputError(f"{file}: cannot be written ({describe_os_error(error)})") from error
 
 
-def _kind(file: Path) -> str | None:
+def _image_format(file: Path) -> str | None:
     return Image.registered_extensions().get(file.suffix.lower())

@@ -17,7 +17,7 @@ RECIPE = "lingbot_world"
 """The metadata key of a video or PNG file under which the record of its run is stored as JSON."""
 
 
-class WholeVideo:
+class VideoEncoder:
     """An encoder that writes a video to `file`. `suffix` determines the container, because `file` may end in .part.
     `recipe`: the record of the run, as JSON. Raises DependencyError without PyAV."""
 
@@ -48,7 +48,7 @@ class WholeVideo:
         self._container.close()
 
 
-class VideoParts:
+class PartEncoder:
     """An encoder that writes a video in parts to a pipe or a file. A written part can be played immediately, except its
     last frame, which the muxer writes together with the next part.
 

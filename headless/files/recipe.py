@@ -18,9 +18,9 @@ from ..many.inputs import named_files, part_files
 from ..options import GenerateOptions
 from .encoding import RECIPE
 from .pictures import BROKEN, reason
-from .video_reader import opened
+from .video_reader import open_video
 
-NOT_KEPT = ("output", "overwrite", "save_state", "seed", "device", "image")
+NOT_RECORDED = ("output", "overwrite", "save_state", "seed", "device", "image")
 MOST_PROCESSES = 4096
 SAMPLED, SAMPLES = 2**16, 64
 """The pieces of a large file that are hashed: SAMPLES pieces of SAMPLED bytes, at equal distances."""
@@ -31,7 +31,9 @@ def make_recipe(plan: Plan, seed: int, processes: int = 1) -> str:
     that differ from their defaults, and a hash of each input file."""
     options = plan.options
     defaults = {field.name: field.default for field in fields(GenerateOptions)}
-    given = {name: value for name, value in vars(options).items() if value != defaults[name] and name not in NOT_KEPT}
+    given = {
+        name: value for name, value in vars(options).items() if value != defaults[name] and name not in NOT_RECORDED
+    }
     if isinstance(options.image, str | Path):
         given["image"] = options.image
     given["lora"] = [asdict(lora) for lora in options.lora]
@@ -102,7 +104,7 @@ def _metadata(path: Path) -> Mapping[str, str]:
             with Image.open(path) as image:
                 image.load()
                 return {str(name): value for name, value in image.info.items() if isinstance(value, str)}
-        with opened(path) as container:
+        with open_video(path) as container:
             return {name.lower(): value for name, value in container.metadata.items()}  # matroska uses capitals
     except DependencyError:
         raise
@@ -112,7 +114,7 @@ def _metadata(path: Path) -> Mapping[str, str]:
 
 def options_of(record: dict[str, Any]) -> dict[str, Any]:
     """Return a record's options and seed as arguments of GenerateOptions. Raises InputError for an unknown option."""
-    known = {field.name for field in fields(GenerateOptions)} - {*NOT_KEPT} | {"image"}
+    known = {field.name for field in fields(GenerateOptions)} - {*NOT_RECORDED} | {"image"}
     unknown = [name for name in record["options"] if name not in known]
     if unknown:
         raise InputError(

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from ...errors import InputError
-from ...outputs import part_of, taken
+from ...outputs import lock_output, part_of
 from ...pipeline.geometry import Geometry
 from ..options import STDOUT
 from .existing import refuse_existing
@@ -30,7 +30,7 @@ class Target:
 
     path: Path
     pattern: str | None = None
-    kept: list[np.ndarray] | None = None
+    in_memory: list[np.ndarray] | None = None
     """A list for arrays of frames, uint8 [F, H, W, 3], if no file is written; otherwise None."""
     recipe: str = ""
     """The record of the run as JSON, for the metadata."""
@@ -43,14 +43,14 @@ class Target:
         return str(self.path) == STDOUT or self.path.is_fifo()
 
     @property
-    def growing(self) -> Path:
+    def playable_copy(self) -> Path:
         """A temporary copy of the video, in fragmented mp4, that can be played during the run."""
         return self.path.parent / f"{self.path.stem}.part.mp4"
 
     def files(self, first: int, frames: int) -> list[Path]:
         """Return the output files: `frames` PNG files from the number `first` on, or the video. The list is empty for a
         pipe and for frames in memory."""
-        if self.kept is not None:
+        if self.in_memory is not None:
             return []
         if self.pattern is not None:
             return [self.path / (self.pattern % number) for number in range(first, first + frames)]
@@ -63,20 +63,20 @@ class Target:
             number += 1
 
     @contextmanager
-    def taken(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Lock the output files within this context. Raises InputError if another run has locked a file. A named pipe
         without a reader also raises InputError, because opening the pipe would wait forever."""
-        if self.kept is not None or str(self.path) == STDOUT:
+        if self.in_memory is not None or str(self.path) == STDOUT:
             yield
         elif self.is_pipe:
-            with _read_pipe(self.path):
+            with _hold_pipe(self.path):
                 yield
         elif self.pattern is None:
-            with taken(self.path), taken(self.growing):
+            with lock_output(self.path), lock_output(self.playable_copy):
                 yield
         else:
             parts = re.sub(r"%0?\d*d", "*", escape(self.pattern)).replace("%%", "%")
-            with taken(self.path / self.pattern, parts):
+            with lock_output(self.path / self.pattern, parts):
                 yield
 
     @property
@@ -94,7 +94,7 @@ def find_target(output: str | Path | None, overwrite: bool = False) -> Target:
     InputError if the name of a video is a folder, or the name of a folder is a file.
     """
     if output is None:
-        return Target(Path(), kept=[])
+        return Target(Path(), in_memory=[])
     path = Path(output)
     if not str(output) or path.name.lower() in VIDEO_SUFFIXES:
         raise InputError(f"`output` {str(output)!r}: the file has no name; give one, such as video.mp4")
@@ -129,7 +129,7 @@ def _is_stdout(pipe: Path) -> bool:
 
 def check_target(target: Target, geometry: Geometry) -> None:
     """Raise InputError if the output cannot be written or the disk is too full for a video of this `geometry`."""
-    if target.is_pipe or target.kept is not None:
+    if target.is_pipe or target.in_memory is not None:
         return
     folder = check_folder("output", target.path, target.folder)
     pixels = geometry.frames * geometry.height * geometry.width
@@ -150,9 +150,9 @@ def check_new(target: Target, first: int, frames: int, image: str | Path | None,
     an existing file. With `overwrite` only folders and the start `image` are refused. The later PNG files of a longer
     video, which `overwrite` deletes, are then checked too.
     """
-    video = target.pattern is None and target.kept is None and not target.is_pipe
+    video = target.pattern is None and target.in_memory is None and not target.is_pipe
     removed = target.files_after(first + frames) if overwrite else ()
-    for file in (*target.files(first, frames), *([target.growing] if video else []), *removed):
+    for file in (*target.files(first, frames), *([target.playable_copy] if video else []), *removed):
         refuse_existing(file, overwrite, image)
 
 
@@ -181,7 +181,7 @@ def check_folder(option: str, path: Path, folder: Path) -> Path:
         raise InputError(f"`{option}` {path} cannot be written: {error.strerror} ({folder})") from error
 
 
-def files_left(target: Target, frames: int) -> list[str]:
+def leftover_notes(target: Target, frames: int) -> list[str]:
     """Return a list with a message if PNG files of a longer video remain, else an empty list. `frames`: the number of
     the first such file."""
     after = [file.name for file in target.files_after(frames)]
@@ -192,7 +192,7 @@ def files_left(target: Target, frames: int) -> list[str]:
 
 
 @contextmanager
-def _read_pipe(pipe: Path) -> Iterator[None]:
+def _hold_pipe(pipe: Path) -> Iterator[None]:
     """Hold a named pipe open for writing within this context; its reader could otherwise see the end before the video.
     Raises InputError if no program reads the pipe."""
     try:

@@ -14,8 +14,8 @@ import numpy as np
 from ...options import FPS, Progress
 from ...outputs import name_whole, part_of
 from ..options import STDOUT
-from ..process.interrupts import LaterInterruptsWait
-from .encoding import RECIPE, VideoParts, WholeVideo
+from ..process.interrupts import DelayInterrupts
+from .encoding import RECIPE, PartEncoder, VideoEncoder
 from .target import Target
 
 FRAMES_AT_ONCE = 12
@@ -34,7 +34,7 @@ def write_frames(frames: np.ndarray, target: Target, fps: int = FPS, progress: P
     return target.path
 
 
-class _Frames(Protocol):
+class _Output(Protocol):
     """An output for frames, uint8 [F, H, W, 3]: `write` adds frames, `close` completes files, and `abandon` removes
     incomplete ones."""
 
@@ -66,19 +66,19 @@ class FrameWriter(AbstractContextManager["FrameWriter"]):
         self._waiting: deque[Future] = deque()
         self._file = self._open(fps, first)
 
-    def _open(self, fps: int, first: int) -> _Frames:
+    def _open(self, fps: int, first: int) -> _Output:
         target = self._target
-        if target.kept is not None:
-            return _Unfiled(target.kept.append, lambda: None)
+        if target.in_memory is not None:
+            return _Stream(target.in_memory.append, lambda: None)
         if target.is_pipe:
             to_stdout = str(target.path) == STDOUT
             pipe = sys.stdout.buffer if to_stdout else self._stack.enter_context(target.path.open("wb"))
-            parts = VideoParts(pipe, fps, recipe=target.recipe)
-            return _Unfiled(parts.write, parts.close)
+            parts = PartEncoder(pipe, fps, recipe=target.recipe)
+            return _Stream(parts.write, parts.close)
         target.folder.mkdir(parents=True, exist_ok=True)
         if target.pattern is not None:
             return _PngFiles(target, first, self._keep_partial)
-        return (_GrowingVideo if self._keep_partial else _VideoFile)(target, fps)
+        return (_PlayableVideo if self._keep_partial else _VideoFile)(target, fps)
 
     def write(self, frames: np.ndarray) -> None:
         """Queue frames, uint8 [F, H, W, 3], as one part of the video, and wait while more than MOST_WAITING parts are
@@ -106,7 +106,7 @@ class FrameWriter(AbstractContextManager["FrameWriter"]):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         # An interrupt is delayed until a file is complete. For a pipe it may end the wait for the reader.
-        whole: AbstractContextManager = nullcontext() if self._target.is_pipe else LaterInterruptsWait(hold=True)
+        whole: AbstractContextManager = nullcontext() if self._target.is_pipe else DelayInterrupts(hold=True)
         with whole, self._stack, self._thread:
             try:
                 for future in self._waiting:
@@ -120,7 +120,7 @@ class FrameWriter(AbstractContextManager["FrameWriter"]):
             self._file.abandon()
 
 
-class _Unfiled:
+class _Stream:
     """An output to a list in memory or to a pipe."""
 
     def __init__(self, write: Callable[[np.ndarray], object], close: Callable[[], None]) -> None:
@@ -179,7 +179,7 @@ class _VideoFile:
 
     def __init__(self, target: Target, fps: int) -> None:
         self._path, self._part = target.path, part_of(target.path)
-        self._video = WholeVideo(self._part, target.path.suffix, fps, target.recipe)
+        self._video = VideoEncoder(self._part, target.path.suffix, fps, target.recipe)
 
     def write(self, frames: np.ndarray) -> None:
         self._video.write(frames)
@@ -193,15 +193,15 @@ class _VideoFile:
         self._part.unlink(missing_ok=True)
 
 
-class _GrowingVideo(_VideoFile):
+class _PlayableVideo(_VideoFile):
     """A video file with a temporary copy that can be played during the run and is deleted at its end. The copy is
     several times as large as the video, and some programs cannot seek in it."""
 
     def __init__(self, target: Target, fps: int) -> None:
         super().__init__(target, fps)
-        self._growing = target.growing
-        self._file = self._growing.open("wb")
-        self._parts = VideoParts(self._file, fps, preset="ultrafast", recipe=target.recipe)
+        self._copy = target.playable_copy
+        self._file = self._copy.open("wb")
+        self._parts = PartEncoder(self._file, fps, preset="ultrafast", recipe=target.recipe)
 
     def write(self, frames: np.ndarray) -> None:
         self._parts.write(frames)
@@ -210,11 +210,11 @@ class _GrowingVideo(_VideoFile):
     def close(self) -> None:
         super().close()
         self._file.close()
-        self._growing.unlink()
+        self._copy.unlink()
 
     def abandon(self) -> None:
         """Delete the incomplete video. The copy stays, unless it is empty."""
         super().abandon()
         self._file.close()
         if not self._parts.frames:
-            self._growing.unlink(missing_ok=True)
+            self._copy.unlink(missing_ok=True)

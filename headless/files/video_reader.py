@@ -35,7 +35,7 @@ FIELDS = (
 )
 PROJECTIONS = {"SPHERICAL": "a panorama or a fisheye", "STEREO3D": "in 3D, with a view for each eye"}
 """The types of FFmpeg's side data for videos with frames that are not one flat picture, each with a description."""
-UNEVEN = 1.6
+UNEVEN_RATIO = 1.6
 """The limit for the ratio of the time between two frames to the median time, and for its inverse. Beyond it, the frame
 rate counts as variable."""
 
@@ -72,7 +72,7 @@ def video_frames(path: Path, pixels: str) -> Iterator[np.ndarray]:
     count, size = 0, None
     try:
         step = _even_step(path)
-        with opened(path) as container:
+        with open_video(path) as container:
             stream = _stream(container, path)
             stream.thread_type = "AUTO"  # frames are decoded in threads, next to the caller's work
             for frame, repeated in _at_even_times(container.decode(stream), step):
@@ -96,7 +96,7 @@ def even_rate(path: Path) -> float | None:
         step = _even_step(path)
         if step is not None:
             return 1 / step
-        with opened(path) as container:
+        with open_video(path) as container:
             rate = _stream(container, path).average_rate
             return float(rate) if rate else None
     except (av.error.FFmpegError, InputError):
@@ -111,7 +111,7 @@ def video_notes(video: str | Path) -> list[str]:
     av = require("av", '"lingbot-world[cli]"')
     try:
         step = _even_step(path)
-        with opened(path) as container:
+        with open_video(path) as container:
             stream = _stream(container, path)
             frame = next(iter(container.decode(stream)), None)
             return [] if frame is None else _notes(frame, stream, step)
@@ -152,7 +152,7 @@ def _stream(container: Any, path: Path) -> Any:
 
 def _even_step(path: Path) -> float | None:
     """Return the seconds between resampled frames, or None for a constant rate, which is not resampled."""
-    with opened(path) as container:
+    with open_video(path) as container:
         stream = _stream(container, path)
         if stream.time_base is None:
             return None
@@ -162,7 +162,7 @@ def _even_step(path: Path) -> float | None:
     if len(steps) < 2:
         return None
     usual, slack = float(np.median(steps)), 1.5 * tick  # times are multiples of a tick
-    even = steps.max() <= UNEVEN * usual + slack and steps.min() >= usual / UNEVEN - slack
+    even = steps.max() <= UNEVEN_RATIO * usual + slack and steps.min() >= usual / UNEVEN_RATIO - slack
     return None if even else usual
 
 
@@ -233,7 +233,7 @@ def _has_alpha(frame: Any) -> bool:
     return any(component.is_alpha for component in frame.format.components)
 
 
-def opened(video: str | Path) -> Any:
+def open_video(video: str | Path) -> Any:
     """Return a video as a PyAV container for reading. Invalid UTF-8 in metadata, such as an old program's title, is
     replaced."""
     av = require("av", '"lingbot-world[cli]"')

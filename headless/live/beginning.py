@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 CAUSAL_FOLDER, EXAMPLE = "lingbot_world_fast", "example"
 PROMPT = "A quiet place in the evening light; the camera moves through it."
-WISHES, WISHED = "live.json", ("width", "height", "chunk", "schedule")
-"""The name of a package's file of recommended options, in the example folder (WISHES), and the options that this file
-may set (WISHED)."""
+RECOMMENDATIONS, RECOMMENDED = "live.json", ("width", "height", "chunk", "schedule")
+"""The name of a package's file of recommended options, in the example folder (RECOMMENDATIONS), and the options that
+this file may set (RECOMMENDED)."""
 
 
 def find_beginning(ckpt: str | Path, named: Mapping[str, Any]) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def find_beginning(ckpt: str | Path, named: Mapping[str, Any]) -> dict[str, Any]
     if prompt is None:
         file = example / "prompt.txt"
         prompt = text_of(file).strip() if file.is_file() else PROMPT
-    values |= _wishes(example / WISHES, named)
+    values |= _recommended_options(example / RECOMMENDATIONS, named)
     return values | {"image": image, "prompt": prompt, "continue_from": state}
 
 
@@ -97,7 +97,7 @@ def start_of(engine: Engine, default: Start, image: Any, prompt: str | None, sta
     return Start(frame, start.prompt, start.lens)
 
 
-def _wishes(file: Path, named: Mapping[str, Any]) -> dict[str, Any]:
+def _recommended_options(file: Path, named: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options in a package's live.json that the user's options `named` leave unset. If the user set a size,
     width and height are left out. If the walk continues a state, the result is empty, because the state determines size
     and chunk."""
@@ -107,9 +107,9 @@ def _wishes(file: Path, named: Mapping[str, Any]) -> dict[str, Any]:
         found = json.loads(text_of(file))
     except ValueError as error:
         raise InputError(f"{file}: not JSON ({error}); write the package again, or remove this file") from error
-    if not isinstance(found, dict) or not found.keys() <= set(WISHED):
+    if not isinstance(found, dict) or not found.keys() <= set(RECOMMENDED):
         raise InputError(
-            f"{file}: {found!r:.200}, expected an object of {', '.join(WISHED)}; write the package again, "
+            f"{file}: {found!r:.200}, expected an object of {', '.join(RECOMMENDED)}; write the package again, "
             "or remove this file"
         )
     for name, value in found.items():
@@ -119,5 +119,7 @@ def _wishes(file: Path, named: Mapping[str, Any]) -> dict[str, Any]:
     size = named.get("size")
     sized = named.get("width") or named.get("height") or (size is not None and tuple(size) != SIZE)
     return {
-        name: value for name, value in found.items() if named.get(name) is None and not (sized and name in WISHED[:2])
+        name: value
+        for name, value in found.items()
+        if named.get(name) is None and not (sized and name in RECOMMENDED[:2])
     }

@@ -9,9 +9,9 @@ from PIL import Image
 
 from ...toy.package import EXAMPLE
 from ...toy.scene import PROMPT, landscape
-from .opening import Opened
+from .opening import LoadedModel
 
-MOST = 12
+MOST_EXAMPLES = 12
 """The largest number of a package's example images on the page."""
 
 
@@ -31,19 +31,19 @@ class Example(NamedTuple):
         return {"name": self.name, "prompt": self.prompt, "own": self.own}
 
 
-def examples(opened: Opened) -> list[Example]:
-    """Return the page's start images: first the server's own, then up to MOST other PNG files of the example folder in
-    or next to the model's folder. If that folder has no PNG file, a drawn landscape takes their place."""
-    start = opened.start
+def examples(loaded: LoadedModel) -> list[Example]:
+    """Return the page's start images: first the server's own, then up to MOST_EXAMPLES other PNG files of the example
+    folder in or next to the model's folder. If that folder has no PNG file, a drawn landscape takes their place."""
+    start = loaded.start
     pixels = (start.frame.clamp(-1, 1) + 1).mul(127.5).round().to(torch.uint8).permute(1, 2, 0).numpy()
     own = Example("the server's own picture", start.prompt, True, _jpeg(Image.fromarray(pixels)), "image/jpeg")
-    model, image = Path(opened.plan.options.ckpt_dir).absolute(), opened.plan.options.image
+    model, image = Path(loaded.plan.options.ckpt_dir).absolute(), loaded.plan.options.image
     folder = next((path / EXAMPLE for path in (model, model.parent) if (path / EXAMPLE).is_dir()), None)
     images = [] if folder is None else sorted(path for path in folder.glob("*.png") if path.is_file())
     if not images:
         return [own, Example("a landscape", PROMPT, False, _jpeg(landscape()), "image/jpeg")]
     others = [path for path in images if not (isinstance(image, (str, Path)) and path.samefile(image))]
-    return [own, *(_read(path, start.prompt) for path in others[:MOST])]
+    return [own, *(_read(path, start.prompt) for path in others[:MOST_EXAMPLES])]
 
 
 def _read(path: Path, otherwise: str) -> Example:

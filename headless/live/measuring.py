@@ -19,7 +19,7 @@ import aiohttp
 from ...errors import InputError
 from ...live.wire.codec import MSGPACK
 from ...live.wire.protocol import FASTEST, MOST_BYTES
-from .opening import Opened
+from .opening import LoadedModel
 from .running import running
 from .serving import ENDPOINT
 
@@ -30,12 +30,12 @@ WARM = 4.0
 no frame arrives later, the measurements cover the whole walk."""
 
 
-def measure(opened: Opened, folder: Path, seconds: float) -> dict[str, Any]:
+def measure(loaded: LoadedModel, folder: Path, seconds: float) -> dict[str, Any]:
     """Run two walks of `seconds` each, one at 16 frames per second and one as fast as possible, and return settings and
     measurements as JSON values. Walks are saved in `folder`. After Ctrl-C the current walk is saved, and
     KeyboardInterrupt is raised."""
     try:
-        return asyncio.run(_unless_interrupted(_measure(opened, folder, seconds)))
+        return asyncio.run(_unless_interrupted(_measure(loaded, folder, seconds)))
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
 
@@ -56,8 +56,8 @@ async def _unless_interrupted(client: Coroutine[Any, Any, T]) -> T:
     return await task
 
 
-async def _measure(opened: Opened, folder: Path, seconds: float) -> dict[str, Any]:
-    engine = opened.engine()
+async def _measure(loaded: LoadedModel, folder: Path, seconds: float) -> dict[str, Any]:
+    engine = loaded.engine()
     found: dict[str, Any] = {
         "release": engine.release,
         "width": engine.size[1],
@@ -68,7 +68,7 @@ async def _measure(opened: Opened, folder: Path, seconds: float) -> dict[str, An
         "device": str(engine.device),
         "load_s": _since_start(),
     }
-    async with running(opened, folder) as (port, _):
+    async with running(loaded, folder) as (port, _):
         for name, fps in (("at_16", PACED), ("fastest", float(FASTEST))):
             walker = Walker(f"http://127.0.0.1:{port}{ENDPOINT}", fps)
             found[name] = await walker.walk(seconds)

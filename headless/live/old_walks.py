@@ -9,7 +9,7 @@ from ...errors import InputError
 from ...live.folder.head import CAMERA, HEAD, read_head, saved_walks
 from ...options import FPS
 
-OWN = (
+WALK_FILES = (
     "walk.json*",
     "walk.state*",
     "walk.mp4*",
@@ -66,7 +66,7 @@ def _remove(walk: Path) -> bool:
             walk.unlink()
             return True
         for file in sorted(
-            (file for pattern in OWN for file in walk.glob(pattern)), key=lambda file: file.name == HEAD
+            (file for pattern in WALK_FILES for file in walk.glob(pattern)), key=lambda file: file.name == HEAD
         ):
             file.unlink()  # the settings file last: until then the walk is listed
         for folder in (walk / CAMERA, walk):

@@ -36,11 +36,11 @@ from ...vae import (
 )
 from ...vae.encoding import SETTLED
 from ..devices import find_device
-from ..embedded import NOT_KEPT
 from ..options import GenerateOptions, ImageInput
 from ..plan import make_plan
 from ..preparation import prepare
 from ..process.profile import StageRecorder, silent
+from ..prompt_cache import NO_CACHE
 from ..rollout_plan import RolloutPlan
 from ..stages import RunContext, encode_prompts
 from .beginning import find_beginning
@@ -49,7 +49,7 @@ from .recording import Recording
 
 log = logging.getLogger(__name__)
 
-KEPT_PROMPTS = 32
+CACHED_PROMPTS = 32
 """The number of prompt embeddings that a server keeps in memory."""
 
 
@@ -101,9 +101,9 @@ def open_live(
 
     Raises a LingBotError for invalid options and files.
     """
-    opened = Opened(plan_start(ckpt_dir, image=image, prompt=prompt, **options))
-    opened.settings = LiveSettings(decoder=decoder)
-    return opened.engine(), opened.start
+    loaded = LoadedModel(plan_start(ckpt_dir, image=image, prompt=prompt, **options))
+    loaded.settings = LiveSettings(decoder=decoder)
+    return loaded.engine(), loaded.start
 
 
 def plan_start(ckpt_dir: str | Path, **options: Any) -> RolloutPlan:
@@ -145,7 +145,7 @@ def _quick(options: GenerateOptions) -> GenerateOptions:
     return replace(options, dtype=options.dtype or "bf16", vae_dtype=decoding)
 
 
-class Opened:
+class LoadedModel:
     """A loaded model and the server's settings. Each walk gets its own engine from `engine`; all share the model."""
 
     def __init__(self, plan: RolloutPlan, show: ShowProgress = silent) -> None:
@@ -254,18 +254,18 @@ class TextEncoder:
 
     def __init__(self, plan: RolloutPlan, first: Tensor) -> None:
         self._plan, self._lock = plan, Lock()
-        self._kept = {plan.options.prompt: first.cpu()}
+        self._cached = {plan.options.prompt: first.cpu()}
 
     def __call__(self, text: str) -> Tensor:
         with self._lock:
-            if text not in self._kept:
-                self._kept[text] = self._encoded(text).cpu()
-                while len(self._kept) > KEPT_PROMPTS:
-                    del self._kept[next(iter(self._kept))]
-            return self._kept[text]
+            if text not in self._cached:
+                self._cached[text] = self._encoded(text).cpu()
+                while len(self._cached) > CACHED_PROMPTS:
+                    del self._cached[next(iter(self._cached))]
+            return self._cached[text]
 
     def _encoded(self, text: str) -> Tensor:
-        if isinstance(self._plan.tokenizer, Path) and not self._plan.known.has(text):
+        if isinstance(self._plan.tokenizer, Path) and not self._plan.prompt_cache.has(text):
             self._plan = replace(self._plan, tokenizer=load_tokenizer(self._plan.tokenizer))
         plan, quiet = self._plan, (lambda _done, _total: None)
         if plan.device.type != "cuda":
@@ -275,4 +275,4 @@ class TextEncoder:
                 return encode_prompts([text], plan, quiet)[0].cpu()
         except torch.OutOfMemoryError:
             log.warning("The text encoder did not fit next to the model: the prompt is encoded on the CPU.")
-        return encode_prompts([text], replace(plan, device=torch.device("cpu"), known=NOT_KEPT), quiet)[0]
+        return encode_prompts([text], replace(plan, device=torch.device("cpu"), prompt_cache=NO_CACHE), quiet)[0]

@@ -16,7 +16,7 @@ import numpy as np
 
 from ...errors import require
 from ...live import Frames
-from ..files.encoding import VideoParts
+from ..files.encoding import PartEncoder
 
 log = logging.getLogger(__name__)
 PART = 16
@@ -157,7 +157,7 @@ class _Film:
         self._file.close()
 
 
-class _Parts(VideoParts):
+class _Parts(PartEncoder):
     """A writer of a video file in parts of PART frames. It can also copy the parts of another file that this class has
     written."""
 

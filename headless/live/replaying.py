@@ -6,14 +6,14 @@ import torch
 
 from ...errors import InputError
 from ...live import Session, load_walk
-from .opening import Opened
+from .opening import LoadedModel
 
 
-def replay(opened: Opened, walk: Path, folder: Path) -> str:
+def replay(loaded: LoadedModel, walk: Path, folder: Path) -> str:
     """Repeat the saved walk in the folder `walk`, and save the new walk within `folder`. Return a message that says
     whether the latents of both are equal, or their largest difference. Raises InputError for an invalid walk, for a
     walk that needs more memory than planned, and if the disk is full."""
-    engine = opened.engine_of(walk)
+    engine = loaded.engine_of(walk)
     with Session.replay(engine, walk, folder=folder, fps=0) as session:
         for _ in session:
             pass

@@ -17,27 +17,27 @@ from ...live.wire.connection import Connection
 from ...live.wire.protocol import ClientEvent, Init
 from ...live.wire.steering import RESTART_POLL_SECONDS, TimeLimits, figures_status, handle_events, seconds_since_input
 from ..process.profile import release
-from .opening import Opened
+from .opening import LoadedModel
 from .visit import Visit
 
 T = TypeVar("T")
-LINE = 8
+MOST_QUEUED = 8
 """The largest number of clients that wait for the model."""
 MANY_THREADS = 4
 BETWEEN_FIGURES = 1.0
 """The seconds between two messages with measurements, such as the frame rate, to the walking client."""
 
 
-class Room:
-    """A loaded model and its clients: one walks, and up to LINE wait in a queue. All methods run in the event loop, and
-    slow operations in threads."""
+class WalkServer:
+    """A loaded model and its clients: one walks, and up to MOST_QUEUED wait in a queue. All methods run in the event
+    loop, and slow operations in threads."""
 
-    def __init__(self, opened: Opened, folder: Path, limits: TimeLimits) -> None:
-        self.opened, self.folder, self.limits = opened, folder, limits
+    def __init__(self, loaded: LoadedModel, folder: Path, limits: TimeLimits) -> None:
+        self.loaded, self.folder, self.limits = loaded, folder, limits
         self.visit: Visit | None = None
         self._taken = False  # true while a client walks, connects or leaves, or may reconnect
         self._leaving = False
-        self._line: deque[tuple[asyncio.Future[None], Client]] = deque()
+        self._queue: deque[tuple[asyncio.Future[None], Client]] = deque()
         self._threads = ThreadPoolExecutor(MANY_THREADS, thread_name_prefix="lingbot-live")
         self._held: asyncio.TimerHandle | None = None  # the end of a walk whose client lost its connection
         self._lost_at = 0.0
@@ -87,11 +87,11 @@ class Room:
             self._taken = True
             return
         idle = self.visit is not None and self.visit.idle
-        soon = (self._leaving or self._held is not None or idle) and not self._line
-        if not (client.is_own_page or soon) or len(self._line) >= LINE:
-            raise InputError(f"another client walks here, and {len(self._line)} wait in line; try again later")
+        soon = (self._leaving or self._held is not None or idle) and not self._queue
+        if not (client.is_own_page or soon) or len(self._queue) >= MOST_QUEUED:
+            raise InputError(f"another client walks here, and {len(self._queue)} wait in line; try again later")
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._line.append((turn, client))
+        self._queue.append((turn, client))
         self._tell_places()
         gone = asyncio.create_task(inbox.wait_closed())  # read the connection here, because no walk reads it yet
         try:
@@ -102,7 +102,7 @@ class Room:
         except BaseException:
             if turn.done():
                 self._next()
-            self._line = deque(waiting for waiting in self._line if waiting[0] is not turn)
+            self._queue = deque(waiting for waiting in self._queue if waiting[0] is not turn)
             self._tell_places()
             raise
         finally:
@@ -111,19 +111,19 @@ class Room:
     def _tell_places(self) -> None:
         if self._held is not None:
             self._limit_hold()
-        for place, (_, client) in enumerate(self._line, 1):
+        for place, (_, client) in enumerate(self._queue, 1):
             client.queue_message({"type": "status", "content": "waiting", "place": place})
 
     def _next(self) -> None:
         """Let the first client of the queue use the model. If the queue is empty, mark the model as free."""
-        self._taken = bool(self._line)
-        if self._line:
-            self._line.popleft()[0].set_result(None)
+        self._taken = bool(self._queue)
+        if self._queue:
+            self._queue.popleft()[0].set_result(None)
             self._tell_places()
 
     async def _begin(self, init: Init) -> Visit:
         try:
-            self.visit = await self._thread(lambda: Visit(self.opened, init, self.folder))
+            self.visit = await self._thread(lambda: Visit(self.loaded, init, self.folder))
         except BaseException:
             await self._free()
             raise
@@ -220,7 +220,7 @@ class Room:
                 if not visit.session.paused:
                     visit.stopped = True
                     visit.session.pause()
-            if quiet > self.limits.gone or (visit.idle and self._line):
+            if quiet > self.limits.gone or (visit.idle and self._queue):
                 reason = "the walk had no input for a while and ended; it is kept"
                 if visit.client is not None:
                     visit.client.queue_message({"type": "error", "content": reason})
@@ -240,7 +240,7 @@ class Room:
         `limits.reconnect_in_line` if another client waits."""
         if self._held is not None:
             self._held.cancel()
-        limit = self.limits.reconnect_in_line if self._line else self.limits.reconnect
+        limit = self.limits.reconnect_in_line if self._queue else self.limits.reconnect
         self._held = asyncio.get_running_loop().call_at(self._lost_at + limit, self._end_hold)
 
     def _end_hold(self) -> None:
@@ -255,7 +255,7 @@ class Room:
                 visit.client = None
                 await self._thread(visit.session.close)
             del visit
-            await self._thread(lambda: release(self.opened.plan.device))
+            await self._thread(lambda: release(self.loaded.plan.device))
         finally:
             self._leaving = False
             self._next()
@@ -263,7 +263,7 @@ class Room:
     async def close(self) -> None:
         """End and save the current walk when the server shuts down, and send the name of the walk's folder to its
         client."""
-        self._line.clear()
+        self._queue.clear()
         if self._held is not None:
             self._held.cancel()
         if self.visit is not None:

@@ -13,16 +13,16 @@ from aiohttp import web
 
 from ...errors import InputError
 from ...live.wire.steering import TimeLimits
-from ..process.interrupts import ENDING
-from .opening import Opened
-from .room import Room
+from ..process.interrupts import END_SIGNALS
+from .opening import LoadedModel
+from .room import WalkServer
 from .serving import Site, make_app
 
 HERE, EVERYWHERE = "127.0.0.1", "0.0.0.0"
 
 
 async def serve(
-    opened: Opened, folder: Path, *, port: int, token: str, origins: tuple[str, ...], show_page: bool, host: str
+    loaded: LoadedModel, folder: Path, *, port: int, token: str, origins: tuple[str, ...], show_page: bool, host: str
 ) -> None:
     """Serve the live page and its walks until the process receives a signal, and print the page's address.
 
@@ -36,10 +36,10 @@ async def serve(
     """
     ended, loop = asyncio.Event(), asyncio.get_running_loop()
     if threading.current_thread() is threading.main_thread():
-        for number in ENDING:
+        for number in END_SIGNALS:
             with suppress(NotImplementedError):  # on Windows Ctrl-C raises KeyboardInterrupt
                 loop.add_signal_handler(number, ended.set)
-    async with running(opened, folder, port=port, token=token, origins=origins, host=host) as (open_port, _):
+    async with running(loaded, folder, port=port, token=token, origins=origins, host=host) as (open_port, _):
         query = f"?token={token}" if token else ""
         everywhere = host in ("", EVERYWHERE, "::")
         address = f"http://{HERE if everywhere else bracketed(host)}:{open_port}/{query}"
@@ -93,7 +93,7 @@ def _refused(port: int, host: str = "") -> Iterator[None]:
 
 @asynccontextmanager
 async def running(
-    opened: Opened,
+    loaded: LoadedModel,
     folder: Path,
     *,
     port: int = 0,
@@ -101,11 +101,11 @@ async def running(
     origins: tuple[str, ...] = (),
     limits: TimeLimits | None = None,
     host: str = "",
-) -> AsyncIterator[tuple[int, Room]]:
-    """Run a live server within this context, and yield its port and Room. `port` 0 selects a free port. `limits`: the
-    time limits for clients. Other arguments: see `serve`. Raises InputError for an unusable port or host."""
+) -> AsyncIterator[tuple[int, WalkServer]]:
+    """Run a live server within this context, and yield its port and WalkServer. `port` 0 selects a free port. `limits`:
+    the time limits for clients. Other arguments: see `serve`. Raises InputError for an unusable port or host."""
     limits = limits or TimeLimits()
-    site = Site(Room(opened, folder, limits), token, origins)
+    site = Site(WalkServer(loaded, folder, limits), token, origins)
     runner = web.AppRunner(
         make_app(site),
         handle_signals=False,

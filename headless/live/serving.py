@@ -25,7 +25,7 @@ from ...live.wire.connection import foreign_origin, serve
 from ...live.wire.protocol import MOST_BYTES
 from .examples import Example, examples
 from .old_walks import list_walks
-from .room import Room
+from .room import WalkServer
 
 ENDPOINT = "/v1/realtime_video/generate"
 MOST_CONNECTIONS = 32
@@ -44,15 +44,15 @@ TYPES = {".html": "text/html", ".mjs": "text/javascript", ".css": "text/css", ".
 
 @dataclass
 class Site:
-    """A live server's Room and its access rules. `token`: the secret that a client must send, empty if only this
+    """A live server's WalkServer and its access rules. `token`: the secret that a client must send, empty if only this
     machine can connect. `origins`: the addresses of other web pages that may connect, such as http://localhost:8000."""
 
-    room: Room
+    room: WalkServer
     token: str = ""
     origins: tuple[str, ...] = ()
     connections: int = field(default=0, init=False)
 
-    def refused(self, request: web.Request) -> str:
+    def refusal(self, request: web.Request) -> str:
         """Return the reason if a request is not allowed, else ""."""
         given = request.query.get("token", request.cookies.get(_cookie(request), ""))
         if self.token and not secrets.compare_digest(given.encode(), self.token.encode()):
@@ -70,13 +70,13 @@ class Site:
 def make_app(site: Site) -> web.Application:
     """Return the aiohttp application of the live server. Its shutdown ends the current walk."""
     app = web.Application(client_max_size=1 << 16, middlewares=[_guard(site)])
-    opened = site.room.opened
+    loaded = site.room.loaded
     model = {
-        "id": opened.plan.checkpoint.name,
+        "id": loaded.plan.checkpoint.name,
         "object": "model",
-        "root": opened.plan.spec.release,
+        "root": loaded.plan.spec.release,
         "pipeline_class": "LingBotWorld",
-        "model_path": opened.plan.checkpoint.name,
+        "model_path": loaded.plan.checkpoint.name,
     }
     app.router.add_get("/", _page("index.html"))
     for entry in files("lingbot_world").joinpath("web", "live").iterdir():
@@ -84,10 +84,10 @@ def make_app(site: Site) -> web.Application:
             app.router.add_get(f"/live/{entry.name}", _page(entry.name))
     app.router.add_get("/v1/models", _json({"object": "list", "data": [model]}))
     app.router.add_get("/models", _json(model))
-    height, width = opened.start.frame.shape[1:]
+    height, width = loaded.start.frame.shape[1:]
     info = {"version": "lingbot-world", "model": model["id"], "width": width, "height": height, "walks": True}
     app.router.add_get("/server_info", _json(info))
-    offered = examples(opened)
+    offered = examples(loaded)
     app.router.add_get("/examples", _json([example.facts() for example in offered]))
     app.router.add_get("/example/{number:[0-9]{1,2}}", partial(_example, offered))
     app.router.add_get("/walks", partial(_walks, site))
@@ -106,7 +106,7 @@ def _guard(site: Site) -> Any:
     async def guard(
         request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        reason = site.refused(request)
+        reason = site.refusal(request)
         if reason:
             return web.Response(status=403, text=reason + "\n", headers=HEADERS)
         response = await handler(request)

@@ -18,7 +18,7 @@ from ...live.wire.client import Client
 from ...live.wire.protocol import ClientEvent, Init
 from ...live.wire.steering import start_status, steer
 from ...pipeline.geometry import Geometry, first_frame
-from .opening import Opened, WalkSettings
+from .opening import LoadedModel, WalkSettings
 from .pictures import read_picture, upload_notes
 
 
@@ -26,11 +26,11 @@ class Visit:
     """The session of one client. The session survives a broken connection until the client reconnects. Any thread may
     create a Visit and close its session."""
 
-    def __init__(self, opened: Opened, init: Init, folder: Path) -> None:
+    def __init__(self, loaded: LoadedModel, init: Init, folder: Path) -> None:
         """Open a session for the client with the first message `init`. `folder`: the folder in which the walk gets its
         own. Raises InputError for settings that the model or the server does not support."""
-        self.opened, self.init, self.token = opened, init, secrets.token_urlsafe(12)
-        server = opened.settings
+        self.loaded, self.init, self.token = loaded, init, secrets.token_urlsafe(12)
+        server = loaded.settings
         self.client: Client | None = None
         self.chunks, self.idle = 0, False
         self.stopped = False  # paused by the room for lack of activity
@@ -38,11 +38,11 @@ class Visit:
         self.notes: tuple[str, ...] = ()  # on the client's start image
         self.missed: list[dict[str, Any]] = []  # messages that the client must receive after reconnecting
         if init.replay:
-            self._engine, self.session = _replay(opened, init, folder)
+            self._engine, self.session = _replay(loaded, init, folder)
         else:
-            height, width = opened.start.frame.shape[1:]
+            height, width = loaded.start.frame.shape[1:]
             settings = WalkSettings(init.size or (height, width), init.window, init.sink, init.chunk)
-            self._engine = opened.engine(settings)
+            self._engine = loaded.engine(settings)
             start = self._start(init)
             speed = server.speed if init.speed is None else init.speed
             # SGLang's clients, and clients that request a number of chunks, send no input until frames arrive.
@@ -83,25 +83,25 @@ class Visit:
         return first | {"notes": [*first["notes"], *self.notes], "resume": self.token}
 
     def _start(self, init: Init) -> Start:
-        start = _start(self.opened, init, self._engine.size)
+        start = _start(self.loaded, init, self._engine.size)
         self.notes = () if init.image is None else upload_notes(init.image)
         return start
 
 
-def _replay(opened: Opened, init: Init, folder: Path) -> tuple[Engine, Session]:
+def _replay(loaded: LoadedModel, init: Init, folder: Path) -> tuple[Engine, Session]:
     """Return an engine and a session that repeat the saved walk named `init.replay` in `folder`. Raises InputError
     without such a walk, or if the walk needs more memory than the server planned."""
     found = {walk.name: walk for walk in saved_walks(folder)}
     if init.replay not in found:
         raise InputError(f"there is no walk {init.replay!r} to replay; {len(found)} are kept")
-    engine = opened.engine_of(found[init.replay])
+    engine = loaded.engine_of(found[init.replay])
     return engine, Session.replay(engine, found[init.replay], folder=folder, fps=init.fps)
 
 
-def _start(opened: Opened, init: Init, size: tuple[int, int]) -> Start:
+def _start(loaded: LoadedModel, init: Init, size: tuple[int, int]) -> Start:
     """Return the Start of a walk from a client's first message `init`, with the server's values for missing fields.
     `size`: the image's height and width. Raises InputError for an unreadable image."""
-    begin = opened.start
+    begin = loaded.start
     frame, prompt = begin.frame, init.prompt or begin.prompt
     seed = begin.seed if init.seed is None else init.seed
     if init.image is None and begin.state is not None:

@@ -22,17 +22,17 @@ from ...options import ShowProgress
 from ...pipeline.memory import choose_residency
 from ...pipeline.two_experts import Video
 from ...sampling import StepReuse
-from ..camera_path import made_path
+from ..camera_path import make_path
 from ..files.existing import refuse_existing
 from ..files.video import write_frames
 from ..options import GenerateOptions
 from ..plan import AnyPlan, SamplingPlan, make_plan
 from ..process.profile import StageRecorder, silent
-from ..run import run, take_outputs, with_recipe
+from ..run import lock_outputs, run, with_recipe
 from ..stages import condition_on_image, conditioning, decode, draw_noise, encode_prompts, run_steps, texts_of
 from .jobs import Job
-from .kept import ModelCache, OpenFiles
-from .manifest import Manifest, Outcome, alone_in
+from .manifest import Manifest, Outcome, lock_batch
+from .model_cache import ModelCache, OpenFiles
 
 VIDEOS_AT_ONCE = 8
 """The largest number of videos that are sampled together before the first of them is decoded and written. If the batch
@@ -43,7 +43,7 @@ MOST_NAMES = 3
 
 
 @dataclass(frozen=True)
-class Seeded:
+class SeededJob:
     """A job and the seed of its noise, which is random if the job sets none."""
 
     job: Job
@@ -59,7 +59,7 @@ class Counts:
     failed: int
 
 
-RunGroups = Callable[[list[list[Seeded]], Path], Iterator[Outcome]]
+RunGroups = Callable[[list[list[SeededJob]], Path], Iterator[Outcome]]
 """A function run_groups(groups, folder) that makes the videos of groups of jobs in the batch's folder. It yields the
 outcome of each job when the job ends."""
 
@@ -85,7 +85,7 @@ def run_batch(
     """
     _check_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    with alone_in(folder):
+    with lock_batch(folder):
         manifest = Manifest(folder)
         waiting = _waiting(jobs, manifest, tell)
         manifest.path.touch()
@@ -105,7 +105,7 @@ def run_batch(
 
 
 def _run_here(
-    planned: list[tuple[AnyPlan, list[Seeded]]],
+    planned: list[tuple[AnyPlan, list[SeededJob]]],
     folder: Path,
     show: ShowProgress,
     tell: Callable[[str], None],
@@ -164,7 +164,7 @@ def _waiting(jobs: Sequence[Job], manifest: Manifest, tell: Callable[[str], None
     for job in jobs:
         if job not in manifest:
             refuse_existing(job.video(manifest.folder), job.options.overwrite)
-        why = manifest.why(job)
+        why = manifest.rerun_reason(job)
         if why:
             tell(f"{job.name}: {why}")
         if why is not None:
@@ -174,18 +174,18 @@ def _waiting(jobs: Sequence[Job], manifest: Manifest, tell: Callable[[str], None
 
 def _plan(
     waiting: Sequence[Job], folder: Path, tell: Callable[[str], None]
-) -> tuple[list[tuple[AnyPlan, list[Seeded]]], list[Outcome]]:
+) -> tuple[list[tuple[AnyPlan, list[SeededJob]]], list[Outcome]]:
     """Divide the jobs `waiting` into groups that run together. Return the groups, each as (plan of one job, jobs), and
     the outcomes of jobs that cannot start. A group has at most VIDEOS_AT_ONCE jobs, which differ only in image,
     prompts, seed, camera path and fps. Camera paths are written as pose folders within `folder`. `tell(message)` is
     called with the plans' notes."""
-    alike: dict[str, list[Seeded]] = {}
+    alike: dict[str, list[SeededJob]] = {}
     plans: dict[str, AnyPlan] = {}
     failed: list[Outcome] = []
     notes: dict[str, list[str]] = {}
     files = OpenFiles()
     for job in waiting:
-        seeded = Seeded(job, secrets.randbits(32) if job.options.seed is None else job.options.seed)
+        seeded = SeededJob(job, secrets.randbits(32) if job.options.seed is None else job.options.seed)
         try:
             plan = make_plan(_with_camera(job, folder), files)
         except (LingBotError, OSError) as error:
@@ -215,13 +215,15 @@ def _with_camera(job: Job, folder: Path) -> GenerateOptions:
     if job.camera is None or job.camera[0] == "action_path":
         return job.options
     kind, text = job.camera
-    path = made_path(kind, text, job.options.frame_num)
+    path = make_path(kind, text, job.options.frame_num)
     poses = folder / "cameras" / job.name
     write_lingbot(path, poses)
     return replace(job.options, action_path=poses)
 
 
-def run_group(group: list[Seeded], folder: Path, cache: ModelCache, show: ShowProgress = silent) -> Iterator[Outcome]:
+def run_group(
+    group: list[SeededJob], folder: Path, cache: ModelCache, show: ShowProgress = silent
+) -> Iterator[Outcome]:
     """Make the videos of a group of jobs together, and yield each outcome. After an error, each remaining job runs
     alone. `cache`: the models and open files of earlier groups."""
     left, begun = list(group), time.perf_counter()
@@ -240,7 +242,7 @@ def run_group(group: list[Seeded], folder: Path, cache: ModelCache, show: ShowPr
             yield from run_group([seeded], folder, cache, show)
 
 
-def _videos(group: list[Seeded], folder: Path, cache: ModelCache, show: ShowProgress) -> Iterator[Seeded]:
+def _videos(group: list[SeededJob], folder: Path, cache: ModelCache, show: ShowProgress) -> Iterator[SeededJob]:
     """Make the videos of a group, and yield each job as soon as its video is written. Videos of causal models are made
     one after the other."""
     given = (replace(_with_camera(seeded.job, folder), seed=seeded.seed) for seeded in group)
@@ -253,7 +255,7 @@ def _videos(group: list[Seeded], folder: Path, cache: ModelCache, show: ShowProg
         return
     with ExitStack() as taken, StageRecorder(base[0].device, show) as stages:
         for plan in base:
-            taken.enter_context(take_outputs(plan))
+            taken.enter_context(lock_outputs(plan))
         cache.prepare(base[0])
         for seeded, plan, latent in zip(group, base, _latents(base, stages, cache), strict=True):
             frames = decode(plan, latent, stages.begin("VAE decode", "chunk"), cache.vae(plan))
@@ -267,7 +269,7 @@ def _latents(plans: list[SamplingPlan], stages: StageRecorder, cache: ModelCache
     first = plans[0]
     prompts = _prompts(plans, stages)
     encoded = [condition_on_image(plan, stages.begin("VAE encode", "chunk"), cache.vae(plan)).cpu() for plan in plans]
-    residency = choose_residency(first.sampling_work(), first.wishes, first.device, cache.free(first.device))
+    residency = choose_residency(first.sampling_work(), first.memory_options, first.device, cache.free(first.device))
     videos = []
     for plan, y in zip(plans, encoded, strict=True):
         assert plan.options.seed is not None  # seeds were drawn earlier

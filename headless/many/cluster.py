@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import DependencyError, InputError
-from .batch import RunGroups, Seeded, run_group
-from .kept import ModelCache
+from .batch import RunGroups, SeededJob, run_group
 from .manifest import Outcome
+from .model_cache import ModelCache
 
 LOCAL = "local"
 """The `address`, defined by Ray, that starts a new cluster on this machine."""
@@ -28,7 +28,7 @@ MOST_TRIES = 3
 """The largest number of attempts to make a video. If the actor is lost in every attempt, the job fails."""
 
 
-def on_ray(address: str, workers: int | None, on_gpus: bool) -> RunGroups:
+def ray_runner(address: str, workers: int | None, on_gpus: bool) -> RunGroups:
     """Connect to a Ray cluster, and return a function that runs groups of jobs on it.
 
     `address`: HOST:PORT, or "local" to start a cluster here. `workers`: the number of Ray actors; None means one per
@@ -87,20 +87,20 @@ class Worker:
         """Return True, which shows the caller that the actor has started."""
         return True
 
-    def run(self, group: list[Seeded], folder: Path) -> Iterator[Outcome]:
+    def run(self, group: list[SeededJob], folder: Path) -> Iterator[Outcome]:
         yield from run_group(group, folder, self._cache)
 
 
 def _run_groups(
-    new_worker: Callable[[], Any], count: int, groups: list[list[Seeded]], folder: Path
+    new_worker: Callable[[], Any], count: int, groups: list[list[SeededJob]], folder: Path
 ) -> Iterator[Outcome]:
     """Run groups of jobs on `count` Ray actors and yield each outcome when it arrives. `new_worker()` returns an actor.
     Each actor has its own thread in this process."""
     outcomes: queue.Queue[Outcome | BaseException] = queue.Queue()
-    waiting: queue.Queue[_Try | None] = queue.Queue()
+    waiting: queue.Queue[_Attempt | None] = queue.Queue()
     done = threading.Event()
     for group in groups:
-        waiting.put(_Try(group))
+        waiting.put(_Attempt(group))
     given = new_worker, waiting, outcomes, folder, done
     threads = [threading.Thread(target=_serve, args=given, daemon=True) for _ in range(min(count, len(groups)))]
     for thread in threads:
@@ -118,8 +118,8 @@ def _run_groups(
 
 
 @dataclass(frozen=True)
-class _Try:
-    group: list[Seeded]
+class _Attempt:
+    group: list[SeededJob]
     number: int = 1
 
 
@@ -139,7 +139,7 @@ def _serve(
     while not done.is_set():
         try:
             if worker is None:
-                worker = _placed(new_worker(), done)
+                worker = _await_actor(new_worker(), done)
         except ray.exceptions.RayError:
             continue
         attempt = waiting.get() if worker is not None else None
@@ -157,13 +157,13 @@ def _serve(
             worker = None
             for seeded in left.values():  # each job alone, so that one that crashes workers does not affect the others
                 if attempt.number < MOST_TRIES:
-                    waiting.put(_Try([seeded], attempt.number + 1))
+                    waiting.put(_Attempt([seeded], attempt.number + 1))
                 else:
                     why = f"{MOST_TRIES} workers were lost while they made it ({type(error).__name__})"
                     outcomes.put(Outcome(seeded.job, seeded.seed, error=why))
 
 
-def _placed(worker: Any, done: threading.Event) -> Any:
+def _await_actor(worker: Any, done: threading.Event) -> Any:
     """Return the Ray actor once it has started, or None if `done` is set first. Raises Ray's error if the actor is
     lost."""
     import ray

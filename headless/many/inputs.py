@@ -16,7 +16,7 @@ KNOWN_BY_CONTENT = 64 * 2**20
 hashed."""
 
 
-class Inputs:
+class InputHashes:
     """A cache of hashes of the jobs' input files. A file that several jobs use is read only once, unless the file's
     size or modification time changes."""
 
@@ -30,10 +30,10 @@ class Inputs:
         for name, files in {**named_files(options), **part_files(options)}.items():
             with suppress(OSError):
                 if all(file.is_file() for file in files):  # a pipe has no end
-                    marks[name] = hashlib.sha256(json.dumps(list(map(self._written, files))).encode()).hexdigest()
+                    marks[name] = hashlib.sha256(json.dumps(list(map(self._stamp, files))).encode()).hexdigest()
         return marks
 
-    def _written(self, file: Path) -> tuple[int, str | int]:
+    def _stamp(self, file: Path) -> tuple[int, str | int]:
         stat = file.stat()
         if stat.st_size > KNOWN_BY_CONTENT:
             return stat.st_size, stat.st_mtime_ns

@@ -14,7 +14,7 @@ from typing import Any, get_args, get_type_hints
 
 from ...errors import InputError
 from ...fields import text_of
-from ..options import CAMERAS, PARTS, GenerateOptions, two_sides
+from ..options import CAMERAS, PARTS, GenerateOptions, parse_size
 
 FOR_ALL = (
     *("ckpt_dir", "assets_dir", "release", "lora", "output", "save_state", "overwrite"),
@@ -171,7 +171,7 @@ def _value(name: str, given: Any) -> Any:
             parts = given.split(",") if isinstance(given, str) else given if isinstance(given, list) else [given]
             return tuple(_number(part, float) for part in parts)
         if name == "size":
-            return two_sides(str(given))
+            return parse_size(str(given))
         if name == "schedule" and isinstance(given, list):
             return tuple(_number(part, int) for part in given)
         kind = _NUMBERS.get(name)

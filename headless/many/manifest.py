@@ -14,14 +14,14 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from ...errors import InputError
-from .inputs import Inputs
+from .inputs import InputHashes
 from .jobs import Job
 
 MANIFEST = "manifest.jsonl"
 LOCK = "manifest.lock"
 DONE, FAILED = "done", "failed"
 FILES = "files"
-"""The key in a row for the hashes of the job's input files (see `Inputs.of`)."""
+"""The key in a row for the hashes of the job's input files (see `InputHashes.of`)."""
 _CUT_SHORT = re.compile(r'\{"name": ("(?:[^"\\]|\\.)*")')
 """A pattern for the beginning of a row, from which an incomplete row's job name can be read."""
 
@@ -38,7 +38,7 @@ class Outcome:
 
 
 @contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
+def lock_batch(folder: Path) -> Iterator[None]:
     """Lock a batch's folder within this context. Raises InputError if another batch has locked the folder. If the
     process dies, the operating system releases the lock."""
     try:
@@ -56,14 +56,14 @@ class Manifest:
     def __init__(self, folder: Path) -> None:
         self.folder, self.path = folder, folder / MANIFEST
         self._rows = self._read()
-        self._inputs = Inputs()
+        self._inputs = InputHashes()
         self._begun: dict[str, dict[str, str]] = {}
 
     def __contains__(self, job: Job) -> bool:
         """Return whether the manifest has a row for this job, finished or failed."""
         return job.name in self._rows
 
-    def why(self, job: Job) -> str | None:
+    def rerun_reason(self, job: Job) -> str | None:
         """Return the reason why the job's video must be made again: settings, input files or the video itself have
         changed. Return "" if the job is not finished or its video is missing, and None if the video is up to date."""
         row = self._rows.get(job.name)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import require
-from ..command.flags import Help, adder, some_path
+from ..command.flags import Help, adder, parse_path
 
 ABOUT = "let an assistant walk through a world, by the Model Context Protocol"
 HELP = """Serves the tools start_walk, act, look, prompt, event and save on standard input and output: an assistant's
@@ -19,11 +19,13 @@ MODEL = ("image", "prompt", "width", "height", "chunk", "window", "sink", "sched
 def add_mcp_command(commands: Any) -> None:
     parser = commands.add_parser("mcp", help=ABOUT, description=HELP, formatter_class=Help)
     parser.set_defaults(run=_serve, interrupted="the walk is kept")
-    parser.add_argument("ckpt", metavar="CKPT", type=some_path, help="the folder of a causal model or of a toy package")
+    parser.add_argument(
+        "ckpt", metavar="CKPT", type=parse_path, help="the folder of a causal model or of a toy package"
+    )
     about = "a folder for the walks, each in a folder of its own"
-    parser.add_argument("--walks", metavar="FOLDER", type=some_path, default="walks", help=about)
+    parser.add_argument("--walks", metavar="FOLDER", type=parse_path, default="walks", help=about)
     about = "JSON: sentences that extend the prompt; left out: example/events.json of the package"
-    parser.add_argument("--events", metavar="FILE", type=some_path, help=about)
+    parser.add_argument("--events", metavar="FILE", type=parse_path, help=about)
     add = adder(parser)
     add("image", "the image in which a walk begins if the assistant names none", metavar="FILE")
     parser.add_argument("--prompt", metavar="TEXT", help="what the world shows if the assistant gives no prompt")

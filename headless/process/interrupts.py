@@ -8,12 +8,12 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
-ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+END_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 """The signals that end a run. Windows lacks SIGHUP."""
 
 
 @contextmanager
-def told_by_signals(own_process: bool) -> Iterator[list[int]]:
+def raise_at_signals(own_process: bool) -> Iterator[list[int]]:
     """Let SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt within this context, and yield a list that collects the
     received signals' numbers. In another program's process (not `own_process`) nothing changes.
 
@@ -28,24 +28,24 @@ def told_by_signals(own_process: bool) -> Iterator[list[int]]:
 
     ours = own_process and _in_main_thread()
     default = (signal.SIG_DFL, signal.default_int_handler)
-    taken = [number for number in ENDING if ours and signal.getsignal(number) in default]
-    for number in taken:
+    handled = [number for number in END_SIGNALS if ours and signal.getsignal(number) in default]
+    for number in handled:
         signal.signal(number, interrupt)
     try:
         yield received
     finally:
-        for number in taken:
+        for number in handled:
             signal.signal(number, signal.SIG_DFL)
 
 
-def end_at_further_ones() -> None:
+def end_at_next_signal() -> None:
     """Let the next SIGINT, SIGTERM or SIGHUP end the process immediately. Ignored signals stay ignored."""
-    for number in ENDING if _in_main_thread() else ():
+    for number in END_SIGNALS if _in_main_thread() else ():
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.SIG_DFL)
 
 
-class Written:
+class FileWatcher:
     """A watcher of files. `bool()` is true if any file was created or changed after the watcher was made; `str()` is a
     message that names these files."""
 
@@ -71,7 +71,7 @@ def _mark(file: Path) -> tuple[int, int, int] | None:
     return found.st_ino, found.st_mtime_ns, found.st_size
 
 
-class LaterInterruptsWait:
+class DelayInterrupts:
     """A context that protects the saving of finished chunks from interrupts (Ctrl-C, SIGTERM and SIGHUP). The first
     interrupt takes effect immediately; further interrupts wait until the context ends. With `hold`, the first one waits
     too. The context has an effect only in the main thread, where Python handles signals."""
@@ -81,8 +81,8 @@ class LaterInterruptsWait:
         self._waiting: int | None = None
         self._before: dict[int, Callable[[int, FrameType | None], Any]] = {}
 
-    def __enter__(self) -> "LaterInterruptsWait":
-        for number in ENDING if _in_main_thread() else ():
+    def __enter__(self) -> "DelayInterrupts":
+        for number in END_SIGNALS if _in_main_thread() else ():
             handler = signal.getsignal(number)
             if callable(handler):
                 self._before[number] = handler

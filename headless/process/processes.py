@@ -66,7 +66,7 @@ class Processes:
         assert value is not None
         return value
 
-    def least(self, value: int) -> int:
+    def minimum(self, value: int) -> int:
         """Return the minimum of `value` over all processes, so that all processes make the same choice."""
         if self.size == 1:
             return value
@@ -121,7 +121,7 @@ ALONE = Processes()
 
 
 @contextmanager
-def joined() -> Iterator[Processes]:
+def join_processes() -> Iterator[Processes]:
     """Join the processes started by torchrun within this context, and yield `Processes`, or ALONE without torchrun. If
     processes fail, only the first one to fail raises its error. The others exit without a message."""
     size = int(os.environ.get("WORLD_SIZE", "1"))

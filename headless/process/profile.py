@@ -27,7 +27,7 @@ def silent(_name: str, _unit: str) -> Iterator[Progress]:
     yield lambda _done, _total: None
 
 
-def observed(
+def with_callbacks(
     show: ShowProgress, steps: int, on_progress: Progress | None, cancel: Callable[[], bool] | None
 ) -> ShowProgress:
     """Return a function like `show`, whose displays also call `on_progress` and `cancel` (see `run.generate`). If

@@ -32,7 +32,7 @@ def start_cuda() -> None:
 
 
 @contextmanager
-def spared_imports(own_process: bool) -> Iterator[None]:
+def pause_collection(own_process: bool) -> Iterator[None]:
     """Keep garbage collection fast: it is off within this context, and later collections skip all objects that exist at
     the context's end. Otherwise collections took 1.9 s of a 4.9 s run of the toy model. In another program's process
     (not `own_process`) nothing changes, because that program's objects would be skipped too."""

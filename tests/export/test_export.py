@@ -12,7 +12,7 @@ from lingbot_world.errors import LingBotError
 from lingbot_world.export import export_scene
 from lingbot_world.export.choice import find_blurred, pick_sharpest, sharpness
 from lingbot_world.headless.command.cli import main
-from lingbot_world.outputs import taken
+from lingbot_world.outputs import lock_output
 from live_cases import chunks, walking
 from PIL import Image
 
@@ -170,5 +170,5 @@ def test_bad_input_is_refused_in_a_sentence(video, tmp_path, capsys):
         os.symlink(target, tmp_path / name)
     assert "leads back to itself" in told(folder, tmp_path / "loop", "--action_path", camera)
     assert "exists and is not an empty folder" in told(folder, tmp_path / "dangling", "--action_path", camera)
-    with taken(tmp_path / "busy"):
+    with lock_output(tmp_path / "busy"):
         assert "another run is writing it" in told(folder, tmp_path / "busy", "--action_path", camera)

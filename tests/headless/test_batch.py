@@ -17,8 +17,8 @@ from lingbot_world.headless.command.cli import BAD_INPUT, main
 from lingbot_world.headless.files.pictures import colour_frames
 from lingbot_world.headless.many import batch, inputs
 from lingbot_world.headless.many.jobs import read_jobs
-from lingbot_world.headless.many.kept import ModelCache
-from lingbot_world.headless.many.manifest import alone_in
+from lingbot_world.headless.many.manifest import lock_batch
+from lingbot_world.headless.many.model_cache import ModelCache
 from lingbot_world.headless.options import GenerateOptions
 from lingbot_world.loaders import open_checkpoint
 from lingbot_world.model.dit import LingBotWorldModel
@@ -231,7 +231,7 @@ def test_a_file_that_is_no_longer_what_was_written_is_made_again(jobs, run, tmp_
 def test_two_batches_do_not_share_a_folder(jobs, run, tmp_path):
     path = jobs({"prompt": "a castle"})
     (tmp_path / "out").mkdir()
-    with alone_in(tmp_path / "out"):
+    with lock_batch(tmp_path / "out"):
         code, said, rows = run(path)
         assert (code, rows) == (BAD_INPUT, [])
         assert f"{tmp_path / 'out'}: another batch is at work in this folder" in said.err

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from lingbot_world.errors import DependencyError, InputError
 from lingbot_world.headless.command.cli import main
-from lingbot_world.headless.many.cluster import LOCAL, on_ray
+from lingbot_world.headless.many.cluster import LOCAL, ray_runner
 
 JOBS = int(os.environ.get("LINGBOT_JOBS", "3"))
 SETTINGS = ["--width", "32", "--height", "32", "--frame_num", "5", "--sampling_steps", "2", "--device", "cpu"]
@@ -86,7 +86,7 @@ def test_every_job_is_done_once_though_a_worker_is_killed(toy_package, tmp_path)
 def test_without_ray_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(DependencyError, match=r"Ray is not installed; install with: pip install .lingbot-world"):
-        on_ray(LOCAL, 1, on_gpus=False)
+        ray_runner(LOCAL, 1, on_gpus=False)
 
 
 def test_a_start_of_ray_that_fails_is_one_sentence(monkeypatch):
@@ -97,7 +97,7 @@ def test_a_start_of_ray_that_fails_is_one_sentence(monkeypatch):
     what_to_do = "; start a cluster with `ray start --head` and give the HOST:PORT that it prints"
     for address, said, then in ((LOCAL, "start here", ""), ("auto", "connect there", what_to_do)):
         with pytest.raises(InputError) as refused:
-            on_ray(address, 1, on_gpus=False)
+            ray_runner(address, 1, on_gpus=False)
         why = "(Could not find any running Ray instance)"
         assert str(refused.value) == f"`ray` {address}: Ray does not {said} {why}{then}"
 

@@ -151,7 +151,7 @@ def test_out_of_gpu_memory_at_load_switch_and_decode(
     [
         (preparation, "load_model"),
         (preparation, "encode_first_frame"),
-        (preparation, "divided_decoder"),
+        (preparation, "stripe_decoder"),
         (chunk_loop, "World"),
     ],
 )

@@ -15,7 +15,7 @@ import pytest
 from lingbot_world.errors import InputError
 from lingbot_world.headless.command.cli import main
 from lingbot_world.headless.files.target import find_target
-from lingbot_world.outputs import name_whole, part_of, taken, written_whole
+from lingbot_world.outputs import lock_output, name_whole, part_of, written_whole
 from lingbot_world.pipeline.state import load_state
 from lingbot_world.toy import write_toy_package
 from PIL import Image
@@ -136,7 +136,7 @@ def test_a_run_is_refused_before_anything_heavy(toy_package, tmp_path, capsys, m
     monkeypatch.setattr("lingbot_world.headless.run.draw_noise", lambda *_: pytest.fail("the run has begun"))
     words = arguments(toy_package, tmp_path / "x.mp4", tmp_path / "a.state")
     for file in ("x.mp4", "a.state"):
-        with taken(tmp_path / file):
+        with lock_output(tmp_path / file):
             assert main(words) == 2
         said = capsys.readouterr().err.strip().splitlines()
         assert len(said) == 1
@@ -153,7 +153,7 @@ def test_a_run_is_refused_before_anything_heavy(toy_package, tmp_path, capsys, m
     ids=["camera", "toy"],
 )
 def test_other_outputs_are_taken_too(tmp_path, capsys, words, taking):
-    with taken(tmp_path / taking):
+    with lock_output(tmp_path / taking):
         assert main([word.format(tmp_path) for word in words]) == 2
     assert REFUSED in capsys.readouterr().err
     assert main([word.format(tmp_path) for word in words]) == 0
@@ -162,7 +162,7 @@ def test_other_outputs_are_taken_too(tmp_path, capsys, words, taking):
 
 def test_a_package_is_quantized_by_one_run_at_a_time(golden, tmp_path, capsys):
     words = ["quantize", str(golden / "causal/model"), str(tmp_path / "nf4"), "--device", "cpu"]
-    with taken(tmp_path / "nf4"):
+    with lock_output(tmp_path / "nf4"):
         assert main(words) == 2
     assert REFUSED in capsys.readouterr().err
     assert main(words) == 0
@@ -171,12 +171,12 @@ def test_a_package_is_quantized_by_one_run_at_a_time(golden, tmp_path, capsys):
 
 def test_a_lock_is_one_runs_and_goes_with_it(tmp_path):
     file = tmp_path / "new/folder/x.mp4"
-    with taken(file):
+    with lock_output(file):
         assert (tmp_path / "new/folder/x.mp4.lock").exists()
-        with pytest.raises(InputError, match=REFUSED), taken(file):
+        with pytest.raises(InputError, match=REFUSED), lock_output(file):
             pytest.fail("two have it")
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(ZeroDivisionError), taken(file):
+    with pytest.raises(ZeroDivisionError), lock_output(file):
         raise ZeroDivisionError
     assert list(tmp_path.iterdir()) == []
 
@@ -185,18 +185,18 @@ def test_a_lock_is_one_runs_and_goes_with_it(tmp_path):
 def test_a_dead_runs_lock_and_unfinished_files_are_taken_over(tmp_path):
     file, other = tmp_path / "x.mp4", tmp_path / "x.mp4.other"
     code = (
-        "import sys, time; from pathlib import Path; from lingbot_world.outputs import part_of, taken\n"
+        "import sys, time; from pathlib import Path; from lingbot_world.outputs import part_of, lock_output\n"
         "file = Path(sys.argv[1])\n"
-        "with taken(file):\n part_of(file).touch(); print('taken', flush=True); time.sleep(600)"
+        "with lock_output(file):\n part_of(file).touch(); print('taken', flush=True); time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(file)], stdout=subprocess.PIPE, text=True) as run:
         assert run.stdout.readline() == "taken\n"
-        with pytest.raises(InputError, match=REFUSED), taken(file):
+        with pytest.raises(InputError, match=REFUSED), lock_output(file):
             pytest.fail("two have it")
         run.send_signal(signal.SIGKILL)
     other.touch()
     assert len(list(tmp_path.iterdir())) == 3
-    with taken(file):
+    with lock_output(file):
         assert {each.name for each in tmp_path.iterdir()} == {"x.mp4.lock", other.name}
     assert list(tmp_path.iterdir()) == [other]
 
@@ -214,7 +214,7 @@ def test_a_link_is_followed(tmp_path):
     real.parent.mkdir()
     link.symlink_to(real)
     for text in ("new", "again"):
-        with taken(link), written_whole(link) as (part,):
+        with lock_output(link), written_whole(link) as (part,):
             assert part.parent == real.parent
             part.write_text(text, encoding="utf-8")
         assert link.is_symlink()
@@ -262,15 +262,15 @@ def test_a_folder_of_png_files_has_a_lock_for_each_pattern(tmp_path):
     dead = [tmp_path / name for name in ("a_00001.png.1234.part", "b_00001.png.1234.part")]
     for file in dead:
         file.touch()
-    with one.taken(), contextlib.ExitStack() as stack:
+    with one.lock(), contextlib.ExitStack() as stack:
         assert [file.exists() for file in dead] == [False, True]
-        stack.enter_context(other.taken())
-        with pytest.raises(InputError, match=REFUSED), one.taken():
+        stack.enter_context(other.lock())
+        with pytest.raises(InputError, match=REFUSED), one.lock():
             pytest.fail("two have it")
 
 
 def test_toys_of_two_processes_are_whole(tmp_path):
-    with taken(tmp_path / "toy/toy"), pytest.raises(InputError, match=REFUSED):
+    with lock_output(tmp_path / "toy/toy"), pytest.raises(InputError, match=REFUSED):
         write_toy_package(tmp_path / "toy")
 
 

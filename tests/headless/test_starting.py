@@ -55,15 +55,15 @@ def test_a_walk_needs_no_scipy():
 
 def test_garbage_is_looked_for_after_imports_alone():
     """In this process, another's, nothing changes."""
-    with starting.spared_imports(own_process=False):
+    with starting.pause_collection(own_process=False):
         assert gc.isenabled()
     code = """
 import gc
-from lingbot_world.headless.process.starting import spared_imports
+from lingbot_world.headless.process.starting import pause_collection
 
 for error in (None, ImportError):
     try:
-        with spared_imports(own_process=True):
+        with pause_collection(own_process=True):
             assert not gc.isenabled()
             if error is not None:
                 raise error

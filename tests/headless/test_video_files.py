@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from lingbot_world.errors import InputError
 from lingbot_world.headless.files import video_reader
-from lingbot_world.headless.files.encoding import WholeVideo
+from lingbot_world.headless.files.encoding import VideoEncoder
 from lingbot_world.headless.files.pictures import colour_frames, frame_rate, grey_frames
 from lingbot_world.headless.files.recipe import read_recipe
 from lingbot_world.headless.files.video_reader import video_notes
@@ -165,7 +165,7 @@ def test_colours_are_a_players_with_tags_and_without(tmp_path, size):
     """Players take a video without tags for BT.709 from 720 lines on. A video of the command has tags."""
     red = np.zeros((2, *size, 3), np.uint8)
     red[..., 0] = 255
-    whole = WholeVideo(tmp_path / "ours.mp4", ".mp4", 16)
+    whole = VideoEncoder(tmp_path / "ours.mp4", ".mp4", 16)
     whole.write(red)
     whole.close()
     with av.open(str(tmp_path / "ours.mp4")) as container:
@@ -233,7 +233,7 @@ def test_a_stream_is_not_read_after_its_file_is_closed(tmp_path, monkeypatch):
             self.inside.close()
 
     write(tmp_path / "a.mkv", [picture(number) for number in range(4)], times=[0, 0.04, 0.08, 0.3])
-    monkeypatch.setattr(video_reader, "opened", Opened)
+    monkeypatch.setattr(video_reader, "open_video", Opened)
     assert len(list(colour_frames(tmp_path / "a.mkv"))) == 9
     assert frame_rate(tmp_path / "a.mkv") == pytest.approx(25)
     assert "frame rate varies" in video_notes(tmp_path / "a.mkv")[0]

@@ -150,8 +150,8 @@ def test_files_of_events(tmp_path):
 
 def test_a_client_begins_and_ends_an_event(toy_package, tmp_path):
     server = Server(toy_package, tmp_path)
-    before = server.opened.settings
-    server.opened.settings = type(before)(events=read_events(EVENTS[:2]))
+    before = server.loaded.settings
+    server.loaded.settings = type(before)(events=read_events(EVENTS[:2]))
     try:
         with server:
             client = server.client(lingbot_world=True)
@@ -167,4 +167,4 @@ def test_a_client_begins_and_ends_an_event(toy_package, tmp_path):
             assert "`name` is None" in client.error()
             client.close()
     finally:
-        server.opened.settings = before
+        server.loaded.settings = before

@@ -17,7 +17,7 @@ from lingbot_world.headless.live import pictures
 from lingbot_world.headless.live.beginning import state_of
 from lingbot_world.headless.live.pictures import read_picture
 from lingbot_world.headless.live.recording import Recording
-from lingbot_world.headless.live.room import LINE
+from lingbot_world.headless.live.room import MOST_QUEUED
 from lingbot_world.headless.live.serving import ENDPOINT, MOST_CONNECTIONS
 from lingbot_world.live import Frames, load_walk
 from lingbot_world.live.walk import Walk
@@ -142,7 +142,7 @@ def test_who_waits_in_line_and_goes_leaves_no_ghost(server):
         for _ in range(3 * MOST_UNPROCESSED):
             client.event("pause")
     second.close()
-    wait_for(lambda: len(server.room._line) == 1)
+    wait_for(lambda: len(server.room._queue) == 1)
     first.close()
     third.status("started")
     third.chunk(2)
@@ -339,12 +339,12 @@ def test_two_hundred_connections_are_none_too_many(server):
 def test_the_line_has_an_end(server):
     first = server.client(lingbot_world=True)
     first.chunk()
-    waiting = [server.client(lingbot_world=True) for _ in range(LINE)]
+    waiting = [server.client(lingbot_world=True) for _ in range(MOST_QUEUED)]
     for client in waiting:
         client.status("waiting")
     assert "wait in line" in server.client(lingbot_world=True).error()
     waiting[0].close()
-    wait_for(lambda: len(server.room._line) == LINE - 1)
+    wait_for(lambda: len(server.room._queue) == MOST_QUEUED - 1)
     for client in (*waiting[1:], first):
         client.close()
 

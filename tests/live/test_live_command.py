@@ -16,7 +16,7 @@ def refusal(toy_package, tmp_path, capsys, monkeypatch):
     def loaded(*_):
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr(opening, "Opened", loaded)
+    monkeypatch.setattr(opening, "LoadedModel", loaded)
 
     def refused(*words, package=toy_package, code=2):
         walks = () if "--walks" in words else ("--walks", tmp_path / "walks")
@@ -91,7 +91,7 @@ def test_an_origin_is_compared_as_browsers_say_it(toy_package, tmp_path, monkeyp
             self.plan = plan
 
     seen = {}
-    monkeypatch.setattr(opening, "Opened", Nothing)
+    monkeypatch.setattr(opening, "LoadedModel", Nothing)
 
     async def serve(*_, **settings):
         seen.update(settings)
@@ -106,7 +106,7 @@ def test_ctrl_c_while_the_model_is_loaded_promises_nothing(toy_package, tmp_path
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(opening, "Opened", interrupted)
+    monkeypatch.setattr(opening, "LoadedModel", interrupted)
     words = ["--device", "cpu", "--no_open", "--walks", str(tmp_path), "--width", "48", "--height", "32"]
     assert main(["live", str(toy_package), "--port", "0", *words]) == 130
     assert capsys.readouterr().err.strip().endswith("interrupted; nothing was walked")

@@ -9,7 +9,7 @@ import torch
 from lingbot_world.camera.moves.keys import STEP
 from lingbot_world.errors import CameraError, InputError
 from lingbot_world.headless.command.cli import build_parser
-from lingbot_world.headless.command.flags import given_prompt
+from lingbot_world.headless.command.flags import read_prompt
 from lingbot_world.headless.live.beginning import find_beginning
 from lingbot_world.live import Session, Start, load_walk
 from lingbot_world.live.camera import WALKING_UNIT
@@ -213,7 +213,7 @@ def test_a_state_goes_on_with_another_prompt_and_seed(toy_package, tmp_path, sav
 def test_the_command_goes_on_with_the_prompt_that_a_state_ends_with(toy_package, tmp_path, saved):
     def prompt(*words):
         arguments = build_parser().parse_args(["live", str(toy_package), "--continue_from", *words])
-        return find_beginning(arguments.ckpt, vars(arguments) | {"prompt": given_prompt(arguments)})["prompt"]
+        return find_beginning(arguments.ckpt, vars(arguments) | {"prompt": read_prompt(arguments)})["prompt"]
 
     assert prompt(str(saved)) == "a castle"
     assert prompt(str(saved), "--prompt", "snow") == "snow"

@@ -137,4 +137,4 @@ def test_who_walks_is_told_where_the_walk_is_kept_when_the_server_ends(toy_packa
         client.chunk(1)
         folder = client.told[0]["folder"]
     assert f"kept in {folder}" in client.error()
-    assert opened(toy_package) is server.opened
+    assert opened(toy_package) is server.loaded

@@ -51,8 +51,8 @@ def check_video(package, tiny, walk):
 
 def test_a_walk_is_shown_by_the_tiny_decoder_and_kept_by_the_vae(toy_package, tiny, tmp_path):
     server = Server(toy_package, tmp_path / "walks")
-    server.opened = copy(server.opened)
-    server.opened.settings = LiveSettings(decoder=tiny)
+    server.loaded = copy(server.loaded)
+    server.loaded.settings = LiveSettings(decoder=tiny)
     walk = tmp_path / "walks/walk-1"
     with server:
         client = server.client(lingbot_world=True)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from diffusers_cases import tensors_of, transformer_name, vae_name, write_diffusers, write_official
 from lingbot_world.errors import CheckpointError
-from lingbot_world.headless.command.inspection import describe
+from lingbot_world.headless.command.inspection import describe_model
 from lingbot_world.headless.plan import make_plan
 from lingbot_world.headless.run import run
 from lingbot_world.loaders import find_package, load_expert, open_checkpoint
@@ -90,7 +90,7 @@ def test_generate_makes_the_same_frames(package, toy_package, official, tmp_path
 
 
 def test_inspect_tells_every_part(package):
-    told = describe(package, (48, 32), 9)
+    told = describe_model(package, (48, 32), 9)
     assert "missing" not in told
     words = ("LingBot-World Fast", "1-of-00003.safetensors and 2 more", "text encoder: umt5", "VAE: Wan 2.1")
     assert all(word in told for word in words)

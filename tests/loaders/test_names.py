@@ -5,7 +5,7 @@ from pathlib import PurePosixPath, PureWindowsPath
 
 import pytest
 from lingbot_world.errors import InputError
-from lingbot_world.headless.options import lora_of
+from lingbot_world.headless.options import parse_lora
 from lingbot_world.host.files.names import new_parts, parts_of
 from lingbot_world.weights.files import read_tensors
 
@@ -57,8 +57,8 @@ def test_such_folders_are_made(name):
 
 
 def test_a_drive_letter_is_no_strength():
-    assert str(lora_of("C:\\my loras\\a.safetensors").path) == "C:\\my loras\\a.safetensors"
-    given = lora_of("high=C:\\my loras\\a.safetensors:0.5")
+    assert str(parse_lora("C:\\my loras\\a.safetensors").path) == "C:\\my loras\\a.safetensors"
+    given = parse_lora("high=C:\\my loras\\a.safetensors:0.5")
     assert (str(given.path), given.strength, given.expert) == ("C:\\my loras\\a.safetensors", 0.5, "high")
 
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from lingbot_world.headless.many import kept
+from lingbot_world.headless.many import model_cache
 from lingbot_world.headless.options import GenerateOptions
 from lingbot_world.headless.plan import make_plan
 from lingbot_world.loaders import load_expert, open_checkpoint
@@ -35,7 +35,7 @@ def plan(toy_package, tmp_path_factory):
 
 
 def choose(plan, free, residency="auto", **together):
-    wishes = replace(plan.wishes, residency=residency)
+    wishes = replace(plan.memory_options, residency=residency)
     return choose_residency(plan.sampling_work(**together), wishes, plan.device, free)
 
 
@@ -76,8 +76,8 @@ def test_divided_weights_leave_their_room_to_the_camera_cache(processes, plan):
 
 
 def test_experts_are_kept_for_the_next_group_where_all_has_room(plan, monkeypatch):
-    free, store = {"bytes": 2**40}, kept.ModelCache()
-    monkeypatch.setattr(kept, "free_memory", lambda _device: free["bytes"])
+    free, store = {"bytes": 2**40}, model_cache.ModelCache()
+    monkeypatch.setattr(model_cache, "free_memory", lambda _device: free["bytes"])
 
     def expert(plan):
         store.prepare(plan)
@@ -91,7 +91,7 @@ def test_experts_are_kept_for_the_next_group_where_all_has_room(plan, monkeypatc
 
 
 def test_a_file_that_changed_is_opened_again(tmp_path):
-    path, files = tmp_path / "file", kept.OpenFiles()
+    path, files = tmp_path / "file", model_cache.OpenFiles()
     path.write_text("one")
     assert files(Path.read_text, path) is files(Path.read_text, path)
     path.write_text("other")

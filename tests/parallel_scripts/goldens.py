@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "pipeline"))
 
 import numpy as np
 import torch
-from lingbot_world.headless.decoding import divided_decoder, join_stripes
+from lingbot_world.headless.decoding import join_stripes, stripe_decoder
 from lingbot_world.headless.process.processes import Processes
 from lingbot_world.loaders import load_expert, open_checkpoint
 from lingbot_world.loaders.chunks import buffer_bytes
@@ -172,7 +172,7 @@ def decoding(cases: Cases) -> None:
     processes = Processes(distributed.get_rank(), distributed.get_world_size())
     for size in (3, 40), (5, 2):
         latent = torch.randn(1, 16, 4, *size, generator=torch.Generator().manual_seed(4))
-        decoder = divided_decoder(vae, size, processes)
+        decoder = stripe_decoder(vae, size, processes)
         parts = [join_stripes(decoder.decode(part), size, processes) for part in latent.split([1, 3], dim=2)]
         if processes.first:
             whole = decode_latent(vae, latent).float()

@@ -9,7 +9,7 @@ import pytest
 import torch
 from lingbot_world.errors import CameraError, InputError, LingBotError
 from lingbot_world.headless.devices import find_decoding_device
-from lingbot_world.headless.options import lora_of
+from lingbot_world.headless.options import parse_lora
 from lingbot_world.headless.plan import make_plan
 from lingbot_world.headless.run import run
 from lingbot_world.pipeline.state import load_state
@@ -117,7 +117,7 @@ def test_what_makes_no_sense_for_causal_pretrain_is_refused(changes, said, causa
 def test_loras_that_do_not_belong_are_refused(causal, toy_package, tmp_path, name, said):
     toy_lora(tmp_path / "night.safetensors", toy_package)
     (tmp_path / "empty").mkdir()
-    given = lora_of(name)
+    given = parse_lora(name)
     with pytest.raises(InputError, match=said):
         make_plan(causal(lora=(replace(given, path=tmp_path / given.path),)))
 

@@ -52,7 +52,7 @@ def test_what_a_run_needs_may_be_made_while_the_text_encoder_works(causal, tmp_p
 
     for room, name in made.items():
         monkeypatch.setattr(room, name, told(getattr(room, name), ended[name]))
-    monkeypatch.setattr(preparation, "_with_room_for_all", lambda *_: (RolloutMemory(), image_too))
+    monkeypatch.setattr(preparation, "_plan_together", lambda *_: (RolloutMemory(), image_too))
     monkeypatch.setattr(run_module, "encode_prompts", encode_prompts)
     result = run(make_plan(causal(output=tmp_path / "again" / "*.png")))
     assert [stage.name for stage in result.stages] == [*order, "load causal model", "chunks"]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from lingbot_world.errors import CheckpointError, InputError
 from lingbot_world.headless.command.cli import main
-from lingbot_world.headless.options import lora_of
+from lingbot_world.headless.options import parse_lora
 from lingbot_world.loaders import open_checkpoint
 from lingbot_world.loaders.lora import read_loras
 from lingbot_world.model.quantized import codec
@@ -92,11 +92,11 @@ def test_a_lora_that_does_not_fit_is_refused(tmp_path, weights, tensors, message
 
 
 def test_a_lora_on_the_command_line():
-    assert lora_of("a.safetensors") == LoraFile(lora_of("a.safetensors").path, 1.0)
-    assert (lora_of("low=a.safetensors:-0.5").strength, lora_of("low=a.safetensors:-0.5").expert) == (-0.5, "low")
+    assert parse_lora("a.safetensors") == LoraFile(parse_lora("a.safetensors").path, 1.0)
+    assert (parse_lora("low=a.safetensors:-0.5").strength, parse_lora("low=a.safetensors:-0.5").expert) == (-0.5, "low")
     for name in (r"C:\loras\a.safetensors", "a=b.safetensors"):
-        assert (str(lora_of(name).path), lora_of(name).strength, lora_of(name).expert) == (name, 1.0, None)
-    assert str(lora_of(r"high=C:\loras\a.safetensors:0.8").path) == r"C:\loras\a.safetensors"
+        assert (str(parse_lora(name).path), parse_lora(name).strength, parse_lora(name).expert) == (name, 1.0, None)
+    assert str(parse_lora(r"high=C:\loras\a.safetensors:0.8").path) == r"C:\loras\a.safetensors"
 
 
 def test_a_lora_for_one_expert_is_refused_where_there_is_one_model(golden, tmp_path):

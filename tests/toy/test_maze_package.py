@@ -86,7 +86,7 @@ def test_other_rooms_to_begin_in_are_as_the_renderer_sees_them(package, name):
 )
 def test_a_walk_is_as_the_package_asks_where_the_command_says_nothing(package, tmp_path, monkeypatch, words, expected):
     plans = []
-    monkeypatch.setattr(opening, "Opened", lambda plan, _show: plans.append(plan) or SimpleNamespace(plan=plan))
+    monkeypatch.setattr(opening, "LoadedModel", lambda plan, _show: plans.append(plan) or SimpleNamespace(plan=plan))
     monkeypatch.setattr(running, "serve", AsyncMock())
     assert main(["live", str(package), "--no_open", "--port", "0", "--walks", str(tmp_path), *words]) == 0
     (plan,) = plans

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from lingbot_world.headless import embedded, run, stages
-from lingbot_world.headless.embedded import KnownPrompts
-from lingbot_world.headless.live.opening import Opened, plan_live
+from lingbot_world.headless import prompt_cache, run, stages
+from lingbot_world.headless.live.opening import LoadedModel, plan_live
 from lingbot_world.headless.plan import make_plan
+from lingbot_world.headless.prompt_cache import PromptCache
 from rollout_run_cases import frames_of
 from safetensors.torch import load_file, save_file
 
@@ -84,34 +84,34 @@ def test_a_prompt_that_is_cut_is_told_of_each_time(causal, kept, caplog):
 
 
 def test_the_prompts_used_last_are_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(embedded, "MOST", 2)
-    known = KnownPrompts(tmp_path / "kept", "by me")
+    monkeypatch.setattr(prompt_cache, "MOST_PROMPTS", 2)
+    cache = PromptCache(tmp_path / "kept", "by me")
     for age, text in enumerate("abc"):
-        known.keep(text, torch.full((1, 2, 3), float(age)))
-        os.utime(known._file(text), (age, age))
-    assert [known.has(text) for text in "abc"] == [False, True, True]
-    assert known.find("b").tolist() == torch.full((1, 2, 3), 1.0).tolist()  # it is the newest now
-    known.keep("d", torch.zeros(1, 2, 3))
-    assert [known.has(text) for text in "abcd"] == [False, True, False, True]
+        cache.keep(text, torch.full((1, 2, 3), float(age)))
+        os.utime(cache._file(text), (age, age))
+    assert [cache.has(text) for text in "abc"] == [False, True, True]
+    assert cache.find("b").tolist() == torch.full((1, 2, 3), 1.0).tolist()  # it is the newest now
+    cache.keep("d", torch.zeros(1, 2, 3))
+    assert [cache.has(text) for text in "abcd"] == [False, True, False, True]
     assert not list((tmp_path / "kept").glob("*.[0-9]*"))
 
 
 def test_nothing_happens_where_nothing_can_be_kept(tmp_path):
     (tmp_path / "file").touch()
     for folder in (None, tmp_path / "file"):
-        known = KnownPrompts(folder, "")
-        known.keep("a", torch.zeros(1, 2, 3))
-        assert not known.has("a")
-        assert known.find("a") is None
+        cache = PromptCache(folder, "")
+        cache.keep("a", torch.zeros(1, 2, 3))
+        assert not cache.has("a")
+        assert cache.find("a") is None
 
 
 def test_a_walk_that_begins_with_a_known_prompt_can_be_told_another(causal, kept, encoded):
     given = causal(frame_num=81, output="walks", action_path=None)
     for _ in range(2):
-        opened = Opened(plan_live(given))
+        opened = LoadedModel(plan_live(given))
     assert encoded == ["a castle"]
     assert isinstance(opened.plan.tokenizer, Path)
     first = opened.encode_prompt("a lake")
     assert encoded == ["a castle", "a lake"]
-    assert torch.equal(Opened(plan_live(given)).encode_prompt("a lake"), first)
+    assert torch.equal(LoadedModel(plan_live(given)).encode_prompt("a lake"), first)
     assert encoded == ["a castle", "a lake"]

@@ -21,18 +21,18 @@ PER_FRAME, PER_FRAME_BEFORE = "chunks", "replay"
 (PER_FRAME), and replaying the frames of the continued video (PER_FRAME_BEFORE)."""
 VARIABLE, NAME = "LINGBOT_WORLD_TIMES", "times.json"
 MOST_KINDS = 200
-_OF_NO_MATTER = (
+_IRRELEVANT = (
     *CAMERAS,
     *("prompt", "negative", "image", "output", "overwrite", "seed", "fps", "save_state", "continue_from", "events"),
     *("frame_num", "max_area", "width", "height"),  # the geometry has them
 )
 
 
-def expected(plan: Plan) -> str:
+def estimate_duration(plan: Plan) -> str:
     """Return an estimate of the run's duration, such as "about 3 min, by the last run of this kind", or an empty
     text."""
     with suppress(KeyError, TypeError):
-        found = read_json(in_user_cache(VARIABLE, NAME))[_kind(plan)]
+        found = read_json(in_user_cache(VARIABLE, NAME))[_hash_kind(plan)]
         again = found.get("per_frame_before", 0) * plan.frames_before
         seconds = found["once"] + found["per_frame"] * plan.geometry.frames + again
         time = f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
@@ -41,21 +41,21 @@ def expected(plan: Plan) -> str:
     return ""
 
 
-def remember(plan: Plan, stages: list[Stage]) -> None:
+def store_durations(plan: Plan, stages: list[Stage]) -> None:
     """Store the durations of a run's steps for later estimates. Errors are ignored."""
     grow = [sum(stage.seconds for stage in stages if stage.name == name) for name in (PER_FRAME, PER_FRAME_BEFORE)]
     took = {"once": sum(stage.seconds for stage in stages) - sum(grow), "per_frame": grow[0] / plan.geometry.frames}
     kinds = read_json(in_user_cache(VARIABLE, NAME))
-    last = kinds.pop(_kind(plan), None)
+    last = kinds.pop(_hash_kind(plan), None)
     if plan.frames_before:
         took["per_frame_before"] = grow[1] / plan.frames_before
-    kinds[_kind(plan)] = (last if isinstance(last, dict) else {}) | took
+    kinds[_hash_kind(plan)] = (last if isinstance(last, dict) else {}) | took
     write_json(in_user_cache(VARIABLE, NAME), dict(list(kinds.items())[-MOST_KINDS:]))
 
 
-def _kind(plan: Plan) -> str:
+def _hash_kind(plan: Plan) -> str:
     """Return a hash of the size, the device, and the options that affect a run's duration."""
-    options = {name: str(value) for name, value in vars(plan.options).items() if name not in _OF_NO_MATTER}
+    options = {name: str(value) for name, value in vars(plan.options).items() if name not in _IRRELEVANT}
     on_gpu = plan.device.type == "cuda" and torch.cuda.is_available()
     device = torch.cuda.get_device_name(plan.device) if on_gpu else f"{platform.machine()} {os.cpu_count()}"
     size = plan.geometry.width, plan.geometry.height, 0 if isinstance(plan, RolloutPlan) else plan.geometry.frames

@@ -99,5 +99,5 @@ class ModelCache:
         weights = sum(checkpoint.nbytes for checkpoint in plan.experts)
         vae = max(stage.total for stage in estimate_vae(vae_width(plan.vae), plan.geometry))
         beside = max(vae, estimate_text(plan.text_encoder.config, plan.dtype).total)
-        residency = choose_residency(plan.sampling_work(), plan.wishes, plan.device, free)
+        residency = choose_residency(plan.sampling_work(), plan.memory_options, plan.device, free)
         return residency.both and weights + beside + MARGIN <= free

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..model.choice.kept import in_user_cache
 from ..outputs import written_whole
 
-MOST = 64
+MOST_PROMPTS = 64
 """The largest number of embeddings, about 60 MB. If there are more, the least recently used ones are deleted."""
 VERSION = 1
 """The version of the method that computes embeddings. Cached embeddings of other versions are ignored."""
@@ -25,18 +25,18 @@ EMBEDDING = "embedding"
 
 
 @dataclass(frozen=True)
-class KnownPrompts:
-    """The cached embeddings of one text encoder with one tokenizer, dtype and kind of device. `maker` identifies this
-    combination. `folder` None disables the cache."""
+class PromptCache:
+    """The cached embeddings of one text encoder with one tokenizer, dtype and kind of device. `encoder_id` identifies
+    this combination. `folder` None disables the cache."""
 
     folder: Path | None
-    maker: str
+    encoder_id: str
 
     @classmethod
-    def made_by(cls, encoder: Path, tokenizer: Path, dtype: torch.dtype, device: torch.device) -> KnownPrompts:
+    def for_encoder(cls, encoder: Path, tokenizer: Path, dtype: torch.dtype, device: torch.device) -> PromptCache:
         """Return the cache for a text encoder and a tokenizer, files or folders. If the size or modification time of
         one of the files changes, earlier embeddings are no longer found."""
-        words = [VERSION, _written(encoder), _written(tokenizer), str(dtype), device.type]
+        words = [VERSION, _file_stamps(encoder), _file_stamps(tokenizer), str(dtype), device.type]
         return cls(in_user_cache("LINGBOT_WORLD_PROMPTS", "prompts"), json.dumps(words))
 
     def has(self, text: str) -> bool:
@@ -70,19 +70,19 @@ class KnownPrompts:
             with written_whole(file) as (part,):
                 save_file({EMBEDDING: embedding.float().cpu().contiguous()}, part)
                 part.chmod(0o600)
-            for old in sorted(file.parent.glob("*.safetensors"), key=lambda path: path.stat().st_mtime)[:-MOST]:
+            for old in sorted(file.parent.glob("*.safetensors"), key=lambda path: path.stat().st_mtime)[:-MOST_PROMPTS]:
                 old.unlink()
 
     def _file(self, text: str) -> Path | None:
-        name = hashlib.sha256(json.dumps([self.maker, text]).encode()).hexdigest()
+        name = hashlib.sha256(json.dumps([self.encoder_id, text]).encode()).hexdigest()
         return None if self.folder is None else self.folder / f"{name[:32]}.safetensors"
 
 
-NOT_KEPT = KnownPrompts(None, "")
+NO_CACHE = PromptCache(None, "")
 """A cache that is always empty."""
 
 
-def _written(path: Path) -> list[tuple[str, int, int]]:
+def _file_stamps(path: Path) -> list[tuple[str, int, int]]:
     """Return (name, size, modification time) of a file, or of each file in a folder."""
     path = path.resolve()
     files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
