@@ -90,6 +90,21 @@ describe("live page", () => {
     }
   });
 
+  test("a link to a walk that is no longer kept says so", LIMIT, async () => {
+    const page = await (await browser.newContext()).newPage(), answers = { server_info: { walks: true }, walks: [] };
+    for (const [name, json] of Object.entries(answers)) await page.route(`**/${name}?*`, (route) => route.fulfill({ json }));
+    await page.goto(`${site.address}?replay=walk-99`);
+    await page.locator(".said", { hasText: "walk-99 is not among the walks" }).waitFor();
+  });
+
+  test("a prompt of a page leaves the picture to be seen", LIMIT, async () => {
+    const page = await open({ size: [390, 844] });
+    await begin(page);
+    walk.status("prompt", { text: "a long way ".repeat(600) });
+    await page.locator(".notice", { hasText: "Now: a long way" }).waitFor();
+    assert.ok((await page.locator(".notice").boundingBox()).height < 160);
+  });
+
   test("a maze's crate is announced, painted, shown on the map, and found once", LIMIT, async () => {
     const map = { room: 4.8, boxes: [[0, 0, 1.7, 0.12, 2], [0, 0, 0.12, 1.7, 2]], goal: [2.4, 2.4, 0.26, 0.26, 0.52], at: [2.4, -0.9, 0.6, 0], found: false };
     const page = await open({ settings: { extra: { map } } });
@@ -293,7 +308,12 @@ describe("live page", () => {
     await page.keyboard.press("r");
     await page.keyboard.press("Escape");
     await page.locator(".ask").waitFor({ state: "hidden" });
-    assert.equal(kinds("restart").length, 0);
+    await page.focus(".bar [data-command=ask]");
+    await page.keyboard.press("Enter");
+    const focused = () => page.evaluate(() => document.activeElement.dataset.command ?? document.activeElement.tagName);
+    assert.equal(await focused(), "again");
+    await page.keyboard.press("w");
+    assert.deepEqual([await focused(), kinds("restart").length], ["CANVAS", 0]);
     await page.keyboard.press("r");
     await page.keyboard.press("r");
     await happens(() => kinds("restart").length === 1, "R twice does not begin anew");

@@ -29,7 +29,7 @@ export class Panels {
     help: () => this.#toggle(".help", "help"),
     turn: () => this.#turnAtOnce(!this.view.picture.atOnce),
     ask: () => { if (this.asked) this.view.commands.again(); else this.#ask(true); },
-    again: () => { this.#ask(false); this.view.commands.restart(); this.view.canvas.focus(); },
+    again: () => { this.commands.stay(); this.view.commands.restart(); },
     stay: () => { this.#ask(false); this.view.canvas.focus(); },
     full: () => this.#full(),
     photo: () => this.#save(words("photo"), photo(this.view.canvas)),
@@ -89,10 +89,15 @@ export class Panels {
     this.view.say(on ? words("The image rotates at once.") : words("The image rotates with its next frame."), BRIEFLY);
   }
 
+  /** Who asks by a button of the bar answers by the next one; who asks by a key, by the key. */
   #ask(shown) {
     clearTimeout(this.asking);
-    this.#part(".ask").hidden = !shown;
-    if (shown) this.asking = setTimeout(() => this.#ask(false), ASKED_MS);
+    const ask = this.#part(".ask"), { activeElement } = this.view.place.root;
+    if (!shown && ask.contains(activeElement)) this.view.canvas.focus();
+    ask.hidden = !shown;
+    if (!shown) return;
+    if (this.bar.contains(activeElement)) ask.querySelector("button").focus();
+    this.asking = setTimeout(() => this.#ask(false), ASKED_MS);
   }
 
   #closeMenus(path) {

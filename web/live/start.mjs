@@ -42,6 +42,8 @@ fetch(`server_info${location.search}`).then((answer) => answer.json()).then(asyn
   replays = walks === true;
   const wanted = replays && await offerWalks(WALKED, replay);
   if (wanted && !view.connection) replay(wanted.name, wanted.prompt);
+  const name = query("replay");
+  if (replays && name && !wanted) begin.say(words("{name} is not among the walks that are kept here.", { name }));
 }).catch(() => {}); // then as pictures mostly are
 
 document.addEventListener("keydown", (event) => {
