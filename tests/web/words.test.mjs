@@ -86,7 +86,7 @@ test("the page takes the language of the address, else the first of the browser'
   const chosen = (languages, search = "") => {
     const page = { toggleAttribute: (_, on) => { page.hidden = on; } };
     runInContext(read("live/language.mjs"), createContext({
-      URLSearchParams, location: { search }, navigator: { languages }, document: { documentElement: page },
+      URLSearchParams, location: { search }, navigator: { languages }, document: { documentElement: page }, addEventListener() {},
     }));
     assert.equal(page.hidden, page.lang !== "en");
     return page.lang;
