@@ -31,12 +31,12 @@ COMFYUI_ARGUMENTS = (
 
 def describe_machine(device: torch.device, folder: Path | None = None) -> dict[str, Any]:
     """Return a machine's facts as JSON values. `folder`: a folder on the disk to time (None: the cache folder)."""
-    card = card_of(device)
+    card, found = card_of(device), kept.driver()
     facts: dict[str, Any] = {
         "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
         "card": card.known_as,
         "device": str(device),
-        "driver": _driver_package() or f"supports CUDA or HIP {kept.driver()}",
+        "driver": _driver_package() or (found if found == "none" else f"supports CUDA or HIP {found}"),
         "torch": f"{torch.__version__}, built for {_build()}",
         "triton": _triton(),
         "comfy-kitchen": _package(KITCHEN, card),

@@ -24,7 +24,9 @@ def add_doctor_command(subparsers: Any) -> None:
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--json", action="store_true", help="print everything as JSON")
     kind.add_argument("--row", action="store_true", help="print a line for the table of docs/cards.md")
-    kind.add_argument("--card", metavar="NAME", help="estimate a card from published figures; `list` prints the names")
+    kind.add_argument(
+        "--card", metavar="NAME", help="estimate a card from published figures, such as 4090; `list` prints the names"
+    )
 
 
 def _doctor(arguments: argparse.Namespace) -> None:
@@ -53,6 +55,7 @@ def _print_card(name: str) -> str:
 
     if name == "list":
         return "\n".join(CARDS)
-    if name not in CARDS:
+    found = [card for card in CARDS if name.strip().casefold() in card.casefold()]
+    if len(found) != 1:
         raise InputError(f"`card` {name}: no published figures are known; expected one of {', '.join(CARDS)}")
-    return card_page(name)
+    return card_page(found[0])

@@ -124,6 +124,7 @@ def test_a_processor_is_checked_and_printed_as_page_row_and_json(capsys, tmp_pat
     said = capsys.readouterr().out
     assert "the CPU only" in said or "built for" in said
     assert f"folder {tmp_path}" in said
+    assert "HIP none" not in said
     assert "linear          torch                  right" in said
     assert main(["doctor", "--device", "cpu", "--disk", str(tmp_path), "--json"]) == 0
     values = json.loads(capsys.readouterr().out)
@@ -139,8 +140,12 @@ def test_published_cards_are_worked_out_and_others_refused(capsys):
     assert main(["doctor", "--card", "list"]) == 0
     assert capsys.readouterr().out.split("\n")[:-1] == list(CARDS)
     assert main(["doctor", "--card", "RTX 4060 8 GB"]) == 0
-    assert "LingBot-World 2.0 1.3B" in capsys.readouterr().out
-    assert main(["doctor", "--card", "Voodoo 2"]) == 2
+    said = capsys.readouterr().out
+    assert "LingBot-World 2.0 1.3B" in said
+    assert main(["doctor", "--card", "4060"]) == 0
+    assert capsys.readouterr().out == said
+    for name in ("Voodoo 2", "RTX", ""):
+        assert main(["doctor", "--card", name]) == 2
     assert "--card Voodoo 2: no published figures are known; expected one of RTX 3060" in capsys.readouterr().err
     assert main(["doctor", "--device", "cuda:77"]) == 2
 
