@@ -95,12 +95,12 @@ class InputLog:
         self._file.write(json.dumps(row).encode() + b"\n")
 
 
-def read_inputs(folder: Path, head: dict[str, Any]) -> dict[int, list[Row]]:
-    """Return the rows of a saved walk's inputs, grouped by the latent frame at which their chunk begins. `head` is the
-    contents of walk.json. If a killed process left it without inputs, the rows come from FILE in `folder`. Raises
+def read_inputs(folder: Path, settings: dict[str, Any]) -> dict[int, list[Row]]:
+    """Return the rows of a saved walk's inputs, grouped by the latent frame at which their chunk begins. `settings` is
+    the contents of walk.json. If a killed process left it without inputs, the rows come from FILE in `folder`. Raises
     OSError if FILE cannot be read, and KeyError or ValueError for an invalid row."""
     found: dict[int, list[Row]] = {}
-    for row in head["inputs"] if "inputs" in head else _read_rows(folder / FILE):
+    for row in settings["inputs"] if "inputs" in settings else _read_rows(folder / FILE):
         found.setdefault(row["latent_frame"], []).append(row)
     return found
 

@@ -15,8 +15,8 @@ from ..sampling import FewStepSchedule
 from ..sampling.noise import StepNoise
 from .controls import Controls, FrameInputs
 from .engine import Engine, Start
-from .folder.head import HEAD, read_head
 from .folder.reading import BEFORE, START, load_tensors, load_walk
+from .folder.settings import SETTINGS_FILE, read_settings
 from .inputs import inputs_from_rows, read_inputs
 from .store import engine_settings
 
@@ -35,31 +35,32 @@ class Replay(Controls):
         self.folder = Path(folder)
         self.state: WorldState = load_walk(self.folder)
         try:
-            self.head = read_head(self.folder)
-            self._by_frame = read_inputs(self.folder, self.head)
-            if self.head.get("noise") != StepNoise.order:
+            self.settings = read_settings(self.folder)
+            self._by_frame = read_inputs(self.folder, self.settings)
+            if self.settings.get("noise") != StepNoise.order:
                 raise ValueError("no inputs are kept of it: it followed a path, or an earlier version made it")
-            before = load_state(self.folder / BEFORE) if self.head["continued"] else None
-            picture, prompt = load_tensors(self.folder / START), self.head["prompts"][0]["text"]
-            lens, seed, self.speed = np.array(self.head["lens"]), int(self.head["seed"]), float(self.head["speed"])
+            before = load_state(self.folder / BEFORE) if self.settings["continued"] else None
+            picture, prompt = load_tensors(self.folder / START), self.settings["prompts"][0]["text"]
+            lens, seed = np.array(self.settings["lens"]), int(self.settings["seed"])
+            self.speed = float(self.settings["speed"])
         except (OSError, KeyError, TypeError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise InputError(f"{self.folder / HEAD}: the walk cannot be replayed ({reason})") from error
+            raise InputError(f"{self.folder / SETTINGS_FILE}: the walk cannot be replayed ({reason})") from error
         self.start = Start(picture["frame"], prompt, lens, seed, before, picture["image"])
-        self.walls = self.head.get("walls", False)
+        self.walls = self.settings.get("walls", False)
         self.frames = self.state.latent.shape[2] - (0 if before is None else before.latent.shape[2])
         self._at = 0  # the first latent frame of the next chunk
 
     def schedule(self) -> FewStepSchedule:
-        return FewStepSchedule(**{name: tuple(values) for name, values in self.head["schedule"].items()})
+        return FewStepSchedule(**{name: tuple(values) for name, values in self.settings["schedule"].items()})
 
     def check(self, engine: Engine) -> None:
         """Raise InputError if a setting of the engine, such as the window or dtype, differs from the saved walk's."""
         for name, expected in engine_settings(engine).items():
-            found = self.head.get(name)
+            found = self.settings.get(name)
             if found != expected:
                 raise InputError(
-                    f"{self.folder / HEAD}: `{name}` is {str(found)[:80]}, and the model was opened with "
+                    f"{self.folder / SETTINGS_FILE}: `{name}` is {str(found)[:80]}, and the model was opened with "
                     f"{str(expected)[:80]}; open it as the walk was made"
                 )
 
@@ -81,13 +82,13 @@ class Replay(Controls):
         return to this chunk or for a prompt with `refresh`, recompute them too. If it ran on a CPU, set torch's number
         of threads to the recorded number.
         """
-        if "threads" in self.head:
-            torch.set_num_threads(self.head["threads"])
+        if "threads" in self.settings:
+            torch.set_num_threads(self.settings["threads"])
         self._at = walk.chunks * walk.engine.chunk
         rebuilds = [row["refresh"] for row in self._by_frame.get(self._at, ()) if row.get("rebuild")]
         if False in rebuilds:
             walk.back(walk.chunks)
-        for index, prompt in enumerate(self.head["prompts"]):
+        for index, prompt in enumerate(self.settings["prompts"]):
             if prompt["first"] == self._at:
                 context = load_tensors(self.folder / f"prompt.{index}.safetensors")["context"]
                 walk.prompt(prompt["text"], context, refresh=True in rebuilds)

@@ -132,7 +132,7 @@ class Session(ChunkMaker):
         settings than the walk's."""
         replay = Replay(walk)
         replay.check(engine)
-        given = {"events": replay.head.get("events"), **options}
+        given = {"events": replay.settings.get("events"), **options}
         return cls(engine, replay.start, controls=replay, speed=replay.speed, walls=replay.walls, **given)
 
     def __enter__(self) -> Session:

@@ -24,7 +24,6 @@ from ..outputs import written_whole
 from ..pipeline.state import WorldState
 from .controls import FrameInputs
 from .engine import Engine
-from .folder.head import FORMAT, HEAD
 from .folder.reading import (
     BEFORE,
     CHANNELS,
@@ -36,6 +35,7 @@ from .folder.reading import (
     save_tensors,
     video_frames,
 )
+from .folder.settings import FORMAT, SETTINGS_FILE
 from .inputs import InputLog
 
 
@@ -182,7 +182,7 @@ class WalkStore:
         self._write_settings({})
 
     def _write_settings(self, more: dict[str, Any]) -> None:
-        head = {
+        settings = {
             "format": FORMAT,
             **engine_settings(self._engine),
             "lens": self.lens.tolist(),
@@ -192,8 +192,8 @@ class WalkStore:
             "prompts": [{"text": text, "first": first} for text, _, first in self._prompts],
             **more,
         }
-        with written_whole(self.folder / HEAD) as (part,):
-            part.write_text(json.dumps(head, indent=1) + "\n", encoding="utf-8")
+        with written_whole(self.folder / SETTINGS_FILE) as (part,):
+            part.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
 
     def close(self) -> None:
         """Move the recorded inputs into `walk.json`, and close all files."""

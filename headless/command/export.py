@@ -38,13 +38,13 @@ def add_export_command(commands: Any) -> None:
 
 def _export(arguments: argparse.Namespace) -> None:
     from ...export import check_points, export_scene
-    from ...live.folder.head import HEAD
+    from ...live.folder.settings import SETTINGS_FILE
     from ..files.pictures import colour_frames, frame_rate, naming_video
 
     video, dest = Path(arguments.video), Path(arguments.dest)
     if not video.exists():
         raise InputError(f"{video}: no such file; expected the folder of a walk, a video or a folder of PNG files")
-    walks = (video / HEAD).is_file()
+    walks = (video / SETTINGS_FILE).is_file()
     if walks and arguments.action_path is not None:
         raise InputError(f"`action_path`: the walk in {video} has a camera path of its own; leave this out")
     if arguments.format == "ply":
@@ -116,7 +116,7 @@ def _walk(folder: Path) -> tuple[Path, Any, Any]:
     """Return the video of a saved walk (a steered video) with the poses [n, 4, 4] and intrinsics [n, 4] of its frames.
     Raises InputError for a walk without a video."""
     from ...camera.pose_folder import load_poses
-    from ...live.folder.head import CAMERA, read_head
+    from ...live.folder.settings import CAMERA, read_settings
     from ..live.beginning import state_of
 
     video = folder / "walk.mp4"
@@ -124,5 +124,5 @@ def _walk(folder: Path) -> tuple[Path, Any, Any]:
         raise InputError(f"{folder}: a walk without walk.mp4; walk again, or `lingbot-world live --replay {folder}`")
     state_of(folder)  # which also writes the camera path of a killed walk
     c2w, lens = load_poses(folder / CAMERA)
-    first = int(read_head(folder)["continued"])  # the last pose of the video before
+    first = int(read_settings(folder)["continued"])  # the last pose of the video before
     return video, c2w[first:], lens[first:]

@@ -165,15 +165,15 @@ def _as_replayed(arguments: argparse.Namespace) -> None:
     from ...options import CELL
 
     replay = Replay(arguments.replay)
-    head, start = replay.head, replay.start
+    settings, start = replay.settings, replay.start
     arguments.prompt = arguments.prompt or start.prompt
     if arguments.image is None:
         arguments.image = (start.frame.clamp(-1, 1) + 1).mul(127.5).round().byte().permute(1, 2, 0).numpy()
-    arguments.height, arguments.width = (CELL * side for side in head["cells"])
+    arguments.height, arguments.width = (CELL * side for side in settings["cells"])
     for name in ("chunk", "window", "sink"):
-        setattr(arguments, name, head[name])
+        setattr(arguments, name, settings[name])
     names = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
-    arguments.dtype = arguments.dtype or names.get(head["dtype"])
+    arguments.dtype = arguments.dtype or names.get(settings["dtype"])
 
 
 def _origin(text: str) -> str:

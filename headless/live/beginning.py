@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import InputError
 from ...fields import text_of
-from ...live.folder.head import CAMERA, HEAD, STATE
+from ...live.folder.settings import CAMERA, SETTINGS_FILE, STATE
 from ...typed import check_types
 from ..options import PARTS, SIZE
 
@@ -64,7 +64,7 @@ def state_of(path: str | Path | None) -> Path | None:
     if path is None or not Path(path).is_dir():
         return None if path is None else Path(path)
     folder = Path(path)
-    ended = (folder / CAMERA / "poses.npy").is_file() or not (folder / HEAD).is_file()
+    ended = (folder / CAMERA / "poses.npy").is_file() or not (folder / SETTINGS_FILE).is_file()
     if not (ended and (folder / STATE).is_file()):
         from ...live.folder.reading import write_state_and_camera
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import InputError
-from ...live.folder.head import CAMERA, HEAD, read_head, saved_walks
+from ...live.folder.settings import CAMERA, SETTINGS_FILE, read_settings, saved_walks
 from ...options import FPS
 
 WALK_FILES = (
@@ -66,7 +66,7 @@ def _remove(walk: Path) -> bool:
             walk.unlink()
             return True
         for file in sorted(
-            (file for pattern in WALK_FILES for file in walk.glob(pattern)), key=lambda file: file.name == HEAD
+            (file for pattern in WALK_FILES for file in walk.glob(pattern)), key=lambda file: file.name == SETTINGS_FILE
         ):
             file.unlink()  # the settings file last: until then the walk is listed
         for folder in (walk / CAMERA, walk):
@@ -79,14 +79,14 @@ def _remove(walk: Path) -> bool:
 
 def _facts(walk: Path) -> dict[str, Any]:
     try:
-        head = read_head(walk)
-        prompt, cells = str(head["prompts"][-1]["text"]), head["cells"]
+        settings = read_settings(walk)
+        prompt, cells = str(settings["prompts"][-1]["text"]), settings["cells"]
         frames = 4 * (walk / "latent.f32").stat().st_size // (64 * cells[0] * cells[1])
     except (OSError, KeyError, TypeError, ValueError, IndexError, ArithmeticError):
-        prompt, frames = f"({HEAD} cannot be read)", 0
+        prompt, frames = f"({SETTINGS_FILE} cannot be read)", 0
     return {
         "name": walk.name,
-        "time": datetime.fromtimestamp((walk / HEAD).stat().st_mtime).strftime("%Y-%m-%d %H:%M"),
+        "time": datetime.fromtimestamp((walk / SETTINGS_FILE).stat().st_mtime).strftime("%Y-%m-%d %H:%M"),
         "seconds": round(frames / FPS, 1),
         "prompt": prompt,
         "megabytes": round(sum(file.stat().st_size for file in walk.rglob("*") if file.is_file()) / 1e6, 1),

@@ -212,8 +212,8 @@ class LoadedModel:
         """Return an engine for repeating the saved walk in the folder `walk`. Raises InputError if the walk needs more
         memory than the server planned."""
         replay = Replay(walk)
-        height, width = (CELL * side for side in replay.head["cells"])
-        window, sink, chunk = (replay.head[name] for name in ("window", "sink", "chunk"))
+        height, width = (CELL * side for side in replay.settings["cells"])
+        window, sink, chunk = (replay.settings[name] for name in ("window", "sink", "chunk"))
         settings = WalkSettings((height, width), window, sink, chunk)
         return replace(self.engine(settings), schedule=replay.schedule())
 

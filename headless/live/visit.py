@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from ...errors import InputError
 from ...live import Engine, Frames, Session, Start
-from ...live.folder.head import saved_walks
+from ...live.folder.settings import saved_walks
 from ...live.wire.client import Client
 from ...live.wire.protocol import ClientEvent, Init
 from ...live.wire.steering import start_status, steer

@@ -15,7 +15,7 @@ from ...model.config import ModelConfig
 from ...options import Window
 from ...pipeline.state import Prompt, WorldState, load_state
 from ..controls import FRAMES_PER_LATENT
-from .head import CAMERA, STATE, read_head, wrap_read_errors
+from .settings import CAMERA, STATE, read_settings, wrap_read_errors
 
 START, BEFORE = "start.safetensors", "before.state"
 CHANNELS = 16
@@ -44,38 +44,38 @@ def write_state_and_camera(folder: str | Path) -> None:
 
 
 def _load(folder: Path) -> tuple[WorldState, np.ndarray]:
-    head = read_head(folder)
+    settings = read_settings(folder)
     with wrap_read_errors(folder):
-        before = load_state(folder / BEFORE) if head["continued"] else None
-        state = _state(folder, head, before)
+        before = load_state(folder / BEFORE) if settings["continued"] else None
+        state = _state(folder, settings, before)
         made = state.latent.shape[2] - (0 if before is None else before.latent.shape[2])
         return state, path_rows(folder, made, before)
 
 
-def _state(folder: Path, head: dict[str, Any], state: WorldState | None) -> WorldState:
+def _state(folder: Path, settings: dict[str, Any], state: WorldState | None) -> WorldState:
     before = None if state is None else state.last_pose.numpy()
-    sides = *head["cells"], head["chunk"]
+    sides = *settings["cells"], settings["chunk"]
     if not all(type(side) is int and side > 0 for side in sides):
         raise ValueError(f"its cells and chunk are {sides!r:.60}, expected whole numbers")
-    size = 4 * CHANNELS * head["cells"][0] * head["cells"][1]
+    size = 4 * CHANNELS * settings["cells"][0] * settings["cells"][1]
     counts = {"latent.f32": size, "steps.f64": 128, "poses.f64": 128 * FRAMES_PER_LATENT}
     made = (
         min(
             -(-(folder / name).stat().st_size // row) if "poses" in name else (folder / name).stat().st_size // row
             for name, row in counts.items()
         )
-        // head["chunk"]
-        * head["chunk"]
+        // settings["chunk"]
+        * settings["chunk"]
     )
     if not made:
         raise ValueError("no chunk of it is whole")
-    lens, frame = np.array(head["lens"]), load_tensors(folder / START)["frame"]
+    lens, frame = np.array(settings["lens"]), load_tensors(folder / START)["frame"]
     steps = pose_rows(folder / "steps.f64", made)
     world = pose_rows(folder / "poses.f64", video_frames(made, state))[
         3 if before is not None else 0 :: FRAMES_PER_LATENT
     ]
     parts: dict[str, Any] = {
-        "latent": latent_rows(folder / "latent.f32", tuple(head["cells"]), 0, made),
+        "latent": latent_rows(folder / "latent.f32", tuple(settings["cells"]), 0, made),
         "poses": torch.from_numpy(steps),
         "lens": torch.from_numpy(np.tile(lens, (made, 1))),
     }
@@ -84,19 +84,19 @@ def _state(folder: Path, head: dict[str, Any], state: WorldState | None) -> Worl
             name: torch.cat([getattr(state, name), part], dim=2 * (name == "latent")) for name, part in parts.items()
         }
     prompts = [
-        Prompt(text, load_tensors(folder / f"prompt.{index}.safetensors")["context"], frames // head["chunk"])
-        for index, text, frames in _used_prompts(head["prompts"], made)
+        Prompt(text, load_tensors(folder / f"prompt.{index}.safetensors")["context"], frames // settings["chunk"])
+        for index, text, frames in _used_prompts(settings["prompts"], made)
     ]
     return WorldState(
         **parts,
         frame=frame,
         last_pose=torch.from_numpy(world[made - 1].copy()),
-        scale=head["unit"],
+        scale=settings["unit"],
         prompts=(*(() if state is None else state.prompts), *prompts),
-        window=Window(head["window"], head["sink"]),
-        config=ModelConfig(**head["config"]),
-        release=head["release"],
-        chunk=head["chunk"],
+        window=Window(settings["window"], settings["sink"]),
+        config=ModelConfig(**settings["config"]),
+        release=settings["release"],
+        chunk=settings["chunk"],
     )
 
 

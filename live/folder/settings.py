@@ -10,23 +10,23 @@ from typing import Any
 from ...errors import InputError, LingBotError
 
 FORMAT = "lingbot-world walk 1"
-HEAD, STATE, CAMERA = "walk.json", "walk.state", "camera"
+SETTINGS_FILE, STATE, CAMERA = "walk.json", "walk.state", "camera"
 
 
 def saved_walks(folder: Path) -> list[Path]:
     """Return the folders `walk-1`, `walk-2` and so on in `folder`, the one with the oldest `walk.json` first."""
-    found = [walk for walk in folder.glob("walk-*") if (walk / HEAD).is_file()]
-    return sorted(found, key=lambda walk: (walk / HEAD).stat().st_mtime)
+    found = [walk for walk in folder.glob("walk-*") if (walk / SETTINGS_FILE).is_file()]
+    return sorted(found, key=lambda walk: (walk / SETTINGS_FILE).stat().st_mtime)
 
 
-def read_head(folder: Path) -> dict[str, Any]:
+def read_settings(folder: Path) -> dict[str, Any]:
     """Return the contents of a walk's settings file, `walk.json`. Raises InputError if the file cannot be read, is not
     JSON or has another format."""
     with wrap_read_errors(folder):
-        head: dict[str, Any] = json.loads((folder / HEAD).read_text(encoding="utf-8"))
-        if head.get("format") != FORMAT or not isinstance(head.get("continued"), bool):
-            raise ValueError(f"its format is {head.get('format')!r:.40}")
-    return head
+        settings: dict[str, Any] = json.loads((folder / SETTINGS_FILE).read_text(encoding="utf-8"))
+        if settings.get("format") != FORMAT or not isinstance(settings.get("continued"), bool):
+            raise ValueError(f"its format is {settings.get('format')!r:.40}")
+    return settings
 
 
 @contextmanager
@@ -39,4 +39,6 @@ def wrap_read_errors(folder: Path) -> Iterator[None]:
         raise
     except (OSError, LookupError, TypeError, AttributeError, ValueError, ArithmeticError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{folder}: not a walk that was kept ({reason}); expected a folder with {HEAD}") from error
+        raise InputError(
+            f"{folder}: not a walk that was kept ({reason}); expected a folder with {SETTINGS_FILE}"
+        ) from error
