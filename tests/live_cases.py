@@ -85,13 +85,13 @@ class Server:
     """The server in a thread, with a loop of its own."""
 
     def __init__(self, package, folder, *, limits=None, token="", origins=(), **changes):
-        self.opened, self.folder, self.token = opened(package, **changes), folder, token
+        self.loaded, self.folder, self.token = opened(package, **changes), folder, token
         self._settings = {"limits": limits or TimeLimits(), "token": token, "origins": origins}
         self._ready, self._thread = threading.Event(), threading.Thread(target=lambda: asyncio.run(self._run()))
 
     async def _run(self):
         self.loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
-        async with running(self.opened, self.folder, **self._settings) as (port, room):
+        async with running(self.loaded, self.folder, **self._settings) as (port, room):
             self.port, self.room = port, room
             self._ready.set()
             await self._ended.wait()
