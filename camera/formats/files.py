@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from ...errors import CameraError
 from ...fields import Field
 from ...options import FPS
-from ..conventions import CONVENTIONS, reinterpret
+from ..conventions import CONVENTIONS
 from ..path import DEFAULT_FOV_DEG, CameraPath, Origin, lens_from_fov
 from .colmap import FIELDS as COLMAP_FIELDS
 from .colmap import read_colmap
@@ -94,9 +95,19 @@ FORMATS: dict[str, Format] = {
     "tum": Format(
         "TUM's trajectory .txt or EuRoC's .csv, 8 columns", (".txt", ".csv", ".tum"), read_tum, "opencv_c2w", TUM_FIELDS
     ),
-    "megasam": Format("MegaSaM's .npz with cam_c2w", (".npz",), read_predictions, "opencv_c2w", MEGASAM_FIELDS),
+    "megasam": Format(
+        "MegaSaM's .npz with cam_c2w",
+        (".npz",),
+        partial(read_predictions, direction="c2w"),
+        "opencv_c2w",
+        MEGASAM_FIELDS,
+    ),
     "vggt": Format(
-        "VGGT's or Depth Anything 3's .npz with extrinsic", (".npz",), read_predictions, "opencv_w2c", VGGT_FIELDS
+        "VGGT's or Depth Anything 3's .npz with extrinsic",
+        (".npz",),
+        partial(read_predictions, direction="w2c"),
+        "opencv_w2c",
+        VGGT_FIELDS,
     ),
     "arkit": Format(
         "ARKit's poses .json (Record3D, lists of frames), or a folder of them (Polycam)",
@@ -153,7 +164,7 @@ def read_camera(
         axes = f"{texts[MATRIX_NAME]} states no axes: " if direction else ""
         raise CameraError(f"{path}: {axes}`convention` {convention} for {format}, expected one of {', '.join(fitting)}")
     sizes = [image_size] if FORMATS[format].sized else []
-    recording = FORMATS[format].read(path, CONVENTIONS[own or taken], *sizes)
+    recording = FORMATS[format].read(path, CONVENTIONS[taken], *sizes)
     notes, lens = list(recording.notes), recording.intrinsics
     fault = recording.lens_fault or lens_fault(texts, str(path))
     if fault and fov_deg is None:
@@ -164,9 +175,8 @@ def read_camera(
         lens = lens_from_fov(DEFAULT_FOV_DEG if fov_deg is None else fov_deg)
         if fov_deg is None:
             notes.append(f"No lens in the file: {DEFAULT_FOV_DEG:g} degrees across, that of the official examples.")
-    c2w = reinterpret(recording.c2w, CONVENTIONS[own or taken], CONVENTIONS[taken])
     origin = Origin(format, taken, named=taken != own)
-    return CameraPath(c2w, lens, recording.fps or FPS, recording.actions, origin), notes
+    return CameraPath(recording.c2w, lens, recording.fps or FPS, recording.actions, origin), notes
 
 
 def _detect_and_read(

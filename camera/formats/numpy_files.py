@@ -64,12 +64,13 @@ VGGT_FIELDS = (
 )
 
 
-def read_lingbot(path: Path, _convention: Convention) -> CameraFile:
+def read_lingbot(path: Path, convention: Convention) -> CameraFile:
     """Read a LingBot-World folder: poses.npy, intrinsics.npy (at 832x480) and, if it exists, action.npy with W, A, S, D
-    flags. The poses are always camera-to-world in OpenCV axes, so the convention is not used. Raises CameraError for a
-    missing or invalid file."""
+    flags. `convention`: the convention of the poses (the format's own is camera-to-world in OpenCV axes). Raises
+    CameraError for a missing or invalid file."""
     folder = read_pose_folder(path)
-    return CameraFile(folder.c2w, folder.intrinsics, None, folder.notes, folder.actions)
+    c2w = to_opencv(folder.c2w, convention, str(path))
+    return CameraFile(c2w, folder.intrinsics, None, folder.notes, folder.actions)
 
 
 def write_lingbot(path: CameraPath, folder: str | Path) -> None:
@@ -133,11 +134,11 @@ def _vipe_arrays(path: Path) -> tuple[np.ndarray, np.ndarray]:
     return data, frames
 
 
-def read_predictions(path: Path, convention: Convention) -> CameraFile:
-    """Read the .npz of MegaSaM, VGGT or Depth Anything 3: poses in OpenCV axes, and the lens in pixels of the file's
-    images. `convention` selects the array of camera-to-world or of world-to-camera matrices. Raises CameraError for a
-    missing or invalid file, for a missing array, and if the file has both arrays but they contradict each other."""
-    direction = "c2w" if convention.camera_to_world else "w2c"
+def read_predictions(path: Path, convention: Convention, *, direction: str) -> CameraFile:
+    """Read the .npz of MegaSaM, VGGT or Depth Anything 3: poses in the array whose name states `direction`, c2w or w2c,
+    and the lens in pixels of the file's images. `convention`: the convention of the poses (the format's own is OpenCV's
+    axes in this direction). Raises CameraError for a missing or invalid file, for a missing array, and if the file has
+    arrays of both directions but they contradict each other."""
     arrays, shapes = _archive(
         path, ".npz of a reconstruction", lambda name: bool(array_direction(name)) or name in (*INTRINSICS, *INDICES)
     )
@@ -146,7 +147,7 @@ def read_predictions(path: Path, convention: Convention) -> CameraFile:
     keys = {array_direction(name): name for name in reversed(fitting)}
     if direction not in keys:
         raise CameraError(f"{path}: no {'cam_c2w' if direction == 'c2w' else 'extrinsic'} in this .npz")
-    both = {each: _poses(arrays[key], each, f"{path}: {key}") for each, key in keys.items()}
+    both = {each: _poses(arrays[key], CONVENTIONS[f"opencv_{each}"], f"{path}: {key}") for each, key in keys.items()}
     apart = 1e-3 * max(1.0, abs(both[direction]).max())
     if any(len(each) != len(both[direction]) or abs(each - both[direction]).max() > apart for each in both.values()):
         raise CameraError(f"{path}: {keys['c2w']} and {keys['w2c']} are different paths; remove the wrong one")
@@ -154,16 +155,17 @@ def read_predictions(path: Path, convention: Convention) -> CameraFile:
         if name in arrays and arrays[name].shape == (len(both[direction]),):
             refuse_gaps(arrays[name], f"{path} ({name})")
     others = (name for name in shapes if not array_direction(name) and not CONVENTION_KEYS.search(name))
-    recording = CameraFile(both[direction], notes=tuple(unread(others, _OTHER_FIELDS)))
+    c2w = _poses(arrays[keys[direction]], convention, f"{path}: {keys[direction]}")
+    recording = CameraFile(c2w, notes=tuple(unread(others, _OTHER_FIELDS)))
     matrices = next((arrays[name] for name in INTRINSICS if name in arrays), None)
     if matrices is None:
         return recording
     return recording.with_lens(lambda: _predicted_lens(matrices, shapes, len(both[direction]), path))
 
 
-def _poses(array: np.ndarray, direction: str, where: str) -> np.ndarray:
+def _poses(array: np.ndarray, convention: Convention, where: str) -> np.ndarray:
     batch_of_one = array.ndim == 4 and len(array) == 1
-    return to_opencv(array[0] if batch_of_one else array, CONVENTIONS[f"opencv_{direction}"], where)
+    return to_opencv(array[0] if batch_of_one else array, convention, where)
 
 
 def _predicted_lens(matrices: np.ndarray, shapes: dict[str, tuple[int, ...]], frames: int, path: Path) -> Lens:

@@ -182,6 +182,32 @@ def test_a_side_alone_is_no_size(tmp_path):
     assert notes == []
 
 
+@pytest.mark.parametrize("name", ["00.txt", "traj.txt", "p.npz", "poses"])
+def test_a_tripod_in_a_direction_that_the_user_names_stands_still(tmp_path, name):
+    """World-to-camera matrices with six decimals in formats of camera-to-world ones."""
+    angles = np.deg2rad(np.arange(20))
+    w2c = np.tile(np.eye(4), (20, 1, 1))
+    w2c[:, 0, 0] = w2c[:, 2, 2] = np.cos(angles)
+    w2c[:, 2, 0], w2c[:, 0, 2] = np.sin(angles), -np.sin(angles)
+    w2c[:, :3, 3] = w2c[:, :3, :3] @ [3, 1, -4]
+    file, w2c = tmp_path / name, np.round(w2c, 6)
+    turns = zip(*np.round([np.sin(-angles / 2), np.cos(angles / 2)], 6), w2c[:, :3, 3], strict=True)
+    if name == "p.npz":
+        np.savez(file, c2w=w2c.astype(np.float32))
+    elif name == "poses":
+        file.mkdir()
+        np.save(file / "poses.npy", w2c.astype(np.float32))
+        np.save(file / "intrinsics.npy", np.float32(LENS))
+    elif name == "traj.txt":
+        rows = (line(i, *place, 0, y, 0, w) for i, (y, w, place) in enumerate(turns))
+        write(file, "# timestamp tx ty tz qx qy qz qw\n" + "".join(rows))
+    else:
+        write(file, "".join(line(*np.ravel(each[:3])) for each in w2c))
+    path, _ = read_camera(file, convention="opencv_w2c", fov_deg=60)
+    assert not np.diff(path.c2w[:, :3, 3], axis=0).any()
+    np.testing.assert_allclose(path.c2w[0, :3, 3], [-3, -1, 4], atol=1e-3)
+
+
 def test_nerfstudios_exported_cameras_and_blenders_matrix_world(tmp_path):
     frames = [{"file_path": f"{i}.jpg", "transform": pose[:3]} for i, pose in enumerate((BLENDER_START, BLENDER))]
     path, _ = read_camera(write(tmp_path / "transforms_train.json", json.dumps(frames)))
