@@ -24,22 +24,27 @@ class Rounding:
     def __init__(self, numbers: np.ndarray, dtype: np.dtype | None = None) -> None:
         values = np.unique(numbers[:: max(1, len(numbers) // SAMPLE)])
         values = values[np.isfinite(values)]
-        self.decimals = next((d for d in range(2, MOST_DIGITS + 1) if _fits_format(values, f".{d}f")), MOST_DIGITS + 1)
-        self.absolute = 0.5 * 10.0**-self.decimals if self.decimals <= MOST_DIGITS else 0.0
         with np.errstate(over="ignore"):
             single = dtype == np.float32 or bool((values.astype(np.float32) == values).all())
-        self.relative = HALF if dtype == np.float16 else SINGLE if single else 0.0
-        digits = next((d for d in range(4, MOST_DIGITS + 1) if _fits_format(values, f".{d}g")), MOST_DIGITS + 1)
-        if not self.relative and digits <= MOST_DIGITS:
-            self.relative = 0.5 * 10.0 ** (1 - digits)
+        kind = np.float32 if single else np.float64
+        decimals, digits = (
+            next((d for d in range(least, MOST_DIGITS + 1) if _fits_format(values, f".{d}{form}", kind)), None)
+            for form, least in (("f", 2), ("g", 4))
+        )
+        self.decimals = decimals or MOST_DIGITS + 1
+        self.absolute = 0.5 * 10.0**-decimals if decimals else 0.0
+        known = HALF if dtype == np.float16 else SINGLE if single else 0.0
+        self.relative = max(known, 0.5 * 10.0 ** (1 - digits) if digits else 0.0)
 
     def at(self, size: float) -> float:
         """Return the largest rounding error of a number with the absolute value `size`."""
         return max(self.absolute, self.relative * size)
 
 
-def _fits_format(values: np.ndarray, form: str) -> bool:
-    return all(float(format(value, form)) == value for value in values.tolist())
+def _fits_format(values: np.ndarray, form: str, kind: type[np.floating]) -> bool:
+    """Return whether the values, as numbers of the dtype `kind`, have no more digits than the format `form`."""
+    with np.errstate(over="ignore"):
+        return all(kind(format(value, form)) == kind(value) for value in values.tolist())
 
 
 def position_error(away: float, rounding: Rounding, exact_turns: bool, inverted: bool) -> float:
