@@ -173,7 +173,8 @@ def time_tile_warnings(frames: int) -> list[str]:
         if made["class_type"] != TILED or node not in upstream_nodes(prompt, each, ("LATENT",)):
             continue
         with suppress(UnknownError, KeyError, TypeError):
-            loader, length = prompt[made["inputs"]["vae"][0]]["class_type"], values.of(made["inputs"]["temporal_size"])
+            loader = prompt[made["inputs"]["vae"][0]]["class_type"]
+            length = values.evaluate(made["inputs"]["temporal_size"])
             if loader == "VAELoader" and length // 4 < frames:
                 found.append(
                     f"Node {each}, VAE Decode (Tiled), begins a new video every {length} frames with ComfyUI's VAE: "
