@@ -100,7 +100,7 @@ class Plan(RunInputs):
         return None if dtype == torch.float32 else dtype
 
 
-def many(count: int, thing: str) -> str:
+def pluralize(count: int, thing: str) -> str:
     """Return a count with its noun `thing` (singular), such as `1 step` or `2 steps`."""
     return f"{count} {thing}{'' if count == 1 else 's'}"
 

@@ -58,7 +58,7 @@ class SamplingPlan(Plan):
     @property
     def amount(self) -> str:
         """The number of steps as text, such as "40 steps"."""
-        return checks.many(self.options.sampling_steps, "step")
+        return checks.pluralize(self.options.sampling_steps, "step")
 
     def sampling_work(self, together: ParallelGroups = ONE_PROCESS) -> SamplingWork:
         """Return the properties that determine the memory of the denoising steps. `together`: how processes share a

@@ -59,7 +59,7 @@ class RolloutPlan(Plan):
     @property
     def amount(self) -> str:
         """The number of chunks as text, such as "7 chunks"."""
-        return checks.many(self.spec.geometry.lat_f // self.spec.chunk, "chunk")
+        return checks.pluralize(self.spec.geometry.lat_f // self.spec.chunk, "chunk")
 
     @property
     def chunk_geometry(self) -> Geometry:

@@ -96,7 +96,7 @@ def _live(arguments: argparse.Namespace, show: ShowProgress) -> None:
     if arguments.ckpt is None and (used or (arguments.keep is None and arguments.walks is None)):
         raise InputError("CKPT is missing: the folder of a causal model; or name --walks to list them")
     if arguments.keep is not None or arguments.ckpt is None:
-        from ..live.old_walks import clear_walks, describe_walks
+        from ..live.saved_walks import clear_walks, describe_walks
 
         removed = clear_walks(folder, arguments.keep, used) if arguments.keep is not None else []
         lines = [f"removed {', '.join(removed)}"] if removed else []

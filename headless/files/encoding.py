@@ -9,7 +9,7 @@ import numpy as np
 
 from ...errors import require
 from ...pipeline.colours import tag_bt709, video_frame
-from .video_reader import on_disk
+from .video_reader import absolute_path
 
 CONTAINERS = {".mp4": "mp4", ".mov": "mov", ".mkv": "matroska"}
 """FFmpeg's container format for each suffix."""
@@ -26,7 +26,7 @@ class VideoEncoder:
         container = CONTAINERS[suffix.lower()]
         # Without the flag Matroska's tracks get random numbers.
         own = {"fflags": "+bitexact"} if container == "matroska" else {"movflags": "+faststart+use_metadata_tags"}
-        self._container = av.open(on_disk(file), "w", format=container, options=own)
+        self._container = av.open(absolute_path(file), "w", format=container, options=own)
         self._container.metadata.update({RECIPE: recipe} if recipe else {})
         self._stream = self._container.add_stream("libx264", rate=fps, options=_encoding())
         self._stream.pix_fmt = "yuv420p"

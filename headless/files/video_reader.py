@@ -237,10 +237,10 @@ def open_video(video: str | Path) -> Any:
     """Return a video as a PyAV container for reading. Invalid UTF-8 in metadata, such as an old program's title, is
     replaced."""
     av = require("av", '"lingbot-world[cli]"')
-    return av.open(on_disk(video), metadata_errors="replace")
+    return av.open(absolute_path(video), metadata_errors="replace")
 
 
-def on_disk(video: str | Path) -> str:
+def absolute_path(video: str | Path) -> str:
     """Return a video's absolute path, because FFmpeg would read the "12" of a relative 12:30.mp4 as a protocol. Raises
     InputError for a folder, and for a pipe or a device, for which FFmpeg would wait."""
     path = Path(video).absolute()

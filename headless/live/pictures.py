@@ -14,7 +14,7 @@ MOST_PIXELS = 50_000_000
 READ = ("PNG", "JPEG", "WEBP")
 
 
-def read_picture(data: bytes, size: tuple[int, int], *, crop: bool) -> np.ndarray:
+def read_upload(data: bytes, size: tuple[int, int], *, crop: bool) -> np.ndarray:
     """Return the pixels, uint8 [H, W, 3], of the PNG, JPEG or WebP file in `data`. `crop`: whether to crop around the
     centre to the aspect ratio of `size` (height, width). Raises InputError for other formats and more than MOST_PIXELS
     pixels."""
@@ -38,6 +38,6 @@ def read_picture(data: bytes, size: tuple[int, int], *, crop: bool) -> np.ndarra
 
 
 def upload_notes(data: bytes) -> tuple[str, ...]:
-    """Return notes for the user on applied or ignored metadata, such as transparency, of a file for `read_picture`."""
+    """Return notes for the user on applied or ignored metadata, such as transparency, of a file for `read_upload`."""
     with Image.open(BytesIO(data), formats=READ) as image:
         return pixels_of(image, data[:HEAD]).notes

@@ -80,7 +80,7 @@ class Recording:
 
     def _write(self) -> None:
         try:
-            film = _Film(self.path, self._fps)
+            film = _SegmentedVideo(self.path, self._fps)
             while (item := self._queue.get()) is not None:
                 if isinstance(item, Frames):
                     film.add(item.pixels, at=item.first - self._first)
@@ -101,7 +101,7 @@ class Recording:
                 continue
 
 
-class _Film:
+class _SegmentedVideo:
     """A video file in parts of PART frames, so that its end can be cut off at any frame."""
 
     def __init__(self, path: Path, fps: int) -> None:

@@ -15,8 +15,8 @@ from ...errors import InputError
 from ...live.wire.steering import TimeLimits
 from ..process.interrupts import END_SIGNALS
 from .opening import LoadedModel
-from .room import WalkServer
 from .serving import Site, make_app
+from .walk_server import WalkServer
 
 HERE, EVERYWHERE = "127.0.0.1", "0.0.0.0"
 
@@ -118,7 +118,7 @@ async def running(
     try:
         with _refused(port):
             await web.TCPSite(runner, host or (EVERYWHERE if token else HERE), port).start()
-        yield runner.addresses[0][1], site.room
+        yield runner.addresses[0][1], site.server
     finally:
         await runner.cleanup()
 

@@ -24,8 +24,8 @@ from ...live.wire.codec import MSGPACK
 from ...live.wire.connection import foreign_origin, serve
 from ...live.wire.protocol import MOST_BYTES
 from .examples import Example, examples
-from .old_walks import list_walks
-from .room import WalkServer
+from .saved_walks import list_walks
+from .walk_server import WalkServer
 
 ENDPOINT = "/v1/realtime_video/generate"
 MOST_CONNECTIONS = 32
@@ -47,7 +47,7 @@ class Site:
     """A live server's WalkServer and its access rules. `token`: the secret that a client must send, empty if only this
     machine can connect. `origins`: the addresses of other web pages that may connect, such as http://localhost:8000."""
 
-    room: WalkServer
+    server: WalkServer
     token: str = ""
     origins: tuple[str, ...] = ()
     connections: int = field(default=0, init=False)
@@ -70,7 +70,7 @@ class Site:
 def make_app(site: Site) -> web.Application:
     """Return the aiohttp application of the live server. Its shutdown ends the current walk."""
     app = web.Application(client_max_size=1 << 16, middlewares=[_guard(site)])
-    loaded = site.room.loaded
+    loaded = site.server.loaded
     model = {
         "id": loaded.plan.checkpoint.name,
         "object": "model",
@@ -95,7 +95,7 @@ def make_app(site: Site) -> web.Application:
     app.router.add_get(ENDPOINT, partial(_connect, site))
 
     async def end(_app: web.Application) -> None:
-        await site.room.close()
+        await site.server.close()
 
     app.on_shutdown.append(end)
     return app
@@ -154,13 +154,13 @@ def _json(value: Any) -> Callable[[web.Request], Awaitable[web.Response]]:
 
 async def _walks(site: Site, _request: web.Request) -> web.Response:
     loop = asyncio.get_running_loop()
-    return web.json_response(await loop.run_in_executor(None, list_walks, site.room.folder))
+    return web.json_response(await loop.run_in_executor(None, list_walks, site.server.folder))
 
 
 async def _walked(site: Site, request: web.Request) -> web.StreamResponse:
     """Return the current walk's saved state, its video, or a zip file of its poses and intrinsics, as the request's
     path selects. A request without the walk's token gets status 404."""
-    visit = site.room.visit
+    visit = site.server.visit
     if visit is None or not secrets.compare_digest(request.query.get("walk", "").encode(), visit.token.encode()):
         return web.Response(status=404, text="this walk has ended; its folder has the files\n")
     what = request.match_info["what"]
@@ -198,6 +198,6 @@ async def _connect(site: Site, request: web.Request) -> web.StreamResponse:
         return web.Response(status=503, text=f"{MOST_CONNECTIONS} connections are open; try again later\n")
     site.connections += 1
     try:
-        return await serve(request, site.room.enter, MSGPACK, MOST_BYTES)
+        return await serve(request, site.server.enter, MSGPACK, MOST_BYTES)
     finally:
         site.connections -= 1

@@ -19,7 +19,7 @@ from ...live.wire.protocol import ClientEvent, Init
 from ...live.wire.steering import start_status, steer
 from ...pipeline.geometry import Geometry, first_frame
 from .opening import LoadedModel, WalkSettings
-from .pictures import read_picture, upload_notes
+from .pictures import read_upload, upload_notes
 
 
 class Visit:
@@ -33,7 +33,7 @@ class Visit:
         server = loaded.settings
         self.client: Client | None = None
         self.chunks, self.idle = 0, False
-        self.stopped = False  # paused by the room for lack of activity
+        self.stopped = False  # paused by the server for lack of activity
         self.goes_on = False  # resume on reconnection, because the client had not paused it
         self.notes: tuple[str, ...] = ()  # on the client's start image
         self.missed: list[dict[str, Any]] = []  # messages that the client must receive after reconnecting
@@ -107,7 +107,7 @@ def _start(loaded: LoadedModel, init: Init, size: tuple[int, int]) -> Start:
     if init.image is None and begin.state is not None:
         return replace(begin, prompt=prompt, seed=seed)
     if init.image is not None:
-        frame = first_frame(read_picture(init.image, size, crop=init.is_own_page), Geometry(*size, frames=1))
+        frame = first_frame(read_upload(init.image, size, crop=init.is_own_page), Geometry(*size, frames=1))
     elif tuple(frame.shape[1:]) != size:
         frame = F.interpolate(frame[None], size=size, mode="bicubic", align_corners=False)[0]
     return Start(frame, prompt, begin.lens, seed)

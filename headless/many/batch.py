@@ -228,7 +228,7 @@ def run_group(
     alone. `cache`: the models and open files of earlier groups."""
     left, begun = list(group), time.perf_counter()
     try:
-        for seeded in _videos(group, folder, cache, show):
+        for seeded in _make_videos(group, folder, cache, show):
             now = time.perf_counter()
             yield Outcome(seeded.job, seeded.seed, now - begun)
             begun = now
@@ -242,7 +242,7 @@ def run_group(
             yield from run_group([seeded], folder, cache, show)
 
 
-def _videos(group: list[SeededJob], folder: Path, cache: ModelCache, show: ShowProgress) -> Iterator[SeededJob]:
+def _make_videos(group: list[SeededJob], folder: Path, cache: ModelCache, show: ShowProgress) -> Iterator[SeededJob]:
     """Make the videos of a group, and yield each job as soon as its video is written. Videos of causal models are made
     one after the other."""
     given = (replace(_with_camera(seeded.job, folder), seed=seeded.seed) for seeded in group)
@@ -257,17 +257,17 @@ def _videos(group: list[SeededJob], folder: Path, cache: ModelCache, show: ShowP
         for plan in base:
             taken.enter_context(lock_outputs(plan))
         cache.prepare(base[0])
-        for seeded, plan, latent in zip(group, base, _latents(base, stages, cache), strict=True):
+        for seeded, plan, latent in zip(group, base, _sample(base, stages, cache), strict=True):
             frames = decode(plan, latent, stages.begin("VAE decode", "chunk"), cache.vae(plan))
             target = with_recipe(plan, seeded.seed).target
             write_frames(frames.numpy(), target, plan.options.fps, stages.begin("write", "frame"))
             yield seeded
 
 
-def _latents(plans: list[SamplingPlan], stages: StageRecorder, cache: ModelCache) -> list[Tensor]:
+def _sample(plans: list[SamplingPlan], stages: StageRecorder, cache: ModelCache) -> list[Tensor]:
     """Return the sampled latent of each plan, [1, 16, f, h, w] on the CPU."""
     first = plans[0]
-    prompts = _prompts(plans, stages)
+    prompts = _encode_prompts(plans, stages)
     encoded = [condition_on_image(plan, stages.begin("VAE encode", "chunk"), cache.vae(plan)).cpu() for plan in plans]
     residency = choose_residency(first.sampling_work(), first.memory_options, first.device, cache.free(first.device))
     videos = []
@@ -279,7 +279,7 @@ def _latents(plans: list[SamplingPlan], stages: StageRecorder, cache: ModelCache
     return [latent.cpu() for latent in run_steps(first, videos, stages, residency, keep=cache.expert)]
 
 
-def _prompts(plans: list[SamplingPlan], stages: StageRecorder) -> dict[str, Tensor]:
+def _encode_prompts(plans: list[SamplingPlan], stages: StageRecorder) -> dict[str, Tensor]:
     """Return the embedding, [1, L, D] on the CPU, of each prompt and negative prompt of the plans."""
     texts = list(dict.fromkeys(text for plan in plans for text in texts_of(plan)))
     found: dict[str, Tensor] = {}

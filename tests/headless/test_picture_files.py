@@ -10,7 +10,7 @@ import pytest
 from lingbot_world.errors import InputError
 from lingbot_world.fields import Reported
 from lingbot_world.headless.files.pictures import colour_frames, frame_notes, grey_frames, image_notes, read_image
-from lingbot_world.headless.live.pictures import read_picture, upload_notes
+from lingbot_world.headless.live.pictures import read_upload, upload_notes
 from lingbot_world.host.files import image as host_image
 from lingbot_world.pipeline.colours import ADOBE_GAMMA, ADOBE_RGB, PRIMARIES, SRGB, _packed, matrix_profile
 from PIL import Image, ImageCms, PngImagePlugin
@@ -48,7 +48,7 @@ def test_profiles_become_srgb_through_every_door(tmp_path, profile, levels):
     assert not close(np.array(Image.open(file)), 8)
     assert close(read_image(file), levels)
     assert close(read_image(Image.open(file)), levels)
-    assert close(read_picture(file.read_bytes(), (32, 64), crop=False), levels)
+    assert close(read_upload(file.read_bytes(), (32, 64), crop=False), levels)
     assert close(next(iter(colour_frames(tmp_path))), levels)
     assert close((host_image.read_image(file)[0].numpy() * 255).round(), levels)
     assert image_notes(file) == ()

@@ -112,7 +112,7 @@ def test_the_engine_imports_heavy_packages_only_when_it_needs_them(imported, par
 
 
 def test_an_export_without_points_and_a_list_of_walks_need_no_torch():
-    parts = ("export", "camera.formats.files", "headless.files.pictures", "headless.live.old_walks")
+    parts = ("export", "camera.formats.files", "headless.files.pictures", "headless.live.saved_walks")
     loaded = run(f"import sys, {', '.join(f'lingbot_world.{part}' for part in parts)}\nprint(*sys.modules)").split()
     assert "torch" not in loaded
 

@@ -15,10 +15,10 @@ import websocket
 from lingbot_world.errors import InputError
 from lingbot_world.headless.live import pictures
 from lingbot_world.headless.live.beginning import state_of
-from lingbot_world.headless.live.pictures import read_picture
+from lingbot_world.headless.live.pictures import read_upload
 from lingbot_world.headless.live.recording import Recording
-from lingbot_world.headless.live.room import MOST_QUEUED
 from lingbot_world.headless.live.serving import ENDPOINT, MOST_CONNECTIONS
+from lingbot_world.headless.live.walk_server import MOST_QUEUED
 from lingbot_world.live import Frames, load_walk
 from lingbot_world.live.walk import Walk
 from lingbot_world.live.wire import connection
@@ -52,9 +52,9 @@ def test_the_second_waits_in_line_and_another_program_is_refused_with_a_sentence
 def test_a_closed_tab_frees_everything(server):
     client = server.client(lingbot_world=True)
     client.chunk(1)
-    world = weakref.ref(server.room.visit.session.walk._world)
+    world = weakref.ref(server.server.visit.session.walk._world)
     client.close()
-    wait_for(lambda: server.room.visit is None and world() is None)
+    wait_for(lambda: server.server.visit is None and world() is None)
 
 
 def test_a_lost_connection_is_taken_up_again(server):
@@ -62,8 +62,8 @@ def test_a_lost_connection_is_taken_up_again(server):
     token = client.status("started")["resume"]
     reached = client.chunk(2)["chunk_index"]
     client.tear()
-    wait_for(lambda: server.room.visit.client is None)
-    assert server.room.visit.session.paused
+    wait_for(lambda: server.server.visit.client is None)
+    assert server.server.visit.session.paused
     again = server.client(lingbot_world=True, resume=token)
     assert again.status("started")["resume"] == token
     assert again.chunk()["chunk_index"] > reached
@@ -82,7 +82,7 @@ def test_who_waits_in_line_waits_shorter_for_a_lost_connection(toy_package, tmp_
             later.status("waiting")
         lost.tear()
         if not ours:
-            wait_for(lambda: server.room.visit.client is None)
+            wait_for(lambda: server.server.visit.client is None)
             later = server.client()
         later.chunk()
         again = server.client(lingbot_world=True, resume=token)
@@ -106,11 +106,11 @@ def test_who_had_paused_comes_back_to_a_pause(server):
     client.event("pause")
     client.status("paused")
     client.tear()
-    wait_for(lambda: server.room.visit.client is None)
+    wait_for(lambda: server.server.visit.client is None)
     again = server.client(lingbot_world=True, resume=token)
     again.status("paused")
     again.status("figures")
-    assert server.room.visit.session.paused
+    assert server.server.visit.session.paused
     again.event("resume")
     again.chunk()
     again.close()
@@ -122,12 +122,12 @@ def test_who_comes_back_too_late_is_told_and_does_not_begin_anew(toy_package, tm
         token = client.status("started")["resume"]
         client.chunk(1)
         client.tear()
-        wait_for(lambda: server.room.visit is None)
+        wait_for(lambda: server.server.visit is None)
         again = server.client(lingbot_world=True, resume=token)
         assert "the walk is over" in again.error()
         with pytest.raises(ConnectionError):
             again.receive()
-        assert server.room.visit is None
+        assert server.server.visit is None
         assert len(list(tmp_path.iterdir())) == 1
 
 
@@ -142,11 +142,11 @@ def test_who_waits_in_line_and_goes_leaves_no_ghost(server):
         for _ in range(3 * MOST_UNPROCESSED):
             client.event("pause")
     second.close()
-    wait_for(lambda: len(server.room._queue) == 1)
+    wait_for(lambda: len(server.server._queue) == 1)
     first.close()
     third.status("started")
     third.chunk(2)
-    assert not server.room.visit.session.paused
+    assert not server.server.visit.session.paused
     third.close()
 
 
@@ -166,9 +166,9 @@ def test_a_connection_is_taken_up_again_while_another_walk_is_begun(server, monk
     client.event("restart", {})
     assert begun.wait(PATIENCE)
     client.tear()
-    wait_for(lambda: server.room.visit.client is None)
+    wait_for(lambda: server.server.visit.client is None)
     again = server.client(lingbot_world=True, resume=token)
-    wait_for(lambda: server.room.visit.client is not None)
+    wait_for(lambda: server.server.visit.client is not None)
     go_on.set()
     assert again.status("started")["resume"] == token
     again.chunk(1)
@@ -180,13 +180,13 @@ def test_who_comes_back_is_told_that_the_walk_was_no_longer_kept(server):
     token = client.status("started")["resume"]
     client.chunk(1)
     client.tear()
-    wait_for(lambda: server.room.visit.client is None)
-    server.room.visit.session._warn_unsaved("the disk is full")
-    wait_for(lambda: server.room.visit.missed)
+    wait_for(lambda: server.server.visit.client is None)
+    server.server.visit.session._warn_unsaved("the disk is full")
+    wait_for(lambda: server.server.visit.missed)
     again = server.client(lingbot_world=True, resume=token)
     assert again.status("kept")["reason"] == "the disk is full"
     again.chunk(1)
-    assert not server.room.visit.missed
+    assert not server.server.visit.missed
     again.close()
 
 
@@ -215,7 +215,7 @@ def test_a_pause_holds_until_something_is_pressed(server, kind, payload):
     client.status("paused")
     client.event(kind, payload)
     client.status("figures")
-    assert server.room.visit.session.paused
+    assert server.server.visit.session.paused
     client.event("camera_actions", {"mode": "state", "transitions": [{"actions": ["w", "d"]}]})
     client.status("resumed")
     client.close()
@@ -224,7 +224,7 @@ def test_a_pause_holds_until_something_is_pressed(server, kind, payload):
 def test_a_client_that_does_not_read_stalls_nobody_and_is_told_what_it_missed(server):
     client = server.client(lingbot_world=True, fps=16)
     client.status("started")
-    visit, told = server.room.visit, []
+    visit, told = server.server.visit, []
 
     class Slow:
         """A network that takes nothing for a while."""
@@ -269,7 +269,7 @@ def test_what_cannot_be_walked_is_refused_with_a_sentence(server, changes, said)
     client = server.client(**changes)
     assert said in client.error()
     client.close()
-    wait_for(lambda: not server.room._taken)
+    wait_for(lambda: not server.server._taken)
 
 
 def test_a_prompt_of_a_megabyte_does_not_end_the_walk(server):
@@ -290,7 +290,7 @@ def test_a_message_beyond_all_limits_ends_its_own_connection_alone(server):
         client.socket.send_binary(b"\xc6\xff\xff\xff\xff" + bytes(18_000_000))
     with pytest.raises((OSError, websocket.WebSocketException)):
         client.until(lambda message: False)
-    wait_for(lambda: server.room.visit is None)
+    wait_for(lambda: server.server.visit is None)
     server.client().chunk()
 
 
@@ -344,7 +344,7 @@ def test_the_line_has_an_end(server):
         client.status("waiting")
     assert "wait in line" in server.client(lingbot_world=True).error()
     waiting[0].close()
-    wait_for(lambda: len(server.room._queue) == MOST_QUEUED - 1)
+    wait_for(lambda: len(server.server._queue) == MOST_QUEUED - 1)
     for client in (*waiting[1:], first):
         client.close()
 
@@ -360,15 +360,15 @@ def test_a_disk_that_is_full_ends_the_video_and_nothing_else(tmp_path):
 
 
 def test_a_picture_has_limits(monkeypatch):
-    assert read_picture(png(200, 50), (32, 48), crop=True).shape == (50, 75, 3)
-    assert read_picture(png(200, 50), (32, 48), crop=False).shape == (50, 200, 3)
+    assert read_upload(png(200, 50), (32, 48), crop=True).shape == (50, 75, 3)
+    assert read_upload(png(200, 50), (32, 48), crop=False).shape == (50, 200, 3)
     monkeypatch.setattr(pictures, "MOST_PIXELS", 1000)
     with pytest.raises(InputError, match="scale it down"):
-        read_picture(png(200, 50), (32, 48), crop=True)
+        read_upload(png(200, 50), (32, 48), crop=True)
     with pytest.raises(InputError, match="^not an image that can be read; PNG, JPEG and WebP are$"):
-        read_picture(b"GIF89a" + bytes(50), (32, 48), crop=True)
+        read_upload(b"GIF89a" + bytes(50), (32, 48), crop=True)
     with pytest.raises(InputError, match=r"^not an image that can be read \(.*truncated.*\); PNG"):
-        read_picture(png(10, 10)[:-30], (32, 48), crop=True)
+        read_upload(png(10, 10)[:-30], (32, 48), crop=True)
 
 
 def started(package, folder, *more):

@@ -1,7 +1,7 @@
 """A walk in which nobody does anything: what counts as an input, when the world stops, and when the walk ends."""
 
 import pytest
-from lingbot_world.headless.live import room
+from lingbot_world.headless.live import walk_server
 from lingbot_world.live import Controls
 from lingbot_world.live.wire.steering import TimeLimits, seconds_since_input
 from live_cases import Server, chunks, walking
@@ -14,14 +14,14 @@ LET_GO = {"mode": "state", "transitions": [{"actions": []}]}
 
 def hush(server, seconds):
     """The last input was so many seconds earlier."""
-    server.room.visit.session.controls.last_input -= seconds
+    server.server.visit.session.controls.last_input -= seconds
 
 
 def hushed(server, client, wanted, seconds=2 * IDLE):
     """The message that is wanted, while nobody does anything for so many seconds."""
 
     def found(message):
-        visit = server.room.visit
+        visit = server.server.visit
         if not wanted(message) and visit is not None and seconds_since_input(visit.session) < seconds:
             hush(server, seconds)
         return wanted(message)
@@ -38,7 +38,7 @@ def ended(message):
 
 
 def looked_at(client, times=2):
-    """The room has looked at the walk so often: it tells figures each time."""
+    """The server has looked at the walk so often: it tells figures each time."""
     for _ in range(times):
         client.until(lambda message: message["type"] == "status" and message["content"] == "figures")
 
@@ -53,7 +53,7 @@ def goes_on(server, client, rounds=4):
 
 @pytest.fixture
 def idle_server(toy_package, tmp_path, monkeypatch):
-    monkeypatch.setattr(room, "BETWEEN_FIGURES", 0.1)
+    monkeypatch.setattr(walk_server, "BETWEEN_FIGURES", 0.1)
     with Server(toy_package, tmp_path / "walks", limits=TimeLimits(idle=IDLE, gone=GONE)) as started:
         yield started
 
@@ -126,7 +126,7 @@ def test_a_world_that_has_stopped_goes_on_for_as_long_again(idle_server, kind, p
     hushed(idle_server, client, paused)
     client.event(kind, payload)
     client.status("resumed")
-    assert seconds_since_input(idle_server.room.visit.session) < IDLE / 2
+    assert seconds_since_input(idle_server.server.visit.session) < IDLE / 2
     if let_go is not None:
         client.event(kind, let_go)
     hushed(idle_server, client, paused)

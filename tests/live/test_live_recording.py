@@ -135,7 +135,7 @@ def test_after_a_step_back_there_is_a_frame_for_each_pose(toy_package, tmp_path)
         client.event("back", 4)
         client.status("back")
         client.close()
-        wait_for(lambda: server.room.visit is None)
+        wait_for(lambda: server.server.visit is None)
     walk = next(tmp_path.iterdir())
     poses = np.load(walk / "camera" / "poses.npy")
     assert len(greys(walk / "walk.mp4", fps=60)) == len(poses) >= 13
@@ -159,8 +159,8 @@ def test_a_full_disk_ends_the_video_and_who_walks_is_told_once(toy_package, tmp_
         assert "walk.mp4 ends here: No space left" in reason
         client.chunk(client.batches[-1]["chunk_index"] + 20)
         assert [message.get("content") for message in client.told].count("kept") == 1
-        assert server.room.visit.session.video.failure == reason
+        assert server.server.visit.session.video.failure == reason
         client.close()
-        wait_for(lambda: server.room.visit is None)
+        wait_for(lambda: server.server.visit is None)
     assert caplog.text.count(reason) == 1
     assert len(np.load(next(tmp_path.iterdir()) / "camera" / "poses.npy")) > PART

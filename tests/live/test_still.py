@@ -103,7 +103,7 @@ def test_our_page_sees_a_still_picture_and_another_client_frames(toy_package, tm
         client = server.client(lingbot_world=True, lingbot_moving=False)
         started = client.status("started")
         assert (started["moving"], started["speed"], started["preview"]) == (False, 0.5, False)
-        assert started["seed"] == server.room.visit.session.walk.seed
+        assert started["seed"] == server.server.visit.session.walk.seed
         assert client.status("still")["still"] is True
         assert client.status("figures")["still"] is True
         assert len(client.frames) == 1

@@ -5,9 +5,9 @@ import json
 import pytest
 from lingbot_world.errors import InputError
 from lingbot_world.headless.command.cli import main
-from lingbot_world.headless.live.old_walks import clear_walks, describe_walks, list_walks
 from lingbot_world.headless.live.opening import open_live
 from lingbot_world.headless.live.running import bracketed, is_here
+from lingbot_world.headless.live.saved_walks import clear_walks, describe_walks, list_walks
 from lingbot_world.live import Session, load_walk
 from lingbot_world.live.wire.protocol import read_client_events, read_init
 from lingbot_world.pipeline.state import load_state
