@@ -115,7 +115,7 @@ class ChunkMaker(ControlsMixin):
     @property
     def _ended(self) -> bool:
         """Whether the camera's recorded path, or the walk that is replayed, is too short for another chunk."""
-        return self.walk.ended or (isinstance(self.controls, Replay) and self.controls.ends(self.walk))
+        return self.walk.ended or (isinstance(self.controls, Replay) and self.controls.is_over(self.walk))
 
     def stop(self) -> None:
         """Stop making chunks. The walk can still be read and saved."""

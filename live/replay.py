@@ -64,7 +64,7 @@ class Replay(Controls):
                     f"{str(expected)[:80]}; open it as the walk was made"
                 )
 
-    def ends(self, walk: Walk) -> bool:
+    def is_over(self, walk: Walk) -> bool:
         """Return whether `walk`, the repeated walk, is as long as the saved one."""
         return walk.chunks * walk.engine.chunk >= self.frames
 

@@ -258,7 +258,7 @@ class Session(ChunkMaker):
 
     def restart(self, begin: Start | WorldState | None = None) -> None:
         """Begin a new walk at `begin`, by default at the start of the current walk."""
-        self._queue_command(lambda: self._go_to(begin or self._begin))
+        self._queue_command(lambda: self._begin_again(begin or self._begin))
 
     def __iter__(self) -> Iterator[Frames]:
         return self
@@ -338,7 +338,7 @@ class Session(ChunkMaker):
             self._walks.whole, self._current_chunk = self._walks.whole or whole, None
             self._walks.close(self._warn_unsaved)
 
-    def _go_to(self, begin: Start | WorldState) -> None:
+    def _begin_again(self, begin: Start | WorldState) -> None:
         Start.of(begin).check(self.engine)  # before the current walk ends
         if isinstance(self.controls, Replay) and begin is not self._begin:
             self.controls = Controls()  # the user continues with a new walk

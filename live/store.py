@@ -88,7 +88,7 @@ class WalkStore:
         first = not self._prompts
         self._prompts = [*(part for part in self._prompts if part[2] < self.latent_frames)]
         self._prompts.append((text, context.cpu(), self.latent_frames))
-        reason = self._try(self._write_head)
+        reason = self._try(self._write_prompt)
         if first and reason:
             raise InputError(f"the walk cannot be kept in {self.folder}: {reason}")
 
@@ -128,7 +128,7 @@ class WalkStore:
         """Remove all saved chunks except the first `chunks`."""
         self.latent_frames = min(self.latent_frames, chunks * self._engine.chunk)
         self._prompts = [part for part in self._prompts if part[2] < self.latent_frames] or self._prompts[:1]
-        self._try(self._write_head)
+        self._try(self._write_prompt)
         self._try(lambda: self._inputs.cut(self.latent_frames))
         self._cut_files()
 
@@ -176,7 +176,7 @@ class WalkStore:
         """Return the state after the last saved chunk, for a continuation. Raises InputError before the first chunk."""
         return load_walk(self.folder)
 
-    def _write_head(self) -> None:
+    def _write_prompt(self) -> None:
         text, context, first = self._prompts[-1]
         save_tensors({"context": context}, self.folder / f"prompt.{len(self._prompts) - 1}.safetensors")
         self._write_settings({})

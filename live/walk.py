@@ -290,7 +290,7 @@ class Walk(WalkWorld):
 
     def close(self) -> None:
         """Free the World and the decoder. The saved data can still be read."""
-        self._drop()
+        self._free_world()
         self.store.close()
 
     @property

@@ -19,7 +19,7 @@ from ..weights.quantized import QuantizedWeight, find_quantized, quantization_of
 from ..weights.tensors import TensorEntry
 from . import diffusers_names
 from .lora import LoraChanges, lora_bytes, read_loras
-from .release import detect_release, names_of, release_called, release_note
+from .release import detect_release, find_release, names_of, release_note
 
 _PREFIXES = ("model.diffusion_model.", "diffusion_model.")
 _PATCH = "patch_embedding.weight"
@@ -103,7 +103,7 @@ class Checkpoint:
         """Return a copy, treated as a causal model of `release`, a key of RELEASES, whatever was detected. Raises
         InputError for any other name."""
         config = dataclasses.replace(self.config, causal=True)
-        return dataclasses.replace(self, config=config, release=release_called(release), chosen=True)
+        return dataclasses.replace(self, config=config, release=find_release(release), chosen=True)
 
     @property
     def kind(self) -> str:

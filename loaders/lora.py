@@ -37,7 +37,7 @@ class LoraChange(NamedTuple):
         return torch.addmm(weight.flatten(1), up, down, alpha=self.scale).view(weight.shape)
 
     @property
-    def values(self) -> int:
+    def numel(self) -> int:
         """The number of elements of the changed parameter."""
         return math.prod(self.up.shape if self.down is None else (self.up.shape[0], *self.down.shape[1:]))
 
@@ -83,7 +83,7 @@ def lora_bytes(changes: LoraChanges) -> int:
     parameter, because changed weights are computed at each use."""
     every = [change for each in changes.values() for change in each]
     halves = sum(half.nbytes for change in every for half in (change.up, change.down) if half is not None)
-    return halves + 2 * max((change.values for change in every), default=0)
+    return halves + 2 * max((change.numel for change in every), default=0)
 
 
 def read_loras(loras: Sequence[LoraFile], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, list[LoraChange]]:

@@ -14,7 +14,7 @@ from ..options import RELEASES, LoraFile, PerExpert
 from ..weights.files import WEIGHT_SUFFIXES, hub_snapshot, list_visible, read_json, unfinished_download
 from .checkpoint import Checkpoint, open_checkpoint
 from .lora import loras_for
-from .release import named_role, names_of, noise_role, release_called, role_of, stated_causal
+from .release import find_release, named_role, names_of, noise_role, role_of, stated_causal
 
 TOKENIZER_FILES = ("tokenizer.json", "spiece.model")
 TOKENIZER_FOLDERS = ("tokenizer", "google/umt5-xxl")
@@ -97,7 +97,7 @@ def _file_package(file: Path, given: Mapping[str, Path], release: str | None) ->
     lie in the file's folder, in the parent folder, or in a subfolder of both. Raises CheckpointError for another kind
     of model unless `release` is set."""
     if release is not None:
-        release_called(release)
+        find_release(release)
     elif not is_causal_file(file):
         kind = open_checkpoint(file).kind  # raises for another model
         raise CheckpointError(
@@ -160,7 +160,7 @@ def _has_causal_shapes(path: Path) -> bool:
 def _causal_model(root: Path, items: list[Path], release: str | None) -> Path | None:
     folders = (root, *items)
     if release is not None:
-        release_called(release)
+        find_release(release)
         return next(filter(is_expert_folder, folders), None)
     found = [folder for folder in folders if is_causal_folder(folder)]
     return min(found, key=lambda folder: "transformer_causal" in folder.name, default=None)

@@ -149,7 +149,7 @@ def release_note(names: tuple[str, ...], config: ModelConfig) -> str | None:
     )
 
 
-def release_called(name: str) -> Release:
+def find_release(name: str) -> Release:
     """Return the release with the short name `name`, a key of RELEASES. Raises InputError for another name."""
     if name not in RELEASES:
         raise InputError(f"`release` {name}: expected one of {', '.join(RELEASES)}")

@@ -8,7 +8,7 @@ from pathlib import Path, PureWindowsPath
 
 from ..errors import CheckpointError
 from .gguf_file import MAGIC, read_gguf
-from .tensors import TensorEntry, read_safetensors, unreadable
+from .tensors import TensorEntry, read_error, read_safetensors
 from .torch_file import read_torch_file
 
 WEIGHT_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".gguf")
@@ -146,7 +146,7 @@ def _read_file(file: Path) -> dict[str, TensorEntry]:
         with file.open("rb") as opened:
             start = opened.read(64)
     except OSError as error:
-        raise unreadable(file, error) from error
+        raise read_error(file, error) from error
     if start.startswith(b"PK\x03\x04"):
         return read_torch_file(file)
     if start.startswith(MAGIC):
@@ -180,7 +180,7 @@ def read_json(path: Path, *, optional: bool = False) -> dict:
     try:
         content = json.loads(path.read_text(encoding="utf-8-sig"))  # Windows editors write a byte order mark first
     except OSError as error:
-        raise unreadable(path, error) from error
+        raise read_error(path, error) from error
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: not valid JSON ({error})") from error
     if not isinstance(content, dict):

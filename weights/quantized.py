@@ -126,7 +126,7 @@ def find_quantized(
     named: dict[str, TensorEntry] = {}
     for key, entry in entries.items():
         if (name := name_of(key)) is not None:
-            if name in named and not _alike(named[name], entry):
+            if name in named and not _are_equal(named[name], entry):
                 raise CheckpointError(f"{file}: {key} is a second, differing {name}; use another file of this model")
             named[name] = replace(entry, name=name)
     stated = {name: text for layer, text in stated_formats(entries).items() if (name := name_of(f"{layer}.weight"))}
@@ -147,7 +147,7 @@ def find_quantized(
     return tensors, quantized
 
 
-def _alike(one: TensorEntry, other: TensorEntry) -> bool:
+def _are_equal(one: TensorEntry, other: TensorEntry) -> bool:
     """Return whether two tensors have the same dtype and shape, and equal bytes in a sample of rows."""
     if (one.dtype, one.shape) != (other.dtype, other.shape):
         return False
@@ -218,7 +218,7 @@ def find_four_bit(file: str, entries: Mapping[str, TensorEntry]) -> dict[str, Fo
 
 def _four_bit_weight(name: str, packed: TensorEntry | None, found: dict[str, TensorEntry]) -> FourBitWeight:
     state_keys = [key for key in found if key.startswith("quant_state.")]
-    _need(bool(state_keys), name, "its quant_state.bitsandbytes__nf4 is missing")
+    _require(bool(state_keys), name, "its quant_state.bitsandbytes__nf4 is missing")
     state = _read_state(name, found[state_keys[0]], state_keys[0].rpartition("__")[2])
     nested = "nested_offset" in state or "nested_absmax" in found
     wanted = ["absmax", "quant_map"] + ["nested_absmax", "nested_quant_map"] * nested
@@ -253,15 +253,15 @@ def _read_state(name: str, entry: TensorEntry, suffix: str) -> dict:
         raise CheckpointError(f"{name}: unreadable quant_state ({error})") from error
     sizes = isinstance(shape, list) and len(shape) == 2 and all(type(n) is int and n > 0 for n in shape)
     fits = kind in CODES and kind == suffix
-    _need(fits, name, f"quant type {kind!r} under bitsandbytes__{suffix}, expected nf4 or fp4")
-    _need(blocksize in BLOCK_SIZES, name, f"block size {blocksize}, expected one of {BLOCK_SIZES}")
-    _need(dtype in _STATE_DTYPES, name, f"dtype {dtype!r}, expected one of {', '.join(_STATE_DTYPES)}")
-    _need(sizes, name, f"shape {shape}, expected two positive sizes")
+    _require(fits, name, f"quant type {kind!r} under bitsandbytes__{suffix}, expected nf4 or fp4")
+    _require(blocksize in BLOCK_SIZES, name, f"block size {blocksize}, expected one of {BLOCK_SIZES}")
+    _require(dtype in _STATE_DTYPES, name, f"dtype {dtype!r}, expected one of {', '.join(_STATE_DTYPES)}")
+    _require(sizes, name, f"shape {shape}, expected two positive sizes")
     if "nested_blocksize" in state or "nested_offset" in state:
         blocksize, offset = state.get("nested_blocksize"), state.get("nested_offset")
         finite = isinstance(offset, float | int) and math.isfinite(offset)
-        _need(blocksize in BLOCK_SIZES, name, f"nested block size {blocksize}")
-        _need(finite, name, f"nested offset {offset}, expected a finite number")
+        _require(blocksize in BLOCK_SIZES, name, f"nested block size {blocksize}")
+        _require(finite, name, f"nested offset {offset}, expected a finite number")
     return state
 
 
@@ -279,7 +279,7 @@ def _check_sizes(weight: FourBitWeight) -> None:
         wanted["nested_quant_map"] = (weight.nested_code, torch.float32, 256)
     for component, (entry, dtype, count) in wanted.items():
         found = math.prod(entry.shape)
-        _need(
+        _require(
             entry.dtype == dtype and found == count,
             weight.name,
             f"{component}: found {found:,} of {entry.dtype}, expected {count:,} of {dtype} (shape "
@@ -287,6 +287,6 @@ def _check_sizes(weight: FourBitWeight) -> None:
         )
 
 
-def _need(condition: bool, name: str, problem: str) -> None:
+def _require(condition: bool, name: str, problem: str) -> None:
     if not condition:
         raise CheckpointError(f"{name}: {problem}")

@@ -61,7 +61,7 @@ class MappedFile:
         try:
             file = self.path.open("rb", buffering=0)
         except OSError as error:
-            raise unreadable(self.path, error) from error
+            raise read_error(self.path, error) from error
         if _file_version(os.fstat(file.fileno())) == self._file_version:
             return file
         file.close()
@@ -101,7 +101,7 @@ def read_into(path: Path, file: io.FileIO, buffer: memoryview) -> int:
         got = file.readinto(buffer)
         size = os.fstat(file.fileno()).st_size if buffer and not got else 0
     except OSError as error:
-        raise unreadable(path, error) from error
+        raise read_error(path, error) from error
     if buffer and not got:
         raise CheckpointError(
             f"{path}: ends at byte {size:,} while it is being read, expected more; it changed or is truncated"
@@ -109,7 +109,7 @@ def read_into(path: Path, file: io.FileIO, buffer: memoryview) -> int:
     return got
 
 
-def unreadable(path: Path, error: OSError) -> CheckpointError:
+def read_error(path: Path, error: OSError) -> CheckpointError:
     return CheckpointError(f"{path}: cannot be read ({error.strerror or error}); check its rights, and the disk")
 
 
@@ -214,7 +214,7 @@ def read_safetensors(path: Path) -> dict[str, TensorEntry]:
         source.metadata = metadata if isinstance(metadata, dict) else {}
         data_bytes = path.stat().st_size - data_start
     except OSError as error:
-        raise unreadable(path, error) from error
+        raise read_error(path, error) from error
     entries: dict[str, TensorEntry] = {}
     end = 0
     for name, begin, stop, dtype, shape in sorted(_byte_ranges(path, header), key=lambda found: found[1:3]):

@@ -13,7 +13,7 @@ from ..store import WalkStore
 from .frames import Frames, LatentChunk, Part
 
 
-def decoder_of_last(
+def resume_decoder(
     engine: Engine, store: WalkStore, state: WorldState | None, *, exact: bool
 ) -> VideoDecoder | PreviewDecoder:
     """Return a decoder that can continue after the last latent frame of the walk saved in `store`.

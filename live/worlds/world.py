@@ -20,7 +20,7 @@ from ...pipeline.world import World
 from ...vae import PreviewDecoder, VideoDecoder
 from ..camera import RecordedCamera, WalkingCamera
 from ..engine import Engine
-from ..shown.decoders import decoder_of_last
+from ..shown.decoders import resume_decoder
 from ..store import WalkStore
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class WalkWorld:
         """Create a new World and decoder. Compute the keys and values of the saved chunks with the indices `chunks`.
         The chunks of a continued video are computed first, each with its own prompt. Each chunk of the walk uses its
         own prompt, or `context` (an embedding [1, L, D]) if it is given."""
-        self._drop()  # frees their memory before the new ones are built
+        self._free_world()  # frees their memory before the new ones are built
         self._chunk_count = self.store.chunks
         self._start_pose = self.camera.pose if not self._chunk_count else self.store.poses()[0]
         self._world = self.engine.new_world()
@@ -75,7 +75,7 @@ class WalkWorld:
             camera = self._camera_map(self.store.relative_poses(*frames))
             self._world.replay(self.store.latent(*frames), self._y(index), camera)
         self._world.prompt = self.store.last_prompt[1].to(self.engine.device)
-        self._decoder = decoder_of_last(self.engine, self.store, self._state, exact=False)
+        self._decoder = resume_decoder(self.engine, self.store, self._state, exact=False)
 
     def _y(self, chunk: int) -> Tensor:
         return self._y_of_video(chunk + (0 if self._state is None else self._state.chunks))
@@ -83,7 +83,7 @@ class WalkWorld:
     def _y_of_video(self, chunk: int) -> Tensor:
         return self._conditioning[min(chunk, len(self._conditioning) - 1)]
 
-    def _drop(self) -> None:
+    def _free_world(self) -> None:
         """Free the World and the decoder once the GPU has finished everything that is queued. Otherwise torch could
         free the memory of a CUDA graph that is still running."""
         decoder = self.__dict__.get("_decoder")
@@ -102,7 +102,7 @@ class WalkWorld:
         except OverflowError as error:
             log.warning("The next frames are decoded in fp32: %s.", error)
         del self._decoder  # frees its memory before the new one is built
-        self._decoder = decoder_of_last(self.engine, self.store, self._state, exact=True)
+        self._decoder = resume_decoder(self.engine, self.store, self._state, exact=True)
 
     def _camera_map(self, relative_poses: np.ndarray) -> Tensor:
         on_gpu = self.engine.device.type == "cuda"
