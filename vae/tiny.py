@@ -22,7 +22,7 @@ from ..model.host_memory import upload
 from ..weights.files import read_tensors
 from .decoding import NOT_FINITE
 from .network import LATENT_CHANNELS
-from .weights import MEAN, STD
+from .weights import MEAN, STD, check_values, decode_weights
 
 TINY_DECODER = "taew2_1"
 STAGES = ((256, 3, 1), (128, 9, 2), (64, 15, 2))
@@ -41,18 +41,18 @@ def load_tiny_decoder(
     path: str | Path, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
 ) -> TinyDecoder:
     """Return a decoder with the weights of a `.pth` or `.safetensors` file of taew2_1 or lighttaew2_1. Weights of the
-    encoder in the file are ignored. Raises CheckpointError if the file has other tensors."""
-    weights = {name: entry.view() for name, entry in read_tensors(path).items() if name.startswith("decoder.")}
-    _check(str(path), weights)
-    return TinyDecoder(
-        {
-            name: tensor.to(device, dtype, copy=True).contiguous(memory_format=torch.channels_last)
-            if tensor.ndim == 4
-            else tensor.to(device, dtype, copy=True)
-            for name, tensor in weights.items()
-        },
-        scaled=SCALED in Path(path).name.lower(),
+    encoder in the file are ignored. Raises CheckpointError if the file has other tensors, NaN or infinity."""
+    stored = decode_weights(
+        str(path), read_tensors(path), lambda name: name if name.startswith("decoder.") else None, _check
     )
+    weights = {
+        name: tensor.to(device, dtype, copy=True).contiguous(memory_format=torch.channels_last)
+        if tensor.ndim == 4
+        else tensor.to(device, dtype, copy=True)
+        for name, tensor in stored.items()
+    }
+    check_values(str(path), weights)
+    return TinyDecoder(weights, scaled=SCALED in Path(path).name.lower())
 
 
 class TinyDecoder:
@@ -178,9 +178,8 @@ def shapes() -> dict[str, tuple[int, ...]]:
     return of_tensors
 
 
-def _check(source: str, weights: Mapping[str, Tensor]) -> None:
+def _check(source: str, found: Mapping[str, tuple[int, ...]]) -> None:
     expected = shapes()
-    found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
     wrong = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
     if wrong:
         name = wrong[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -101,9 +101,21 @@ def read_vae(path: str | Path) -> dict[str, Tensor]:
     prefix = shared_prefix(entries, (WIDTH_KEY, diffusers_names.MARK))
     entries = {key.removeprefix(prefix): entry for key, entry in entries.items()}
     diffusers = diffusers_names.MARK in entries
-    tensors, quantized = find_quantized(str(path), entries, diffusers_names.official_name if diffusers else str)
+    return decode_weights(str(path), entries, diffusers_names.official_name if diffusers else str, check_shapes)
+
+
+def decode_weights(
+    source: str,
+    entries: Mapping[str, TensorEntry],
+    name_of: Callable[[str], str | None],
+    check: Callable[[str, Mapping[str, tuple[int, ...]]], None],
+) -> dict[str, Tensor]:
+    """Return the tensors of a file, `source`, by the names from `name_of`. Tensors without a name are left out. Raises
+    CheckpointError for quantized weights that cannot be read, and the errors of `check`, which is called with `source`
+    and all shapes."""
+    tensors, quantized = find_quantized(source, entries, name_of)
     shapes = shapes_of(tensors, quantized)
-    check_shapes(str(path), shapes)
+    check(source, shapes)
     return {name: _values(name, tensors, quantized) for name in shapes}
 
 

@@ -64,5 +64,6 @@ TEXT_ENCODER = (
 )
 VAE = (
     Field(("decoder.head.0.gamma",), "applied", "Wan 2.1's VAE of any width, under Wan's or diffusers' names."),
+    Field(("decoder.1.weight",), "applied", "The tiny decoders taew2_1 and lighttaew2_1, as files of their own."),
     Field(("other names",), "refused", "A tensor that Wan 2.1's VAE does not have."),
 )

@@ -88,6 +88,22 @@ def test_a_file_of_other_tensors_is_refused(change, words, golden, tmp_path):
         load_tiny_decoder(tmp_path / "other.pth")
 
 
+def test_values_that_are_no_weights_are_refused_and_scales_applied(golden, tmp_path):
+    plain = tiny_weights(golden, "f1_3x5")
+    name = "decoder.1.weight"
+    for changed, words in (
+        (plain[name].to(torch.int8), f"{name} is int8 without"),
+        (plain[name] * torch.nan, rf"NaN or infinity in 1 tensors \({name}\)"),
+    ):
+        torch.save({**plain, name: changed}, tmp_path / "taew2_1.pth")
+        with pytest.raises(CheckpointError, match=words):
+            load_tiny_decoder(tmp_path / "taew2_1.pth")
+    scaled = {name: (plain[name] * 16).to(torch.float8_e4m3fn), "decoder.1.weight_scale": torch.tensor(1 / 16)}
+    torch.save(plain | scaled, tmp_path / "taew2_1.pth")
+    latent, frames = numbers(golden, "f1_3x5")
+    assert (load_tiny_decoder(tmp_path / "taew2_1.pth").decode(latent) - frames).abs().max() < 0.05
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_on_a_gpu_in_half_precision_it_comes_near(golden, folder):
