@@ -26,7 +26,7 @@ from ..text.weights import UMT5Weights
 from ..weights.files import WEIGHT_SUFFIXES
 from .files.target import Target
 from .options import CHOICES, GenerateOptions
-from .prompt_cache import PromptCache
+from .prompt_cache import EmbeddingCache
 
 MOST_FPS = 1000
 """The highest frame rate of a run; no player supports more."""
@@ -40,7 +40,7 @@ class RunInputs:
 
     options: GenerateOptions
     tokenizer: Tokenizer | Path
-    prompt_cache: PromptCache
+    prompt_cache: EmbeddingCache
     text_encoder: UMT5Weights
     vae: Mapping[str, Tensor]
     target: Target

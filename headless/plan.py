@@ -38,7 +38,7 @@ from .files.pictures import image_notes, read_image
 from .files.target import check_new, check_target, find_target
 from .live.beginning import state_of
 from .options import CAUSAL_ONLY, PARTS, GenerateOptions
-from .prompt_cache import PromptCache
+from .prompt_cache import EmbeddingCache
 from .rollout_plan import RolloutPlan, plan_causal
 
 
@@ -112,7 +112,7 @@ def make_plan(
     paths = _parts(package, options.ckpt_dir)
     text_encoder = open_file(open_weights, paths["text_encoder"])
     tokenizer_file = find_tokenizer(paths["tokenizer"])
-    prompt_cache = PromptCache.for_encoder(paths["text_encoder"], tokenizer_file, checks.text_dtype(options), device)
+    prompt_cache = EmbeddingCache.for_encoder(paths["text_encoder"], tokenizer_file, checks.text_dtype(options), device)
     tokenizer = None if prompt_cache.has(options.prompt) else open_file(load_tokenizer, tokenizer_file)
     if tokenizer is not None:
         check_vocabulary(tokenizer, text_encoder)

@@ -25,7 +25,7 @@ EMBEDDING = "embedding"
 
 
 @dataclass(frozen=True)
-class PromptCache:
+class EmbeddingCache:
     """The cached embeddings of one text encoder with one tokenizer, dtype and kind of device. `encoder_id` identifies
     this combination. `folder` None disables the cache."""
 
@@ -33,7 +33,7 @@ class PromptCache:
     encoder_id: str
 
     @classmethod
-    def for_encoder(cls, encoder: Path, tokenizer: Path, dtype: torch.dtype, device: torch.device) -> PromptCache:
+    def for_encoder(cls, encoder: Path, tokenizer: Path, dtype: torch.dtype, device: torch.device) -> EmbeddingCache:
         """Return the cache for a text encoder and a tokenizer, files or folders. If the size or modification time of
         one of the files changes, earlier embeddings are no longer found."""
         words = [VERSION, _file_stamps(encoder), _file_stamps(tokenizer), str(dtype), device.type]
@@ -78,7 +78,7 @@ class PromptCache:
         return None if self.folder is None else self.folder / f"{name[:32]}.safetensors"
 
 
-NO_CACHE = PromptCache(None, "")
+NO_CACHE = EmbeddingCache(None, "")
 """A cache that is always empty."""
 
 

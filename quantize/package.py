@@ -27,7 +27,7 @@ _SPARE = 64 << 20
 
 
 @dataclass(frozen=True)
-class Job:
+class ModelJob:
     """The quantization of one model into one file.
 
     name: the name of the model for progress messages.
@@ -53,7 +53,7 @@ class QuantizePlan:
     """
 
     destination: Path
-    jobs: list[Job]
+    jobs: list[ModelJob]
     copies: dict[Path, Path]
     notes: list[str]
 
@@ -110,23 +110,25 @@ def _plan_package(root: Path, destination: Path, options: QuantizeOptions) -> Qu
     return QuantizePlan(destination, jobs, copies, notes)
 
 
-def _models(package: Package, options: QuantizeOptions) -> Iterator[Job]:
+def _models(package: Package, options: QuantizeOptions) -> Iterator[ModelJob]:
     if package.causal is not None:
         yield _single("causal model", package.causal, options)
     for role, path in zip(("high", "low"), package.experts or (), strict=False):
         loras = loras_for(options.loras, role)
         source = open_model(path, options.keep, loras, options.multiple)
         file = Path(f"{role}_noise_model_{_SUFFIXES[options.format]}", WEIGHTS)
-        yield Job(f"{role}-noise expert", source, file, replace(options, loras=loras))
+        yield ModelJob(f"{role}-noise expert", source, file, replace(options, loras=loras))
 
 
-def _single(name: str, path: Path, options: QuantizeOptions) -> Job:
+def _single(name: str, path: Path, options: QuantizeOptions) -> ModelJob:
     check_for_both_experts(options.loras, path)
-    return Job(name, open_model(path, options.keep, options.loras, options.multiple), Path(WEIGHTS), options)
+    return ModelJob(name, open_model(path, options.keep, options.loras, options.multiple), Path(WEIGHTS), options)
 
 
-def _text_job(path: Path, options: QuantizeOptions) -> Job:
-    return Job("text encoder", open_text_encoder(path), Path(TEXT_ENCODER), replace(options, loras=(), format="nf4"))
+def _text_job(path: Path, options: QuantizeOptions) -> ModelJob:
+    return ModelJob(
+        "text encoder", open_text_encoder(path), Path(TEXT_ENCODER), replace(options, loras=(), format="nf4")
+    )
 
 
 def is_text_encoder(path: Path) -> bool:
@@ -182,7 +184,7 @@ def _quantize_alone(plan: QuantizePlan, show: ShowProgress) -> dict[Path, dict]:
     return metas
 
 
-def _run_job(job: Job, folder: Path, show: ShowProgress) -> dict:
+def _run_job(job: ModelJob, folder: Path, show: ShowProgress) -> dict:
     file = folder / job.file
     file.parent.mkdir(parents=True, exist_ok=True)
     with show(job.name, "B") as progress, show(f"{job.name}, read back", "tensors") as checking:

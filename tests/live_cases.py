@@ -91,8 +91,8 @@ class Server:
 
     async def _run(self):
         self.loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
-        async with running(self.loaded, self.folder, **self._settings) as (port, room):
-            self.port, self.server = port, room
+        async with running(self.loaded, self.folder, **self._settings) as (port, server):
+            self.port, self.server = port, server
             self._ready.set()
             await self._ended.wait()
 

@@ -45,7 +45,7 @@ from ..rollout_plan import RolloutPlan
 from ..stages import RunContext, encode_prompts
 from .beginning import find_beginning
 from .previews import find_tiny_decoder
-from .recording import Recording
+from .recording import WalkRecording
 
 log = logging.getLogger(__name__)
 
@@ -204,7 +204,7 @@ class LoadedModel:
             dtype=str(self.plan.dtype).removeprefix("torch."),
             decoder="vae" if self.settings.decoder is None else TINY_DECODER,
             new_preview=None if self.settings.decoder is None else self._preview,
-            record=Recording,
+            record=WalkRecording,
             map=find_map(self.plan.options.ckpt_dir),
         )
 

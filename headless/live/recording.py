@@ -31,7 +31,7 @@ MOST_WAITING = 24
 waits for the encoder."""
 
 
-class Recording:
+class WalkRecording:
     """A video file of a walk that can be played at any time, even if the process is killed.
 
     Copies of the next frame replace dropped frames, so the closed file has every frame number of the walk. `left_out`:

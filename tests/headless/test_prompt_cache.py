@@ -9,7 +9,7 @@ import torch
 from lingbot_world.headless import prompt_cache, run, stages
 from lingbot_world.headless.live.opening import LoadedModel, plan_live
 from lingbot_world.headless.plan import make_plan
-from lingbot_world.headless.prompt_cache import PromptCache
+from lingbot_world.headless.prompt_cache import EmbeddingCache
 from rollout_run_cases import frames_of
 from safetensors.torch import load_file, save_file
 
@@ -85,7 +85,7 @@ def test_a_prompt_that_is_cut_is_told_of_each_time(causal, kept, caplog):
 
 def test_the_prompts_used_last_are_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(prompt_cache, "MOST_PROMPTS", 2)
-    cache = PromptCache(tmp_path / "kept", "by me")
+    cache = EmbeddingCache(tmp_path / "kept", "by me")
     for age, text in enumerate("abc"):
         cache.keep(text, torch.full((1, 2, 3), float(age)))
         os.utime(cache._file(text), (age, age))
@@ -99,7 +99,7 @@ def test_the_prompts_used_last_are_kept(tmp_path, monkeypatch):
 def test_nothing_happens_where_nothing_can_be_kept(tmp_path):
     (tmp_path / "file").touch()
     for folder in (None, tmp_path / "file"):
-        cache = PromptCache(folder, "")
+        cache = EmbeddingCache(folder, "")
         cache.keep("a", torch.zeros(1, 2, 3))
         assert not cache.has("a")
         assert cache.find("a") is None

@@ -16,7 +16,7 @@ from lingbot_world.errors import InputError
 from lingbot_world.headless.live import pictures
 from lingbot_world.headless.live.beginning import state_of
 from lingbot_world.headless.live.pictures import read_upload
-from lingbot_world.headless.live.recording import Recording
+from lingbot_world.headless.live.recording import WalkRecording
 from lingbot_world.headless.live.serving import ENDPOINT, MOST_CONNECTIONS
 from lingbot_world.headless.live.walk_server import MOST_QUEUED
 from lingbot_world.live import Frames, load_walk
@@ -351,7 +351,7 @@ def test_the_line_has_an_end(server):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
 def test_a_disk_that_is_full_ends_the_video_and_nothing_else(tmp_path):
-    recording = Recording(Path("/dev/full"), 16)
+    recording = WalkRecording(Path("/dev/full"), 16)
     for first in range(60):
         recording.add(Frames(np.zeros((4, 32, 48, 3), np.uint8), first, 4 * first, 0, 1, None, 0.1))
     wait_for(lambda: recording.failure)

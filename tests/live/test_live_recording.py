@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import pytest
 from lingbot_world.headless.live import recording as module
-from lingbot_world.headless.live.recording import MOST_WAITING, PART, Recording
+from lingbot_world.headless.live.recording import MOST_WAITING, PART, WalkRecording
 from lingbot_world.live import Frames
 from live_cases import PATIENCE, Server, ask, wait_for
 
@@ -44,7 +44,7 @@ def written(recording):
 @pytest.mark.parametrize("backs", [[70], [64], [48 + 5, 17], [3], [1], [0], [90, 40, 41]])
 def test_frames_that_somebody_goes_back_on_are_cut(tmp_path, backs, first):
     """Where the cut lies in what is written, at its parts' ends and in what waits; a walk may begin in a video."""
-    recording, expected = Recording(tmp_path / "walk.mp4", 16, first=first), []
+    recording, expected = WalkRecording(tmp_path / "walk.mp4", 16, first=first), []
     for take, back in enumerate([*backs, None]):
         while len(expected) < 85 + take:
             count = 4 if expected else 1
@@ -63,7 +63,7 @@ def test_frames_that_somebody_goes_back_on_are_cut(tmp_path, backs, first):
 
 
 def test_a_walk_that_ends_behind_a_step_back_has_no_frame_too_many(tmp_path):
-    recording = Recording(tmp_path / "walk.mp4", 16)
+    recording = WalkRecording(tmp_path / "walk.mp4", 16)
     recording.add(frames(0, 41))
     recording.cut(21)
     written(recording)
@@ -72,7 +72,7 @@ def test_a_walk_that_ends_behind_a_step_back_has_no_frame_too_many(tmp_path):
 
 
 def test_what_is_cut_can_be_played_at_once(tmp_path):
-    recording = Recording(tmp_path / "walk.mp4", 16)
+    recording = WalkRecording(tmp_path / "walk.mp4", 16)
     recording.add(frames(0, 100))
     recording.cut(50)
     recording.add(frames(50, 40, take=1))
@@ -92,7 +92,7 @@ def test_others_stand_in_place_of_frames_for_which_the_encoder_was_too_slow(tmp_
         write(parts, pixels)
 
     monkeypatch.setattr(module._Parts, "write", slow)
-    recording = Recording(tmp_path / "walk.mp4", 16, tell=told.append)
+    recording = WalkRecording(tmp_path / "walk.mp4", 16, tell=told.append)
     recording.add(frames(0, PART))
     written(recording)
     for number in range(MOST_WAITING + 3):
@@ -115,7 +115,7 @@ def test_others_stand_in_place_of_frames_for_which_the_encoder_was_too_slow(tmp_
 
 def test_frames_that_are_left_out_at_the_end_are_there_too(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "MOST_WAITING", 0)
-    recording = Recording(tmp_path / "walk.mp4", 16)
+    recording = WalkRecording(tmp_path / "walk.mp4", 16)
     recording._queue.put(frames(0, 1))
     recording.add(frames(1, 4))
     recording.close()
