@@ -151,11 +151,13 @@ def _check_conditioning(guider, latent: Tensor, sigmas: Tensor) -> None:
             "negative output of the text node."
         )
     show_warning(_one_sided_warning("start image", used, without, "WanImageToVideo"))
+    show_warning(_unlike_warning("start image", used, "concat_latent_image", "WanImageToVideo"))
     if len(without) == len(used):
         show_warning(f"No start image in {' and '.join(without)}: the video will not begin with your image. {CONNECT}")
     if config.control is not None:
         without = _sides_without(used, CAMERA)
         show_warning(_one_sided_warning("camera", used, without, "Apply LingBot-World Camera"))
+        show_warning(_unlike_warning("camera", used, CAMERA, "Apply LingBot-World Camera"))
         if len(without) == len(used):
             show_note("No camera is connected: the model chooses how it moves.")
 
@@ -172,6 +174,20 @@ def _one_sided_warning(what: str, used: dict, without: list[str], node: str) -> 
         f"The {what} is in {has} only, not in {lacks}: guidance would amplify the {what} itself. Connect both "
         f"outputs of the same {node}."
     )
+
+
+def _unlike_warning(what: str, used: dict[str, list[dict]], key: str, node: str) -> str:
+    positive, negative = ([entry[key] for entry in used.get(side, ()) if entry.get(key) is not None] for side in SIDES)
+    if not positive or all(any(_equal(each, other) for other in positive) for each in negative):
+        return ""
+    return (
+        f"The {what} of negative is another one than that of positive: guidance would amplify their difference. "
+        f"Connect both outputs of the same {node}."
+    )
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return one is other or (one.shape == other.shape and one.device == other.device and torch.equal(one, other))
 
 
 def _check_model(guider, sigmas: Tensor, sampler, masked: bool) -> None:

@@ -5,13 +5,15 @@ import re
 from collections.abc import Iterator
 from importlib import import_module
 
-from ..prompt.queue import Prompt, UnknownError, running_prompt
+from ..prompt.queue import Prompt, UnknownError, is_link, running_prompt
 from .graph import type_of, upstream_nodes
 
 OF_TEXT = ("CONDITIONING", "GUIDER", "CLIP")
 OURS, LIVE = "LingBotWorld", "LingBotWorldLive"
 LAST_LAYER, PLAIN, STYLE = "CLIPSetLastLayer", "CLIPTextEncode", "StyleModelApply"
-CLIP_LAYERS = "CLIPAttentionMultiply"
+CLIP_LAYERS, CAMERA = "CLIPAttentionMultiply", "LingBotWorldApplyCamera"
+TEXT_ONLY = "ConditioningAverage", "ConditioningConcat"
+"""ComfyUI's nodes that take the text of their second input and nothing else of it."""
 _EMBEDDING = re.compile(r"embedding:[^\s,()]+")
 
 
@@ -26,7 +28,11 @@ def text_node_warnings() -> list[str]:
     return [
         words
         for each in nodes
-        for words in (*_node_warnings(each, prompt[each]), *_crossed_wire_warnings(prompt, each))
+        for words in (
+            *_node_warnings(each, prompt[each]),
+            *_crossed_wire_warnings(prompt, each),
+            *_left_out_camera_warnings(prompt, each),
+        )
     ]
 
 
@@ -59,6 +65,19 @@ def _node_warnings(node: str, made: dict) -> Iterator[str]:
     by_clip = not kind.startswith(OURS) or (kind == LIVE and "positive" not in inputs)
     for text in (value for value in inputs.values() if isinstance(value, str) and by_clip):
         yield from embedding_warnings(f"Node {node}", text)
+
+
+def _left_out_camera_warnings(prompt: Prompt, node: str) -> Iterator[str]:
+    inputs = prompt[node]["inputs"]
+    links = [inputs.get(f"conditioning_{end}") for end in ("to", "from")]
+    if prompt[node]["class_type"] in TEXT_ONLY and all(map(is_link, links)):
+        read, unread = ({link[0], *upstream_nodes(prompt, link[0], OF_TEXT)} for link in links)
+        for each in sorted(unread - read):
+            if prompt[each]["class_type"] == CAMERA:
+                yield (
+                    f"Node {node}, {prompt[node]['class_type']}, takes only the text of conditioning_from: the camera "
+                    f"of node {each} has no effect there."
+                )
 
 
 def _crossed_wire_warnings(prompt: Prompt, node: str) -> Iterator[str]:

@@ -51,11 +51,15 @@ def sides():
     found = {}
     for key in ("concat_latent_image", "lingbot_camera"):
         positive, negative = (without(key, prompt) for prompt in WHOLE)
+        other = [[text, {**extras, key: -extras[key]}] for text, extras in WHOLE[1]]
+        copied = [[text, {**extras, key: extras[key].clone()}] for text, extras in WHOLE[1]]
         for front in ("sampler", "ksampler"):
             found[f"{key} {front}"] = {
                 "positive": said(front, [positive, WHOLE[1]]),
                 "negative": said(front, [WHOLE[0], negative]),
                 "both": said(front, [positive, negative]),
+                "other": said(front, [WHOLE[0], other]),
+                "copied": said(front, [WHOLE[0], copied]),
             }
     return found
 

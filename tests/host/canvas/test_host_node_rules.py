@@ -112,6 +112,8 @@ def test_what_is_missing_on_one_side_is_said_of_that_side(found, key, what, node
     assert said["negative"].startswith(f"The {what} is in positive only, not in negative")
     assert said["negative"].endswith(f"the same {node}.")
     assert said["both"].startswith("No ")
+    assert said["other"].startswith(f"The {what} of negative is another one than that of positive")
+    assert said["copied"] == ""
 
 
 def test_steps_of_the_other_expert_are_said_under_comfyuis_samplers(found):

@@ -268,3 +268,17 @@ def test_a_node_for_the_layers_of_a_clip_is_reported(comfy_server):
     prompt = prompt.add("802", "CLIPTextEncode", clip=["801", 0], text="a castle")
     words = said(comfy_server, prompt.set("WanImageToVideo", positive=["802", 0]))
     assert "Node 801, CLIP Attention Multiply, changes nothing" in words
+
+
+@pytest.mark.parametrize("kind", ["ConditioningAverage", "ConditioningConcat"])
+def test_a_camera_that_core_leaves_out_is_reported(comfy_server, kind):
+    prompt = toy_prompt()
+    apply = prompt.node_id("LingBotWorldApplyCamera")
+    prompt = prompt.add("800", "LingBotWorldApplyCamera", **prompt[apply]["inputs"])
+    inputs = {"conditioning_to": [apply, 0], "conditioning_from": ["800", 0]}
+    inputs |= {"conditioning_to_strength": 0.5} if kind == "ConditioningAverage" else {}
+    words = said(comfy_server, prompt.add("801", kind, **inputs).set(SAMPLER, positive=["801", 0]))
+    assert f"Node 801, {kind}, takes only the text of conditioning_from: the camera of node 800 has no effect" in words
+    inputs["conditioning_from"] = [apply, 0]
+    words = said(comfy_server, prompt.add("801", kind, **inputs).set(SAMPLER, positive=["801", 0]))
+    assert "takes only the text" not in words
