@@ -19,6 +19,9 @@ from .weights import UMT5Weights, open_weights
 
 log = logging.getLogger(__name__)
 
+SPARE_ROWS = 1024
+"""The largest number of an embedding table's rows without a token. umt5-xxl's table has 256,384 rows, its sentencepiece
+model 256,000 tokens, mT5's 250,100."""
 SETTINGS = UploadSettings(threads=min(8, os.cpu_count() or 1), buffers=1, chunk_bytes=8 << 20, sleep=True)
 """The settings of the copies to a GPU, with 64 MB of pinned memory. A single thread would copy pages of a mapped file
 at only a few GB/s."""
@@ -55,11 +58,13 @@ def encode(
 
 
 def check_vocabulary(tokenizer: Tokenizer, weights: UMT5Weights) -> None:
-    """Raise TextError if the tokenizer can produce token ids beyond the rows of the encoder's embedding table."""
-    if tokenizer.vocab_size > weights.config.vocab_size:
+    """Raise TextError if the encoder's embedding table has fewer rows than the tokenizer has tokens, or over SPARE_ROWS
+    more, as with T5's or mT5's tokenizer, whose ids mean other words."""
+    rows = weights.config.vocab_size
+    if not 0 <= rows - tokenizer.vocab_size <= SPARE_ROWS:
         raise TextError(
-            f"tokenizer {tokenizer.source} has {tokenizer.vocab_size} tokens, the embedding of {weights.path} only "
-            f"{weights.config.vocab_size} rows: they do not belong together. Use the tokenizer that came with the file."
+            f"tokenizer {tokenizer.source} has {tokenizer.vocab_size} tokens, the embedding of {weights.path} has "
+            f"{rows} rows: they do not belong together. Use the tokenizer that came with the file."
         )
 
 

@@ -134,6 +134,17 @@ def test_tokenizer_larger_than_the_embedding(refuses, tensors, tmp_path):
     refuses(tmp_path / "t5.safetensors", "300", "299")
 
 
+def test_tokenizer_of_another_vocabulary(refuses, t5, tensors, tmp_path):
+    """T5's and mT5's have fewer tokens than umt5's; an embedding's spare rows, however, are no fault."""
+    rows = tensors["token_embedding.weight"]
+    tensors["token_embedding.weight"] = rows.repeat(2, 1)
+    save_file(tensors, tmp_path / "t5.safetensors")
+    assert encode("a", tmp_path / "t5.safetensors", t5 / "tokenizer")
+    tensors["token_embedding.weight"] = rows.repeat(5, 1)
+    save_file(tensors, tmp_path / "t5.safetensors")
+    refuses(tmp_path / "t5.safetensors", "300 tokens", "1500 rows", "do not belong together")
+
+
 def test_tokenizer_not_found_says_where_it_was_looked_for(tmp_path):
     with pytest.raises(TextError) as caught:
         load_tokenizer(tmp_path)
