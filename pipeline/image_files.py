@@ -40,6 +40,7 @@ FIELDS = (
     ),
     Field(("CMYK without a profile",), "reported", "Converted by inversion, not to the colours of a printing press."),
     Field(("frames",), "reported", "Of an animated image or a burst the first frame is used."),
+    Field(("a folder's files",), "applied", "Frames are the images of the commonest format. A tie is refused."),
     Field(("JFIF density", "pHYs"), "ignored", "Pixels are square, as browsers show them."),
     Field(("gain map", "depth map"), "ignored", "The base image is used, as programs without HDR show it."),
 )

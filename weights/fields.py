@@ -58,6 +58,9 @@ TEXT_ENCODER = (
         "applied",
         "The names of Wan, Hugging Face and llama.cpp. Weights may be in any form of the tables above.",
     ),
+    Field(
+        ("tokenizer.json", "spiece.model"), "refused", "More tokens than the embedding has rows, or over 1,024 fewer."
+    ),
     Field(("spiece_model",), "applied", "The tokenizer, if no tokenizer file is next to this file."),
     Field(("decoder.", "lm_head."), "reported", "`inspect` and `verify` count the tensors that are not the encoder's."),
     Field(("blocks.N.*",), "refused", "A tensor of a block that umt5 does not have, such as a bias."),

@@ -16,8 +16,7 @@ from ...pipeline.image_files import Picture, open_picture, picture_of, pixels_of
 from .video_reader import even_rate, video_frames, video_notes
 
 FRAME_SUFFIXES = ((".png",), (".jpg", ".jpeg"), (".webp",), (".tif", ".tiff"), (".bmp",), (".jp2",), (".avif",))
-"""The suffixes of image files that can be frames, by format. In a folder, only files of the first format found are
-read."""
+"""The suffixes of image files that can be frames, by format. In a folder only the commonest format is read."""
 LARGEST_IMAGE = 200_000_000  # pixels
 BROKEN = (
     OSError,
@@ -145,13 +144,19 @@ def _of_folder(folder: Path, mode: str) -> Iterator[np.ndarray]:
 
 
 def _frame_files(folder: Path) -> list[Path]:
-    """Return the image files of one format (see FRAME_SUFFIXES) in a folder, sorted by the numbers in their names."""
-    files = [file for file in folder.iterdir() if not file.name.startswith(".")]
-    for suffixes in FRAME_SUFFIXES:
-        found = [file for file in files if file.suffix.lower() in suffixes and file.is_file()]
-        if found:
-            try:
-                return sort_by_name(found, lambda file: file.name, str(folder))
-            except CameraError as error:
-                raise InputError(str(error)) from error
-    raise InputError(f"{folder}: no PNG files in this folder; expected the frames of a video")
+    """Return the image files of the commonest format (see FRAME_SUFFIXES) in a folder, sorted by the numbers in their
+    names. Raises InputError for a folder without images, and for two formats with as many files."""
+    files = [file for file in folder.iterdir() if not file.name.startswith(".") and file.is_file()]
+    groups = [[file for file in files if file.suffix.lower() in suffixes] for suffixes in FRAME_SUFFIXES]
+    found, other = sorted(groups, key=len, reverse=True)[:2]
+    if not found:
+        raise InputError(f"{folder}: no PNG files in this folder; expected the frames of a video")
+    if len(found) == len(other):
+        raise InputError(
+            f"{folder}: as many {other[0].suffix} as {found[0].suffix} files ({len(found)}), and one kind is the "
+            "video's frames; move the other one, such as depth maps, elsewhere"
+        )
+    try:
+        return sort_by_name(found, lambda file: file.name, str(folder))
+    except CameraError as error:
+        raise InputError(str(error)) from error

@@ -304,6 +304,16 @@ def test_folders_of_sixteen_bits(tmp_path):
             np.testing.assert_array_equal(eight, sixteen)
 
 
+def test_a_folder_of_photos_and_depth_maps(tmp_path):
+    for number in range(3):
+        Image.new("L", (4, 4), 9).save(tmp_path / f"{number}.png")
+        Image.new("L", (4, 4), 200).save(tmp_path / f"{number}.jpg")
+    with pytest.raises(InputError, match=r"as many .* as .* files \(3\), and one kind is the video's frames"):
+        list(grey_frames(tmp_path))
+    (tmp_path / "2.png").unlink()
+    assert [int(frame[0, 0]) for frame in grey_frames(tmp_path)] == [200] * 3
+
+
 def test_folders_in_the_order_of_the_number_that_varies(tmp_path):
     for number in (10, 9, 11):
         Image.new("L", (4, 4), number).save(tmp_path / f"shot2_{number}_x4.png")
