@@ -81,7 +81,8 @@ SECTIONS = [
         "LoRAs",
         "Files of `--lora`, of `quantize --lora`, and of ComfyUI's LoRA loaders on our models. A folder "
         "written by PEFT works too. On the canvas, parts of a LoRA that ComfyUI's own loader leaves out are applied, "
-        "with a note.",
+        "with a note; in a node for several LoRAs only where the tensors show the file. ComfyUI applies LoHa, LoKr and "
+        "DoRA itself.",
         {"Keys": names.FIELDS, "Scale, in the header or adapter_config.json": scale.FIELDS},
     ),
     Section("Names", "The names of files and folders show the kind of a model.", {"": release.FIELDS}),
