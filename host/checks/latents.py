@@ -2,7 +2,7 @@
 last noise level under a fingerprint of its latent, so that the check of the next run works through reroutes, subgraphs
 and cached outputs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from torch import Tensor
 
@@ -16,14 +16,16 @@ NEARLY_FULL = 0.95
 """The first sigma below which an empty latent gives a warning. Some of ComfyUI's schedules begin a little below 1."""
 WITHOUT_LAST_STEP = "dpm_fast", "dpm_adaptive"
 """ComfyUI's samplers that end at the last sigma above 0, because they compute with the sigma's logarithm."""
+OTHER_INPUTS = "The run before had another start image or camera: connect the same prompts to both samplers."
 _MOST, _SAMPLES = 64, 4096
-_noise_levels: dict[bytes, float] = {}
+_noise_levels: dict[bytes, tuple[float, frozenset[bytes]]] = {}
 
 
-def store_noise_level(latent: Tensor, level: float) -> None:
-    """Store the noise level that a sampling run has left in `latent`, for the check of the next run."""
+def store_noise_level(latent: Tensor, level: float, fixed: Iterable[Tensor]) -> None:
+    """Store the noise level that a sampling run has left in `latent`, for the check of the next run. `fixed` are the
+    run's start image and camera."""
     _noise_levels.pop(name := _fingerprint(latent), None)
-    _noise_levels[name] = level
+    _noise_levels[name] = level, frozenset(map(_fingerprint, fixed))
     if len(_noise_levels) > _MOST:
         _noise_levels.pop(next(iter(_noise_levels)))
 
@@ -45,12 +47,15 @@ def check_finite(guider, sigmas: Tensor, latent: Tensor) -> None:
         raise InputError("the latent contains NaN or infinity: it comes from a run that failed; make it again")
 
 
-def noise_level_warning(sigmas: Tensor, noise: Tensor, latent: Tensor) -> str:
-    """Return a warning if a sampling run's latent does not have the noise level of the first sigma, else "". `noise` is
-    added to the latent by the run. A latent of zeros needs noise, and a first sigma of at least NEARLY_FULL."""
+def noise_level_warning(sigmas: Tensor, noise: Tensor, latent: Tensor, fixed: Iterable[Tensor]) -> str:
+    """Return a warning if a sampling run's latent does not have the noise level of the first sigma, or if the run
+    before had another start image or camera than `fixed`, else "". `noise` is added to the latent by the run. A latent
+    of zeros needs noise, and a first sigma of at least NEARLY_FULL."""
     first, adds = float(sigmas[0]), bool(noise.any())
     if latent.any():
-        return _continuation_warning(_noise_levels.get(_fingerprint(latent)), first, adds)
+        left, before = _noise_levels.get(_fingerprint(latent), (None, frozenset()))
+        unlike = left is not None and not adds and before != frozenset(map(_fingerprint, fixed))
+        return _continuation_warning(left, first, adds) or (OTHER_INPUTS if unlike else "")
     if not adds:
         return "There is neither noise nor a video in the latent to begin with: take Random Noise, or a video's latent."
     if first < NEARLY_FULL:
@@ -93,7 +98,7 @@ def _continuation_warning(left: float | None, first: float, adds: bool) -> str:
 
 def input_noise_warnings(name: str, latent: Tensor) -> list[str]:
     """Return a warning if a sampling run has left noise in `latent`, the input `name` of a node that adds none."""
-    left = _noise_levels.get(_fingerprint(latent), 0.0)
+    left = _noise_levels.get(_fingerprint(latent), (0.0,))[0]
     more = f"{name} still has noise of level {left:.3g}, from a run that ended early: connect a finished video."
     return [more] if left > SMALL else []
 

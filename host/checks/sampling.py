@@ -55,12 +55,20 @@ def add_checks(patcher) -> None:
 
 def _sample_checked(executor, noise, latent_image, sampler, sigmas, denoise_mask=None, *args, **kwargs):
     guider, solver = executor.class_obj, _wrapped_sampler(sampler)
+    fixed = [
+        entry[key]
+        for entry in guider.conds.get("positive", ())
+        for key in ("concat_latent_image", CAMERA)
+        if entry.get(key) is not None
+    ]
     if not guider.model_patcher.model.diffusion_model.config.causal:  # a rollout is checked when it is planned
         show_warning("")
         check_finite(guider, sigmas, latent_image)
         _check_conditioning(guider, torch.empty(noise.shape, device="meta"), sigmas)
         _check_model(guider, sigmas, sampler, masked=denoise_mask is not None)
-        show_warning(*_sigma_warnings(solver, sigmas, noise, latent_image, guider), _solver_warning(solver, sigmas))
+        show_warning(
+            *_sigma_warnings(solver, sigmas, noise, latent_image, guider, fixed), _solver_warning(solver, sigmas)
+        )
         if denoise_mask is None and noise.any() and latent_image.any() and float(sigmas[0]) >= FULL_NOISE:
             show_warning(
                 "The latent holds a video, of which a run from full noise keeps nothing: lower denoise to "
@@ -80,7 +88,7 @@ def _sample_checked(executor, noise, latent_image, sampler, sigmas, denoise_mask
     try:
         # A copy: ComfyUI's uni_pc writes into the sigmas, which a node may keep for its next run.
         made = executor(noise, latent_image, sampler, sigmas.clone(), denoise_mask, *args, **kwargs)
-        store_noise_level(made, last_noise_level(solver, sigmas)[0])
+        store_noise_level(made, last_noise_level(solver, sigmas)[0], fixed)
         show_warning("" if len(sigmas) < 2 or made.isfinite().all() else NOT_FINITE)
         return made
     except LingBotError:
@@ -90,7 +98,9 @@ def _sample_checked(executor, noise, latent_image, sampler, sigmas, denoise_mask
         raise
 
 
-def _sigma_warnings(solver, sigmas: Tensor, noise: Tensor, latent: Tensor, guider) -> Iterator[str]:
+def _sigma_warnings(
+    solver, sigmas: Tensor, noise: Tensor, latent: Tensor, guider, fixed: list[Tensor]
+) -> Iterator[str]:
     """Yield warnings, possibly empty, about sigmas without a step, rising sigmas and sigmas of another schedule. For
     good sigmas, the warnings compare the latent's noise level with the start and the end of the run."""
     if len(sigmas) < 2:
@@ -103,7 +113,7 @@ def _sigma_warnings(solver, sigmas: Tensor, noise: Tensor, latent: Tensor, guide
     else:
         role = guider.model_patcher.model.role
         yield from leftover_noise_warnings(solver, sigmas, whole=hasattr(guider, "low") or role == "low")
-        yield noise_level_warning(sigmas, noise, latent)
+        yield noise_level_warning(sigmas, noise, latent, fixed)
 
 
 def _wrapped_sampler(sampler):

@@ -104,10 +104,13 @@ def said(make):
 
 @check
 def chains():
+    turned = [[text, {**extras, "lingbot_camera": -extras["lingbot_camera"]}] for text, extras in WHOLE[0]]
     cases = {
         "right": lambda: part(LOW, first_part(), 1, 9),
         "noise twice": lambda: part(LOW, first_part(), 1, 9, "enable"),
         "steps left out": lambda: part(LOW, first_part(), 3, 9),
+        "other camera": lambda: part(LOW, first_part(), 1, 9, positive=turned),
+        "other text": lambda: part(LOW, first_part(), 1, 9, positive=[[0.5 * WHOLE[0][0][0], WHOLE[0][0][1]]]),
         "other schedule": lambda: part(LOW, first_part(), 1, 9, scheduler="beta"),
         "noise left": lambda: part(LOW, first_part(), 1, 3, leftover="enable"),
         "no noise": lambda: part(LOW, first_part("disable"), 1, 9),

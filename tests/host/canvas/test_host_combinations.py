@@ -17,6 +17,7 @@ def found(comfy_host, toy_package) -> Report:
         ("noise twice", "this run adds more: turn add_noise off"),
         ("steps left out", "steps are left out or made twice"),
         ("other schedule", "steps are left out or made twice"),
+        ("other camera", "The run before had another start image or camera"),
         ("noise left", "the video still has that much noise"),
         ("no noise", "has ended the video, and this run expects noise"),
         ("no noise in a video", "This run adds no noise"),
@@ -27,6 +28,7 @@ def test_two_samplers_in_a_row_fit_or_the_second_says_what_does_not(found, case,
     assert gap > 0.05
     assert words in said
     assert found["chains"]["right"] == [0, ""]
+    assert found["chains"]["other text"][1] == ""
 
 
 def test_an_empty_latent_is_no_video_to_change(found):
