@@ -111,7 +111,9 @@ def prepare_rollout(
         )
     check_start(image is not None, latent is not None, state is not None)
     start = None if latent is None else _video_latent(latent["samples"])
-    notes += [] if start is None else input_noise_warnings("start_latent", start)
+    if latent is not None and start is not None:
+        notes += input_noise_warnings("start_latent", start)
+        notes += ["The mask of start_latent has no effect."] if latent.get("noise_mask") is not None else []
     frame = _first_frame(image, state) if start is None else torch.zeros(3, *(CELL * side for side in start.shape[3:]))
     spec = plan_rollout(config, release, request, camera, frame, state)
     later = events_by_chunk(prompts[0], config, spec.geometry.lat_f // spec.chunk, 4 * spec.chunk / FPS)

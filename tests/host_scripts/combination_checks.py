@@ -133,6 +133,9 @@ def empty_latents():
         "rollout": refused(rollout, start_image=None, start_latent=LATENT),
         "rollout of a part": said(lambda: rollout(start_image=None, start_latent=first_part())),
         "rollout of a video": said(lambda: rollout(start_image=None, start_latent=part(LOW, first_part(), 1, 9))),
+        "rollout of a masked video": said(
+            lambda: rollout(start_image=None, start_latent={**VIDEO, "noise_mask": torch.ones(1, 32, 64)})
+        ),
         "rollout's vae": refused(rollout, vae=Flat),
     }
 

@@ -39,6 +39,8 @@ def test_an_empty_latent_is_no_video_to_change(found):
     assert said["rollout"].startswith("start_latent is empty")
     assert "start_latent still has noise of level 0.9" in said["rollout of a part"]
     assert "noise" not in said["rollout of a video"]
+    assert "The mask of start_latent has no effect." in said["rollout of a masked video"]
+    assert "mask" not in said["rollout of a video"]
     assert said["rollout's vae"].startswith("vae makes a latent [9, 4, 4, 8], expected [1, 16,")
 
 
