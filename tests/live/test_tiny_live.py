@@ -65,7 +65,8 @@ def test_a_walk_is_shown_by_the_tiny_decoder_and_kept_by_the_vae(toy_package, ti
         client.close()
     check_video(toy_package, tiny, walk)
     shown = np.frombuffer(b"".join(client.frames), np.uint8).reshape(-1, 32, 48, 3)
-    assert np.array_equal(shown, previewed(tiny, load_walk(walk).latent)[: len(shown)])
+    want = previewed(tiny, load_walk(walk).latent)[: len(shown)]
+    assert np.abs(shown.astype(int) - want).max() <= 1  # convolutions of a part may round otherwise than of all
 
 
 def test_the_command_finds_the_decoder_by_its_name(toy_package, tiny, tmp_path):
