@@ -51,10 +51,20 @@ def test_the_command_works_by_windows_rules(toy_package, golden, tmp_path):
         ["camera", "make", "path", "--preset", "dolly_in"],
         ["camera", "convert", "path", "path.json"],
         ["generate", "--ckpt_dir", causal, *given, *few, "--frame_num", 9, "--output", "a?.mp4"],
+        [*video, "--frame_num", 9, "--overwrite", "--save_state", "con.state"],
+        ["toy", "--random", "nul"],
+        ["camera", "make", "aux", "--preset", "dolly_in"],
+        ["camera", "convert", "path", r"C:\out\path.json"],
     )
-    assert codes[:-1] == [0] * (len(codes) - 1), said[-3000:]
-    assert codes[-1] == 2
+    assert codes == [0] * (len(codes) - 5) + [2] * 5, said[-3000:]
+    refused = (
+        "a?.mp4: cannot be",
+        "con.state: cannot be",
+        "nul: the folder",
+        "aux: the folder",
+        "path.json: cannot be",
+    )
+    assert [words for words in refused if words not in said] == []
     assert "Traceback" not in said
-    assert "a?.mp4: cannot be written" in said
     assert {"v.mp4", "w.mp4", "a.state", "png", "nf4"} <= {file.name for file in tmp_path.iterdir()}
     assert not [*tmp_path.rglob("*.part"), *tmp_path.glob("*.lock")]
