@@ -75,6 +75,9 @@ inBothRenderers((it) => {
     await page.locator(`${VIEW} [name=prompt]`).fill("a lake with ww");
     await page.keyboard.press("Enter");
     await page.locator(`${VIEW} .notice`, { hasText: "Now: a lake with ww" }).waitFor();
+    await page.locator(`${VIEW} .bar [data-command=ask]`).press("Enter");
+    await page.locator(`${VIEW} .ask [data-command=again]:focus`).press("Escape");
+    await page.locator(`${VIEW} canvas[role=application]:focus`).waitFor();
     await page.locator(`${VIEW} [data-command=full]`).click();
     await page.waitForFunction(() => document.fullscreenElement?.classList.contains("lbw-live"));
     await page.locator(`${VIEW} [data-command=full]`).click();
