@@ -9,6 +9,7 @@ from ...errors import CameraError
 from ...fields import Field
 from ..conventions import Convention, to_opencv
 from ..poses import LENS_HEIGHT, LENS_WIDTH
+from .frame_lens import pixel_lens
 from .frame_names import refuse_gaps, sort_by_name
 from .reading import CameraFile, Lens, float_fields, lens_notes, read_text
 
@@ -19,6 +20,7 @@ RE10K_FIELDS = (
     Field(("columns 8 to 19",), "applied", "World to camera, 3x4 by row; the digits decide what is a rounding error."),
     Field(("first line",), "ignored", "The video's address."),
 )
+SCANNET_LENS = "intrinsic/intrinsic_color.txt"
 KITTI_FIELDS = (
     Field(("12 or 16 columns",), "applied", "Camera to world, 3x4 or 4x4 by row, as KITTI's odometry and Replica."),
     Field(("4 columns",), "applied", "Blocks of 4 lines, and folders with a file for each frame (ScanNet, 7-Scenes)."),
@@ -26,6 +28,9 @@ KITTI_FIELDS = (
         ("13 or 17 columns",),
         "applied",
         "The same after a frame's number, as KITTI-360's cam0_to_world.txt has: gaps are refused.",
+    ),
+    Field(
+        (SCANNET_LENS,), "applied", "ScanNet's lens, in a folder or next to it; its image is twice cx, cy; reported."
     ),
     Field(("calib.txt",), "ignored", "No lens in the file: `--fov_deg`, or 79 degrees, which is reported."),
 )
@@ -72,12 +77,18 @@ def read_kitti(path: Path, convention: Convention) -> CameraFile:
     if rows.shape[1] % 4:
         refuse_gaps(rows[:, 0], f"{path} (frame numbers)")
         rows = rows[:, 1:]
-    return CameraFile(to_opencv(rows.reshape(len(rows), -1, 4), convention, str(path)))
+    recording = CameraFile(to_opencv(rows.reshape(len(rows), -1, 4), convention, str(path)))
+    lens = next((place / SCANNET_LENS for place in (path, path.parent) if (place / SCANNET_LENS).is_file()), None)
+    if lens is None or not path.is_dir():
+        return recording
+    return recording.with_lens(lambda: pixel_lens([{"K": read_table(lens, 4)[:3, :3].tolist()}], str(lens)))
 
 
 def pose_files(folder: Path) -> list[Path]:
-    """Return the text files in `folder` with a frame's number as name, such as 12.txt or frame-000012.pose.txt."""
-    return [file for file in folder.glob("*.txt") if re.fullmatch(r"(frame[-_]?)?\d+(\.pose)?\.txt", file.name)]
+    """Return the text files in `folder`, or in its folder `pose`, with a frame's number as name, such as 12.txt or
+    frame-000012.pose.txt."""
+    files = [*folder.glob("*.txt")] or [*folder.glob("pose/*.txt")]
+    return [file for file in files if re.fullmatch(r"(frame[-_]?)?\d+(\.pose)?\.txt", file.name)]
 
 
 def read_table(path: Path, *columns: int) -> np.ndarray:

@@ -145,6 +145,19 @@ def test_euroc_states_the_imus_poses(tmp_path):
     assert "EuRoC's IMU, not of a camera" in notes[0]
 
 
+def test_scannets_folder_has_a_lens(tmp_path):
+    for number, pose in enumerate((START, THERE)):
+        write(tmp_path / f"pose/{number}.txt", "".join(line(*row) for row in pose))
+    matrix = np.eye(4)
+    matrix[:3, :3] = INTRINSIC
+    write(tmp_path / "intrinsic/intrinsic_color.txt", "".join(line(*row) for row in matrix))
+    for folder in (tmp_path, tmp_path / "pose"):
+        path, notes = read_camera(folder)
+        np.testing.assert_allclose(path.c2w, [START, THERE], atol=1e-9)
+        np.testing.assert_allclose(path.intrinsics, [LENS, LENS])
+        assert notes == ["No image size in the file: taken for twice cx, cy."]
+
+
 def test_poses_of_a_car_are_doubted(tmp_path):
     """The x axis points ahead, as in KITTI-360's poses.txt, or the camera really moves sideways."""
     ahead = "".join(line(i, 1, 0, 0, i, 0, 1, 0, 0, 0, 0, 1, 0) for i in range(20))
