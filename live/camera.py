@@ -26,8 +26,8 @@ WALKING_SPEED = 0.5
 largest translation per latent frame that the model was trained with. In the official examples the median latent frame
 moves by 0.19 to 0.78 of the clip's longest step."""
 PITCH_DEG = 1.5
-"""The largest change of pitch in one video frame, in degrees, so 6 in a latent frame. The official examples have 0.3 to
-1.0 degrees per frame on average, and at most 6.8."""
+"""The largest change of pitch from one video frame to the next, in degrees; a latent frame then has at most 6. The
+official examples have 0.3 to 1.0 degrees per frame on average, and at most 6.8."""
 
 
 class WalkingCamera:
@@ -47,8 +47,8 @@ class WalkingCamera:
 
         unit: the unit of length; see WALKING_UNIT.
         speed: the speed of a walking key, as a fraction of the longest step (the largest translation per latent frame
-        that the model was trained with). Shift doubles it, up to the longest step.
-        pitch_deg: the largest change of pitch in a video frame, in degrees.
+        that the model was trained with). Shift doubles it, but not beyond the longest step, so it has no effect at 1.0.
+        pitch_deg: the largest change of pitch from one video frame to the next, in degrees.
         walls: the walls of a map, along which the camera slides, or None.
         """
         self.unit, self._step, self.frames_left = unit, unit / FRAMES_PER_LATENT * speed, math.inf

@@ -187,7 +187,8 @@ class Controls:
             return FrameInputs(axes, look, self._last_number, waited, tuple(placed))
 
     def restore(self) -> None:
-        """Restore the inputs that the last `take` returned, for a dropped chunk, and keep the inputs since then."""
+        """Restore the inputs that the last `take` returned, because their chunk was dropped. Inputs that arrived later
+        stay."""
         with self._lock:
             before, self._pending = self._pending, None
             if before is None:

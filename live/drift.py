@@ -5,7 +5,7 @@ or if its sharpness is below a stricter limit. The detector reports a drift afte
 
 The limits are those of the command `lingbot-world measure`. Sharpness also has an upper limit, because an image can
 dissolve into hard edges. That command tracks parts of the scene through the video, so it can distinguish a dark wall
-from a video that becomes dark. This module compares whole frames, and another room changes two of the other figures.
+from a video that becomes dark. This module compares whole frames, and another room changes two of the other measures.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class DriftWatch:
 
     @property
     def ratios(self) -> Row | None:
-        """Four figures that compare the last chunk with the first two seconds, or None before the first comparison.
+        """Four numbers that compare the last chunk with the first two seconds, or None before the first comparison.
         `spread` (the latent's standard deviation), `sharpness` and `colour` are fractions of their values in the first
         two seconds. `mean` is the change of the latent's mean, in standard deviations of the first two seconds."""
         if self._last is None:

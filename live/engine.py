@@ -25,8 +25,8 @@ from .worlds.walls import WorldMap
 class WalkVideo(Protocol):
     """The video file of one walk (a steered video).
 
-    `add` appends frames. `cut` removes frame `number` and all later frames after the user has gone back. Both return at
-    once, except that `add` with `wait` waits for room in the encoder's queue. `close` waits for the encoder.
+    `add` appends frames. `cut` removes frame `number` and all later frames after the user has gone back. Both return
+    immediately, except that `add` with `wait` waits for room in the encoder's queue. `close` waits for the encoder.
 
     left_out: the number of frames that were dropped because the encoder was too slow.
     failure: the reason why the video has ended early, or an empty string.

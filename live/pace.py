@@ -47,7 +47,7 @@ class Pace:
         self._chunk_frames = chunk_frames
 
     def wait(self) -> float:
-        """Return the seconds until the next chunk should begin; 0.0 means at once."""
+        """Return the seconds until the next chunk should begin; 0.0 means immediately."""
         if not self.fps or self._played is None:
             return 0.0
         played = self._played + (self._undecoded + self._chunk_frames * self.half_rate) / self.fps
@@ -78,8 +78,8 @@ class Pace:
         self.record_undecoded(0)
 
     def record_delay(self, seconds: float) -> None:
-        """Record the seconds from the start of a chunk to its first frames, except for the first chunk or after a
-        pause. The caller must then pass the number of these frames to `record_delivery`."""
+        """Record the seconds from the start of a chunk to its first frames. The delay of the first chunk of a walk or
+        after a pause is ignored. The caller must then pass the number of these frames to `record_delivery`."""
         if self._played is not None:
             self._delays.append(seconds)
 

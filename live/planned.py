@@ -18,9 +18,10 @@ walk (a steered video) has no end, so its window must be limited."""
 
 
 def latent_frames(window: int | None) -> int:
-    """Return the length, in latent frames, of the video for which a walk's memory is planned. A walk itself has no end.
-    It is the smallest multiple of LATENT_FRAMES that is at least `window`, the attention window in latent frames, and
-    LATENT_FRAMES for None (the model's own window). Raises InputError for 0 (the whole video)."""
+    """Return the length, in latent frames, of the video for which a walk's memory is planned, because a walk itself has
+    no end. The length is the smallest multiple of LATENT_FRAMES that is at least `window`, the attention window in
+    latent frames. For None (the model's own window) the length is LATENT_FRAMES. Raises InputError for 0 (the whole
+    video)."""
     if window == 0:
         raise InputError("`window` 0 is the whole video, and a walk has no end; name a window, such as 18")
     return LATENT_FRAMES * -(-(window or 1) // LATENT_FRAMES)
@@ -57,8 +58,8 @@ def plan_endless(
 def off_release_notes(release: Release, spec: RolloutSpec) -> tuple[str, ...]:
     """Return notes for the user about settings in `spec` that may reduce the quality. `release` is the model's release.
 
-    They concern another chunk size than the release's, a smaller window or sink, and fewer steps. The effects in the
-    notes were seen or measured with the 1.3B model. The result is empty for a release that attends to the whole
+    The notes concern another chunk size than the release's, a smaller window or sink, and fewer steps. The effects in
+    the notes were seen or measured with the 1.3B model. The result is empty for a release that attends to the whole
     video.
     """
     if not release.window.frames:

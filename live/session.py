@@ -144,7 +144,7 @@ class Session(ChunkMaker):
     def prompt(self, text: str, *, refresh: bool = False, event: int | None = None) -> None:
         """Change the prompt, beginning with one of the next chunks. The text is encoded in the background.
 
-        refresh: whether to recompute the cached keys and values of the window, so that the video changes at once.
+        refresh: whether to recompute the cached keys and values of the window, so that the video changes immediately.
         event: a number that identifies this input; see Controls.
 
         Raises InputError for an empty prompt, and after `stop` or `close`.

@@ -259,8 +259,8 @@ class Walk(WalkWorld):
         """Set the prompt of the next chunks.
 
         context: the embedding [1, L, D] of the text.
-        refresh: whether to recompute the window's cached keys and values with this prompt, so that the video changes at
-        once.
+        refresh: whether to recompute the window's cached keys and values with this prompt, so that the video changes
+        immediately.
         cause: the input that changes the prompt, for the receipts.
 
         Raises InputError for `refresh` after saving has failed, because the window's chunks are not on disk then.

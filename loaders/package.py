@@ -94,7 +94,7 @@ def find_package(
 
 def _file_package(file: Path, given: Mapping[str, Path], release: str | None) -> Package:
     """Return the package of a causal model in one `file`. `given` are the other parts that the user named; the rest may
-    lie in the file's folder, in the parent folder, or in a subfolder of both. Raises CheckpointError for another kind
+    lie in the file's folder, in the parent folder, or in a subfolder of either. Raises CheckpointError for another kind
     of model unless `release` is set."""
     if release is not None:
         find_release(release)

@@ -41,7 +41,7 @@ _PART = re.compile(rf"(.+)\.({'|'.join((*SCALES, *UNUSED, SMOOTHED))})$")
 _MARK = "scaled_fp8"
 LARGEST_VALUE, SAMPLED_ROWS = 200, 8
 LARGEST_SCALE = 20
-"""The scale above which a scale counts as inverted: weights of 8 bits would go beyond 2,500."""
+"""The value above which a scale counts as inverted. With a larger scale, 8-bit weights would go beyond 2,500."""
 
 
 def scale_owner(key: str) -> str | None:

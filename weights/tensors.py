@@ -73,7 +73,7 @@ class MappedFile:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
 
     def read(self, offset: int, nbytes: int) -> Iterator[memoryview]:
-        """Yield `nbytes` bytes of the file from byte `offset` on, in pieces, each in the memory of the previous one. A
+        """Yield `nbytes` bytes of the file from byte `offset` on, in pieces. Each piece overwrites the previous one. A
         disk error raises CheckpointError here; in a mapped page it would kill the process."""
         buffer = memoryview(bytearray(min(nbytes, _READ_BYTES)))
         with self.open() as file:

@@ -66,14 +66,16 @@ def check_start(image: bool, latent: bool, state: bool) -> None:
 
 
 def _is_set(latent_frames: Any) -> bool:
-    """Return whether a widget's value is a frame count, neither a link nor negative (the model's default)."""
+    """Return whether a widget's value is a frame count. It is none if the widget is linked, or if the value is negative
+    (the model's default)."""
     return isinstance(latent_frames, int) and latent_frames >= 0
 
 
 def _frames_from_elsewhere(prompt: Prompt, inputs: Mapping[str, Any]) -> int | None:
-    """Return the smaller of two frame counts: the poses of the camera input and the value of a linked `frames` input.
-    Return the only one if an input is missing, and None without both or if a value is not known before the run. A
-    number typed into the `frames` widget does not count, because ComfyUI itself checks it."""
+    """Return a video's frame count from the node's inputs: the number of poses of the camera input, or the value of a
+    linked `frames` input. Return the smaller number if both are connected. Return None if neither is, or if a value is
+    not known before the run. A number typed into the `frames` widget does not count, because ComfyUI itself checks
+    it."""
     values, lengths = PromptValues(prompt), []
     try:
         if "camera" in inputs:

@@ -48,9 +48,10 @@ def check_finite(guider, sigmas: Tensor, latent: Tensor) -> None:
 
 
 def noise_level_warning(sigmas: Tensor, noise: Tensor, latent: Tensor, fixed: Iterable[Tensor]) -> str:
-    """Return a warning if a sampling run's latent does not have the noise level of the first sigma, or if the run
-    before had another start image or camera than `fixed`, else "". `noise` is added to the latent by the run. A latent
-    of zeros needs noise, and a first sigma of at least NEARLY_FULL."""
+    """Return a warning about the latent with which a sampling run begins, or "". The run adds `noise` to the latent.
+    The result must have the noise level of the first sigma. If `noise` is zero, the run that made the latent must have
+    had the same start image and camera, `fixed`. A latent of zeros requires noise, and a first sigma of at least
+    NEARLY_FULL."""
     first, adds = float(sigmas[0]), bool(noise.any())
     if latent.any():
         left, before = _noise_levels.get(_fingerprint(latent), (None, frozenset()))
@@ -97,15 +98,15 @@ def _continuation_warning(left: float | None, first: float, adds: bool) -> str:
 
 
 def input_noise_warnings(name: str, latent: Tensor) -> list[str]:
-    """Return a warning if a sampling run has left noise in `latent`, the input `name` of a node that adds none."""
+    """Return a warning if a sampling run has left noise in `latent`, the input `name` of a node that adds no noise."""
     left = _noise_levels.get(_fingerprint(latent), (0.0,))[0]
     more = f"{name} still has noise of level {left:.3g}, from a run that ended early: connect a finished video."
     return [more] if left > SMALL else []
 
 
 def last_noise_level(sampler, sigmas: Tensor) -> tuple[float, str]:
-    """Return the noise level at which `sampler` ends a run of `sigmas`, and the sampler's name if it leaves out the
-    step to 0, else an empty string."""
+    """Return the noise level at which `sampler` ends a run of `sigmas`, and a name. The name is the sampler's if the
+    sampler omits the step to 0, else an empty string."""
     name = getattr(getattr(sampler, "sampler_function", None), "__name__", "").removesuffix("_function")
     short = name in WITHOUT_LAST_STEP and len(sigmas) > 1 and float(sigmas[-1]) == 0
     return (float(sigmas[-2]), name) if short else (float(sigmas[-1]), "")

@@ -13,7 +13,7 @@ OURS, LIVE = "LingBotWorld", "LingBotWorldLive"
 LAST_LAYER, PLAIN, STYLE = "CLIPSetLastLayer", "CLIPTextEncode", "StyleModelApply"
 CLIP_LAYERS, CAMERA = "CLIPAttentionMultiply", "LingBotWorldApplyCamera"
 TEXT_ONLY = "ConditioningAverage", "ConditioningConcat"
-"""ComfyUI's nodes that take the text of their second input and nothing else of it."""
+"""ComfyUI's nodes that use only the text embedding of their second input."""
 _EMBEDDING = re.compile(r"embedding:[^\s,()]+")
 
 

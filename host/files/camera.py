@@ -120,10 +120,10 @@ def check_poses(poses: str, lens: str = DEFAULT_LENS, start: int = 0) -> None:
 def load_path(poses: str, lens: str, frames: int, start: int) -> CameraPath:
     """Return the camera path in a pose file from frame `start` on.
 
-    It has `frames` poses, rounded down to 4n+1, or fewer if the file is shorter. `poses` and `lens` are entries of
-    `pose_choices` and `lens_choices`. The running node shows notes about unused parts of the files. Raises InputError
-    for a name that leads out of ComfyUI's input folder and `models/lingbot_world`. Raises CameraError for files that
-    are missing, damaged or too short.
+    The path has `frames` poses, rounded down to 4n+1, or fewer if the file is shorter. `poses` and `lens` are entries
+    of `pose_choices` and `lens_choices`. The running node shows notes about unused parts of the files. Raises
+    InputError for a name that leads out of ComfyUI's input folder and `models/lingbot_world`. Raises CameraError for
+    files that are missing, damaged or too short.
     """
     pose_file, lens_file, _ = pose_files(poses, lens)
     folder = read_pose_folder(pose_file, lens=lens_from_fov() if lens_file is None else lens_file)

@@ -276,8 +276,8 @@ def _package_experts() -> Iterator[str]:
 
 
 def _package_parts(pattern: str, part: str) -> Iterator[str]:
-    """Yield as folder/name the models of one kind in folders of `models/lingbot_world`. They are the subfolders `part`,
-    and the weight files with a lower-case name that matches `pattern`."""
+    """Yield the names, as folder/name, of one kind of model in the folders of `models/lingbot_world`. The models are
+    the subfolders named `part`, and the weight files whose lower-case name matches `pattern`."""
     for package in _folders():
         if _test_path(is_expert_folder, package / part):
             yield f"{package.name}/{part}"

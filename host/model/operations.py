@@ -34,7 +34,8 @@ def weight_and_bias(
 ) -> Iterator[tuple[Any, Tensor | None]]:
     """Yield (weight, bias) of a layer with LoRAs applied, on the device and in the dtype of `reference`. The weight is
     `decode(weight, reference)`, by default a tensor [out, in] that is not quantized. ComfyUI has only a few transfer
-    buffers, so a weight or bias in one is copied at once; several layers can then be open together."""
+    buffers. A weight or bias in such a buffer is therefore copied out immediately, so that several layers can be open
+    at the same time."""
     comfy.ops.run_every_op()
     weight, bias, offload = comfy.ops.cast_bias_weight(layer, reference, offloadable=True)
     with ExitStack() as held:
@@ -49,8 +50,8 @@ def weight_and_bias(
 
 def _in_transfer_buffer(offload: tuple | None) -> bool:
     """Return whether a weight lies in one of ComfyUI's transfer buffers. `offload` is what `cast_bias_weight` returns
-    for `uncast_bias_weight`: (stream, weight, bias), or (stream, device, None) for a weight in a page of dynamic VRAM,
-    which stays until then."""
+    for `uncast_bias_weight`: (stream, weight, bias). For a weight in a page of dynamic VRAM it is (stream, device,
+    None); the page stays in place until `uncast_bias_weight`."""
     return offload is not None and offload[0] is not None and not isinstance(offload[1], torch.device)
 
 
@@ -155,9 +156,9 @@ class Linear(comfy.ops.manual_cast.Linear):
         return self
 
     def _move(self, name: str, parameter: torch.nn.Parameter, fn) -> torch.nn.Parameter:
-        """Return `fn(parameter)`, where `fn` moves or converts a tensor, or without a copy the view into the file if it
-        fits. The view fits if it has the result's device and dtype. If a PendingUpload accepts the parameter, return
-        the view too; the upload moves it later."""
+        """Return `fn(parameter)`, where `fn` moves or converts a tensor. If the view into the file already has the
+        result's device and dtype, return the view without a copy. If a PendingUpload accepts the parameter, return the
+        view too; the upload copies the parameter later."""
         in_file = self.file_parameters.get(name)
         target = fn(torch.empty(0, device=parameter.device, dtype=parameter.dtype))
         if self.upload is not None and parameter is in_file and self.upload.accept(self, name, target):
@@ -179,9 +180,10 @@ class PendingUpload:
         self.registered: dict[str, tuple[Linear, str]] = {}
 
     def accept(self, layer: Linear, parameter: str, target: Tensor) -> bool:
-        """Register the layer's `parameter` ("weight" or "bias") for the copy to the device, or return False. `target`
-        is a tensor of any shape with the device and dtype that ComfyUI requests, which must be the upload's. A weight
-        of another dtype in the file is rejected, because its conversion would need two copies on the device."""
+        """Register the layer's `parameter` ("weight" or "bias") for the copy to the device and return True, or return
+        False to reject it. `target` is a tensor of any shape with the device and dtype that ComfyUI requests. Both must
+        be the upload's. A weight that the file stores in another dtype is rejected, because its conversion would need
+        two copies on the device."""
         name = f"{self.layer_names[layer]}.{parameter}"
         stored = self.checkpoint.plain.get(name) if parameter == "weight" else None
         if (target.device, target.dtype) != (self.device, self.dtype) or (stored and stored.dtype != self.dtype):

@@ -224,8 +224,8 @@ class ExactPatches(_AnyPatcher):
         self._set_patches(_HookPatch, self.get_combined_hook_patches(self.current_hooks))
 
     def _set_patches(self, kind: type[LowVramPatch], source: dict) -> None:
-        """Replace the layers' patch functions of class `kind` by new ones for `source`. Those of other node packs
-        stay."""
+        """Replace the layers' patch functions of class `kind` by new ones for `source`. Patch functions of other node
+        packs stay."""
         for owner, layer in self.model.named_modules():
             for name in ("weight", "bias"):
                 key = f"{owner}.{name}"
@@ -267,8 +267,9 @@ class ExactPatches(_AnyPatcher):
 
 
 class _HookPatch(LowVramPatch):
-    """A patch for the LoRAs of the active conditioning hooks, which can be replaced without the model's own patches. A
-    patch of Create Hook Model as LoRA subtracts the original weight, so it gets the weight before all patches."""
+    """A patch with the LoRAs of the active conditioning hooks. The class distinguishes it from the model's own patches,
+    so that only hook patches are replaced. A patch of Create Hook Model as LoRA subtracts the original weight, so it
+    gets the weight before all patches."""
 
     def __call__(self, weight):
         patches = self.prepared_patches if self.prepared_patches is not None else self.patches[self.key]

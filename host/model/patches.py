@@ -261,7 +261,8 @@ def _is_unchanged(before, after) -> bool:
 
 
 def without_step_additions(patcher) -> tuple[Any, list[str]]:
-    """Return the MODEL without additions for the denoising steps of a whole video, and notes that name them."""
+    """Return the MODEL without the additions for the denoising steps of a whole video, and notes that name the removed
+    additions."""
     options, notes = patcher.model_options, []
     found = dict.fromkeys(words for name, words in _STEP_OPTIONS.items() if name in options)
     steps = {name for _, kind, name in _all_wrappers(patcher) if kind in _STEP_WRAPPERS} - {KEY}

@@ -50,8 +50,8 @@ def _by_switch() -> bool:
 @lru_cache
 def attention_may_be_recorded(device: torch.device, heads: int, head_dim: int, dtype: torch.dtype) -> bool:
     """Return whether a CUDA graph may record the attention that ComfyUI's command line switches select. The attention
-    is tried on a CUDA stream of its own. Kernels that always run on the default stream, such as SageAttention 2.x,
-    fail, which is logged. Without a switch or a CUDA device the result is True."""
+    is tried on a CUDA stream of its own. Kernels that always run on the default stream, such as SageAttention 2.x, fail
+    there; the failure is logged. Without a switch or a CUDA device the result is True."""
     if device.type != "cuda" or not _by_switch():
         return True
     generator = torch.Generator(device).manual_seed(0)

@@ -14,7 +14,7 @@ from ...weights.files import read_tensors
 from ..prompt.notice import show_note
 
 MOST_CACHED = 4
-"""The number of cached latents. One of 81 frames has 9 MB at 480x832, and 19 MB at 720x1280."""
+"""The number of cached latents. A latent of 81 frames has 9 MB at 480x832, and 19 MB at 720x1280."""
 
 
 class CachingVAE(comfy.sd.VAE):
@@ -59,8 +59,8 @@ def _whole_time(tile: int | None, frames: int) -> int | None:
 
 
 def open_vae(path: Path) -> CachingVAE:
-    """Return the VAE in a file of any format that ComfyUI reads, in a file with diffusers' key names or a diffusers
-    folder. Raises CheckpointError for a broken file, and RuntimeError for a file that is not a VAE."""
+    """Return the VAE at `path`: a file in any format that ComfyUI reads, a file with diffusers' key names, or a
+    diffusers folder. Raises CheckpointError for a broken file, and RuntimeError for a file that is not a VAE."""
     if path.is_dir() or diffusers_names.MARK in read_tensors(path):
         vae = CachingVAE(sd=read_vae(path))
     else:

@@ -27,8 +27,8 @@ from ..model.transformer import TIMESTEP, truncated_timesteps
 from ..prompt.notice import show_warning
 
 READ_AHEAD_STEPS = 2
-"""The number of steps by which reading the low-noise expert's file into the page cache precedes its first step. If the
-solver may skip steps, the reading starts earlier by the largest number of skipped steps in a row."""
+"""The number of steps before the low-noise expert's first step at which its file begins to be read into the page cache.
+If the solver may skip steps, the reading begins earlier, by the largest number of steps skipped in a row."""
 _SET_BY_SAMPLERS = ("sampler_post_cfg_function", "disable_cfg1_optimization")
 """The model options that ComfyUI's CFG++ samplers set during a run. They apply to both experts."""
 
@@ -194,8 +194,8 @@ class _Switch:
         (`executor`).
 
         Set `load_low` and `load_high`, which load the weights when an expert's steps begin. Return (model,
-        conditioning, additional MODELs). The last are MultiGPU CFG Split's copies for other devices; ComfyUI uses only
-        copies listed there.
+        conditioning, additional MODELs). The additional MODELs are MultiGPU CFG Split's copies for other devices;
+        ComfyUI uses only copies listed there.
         """
 
         def load_low():

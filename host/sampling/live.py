@@ -83,7 +83,7 @@ def prepare_live(
 
     patcher: the MODEL.
     positive: the CONDITIONING of the first prompt.
-    wanted: the node's settings; `request.frames` is the largest number of frames.
+    request: the node's settings; `request.frames` is the largest number of frames.
     image: the start image as an IMAGE, or None.
     state: the state of an earlier video to continue, or None.
     path: the camera path to follow, or None.

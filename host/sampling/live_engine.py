@@ -62,7 +62,8 @@ class LiveRun:
 def make_engine(
     run: LiveRun, image: Tensor, new_world: Callable[[], World], frames: Callable[[bool], VideoDecoder]
 ) -> Engine:
-    """Return the engine of a walk. `image` is the start image's latent; `frames` is a factory, such as Decoders."""
+    """Return the engine of a walk. `image` is the start image's latent; `frames` is a factory of decoders, such as a
+    DecoderFactory."""
     spec = run.rollout.spec
     return Engine(
         config=spec.config,

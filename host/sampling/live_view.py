@@ -87,9 +87,9 @@ class LiveView:
         )
 
     def wait_for_client(self, alone: bool) -> bool:
-        """Wait for a client, and return whether one has connected in time, or has already stopped the walk. Do not wait
-        if the walk can run without a client (`alone`) and the page that queued the prompt is closed. Raises ComfyUI's
-        interrupt exception."""
+        """Wait for a client. Return True if a client has connected in time, or has connected and stopped the walk, else
+        False. If the walk can run without a client (`alone`) and the page that queued the prompt is closed, do not
+        wait. Raises ComfyUI's interrupt exception."""
         page = None if self._server is None else self._server.sockets.get(self._server.client_id)
         ends = time.monotonic() + (0 if alone and page is None else self._wait)
         while self._client is None and not self._stopped and time.monotonic() < ends:
@@ -115,7 +115,7 @@ class LiveView:
         self._call_in_loop(self._ready.set)
 
     def deliver(self, frames: Frames) -> None:
-        """Send frames to the client, and store the last ones for a client that connects later."""
+        """Send frames to the client. Store them too, because a client that connects later first gets the last frame."""
         self._call_in_loop(self._offer, frames)
 
     def tell(self, kind: str, message: dict[str, Any]) -> None:

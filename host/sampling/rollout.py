@@ -150,9 +150,9 @@ def _unread_setting_notes(request: RolloutRequest, release) -> list[str]:
 
 
 def _remove_additions(patcher) -> tuple[Any, list[str]]:
-    """Return the MODEL without other nodes' additions that a rollout does not use, and notes for the user. The notes
-    name removed additions, and additions without effect. The check of transformer_options is restarted; see
-    `restart_option_check`."""
+    """Return the MODEL without the additions of other nodes that a rollout removes, and notes for the user. The notes
+    name the removed additions, and the additions that stay but have no effect or are unknown to this pack. Also restart
+    the check of transformer_options; see `restart_option_check`."""
     notes = [*uncalled_patch_warnings(patcher), *unknown_addition_warnings(patcher), *useless_node_warnings(patcher)]
     if copies_on_other_devices(patcher):  # MultiGPU CFG Split has made them
         notes.append(ONE_DEVICE)

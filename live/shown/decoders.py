@@ -19,8 +19,8 @@ def resume_decoder(
     """Return a decoder that can continue after the last latent frame of the walk saved in `store`.
 
     The decoder's state depends on the last REACH latent frames, so these are decoded first. If the walk has fewer, the
-    last ones of `state` (the continued video, or None) precede them. If `exact` is True, the decoder works in fp32; a
-    preview decoder ignores `exact`.
+    last latent frames of `state` (the state of the continued video, or None) are decoded before them. If `exact` is
+    True, the decoder works in fp32; a preview decoder ignores `exact`.
     """
     preview, made = engine.new_preview, store.latent_frames
     decoder = engine.new_decoder(exact) if preview is None else preview()
@@ -48,8 +48,9 @@ def decode_saved(engine: Engine, store: WalkStore, state: WorldState | None, *, 
 
 def decode_parts(chunk: LatentChunk, decoder: VideoDecoder | PreviewDecoder) -> Iterable[Part]:
     """Return the decoded frames of a chunk as one Part for its first latent frame, and one for its others, if any. On a
-    GPU both parts are queued at once; on a CPU each is decoded on request. Between two GPUs the latent goes through
-    host memory, because a direct copy would wait for everything that is queued on the model's GPU."""
+    GPU the decoding of both parts is queued before the return. On a CPU each part is decoded on request. Between two
+    GPUs the latent goes through host memory, because a direct copy would wait for everything that is queued on the
+    model's GPU."""
     latent = chunk.latent
     if decoder.device != latent.device:
         chunk.wait()

@@ -20,8 +20,8 @@ MOST_QUEUED_BYTES = 64_000_000
 MOST_MESSAGES = 1000
 """The largest number of queued messages for a client."""
 LONGEST_WAIT = 1.5
-"""The limit of a client's queued frames in seconds of playback, but at least 16 frames. It applies to clients that play
-frames as they arrive, which do not limit the number of chunks (`most_chunks`)."""
+"""The limit of a client's queued frames in seconds of playback; at least 16 frames are always allowed. The limit
+applies to clients that play frames as they arrive. Such clients do not set `most_chunks`."""
 
 
 class Client:

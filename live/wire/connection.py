@@ -18,7 +18,7 @@ from .protocol import Init, read_init
 INIT_SECONDS = 30.0
 """The time in seconds within which a client must send its init message."""
 MESSAGES, BURST = 240, 480
-"""The limits of messages read from one connection: MESSAGES per second, or BURST at once after a silence. Further
+"""The limits of messages read from one connection: MESSAGES per second, or BURST together after a silence. Further
 messages wait in the network."""
 MOST_UNPROCESSED = 64
 """The limit of messages of one connection that have been read but not yet processed."""

@@ -71,7 +71,7 @@ class Encoder:
         return file.getvalue()
 
     def _h264(self, pixels: np.ndarray) -> list[bytes]:
-        """Return each frame, uint8 [H, W, 3], as an H.264 access unit (Annex B), decodable without later ones."""
+        """Return each frame, uint8 [H, W, 3], as an H.264 access unit (Annex B), decodable without later frames."""
         if self._stream is None:
             self._stream = self._new_stream(*pixels.shape[1:3])
         units = []

@@ -151,8 +151,8 @@ def _event(kind: Any, payload: Any, number: int | None) -> ClientEvent:
 
 def _actions(payload: Any) -> dict[str, Any]:
     """Return the keys in the payload of a `camera_actions` message, in rows (lists of keys). A list gives {"script":
-    rows}, a row per latent frame; a map of transitions gives {"held": rows}, the held keys after each. Raises
-    InputError for an invalid payload."""
+    rows}, a row per latent frame; a map of transitions gives {"held": rows}, the keys that are held after each
+    transition. Raises InputError for an invalid payload."""
     if not isinstance(payload, dict):
         return {"script": _script(payload)}
     transitions = payload.get("transitions")

@@ -37,7 +37,8 @@ class WalkWorld:
     camera: WalkingCamera | RecordedCamera
     _state: WorldState | None
     _conditioning: list[Tensor]
-    """The model's image inputs, [1, 20, chunk, h, w] each, for a video's first chunks. Later chunks use the last."""
+    """The model's image inputs, [1, 20, chunk, h, w] each, for a video's first chunks. Later chunks use the last of
+    these inputs."""
     _rays: np.ndarray
     _chunk_count: int
     _start_pose: np.ndarray

@@ -26,7 +26,8 @@ REFUSED = (
     *("alora_invocation_tokens", "arrow_config"),
 )
 CHANGED_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
-"""The prefixes of `init_lora_weights` in LoRAs that also change the base model's weights, which are refused."""
+"""The prefixes of the values of `init_lora_weights` that mark a LoRA whose training also changed the base model's
+weights. Such LoRAs are refused."""
 _FORMS = {
     **{"alpha": ALPHA, "rank": RANK, "r": RANK, "dim": RANK, "scale": SCALE, "scaling": SCALE},
     **dict.fromkeys(("rslora", "rs_lora", "rank_stabilized"), BY_ROOT),
