@@ -98,7 +98,7 @@ class Start:
     """The start of a walk (a steered video).
 
     frame: the first frame, float32 [3, H, W], values -1 to 1.
-    prompt: the first prompt; with a `state`, an empty one means the state's last prompt.
+    prompt: the first prompt; with a `state`, an empty prompt means the state's last prompt.
     lens: float [4], fx, fy, cx, cy in pixels of an 832x480 image; None is the lens of the official examples.
     seed: the seed of the noise.
     state: a state that the walk continues, which determines frame and lens.

@@ -140,8 +140,8 @@ class Walk(WalkWorld):
         self._switches_when_stuck = self.controls.switches
 
     def detect_crate(self) -> bool:
-        """Return True once, at the first call after the camera has reached the map's crate, which the user has to find.
-        Without a map the result is always False."""
+        """Return True at the first call after the camera has reached the crate, which the user has to find in the map.
+        Later calls return False. Without a map the result is always False."""
         if self.found or self.map is None:
             return False
         self.found = self.map.is_near_crate(self.camera.pose[:3, 3])
@@ -188,9 +188,9 @@ class Walk(WalkWorld):
         self._world.remember()
 
     def _next_chunk(self) -> LatentChunk:
-        """Make the next chunk. On a slow machine a change of the pressed keys restarts it once. If the last chunk's
-        first frames took longer than PREEMPT, the pressed keys are compared after each forward in the chunk's first
-        half. A second restart would lose more time than it gains."""
+        """Make the next chunk. On a slow machine, where the last chunk's first frames took longer than PREEMPT, a
+        change of the pressed keys restarts the chunk. The pressed keys are compared after each forward in the chunk's
+        first half. A chunk is restarted only once, because a second restart would lose more time than it gains."""
         switches, camera, forwards = self.controls.switches, copy(self.camera), len(self.engine.schedule.timesteps)
 
         def check_keys(forward: int) -> None:

@@ -54,9 +54,9 @@ _BIDIRECTIONAL = re.compile(r"bidirectional|[-_]bid(?![a-z])")
 
 
 def names_of(path: Path, source: str = "") -> tuple[str, ...]:
-    """Return the names that may state the release or role of the model at `path`, the most reliable first: `source`
-    (the folder name that the quantizer noted), the model's name, the two folders around it, its repository in Hugging
-    Face's cache, and, for a link, the same of its target."""
+    """Return the names that may state the release or role of the model at `path`, the most reliable first. The names
+    are `source` (the folder name that the quantizer noted), the model's name, the two folders around it, and its
+    repository in Hugging Face's cache. For a link, the target's name and the two folders around it come last."""
     hub = [part.removeprefix(_HUB).replace("--", "/") for part in path.parts if part.startswith(_HUB)]
     return (source, *reversed(path.parts[-3:]), *reversed(hub), *reversed(path.resolve().parts[-3:]))
 

@@ -39,8 +39,8 @@ def read_tensors(path: str | Path, hint: str = "") -> dict[str, TensorEntry]:
 def shared_prefix(keys: Iterable[str], marks: Iterable[str]) -> str:
     """Return the prefix, such as `module.`, that all dotted keys of a file have before the model's own tensor names.
 
-    `marks` are some of the model's own names: the text before one of them in a key is the prefix. Return "" if no key
-    contains one, or if a dotted key has another prefix.
+    `marks` are some of the model's own tensor names. The text before a mark at the end of a key is the prefix. Return
+    "" if no key ends with a mark, or if a dotted key does not begin with the prefix.
     """
     dotted = [key for key in keys if "." in key]
     found = [key.removesuffix(mark) for mark in marks for key in dotted if key.endswith(f".{mark}")]

@@ -117,7 +117,7 @@ QuantizedWeight: TypeAlias = FourBitWeight | ScaledWeight | LayoutWeight | Block
 def find_quantized(
     file: str, entries: Mapping[str, TensorEntry], name_of: Callable[[str], str | None]
 ) -> tuple[dict[str, TensorEntry], dict[str, QuantizedWeight]]:
-    """Return a file's tensors under new names, and its quantized weights, of several tensors each, by new name.
+    """Return a file's tensors and its quantized weights, both by new name.
 
     `entries` are the tensors by the names in the file. `name_of` returns the new name of a tensor, or None to drop it.
     Raises CheckpointError, beginning with `file`, for weights that cannot be read, for two different tensors with one

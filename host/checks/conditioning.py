@@ -72,8 +72,8 @@ UNREAD_KEYS = {
     "pooled_output": "the pooled output of a text encoder that is not umt5-xxl",
 }
 """The keys of a prompt's dict that this package's experts do not use, each with a description for warnings. Most are
-inputs of other models. A text node's events are read by a Rollout node only. These keys are removed before sampling; a
-warning reports any other unused key under its own name."""
+inputs of other models. A text node's events are read by a Rollout node only. All keys in UNREAD_KEYS are removed before
+sampling. A warning reports an unused key that is not in UNREAD_KEYS under the key's own name."""
 _LIMITS = {
     "area": "an area",
     "mask": "a mask",

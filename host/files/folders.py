@@ -293,8 +293,8 @@ def _list_weights(model_folder: str) -> Iterator[str]:
 
 
 def _merge_shards(names: Iterable[str]) -> Iterator[str]:
-    """Yield the names, with each shard of a model replaced by the shard's folder. The folder is yielded once for each
-    shard. Of shards without a folder, only the first is yielded."""
+    """Yield the names, but for each shard of a model in a folder the folder's name, so a folder occurs several times.
+    Of shards that are not in a folder, only the first shard's name is yielded."""
     for name in names:
         folder, _, file = name.rpartition("/")
         shard = _SHARD.search(file)

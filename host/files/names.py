@@ -10,7 +10,8 @@ _MOST_BYTES, _MOST_CHARACTERS = 255, 1000
 """The largest lengths of a name: of one part of a path in bytes, and of the whole name in characters. _MOST_BYTES is
 the limit of common file systems."""
 _MOST_BYTES_OF_NEW = 240
-"""The limit of a new folder's name in bytes, below _MOST_BYTES because an unfinished folder has the suffix `.part`."""
+"""The limit of a new folder's name in bytes. It is below _MOST_BYTES, because an unfinished folder's name also has the
+suffix `.part`."""
 
 
 def parts_of(name: str, what: str, folders: str = "model folders") -> list[str]:

@@ -24,8 +24,8 @@ _TEXT_ENCODER = ("token_embedding.weight", "shared.weight", "embed_tokens.weight
 
 def source_choices() -> list[str]:
     """Return the sorted names of all models and text encoders that can be quantized and are not yet in NF4 or FP4. A
-    file that cannot be read, such as GGUF without the package gguf, is included, so that choosing it shows the
-    error."""
+    file that cannot be read is included, so that choosing the file shows the error. An example is a GGUF file without
+    the package gguf."""
     causal = (name.removesuffix(f"/{folders.SHARDS}") for name in folders.causal_choices())
     names = {*folders.package_choices(), *causal, *folders.expert_choices(), *folders.text_encoder_choices()}
     return sorted(name for name in names if _can_quantize(resolve_source(name)))

@@ -1,6 +1,6 @@
 """Checks of the additions that other nodes make to a MODEL: options, patches, wrappers and replaced objects. The
 running node shows a warning about additions that are never called, that only other models read, or that this pack does
-not know. A rollout removes additions that concern the denoising steps of a whole video."""
+not know. A rollout removes the additions that concern the denoising steps of a whole video."""
 
 import traceback
 from collections.abc import Iterator, Mapping

@@ -10,7 +10,8 @@ from comfy_execution.utils import get_executing_context
 TEXT_EVENT = "lingbot_world.text"
 _quiet: ContextVar[bool] = ContextVar("lingbot_world_quiet", default=False)
 _texts: dict[str, tuple[str, tuple[str, ...]]] = {}
-"""The texts that nodes show: for each node id the id of the node's latest prompt, and the texts."""
+"""The texts that nodes show, by node id. Each value has the id of the latest prompt that ran the node, and the
+texts."""
 
 
 @contextmanager

@@ -53,9 +53,9 @@ class WalkOutputs(NamedTuple):
 
 
 def first_prompt(positive: list | None, clip: Any, prompt: str, state: WorldState | None) -> tuple[list, str]:
-    """Return the CONDITIONING and the text of a walk's first prompt. The source is `positive` (with an empty text),
-    else `prompt` encoded by `clip`, else the last prompt of `state`. A warning reports an unused `prompt`. Raises
-    InputError if there is no source."""
+    """Return the CONDITIONING and the text of a walk's first prompt. With `positive` the text is empty. Without
+    `positive`, `clip` encodes `prompt`. Without a `clip` or `prompt` too, the last prompt of `state` is used. A warning
+    reports an unused `prompt`. Raises InputError without any of these sources."""
     if prompt.strip() and (positive is not None or clip is None):
         instead = "positive is connected" if positive is not None else "connect a clip, which encodes it"
         show_warning(f"The node's prompt has no effect: {instead}.")

@@ -44,7 +44,7 @@ class NodeRollout:
     spec: the engine's plan of the video, such as sizes and schedule.
     prompts: the positive and, with guidance, the negative CONDITIONING.
     notes: notes for the user.
-    start: a latent [1, 16, n, h, w], or None. Its last frame becomes the video's first one.
+    start: a latent [1, 16, n, h, w], or None. The latent's last frame becomes the video's first frame.
     later: the embeddings [1, L, D] of later prompts, by the number of the first chunk that uses each.
     """
 
@@ -89,7 +89,7 @@ def prepare_rollout(
     image: the start image, an IMAGE, or None.
     camera: the camera path, or None.
     state: the state of an earlier video to continue, or None.
-    latent: a LATENT, or None. The video then begins with its last frame.
+    latent: a LATENT, or None. With a LATENT the video begins with the LATENT's last frame.
 
     Raises InputError for another kind of model, a missing start, a missing negative prompt and invalid settings. Raises
     CameraError for a camera path that the model does not take or that is too short.

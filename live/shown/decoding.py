@@ -13,8 +13,8 @@ from .frames import Frames
 
 class DecodingThread:
     """A thread that decodes and delivers a chunk on the CPU while the model computes the next chunk. It gets half of
-    the CPU cores, and the thread that creates this object keeps the rest. With small layers this is faster than to
-    compute and decode in turn with all cores."""
+    the CPU cores, and the thread that creates this object uses the other half. With small layers, this is faster than
+    computing and decoding in turn on all cores."""
 
     def __init__(self) -> None:
         self._cores = torch.get_num_threads()

@@ -54,8 +54,8 @@ async def handle_events(inbox: Connection, client: Client, do: Callable[[ClientE
 
 def steer(session: Session, event: ClientEvent) -> None:
     """Apply a client's event to the session. The caller handles the kinds `restart` and `output`. Most events also
-    resume a paused session. A pause, a mouse movement, sticks at rest, and a message of held keys without a new one do
-    not. Raises a LingBotError for an event that cannot be applied."""
+    resume a paused session. A pause, a mouse movement, sticks at rest, and a message of held keys without a new key do
+    not resume it. Raises a LingBotError for an event that cannot be applied."""
     payload, number, goes_on = event.payload, event.number, event.kind != "pause"
     if event.kind == "camera_actions" and "script" in payload:
         session.script(payload["script"], number)

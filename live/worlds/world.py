@@ -46,9 +46,9 @@ class WalkWorld:
     _decoder: VideoDecoder | PreviewDecoder
 
     def rebuild(self, *, refresh: bool) -> None:
-        """Recompute the cached keys and values from the saved chunks, each chunk with its own prompt. For a long walk
-        only the chunks in the window are recomputed. With `refresh` only the window is recomputed, with the last
-        prompt."""
+        """Recompute the cached keys and values from the saved chunks, each chunk with its own prompt. For a walk longer
+        than MOST_REPLAYED, recompute only the chunks in the window. With `refresh`, recompute only the chunks in the
+        window, all with the last prompt."""
         size, made = self.engine.chunk, self.store.chunks
         if self.store.latent_frames <= MOST_REPLAYED and not refresh:
             chunks = list(range(made))

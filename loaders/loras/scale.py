@@ -86,7 +86,8 @@ class StatedScale(NamedTuple):
     """The scale that a LoRA file states.
 
     where: the file's name in errors.
-    alpha, rank: the scale is alpha / rank, or alpha / sqrt(rank) if `by_root`. None if not stated.
+    alpha, rank: the numbers that give the scale alpha / rank, or alpha / sqrt(rank) if `by_root`. Each is None if not
+    stated.
     alphas, ranks: exceptions for some layers, by a pattern of the layer's name.
     scale: the scale, if the file states it instead of alpha and rank.
     """
@@ -100,9 +101,9 @@ class StatedScale(NamedTuple):
     scale: float | None = None
 
     def scale_for(self, layer: str, rank: int) -> float:
-        """Return the scale of a layer: from alpha and `rank`, else the stated scale, else 1. `layer` is its name in the
-        file, `rank` the rank of its tensors. Raises ScaleError if the file states another rank, or a scale that
-        contradicts alpha and rank."""
+        """Return the scale of a layer. If the file states alpha, the scale follows from alpha and `rank`; otherwise it
+        is the stated scale, or 1 without one. `layer` is the layer's name in the file, `rank` the rank of its tensors.
+        Raises ScaleError if the file states another rank, or a scale that contradicts alpha and rank."""
         alpha = _matching(self.alphas, layer, self.alpha)
         stated = _matching(self.ranks, layer, self.rank)
         if stated is not None and stated != rank:
