@@ -150,7 +150,8 @@ def _log_memory(checkpoint: Checkpoint, dtype: torch.dtype, arithmetic: Arithmet
 def mark_file_slices(model: torch.nn.Module, checkpoint: Checkpoint) -> int:
     """Mark the weights of `model` that are views into the checkpoint's files, and return the number of marked weights.
     The mark (file, offset and size) is the attribute that ComfyUI's own safetensors loader sets. ComfyUI's dynamic VRAM
-    reads marked weights directly to the GPU. One thread copies others out of the memory map, which is slow."""
+    reads marked weights directly to the GPU. Unmarked weights are copied out of the memory map by one thread, which is
+    slow."""
     mapped = {
         entry.view().data_ptr(): entry
         for entry in checkpoint.tensors.values()

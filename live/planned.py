@@ -43,9 +43,9 @@ def plan_endless(
 ) -> tuple[RolloutSpec, tuple[str, ...]]:
     """Return `spec` and `notes` (notes for the user) adapted to a walk, which has no end.
 
-    The note about a camera that stands still is removed. If `spec` attends to the whole video, it gets LIVE_WINDOW and
-    a note; `window` and `sink`, in latent frames, replace the values of LIVE_WINDOW, unless they are None. Raises
-    InputError if this window is too small for its sink and a chunk.
+    The note about a camera that stands still is removed. If `spec` attends to the whole video, the result has
+    LIVE_WINDOW and a further note. In this case `window` and `sink`, in latent frames, replace the values of
+    LIVE_WINDOW, unless they are None. Raises InputError if this window is too small for its sink and a chunk.
     """
     notes = tuple(note for note in notes if note != STANDING_STILL)
     if spec.window.frames:

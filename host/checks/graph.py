@@ -17,8 +17,8 @@ TILED = "VAEDecodeTiled"
 LOAD_EXPERTS, LOAD_CAUSAL = "LingBotWorldLoadExperts", "LingBotWorldLoadCausal"
 MODEL, ANYTHING = "MODEL", "*"
 OTHER_SCHEDULERS = "LTXVScheduler", "SDTurboScheduler", "Flux2Scheduler", "Ideogram4Scheduler"
-"""ComfyUI's scheduler nodes for other models with sigmas from 1, like LingBot-World's. The first sigma does not reveal
-such a wrong schedule."""
+"""ComfyUI's scheduler nodes for other models whose sigmas begin at 1, as LingBot-World's do. The first sigma therefore
+does not reveal that the schedule is wrong."""
 OTHER_MODELS = "FLUX", "Chroma"
 """The values of OptimalStepsScheduler's `model_type` that select a schedule of another model than Wan."""
 

@@ -38,8 +38,8 @@ from .text import text_node_warnings
 from .unused import idle_range_warnings, left_out_negative_warning, left_out_prompt_warning, two_caches_warning
 
 FULL_NOISE = 0.9985
-"""The lowest first sigma that counts as full noise, from which a run keeps nothing of a video in its latent. With an
-empty latent, this package's samplers then start from the noise alone, as in the official code."""
+"""The lowest first sigma that counts as full noise. A run from full noise keeps nothing of the video in its latent.
+With an empty latent, this package's samplers then start from the noise alone, as in the official code."""
 CONNECT = (
     "Connect Text Encode to WanImageToVideo, its outputs to Apply LingBot-World Camera (if there is a camera), and "
     "that node's outputs to this one."

@@ -159,8 +159,8 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
 
     def _camera_cache(self, options: dict, shape, has_camera: bool) -> CameraCache | None:
         """Return the camera cache for a step without CUDA graphs on a latent [B, 16, f, h, w], if one can be used.
-        Return None without a camera, or if `camera_cache_for_step` does. Also return None outside of a sampling run,
-        because only the end of a run frees the cache."""
+        Return None without a camera, and if `camera_cache_for_step` returns None. Also return None outside of a
+        sampling run, because only the end of a run frees the cache."""
         if self.current_patcher is None or not has_camera:
             return None
         mode = options.get(CAMERA_CACHE_MODE, "auto")

@@ -63,7 +63,7 @@ class Client:
             self._changed.set()
 
     def drop_frames(self) -> None:
-        """Remove all frames from the queue, because the user has gone back to a time before them."""
+        """Remove all frames from the queue, because the user has gone back in the video."""
         self._waiting = deque(item for item in self._waiting if not isinstance(item, Frames))
         self._unsent = []
 

@@ -107,8 +107,8 @@ class PlacedMap:
         return position + self._turn.T @ (place - here)  # exactly the same position before a wall
 
     def is_near_crate(self, position: np.ndarray) -> bool:
-        """Return whether the crate is in the same room as `position` [3], in the walk's coordinates, and at most REACH
-        away."""
+        """Return whether the crate is in the same room as `position` [3], in the walk's coordinates, and less than
+        REACH away."""
         here = self._in_map(position)[::2]
         rooms = [np.floor(point / self._map.room) for point in (here, self._goal)]
         return bool((rooms[0] == rooms[1]).all() and np.hypot(*(here - self._goal)) < REACH)
