@@ -30,7 +30,7 @@ class Preview(NamedTuple):
     """The preview of an exported scene.
 
     cloud: a binary PLY file of points and cameras, with y up.
-    view: the viewpoint, a path of one camera above and behind the first one.
+    view: the viewpoint, a CameraPath with one pose, above and behind the scene's first camera.
     centre, radius: the centre [3] and the radius of a sphere around the cloud. ComfyUI's viewer moves the centre to the
     origin and scales the radius to 1.
     """

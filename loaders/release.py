@@ -140,7 +140,8 @@ def detect_release(names: tuple[str, ...], class_name: str, config: ModelConfig)
 
 
 def release_note(names: tuple[str, ...], config: ModelConfig) -> str | None:
-    """Return a message for the user if a causal model's release is guessed; None if a name or the shapes show it."""
+    """Return a message for the user if neither a name in `names` nor the weights' shapes show the release of a causal
+    model, so that it is guessed, else None."""
     if named_release(names) is not None or (config.num_layers, config.dim) == SMALL:
         return None
     return (

@@ -180,7 +180,7 @@ class CameraCache(BlockCache):
         return super().nbytes + self.prompt.nbytes
 
     def clear(self) -> int:
-        """Free all memory, including the prompt's. Return the bytes of the cached tensors that were freed."""
+        """Free all memory of this cache and of `prompt`, and return the bytes of the cached tensors of both."""
         return super().clear() + self.prompt.clear()
 
     def give_up(self) -> bool:

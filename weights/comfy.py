@@ -33,8 +33,8 @@ FORMATS = {
 SCALES = ("weight_scale", "scale_weight", "weight_scale_2")
 """The ends of the names of a weight's scales. scale_weight is the older name of weight_scale."""
 UNUSED = ("input_scale", "scale_input", "comfy_quant")
-"""The names of a quantized layer's tensors that decoding does not need. input_scale and scale_input are two names of
-the scale of the layer's input, of which this project computes one for each token. comfy_quant states the format."""
+"""The names of a quantized layer's tensors that decoding does not need. input_scale and scale_input are two names for
+the scale of the layer's input. This project computes a scale for each token instead. comfy_quant states the format."""
 SMOOTHED = "pre_quant_scale"
 
 _PART = re.compile(rf"(.+)\.({'|'.join((*SCALES, *UNUSED, SMOOTHED))})$")

@@ -44,7 +44,7 @@ class Explorer:
 
     def check(self) -> RolloutPlan:
         """Return the plan of a walk. Raise a LingBotError for an invalid option, or a missing or invalid file of the
-        model or its example. The example needs no image, because `start` can name one."""
+        model or of its package's folder `example`. That folder needs no image, because `start` can name one."""
         from ...live.worlds.example import find_events
         from ..live.opening import plan_start
 

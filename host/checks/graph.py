@@ -52,9 +52,8 @@ def check_rollout() -> None:
 
 
 def check_start(image: bool, latent: bool, state: bool) -> None:
-    """Raise InputError unless the connected inputs of a Rollout node give its video exactly one start. Each argument is
-    True if that input (start_image, start_latent, state) is connected. A latent excludes the other two; an image and a
-    state may be combined."""
+    """Raise InputError unless a Rollout node has a valid start: an image, a state, both, or a latent alone. Each
+    argument is True if that input (start_image, start_latent, state) is connected."""
     if latent and (image or state):
         other = "start_image" if image else "state"
         raise InputError(f"start_latent and {other} are both connected, and a video begins with one: disconnect one")

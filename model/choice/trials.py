@@ -58,9 +58,9 @@ class Trial(NamedTuple):
 KINDS: dict[Work, Kind] = {}
 ATTEMPTS: dict[tuple[Work, str], Callable[..., Any]] = {}
 ALONE: dict[tuple[Work, str], Callable[..., Callable[[], Any]]] = {}
-"""The functions for timing a kernel without the conversion of its operands to 8 bits, by operation and kernel name. A
-function converts a test's arguments and returns the function to time. Only `rates` uses them, because a cache or other
-layers usually provide 8-bit operands."""
+"""By operation and kernel name: a function that converts a test's arguments to 8 bits and returns a function to time,
+which runs the kernel alone. `rates` uses them, because in a model other layers or a cache usually provide operands in 8
+bits. No other module does."""
 
 
 def attempt(work: Work, name: str) -> Callable[[F], F]:

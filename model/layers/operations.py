@@ -211,8 +211,9 @@ def _one_of(tensors: Sequence[Tensor | None]) -> Tensor | None:
 
 
 def norm_parameters(layer: torch.nn.Module, reference: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Return a norm's weight [dim], and its bias [dim] or None, on the device of `reference` in the layer's dtype. A
-    host's layer has its own method `norm_parameters(reference)`, which may use the dtype of `reference` instead."""
+    """Return a norm's weight [dim], and its bias [dim] or None, on the device of `reference` in the layer's dtype. If
+    the layer has a method `norm_parameters(reference)`, as a layer in ComfyUI has, return that method's result, which
+    may have the dtype of `reference`."""
     own = getattr(layer, "norm_parameters", None)
     if own is not None:
         return own(reference)

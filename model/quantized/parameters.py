@@ -82,7 +82,8 @@ class SharedPart:
 
 
 def keep_together(*weights: DecodedParameter) -> None:
-    """Make weights of one shape cache decoded and 8-bit tensors next to each other, for a common matrix product."""
+    """Let `weights`, which have the same shape, keep their cached decoded and 8-bit tensors in adjacent memory, so that
+    one matrix product can use all of them."""
     together: dict[Any, Tensor] = {}
     for number, weight in enumerate(weights):
         weight.keep(SharedPart(number, len(weights), together))
