@@ -57,5 +57,6 @@ def _print_card(name: str) -> str:
         return "\n".join(CARDS)
     found = [card for card in CARDS if name.strip().casefold() in card.casefold()]
     if len(found) != 1:
-        raise InputError(f"`card` {name}: no published figures are known; expected one of {', '.join(CARDS)}")
+        why = "this is part of several names" if found else "no published figures are known"
+        raise InputError(f"`card` {name}: {why}; expected one of {', '.join(found or CARDS)}")
     return card_page(found[0])

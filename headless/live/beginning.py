@@ -103,8 +103,9 @@ def _recommended_options(file: Path, named: Mapping[str, Any]) -> dict[str, Any]
     and chunk."""
     if not file.is_file() or named.get("continue_from") is not None:
         return {}
+    text = text_of(file)
     try:
-        found = json.loads(text_of(file))
+        found = json.loads(text)
     except ValueError as error:
         raise InputError(f"{file}: not JSON ({error}); write the package again, or remove this file") from error
     if not isinstance(found, dict) or not found.keys() <= set(RECOMMENDED):

@@ -141,15 +141,16 @@ def mean_colours(frame: Tensor) -> np.ndarray:
 
 def read_map(file: Path) -> WorldMap:
     """Return the map in a JSON file. Raises InputError for an invalid file."""
+    text = text_of(file)
     try:
-        content = json.loads(text_of(file))
+        content = json.loads(text)
         boxes = np.array(content["boxes"], dtype=np.float64).reshape(-1, 5)
         goal, rooms = int(content["goal"]), tuple((int(x), int(z)) for x, z in content["rooms"])
         places = tuple(_place(row) for row in content["places"])
         if not rooms or not 0 <= goal < len(boxes) or not float(content["room"]) > 0 or not np.isfinite(boxes).all():
             raise ValueError("`goal` must number a box, `rooms` name a room, and `room` be above 0")
         return WorldMap(float(content["room"]), float(content["margin"]), boxes, goal, rooms, places)
-    except (OSError, KeyError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
         raise InputError(f"{file}: no map ({error}); write the package again, or remove this file") from error
 
 

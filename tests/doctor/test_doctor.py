@@ -146,7 +146,9 @@ def test_published_cards_are_worked_out_and_others_refused(capsys):
     assert capsys.readouterr().out == said
     for name in ("Voodoo 2", "RTX", ""):
         assert main(["doctor", "--card", name]) == 2
-    assert "--card Voodoo 2: no published figures are known; expected one of RTX 3060" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "--card Voodoo 2: no published figures are known; expected one of RTX 3060" in said
+    assert "--card RTX: this is part of several names; expected one of RTX 3060" in said
     assert main(["doctor", "--device", "cuda:77"]) == 2
 
 

@@ -128,3 +128,11 @@ def test_a_broken_map_is_refused_by_its_name(tmp_path, text):
     (tmp_path / "map.json").write_text(text)
     with pytest.raises(InputError, match="map.json: no map"):
         read_map(tmp_path / "map.json")
+
+
+def test_a_map_that_is_no_text_is_no_broken_map(tmp_path):
+    (tmp_path / "map.json").write_bytes("{}".encode("utf-16"))
+    with pytest.raises(InputError) as told:
+        read_map(tmp_path / "map.json")
+    assert "no map" not in str(told.value)
+    assert str(told.value).count("map.json") == 1
