@@ -56,8 +56,8 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
         render_mode: "rgb_array" makes `render` return frames; with None it returns None.
         reward: the reward function; None gives a reward of 0 for every chunk.
         session: arguments of `Session`, such as speed and events.
-        options: arguments of `open_live`, such as chunk, width and device. Without an `image` and a `prompt` a walk
-        begins with the example in the model's package.
+        options: arguments of `open_live`, such as image, prompt, chunk, width and device. If image or prompt is left
+        out, a walk begins with that of the example in the model's package.
 
         Raises a LingBotError for invalid arguments and files.
         """

@@ -24,9 +24,9 @@ from .inputs import FrameInputs, Input
 KEYS = MOVE_KEYS + LOOK_KEYS
 """The keys that move the camera: w, a, s, d walk; i, j, k, l look up, left, down, right."""
 RUN, RUNNING = "shift", 2.0
-"""RUN is the key that the user holds to run. RUNNING is the factor by which it raises the walking speed."""
+"""RUN is the key that the user holds to run. RUNNING is the factor by which this key raises the walking speed."""
 FRAMES_PER_LATENT = 4
-"""The number of video frames in a latent frame."""
+"""The number of video frames in a latent frame. Only the first latent frame of a video has fewer: one."""
 MOST_TAPS, MOST_ROWS = 256, 4096
 """MOST_TAPS is the largest number of taps (short key presses), and of records of inputs, that wait for the next chunk.
 MOST_ROWS is the largest number of latent frames in a list of timed keys (see `Controls.script`)."""

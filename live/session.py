@@ -240,11 +240,15 @@ class Session(ChunkMaker):
         return self._paused
 
     def back(self, chunk: int, event: int | None = None) -> None:
-        """Queue a return to the state after the first `chunk` chunks of the walk. The later chunks are discarded.
+        """Queue a command that keeps the first `chunk` chunks of the walk and discards the later ones. The walk then
+        continues from there.
 
-        `event` is a number that identifies this input; see Controls. If `chunk` does not exist when the command runs, a
-        program receives an InputError from its next request for frames, and a started session passes the reason to
-        `tell`.
+        chunk: the number of chunks to keep; 0 returns to the start.
+        event: a number that identifies this input; see Controls.
+
+        The command fails if `chunk` is negative, or above the walk's number of chunks when the command runs. A program
+        that iterates over the session then gets an InputError from its next request for frames. With `start` or `run`,
+        the callback `tell` gets the reason.
         """
         check_types({"chunk": chunk}, {"chunk": int})
         cause = Input("back", event, time.monotonic())
@@ -302,7 +306,7 @@ class Session(ChunkMaker):
         deliver: called with the Frames of each part of a chunk. On a CPU another thread may call it.
         tell: called as tell(kind, facts) for the session's events; see `EventCallback` in `making`.
 
-        Both must return soon, because the next chunk waits for them.
+        `deliver` and `tell` must return soon, because the next chunk waits until they return.
         """
         if self._thread is not None or self._closing:
             raise InputError("the session was started, or closed, before; begin another one")

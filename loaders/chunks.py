@@ -68,8 +68,10 @@ class BufferRange(NamedTuple):
 
 @dataclass
 class FileChunk:
-    """The bytes [start, stop) of a file, or of a tensor in memory, and where to copy them. Each item of `copies` is a
-    pair: the first byte to copy, counted from `start`, and the BufferRange that receives them.
+    """The bytes [start, stop) of a file, or of a tensor in memory, with the copies to make from these bytes.
+
+    Each item of `copies` is a pair (first byte, target). The first byte is counted from `start`. The target is the
+    BufferRange to fill; `target.file_bytes` bytes are copied.
     """
 
     source: MappedFile | Tensor

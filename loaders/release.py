@@ -16,7 +16,8 @@ from ..options import RELEASES, Release
 from . import diffusers_names
 
 CAUSAL_CLASS, GUIDED_CLASS = "WanModelFast", "WanModelCausal"
-"""The `_class_name` in config.json of LingBot-World Fast and 2.0, and of 2.0's causal-pretrain model."""
+"""The values of `_class_name` in the config.json of causal models. CAUSAL_CLASS stands for LingBot-World Fast and 2.0.
+GUIDED_CLASS stands for 2.0's causal-pretrain model, which is guided by a negative prompt."""
 FIELDS = (
     Field(
         ("_class_name",),
@@ -117,8 +118,15 @@ def stated_causal(names: Iterable[str], stated: Mapping[str, Any]) -> bool | Non
 
 
 def detect_release(names: tuple[str, ...], class_name: str, config: ModelConfig) -> Release | None:
-    """Return the release of a causal model; None for an expert of the base model. `names` is the result of `names_of`,
-    `class_name` the `_class_name` in config.json or "". Raises CheckpointError if names and shapes disagree."""
+    """Return the release of a causal model; None for an expert of the base model.
+
+    names: the result of `names_of`.
+    class_name: the `_class_name` in config.json, or "".
+    config: the model's sizes.
+
+    Raises CheckpointError for a model that is causal by its names, but has neither camera layers nor a `class_name`.
+    Raises CheckpointError for a model that is 2.0's 1.3B by its names, but has a greater width.
+    """
     if class_name == GUIDED_CLASS:
         return RELEASES["v2-pretrain"]
     if config.control is not None and (config.num_layers, config.dim) == SMALL:

@@ -21,9 +21,9 @@ BLURRED_PLACES = 0.35
 """The smallest accepted fraction of the initial sharpness for tracked scene content, in place of BLURRED. It is lower,
 because content loses some detail as the camera comes closer."""
 DOUBLING_S = 5.0
-"""The time in seconds after which the thresholds of tracked scene content have doubled, because accumulated changes
-become less exact. At t seconds these thresholds are multiplied by 1 + t / DOUBLING_S. In frames where the full image
-exceeds its own threshold, they are not multiplied."""
+"""The time in seconds after which the thresholds of tracked scene content are twice as large as at the start. At t
+seconds the thresholds are multiplied by 1 + t / DOUBLING_S, because accumulated changes become less exact. In frames in
+which the full image exceeds its own threshold, the thresholds of tracked content are not multiplied."""
 STILL = 0.02
 """The threshold of a freeze. A frame is frozen if its difference from the previous frame is below STILL times the third
 quartile of such differences over the video."""
@@ -32,9 +32,12 @@ FLICKER = 1.0
 """The largest accepted flicker, in grey levels from 0 to 255: half of the absolute second difference of the brightness,
 as the median over half a second."""
 JERK, RESIDUAL_RATIO = 2.0, 1.8
-"""The thresholds of a seam between chunks. JERK is the largest accepted difference, in pixels, between a frame's motion
-and the median motion of its neighbours. RESIDUAL_RATIO is the largest accepted r / (m + 0.3), with the frame's
-motion-compensated residual r and the median residual m of its neighbours."""
+"""The thresholds of a seam between chunks. A frame differs from its neighbours if it exceeds either threshold.
+
+JERK is the largest accepted difference, in pixels, between a frame's motion and the median motion of its neighbours.
+RESIDUAL_RATIO is the largest accepted r / (m + 0.3). r is the frame's residual after motion compensation, and m the
+median residual of its neighbours, both in grey levels from 0 to 255. The neighbours are three frames on each side.
+"""
 CHUNKS = (3, 4, 6, 8, 9, 12, 15, 16, 20, 24)
 """The lengths of a chunk, in video frames, that the search for seams tries."""
 SAME, MOVES, LEAST_GAP_S = 0.25, 0.1, 1.0

@@ -151,8 +151,12 @@ class Measurement:
 
     @cached_property
     def poses(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The frame numbers [m] of the keyframes with a camera, the path's poses, and the measured poses. Poses are [m,
-        4, 4], relative to the first one. The measured translations are scaled to the path's by least squares."""
+        """A tuple of the frame numbers [m], the path's poses and the measured poses of the m keyframes for which a
+        camera was found.
+
+        Poses are [m, 4, 4], camera-to-world relative to the first of these keyframes. One factor scales all measured
+        translations, so that they fit the path's by least squares. The factor is at least 0.
+        """
         known = self.camera.registered
         frames = self.camera.tracks.frames[known]
         if not len(frames):

@@ -51,7 +51,8 @@ def sample(
         of its expert, after `sample` has released the other expert.
     y: [1, 20, f, h, w], the mask and the image latent.
     context, context_null: [1, L, D], the embeddings of the prompt and of the negative prompt; L may differ.
-    camera: [1, 384, f, h, w], or None.
+    camera: [1, 384, f, h, w] from `camera_embedding`, or for an action model [1, 448, f, h, w] from
+        `action_embedding`; None without a camera.
     steps, shift, solver: the schedule (see `flow_sigmas`).
     boundary: the high-noise expert computes the steps with a timestep of at least 1000 * boundary.
     guide_scale: (low, high), or one number for both experts. An expert with the scale 1 uses no negative prompt, so
@@ -61,7 +62,8 @@ def sample(
     step_reuse: the rule by which some steps are extrapolated from earlier ones; a new object for each call. None: the
         model predicts every step.
     sequence_parallel: the processes that split the tokens of each forward.
-    guidance_group: a group of two processes. The first computes the prompt, and the second the negative prompt.
+    guidance_group: a group of two processes. The first predicts the velocity for the prompt, and the second for the
+        negative prompt.
 
     All processes of these groups call this function with the same arguments and get the same latent. Raises InputError
     for a causal model, and if `context_null` is None but an expert needs it.
@@ -83,7 +85,7 @@ class ParallelGroups:
     """The groups of processes that generate a video together. A group is None if this process does not share the task.
 
     sequence: the processes that split the tokens of each forward.
-    guidance: two processes. One computes the prompt, and the other the negative prompt.
+    guidance: two processes. One predicts the velocity for the prompt, and the other for the negative prompt.
     weights: the processes among which the weights are sharded.
     """
 
@@ -228,8 +230,8 @@ def predict(
     """Return the guided velocity, float32 [1, 16, f, h, w], for the noisy latent `x` at an integer `timestep`.
 
     If the guidance `scale` is not 1, the negative prompt is needed, and a missing one raises InputError. Both prompts
-    are then computed with the same camera, as a batch of two in one forward. A guidance group instead computes one
-    prompt in each of its two processes.
+    are then the batch of one forward, with the same camera. With a guidance group, each of the two processes instead
+    runs a forward for one prompt.
     """
     prompts = [conditioning.context]
     if scale != 1:

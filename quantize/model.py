@@ -35,14 +35,14 @@ WRITERS = 4
 class QuantizeOptions:
     """The settings of a quantization.
 
-    format: the format of the matrices.
+    format: the format of the linear layers' matrices.
     search: for nf4, whether to search for the scales with the smallest error.
     blocksize: for nf4, the number of values that share a scale.
-    keep: names of layers that stay in bf16.
-    loras: LoRAs that are merged first.
-    t5: whether to quantize a package's text encoder as well.
-    assets: a folder with a text encoder, tokenizer and VAE for the package.
-    device: None means the GPU if there is one.
+    keep: the names of linear layers that stay in bf16, such as `head.head` or `blocks.0.*`.
+    loras: LoRAs that are merged into the weights first.
+    t5: whether to quantize the text encoder too, if the source is a package (a folder with all models for a video).
+    assets: a folder with text encoder, tokenizer and VAE, which replace those of the package.
+    device: the device that computes, such as "cuda". None means the GPU if there is one, else the CPU.
     """
 
     search: bool = False

@@ -20,11 +20,12 @@ from .weights import UMT5Weights, open_weights
 log = logging.getLogger(__name__)
 
 SPARE_ROWS = 1024
-"""The largest number of an embedding table's rows without a token. umt5-xxl's table has 256,384 rows, its sentencepiece
-model 256,000 tokens, mT5's 250,100."""
+"""The largest accepted number of rows without a token in an embedding table. umt5-xxl's table has 256,384 rows. With
+umt5-xxl's tokenizer (256,000 tokens), 384 rows have no token. With mT5's tokenizer (250,100 tokens), 6,284 rows would
+have no token."""
 SETTINGS = UploadSettings(threads=min(8, os.cpu_count() or 1), buffers=1, chunk_bytes=8 << 20, sleep=True)
-"""The settings of the copies to a GPU, with 64 MB of pinned memory. A single thread would copy pages of a mapped file
-at only a few GB/s."""
+"""The settings of the copies to a GPU, with at most 64 MB of pinned memory. A single thread would copy pages of a
+mapped file at only a few GB/s."""
 
 
 def encode(
@@ -59,7 +60,7 @@ def encode(
 
 def check_vocabulary(tokenizer: Tokenizer, weights: UMT5Weights) -> None:
     """Raise TextError if the encoder's embedding table has fewer rows than the tokenizer has tokens, or over SPARE_ROWS
-    more, as with T5's or mT5's tokenizer, whose ids mean other words."""
+    more rows. T5's and mT5's tokenizers are rejected for this reason; their ids mean other words."""
     rows = weights.config.vocab_size
     if not 0 <= rows - tokenizer.vocab_size <= SPARE_ROWS:
         raise TextError(

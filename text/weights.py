@@ -56,8 +56,9 @@ class UMT5Config:
 
     @classmethod
     def from_shapes(cls, shapes: Mapping[str, tuple[int, ...]]) -> "UMT5Config":
-        """Return the sizes of an encoder from the shapes of its weights by Wan's key names. Raises KeyError for a
-        missing weight, and ValueError for a shape with another number of dimensions."""
+        """Return the sizes of an encoder. `shapes` has the shape of each weight by Wan's key name. Raises KeyError if a
+        weight that shows a size is missing. Raises ValueError if the embedding table or the position table is not a
+        matrix, or if a key has no block number after `blocks.`."""
         vocab_size, dim = shapes[EMBEDDING]
         buckets, num_heads = shapes["blocks.0.pos_embedding.embedding.weight"]
         numbers = [int(key.split(".")[1]) for key in shapes if key.startswith("blocks.")]

@@ -36,11 +36,15 @@ STD = (
 )
 
 SHARES = torch.tensor([[[1.0, 0, 0], [0, 1, 1]], [[1, 1, 0], [0, 0, 1]]])
-"""The rows of a 3x3 kernel that are summed into each row of a 2x2 kernel, as zeros and ones [2, 2, 3].
+"""A table [2, 2, 3] of zeros and ones that converts a 3x3 kernel into 2x2 kernels. The 3x3 kernel is for an image
+upsampled by 2, and the 2x2 kernels are for the original image.
 
-The first dimension selects one of the two output pixels. The second is the row of the 2x2 kernel, the third the row of
-the 3x3 kernel. The same table serves columns. On an image with doubled pixels, a 3x3 kernel reads some original pixels
-twice. So a 2x2 kernel with sums of rows and columns gives the same result on the original image.
+Upsampling repeats each pixel, so the 3x3 kernel reads some original pixels twice. A 2x2 kernel on the original image
+gives the same result, if its rows and columns are sums of the 3x3 kernel's. The sums differ between even and odd output
+pixels.
+
+SHARES[p, a, k] is 1 if row a of the 2x2 kernel includes row k of the 3x3 kernel. p is 0 for even output rows and 1 for
+odd ones. The same table serves columns.
 """
 
 

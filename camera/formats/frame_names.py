@@ -29,8 +29,8 @@ def natural_key(name: str) -> list[str | int]:
 
 
 def refuse_gaps(indices: Sequence[float] | np.ndarray, name: str) -> None:
-    """Raise CameraError, which begins with `name`, if the frame numbers or times `indices` [n] somewhere do not rise,
-    or rise by more than 1.5 times the median step."""
+    """Raise CameraError, which begins with `name`, if the frame numbers or times `indices` [n] have a gap. A gap is a
+    step of 0 or less, or of more than 1.5 times the median step."""
     if gap := _gap(indices):
         raise CameraError(f"{name}: frames are missing or out of order between {gap[0]:.10g} and {gap[1]:.10g}")
 
@@ -100,7 +100,8 @@ def _columns(names: Sequence[str], pattern: re.Pattern[str]) -> np.ndarray | Non
 
 
 def _gap(indices: Sequence[float] | np.ndarray) -> tuple[float, float] | None:
-    """Return the two numbers around the first gap or step backwards, or None if there is neither."""
+    """Return the two numbers around the first gap, or None without a gap. A gap is a step of 0 or less, or of more than
+    1.5 times the median step."""
     values = np.asarray(indices, dtype=np.float64)
     steps = np.diff(values)
     if not len(steps):

@@ -63,8 +63,8 @@ class Matrices(NamedTuple):
 
     key: the name.
     matrices: the matrices as in the file.
-    frames: each frame's fields, with those that all frames share. For a plain list of matrices, one item with the
-    file's other fields.
+    frames: if each frame is an object, a dict of fields for each frame. It has the frame's own fields and the fields
+        that the file states once for all frames. For a plain list of matrices, one dict with the file's other fields.
     """
 
     key: str
@@ -75,8 +75,8 @@ class Matrices(NamedTuple):
 def named_matrices(data: Any, path: Path) -> Matrices | None:
     """Return the matrices of a JSON file under a name that states their direction, or None without such a name.
 
-    `data`, the content of `path`, is an object with a list of matrices, a list of frames, an object with a list of
-    frames, or an object with frames by name. Raises CameraError for a gap in the frames' numbers or times.
+    `data` is the content of `path`: a list of frames, or an object. The object has a list of matrices, a list of
+    frames, or frames by name. Raises CameraError for a gap in the frames' numbers or times.
     """
     whole = _flat(data) if isinstance(data, Mapping) else {}
     if key := next(filter(direction_of, whole), None):
@@ -100,8 +100,8 @@ def _are_frames(value: Any) -> bool:
 
 def _flat(data: Mapping, all_objects: bool = False) -> dict[str, Any]:
     """Return an object's fields, with inner objects replaced by their fields: c2w in extrinsics becomes extrinsics_c2w.
-    An inner object is replaced if its name states a direction. With `all_objects`, it is also replaced if the name of
-    one of its fields states a direction."""
+    An inner object is replaced if its name states a direction. With `all_objects`, an inner object is also replaced if
+    the name of one of its fields states a direction."""
     flat: dict[str, Any] = {}
     for key, value in data.items():
         inner = isinstance(value, Mapping) and (direction_of(key) or all_objects and any(map(direction_of, value)))

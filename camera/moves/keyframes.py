@@ -49,11 +49,14 @@ def path_through(
     fps: float = FPS,
     smooth_turns: bool = False,
 ) -> CameraPath:
-    """Return the path at `times` [n] through keyframes at rising times `knots` [k], with `positions` [k, 3] and
-    camera-to-world `rotations` [k, 3, 3].
+    """Return a path of n poses through k keyframes.
 
-    `lens` [4] or [n, 4] is fx, fy, cx, cy in pixels of an 832x480 image. Rotations are interpolated by squad if
-    `smooth_turns`, else by slerp. Before the first and after the last keyframe the camera stands still.
+    knots: [k], the rising times of the keyframes, in the unit of `times`.
+    positions: [k, 3], interpolated by a cubic spline (see `spline`).
+    rotations: [k, 3, 3], camera-to-world, interpolated by squad if `smooth_turns`, else by slerp.
+    times: [n], the times of the poses. Before the first and after the last keyframe the camera stands still.
+    lens: [4] or [n, 4], fx, fy, cx, cy in pixels of an 832x480 image.
+    fps: the frame rate of the path, without effect on the poses.
     """
     knots, positions = np.asarray(knots, dtype=np.float64), np.asarray(positions, dtype=np.float64)
     times = np.clip(np.asarray(times, dtype=np.float64), knots[0], knots[-1])

@@ -50,9 +50,9 @@ def describe_walks(folder: Path) -> str:
 
 
 def clear_walks(folder: Path, keep: int, used: Iterable[Path] = ()) -> list[str]:
-    """Delete all but the newest `keep` walks in `folder` and return the deleted walks' names, with a note if other
-    files remain in a walk's folder. The walks of the paths `used` stay. Raises InputError if a file cannot be
-    deleted."""
+    """Delete all but the newest `keep` walks in `folder`, and return the names of the deleted walks. A name has a note
+    if other files remain in the walk's folder. A walk is not deleted if `used` has the path of its folder, or of a file
+    directly in its folder. Raises InputError if a file cannot be deleted."""
     old, spared = saved_walks(folder), [place for path in used for place in (path.resolve(), path.resolve().parent)]
     removed = [walk for walk in old[: max(0, len(old) - keep)] if walk.resolve() not in spared]
     return [walk.name if _remove(walk) else f"{walk.name} (other files in it stay)" for walk in removed]

@@ -28,8 +28,13 @@ _CUT_SHORT = re.compile(r'\{"name": ("(?:[^"\\]|\\.)*")')
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a job. `error`: the reason of a failure, or None. `seconds`: the time since the previous video of
-    the group was written, or since the group began."""
+    """The outcome of a job.
+
+    seconds: the time since the group's previous video was written, or since the group began; 0 after a failure. A group
+        is the jobs that `run_group` runs together. The base model samples all videos of a group before one is written,
+        so the first video then has most of the time.
+    error: the reason of a failure, or None.
+    """
 
     job: Job
     seed: int

@@ -33,9 +33,9 @@ def start_cuda() -> None:
 
 @contextmanager
 def pause_collection(own_process: bool) -> Iterator[None]:
-    """Keep garbage collection fast: it is off within this context, and later collections skip all objects that exist at
-    the context's end. Otherwise collections took 1.9 s of a 4.9 s run of the toy model. In another program's process
-    (not `own_process`) nothing changes, because that program's objects would be skipped too."""
+    """Turn garbage collection off within this context. Later collections skip all objects that exist at the context's
+    end. Without this, collections took 1.9 s of a 4.9 s run of the toy model. If `own_process` is False, nothing
+    changes, because the objects of another program would be skipped too."""
     if not own_process:
         yield
         return
@@ -82,15 +82,15 @@ def triton_starting(device: torch.device) -> Iterator[None]:
 
 
 def wait_for_triton(device: torch.device) -> None:
-    """Wait until Triton has started on a GPU. If the caller used Triton earlier, it would hash Triton's files a second
-    time."""
+    """Wait until Triton has started on a GPU; start Triton first if neither `start_cuda` nor `triton_starting` did. A
+    caller that used Triton before the end of the start would hash Triton's files a second time."""
     if device.type == "cuda":
         _triton(device.index or 0).join()
 
 
 @cache
 def _triton(gpu: int) -> Thread:
-    """Start a thread that starts Triton on the GPU with this index, and return it. Later calls return the same
+    """Start a thread that starts Triton on the GPU with this index, and return the thread. Later calls return the same
     thread."""
     thread = Thread(target=_start_triton, args=(gpu,))
     thread.start()

@@ -38,8 +38,9 @@ from .text import text_node_warnings
 from .unused import idle_range_warnings, left_out_negative_warning, left_out_prompt_warning, two_caches_warning
 
 FULL_NOISE = 0.9985
-"""The lowest first sigma that counts as full noise. A run from full noise keeps nothing of the video in its latent.
-With an empty latent, this package's samplers then start from the noise alone, as in the official code."""
+"""The lowest first sigma that counts as full noise. A run from full noise keeps almost nothing of the video in its
+latent. If the latent is empty, such a run of this package's samplers starts from the noise itself, as in the official
+code. The noise is then not multiplied by the first sigma, which is a little below 1 for UniPC."""
 CONNECT = (
     "Connect Text Encode to WanImageToVideo, its outputs to Apply LingBot-World Camera (if there is a camera), and "
     "that node's outputs to this one."

@@ -189,8 +189,9 @@ def one_expert_warning(high, low) -> str:
 
 
 def additions(patcher, every: bool = False) -> set[str]:
-    """Return the names of the additions by nodes on a MODEL, for a comparison of the two experts. Shift, compute dtype
-    and, unless `every`, LazyCache are left out, because they may differ between experts."""
+    """Return the names of the options, patches, wrappers and replaced objects that nodes added to a MODEL. Shift and
+    compute dtype are left out, because they may differ between the two experts. LazyCache may differ too, and is left
+    out unless `every` is True."""
     options = patcher.model_options
     transformer = options.get("transformer_options", {})
     names = {_STEP_OPTIONS.get(name, name) for name in options.keys() - _RUN_OPTIONS - {"disable_cfg1_optimization"}}

@@ -63,8 +63,8 @@ class NodeRollout:
 
 
 class RolloutOutputs(NamedTuple):
-    """The results of a rollout (a causal model's video). They are the LATENT of the whole video, its new frames as an
-    IMAGE [n, H, W, 3], and the state for a continuation."""
+    """The results of a rollout (a causal model's video): the LATENT of the whole video, the new frames as an IMAGE [n,
+    H, W, 3], and the state for a continuation."""
 
     latent: dict
     images: Tensor
@@ -221,8 +221,8 @@ class _RolloutDisplay:
         self._show(first + (last - first) * forward // self._forwards)
 
     def add(self, number: int, latent: Tensor) -> None:
-        """Add the latent of chunk `number` to the delivery. A chunk of the continued video is not delivered; it only
-        advances the progress bar."""
+        """Add the latent of chunk `number` to the delivery. If the rollout continues a video, the loop first yields the
+        chunks of that video. Such a chunk only advances the progress bar."""
         if number < self._done:
             self._bar.update_absolute(number + 1, self._done)
         else:

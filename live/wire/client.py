@@ -16,12 +16,13 @@ from .encoder import Encoder
 from .protocol import Init, Output
 
 MOST_QUEUED_BYTES = 64_000_000
-"""The limit of a client's queued frames, in bytes of raw pixels."""
+"""The limit of a client's queued frames, in bytes of raw pixels. Above the limit, the oldest frames are dropped."""
 MOST_MESSAGES = 1000
 """The largest number of queued messages for a client."""
 LONGEST_WAIT = 1.5
-"""The limit of a client's queued frames in seconds of playback; at least 16 frames are always allowed. The limit
-applies to clients that play frames as they arrive. Such clients do not set `most_chunks`."""
+"""The longest playback time, in seconds, of the frames that wait in a client's queue. Above this limit, the oldest
+frames are dropped, so that the client does not fall further behind. The limit is at least 16 frames. The limit does not
+apply to a client that sets `most_chunks`."""
 
 
 class Client:
@@ -55,8 +56,8 @@ class Client:
         self._changed.set()
 
     def queue_message(self, message: dict[str, Any]) -> None:
-        """Queue a message. It is dropped if MOST_MESSAGES messages are queued already. A message of type `status` is
-        sent only to this project's own page."""
+        """Queue a message. The message is dropped if MOST_MESSAGES messages are queued already. A message of type
+        `status` is sent only to this project's own page."""
         waiting = sum(not isinstance(item, Frames) for item in self._waiting)
         if waiting < MOST_MESSAGES and (message["type"] != "status" or self.is_own_page):
             self._waiting.append(message)

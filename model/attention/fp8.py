@@ -181,10 +181,11 @@ def _no_mean(device: torch.device) -> Tensor:
 
 def operands(q: Tensor, k: Tensor, v: Tensor, zeros: int = 0) -> tuple[Operand, Operand, Operand]:
     """Return q, k and v [B, tokens, dim] as Operands [B * tokens, dim] (float8_e4m3fn values with their scale), with
-    `zeros` tokens of zeros after keys and values. All batch elements share one scale and one mean.
+    `zeros` tokens of zeros after keys and values. Each Operand has one scale for all batch elements.
 
-    The keys' mean is estimated from a sample. The values' mean is exact, because a query that attends equally to all
-    values returns little more than this mean.
+    Before the conversion, the mean over all tokens is subtracted from keys and from values. The keys' mean is estimated
+    from a sample. The values' mean is exact, because attention adds this mean to the result. A query that attends
+    equally to all values returns little more than this mean.
     """
     q, k, v = (x.flatten(0, 1) for x in (q, k, v))
     keys = operand(k, scaling_to(MOST_KEY, k, sample(k)), zeros)

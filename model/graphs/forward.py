@@ -158,8 +158,8 @@ class ForwardGraphs:
         return out
 
     def _drop(self, reason: str) -> None:
-        """Free all graphs, and record nothing from now on. `reason` is logged as a warning; it is empty if another
-        process failed."""
+        """Free all graphs, and record nothing from now on. `reason` is logged as a warning. An empty `reason`, if
+        another process failed, is not logged."""
         if reason:
             logging.warning("%s", reason)
         self._failed = True
@@ -189,8 +189,12 @@ class ForwardGraphs:
     def _fill(
         self, recording: _Recording, compute: Compute, fixed: ForwardInputs, options: ForwardOptions
     ) -> BaseException | None:
-        """Compute a forward of the graphs' inputs while it is recorded. Return the exception of a failure, or None. The
-        cache's entries are restored before the recording ends, so that none is freed after a failure."""
+        """Compute a forward during a recording, from the graphs' own inputs `fixed`. Return the exception of a failure,
+        or None.
+
+        `recording.filled` receives the tensors that the forward wrote to the camera cache. Then the cache's earlier
+        entries are restored. So after a failure the cache has no tensors from the recording's memory.
+        """
         cache = _cache_of(fixed)
         with nullcontext() if cache is None else cache.restored():
             failure = failure_of(lambda: recording.out.copy_(compute(fixed, options)))

@@ -22,8 +22,8 @@ _INT8 = tl.constexpr(LARGEST[torch.int8])
 
 @triton.jit
 def _scale_8bit(largest, out_ptr):
-    """Return the scale with which the magnitude `largest` becomes the largest number of the 8-bit dtype at
-    `out_ptr`."""
+    """Return the scale by which numbers are divided for the 8-bit dtype at `out_ptr`. The magnitude `largest` then
+    becomes the largest number of this dtype."""
     if out_ptr.dtype.element_ty == tl.int8:
         scale = tl.maximum(largest, 1e-30) / _INT8
     else:
@@ -271,8 +271,9 @@ def rescale_(out: Tensor, products: Tensor, scales: Tensor, weight_scales: Tenso
 
 
 def fp8_scale(x: Tensor, mean: Tensor, headroom: float) -> tuple[Tensor, Tensor]:
-    """Return a scale and 1 / scale, fp32 [1] each: the smallest power of two that is at least headroom * max|x - mean|
-    / 448, for x [tokens, dim] and mean [dim]. A token's channels must be adjacent; tokens may be strided."""
+    """Return a scale and 1 / scale, fp32 [1] each, for x [tokens, dim] and mean [dim]. The scale is the smallest power
+    of two that is at least headroom * max|x - mean| / 448. A token's channels must be adjacent; tokens may be
+    strided."""
     largest = torch.zeros(1, dtype=torch.float32, device=x.device)
     scale, factor = torch.empty_like(largest), torch.empty_like(largest)  # separate, because cuDNN wants alignment
     with torch.cuda.device_of(x):

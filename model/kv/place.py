@@ -47,15 +47,18 @@ ON_DEVICE = KeyValuePlace()
 def stored_shapes(
     config: ModelConfig, frames: tuple[int, int], frame_tokens: int, dtype: torch.dtype, place: KeyValuePlace
 ) -> list[tuple[tuple[int, int], torch.dtype]]:
-    """Return the (shape, dtype) of each tensor that a storage's `fetch` returns for one block: keys, then values. A
-    shape is (tokens, columns). Values that are stored transposed (`takes_transposed_values`) have another shape.
+    """Return the (shape, dtype) of each tensor that a storage's `fetch` returns for one block. A shape is (tokens,
+    columns). The order is keys, values; in int8 it is keys, scales of keys, values, scales of values.
 
     frames: the number of latent frames of the attention window, and of a chunk.
     frame_tokens: the number of tokens of a latent frame.
     dtype: the dtype of the model's keys and values.
 
-    In fp8, the window's tokens are padded. In int8, the current chunk's tokens are left out, and fp32 scales follow the
-    keys and the values.
+    In fp8, the window's tokens are padded. In int8, the current chunk's tokens are left out, and the fp32 scales are
+    (tokens, heads).
+
+    The shape of transposed values is not returned. If `takes_transposed_values`, KeyValueCache replaces the values'
+    shape by (columns, tokens), with the tokens padded to a multiple of `TURNED`.
     """
     tokens = frames[0] * frame_tokens
     if place.fp8:

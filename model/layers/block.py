@@ -22,8 +22,9 @@ from .operations import Layer, Operations, gelu_layer, norm_parameters, prepared
 from .residual import Residual, in_turn, residuals
 
 FFN_TOKENS = 32768
-"""The largest number of tokens that the feed-forward processes in one step: those of 81 frames of 832x480 pixels. Half
-as many would take 1 % more time per denoising step, and not lower the peak memory, which self-attention sets."""
+"""The largest number of tokens that the feed-forward processes in one step, enough for 81 frames of 832x480 pixels.
+Half as many would take 1 % more time per denoising step. The peak memory would be the same, because self-attention sets
+the peak."""
 
 CAMERA_TOKENS = 32768
 """The largest number of tokens that the camera layers process in one step. Longer videos are processed in parts."""
@@ -135,9 +136,12 @@ class Block(nn.Module):
         return cached
 
     def _inject(self, rows: Sequence[Residual], camera: Camera, reference: Tensor) -> None:
-        """Replace each residual stream x by x * (1 + scale) + shift. Scale and shift depend on the camera. They are
-        read from the cache if possible. Otherwise they are computed for a part of the tokens at a time, in the dtype of
-        `reference`."""
+        """Replace the residual stream x of each batch element in `rows` by x * (1 + scale) + shift.
+
+        Scale and shift depend on the camera. They are read from the camera cache, or computed and cached if there is
+        room. Without a cache or room, scale and shift are computed for a part of the tokens at a time. The computation
+        is in the dtype of `reference`.
+        """
         cached = self._cached_scale_and_shift(camera, reference)
         if cached is not None:
             for own, scale, shift in zip(_rows_by_camera(rows, cached[0]), *cached, strict=True):
@@ -150,8 +154,9 @@ class Block(nn.Module):
                     _scale_and_shift_rows([row.part(part) for row in own], *scale_and_shift)
 
     def _cached_scale_and_shift(self, camera: Camera, reference: Tensor) -> Pair | None:
-        """Return the scale and shift of all tokens from the camera cache. Missing ones are computed and cached first.
-        Return None if there is no cache, or no room in the cache."""
+        """Return the scale and shift of all tokens from the camera cache. If the cache lacks this block, scale and
+        shift are computed and cached first. Return None during torch.compile, without a cache, and without room in the
+        cache."""
         if torch.compiler.is_compiling() or camera.cache is None:
             return None
         cached = camera.cache.get(self.index)

@@ -75,8 +75,8 @@ class Residual:
         return self._x
 
     def parts(self, limit: int) -> Iterator[Residual]:
-        """Yield residual streams of consecutive parts of the tokens, nearly equally long. No part has more than `limit`
-        tokens, rounded up to a multiple of 128."""
+        """Yield residual streams of consecutive parts of the tokens, nearly equally long. No part is longer than
+        `limit` rounded up to a multiple of 128."""
         return (self.part(part) for part in slices(len(self._x), limit))
 
     def part(self, tokens: slice) -> Residual:

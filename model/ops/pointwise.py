@@ -202,7 +202,7 @@ def gelu_(x: Tensor) -> Tensor:
 
 def slices(length: int, limit: int) -> Iterator[slice]:
     """Return slices of nearly equal length that cover `length` items. All slices except the last have a multiple of 128
-    items. No slice has more than `limit` items, rounded up to a multiple of 128."""
+    items. No slice is longer than `limit` rounded up to a multiple of 128."""
     count = -(-length // limit)
     size = -(-length // count // 128) * 128
     return (slice(start, min(start + size, length)) for start in range(0, length, size))
@@ -296,7 +296,7 @@ def _tokens_of(argument: Any, part: slice) -> Any:
 
 
 def or_else(fast: Callable[..., T], plain: Callable[..., T], name: str) -> Callable[..., T]:
-    """Return a function that calls `fast`. After the first failure of `fast`, it always calls `plain` instead.
+    """Return a function that calls `fast`. After the first failure of `fast`, the function always calls `plain`.
 
     The call in which `fast` fails also returns the result of `plain`. The failure is logged once with `name`. Running
     out of GPU memory does not count as a failure: torch.OutOfMemoryError is raised.
