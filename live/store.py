@@ -200,7 +200,7 @@ class WalkStore:
         try:
             self._write_settings({"inputs": self._inputs.rows()})
             self._inputs.close(delete=True)
-        except OSError:
+        except (OSError, InputError):
             self._inputs.close(delete=False)
         for file in self._files.values():
             file.close()

@@ -13,17 +13,24 @@ from torch import Tensor
 
 from ..errors import InputError
 
+_pauses, _pausing = {"open": 0, "enabled": False}, threading.Lock()
+
 
 @contextmanager
 def pause_collector() -> Iterator[None]:
-    """A context in which Python's garbage collector is off."""
-    enabled = gc.isenabled()
-    gc.disable()
+    """A context in which Python's garbage collector is off. If contexts of several threads overlap, the collector is on
+    again after the last one."""
+    with _pausing:
+        _pauses["enabled"] = _pauses["enabled"] if _pauses["open"] else gc.isenabled()
+        _pauses["open"] += 1
+        gc.disable()
     try:
         yield
     finally:
-        if enabled:
-            gc.enable()
+        with _pausing:
+            _pauses["open"] -= 1
+            if _pauses["enabled"] and not _pauses["open"]:
+                gc.enable()
 
 
 def give_back_memory() -> None:

@@ -219,7 +219,7 @@ def _check_kind(path: str | Path, shapes: Mapping[str, tuple], named: Iterable[s
 def _infer(path: str | Path, shapes: Mapping[str, tuple[int, ...]]) -> UMT5Config:
     try:
         return UMT5Config.from_shapes(shapes)
-    except (KeyError, ValueError) as error:
+    except (KeyError, ValueError, IndexError) as error:
         wanted = sorted({*UMT5Config(0, 0, 0, 0, 0, 1, 0).parameter_shapes()} - {*shapes})
         raise TextError(
             f"{path}: its sizes are unknown ({error}); missing keys: {', '.join(wanted) or 'none'}"

@@ -19,7 +19,7 @@ import torch
 
 from ..errors import CheckpointError
 from .scaled import E4M3, FLOAT8, INT8, MXFP8, NVFP4, TILE, TYPES, LayoutWeight, ScaledWeight, round_up
-from .tensors import MappedFile, TensorEntry
+from .tensors import MappedFile, TensorEntry, are_equal
 
 METADATA = "_quantization_metadata"
 FORMATS = {
@@ -92,7 +92,8 @@ def find_scaled(
         elif match[2] not in UNUSED:
             kind, owner = match[2].replace("scale_weight", "weight_scale"), f"{match[1]}.weight"
             name = f"{match[1]}.{kind}"
-            if kind in parts.get(owner, {}):
+            twin = parts.get(owner, {}).get(kind)
+            if twin is not None and not are_equal(twin, entry):
                 raise CheckpointError(f"{file}: {owner} has two scales, weight_scale and scale_weight; remove one")
             parts.setdefault(owner, {})[kind] = left[name] = replace(entry, name=name)
     matrices = (key for key, entry in left.items() if len(entry.shape) == 2 and entry.dtype in FLOAT8)
@@ -177,7 +178,7 @@ def _scale_fault(scale: TensorEntry | None, values: TensorEntry) -> str:
         return f"its values go beyond {LARGEST_VALUE}, so its weight_scale is missing" if _needs_scale(values) else ""
     if not _is_one_or_a_row(scale, values.shape):
         return f"its scale is {scale.dtype} {list(scale.shape)}, expected float32, one or one for each row"
-    largest = float(scale.view().flatten()[:SAMPLED_ROWS].float().amax())
+    largest = max(scale.view().flatten()[:SAMPLED_ROWS].float().tolist(), default=0.0)
     return f"its scale is {largest:g}, it seems 1 / scale; expected below {LARGEST_SCALE}" * (largest > LARGEST_SCALE)
 
 

@@ -88,7 +88,8 @@ def list_visible(folder: Path) -> list[Path]:
 def _folder_files(folder: Path, hint: str) -> list[Path]:
     indexes = sorted(folder.glob("*.index.json"))
     if indexes:
-        return _indexed_files(min(indexes, key=lambda file: len(file.name)))  # not a variant such as model.fp16
+        # neither torch.save's files nor a variant such as model.fp16 where there is another
+        return _indexed_files(min(indexes, key=lambda file: (".safetensors." not in file.name, len(file.name))))
     weights = [item for item in list_visible(folder) if item.suffix.lower() in WEIGHT_SUFFIXES and item.is_file()]
     weights = [item for item in weights if hint in item.name.lower()] or weights
     for suffix in WEIGHT_SUFFIXES:

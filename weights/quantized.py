@@ -21,12 +21,11 @@ from ..options import BLOCK_SIZES
 from .comfy import find_scaled, scale_owner, stated_formats
 from .gguf_file import BlockWeight
 from .scaled import FLOAT8, LayoutWeight, ScaledWeight
-from .tensors import TensorEntry
+from .tensors import TensorEntry, are_equal
 
 PLAIN = (torch.float64, torch.float32, torch.float16, torch.bfloat16, *FLOAT8)
 """The dtypes of weights that may be used without a scale."""
 
-COMPARED_ROWS = 64
 _FOUR_BIT_PART = re.compile(r"(.+)\.(absmax|quant_map|nested_absmax|nested_quant_map|quant_state\.bitsandbytes__\w+)$")
 _STATE_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -126,7 +125,7 @@ def find_quantized(
     named: dict[str, TensorEntry] = {}
     for key, entry in entries.items():
         if (name := name_of(key)) is not None:
-            if name in named and not _are_equal(named[name], entry):
+            if name in named and not are_equal(named[name], entry):
                 raise CheckpointError(f"{file}: {key} is a second, differing {name}; use another file of this model")
             named[name] = replace(entry, name=name)
     stated = {name: text for layer, text in stated_formats(entries).items() if (name := name_of(f"{layer}.weight"))}
@@ -145,15 +144,6 @@ def find_quantized(
                 "ComfyUI's weight_scale, expected floats; use another file of this model"
             )
     return tensors, quantized
-
-
-def _are_equal(one: TensorEntry, other: TensorEntry) -> bool:
-    """Return whether two tensors have the same dtype and shape, and equal bytes in a sample of rows."""
-    if (one.dtype, one.shape) != (other.dtype, other.shape):
-        return False
-    rows = max(1, one.shape[0] // COMPARED_ROWS) if one.shape else 1
-    ours, theirs = (each.view().reshape(each.shape or (1,))[::rows].contiguous() for each in (one, other))
-    return torch.equal(ours.view(torch.uint8), theirs.view(torch.uint8))
 
 
 def owner_of(key: str) -> str | None:

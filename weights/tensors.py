@@ -21,6 +21,8 @@ from torch import Tensor
 
 from ..errors import CheckpointError
 
+COMPARED_ROWS = 64
+
 DTYPES = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -283,3 +285,12 @@ def _byte_ranges(path: Path, header: dict) -> Iterator[tuple[str, int, int, torc
                 f"[{begin}, {stop}]; the header is corrupt, download the file again"
             )
         yield name, begin, stop, DTYPES[dtype], shape
+
+
+def are_equal(one: TensorEntry, other: TensorEntry) -> bool:
+    """Return whether two tensors have the same dtype and shape, and equal bytes in a sample of rows."""
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    rows = max(1, one.shape[0] // COMPARED_ROWS) if one.shape else 1
+    ours, theirs = (each.view().reshape(each.shape or (1,))[::rows].contiguous() for each in (one, other))
+    return torch.equal(ours.view(torch.uint8), theirs.view(torch.uint8))

@@ -99,7 +99,7 @@ def _load(path: Path) -> object:
             f"{path}: cannot be read: a zip archive of other files ({', '.join(names)[:60]}), not "
             "torch.save's; unpack it, and name the weight file in it"
         )
-    if path.suffix == ".safetensors":  # torch.load would read it as such
+    if path.suffix.lower() == ".safetensors":  # torch.load would read it as such
         raise CheckpointError(f"{path}: a file of torch.save by its content; rename it to {path.stem}.pt")
     try:
         return torch.load(path, map_location="cpu", mmap=True, weights_only=True)

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from ...errors import InputError
 from ...outputs import written_whole
 from .card import Card
 from .table import MODULES
@@ -102,7 +103,7 @@ def read_json(file: Path | None) -> dict[str, Any]:
 def write_json(file: Path | None, values: dict[str, Any]) -> None:
     """Write `values` as a JSON object to a file atomically. Nothing is written if `file` is None. Errors in writing are
     ignored."""
-    with suppress(OSError):
+    with suppress(OSError, InputError):
         if file is not None:
             file.parent.mkdir(parents=True, exist_ok=True)
             with written_whole(file) as (part,):

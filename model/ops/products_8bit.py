@@ -4,7 +4,6 @@ the CPU, and if a GPU's kernel fails, plain torch multiplies the same 8-bit numb
 from collections.abc import Callable
 from functools import lru_cache, partial
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -95,12 +94,14 @@ def int8_product(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: torc
 
 
 @attempt("int8", "torch")
-def _try_int8(x: Tensor, weight: EightBit, bias: Tensor | None, _rotated: EightBit) -> Tensor:
+def _try_int8(x: Tensor, weight: EightBit, bias: Tensor | None, _rotated: EightBit | None) -> Tensor:
     return int8_product(encode_8bit(x, dtype=torch.int8), weight, bias, x.dtype)
 
 
 @attempt("int8", KITCHEN)
-def _try_kitchen(x: Tensor, weight: EightBit, bias: Tensor | None, rotated: EightBit) -> Tensor:
+def _try_kitchen(x: Tensor, weight: EightBit, bias: Tensor | None, rotated: EightBit | None) -> Tensor:
+    if rotated is None:
+        raise RuntimeError("it cannot rotate int8 weights; update comfy-kitchen")
     made = _kitchen_product(x, rotated, bias, x.dtype)
     if len(x) == Size().rows:  # the accuracy test, which is not timed; 4-bit weights are not rotated
         made[::2] = _kitchen_product(x, weight, bias, x.dtype)[::2]
@@ -111,7 +112,7 @@ def _alone(run: Callable[..., Tensor]) -> Callable[[Tensor, EightBit, Tensor | N
     """Return a function make(x, weight, bias) for timing the product `run` without the quantization of its input. make
     quantizes x [tokens, in] and returns a function without arguments, which runs the product."""
 
-    def make(x: Tensor, weight: EightBit, bias: Tensor | None, *_rotated: EightBit) -> Callable[[], Tensor]:
+    def make(x: Tensor, weight: EightBit, bias: Tensor | None, *_rotated: EightBit | None) -> Callable[[], Tensor]:
         return partial(run, encode_8bit(x, dtype=weight.values.dtype), weight, bias, x.dtype)
 
     return make
@@ -147,12 +148,18 @@ def _without_kitchen(x: Tensor, weight: EightBit, bias: Tensor | None, dtype: to
 kitchen_or_torch = or_else(_kitchen_product, _without_kitchen, "int8_linear of comfy-kitchen")
 
 
-def _random_int8(device: torch.device, size: Size) -> tuple[Tensor, EightBit, Tensor, EightBit]:
-    """Return (x, weight, bias, rotated). `rotated` is the weight in the form that comfy-kitchen's kernel takes."""
+def _random_int8(device: torch.device, size: Size) -> tuple[Tensor, EightBit, Tensor, EightBit | None]:
+    """Return (x, weight, bias, rotated). `rotated` is the weight in the form that comfy-kitchen's kernel takes, or None
+    if comfy-kitchen is missing or cannot rotate."""
     x, weight, bias = _random_product(torch.int8)(device, size)
-    if size.dim % GROUP or find_spec("comfy_kitchen") is None:
+    if size.dim % GROUP:
         return x, weight, bias, weight
-    return x, weight, bias, encode_rotated((weight.values * weight.scales).bfloat16())
+    try:
+        return x, weight, bias, encode_rotated((weight.values * weight.scales).bfloat16())
+    except torch.OutOfMemoryError:
+        raise
+    except Exception:  # an old or a broken comfy-kitchen; torch's kernel is tried all the same
+        return x, weight, bias, None
 
 
 def _random_product(dtype: torch.dtype) -> Callable[[torch.device, Size], tuple[Tensor, EightBit, Tensor]]:
@@ -165,7 +172,7 @@ def _random_product(dtype: torch.dtype) -> Callable[[torch.device, Size], tuple[
     return make
 
 
-def _exact_product(x: Tensor, weight: EightBit, bias: Tensor, *_rotated: EightBit) -> Tensor:
+def _exact_product(x: Tensor, weight: EightBit, bias: Tensor, *_rotated: EightBit | None) -> Tensor:
     return F.linear(x.float(), weight.values.float() * weight.scales, bias.float())
 
 

@@ -212,6 +212,11 @@ def test_an_index_without_a_variant_comes_before_one_with_it(shards, plain):
     assert not any("fp16" in file.name for file in open_checkpoint(shards).files)
 
 
+def test_an_index_of_safetensors_comes_before_one_of_torch_files(shards):
+    (shards / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": {"a": "pytorch_model-1-of-1.bin"}}))
+    assert all(file.suffix == ".safetensors" for file in open_checkpoint(shards).files)
+
+
 def test_several_weight_files_are_a_question(plain, put):
     folder = put(plain, "a.safetensors")
     put(plain, "b.safetensors")

@@ -141,6 +141,12 @@ def test_decoded_weights_may_stay(plain, file):
     assert kept.recode(FP8).values.data_ptr() == kept.data_ptr()
 
 
+def test_a_scale_that_stands_twice_is_one(plain, file):
+    tensors, header = quantized(plain, FP8)
+    tensors[SCALE.replace("weight_scale", "scale_weight")] = tensors[SCALE].clone()
+    assert WEIGHT in open_checkpoint(save(file, tensors)).quantized
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

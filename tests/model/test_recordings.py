@@ -3,6 +3,7 @@
 import gc
 import logging
 import weakref
+from contextlib import ExitStack
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +13,7 @@ from lingbot_world.model.cache import CameraCache
 from lingbot_world.model.forward import Camera, ForwardInputs
 from lingbot_world.model.graphs import trial
 from lingbot_world.model.graphs.forward import ForwardGraphs
+from lingbot_world.model.host_memory import pause_collector
 from lingbot_world.model.layers.attention import SelfAttention
 from lingbot_world.pipeline.world import World
 from lingbot_world.vae.recording import Recording
@@ -196,3 +198,15 @@ def test_numbers_that_are_not_finite_are_no_fault_of_the_recording():
     """A VAE in fp16 has them; its caller decodes again in fp32."""
     same = torch.tensor([1.0, float("nan"), float("inf")])
     assert trial.relative_error([same], [same.clone()]) == 0
+
+
+def test_the_collector_stays_off_until_the_last_of_two_threads():
+    """A model may load while another thread records: whichever ends first."""
+    loading, recording = ExitStack(), ExitStack()
+    assert gc.isenabled()
+    for each in (loading, recording):
+        each.enter_context(pause_collector())
+    loading.close()
+    assert not gc.isenabled()
+    recording.close()
+    assert gc.isenabled()

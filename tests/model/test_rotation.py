@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 from lingbot_world.model.attention import choose_8bit  # noqa: F401
-from lingbot_world.model.choice.table import KITCHEN
+from lingbot_world.model.choice import trials
+from lingbot_world.model.choice.table import KITCHEN, TABLE
 from lingbot_world.model.choice.trials import ATTEMPTS, KINDS, Size
 from lingbot_world.model.layers.operations import Linear, joined, prepared
 from lingbot_world.model.ops import linear_8bit
@@ -156,3 +157,14 @@ def test_comfy_kitchen_runs_on_the_gpu_of_its_operands(work, monkeypatch):
     with suppress(Exception):  # on a CPU it has no kernel
         ATTEMPTS[work, KITCHEN](*arguments)
     assert seen[0] is arguments[0]
+
+
+@pytest.mark.parametrize("old", [True, False])
+def test_torch_multiplies_where_comfy_kitchen_cannot_rotate(monkeypatch, old):
+    """Its versions before 0.2.20 have no rotation."""
+    if old:
+        monkeypatch.setattr(kitchen.registry, "get_implementation", lambda *_names, **_given: {}["no such function"])
+    found = [each for each in TABLE if each.work == "int8"]
+    by_kitchen, by_torch = trials.try_all(found, torch.device("cpu"), Size(), timed=False)
+    assert by_torch.reason is None
+    assert ("cannot rotate int8 weights; update comfy-kitchen" in by_kitchen.reason) == old

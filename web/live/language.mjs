@@ -10,9 +10,10 @@
   page.lang = wanted.map(nameOf).find(Boolean) ?? "en";
   page.toggleAttribute("data-untranslated", page.lang !== "en");
   addEventListener("error", ({ target }) => {
-    if (target.localName !== "script") return;
+    const said = document.querySelector(".said"); // other scripts, such as an extension's, are none of the page's
+    if (target.localName !== "script" || !target.getAttribute("src")?.startsWith("live/") || !said) return;
     page.removeAttribute("data-untranslated");
-    document.querySelector(".said").textContent =
+    said.textContent =
       `The page's scripts did not load. Behind a proxy, start live with --allow_origin ${location.origin}`;
   }, { capture: true });
 }
