@@ -78,6 +78,7 @@ _SAMPLING = (
 )
 _STATE = _names("folder_paths: get_output_directory get_save_image_path")
 _SAVED = _names("comfy_api.latest: io.FolderType.temp ui.ImageSaveHelper.save_images")
+_SHOWN = _names("folder_paths: get_annotated_filepath")
 _PREVIEWS = _names("latent_preview: Latent2RGBPreviewer LatentPreviewer get_previewer")
 NEEDS: dict[str, tuple[str, ...]] = {
     "load_models": (*_MODEL, *_names("comfy.sd: VAE.decode_tiled VAE.encode VAE.encode_tiled")),
@@ -91,7 +92,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     comfy.utils: ProgressBar calculate_parameters convert_old_quants load_torch_file
     comfy_api.latest: io.Clip
 """),
-    "image": (),
+    "image": _SHOWN,
     "camera.poses": _CAMERA,
     "camera.make": (*_CAMERA, *_SAVED, *_names("comfy_api.latest: io.Autogrow io.Load3DCamera")),
     "camera.files": _CAMERA,
@@ -104,10 +105,11 @@ NEEDS: dict[str, tuple[str, ...]] = {
 """),
     ),
     "sampling": (*_SAMPLING, *_names("comfy_api.latest: io.Guider io.Sampler io.Sigmas")),
-    "rollout": (*_SAMPLING, *_STATE, *_PREVIEWS),
+    "rollout": (*_SAMPLING, *_STATE, *_SHOWN, *_PREVIEWS),
     "live": (
         *_SAMPLING,
         *_STATE,
+        *_SHOWN,
         *_PREVIEWS,
         *_SAVED,
         *_names("""

@@ -89,7 +89,7 @@ def test_a_walk_waits_for_its_gpus_before_its_recordings_are_dropped(monkeypatch
 
     monkeypatch.setattr(torch.cuda, "synchronize", wait)
     walk.engine, walk._world, walk._decoder = SimpleNamespace(device=torch.device("cuda", 0)), Held(), Held()
-    walk._drop()
+    walk._free_world()
     assert sorted(order[:2]) == [0, 1]
     assert order[2:] == ["dropped", "dropped"]
 
