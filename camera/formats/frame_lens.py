@@ -25,6 +25,8 @@ SIZES = tuple(zip(PARAMETER_KEYS["width"], PARAMETER_KEYS["height"], strict=True
 PAIRED = dict((*SIZES, *((height, width) for width, height in SIZES)))
 """For each key of a width the key of the height, and for each key of a height that of the width. A width or a height
 alone, such as a camera's height, is not an image size."""
+LEAST_SIDE = 16
+"""The least side of an image, in pixels, if width and height have keys that do not belong together."""
 HORIZONTAL_FOVS = {"x_fov": np.pi / 180, "camera_angle_x": 1.0, "fov_deg": np.pi / 180, "angle_x": 1.0}
 """The keys of a horizontal field of view in JSON files, each with the factor that converts its value to radians."""
 SAME_LENS = 1.02
@@ -60,6 +62,19 @@ def refuse_two_lenses(fields: Mapping, where: str) -> None:
         values = {name: number_of(fields[name], f"{where} {name}") for name in stated}
         values |= {name: value for name, each in lenses.items() if at < 4 and (value := each[at]) is not None}
         _refuse_different(values, quantity, where)
+
+
+def describes_image(key: str, fields: Mapping) -> bool:
+    """Return whether a key in PARAMETER_KEYS describes an image. A width or height without its pair in `fields` does so
+    only if it and a side in the other direction are integers of at least LEAST_SIDE."""
+    if key not in PAIRED or PAIRED[key] in fields:
+        return True
+    others = PARAMETER_KEYS["height" if key in PARAMETER_KEYS["width"] else "width"]
+    return _is_side(fields[key]) and any(_is_side(fields.get(other)) for other in others)
+
+
+def _is_side(value: object) -> bool:
+    return isinstance(value, int | float) and value >= LEAST_SIDE and value % 1 == 0
 
 
 def refuse_other_angle(fields: Mapping, fx: float, width: float, where: str) -> None:

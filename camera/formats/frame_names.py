@@ -9,6 +9,7 @@ from typing import TypeVar
 import numpy as np
 
 from ...errors import CameraError
+from ...fields import Reported
 from .reading import number_of
 
 T = TypeVar("T")
@@ -20,7 +21,10 @@ NUMBERS = ("frame_idx", "frame_id", "frame_number", "frame")
 IDS = ("index", "id")
 ORDER = (*NAMES, *TIMES, *NUMBERS, *IDS)
 """The keys that give the order of frames in JSON, the most reliable first: names of image files, times, frame numbers,
-and ids. Ids with gaps are not used."""
+and ids. Numbers and ids with gaps or repeats do not change the order."""
+BY_TIME = (*TIMES, *NAMES, *NUMBERS, *IDS)
+"""ORDER for phone scans: their times are reliable, and their names may be random."""
+GAPS = "Gaps in names and times are refused; numbers with gaps do not sort."
 
 
 def natural_key(name: str) -> list[str | int]:
@@ -57,27 +61,43 @@ def sort_by_name(frames: Sequence[T], name: Callable[[T], str], where: str) -> l
     return ordered
 
 
-def sort_frames(frames: list[Mapping], path: Path) -> list[Mapping]:
-    """Return the frames sorted by the first usable key of ORDER, or unchanged without one.
+def sort_frames(
+    frames: list[Mapping], path: Path, order: Sequence[str] = ORDER
+) -> tuple[list[Mapping], tuple[str, ...]]:
+    """Return the frames sorted by the first usable key of `order`, or unchanged without one, and notes for the user on
+    frame numbers that contradict the result.
 
-    A usable key occurs in all frames with different values. Names must be texts; frame numbers and ids must be numbers.
-    Raises CameraError, which begins with `path`, for a time that is not a finite number, and for a gap (see
-    `refuse_gaps`) between names, times or frame numbers.
+    A usable key occurs in all frames with different values. Names must be texts or numbers. Frame numbers and ids must
+    be numbers, either without gaps or in an order that never falls. Raises CameraError, which begins with `path`, for a
+    time that is not a finite number, and for a gap (see `refuse_gaps`) between names or times.
     """
-    for key in ORDER:
+    unused: dict[str, np.ndarray] = {}
+    for key in order:
         values = [frame.get(key) for frame in frames]
         if None in values or all(value == values[0] for value in values):
             continue
-        if key in NAMES and all(isinstance(value, str) for value in values):
-            return sort_by_name(frames, itemgetter(key), str(path))
-        if key in TIMES or (key not in NAMES and all(isinstance(value, int | float) for value in values)):
+        kinds = {type(value) for value in values}
+        if key in NAMES and kinds <= {str, int, float}:
+            named = [*zip(map(str, values), frames, strict=True)]
+            return [frame for _, frame in sort_by_name(named, itemgetter(0), str(path))], ()
+        if key in TIMES or (key not in NAMES and kinds <= {int, float}):
             numbers = np.array([number_of(value, f"{path}: {key}") for value in values])
-            order = np.argsort(numbers, kind="stable")
-            if key not in IDS:
-                refuse_gaps(numbers[order], f"{path} ({key})")
-            if not _gap(numbers[order]):
-                return [frames[at] for at in order]
-    return frames
+            rank = np.argsort(numbers, kind="stable")
+            if key in TIMES:
+                refuse_gaps(numbers[rank], f"{path} ({key})")
+            if not _gap(numbers[rank]) or (np.diff(numbers) >= 0).all():
+                return [frames[at] for at in rank], _contradictions(unused, rank)
+            unused |= {key: numbers} if key in NUMBERS else {}
+    return frames, _contradictions(unused, np.arange(len(frames)))
+
+
+def _contradictions(unused: Mapping[str, np.ndarray], rank: np.ndarray) -> tuple[str, ...]:
+    """Return a note for each key of `unused` whose numbers fall somewhere in the order `rank`."""
+    return tuple(
+        Reported(f"{key} has gaps or repeats and is not used, but falls in the order of the frames; check this order.")
+        for key, numbers in unused.items()
+        if (np.diff(numbers[rank]) < 0).any()
+    )
 
 
 def _even_order(columns: np.ndarray) -> np.ndarray | None:

@@ -13,8 +13,8 @@ from ..conventions import Convention, to_opencv
 from ..path import CameraPath
 from ..poses import LENS_HEIGHT, LENS_WIDTH
 from ..rotation import OPENGL_TO_OPENCV
-from .frame_lens import LENSES, PAIRED, PARAMETER_KEYS, matrix_lens, refuse_two_lenses
-from .frame_names import ORDER, sort_frames
+from .frame_lens import LENSES, PARAMETER_KEYS, describes_image, matrix_lens, refuse_two_lenses
+from .frame_names import GAPS, ORDER, sort_frames
 from .lens import FLAG_FIELDS, MODEL_FIELD, focal_of, refuse_flags, refuse_model
 from .reading import CameraFile, Lens, entries_of, field_of, lens_notes, lens_rows, number_of, read_object
 
@@ -40,7 +40,7 @@ TRANSFORMS_FIELDS = (
     Field(DISTORTION, "reported", "Distortion: the model's camera is a pinhole."),
     Field(("rolling_shutter", "transform_matrix_start", "transform_matrix_end"), "reported", "The shutter's time."),
     Field(("frames", "transform_matrix"), "applied", "Camera to world, OpenGL axes, 4x4 or 3x4 by row."),
-    Field(ORDER, "applied", "The frames' order, by the first of these that varies. Gaps are refused."),
+    Field(ORDER, "applied", f"The frames' order. {GAPS}"),
     Field(("from_mitsuba",), "applied", "Mitsuba's axes: x left, y up, z forward."),
     Field(WORLD, "ignored", "They move or scale the whole world, which the model does not see."),
     Field((*IMAGES, *SPLITS, *TRAINING, *SCENE), "ignored", "They describe images and training."),
@@ -66,11 +66,11 @@ def read_transforms(path: Path, convention: Convention) -> CameraFile:
     file; a fault in the lens becomes the result's `lens_fault`."""
     path = path / "transforms.json" if path.is_dir() else path
     data = read_object(path)
-    frames = sort_frames(entries_of(data, "frames", path), path)
+    frames, order_notes = sort_frames(entries_of(data, "frames", path), path)
     matrices = [field_of(frame, "transform_matrix", f"{path}: frame {i}") for i, frame in enumerate(frames)]
     c2w = to_opencv(matrices, convention, str(path))
     c2w = c2w @ MITSUBA if data.get("from_mitsuba") else c2w
-    notes = unread([*data, *(key for frame in frames for key in frame)], TRANSFORMS_FIELDS)
+    notes = [*order_notes, *unread([*data, *(key for frame in frames for key in frame)], TRANSFORMS_FIELDS)]
     if any(np.any(frame.get("rolling_shutter") or 0) for frame in (data, *frames)):
         notes.append("rolling_shutter is ignored: the model's camera exposes the whole image at once.")
     return CameraFile(c2w, None, None, tuple(notes)).with_lens(lambda: _read_lens(data, frames, str(path)))
@@ -99,7 +99,7 @@ def _by_usual_names(fields: Mapping) -> dict[str, Any]:
     other = {
         ours: found[theirs]
         for theirs, ours in USUAL_NAMES.items()
-        if theirs in found and PAIRED.get(theirs, theirs) in found
+        if theirs in found and describes_image(theirs, found)
     }
     return {key: value for key, value in lens.items() if value is not None} | other | found
 

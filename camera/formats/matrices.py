@@ -1,7 +1,7 @@
 """A reader of matrices in JSON: a plain list, or matrices under a name that states their direction, such as c2w."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,14 +12,16 @@ from ...fields import Field, unread
 from ..conventions import Convention, to_opencv
 from ..poses import LENS_HEIGHT, LENS_WIDTH, as_float64
 from .frame_lens import LENSES, RESOLUTIONS, SIZES, pixel_lens, refuse_other_angle
-from .frame_names import ORDER, sort_by_name, sort_frames
+from .frame_names import GAPS, ORDER, sort_by_name, sort_frames
 from .lens import PINHOLES, focal_of, refuse_model
 from .reading import CameraFile, Lens, field_of, lens_notes, lens_rows, number_of, read_json
 
 _CAMS = r"cam(era)?s?"
 DIRECTIONS = {
-    "c2w": rf"c2w|{_CAMS}(2|to)world|^matrixworld|^worldmatrix$|worldfrom{_CAMS}|worldt{_CAMS}$|twc$",
-    "w2c": rf"w2c|world(2|to)({_CAMS}|view)|{_CAMS}fromworld|{_CAMS}tworld|tcw$|^viewmat|^extrinsics?(mat\w*)?$",
+    "c2w": rf"c2w|{_CAMS}(2|to)world|^matrixworld(?!inverse|autoupdate|needsupdate)|^worldmatrix$|worldfrom{_CAMS}|"
+    rf"worldt{_CAMS}$|twc$",
+    "w2c": rf"w2c|world(2|to)({_CAMS}|view)|{_CAMS}fromworld|{_CAMS}tworld|tcw$|^viewmat|^matrixworldinverse|"
+    r"^extrinsics?(mat\w*)?$",
 }
 """Regular expressions for names of camera-to-world ("c2w") and world-to-camera ("w2c") matrices, reduced to lower-case
 letters and digits. "c2w" is tried first, so extrinsics_c2w is camera-to-world."""
@@ -44,7 +46,7 @@ MATRIX_FIELDS = (
     Field(("matrices", "fps"), "applied", "A list of 4x4 or 3x4 matrices or of 16 numbers each; the frame rate."),
     Field(("c2w", "w2c", "extrinsics"), "applied", "Any name that states the direction, of a list or in each frame."),
     Field((*LENSES, "fx", "fy", "cx", "cy", *SIDES), "applied", "The lens in pixels, and the size of its images."),
-    Field(ORDER, "applied", "The frames' order. Gaps are refused."),
+    Field(ORDER, "applied", f"The frames' order. {GAPS}"),
     Field(("convention",), "applied", "A value of `--convention`. The option takes precedence."),
     Field(("fov_deg", "angle_x", "angle_y"), "applied", "Degrees or radians across, radians down; one or many."),
     Field(("lens", "sensor_width"), "applied", "Blender's millimetres: one number each, or one a frame."),
@@ -65,21 +67,24 @@ class Matrices(NamedTuple):
     matrices: the matrices as in the file.
     frames: if each frame is an object, a dict of fields for each frame. It has the frame's own fields and the fields
         that the file states once for all frames. For a plain list of matrices, one dict with the file's other fields.
+    notes: notes for the user on the frames' order.
     """
 
     key: str
     matrices: Any
     frames: list[dict[str, Any]]
+    notes: tuple[str, ...] = ()
 
 
-def named_matrices(data: Any, path: Path) -> Matrices | None:
+def named_matrices(data: Any, path: Path, direction: str = "") -> Matrices | None:
     """Return the matrices of a JSON file under a name that states their direction, or None without such a name.
 
     `data` is the content of `path`: a list of frames, or an object. The object has a list of matrices, a list of
-    frames, or frames by name. Raises CameraError for a gap in the frames' numbers or times.
+    frames, or frames by name. Of several names, the first that states `direction` is used, else the first. Raises
+    CameraError for a gap between the frames' names or times.
     """
     whole = _flat(data) if isinstance(data, Mapping) else {}
-    if key := next(filter(direction_of, whole), None):
+    if key := _directed(whole, direction):
         return Matrices(key, whole[key], [{name: value for name, value in whole.items() if name != key}])
     listed = [data, *whole.values()] if isinstance(data, Mapping | list) else []
     frames = next((each for each in listed if isinstance(each, list) and _are_frames(each)), None)
@@ -88,10 +93,16 @@ def named_matrices(data: Any, path: Path) -> Matrices | None:
         frames = [data[name] for name in sort_by_name([*data], str, str(path))]
     if frames is None:
         return None
-    flat = [_flat(frame, all_objects=True) for frame in sort_frames(frames, path)]
-    key = next((name for name in flat[0] if direction_of(name) and all(name in each for each in flat)), None)
+    ordered, notes = sort_frames(frames, path)
+    flat = [_flat(frame, all_objects=True) for frame in ordered]
+    key = _directed((name for name in flat[0] if all(name in each for each in flat)), direction)
     common = {name: value for name, value in whole.items() if not _are_frames(value)}
-    return None if key is None else Matrices(key, [frame[key] for frame in flat], [{**common, **each} for each in flat])
+    shared = [{**common, **each} for each in flat]
+    return None if key is None else Matrices(key, [frame[key] for frame in flat], shared, notes)
+
+
+def _directed(names: Iterable[str], direction: str) -> str | None:
+    return max(filter(direction_of, names), key=lambda name: direction_of(name) == direction, default=None)
 
 
 def _are_frames(value: Any) -> bool:
@@ -114,7 +125,9 @@ def read_matrices(path: Path, convention: Convention) -> CameraFile:
     3x4 or 16 numbers), an object {"matrices": [...], "fps": ...}, or has matrices under a name such as w2c. The lens is
     optional. Raises CameraError for a missing or invalid file."""
     data = read_json(path)
-    if (not isinstance(data, Mapping) or "matrices" not in data) and (named := named_matrices(data, path)) is not None:
+    direction = "c2w" if convention.camera_to_world else "w2c"
+    named = None if isinstance(data, Mapping) and "matrices" in data else named_matrices(data, path, direction)
+    if named is not None:
         return _read_named(named, convention, str(path))
     if not isinstance(data, Mapping):
         return CameraFile(to_opencv(data, convention, str(path)))
@@ -138,7 +151,7 @@ def _read_named(named: Matrices, convention: Convention, where: str) -> CameraFi
         frames = [{**rest, name: lens} for lens in of_each]
     strange = unread((key for frame in frames for key in frame if key != named.key), MATRIX_FIELDS)
     fps = number_of(frames[0]["fps"], f"{where}: fps") if frames[0].get("fps") else None
-    recording = CameraFile(c2w, None, fps, tuple(strange))
+    recording = CameraFile(c2w, None, fps, (*named.notes, *strange))
     if name not in frames[0]:
         return recording
     return recording.with_lens(lambda: pixel_lens(frames * (len(c2w) // len(frames)), where))

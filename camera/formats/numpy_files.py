@@ -17,7 +17,7 @@ from .frame_names import refuse_gaps
 from .lens import refuse_model
 from .matrices import array_direction
 from .reading import CameraFile, Lens, lens_notes, lens_rows, read_text
-from .sniff import header_shape
+from .sniff import array_header
 from .stated import CONVENTION_KEYS
 
 LARGEST_UNPACKED = 512 * 2**20
@@ -25,6 +25,7 @@ LARGEST_ARCHIVE = 16 * 2**30  # most of a reconstruction is images and depths, a
 INTRINSICS = ("intrinsic", "intrinsics", "K")
 IMAGE_ARRAYS = ("images", "image", "depth", "depths", "depth_map")
 INDICES = ("inds", "frame_ids", "frame_idx", "frame_indices", "indices", "timestamps")
+NUMERIC = ("b", "u", "i", "f")
 PREDICTED = (
     *("conf", "depth_conf", "confidence", "mask", "masks", "motion_prob", "uncertainty", "disps", "points", "pts3d"),
     *("world_points", "world_points_conf", "world_points_from_depth", "pose_enc", "scale"),
@@ -50,7 +51,7 @@ _LENS_FIELD = Field(
 )
 _OTHER_FIELDS = (
     _LENS_FIELD,
-    Field(INDICES, "applied", "The frames' numbers or times. Gaps, and frames out of order, are refused."),
+    Field(INDICES, "applied", "The frames' numbers or times. Gaps and another order are refused; texts are not read."),
     Field(PREDICTED, "ignored", "Points, and how certain the values are."),
 )
 _BOTH = "any name that states it. If both directions are in the file, they must agree."
@@ -195,17 +196,22 @@ def _archive(
     path: Path, kind: str, wanted: Callable[[str], bool]
 ) -> tuple[dict[str, np.ndarray], dict[str, tuple[int, ...]]]:
     """Return the arrays of an .npz file with a `wanted` name, and the shapes of all its arrays, both by array name.
-    `kind`: a description of the file for error messages. Raises CameraError for an unreadable file, for more than 512
-    MiB of wanted arrays, and for arrays that are not numbers."""
+    Arrays in INDICES that are not numbers are left out. `kind`: a description of the file for error messages. Raises
+    CameraError for an unreadable file, for more than 512 MiB of wanted arrays, and for other arrays that are not
+    numbers."""
     check_file(path, LARGEST_ARCHIVE)
     try:
         with np.load(path, allow_pickle=False) as archive:
-            names = [name for name in archive.files if wanted(name)]
+            members = {*archive.zip.namelist()}
+            headers = {name: _header(archive.zip, name) for name in archive.files if f"{name}.npy" in members}
+            names = [
+                name for name, (_, kind) in headers.items() if wanted(name) and (name not in INDICES or kind in NUMERIC)
+            ]
             unpacked = sum(archive.zip.getinfo(f"{name}.npy").file_size for name in names)
             if unpacked > LARGEST_UNPACKED:
                 raise CameraError(f"{path}: unpacks to {unpacked} bytes, expected at most {LARGEST_UNPACKED}")
             arrays = {name: archive[name] for name in names}
-            shapes = {name: _shape(archive.zip, name) for name in archive.files}
+            shapes = {name: shape for name, (shape, _) in headers.items()}
     except CameraError:
         raise
     except Exception as error:  # zipfile, zlib and numpy's header parser raise errors of many types
@@ -215,6 +221,6 @@ def _archive(
     return arrays, shapes
 
 
-def _shape(archive: ZipFile, name: str) -> tuple[int, ...]:
+def _header(archive: ZipFile, name: str) -> tuple[tuple[int, ...], str]:
     with archive.open(f"{name}.npy") as file:
-        return header_shape(file)
+        return array_header(file)

@@ -14,7 +14,7 @@ from ..conventions import Convention, to_opencv
 from ..poses import as_float64, with_last_row
 from ..rotation import from_quaternions, rigid
 from .frame_lens import LENSES, RESOLUTIONS, SIZES, pixel_lens
-from .frame_names import ORDER, refuse_gaps, sort_by_name, sort_frames
+from .frame_names import BY_TIME, GAPS, ORDER, refuse_gaps, sort_by_name, sort_frames
 from .reading import CameraFile, entries_of, field_of, number_of, read_json
 
 POSES = (
@@ -42,7 +42,7 @@ ARKIT_FIELDS = (
     Field(("poses", "initPose"), "applied", "Record3D: x, y, z, w of a quaternion, then the position."),
     Field((*LENSES, "perFrameIntrinsicCoeffs", "fx", "fy", "cx", "cy"), "applied", "The lens, by row or by column."),
     Field((*RESOLUTIONS, *(name for pair in SIZES for name in pair)), "applied", "Else twice cx, cy; reported."),
-    Field((*ORDER, "frameTimestamps"), "applied", "The order of frames in a list. Gaps are refused."),
+    Field((*BY_TIME, "frameTimestamps"), "applied", f"A list's order. {GAPS}"),
     Field(("fps",), "applied", "The speed."),
     Field(("projectionMatrix", "viewMatrix", "eulerAngles", "trackingState"), "ignored", "They follow from the rest."),
     Field(("exposureDuration", "averageAngularVelocity", "averageVelocity", "motionQuality"), "ignored", "Quality."),
@@ -52,7 +52,7 @@ ARKIT_FIELDS = (
 SPLAT_FIELDS = (
     Field(("position", "rotation"), "applied", "Camera to world, x right, y down, z forward."),
     Field(("fx", "fy", "cx", "cy", "width", "height"), "applied", "The lens; without cx, cy its centre is the middle."),
-    Field(ORDER, "applied", "The frames' order; gaps in the numbers are refused."),
+    Field(ORDER, "applied", f"The frames' order. {GAPS}"),
     Field(("is_test",), "ignored", "Whether the image is for tests."),
 )
 
@@ -62,11 +62,12 @@ def read_splat_cameras(path: Path, convention: Convention) -> CameraFile:
     of the poses (the format's own is camera-to-world in OpenCV axes). Raises CameraError for a missing or invalid
     file."""
     path = path / "cameras.json" if path.is_dir() else path
-    cameras = sort_frames(entries_of({"cameras": read_json(path)}, "cameras", path), path)
+    cameras, order_notes = sort_frames(entries_of({"cameras": read_json(path)}, "cameras", path), path)
     turns, places = (_stack(cameras, key, shape, path) for key, shape in (("rotation", (3, 3)), ("position", (3,))))
     c2w = to_opencv(rigid(turns, places), convention, str(path))
     notes = unread((key for camera in cameras for key in camera), SPLAT_FIELDS)
-    return CameraFile(c2w, None, None, tuple(notes)).with_lens(lambda: pixel_lens(cameras, str(path)))
+    recording = CameraFile(c2w, None, None, (*order_notes, *notes))
+    return recording.with_lens(lambda: pixel_lens(cameras, str(path)))
 
 
 def read_arkit(path: Path, convention: Convention) -> CameraFile:
@@ -110,14 +111,15 @@ def _frame_files(folder: Path) -> list[Mapping]:
 
 
 def _read_frames(frames: list[Mapping], path: Path, convention: Convention) -> CameraFile:
-    frames = frames if path.is_dir() else sort_frames(frames, path)  # a folder's frames are in the order of their files
+    order = () if path.is_dir() else BY_TIME  # a folder's frames are in the order of their files
+    frames, order_notes = sort_frames(frames, path, order)
     matrices = np.stack([_matrix(frame, f"{path}: frame {i}") for i, frame in enumerate(frames)])
     matrices, notes = _by_row(matrices, _stated_order(frames))
     key = next((name for name in POSES if name in frames[0]), "")
     if key in AMBIGUOUS_POSES and not ARKIT_ONLY & frames[0].keys():
         notes = [*notes, Reported(UNSTATED_AXES.format(key))]
     c2w = to_opencv(matrices, convention, str(path))
-    notes += unread((key for frame in frames for key in frame), ARKIT_FIELDS)
+    notes += [*order_notes, *unread((key for frame in frames for key in frame), ARKIT_FIELDS)]
     recording = CameraFile(c2w, None, None, tuple(notes))
     if not any({*LENSES, "fx"} & frame.keys() for frame in frames):
         return recording

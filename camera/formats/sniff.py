@@ -74,20 +74,21 @@ def _folder(path: Path) -> str:
 def _array_shape(path: Path) -> tuple[int, ...]:
     try:
         with path.open("rb") as file:
-            return header_shape(file)
+            return array_header(file)[0]
     except OSError:
         return ()
 
 
-def header_shape(file: IO[bytes]) -> tuple[int, ...]:
-    """Return the shape in an .npy header; () for an array of Python objects and for other files."""
+def array_header(file: IO[bytes]) -> tuple[tuple[int, ...], str]:
+    """Return the shape in an .npy header, and numpy's letter for the kind of its values; () and "" for an array of
+    Python objects and for other files."""
     try:
         version = np.lib.format.read_magic(file)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, _, kind = read(file)
     except Exception:  # numpy parses the header as Python, so any error of its tokenizer and parser can occur
-        return ()
-    return () if kind.hasobject else shape
+        return (), ""
+    return ((), "") if kind.hasobject else (shape, kind.kind)
 
 
 def _archive(path: Path) -> str | None:
@@ -97,7 +98,7 @@ def _archive(path: Path) -> str | None:
         if "inds" not in names:
             return next((format for direction, format in ARRAYS.items() if direction in directions), None)
         with archive.open("data.npy") as data:
-            return "vipe" if header_shape(data)[1:] == (4, 4) else None
+            return "vipe" if array_header(data)[0][1:] == (4, 4) else None
     return None
 
 

@@ -40,7 +40,7 @@ TUM_FIELDS = (
     Field(
         ("pred_intrinsics.txt",), "applied", "MonST3R's lens. Next to it the quaternions of pred_traj.txt begin with w."
     ),
-    Field(("qx",), "refused", "Without a header, if w seems to come first: a header decides."),
+    Field(("qx",), "refused", "Without a header, if only w first leads where the camera looks. A first 1 is reported."),
     Field(("p_RS_R",), "reported", "EuRoC's poses are those of the IMU."),
     Field(EUROC, "ignored", "EuRoC's velocities and biases."),
     Field(("", "frame", "frame_id", "child_frame_id", "id", "index", "seq"), "ignored", "Numbers next to a time."),
@@ -57,8 +57,8 @@ def read_tum(path: Path, convention: Convention) -> CameraFile:
     """Read a TUM trajectory, one line per frame: time, position, and quaternion x, y, z, w. A header may state another
     order of columns, and a lens. `convention`: the convention of the poses (the format's own is camera-to-world in
     OpenCV axes). A path with irregular time steps, such as a SLAM system's keyframes, is resampled at constant steps.
-    Raises CameraError for a missing or invalid file. A file without a header also raises CameraError if w probably
-    comes first."""
+    Raises CameraError for a missing or invalid file, and without a header also if the camera goes where it looks only
+    with w first."""
     lines, lens_file = read_text(path).splitlines(), path.with_name(MONST3R[1])
     stated = tum_columns(lines)
     if stated is None:
@@ -69,10 +69,9 @@ def read_tum(path: Path, convention: Convention) -> CameraFile:
     rows = numbers[:, columns.columns]
     check_quaternions(rows[:, 4:], str(path))
     c2w = to_opencv(rigid(from_quaternions(rows[:, 4:]), rows[:, 1:4]), convention, str(path), rows[:, 1:])
-    if stated is None and not of_monst3r:
-        _refuse_w_first(path, c2w, rows, convention)
+    doubts = _refuse_w_first(path, c2w, rows, convention) if stated is None and not of_monst3r else []
     c2w, notes = _at_even_times(c2w, rows[:, 0], path)
-    recording = CameraFile(c2w, notes=(*notes, *_header_notes(lines, columns)))
+    recording = CameraFile(c2w, notes=(*doubts, *notes, *_header_notes(lines, columns)))
     if of_monst3r:
         return recording.with_lens(lambda: _first_lens([{"K": row} for row in read_table(lens_file, 9).tolist()], path))
     lenses = [dict(zip(LENS, row, strict=True)) for row in numbers[:, columns.lens] if columns.lens]
@@ -102,21 +101,18 @@ def _first_lens(frames: Sequence[Mapping], path: Path) -> Lens:
     return lens[:1], (*notes, *lens_change(lens))
 
 
-def _refuse_w_first(path: Path, c2w: np.ndarray, rows: np.ndarray, convention: Convention) -> None:
-    """Raise CameraError if w probably comes first in the quaternions of `rows`, from which `c2w` was read with w last.
+def _refuse_w_first(path: Path, c2w: np.ndarray, rows: np.ndarray, convention: Convention) -> list[str]:
+    """Raise CameraError if the camera moves forward much more with w first in the quaternions of `rows` than with w
+    last, as in `c2w`.
 
-    There are two signs of it. Either the first quaternion's first number is close to 1 or -1, and with w last the
-    camera does not move forward. Or the camera moves forward much more with w first than with w last.
+    A first quaternion whose first number is close to 1 or -1 is a weaker sign of w first, which a camera upside down
+    also has. The result is a note on this sign, unless the camera moves forward with w last, else empty.
     """
     other = to_opencv(rigid(from_quaternions(rows[:, [5, 6, 7, 4]]), rows[:, 1:4]), convention, str(path))
     ahead, other_ahead = _forward_fraction(c2w), _forward_fraction(other)
-    unturned = abs(rows[0, 4]) >= W_LIKE and ahead <= W_FORWARD
-    if unturned or other_ahead > max(W_FORWARD, ahead + W_FORWARD / 2):
-        raise CameraError(
-            f"{path}: the first number of the quaternions seems to be w: read as x, y, z, w the camera is upside down "
-            "or does not go where it looks. Begin the file with the line `# timestamp tx ty tz qw qx qy qz`, or, if w "
-            "is last, with `# timestamp tx ty tz qx qy qz qw`"
-        )
+    if other_ahead > max(W_FORWARD, ahead + W_FORWARD / 2):
+        raise CameraError(f"{path}: {W_FIRST_NOTE}")
+    return [W_FIRST_NOTE] if abs(rows[0, 4]) >= W_LIKE and ahead <= W_FORWARD else []
 
 
 def _forward_fraction(c2w: np.ndarray) -> float:
@@ -147,6 +143,11 @@ def _at_even_times(c2w: np.ndarray, times: np.ndarray, path: Path) -> tuple[np.n
 
 
 W_LIKE, W_FORWARD = 0.999, 0.7
+W_FIRST_NOTE = Reported(
+    "The first number of the quaternions seems to be w: read as x, y, z, w the camera is upside down or does not go "
+    "where it looks. Begin the file with the line `# timestamp tx ty tz qw qx qy qz`, or, if w is last, with "
+    "`# timestamp tx ty tz qx qy qz qw`"
+)
 _W_FIRST = [0, 1, 2, 3, 5, 6, 7, 4]
 MONST3R = "pred_traj.txt", "pred_intrinsics.txt"
 """The names of two files of MonST3R and of programs derived from MonST3R: a trajectory with w first, and a file with a
@@ -202,7 +203,7 @@ def _header(lines: Sequence[str]) -> str:
 def _names(header: str) -> list[str]:
     """Return a header's column names, in lower case and without units in brackets."""
     names = header.replace(";", ",").split(",") if {",", ";"} & {*header} else header.split()
-    return [re.sub(r"[\[(].*", "", name).strip(" \"'").lower() for name in names]
+    return [re.sub(r"[\[(].*", "", name).strip(" \t\"'").lower() for name in names]
 
 
 def _strange_header(lines: Sequence[str]) -> str:

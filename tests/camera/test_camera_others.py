@@ -33,6 +33,7 @@ TABLES = {
     "no_names.tum": X_FIRST,
     "frames.csv": f"frame,qx,qy,qz,qw,x,y,z\n1,0,0,0,1,0,0,0\n2,0,{HALF},0,{HALF},1,2,3\n",
     "quoted.csv": '"time","tx","ty","tz","qw","qx","qy","qz"\n' + W_FIRST.replace(" ", ","),
+    "tabs.csv": "'time'\t,\ttx,\t'ty',tz\t,qw,qx,qy,qz\n" + W_FIRST.replace(" ", ","),
     "seconds.csv": "Seconds,Px,Py,Pz,Qw,Qx,Qy,Qz\n" + W_FIRST.replace(" ", ","),
     "remarks.txt": X_FIRST.replace("\n", " # a keyframe\n"),
 }

@@ -1,6 +1,7 @@
 """Camera files of programs that state the frames' order, the quaternions' order or the lens in their own way."""
 
 import json
+from zipfile import ZipFile
 
 import numpy as np
 import pytest
@@ -51,7 +52,7 @@ def test_any_key_of_frames_gives_their_order(tmp_path, name, key):
     assert not any("Not read" in note for note in notes)
 
 
-@pytest.mark.parametrize("key", ["image", "time", "frame"])
+@pytest.mark.parametrize("key", ["image", "time"])
 def test_gaps_and_values_that_are_all_the_same(tmp_path, key):
     for values, fails in ((FRAME_KEYS[key][:1] * 9, False), ([*FRAME_KEYS[key][:5], *FRAME_KEYS[key][-1:]], True)):
         frames = [{key: at, "transform_matrix": pose} for at, pose in zip(values, steps(), strict=False)]
@@ -67,6 +68,68 @@ def test_ids_with_gaps_are_no_order(tmp_path):
     frames = [{"id": at, "transform_matrix": pose} for at, pose in zip((7, 99, 3), steps(3), strict=True)]
     file = write(tmp_path / "t.json", json.dumps({**LENSES, "frames": frames}))
     np.testing.assert_allclose(read_camera(file)[0].c2w[:, 2, 3], [0, -1, -2])
+
+
+def splats(**keys) -> list[dict]:
+    """Cameras of 3D Gaussian splatting, 1 apart in the file's order, with a value of each key in `keys`."""
+    size = {"width": 1664, "height": 960, "fx": 1000, "fy": 1000, "rotation": np.eye(3).tolist()}
+    rows = zip(*keys.values(), strict=True)
+    return [{**size, "position": [0, 0, i], **dict(zip(keys, row, strict=True))} for i, row in enumerate(rows)]
+
+
+@pytest.mark.parametrize("key", ["frame_id", "frame"])
+@pytest.mark.parametrize(
+    ("values", "others", "order", "noted"),
+    [
+        ([3, 7, 8, 30], {}, [0, 1, 2, 3], False),
+        ([0, 0, 1, 1], {}, [0, 1, 2, 3], False),
+        ([0, 1, 0, 1], {}, [0, 1, 2, 3], True),
+        ([8, 3, 30, 7], {"id": [0, 1, 2, 3]}, [0, 1, 2, 3], True),
+        ([3, 7, 8, 30], {"id": [2, 0, 1, 3]}, [0, 1, 2, 3], False),
+        ([0, 1, 0, 1], {"id": [0, 2, 1, 3]}, [0, 2, 1, 3], False),
+    ],
+)
+def test_numbers_with_gaps_or_repeats_are_no_order(tmp_path, key, values, others, order, noted):
+    path, notes = read_camera(write(tmp_path / "cameras.json", json.dumps(splats(**{key: values}, **others))))
+    np.testing.assert_allclose(np.argsort(path.c2w[:, 2, 3] * np.sign(path.c2w[-1, 2, 3])), np.argsort(order))
+    assert [f"{key} has gaps or repeats" in note for note in notes] == [True] * noted
+    frames = [{key: at, "transform_matrix": pose} for at, pose in zip(values, steps(4), strict=True)]
+    assert len(read_camera(write(tmp_path / "t.json", json.dumps({**LENSES, "frames": frames})))[0]) == 4
+
+
+@pytest.mark.parametrize("values", [[17, 16, 19, 18], [1.5, 1.0, 2.5, 2.0], ["17", 16, 19, "18"]])
+def test_names_may_be_numbers(tmp_path, values):
+    file = write(tmp_path / "cameras.json", json.dumps(splats(id=range(4), img_name=values)))
+    np.testing.assert_allclose(read_camera(file)[0].c2w[:, 2, 3], [1, 0, 3, 2])
+
+
+def test_a_scans_times_come_before_its_names(tmp_path):
+    names = ["a41f", "07c2", "ee", "5b90"]
+    frames = [
+        {"imageName": name, "timestamp": time, "cameraTransform": pose}
+        for name, time, pose in zip(names, (0.2, 0.1, 0.4, 0.3), steps(4), strict=True)
+    ]
+    path, _ = read_camera(write(tmp_path / "scan.json", json.dumps(frames)))
+    np.testing.assert_allclose(path.c2w[:, 2, 3], [-1, 0, -3, -2])
+
+
+def test_an_archive_may_have_other_members(tmp_path):
+    file = tmp_path / "p.npz"
+    np.savez(file, c2w=np.array(steps(3)))
+    with ZipFile(file, "a") as archive:
+        archive.writestr("meta.json", "{}")
+        archive.writestr("c2w.txt", "")
+    path, notes = read_camera(file)
+    np.testing.assert_allclose(path.c2w[:, 2, 3], [0, -1, -2])
+    assert not any("meta" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    "values", [np.array(["a", "c", "b"]), np.array([1, None, "b"], object), np.array([3, 1, 2], "datetime64[s]")]
+)
+def test_an_archives_indices_that_are_not_numbers_are_not_read(tmp_path, values):
+    np.savez(tmp_path / "p.npz", c2w=np.array(steps(3)), timestamps=values)
+    np.testing.assert_allclose(read_camera(tmp_path / "p.npz")[0].c2w[:, 2, 3], [0, -1, -2])
 
 
 @pytest.mark.parametrize("name", ["frame_ids", "timestamps"])
@@ -111,6 +174,15 @@ def test_quaternions_that_seem_to_begin_with_w_need_a_header(tmp_path, turn):
 def test_a_walk_in_a_world_whose_y_axis_is_up_has_w_last(tmp_path):
     rows = "".join(line(i, 0, 0, -i, 1, 0, 0, 0) for i in range(9))
     np.testing.assert_allclose(read_camera(write(tmp_path / "a.txt", rows))[0].c2w[:, 2, 2], -1)
+
+
+def test_a_camera_upside_down_that_moves_sideways_is_reported(tmp_path):
+    rows = "".join(line(i, i, 0, 0, 1, 0, 0, 0) for i in range(9))
+    path, notes = read_camera(write(tmp_path / "a.txt", rows))
+    np.testing.assert_allclose(path.c2w[:, 2, 2], -1)
+    assert "first number of the quaternions seems to be w" in notes[0]
+    _, notes = read_camera(write(tmp_path / "b.txt", "# timestamp tx ty tz qx qy qz qw\n" + rows))
+    assert not any("quaternions" in note for note in notes)
 
 
 def test_monst3rs_trajectory_has_w_first_and_a_lens(tmp_path):
@@ -195,6 +267,17 @@ def test_a_side_alone_is_no_size(tmp_path):
     assert notes == []
 
 
+@pytest.mark.parametrize("sides", [{"w": 1664, "height": 960}, {"imageWidth": 1664.0, "h": 960}])
+def test_sides_of_an_image_by_mixed_names(tmp_path, sides):
+    data = {key: value for key, value in transforms().items() if key not in ("w", "h")} | sides
+    path, notes = read_camera(write(tmp_path / "t.json", json.dumps(data)))
+    np.testing.assert_allclose(path.intrinsics[0], LENS)
+    assert notes == []
+    metres = write(tmp_path / "metres.json", json.dumps({**data, "w": 1664, "h": None, "height": 1.6}))
+    with pytest.raises(CameraError, match="no h"):
+        read_camera(metres)
+
+
 @pytest.mark.parametrize("name", ["00.txt", "traj.txt", "p.npz", "poses"])
 def test_a_tripod_in_a_direction_that_the_user_names_stands_still(tmp_path, name):
     """World-to-camera matrices with six decimals in formats of camera-to-world ones."""
@@ -230,3 +313,21 @@ def test_nerfstudios_exported_cameras_and_blenders_matrix_world(tmp_path):
     np.testing.assert_allclose(read_camera(file, convention="opengl_c2w")[0].c2w, [START, THERE], atol=1e-9)
     with pytest.raises(CameraError, match="matrix_world states no axes: .*opencv_c2w, opengl_c2w"):
         read_camera(file)
+
+
+@pytest.mark.parametrize("first", ["matrixWorld", "matrixWorldInverse"])
+def test_threes_inverse_is_world_to_camera(tmp_path, first):
+    """`elements` are by column, as three.js writes them."""
+    frames = []
+    for pose in (BLENDER_START, BLENDER):
+        matrices = {"matrixWorld": np.array(pose), "matrixWorldInverse": np.linalg.inv(pose)}
+        keys = sorted(matrices, key=lambda key: key != first)
+        frames.append(
+            {"matrixWorldNeedsUpdate": True} | {key: {"elements": matrices[key].T.ravel().tolist()} for key in keys}
+        )
+    both = write(tmp_path / "both.json", json.dumps(frames))
+    for convention in ("opengl_c2w", "opengl_w2c"):
+        np.testing.assert_allclose(read_camera(both, convention=convention)[0].c2w, [START, THERE], atol=1e-9)
+    one = write(tmp_path / "one.json", json.dumps([{first: frame[first]} for frame in frames]))
+    with pytest.raises(CameraError, match=f"expected one of opencv_{'w2c' if 'Inverse' in first else 'c2w'}"):
+        read_camera(one)
