@@ -155,8 +155,9 @@ def _ratio(more: float, less: float) -> str:
 
 
 def _scores(c2w: np.ndarray, z_up: bool) -> dict[str, _Score]:
-    """Return three plausibility scores by name: for a camera that is upright (0 unless `z_up`), for one that moves
-    forward, and for one that looks at the centre of its orbit."""
+    """Return three scores from -1 to 1, higher for a more plausible path. "upright": the camera stands upright in a
+    world whose z axis is up (0 unless `z_up`). "ahead": it moves forward. "meets": it looks at the centre of its
+    orbit."""
     steps = framewise_relative(c2w)[1:, :3, 3]
     length = float(np.linalg.norm(steps, axis=1).sum())
     ahead = float(steps[:, 2].sum()) / length if length else 0.0

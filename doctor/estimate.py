@@ -225,8 +225,8 @@ def estimate_releases(small: Rates, large: Rates | None = None) -> list[Estimate
 
 
 def estimate_base(rates: Rates) -> list[Estimate]:
-    """Return the estimates for BASE_VIDEO with 4-bit weights, in 16 and in 8 bits. Blocks without room on the GPU are
-    copied from host memory in every forward."""
+    """Return two estimates for BASE_VIDEO with 4-bit weights: with matrix products and attention in 16 bits, and in 8
+    bits. Blocks without room on the GPU are copied from host memory in every forward."""
     config = MODELS["14B"][1]
     stored = int(FOUR_BIT * sum(math.prod(shape) for shape in config.parameter_shapes().values()))
     room = rates.memory - HELD_BY_OTHERS - BASE_WORK

@@ -29,8 +29,8 @@ _IRRELEVANT = (
 
 
 def estimate_duration(plan: Plan) -> str:
-    """Return an estimate of the run's duration, such as "about 3 min, by the last run of this kind", or an empty
-    text."""
+    """Return an estimate of the run's duration, such as "about 3 min, by the last run of this kind", or "" if
+    no earlier run of this kind is stored."""
     with suppress(KeyError, TypeError):
         found = read_json(in_user_cache(VARIABLE, NAME))[_hash_kind(plan)]
         again = found.get("per_frame_before", 0) * plan.frames_before

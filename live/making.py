@@ -34,7 +34,8 @@ CHUNKS_PER_RELEASE = 64
 """The number of chunks on a CPU between two releases of the memory that the C allocator has cached. Without these
 releases, a walk of one hour would hold 2.6 GB."""
 QUIET_SECONDS = 10.0
-"""The seconds without input after which a session with `moving` makes chunks half as often (see ChunkMaker)."""
+"""The seconds without input after which a session whose world also moves without input (`moving`) makes chunks half as
+often (see ChunkMaker)."""
 Deliver = Callable[[Frames], None]
 EventCallback = Callable[[str, dict[str, Any]], None]
 """A callback tell(kind, facts) for the events of a session. `facts` is a dict with the details below.

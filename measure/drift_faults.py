@@ -22,8 +22,9 @@ BLURRED_PLACES = 0.35
 because content loses some detail as the camera comes closer."""
 DOUBLING_S = 5.0
 """The time in seconds after which the thresholds of tracked scene content are twice as large as at the start. At t
-seconds the thresholds are multiplied by 1 + t / DOUBLING_S, because accumulated changes become less exact. In frames in
-which the full image exceeds its own threshold, the thresholds of tracked content are not multiplied."""
+seconds the thresholds are multiplied by 1 + t / DOUBLING_S, because changes are summed from frame to frame and their
+error grows. In a frame whose full image exceeds its own threshold, the thresholds of tracked content are not
+multiplied."""
 STILL = 0.02
 """The threshold of a freeze. A frame is frozen if its difference from the previous frame is below STILL times the third
 quartile of such differences over the video."""

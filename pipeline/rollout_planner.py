@@ -122,9 +122,9 @@ class RolloutPlanner:
         return sum(entry.file_bytes for names in streamed for entry in self.checkpoint.entries(names))
 
     def _use_remaining(self, memory: RolloutMemory, room: int) -> RolloutMemory:
-        """Return `memory` with a camera cache, CUDA graphs and decoded weights, as far as `room` bytes suffice. Graphs
-        and decoded weights need all weights, keys and values on the GPU. Another MARGIN stays free next to decoded
-        weights."""
+        """Return the plan `memory` with, in this order and as far as `room` bytes suffice, a camera cache, CUDA graphs
+        and decoded weights. Graphs and decoded weights are planned only if all weights, keys and values stay on the
+        GPU. Decoded weights leave a further MARGIN bytes free."""
         if memory.place.on_host and self.wishes.kv_cache != "host":
             return self._keep_keys_and_values(memory, room)
         work = self.work

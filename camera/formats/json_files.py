@@ -152,8 +152,8 @@ def _focal(frame: Mapping, names: tuple[str, ...], side: float, where: str) -> f
 
 
 def _image_size(frame: Mapping, where: str) -> tuple[float, float]:
-    """Return the width and height of a frame's image. If the frame states neither, they are twice cx, cy. Without cx
-    and cy they are 832x480 if the lens is a field of view. Raises CameraError if none of these applies."""
+    """Return the width and height of a frame's image: as stated, else twice cx and cy, else 832x480 if the frame has a
+    field of view in place of a focal length. Raises CameraError if the frame has none of these."""
     if not {"w", "h"} & frame.keys():
         if {"cx", "cy"} <= frame.keys():
             width, height = (2 * number_of(frame[key], f"{where} {key}") for key in ("cx", "cy"))

@@ -90,8 +90,8 @@ def find_target(output: str | Path | None, overwrite: bool = False) -> Target:
     A name such as `x.mp4` is a video. A folder, a name without a suffix, `dir/*.png` and `dir/f_%04d.png` stand for PNG
     files. `-` is standard output, and None keeps the frames in memory.
 
-    Raises InputError for an empty name, an unknown suffix, a device, and a closed standard output. Also raises
-    InputError if the name of a video is a folder, or the name of a folder is a file.
+    Raises InputError for an empty name, an unknown suffix, a device file such as /dev/sda, and a closed standard
+    output. Also raises InputError if the name of a video is a folder, or the name of a folder is a file.
     """
     if output is None:
         return Target(Path(), in_memory=[])

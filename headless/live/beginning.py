@@ -98,9 +98,9 @@ def start_of(engine: Engine, default: Start, image: Any, prompt: str | None, sta
 
 
 def _recommended_options(file: Path, named: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options in a package's live.json that the user's options `named` leave unset. If the user set a size,
-    width and height are left out. If the walk continues a state, the result is empty, because the state determines size
-    and chunk."""
+    """Return the options that `file`, the live.json of a model's folder, recommends, without those that the user set
+    (`named`). If the user set a size, width and height are left out. If the walk continues a state, the result is
+    empty, because the state determines size and chunk."""
     if not file.is_file() or named.get("continue_from") is not None:
         return {}
     text = text_of(file)

@@ -14,7 +14,8 @@ from ..files.image import pixels
 from ..prompt.queue import UnknownError, running_prompt
 
 GRID, SAME = (8, 8), 8
-"""The number of averaged parts in which two images are compared, and the largest difference of equal 8-bit averages."""
+"""Two images are compared by their averages over a GRID of rows and columns. They count as equal if no average differs
+by more than SAME, in 8-bit values."""
 
 
 def image_file_warnings(image: Tensor, name: str) -> Iterator[str]:
