@@ -1,10 +1,14 @@
-"""The exceptions of this package. A message names the file or option, the value found, the value expected, and the
-remedy. The command exits with code 2 after a LingBotError, and ComfyUI shows the message on the node. A Python name in
-backticks, such as `action_path`, becomes a flag in the command, such as --action_path."""
+"""The exceptions of this package, and imports of modules that may be missing or that wait for their first use.
+
+A message names the file or option, the value found, the value expected, and the remedy. The command exits with code 2
+after a LingBotError, and ComfyUI shows the message on the node. A Python name in backticks, such as `action_path`,
+becomes a flag in the command, such as --action_path.
+"""
 
 import errno
 import importlib
 import sys
+from collections.abc import Callable
 from types import ModuleType
 
 
@@ -66,3 +70,16 @@ def require(module: str, package: str = "") -> ModuleType:
             f"{module} cannot be imported by {sys.executable} ({type(error).__name__}: {error}). "
             f'Install it with: "{sys.executable}" -m pip install --upgrade {package or module}'
         ) from error
+
+
+def on_first_use(package: str, /, **modules: str) -> Callable[[str], object]:
+    """Return a `__getattr__` for a package, which imports a module when one of the module's names is first used.
+    `package`: the package's name. `modules`: for each module its names, separated by spaces."""
+    homes = {name: module for module, names in modules.items() for name in names.split()}
+
+    def get(name: str) -> object:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(f".{homes[name]}", package), name)
+
+    return get

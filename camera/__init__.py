@@ -3,7 +3,7 @@ and `track` need torch, so they are imported only when first used."""
 
 from typing import TYPE_CHECKING
 
-from ..lazy import on_first_use
+from ..errors import on_first_use
 from .moves import actions_from_keys, poses_from_keys
 from .pose_folder import load_poses, read_pose_folder
 from .poses import check_intrinsics, check_poses, frame_count

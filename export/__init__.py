@@ -3,7 +3,7 @@ intrinsics, and sparse points. The module `points` needs torch, so it is importe
 
 from typing import TYPE_CHECKING
 
-from ..lazy import on_first_use
+from ..errors import on_first_use
 from .scene import FORMATS, Exported, export_scene
 
 if TYPE_CHECKING:

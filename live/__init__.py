@@ -4,7 +4,7 @@ except in `wire`, aiohttp. Names are imported on first use, so that listing save
 
 from typing import TYPE_CHECKING
 
-from ..lazy import on_first_use
+from ..errors import on_first_use
 
 if TYPE_CHECKING:
     from .controls import Controls

@@ -3,7 +3,7 @@ all models needed for a video. The names in `__all__` are imported at their firs
 
 from typing import TYPE_CHECKING
 
-from ..lazy import on_first_use
+from ..errors import on_first_use
 
 if TYPE_CHECKING:
     from .checkpoint import Checkpoint, open_checkpoint

@@ -9,7 +9,7 @@ Each name is imported on first use, because ComfyUI's nodes need only the sizes 
 
 from typing import TYPE_CHECKING
 
-from ..lazy import on_first_use
+from ..errors import on_first_use
 from ..options import CHUNK
 
 if TYPE_CHECKING:

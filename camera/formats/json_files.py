@@ -13,9 +13,19 @@ from ..conventions import Convention, to_opencv
 from ..path import CameraPath
 from ..poses import LENS_HEIGHT, LENS_WIDTH
 from ..rotation import OPENGL_TO_OPENCV
-from .frame_lens import LENSES, PARAMETER_KEYS, describes_image, matrix_lens, refuse_two_lenses
 from .frame_names import GAPS, ORDER, sort_frames
-from .lens import FLAG_FIELDS, MODEL_FIELD, focal_of, refuse_flags, refuse_model
+from .lens import (
+    FLAG_FIELDS,
+    LENSES,
+    MODEL_FIELD,
+    PARAMETER_KEYS,
+    describes_image,
+    focal_of,
+    matrix_lens,
+    refuse_flags,
+    refuse_model,
+    refuse_two_lenses,
+)
 from .reading import CameraFile, Lens, entries_of, field_of, lens_notes, lens_rows, number_of, read_object
 
 DISTORTION = ("k1", "k2", "k3", "k4", "k5", "k6", "p1", "p2")

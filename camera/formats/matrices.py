@@ -11,9 +11,8 @@ from ...errors import CameraError
 from ...fields import Field, unread
 from ..conventions import Convention, to_opencv
 from ..poses import LENS_HEIGHT, LENS_WIDTH, as_float64
-from .frame_lens import LENSES, RESOLUTIONS, SIZES, pixel_lens, refuse_other_angle
 from .frame_names import GAPS, ORDER, sort_by_name, sort_frames
-from .lens import PINHOLES, focal_of, refuse_model
+from .lens import LENSES, PINHOLES, RESOLUTIONS, SIZES, focal_of, pixel_lens, refuse_model, refuse_other_angle
 from .reading import CameraFile, Lens, field_of, lens_notes, lens_rows, number_of, read_json
 
 _CAMS = r"cam(era)?s?"

@@ -13,8 +13,8 @@ from ...fields import Field, Reported, unread
 from ..conventions import Convention, to_opencv
 from ..poses import as_float64, with_last_row
 from ..rotation import from_quaternions, rigid
-from .frame_lens import LENSES, RESOLUTIONS, SIZES, pixel_lens
 from .frame_names import BY_TIME, GAPS, ORDER, refuse_gaps, sort_by_name, sort_frames
+from .lens import LENSES, RESOLUTIONS, SIZES, pixel_lens
 from .reading import CameraFile, entries_of, field_of, number_of, read_json
 
 POSES = (

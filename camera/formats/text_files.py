@@ -9,8 +9,8 @@ from ...errors import CameraError
 from ...fields import Field
 from ..conventions import Convention, to_opencv
 from ..poses import LENS_HEIGHT, LENS_WIDTH
-from .frame_lens import pixel_lens
 from .frame_names import refuse_gaps, sort_by_name
+from .lens import pixel_lens
 from .reading import CameraFile, Lens, float_fields, lens_notes, read_text
 
 RE10K_FIELDS = (

@@ -13,8 +13,8 @@ from ..conventions import Convention, to_opencv
 from ..path import MOST_FRAMES
 from ..poses import lens_change
 from ..rotation import from_quaternions, interpolate, rigid
-from .frame_lens import pixel_lens
 from .frame_names import refuse_gaps
+from .lens import pixel_lens
 from .reading import CameraFile, Lens, read_text
 from .scans import check_quaternions
 from .text_files import is_number, read_table, split_columns

@@ -8,9 +8,8 @@ from test_package import ROOT, SHIPPED, dotted
 
 PROCESSES = ("popen", "fork", "forkpty", "startfile", "posix_spawn")
 BY_NAME = {
-    "errors.py": "require",
     "__init__.py": "__getattr__",
-    "lazy.py": "on_first_use",
+    "errors.py": ("require", "on_first_use"),
     "host/needs.py": "_is_there",
     "nodes/__init__.py": "get_node_list",
 }

@@ -198,7 +198,7 @@ def test_these_folders_import_no_sibling(folder):
     for path in (ROOT / folder).rglob("*.py"):
         outside = len(path.relative_to(ROOT).parts)  # dots of an import that leaves the folder
         found = {module for level, module in imports(path) if level == outside}
-        assert found <= {"errors", "fields", "lazy", "options", "outputs", "typed"}, path
+        assert found <= {"errors", "fields", "options", "outputs", "typed"}, path
 
 
 def test_the_training_of_the_toy_is_not_shipped():
