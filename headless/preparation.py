@@ -20,7 +20,7 @@ from ..pipeline.rollout_memory import Free, RolloutMemory, available_host_memory
 from ..pipeline.rollout_planner import RolloutPlanner
 from ..vae import VideoDecoder, encode_first_frame, load_vae, vae_width
 from ..vae.encoding import SETTLED
-from .decoding import stripe_decoder
+from .process.decoding import stripe_decoder
 from .process.processes import ALONE, Processes
 from .process.profile import StageRecorder
 from .process.starting import wait_for_triton

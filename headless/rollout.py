@@ -17,9 +17,9 @@ from ..pipeline.memory import MARGIN, estimate_vae, free_memory
 from ..pipeline.state import prompts_of
 from ..vae import VideoDecoder, load_vae
 from ..vae.decoding import REACH
-from .decoding import join_stripes
 from .files.video import FrameWriter
 from .preparation import decoding_processes, prepare
+from .process.decoding import join_stripes
 from .process.interrupts import DelayInterrupts
 from .process.processes import Processes
 from .process.profile import StageRecorder

@@ -18,12 +18,12 @@ from ..pipeline.memory import choose_residency, free_memory
 from ..pipeline.two_experts import ParallelGroups, Video
 from ..sampling import StepReuse
 from ..typed import checked
-from .decoding import decode_together
 from .files.recipe import make_recipe
 from .files.target import check_new
 from .files.video import write_frames
 from .options import GenerateOptions
 from .plan import AnyPlan, SamplingPlan, make_plan
+from .process.decoding import decode_together
 from .process.processes import ALONE, Processes
 from .process.profile import Stage, StageRecorder, silent, with_callbacks
 from .process.starting import triton_starting

@@ -52,10 +52,10 @@ def _generate(show: ShowProgress, arguments: argparse.Namespace) -> None:
     if arguments.own_process and arguments.device in (None, "cuda"):
         start_cuda()  # runs while torch is imported
     with pause_collection(arguments.own_process):
-        from ..durations import estimate_duration, store_durations
         from ..files.recipe import changes_since
         from ..files.target import leftover_notes
         from ..plan import make_plan
+        from ..process.durations import estimate_duration, store_durations
         from ..process.processes import join_processes
         from ..process.profile import silent, table
         from ..run import run, share_forward

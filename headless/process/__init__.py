@@ -1,1 +1,2 @@
-"""The processes that make a video: their start and connection, signals, and measurement of time and memory."""
+"""The processes that make a video: their start and connection, signals, joint decoding, and measurement of time and
+memory."""

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "pipeline"))
 
 import numpy as np
 import torch
-from lingbot_world.headless.decoding import join_stripes, stripe_decoder
+from lingbot_world.headless.process.decoding import join_stripes, stripe_decoder
 from lingbot_world.headless.process.processes import Processes
 from lingbot_world.loaders import load_expert, open_checkpoint
 from lingbot_world.loaders.chunks import buffer_bytes

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..options import CELL, Progress
-from ..vae import VAE, Stripe, VideoDecoder, load_vae
-from .plan import SamplingPlan
-from .process.processes import Processes
-from .process.profile import release
-from .stages import decode
+from ...options import CELL, Progress
+from ...vae import VAE, Stripe, VideoDecoder, load_vae
+from ..plan import SamplingPlan
+from ..stages import decode
+from .processes import Processes
+from .profile import release
 
 log = logging.getLogger(__name__)
 FRAMES_AT_ONCE = 48

@@ -10,11 +10,11 @@ from contextlib import suppress
 
 import torch
 
-from ..model.choice.kept import in_user_cache, read_json, write_json
-from .checks import Plan
-from .options import CAMERAS
-from .process.profile import Stage
-from .rollout_plan import RolloutPlan
+from ...model.choice.kept import in_user_cache, read_json, write_json
+from ..checks import Plan
+from ..options import CAMERAS
+from ..rollout_plan import RolloutPlan
+from .profile import Stage
 
 PER_FRAME, PER_FRAME_BEFORE = "chunks", "replay"
 """The names of two steps of a causal model's run that take a constant time per frame: generating new frames
