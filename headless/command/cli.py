@@ -11,25 +11,25 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...errors import InputError, LingBotError, describe_os_error
+from ...errors import InputError, LingBotError, describe_os_error, require
 from ...fields import Reported
-from ...options import ARITHMETICS, DTYPE_NAMES, RELEASES, Progress
+from ...options import Progress
 from ...version import __version__
 from ..client.queue import add_queue_command
 from ..mcp.command import add_mcp_command
 from ..options import PARTS, GenerateOptions
 from ..process.interrupts import FileWatcher, end_at_next_signal, raise_at_signals
 from ..process.starting import let_waiting_threads_sleep, pause_collection
-from .completion import add_completion_command
-from .doctor import add_doctor_command
+from .doctor import add_doctor_command, add_inspect_command
 from .export import add_export_command
-from .flags import Help, Parser, add_settings, add_size, count, parse_path, seed, settings_of, with_flags
+from .flags import Help, Parser, add_settings, count, parse_path, seed, settings_of, with_flags
 from .generate import add_generate_command
 from .live import add_live_command
 from .measure import add_measure_command
 from .quantize import add_quantize_command, add_verify_command
 
 CAMERA_HELP = "check, convert, make, find and measure camera paths"
+SHELLS = ("bash", "zsh", "tcsh")
 BAD_INPUT, INTERRUPTED, OUTPUT_CLOSED = 2, 130, 141
 
 
@@ -110,7 +110,7 @@ def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     add_generate_command(commands, progress_bar, argv)
     _add_batch(commands)
-    _add_inspect(commands)
+    add_inspect_command(commands)
     add_doctor_command(commands)
     _add_toy(commands)
     add_quantize_command(commands, progress_bar)
@@ -120,7 +120,7 @@ def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
     add_mcp_command(commands)
     add_measure_command(commands)
     add_export_command(commands)
-    add_completion_command(commands, parser)
+    _add_completion(commands, parser)
     if argv[:1] in (["camera"], ["completion"]):
         from .camera import add_camera_command
 
@@ -150,20 +150,6 @@ def _add_batch(commands: Any) -> None:
     add_settings(parser)
 
 
-def _add_inspect(commands: Any) -> None:
-    about = "print what a model is and how much memory each stage needs"
-    parser = commands.add_parser("inspect", help=about, formatter_class=Help)
-    parser.set_defaults(run=_inspect)
-    parser.add_argument("path", type=parse_path, help="a package's folder, or a file: expert, text encoder or VAE")
-    parser.add_argument("--dtype", choices=DTYPE_NAMES, default="bf16", help="as for `generate`")
-    parser.add_argument("--arithmetic", choices=ARITHMETICS, default="auto", help="as for `generate`")
-    parser.add_argument("--assets_dir", type=parse_path, metavar="FOLDER", help="as for `generate`")
-    parser.add_argument("--release", choices=tuple(RELEASES), help="causal models: as for `generate`")
-    parser.add_argument("--window", type=int, metavar="N", help="causal models: as for `generate`")
-    parser.add_argument("--sink", type=int, metavar="N", help="causal models: as for `generate`")
-    add_size(parser, "height*width of the video")
-
-
 def _add_toy(commands: Any) -> None:
     parser = commands.add_parser("toy", help="write a package of tiny models to try everything without a download")
     parser.set_defaults(run=_toy)
@@ -173,6 +159,34 @@ def _add_toy(commands: Any) -> None:
     about = "random weights for every kind of model instead of trained ones"
     kind.add_argument("--random", action="store_true", help=about)
     parser.add_argument("--seed", type=seed, metavar="N", help="seed of the random weights; left out: 0")
+
+
+def _add_completion(commands: Any, parser: argparse.ArgumentParser) -> None:
+    """Add the `completion` command to the subparsers `commands`. Its script completes the options of `parser`."""
+    command = commands.add_parser(
+        "completion",
+        help="print a script that completes the command's words in a shell",
+        description='For instance: eval "$(lingbot-world completion bash)"',
+    )
+    command.add_argument("shell", choices=SHELLS)
+
+    def run(arguments: argparse.Namespace) -> None:
+        shtab = require("shtab", '"lingbot-world[cli]"')
+        _complete_files(parser, shtab.FILE)
+        print(shtab.complete(parser, arguments.shell))
+
+    command.set_defaults(run=run)
+
+
+def _complete_files(parser: argparse.ArgumentParser, file: dict) -> None:
+    """Make shtab complete file names for arguments without choices that are neither int nor float. `file`: shtab's
+    rule."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                _complete_files(command, file)
+        elif action.nargs != 0 and action.choices is None and action.type not in (int, float):
+            action.complete = file  # type: ignore[attr-defined]
 
 
 def _batch(arguments: argparse.Namespace) -> None:
@@ -212,18 +226,6 @@ def _batch(arguments: argparse.Namespace) -> None:
     tell(f"{counts.done} done, {counts.skipped} were done before, {counts.failed} failed: {folder / MANIFEST}")
     if counts.failed:
         raise LingBotError(f"{counts.failed} failed; {folder / MANIFEST} says why. The same command tries them again")
-
-
-def _inspect(arguments: argparse.Namespace) -> None:
-    from .inspection import describe_model
-
-    height, width = arguments.size
-    if (arguments.width is None) != (arguments.height is None):
-        raise InputError("`width` and `height` go together; name both or neither")
-    if arguments.width is not None:
-        height, width = arguments.height, arguments.width
-    options = {name: getattr(arguments, name) for name in ("dtype", "arithmetic", "window", "sink", "release")}
-    print(describe_model(arguments.path, (width, height), arguments.frame_num, assets=arguments.assets_dir, **options))
 
 
 def _toy(arguments: argparse.Namespace) -> None:

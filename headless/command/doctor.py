@@ -1,11 +1,14 @@
-"""The command `lingbot-world doctor`: report this machine's hardware, kernels, and the speed of each release."""
+"""The commands `lingbot-world doctor`, which reports this machine's hardware, kernels, and the speed of each release,
+and `lingbot-world inspect`, which describes a model and its memory."""
 
 import argparse
 import json
 from pathlib import Path
 from typing import Any
 
-from .flags import Help, parse_path
+from ...errors import InputError
+from ...options import ARITHMETICS, DTYPE_NAMES, RELEASES
+from .flags import Help, add_size, parse_path
 
 HELP = """Reports what this machine can do, on one page or as JSON: the card, the driver, versions, memory, the speed of
 the disk, a trial of each kernel and the card's rates. From these follow the seconds per chunk of each release, frames
@@ -35,7 +38,6 @@ def _doctor(arguments: argparse.Namespace) -> None:
         return
     from ...doctor.checkup import run_checkup
     from ...doctor.page import format_checkup, table_row
-    from ...errors import InputError
     from ..devices import find_device
 
     disk = None if arguments.disk is None else Path(arguments.disk)
@@ -51,7 +53,6 @@ def _doctor(arguments: argparse.Namespace) -> None:
 def _print_card(name: str) -> str:
     from ...doctor.page import card_page
     from ...doctor.published import CARDS
-    from ...errors import InputError
 
     if name == "list":
         return "\n".join(CARDS)
@@ -60,3 +61,29 @@ def _print_card(name: str) -> str:
         why = "this is part of several names" if found else "no published figures are known"
         raise InputError(f"`card` {name}: {why}; expected one of {', '.join(found or CARDS)}")
     return card_page(found[0])
+
+
+def add_inspect_command(commands: Any) -> None:
+    about = "print what a model is and how much memory each stage needs"
+    parser = commands.add_parser("inspect", help=about, formatter_class=Help)
+    parser.set_defaults(run=_inspect)
+    parser.add_argument("path", type=parse_path, help="a package's folder, or a file: expert, text encoder or VAE")
+    parser.add_argument("--dtype", choices=DTYPE_NAMES, default="bf16", help="as for `generate`")
+    parser.add_argument("--arithmetic", choices=ARITHMETICS, default="auto", help="as for `generate`")
+    parser.add_argument("--assets_dir", type=parse_path, metavar="FOLDER", help="as for `generate`")
+    parser.add_argument("--release", choices=tuple(RELEASES), help="causal models: as for `generate`")
+    parser.add_argument("--window", type=int, metavar="N", help="causal models: as for `generate`")
+    parser.add_argument("--sink", type=int, metavar="N", help="causal models: as for `generate`")
+    add_size(parser, "height*width of the video")
+
+
+def _inspect(arguments: argparse.Namespace) -> None:
+    from .inspection import describe_model
+
+    height, width = arguments.size
+    if (arguments.width is None) != (arguments.height is None):
+        raise InputError("`width` and `height` go together; name both or neither")
+    if arguments.width is not None:
+        height, width = arguments.height, arguments.width
+    options = {name: getattr(arguments, name) for name in ("dtype", "arithmetic", "window", "sink", "release")}
+    print(describe_model(arguments.path, (width, height), arguments.frame_num, assets=arguments.assets_dir, **options))

@@ -1,4 +1,5 @@
-"""The command `lingbot-world generate`: make a video from an image, a prompt and a camera path."""
+"""The command `lingbot-world generate`: make a video from an image, a prompt and a camera path. The option `--like
+VIDEO` makes the options of that video's run the defaults."""
 
 from __future__ import annotations
 
@@ -12,14 +13,17 @@ from typing import TYPE_CHECKING, Any
 from ...errors import InputError
 from ...fields import Reported
 from ...options import ShowProgress
-from ..options import STDOUT, GenerateOptions
+from ..options import CAMERAS, STDOUT, GenerateOptions
 from ..process.interrupts import FileWatcher
 from ..process.starting import pause_collection, start_cuda
-from .flags import Help, add_prompt, add_settings, adder, count, read_prompt, settings_of, with_flags
-from .like import add_like
+from .flags import Help, add_prompt, add_settings, adder, count, parse_path, read_prompt, settings_of, with_flags
 
 if TYPE_CHECKING:
     from ..plan import AnyPlan
+
+REPLACED_TOGETHER = (("size", "max_area", "width", "height"), CAMERAS, ("lora",), ("prompt", "prompt_file"))
+"""Groups of options. If the command line sets an option of a group, no option of this group is read from the video's
+record."""
 
 
 def add_generate_command(commands: Any, show: ShowProgress, argv: Sequence[str]) -> None:
@@ -45,7 +49,41 @@ def add_generate_command(commands: Any, show: ShowProgress, argv: Sequence[str])
     add("save_state", "write a file from which a later run continues the video", metavar="FILE")
     about = "continue the video of a state, or of a walk's folder, with its prompt; PNG files are numbered on"
     add("continue_from", about, metavar="PATH")
-    add_like(parser, argv)
+    _add_like(parser, argv)
+
+
+def _add_like(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
+    """Add `--like` to the parser of `generate`. If `argv` has `--like VIDEO`, the options of the video's run become the
+    defaults. Raises InputError for a video without a record."""
+    about = "repeat the run that made this video or PNG file, with changes by the other options"
+    parser.add_argument("--like", type=parse_path, metavar="VIDEO", help=about)
+    video = _recorded_video(argv)
+    if not video:
+        parser.set_defaults(record=None)
+        return
+    from ..files.recipe import options_of, read_recipe
+
+    record = read_recipe(video)
+    options = options_of(record)
+    given = {word[2:].partition("=")[0].replace("-", "_") for word in argv if word.startswith("--")}
+    for group in REPLACED_TOGETHER:
+        if given & set(group):
+            options = {name: value for name, value in options.items() if name not in group}
+    if "max_area" in options:
+        options["size"] = (1, options.pop("max_area"))  # the image gives the aspect ratio; only the product counts
+    own = {"record": record, "gpus": record.get("processes", 1), "device": record.get("device")}
+    for action in parser._actions:
+        if action.dest in options:
+            action.required = False
+    parser.set_defaults(**own, **options)
+
+
+def _recorded_video(argv: Sequence[str]) -> str | None:
+    if argv[:1] != ["generate"]:
+        return None
+    finder = argparse.ArgumentParser(add_help=False, exit_on_error=False)
+    finder.add_argument("--like", nargs="?")
+    return finder.parse_known_args(list(argv))[0].like
 
 
 def _generate(show: ShowProgress, arguments: argparse.Namespace) -> None:
