@@ -15,8 +15,7 @@ from typing import Any
 
 from ...errors import InputError, require
 from ...options import ShowProgress
-from ..live.beginning import find_beginning
-from ..live.previews import find_tiny_decoder
+from ..live.beginning import find_beginning, find_tiny_decoder
 from ..options import LORA, GenerateOptions, parse_lora
 from ..process.starting import pause_collection, start_cuda
 from .flags import Help, add_prompt, add_size, adder, count, parse_path, read_prompt, seconds, settings_of

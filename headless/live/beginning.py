@@ -1,9 +1,10 @@
-"""The default start of a walk: the example image of a model's package, or the end of a saved state. Needs no torch."""
+"""The files with which a walk begins: the example image of a model's package or a saved state, and a tiny decoder, a
+small network that decodes previews faster than the VAE. Needs no torch."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,9 @@ PROMPT = "A quiet place in the evening light; the camera moves through it."
 RECOMMENDATIONS, RECOMMENDED = "live.json", ("width", "height", "chunk", "schedule")
 """The name of a package's file of recommended options, in the example folder (RECOMMENDATIONS), and the options that
 this file may set (RECOMMENDED)."""
+APPROXIMATE = "vae_approx"
+"""ComfyUI's folder for small decoders in its folder `models`."""
+DECODER_SUFFIXES = (".safetensors", ".pth")
 
 
 def find_beginning(ckpt: str | Path, named: Mapping[str, Any]) -> dict[str, Any]:
@@ -124,3 +128,28 @@ def _recommended_options(file: Path, named: Mapping[str, Any]) -> dict[str, Any]
         for name, value in found.items()
         if named.get(name) is None and not (sized and name in RECOMMENDED[:2])
     }
+
+
+def find_tiny_decoder(decoder: str | Path, ckpt: str | Path) -> Path:
+    """Return the file of a tiny decoder. `decoder`: this file, or a name such as taew2_1, which is looked up in the
+    model's folder `ckpt`, in the `vae_approx` folders of `ckpt` and its parents, and in models/vae_approx of the
+    current folder. Raises InputError if no file is found."""
+    path = Path(decoder).expanduser()
+    if path.is_file():
+        return path
+    if path.suffix in DECODER_SUFFIXES or len(path.parts) > 1:
+        raise InputError(f"`decoder` {decoder}: there is no such file; name a file of taew2_1, or its name alone")
+    folders = [*dict.fromkeys(_folders(Path(ckpt).absolute()))]
+    found = [
+        file for folder in folders for suffix in DECODER_SUFFIXES if (file := folder / f"{path}{suffix}").is_file()
+    ]
+    if found:
+        return found[0]
+    places = ", ".join(map(str, folders))
+    raise InputError(f"`decoder` {decoder}: neither {path}.safetensors nor {path}.pth is in {places}; name the file")
+
+
+def _folders(ckpt: Path) -> Iterator[Path]:
+    yield ckpt if ckpt.is_dir() else ckpt.parent
+    yield from (folder / APPROXIMATE for folder in (ckpt, *list(ckpt.parents)[:3]))
+    yield Path.cwd() / "models" / APPROXIMATE

@@ -43,8 +43,7 @@ from ..process.profile import StageRecorder, silent
 from ..prompt_cache import NO_CACHE
 from ..rollout_plan import RolloutPlan
 from ..stages import RunContext, encode_prompts
-from .beginning import find_beginning
-from .previews import find_tiny_decoder
+from .beginning import find_beginning, find_tiny_decoder
 from .recording import WalkRecording
 
 log = logging.getLogger(__name__)

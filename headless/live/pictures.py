@@ -1,17 +1,71 @@
-"""Reading of images that clients send, with limits on formats and sizes."""
+"""The images in which a walk can begin: those that the live page offers, and those that clients send, with limits on
+formats and sizes."""
 
 from io import BytesIO
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from PIL import Image, UnidentifiedImageError
 
 from ...errors import InputError
 from ...pipeline.colours import HEAD
 from ...pipeline.image_files import pixels_of, read_pixels
+from ...toy.package import EXAMPLE
+from ...toy.scene import PROMPT, landscape
 from ..files.pictures import BROKEN, reason
+from .opening import LoadedModel
 
+MOST_EXAMPLES = 12
+"""The largest number of a package's example images on the page."""
 MOST_PIXELS = 50_000_000
 READ = ("PNG", "JPEG", "WEBP")
+
+
+class Example(NamedTuple):
+    """A start image for the page, with its prompt. `data`: the content of the image file. `kind`: the file's media
+    type, such as image/png. `own`: whether this is the server's start image, which is used if a client sends no
+    image."""
+
+    name: str
+    prompt: str
+    own: bool
+    data: bytes
+    kind: str
+
+    def facts(self) -> dict[str, Any]:
+        """Return name, prompt and `own` as JSON values."""
+        return {"name": self.name, "prompt": self.prompt, "own": self.own}
+
+
+def examples(loaded: LoadedModel) -> list[Example]:
+    """Return the page's start images: first the server's own, then up to MOST_EXAMPLES other PNG files of the example
+    folder in or next to the model's folder. If that folder has no PNG file, a drawn landscape takes their place."""
+    start = loaded.start
+    pixels = (start.frame.clamp(-1, 1) + 1).mul(127.5).round().to(torch.uint8).permute(1, 2, 0).numpy()
+    own = Example("the server's own picture", start.prompt, True, _jpeg(Image.fromarray(pixels)), "image/jpeg")
+    model, image = Path(loaded.plan.options.ckpt_dir).absolute(), loaded.plan.options.image
+    folder = next((path / EXAMPLE for path in (model, model.parent) if (path / EXAMPLE).is_dir()), None)
+    images = [] if folder is None else sorted(path for path in folder.glob("*.png") if path.is_file())
+    if not images:
+        return [own, Example("a landscape", PROMPT, False, _jpeg(landscape()), "image/jpeg")]
+    others = [path for path in images if not (isinstance(image, (str, Path)) and path.samefile(image))]
+    return [own, *(_read(path, start.prompt) for path in others[:MOST_EXAMPLES])]
+
+
+def _read(path: Path, otherwise: str) -> Example:
+    """Return the example of a PNG file. Its prompt is in the text file of the same name (prompt.txt for image.png), or
+    else `otherwise`."""
+    text = path.with_name("prompt.txt") if path.stem == "image" else path.with_suffix(".txt")
+    prompt = text.read_text(encoding="utf-8-sig", errors="replace").strip() if text.is_file() else ""
+    return Example(prompt or path.stem, prompt or otherwise, False, path.read_bytes(), "image/png")
+
+
+def _jpeg(image: Image.Image) -> bytes:
+    file = BytesIO()
+    image.save(file, "JPEG", quality=92)
+    return file.getvalue()
 
 
 def read_upload(data: bytes, size: tuple[int, int], *, crop: bool) -> np.ndarray:

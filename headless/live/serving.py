@@ -23,7 +23,7 @@ from ...errors import LingBotError
 from ...live.wire.codec import MSGPACK
 from ...live.wire.connection import foreign_origin, serve
 from ...live.wire.protocol import MOST_BYTES
-from .examples import Example, examples
+from .pictures import Example, examples
 from .saved_walks import list_walks
 from .walk_server import WalkServer
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from lingbot_world.errors import InputError
 from lingbot_world.headless.command.cli import main
+from lingbot_world.headless.live.beginning import find_tiny_decoder
 from lingbot_world.headless.live.opening import LiveSettings
-from lingbot_world.headless.live.previews import find_tiny_decoder
 from lingbot_world.live import load_walk
 from lingbot_world.vae import decode_latent, load_tiny_decoder, load_vae
 from live_cases import Server, chunks, walking
