@@ -104,9 +104,9 @@ NEEDS: dict[str, tuple[str, ...]] = {
     comfy.utils: ProgressBar
 """),
     ),
-    "sampling": (*_SAMPLING, *_names("comfy_api.latest: io.Guider io.Sampler io.Sigmas")),
-    "rollout": (*_SAMPLING, *_STATE, *_SHOWN, *_PREVIEWS),
-    "live": (
+    "sampling.experts": (*_SAMPLING, *_names("comfy_api.latest: io.Guider io.Sampler io.Sigmas")),
+    "sampling.rollout": (*_SAMPLING, *_STATE, *_SHOWN, *_PREVIEWS),
+    "sampling.live": (
         *_SAMPLING,
         *_STATE,
         *_SHOWN,
@@ -118,7 +118,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     comfy_api.latest: io.Clip
 """),
     ),
-    "state": _STATE,
+    "sampling.state": _STATE,
     "quantize": _names("""
     comfy.model_management: get_torch_device throw_exception_if_processing_interrupted
     comfy.utils: ProgressBar

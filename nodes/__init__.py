@@ -10,7 +10,8 @@ from ..version import __version__
 
 MODULES = (
     *("load_models", "text", "image", "camera.poses", "camera.make", "camera.files", "camera.preview"),
-    *("measure", "sampling", "rollout", "live", "state", "quantize", "toy", "machine", "camera.export"),
+    *("measure", "sampling.experts", "sampling.rollout", "sampling.live", "sampling.state"),
+    *("quantize", "toy", "machine", "camera.export"),
 )
 
 folders.register()

@@ -13,7 +13,7 @@ from cache_cases import LAYERS, Watch, cached, held, run  # noqa: E402
 from common import FRAMES, HEIGHT, NF4, WIDTH, check, experts, gap, guider, prompts, report  # noqa: E402
 from lingbot_world.model.cache import CameraCache  # noqa: E402
 from lingbot_world.model.memory import camera_cache_bytes  # noqa: E402
-from lingbot_world.nodes.sampling import LingBotWorldGuider, LingBotWorldSampler  # noqa: E402
+from lingbot_world.nodes.sampling.experts import LingBotWorldGuider, LingBotWorldSampler  # noqa: E402
 from lingbot_world.options import CAMERA_CACHE_MODES  # noqa: E402
 from lingbot_world.pipeline import threads  # noqa: E402
 

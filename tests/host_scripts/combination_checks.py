@@ -16,7 +16,7 @@ import comfy.utils  # noqa: E402
 import torch  # noqa: E402
 from common import check, refused, report  # noqa: E402
 from lingbot_world.host.model.vae import open_vae  # noqa: E402
-from lingbot_world.nodes.sampling import LingBotWorldSigmas, LingBotWorldSolver  # noqa: E402
+from lingbot_world.nodes.sampling.experts import LingBotWorldSigmas, LingBotWorldSolver  # noqa: E402
 from rule_setup import (  # noqa: E402
     CAUSAL,
     EXPERTS,

@@ -24,7 +24,7 @@ from lingbot_world.host.model.transformer import HostModel  # noqa: E402
 from lingbot_world.host.prompt import queue as queued_prompt  # noqa: E402
 from lingbot_world.model.layers.rope import rope_table  # noqa: E402
 from lingbot_world.nodes.load_models import FROM_PACKAGE, NO_PACKAGE, LingBotWorldLoadExperts  # noqa: E402
-from lingbot_world.nodes.sampling import LingBotWorldSampler, LingBotWorldSigmas  # noqa: E402
+from lingbot_world.nodes.sampling.experts import LingBotWorldSampler, LingBotWorldSigmas  # noqa: E402
 
 
 @check

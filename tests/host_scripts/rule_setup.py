@@ -14,8 +14,8 @@ from lingbot_world.camera.path import CameraPath
 from lingbot_world.host.loading import load_causal, load_experts
 from lingbot_world.host.model.clip import load_clip
 from lingbot_world.nodes.camera.poses import LingBotWorldApplyCamera
-from lingbot_world.nodes.rollout import LingBotWorldRollout
-from lingbot_world.nodes.sampling import LingBotWorldGuider, LingBotWorldSampler
+from lingbot_world.nodes.sampling.experts import LingBotWorldGuider, LingBotWorldSampler
+from lingbot_world.nodes.sampling.rollout import LingBotWorldRollout
 from lingbot_world.options import PerExpert
 
 import nodes

@@ -175,7 +175,7 @@ def test_the_start_imports_no_other_package_and_no_model(comfy_host: Host):
     done = subprocess.run(command, cwd=SCRIPT.parent, env=environment, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr[-3000:]
     names = json.loads(done.stdout.splitlines()[-1])
-    assert "pack.nodes.sampling" in names
+    assert "pack.nodes.sampling.experts" in names
     assert [name for name in names if name.split(".")[0] != "pack"] == []
     assert not {"pack.model.dit", "pack.loaders.load", "pack.sampling"} & set(names)
 

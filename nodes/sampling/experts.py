@@ -3,9 +3,9 @@
 from comfy_api.latest import io
 from torch import Tensor
 
-from ..errors import InputError
-from ..host.prompt.notice import show_warning
-from ..options import (
+from ...errors import InputError
+from ...host.prompt.notice import show_warning
+from ...options import (
     BOUNDARY,
     CAMERA_CACHE_MODES,
     GUIDE_SCALE,
@@ -16,8 +16,8 @@ from ..options import (
     PerExpert,
     SolverName,
 )
-from .inputs import choice_input, float_input, int_input, seed_input
-from .validation import validate
+from ..inputs import choice_input, float_input, int_input, seed_input
+from ..validation import validate
 
 CATEGORY = "LingBot-World/sampling"
 EXPERTS = ("high", "low")
@@ -158,7 +158,7 @@ class LingBotWorldSolver(io.ComfyNode):
 
     @classmethod
     def execute(cls, solver, reuse_threshold=0.0) -> io.NodeOutput:
-        from ..host.sampling.sampler import FlowSolver
+        from ...host.sampling.sampler import FlowSolver
 
         return io.NodeOutput(FlowSolver(solver, reuse_threshold=reuse_threshold))
 
@@ -245,7 +245,7 @@ class LingBotWorldSampler(io.ComfyNode):
         reuse_threshold=0.0,
         denoise=1.0,
     ) -> io.NodeOutput:
-        from ..host.sampling.sampler import FlowSolver, sample_latent
+        from ...host.sampling.sampler import FlowSolver, sample_latent
 
         models, cfg = PerExpert(high_noise, low_noise), PerExpert(cfg_high, cfg_low)
         guider = _guider(models, positive, negative, cfg, boundary, camera_cache)
@@ -264,7 +264,7 @@ def _schedule(steps: int, shift: float, solver: SolverName, denoise: float) -> t
     If `denoise` is below 1, they are the last `steps` of int(steps / denoise), as in ComfyUI's KSampler. Raises
     InputError for an invalid number, because ComfyUI does not check numbers that a linked node supplies.
     """
-    from ..sampling import flow_sigmas, flow_timesteps
+    from ...sampling import flow_sigmas, flow_timesteps
 
     if not 0 < denoise <= 1:
         raise InputError(f"denoise is {denoise:g}, expected more than 0 and at most 1, which makes a new video")
@@ -273,13 +273,13 @@ def _schedule(steps: int, shift: float, solver: SolverName, denoise: float) -> t
 
 
 def _check_models() -> None:
-    from ..host.checks.graph import check_experts
+    from ...host.checks.graph import check_experts
 
     check_experts("high_noise", "low_noise")
 
 
 def _guider(models: PerExpert, positive, negative, cfg: PerExpert[float], boundary: float, mode: CameraCacheMode):
-    from ..host.sampling.guider import ExpertGuider
+    from ...host.sampling.guider import ExpertGuider
 
     guider = ExpertGuider(models, boundary)
     guider.set_conds(positive, negative)

@@ -2,11 +2,11 @@
 
 from comfy_api.latest import io
 
-from ..errors import InputError
-from ..host.files import states
-from ..host.prompt.notice import show_text
-from .inputs import State, choice_input
-from .validation import fingerprint_of, validate
+from ...errors import InputError
+from ...host.files import states
+from ...host.prompt.notice import show_text
+from ..inputs import State, choice_input
+from ..validation import fingerprint_of, validate
 
 CATEGORY = "LingBot-World/sampling"
 NO_STATE = "none (see the tooltip)"

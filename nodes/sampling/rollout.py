@@ -4,12 +4,12 @@ from typing import TYPE_CHECKING, Any
 
 from comfy_api.latest import io
 
-from ..errors import InputError
-from ..host.prompt.notice import show_warning
-from ..host.prompt.queue import known_inputs
-from ..options import CAUSAL_SHIFT, FAST_INDICES, GUIDE_SCALE, RELEASES, V2_INDICES
-from ..options import STEPS as GUIDED_STEPS
-from .inputs import (
+from ...errors import InputError
+from ...host.prompt.notice import show_warning
+from ...host.prompt.queue import known_inputs
+from ...options import CAUSAL_SHIFT, FAST_INDICES, GUIDE_SCALE, RELEASES, V2_INDICES
+from ...options import STEPS as GUIDED_STEPS
+from ..inputs import (
     AS_TRAINED,
     UNSET,
     Camera,
@@ -23,10 +23,10 @@ from .inputs import (
     latent_frames_input,
     seed_input,
 )
-from .validation import validate
+from ..validation import validate
 
 if TYPE_CHECKING:
-    from ..pipeline.spec import RolloutRequest
+    from ...pipeline.spec import RolloutRequest
 
 CUSTOM = "custom"
 STEPS = {AS_TRAINED: None, "Fast": FAST_INDICES, "2.0": V2_INDICES}
@@ -37,7 +37,7 @@ RELEASE_SHIFT = 0.0
 def make_request(frames: int, chunk: str, window: int, sink: int, **others: Any) -> "RolloutRequest":
     """Return the RolloutRequest for a node's inputs. `others` are further fields of the request. AS_TRAINED and UNSET
     become None, which selects the size with which the model was trained."""
-    from ..pipeline.spec import RolloutRequest
+    from ...pipeline.spec import RolloutRequest
 
     return RolloutRequest(
         frames=frames,
@@ -208,9 +208,9 @@ class LingBotWorldRollout(io.ComfyNode):
         start_latent=None,
         negative=None,
     ) -> io.NodeOutput:
-        from ..host.checks.images import image_file_warnings
-        from ..host.checks.text import text_node_warnings
-        from ..host.sampling.rollout import prepare_rollout, run_rollout
+        from ...host.checks.images import image_file_warnings
+        from ...host.checks.text import text_node_warnings
+        from ...host.sampling.rollout import prepare_rollout, run_rollout
 
         wanted = make_request(
             frames,
@@ -248,8 +248,8 @@ def _indices(steps: str, custom: str) -> tuple[int, ...] | None:
 
 
 def _check() -> None:
-    from ..host.checks.graph import check_rollout
-    from ..sampling import few_step_schedule
+    from ...host.checks.graph import check_rollout
+    from ...sampling import few_step_schedule
 
     check_rollout()
     known = known_inputs()

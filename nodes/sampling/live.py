@@ -2,9 +2,9 @@
 
 from comfy_api.latest import io, ui
 
-from ..host.files import folders
-from ..host.prompt.notice import show_warning
-from .inputs import (
+from ...host.files import folders
+from ...host.prompt.notice import show_warning
+from ..inputs import (
     UNSET,
     Camera,
     State,
@@ -16,8 +16,8 @@ from .inputs import (
     latent_frames_input,
     seed_input,
 )
+from ..validation import NamesToCheck, validate
 from .rollout import make_request
-from .validation import NamesToCheck, validate
 
 WAIT = 30
 """The default time in seconds that a run waits for the page in the browser to connect."""
@@ -140,7 +140,7 @@ class LingBotWorldLive(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, model=None):
-        from ..host.checks.graph import check_rollout
+        from ...host.checks.graph import check_rollout
 
         return validate(check_rollout)
 
@@ -166,10 +166,10 @@ class LingBotWorldLive(io.ComfyNode):
         moving=False,
         decoder=VAE_ALONE,
     ) -> io.NodeOutput:
-        from ..host.checks.images import image_file_warnings
-        from ..host.checks.text import text_node_warnings
-        from ..host.sampling.live import first_prompt, prepare_live, run_live
-        from ..host.sampling.live_view import live_view
+        from ...host.checks.images import image_file_warnings
+        from ...host.checks.text import text_node_warnings
+        from ...host.sampling.live import first_prompt, prepare_live, run_live
+        from ...host.sampling.live_view import live_view
 
         with live_view(wait) as view:
             if start_image is not None:
