@@ -26,10 +26,8 @@ from .numpy_files import (
 )
 from .reading import CameraFile, read_text
 from .scans import ARKIT_FIELDS, SPLAT_FIELDS, read_arkit, read_splat_cameras
-from .sniff import format_of
-from .stated import MATRIX_NAME, lens_fault, stated_convention, stated_texts
-from .text_files import KITTI_FIELDS, RE10K_FIELDS, read_kitti, read_realestate10k
-from .tum import TUM_FIELDS, read_tum
+from .sniff import MATRIX_NAME, format_of, lens_fault, stated_convention, stated_texts
+from .tables import KITTI_FIELDS, RE10K_FIELDS, TUM_FIELDS, read_kitti, read_realestate10k, read_tum
 
 
 @dataclass(frozen=True)
@@ -188,9 +186,9 @@ def _detect_and_read(
     if format is None:
         if path.suffix.lower() in (".json", ".txt", ".csv"):
             read_text(path)  # raises for another encoding, in which no format is recognised
-        raise CameraError(
-            f"{path}: the format of the camera file is not recognised; give `format`, one of {', '.join(FORMATS)}"
-        )
+        found = "the format of the camera file is not recognised;"
+        found = "no camera file is found in this folder; name a file, or" if path.is_dir() else found
+        raise CameraError(f"{path}: {found} give `format`, one of {', '.join(FORMATS)}")
     try:
         return read_camera(path, format, convention=convention, image_size=image_size, fov_deg=fov_deg)
     except CameraError as error:

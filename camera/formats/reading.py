@@ -1,9 +1,10 @@
-"""The common parts of the readers of camera files: the class of the result, and the reading of text and JSON with
-errors that name the file."""
+"""The common parts of the readers of camera files: the class of the result, and the reading of text, tables and JSON
+with errors that name the file."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,34 @@ def read_json(path: Path) -> Any:
         return json.loads(read_text(path))
     except (json.JSONDecodeError, RecursionError) as error:
         raise CameraError(f"{path}: not JSON ({error})") from error
+
+
+def read_table(path: Path, *columns: int) -> np.ndarray:
+    """Return the numbers [n, k] in a text file; `columns` are the accepted k. Empty lines, comments and the lines of
+    text before the first number are skipped."""
+    split = ((at, split_columns(line.partition("#")[0])) for at, line in enumerate(read_text(path).splitlines(), 1))
+    lines = [*dropwhile(lambda line: not is_number(line[1][0]), (line for line in split if line[1] != [""]))]
+    if not lines:
+        raise CameraError(f"{path}: no camera lines")
+    expected = len(lines[0][1]) if len(lines[0][1]) in columns else columns[0]
+    for number, fields in lines:
+        if len(fields) != expected:
+            raise CameraError(f"{path}: line {number} has {len(fields)} columns, expected {expected}")
+    return np.array([float_fields(fields, f"{path}: line {number}") for number, fields in lines])
+
+
+def split_columns(line: str) -> list[str]:
+    """Return the columns of a line, separated by spaces, semicolons or commas; an empty line gives [""]. In a line with
+    semicolons a comma is a decimal point."""
+    return line.replace(",", "." if ";" in line else " ").replace(";", " ").split() or [""]
+
+
+def is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def float_fields(fields: Sequence[str], where: str) -> list[float]:

@@ -8,7 +8,9 @@ import pytest
 from camera_cases import BLENDER, BLENDER_START, INTRINSIC, LENS, START, THERE, transforms, write
 from lingbot_world.camera.formats import read_camera
 from lingbot_world.camera.origin_report import convention_warnings
+from lingbot_world.camera.rotation import from_angles, rigid
 from lingbot_world.errors import CameraError
+from scipy.spatial.transform import Rotation
 
 HALF = 0.7071067811865476
 LENSES = {"fl_x": 1000, "fl_y": 1000, "cx": 832, "cy": 480, "w": 1664, "h": 960}
@@ -160,15 +162,63 @@ def w_first(turn=TILTED) -> str:
     return "".join(line(i, 0, *((i, 0) if turn == TILTED else (0, i)), *turn) for i in range(9))
 
 
-@pytest.mark.parametrize("turn", [TILTED, UNTURNED])
-def test_quaternions_that_seem_to_begin_with_w_need_a_header(tmp_path, turn):
-    file = write(tmp_path / "traj.txt", w_first(turn))
+def walk_in_a_curve(turned=UNTURNED) -> np.ndarray:
+    """Poses of a camera that walks forward and turns by 80 degrees, then turned by the quaternion `turned`."""
+    turns = from_angles("Y", np.linspace(0, 80, 41))
+    path = rigid(turns, np.cumsum(turns[:, :, 2], 0))
+    path[:, :3, :3] = path[:, :3, :3] @ Rotation.from_quat(turned, scalar_first=True).as_matrix()
+    return path
+
+
+def trajectory(c2w, scalar_first=False) -> str:
+    quaternions = Rotation.from_matrix(c2w[:, :3, :3]).as_quat(scalar_first=scalar_first)
+    return "".join(line(i, *pose[:3, 3], *turn) for i, (pose, turn) in enumerate(zip(c2w, quaternions, strict=True)))
+
+
+@pytest.mark.parametrize("rows", [w_first(), trajectory(walk_in_a_curve(), scalar_first=True)])
+@pytest.mark.parametrize("comment", ["# ", "% ", "// ", "Exported by me\n"])
+def test_quaternions_that_seem_to_begin_with_w_need_a_header(tmp_path, rows, comment):
+    file = write(tmp_path / "traj.txt", rows)
     with pytest.raises(CameraError, match="first number of the quaternions seems to be w.*`# timestamp tx ty tz qw qx"):
         read_camera(file)
-    path, _ = read_camera(write(file, "# timestamp tx ty tz qw qx qy qz\n" + w_first(turn)))
+    path, _ = read_camera(write(file, f"{comment}timestamp tx ty tz qw qx qy qz\n{rows}"))
     steps = np.diff(path.c2w[:, :3, 3], axis=0)
-    np.testing.assert_allclose(steps, path.c2w[:-1, :3, 2], atol=1e-9)
-    assert len(read_camera(write(file, "# timestamp tx ty tz qx qy qz qw\n" + w_first(turn)))[0]) == 9
+    assert (np.einsum("ni,ni->n", steps, path.c2w[:-1, :3, 2]) > 0.99).all()
+    assert len(read_camera(write(file, f"{comment}timestamp tx ty tz qx qy qz qw\n{rows}"))[0]) == len(path)
+
+
+@pytest.mark.parametrize("rows", [w_first(UNTURNED), trajectory(walk_in_a_curve((0, 1, 0, 0)))])
+def test_a_camera_turned_about_x_that_moves_backwards_is_read_with_a_note(tmp_path, rows):
+    """A camera in OpenGL's axes in a file without a header: the order x, y, z, w is right."""
+    path, notes = read_camera(write(tmp_path / "traj.txt", rows))
+    np.testing.assert_allclose(path.c2w[0, :3, 2], [0, 0, -1], atol=1e-9)
+    assert "first number of the quaternions seems to be w" in notes[0]
+    turned, notes = read_camera(tmp_path / "traj.txt", convention="opengl_c2w")
+    np.testing.assert_allclose(turned.c2w[0, :3, 2], [0, 0, 1], atol=1e-9)
+    assert not any("quaternions" in note for note in notes)
+
+
+def test_a_header_with_r_for_the_quaternion_and_one_that_names_unity(tmp_path):
+    rows = trajectory(walk_in_a_curve()).replace(" ", ",")
+    file = write(tmp_path / "a.csv", "time,px,py,pz,rx,ry,rz,rw\n" + rows)
+    np.testing.assert_allclose(read_camera(file)[0].c2w, walk_in_a_curve(), atol=1e-9)
+    file = write(tmp_path / "b.csv", "# recorded in Unity\ntime,px,py,pz,rx,ry,rz,rw\n" + rows)
+    with pytest.raises(CameraError, match="in the header is 'Unity': left-handed axes and robots' axes are not read"):
+        read_camera(file)
+    assert len(read_camera(file, convention="opencv_c2w")[0]) == 41
+
+
+@pytest.mark.parametrize("name", ["poses/{}.txt", "pose_{:04}.txt", "pose/0_{:05}.txt", "{:06}.txt"])
+def test_folders_with_a_file_for_each_frame(tmp_path, name):
+    for number, pose in enumerate(walk_in_a_curve()):
+        write(tmp_path / name.format(number), "".join(line(*row) for row in pose))
+    np.testing.assert_allclose(read_camera(tmp_path)[0].c2w, walk_in_a_curve(), atol=1e-9)
+
+
+def test_a_folder_without_a_camera_file_is_named(tmp_path):
+    write(tmp_path / "transforms_train.json", "{}")
+    with pytest.raises(CameraError, match="no camera file is found in this folder; name a file, or give `format`"):
+        read_camera(tmp_path)
 
 
 def test_a_walk_in_a_world_whose_y_axis_is_up_has_w_last(tmp_path):

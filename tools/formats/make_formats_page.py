@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from lingbot_world.camera.formats import FORMATS, stated
+from lingbot_world.camera.formats import FORMATS, sniff
 from lingbot_world.fields import Field
 from lingbot_world.headless.files import video_reader
 from lingbot_world.loaders import release
@@ -47,7 +47,7 @@ SECTIONS = [
         "replaces a lens that is missing, unreadable or not a pinhole. A camera stands still if its poses differ only "
         "by the rounding of the file's numbers.",
         {f"`{name}`: {format.description}": format.fields for name, format in FORMATS.items()}
-        | {"Texts in any JSON or .npz": stated.FIELDS},
+        | {"Texts in any JSON or .npz": sniff.FIELDS},
     ),
     Section(
         "Images",

@@ -1,0 +1,291 @@
+"""Readers of camera paths in tables of numbers (.txt, .csv): RealEstate10K / CameraCtrl, KITTI and TUM."""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from ...errors import CameraError
+from ...fields import Field, Reported, unread
+from ..conventions import Convention, to_opencv
+from ..path import MOST_FRAMES
+from ..poses import LENS_HEIGHT, LENS_WIDTH, lens_change
+from ..rotation import from_quaternions, interpolate, rigid
+from .frame_names import refuse_gaps, sort_by_name
+from .lens import pixel_lens
+from .reading import CameraFile, Lens, is_number, lens_notes, read_table, read_text, split_columns
+from .scans import check_quaternions
+
+RE10K_FIELDS = (
+    Field(("first column",), "applied", "The time: gaps are refused. One number in all lines is no time."),
+    Field(("columns 2 to 5",), "applied", "fx, fy, cx, cy as fractions of width and height; pixels are refused."),
+    Field(("columns 6 and 7",), "reported", "Distortion, if they are not 0."),
+    Field(("columns 8 to 19",), "applied", "World to camera, 3x4 by row; the digits decide what is a rounding error."),
+    Field(("first line",), "ignored", "The video's address."),
+)
+SCANNET_LENS = "intrinsic/intrinsic_color.txt"
+NUMBERED = r"((frame|pose)[-_]?|\d+_)?\d+(\.pose)?\.txt"
+"""A pattern for the names of a frame's pose file: 12.txt, frame-000012.pose.txt, pose_12.txt, 0_0012.txt."""
+KITTI_FIELDS = (
+    Field(("12 or 16 columns",), "applied", "Camera to world, 3x4 or 4x4 by row, as KITTI's odometry and Replica."),
+    Field(("4 columns",), "applied", "Blocks of 4 lines, and folders with a file for each frame (ScanNet, 7-Scenes)."),
+    Field(
+        ("13 or 17 columns",),
+        "applied",
+        "The same after a frame's number, as KITTI-360's cam0_to_world.txt has: gaps are refused.",
+    ),
+    Field((SCANNET_LENS,), "applied", "ScanNet's lens, in the folder or next to it; its image is twice cx, cy."),
+    Field(("calib.txt",), "ignored", "No lens in the file: `--fov_deg`, or 79 degrees, which is reported."),
+)
+LENS = ("fx", "fy", "cx", "cy")
+EUROC = tuple(f"{name}_{axis}" for name in ("v_rs_r", "b_w_rs_s", "b_a_rs_s") for axis in "xyz")
+TUM_FIELDS = (
+    Field(("timestamp",), "applied", "Of poses at uneven times, such as keyframes, even ones are made; reported."),
+    Field(("tx ty tz qx qy qz qw",), "applied", "Camera to world; quaternions that are not of length 1 are refused."),
+    Field(("header",), "applied", "Names of columns, in a comment too: their order, such as w before x in EuRoC's."),
+    Field(
+        (";",),
+        "applied",
+        "Separates columns, as space, tab and comma do. In a line with semicolons a comma is a decimal point.",
+    ),
+    Field(LENS, "applied", "A lens in pixels, if the header names it. Its image is twice cx, cy; reported."),
+    Field(("pred_intrinsics.txt",), "applied", "MonST3R's lens. Then quaternions of pred_traj.txt begin with w."),
+    Field(("qx",), "refused", "Without a header, if only w first leads where the camera looks. Doubts are reported."),
+    Field(("p_RS_R",), "reported", "EuRoC's poses are those of the IMU."),
+    Field(EUROC, "ignored", "EuRoC's velocities and biases."),
+    Field(("", "frame", "frame_id", "child_frame_id", "id", "index", "seq"), "ignored", "Numbers next to a time."),
+)
+WANTED = ("time", "x", "y", "z", "qx", "qy", "qz", "qw")
+W_FIRST = re.compile(r"(?<![a-z])w[\s,]+x[\s,]+y[\s,]+z(?![a-z])")
+W_FIRST_COLUMNS = [0, 1, 2, 3, 5, 6, 7, 4]
+FRAME = re.compile(r"^sec|^frame|^(id|idx|index)$")
+"""A pattern for column names that replace a missing time column: seconds, frame number or index."""
+UNEVEN_STEPS = 1.5
+"""The limit for the ratio of a time step to the median step, and for its inverse. Beyond it, poses are resampled at
+even times."""
+FORWARD, CLEARER = 0.7, 0.1
+"""The limits for the order of quaternions without a header, as fractions of the path's length (see `_forward`). Above
+FORWARD a camera moves in its viewing direction. CLEARER: how much straighter the camera moves with w first than with w
+last, forward or backwards, before w last is refused."""
+W_LIKE = 0.999
+"""The first number of the first quaternion above which it seems to be w."""
+W_FIRST_NOTE = Reported(
+    "The first number of the quaternions seems to be w: read as x, y, z, w the camera is upside down or does not go "
+    "where it looks. Begin the file with the line `# timestamp tx ty tz qw qx qy qz`, or, if w is last, with "
+    "`# timestamp tx ty tz qx qy qz qw`"
+)
+MONST3R = "pred_traj.txt", "pred_intrinsics.txt"
+"""The names of two files of MonST3R and of programs derived from MonST3R: a trajectory with w first, and a file with a
+3x3 lens in each line."""
+IMU_NOTE = Reported(
+    "The poses are those of EuRoC's IMU, not of a camera, which is mounted at an angle: multiply each by T_BS of the "
+    "camera's sensor.yaml."
+)
+
+
+def read_realestate10k(path: Path, convention: Convention) -> CameraFile:
+    """Read a text file of RealEstate10K or CameraCtrl, one line per frame. The first line may be the video's address.
+
+    A line holds the time; fx, fy, cx, cy as fractions of the image size; two distortion terms; and a matrix 3x4 by row.
+    `convention`: the convention of the matrices; the format's own is world-to-camera in OpenCV axes. Raises CameraError
+    for a missing or invalid file.
+    """
+    rows = read_table(path, 19)
+    if np.ptp(rows[:, 0]):  # programs that know no times write the same number in every line
+        refuse_gaps(rows[:, 0], f"{path} (time stamps)")
+    c2w = to_opencv(rows[:, 7:].reshape(-1, 3, 4), convention, str(path))
+    return CameraFile(c2w).with_lens(lambda: _lens_from_fractions(rows[:, 1:7], path))
+
+
+def _lens_from_fractions(columns: np.ndarray, path: Path) -> Lens:
+    if not (columns[:, :4] <= 10).all():
+        raise CameraError(f"{path}: focal length {columns[0, 0]:g} is in pixels, expected a share of the image's width")
+    lens = columns[:, :4] * [LENS_WIDTH, LENS_HEIGHT, LENS_WIDTH, LENS_HEIGHT]
+    return lens, lens_notes(lens, LENS_WIDTH, LENS_HEIGHT, columns[:, 4:].ravel().tolist())
+
+
+def read_kitti(path: Path, convention: Convention) -> CameraFile:
+    """Read a text file of matrices, 3x4 or 4x4 by row, one line per frame, without a lens. Examples are KITTI
+    odometry's poses/00.txt and Replica's traj.txt. A line may begin with a frame number, and a 4x4 matrix may take four
+    lines.
+
+    path: the file, or a folder with a file for each frame, as in ScanNet.
+    convention: the convention of the matrices; the format's own is camera-to-world in OpenCV axes.
+
+    Raises CameraError for a missing or invalid file.
+    """
+    files = sort_by_name(pose_files(path), lambda file: file.stem, str(path)) if path.is_dir() else [path]
+    read = [read_table(file, 12, 16, 13, 17, 4) for file in files]
+    rows = np.concatenate(read) if len({each.shape[1:] for each in read}) == 1 else np.zeros((0, 4))
+    if rows.shape[1] == 4:
+        if len(rows) % 4 or not len(rows):
+            raise CameraError(f"{path}: {len(rows)} lines of 4 numbers, expected 4 for each frame")
+        rows = rows.reshape(-1, 16)
+    if rows.shape[1] % 4:
+        refuse_gaps(rows[:, 0], f"{path} (frame numbers)")
+        rows = rows[:, 1:]
+    recording = CameraFile(to_opencv(rows.reshape(len(rows), -1, 4), convention, str(path)))
+    lens = next((place / SCANNET_LENS for place in (path, path.parent) if (place / SCANNET_LENS).is_file()), None)
+    if lens is None or not path.is_dir():
+        return recording
+    return recording.with_lens(lambda: pixel_lens([{"K": read_table(lens, 4)[:3, :3].tolist()}], str(lens)))
+
+
+def pose_files(folder: Path) -> list[Path]:
+    """Return the text files of single frames, with names like NUMBERED, in `folder` or in its folder pose or poses."""
+    found = ([*place.glob("*.txt")] for place in (folder, folder / "pose", folder / "poses"))
+    return [file for file in next(filter(None, found), []) if re.fullmatch(NUMBERED, file.name)]
+
+
+def read_tum(path: Path, convention: Convention) -> CameraFile:
+    """Read a TUM trajectory, one line per frame: time, position, and quaternion x, y, z, w. A header may state another
+    order of columns, and a lens.
+
+    `convention`: the convention of the poses; the format's own is camera-to-world in OpenCV axes. A path with irregular
+    time steps, such as a SLAM system's keyframes, is resampled at constant steps. Raises CameraError for a missing or
+    invalid file, and for a file without a header in which w seems to come first (see `_doubt_order`).
+    """
+    lines, lens_file = read_text(path).splitlines(), path.with_name(MONST3R[1])
+    stated = tum_columns(lines)
+    if stated is None:
+        _refuse_strange_header(path, lines)
+    of_monst3r = stated is None and path.name == MONST3R[0] and lens_file.is_file()
+    columns = stated or Columns(8, W_FIRST_COLUMNS if of_monst3r else [*range(8)])
+    numbers = read_table(path, columns.total)
+    rows = numbers[:, columns.columns]
+    check_quaternions(rows[:, 4:], str(path))
+    c2w = to_opencv(rigid(from_quaternions(rows[:, 4:]), rows[:, 1:4]), convention, str(path), rows[:, 1:])
+    doubts = _doubt_order(path, c2w, rows, convention) if stated is None and not of_monst3r else []
+    c2w, notes = _at_even_times(c2w, rows[:, 0], path)
+    recording = CameraFile(c2w, notes=(*doubts, *notes, *_header_notes(lines, columns)))
+    if of_monst3r:
+        return recording.with_lens(lambda: _first_lens([{"K": row} for row in read_table(lens_file, 9).tolist()], path))
+    lenses = [dict(zip(LENS, row, strict=True)) for row in numbers[:, columns.lens] if columns.lens]
+    return recording.with_lens(lambda: _first_lens(lenses, path)) if lenses else recording
+
+
+def _header_notes(lines: Sequence[str], columns: "Columns") -> list[str]:
+    """Return notes for the user on columns that are not read, and on the poses of an IMU."""
+    header = _header(lines)
+    names, used = _names(header), {*columns.columns, *columns.lens}
+    others = [name for at, name in enumerate(names) if at not in used and len(names) == columns.total]
+    return [*unread(others, TUM_FIELDS), *([IMU_NOTE] if "_RS_R_" in header else [])]
+
+
+def _first_lens(frames: Sequence[Mapping], path: Path) -> Lens:
+    """Return the lens [1, 4] of the first frame, and notes on the lenses of all `frames`. Resampled poses do not
+    correspond to frames, so they share this lens."""
+    lens, notes = pixel_lens(frames, str(path))
+    return lens[:1], (*notes, *lens_change(lens))
+
+
+def _doubt_order(path: Path, c2w: np.ndarray, rows: np.ndarray, convention: Convention) -> list[str]:
+    """Return a note if the quaternions of `rows` seem to begin with w, although `c2w` was read with w last; else an
+    empty list. Raises CameraError if the path is straight, along the viewing direction, only with w first.
+
+    The camera of a straight path may be turned by 180 degrees about x: it then moves backwards with w last and forward
+    with w first. Both readings are valid, so the path is not refused.
+    """
+    other = to_opencv(rigid(from_quaternions(rows[:, [5, 6, 7, 4]]), rows[:, 1:4]), convention, str(path))
+    ahead, other_ahead = _forward(c2w), _forward(other)
+    if other_ahead > max(FORWARD, abs(ahead) + CLEARER):
+        raise CameraError(f"{path}: {W_FIRST_NOTE}")
+    seems_first = other_ahead > FORWARD or abs(rows[0, 4]) >= W_LIKE
+    return [W_FIRST_NOTE] if seems_first and ahead <= FORWARD else []
+
+
+def _forward(c2w: np.ndarray) -> float:
+    """Return how far the camera moves in its viewing direction, as a fraction of the path's length: 1 only forward, -1
+    only backwards."""
+    steps = np.diff(c2w[:, :3, 3], axis=0)
+    length = np.linalg.norm(steps, axis=1).sum()
+    return float((steps * c2w[:-1, :3, 2]).sum() / length) if length else 0.0
+
+
+def _at_even_times(c2w: np.ndarray, times: np.ndarray, path: Path) -> tuple[np.ndarray, tuple[str, ...]]:
+    steps = np.diff(times)
+    if not np.isfinite(times).all() or (steps <= 0).any():
+        refuse_gaps(times, f"{path} (time stamps)")
+        raise CameraError(f"{path}: time stamps are out of order, or no numbers")
+    usual = float(np.median(steps)) if len(steps) else 1.0
+    if not len(steps) or (steps.max() <= UNEVEN_STEPS * usual and steps.min() * UNEVEN_STEPS >= usual):
+        return c2w, ()
+    count = round((times[-1] - times[0]) / usual) + 1
+    if count > MOST_FRAMES:
+        raise CameraError(f"{path}: {count} steps of {usual:g} between its time stamps, expected at most {MOST_FRAMES}")
+    at = np.interp(np.linspace(times[0], times[-1], count), times, np.arange(len(times)))
+    note = (
+        f"Time stamps are {steps.min():.3g} to {steps.max():.3g} apart: {len(times)} poses were interpolated at "
+        f"{count} even times."
+    )
+    return interpolate(c2w, at), (note,)
+
+
+class Columns(NamedTuple):
+    """The layout of a trajectory file.
+
+    total: the number of columns.
+    columns: the indices of time, position x, y, z and quaternion x, y, z, w.
+    lens: the indices of fx, fy, cx, cy; empty if the file has no lens.
+    """
+
+    total: int
+    columns: list[int]
+    lens: Sequence[int] = ()
+
+
+def tum_columns(lines: Sequence[str]) -> Columns | None:
+    """Return a trajectory's layout according to its header, or None without a usable one. The header is the last line
+    of text before the numbers, with or without a comment sign. It must name each of the eight columns (see `Columns`)
+    once. A header that only states the quaternion order w, x, y, z is also usable: the order is then TUM's, but with w
+    first."""
+    header = _header(lines)
+    names = _names(header)
+    found = [_column_of(name) for name in names]
+    if "time" not in found:
+        found = ["time" if FRAME.search(name) else column for name, column in zip(names, found, strict=True)]
+    if any(found.count(name) != 1 for name in WANTED):
+        return Columns(8, W_FIRST_COLUMNS) if W_FIRST.search(header.lower()) else None
+    lens = [names.index(name) for name in LENS] if {*LENS} <= {*names} else ()
+    return Columns(len(found), [found.index(name) for name in WANTED], lens)
+
+
+def _header(lines: Sequence[str]) -> str:
+    """Return the last line of text before the numbers, without its comment sign."""
+    header = ""
+    for line in lines:
+        text = line.strip().lstrip("#%/").strip()
+        if text == line.strip() and is_number(split_columns(text)[0]):
+            break
+        header = text or header
+    return header
+
+
+def _names(header: str) -> list[str]:
+    """Return a header's column names, in lower case and without units in brackets."""
+    names = header.replace(";", ",").split(",") if {",", ";"} & {*header} else header.split()
+    return [re.sub(r"[\[(].*", "", name).strip(" \t\"'").lower() for name in names]
+
+
+def _refuse_strange_header(path: Path, lines: Sequence[str]) -> None:
+    """Raise CameraError if the header names 8 columns. A header with a comment sign must have at least three known
+    names, because any comment may have 8 words."""
+    header = _header(lines)
+    names = _names(header)
+    if len(names) == 8 and (header in map(str.strip, lines) or sum(map(bool, map(_column_of, names))) > 2):
+        raise CameraError(
+            f"{path}: the columns {header!r:.80} are not understood; name them timestamp tx ty tz qx qy qz qw, in "
+            "the order of the numbers"
+        )
+
+
+def _column_of(name: str) -> str:
+    """Return a column's name in WANTED, or "" if unknown."""
+    if re.search(r"time|stamp|^t$", name):
+        return "time"
+    if match := re.search(r"(?:^q|^r(?=.$)|quat|rot|orientation).*?([wxyz])$", name):
+        return f"q{match[1]}"
+    match = re.search(r"^(?:t|p|pos|position|trans|translation|.*\.position)?(?:_\w+?)?[._]?([xyz])$", name)
+    return match[1] if match else ""
