@@ -6,7 +6,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -83,6 +83,7 @@ def _decode(make, latents, vae, want, timed: bool) -> dict:
         _decoded(decoder, large[FRAMES:], vae, kept=False)
         torch.cuda.synchronize()
         result["seconds_a_latent_frame"] = (time.perf_counter() - start) / FRAMES
+        result["kernels"] = profiled(partial(_decoded, decoder, large[FRAMES:], vae, kept=False), 1)
     return result
 
 
@@ -99,19 +100,39 @@ def try_launches() -> None:
     """Count the kernels and copies of a block in a forward, from a profile of a chunk with a full window."""
     folder = Path(tempfile.mkdtemp())
     for name, (words, *how) in product(WIDTHS, (("exact", "auto", "auto"), ("8 bits", "8bit", "8bit"))):
-        shown(f"launches, {name}, {words}", partial(_launches, folder, name, *how))
+        shown(f"launches, {name}, {words}", partial(launches, folder, name, *how))
 
 
-def _launches(folder: Path, name: str, arithmetic: str, attention: str) -> dict:
+def launches(folder: Path, name: str, arithmetic: str, attention: str) -> dict:
+    """The launches of a block in a forward, and of each kernel its launches and microseconds."""
     few, many = (_kernels(_model(folder, name, count, arithmetic, attention)) for count in BLOCKS)
-    blocks, found = (BLOCKS[1] - BLOCKS[0]) * FORWARDS, Counter[str]()
+    blocks, found = (BLOCKS[1] - BLOCKS[0]) * FORWARDS, {}
     for each in {**few, **many}:
-        kind = "fill" if each.startswith("Memset") else "copy" if each.startswith("Memcpy") else each[:70]
-        found[kind] += many.get(each, 0) - few.get(each, 0)
-    return {
-        "a_block": sum(found.values()) / blocks,
-        "kernels": {each: round(count / blocks, 2) for each, count in found.most_common() if count},
-    }
+        (count, time_), (less, less_time) = many.get(each, (0, 0.0)), few.get(each, (0, 0.0))
+        if count != less:
+            found[each] = round((count - less) / blocks, 2), round((time_ - less_time) / blocks, 1)
+    return {"a_block": sum(count for count, _ in found.values()), "kernels": _by_time(found)}
+
+
+def _by_time(kernels: dict[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
+    return dict(sorted(kernels.items(), key=lambda each: -each[1][1]))
+
+
+def profiled(run: Callable[[], object], times: int = 5) -> dict[str, tuple[float, float]]:
+    """What a GPU runs in a call of `run`, by name: launches and microseconds."""
+    run()
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        for _ in range(times):
+            run()
+        torch.cuda.synchronize()
+    found: dict[str, tuple[float, float]] = {}
+    for each in profiler.key_averages():
+        if each.device_time_total:
+            kind = next((kind for kind in ("Memset", "Memcpy") if each.key.startswith(kind)), each.key[:110])
+            count, spent = found.get(kind, (0.0, 0.0))
+            found[kind] = count + each.count / times, spent + each.device_time_total / times
+    return _by_time(found)
 
 
 def _model(folder: Path, name: str, count: int, arithmetic: str, attention: str):
@@ -132,8 +153,8 @@ def _model(folder: Path, name: str, count: int, arithmetic: str, attention: str)
     return load_expert(path, "cuda", torch.bfloat16, decoded_blocks=count, **how)
 
 
-def _kernels(model) -> dict[str, int]:
-    """Count what a GPU runs in the third chunk, by name; its window is full."""
+def _kernels(model) -> dict[str, tuple[float, float]]:
+    """What a GPU runs in a chunk whose window is full, by name: launches and microseconds."""
     from lingbot_world.model.attention.choose_8bit import takes_operands
     from lingbot_world.model.kv.place import KeyValuePlace
     from lingbot_world.options import FAST_INDICES, Window
@@ -153,8 +174,5 @@ def _kernels(model) -> dict[str, int]:
         noise, y, camera = (draw((1, channels, FRAMES, *VIDEO)) for channels in (16, 20, model.config.control_channels))
         world.chunk(noise, y, camera.cpu(), schedule, draw)
 
-    chunk(), chunk(), chunk()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
-        chunk()
-        torch.cuda.synchronize()
-    return {each.key: each.count for each in profiler.key_averages() if each.device_time_total}
+    chunk(), chunk()
+    return profiled(chunk, 1)
