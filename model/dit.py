@@ -12,24 +12,22 @@ from einops import rearrange
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..errors import CameraError, InputError
 from ..options import Arithmetic, AttentionMode
 from .attention.choose_8bit import attend_8bit
 from .attention.exact import Attention, attends_by_ours, sdpa
 from .cache import CameraCache
-from .config import CONTROLS, PATCH, ModelConfig
-from .forward import NO_OPTIONS, Camera, ForwardInputs, ForwardOptions, Rope, Times
+from .config import PATCH, ModelConfig
+from .forward import NO_OPTIONS, Camera, ForwardInputs, ForwardOptions, Rope, Times, check_inputs
 from .layers.attention import SelfAttention
 from .layers.block import Block, residual_mlp
-from .layers.operations import Operations, TorchOperations, prepared, prepared_layers
+from .layers.head import EMBEDDING_TOKENS, Head, sinusoid
+from .layers.operations import Operations, TorchOperations, prepared_layers
 from .layers.residual import Residual, residuals
 from .layers.rope import AS_TRAINED, RopeScale, rope_table
+from .ops.implementation import slices
 from .ops.linear_8bit import suited_arithmetic
-from .ops.pointwise import layer_norm, residual_dtype, slices
+from .ops.pointwise import residual_dtype
 from .parallel import WHOLE_VIDEO, WholeVideo
-
-EMBEDDING_TOKENS = 8192
-"""The largest number of tokens that the camera's embedding and the head process in one step, to save memory."""
 
 MOST_TIMES = 128
 """The largest number of entries in the cache of time embeddings. When it is full, the cache is emptied."""
@@ -48,6 +46,7 @@ class LingBotWorldModel(nn.Module):
     wait for each other, set the attribute `in_step` to True, so that no forward is repeated.
     """
 
+    attention_mode: AttentionMode = "auto"
     attention_8bit: Attention = staticmethod(attend_8bit)
     """The self-attention function after `set_attention("8bit")`. A host such as ComfyUI may override it."""
 
@@ -82,8 +81,6 @@ class LingBotWorldModel(nn.Module):
             Block(index, config, operations, self._attentions, **factory) for index in range(config.num_layers)
         )
         self.head = Head(config, operations, **factory)
-
-    attention_mode: AttentionMode = "auto"
 
     def set_arithmetic(self, arithmetic: Arithmetic, *, own_format: bool = False) -> None:
         """Set the number format of matrix products in the blocks' linear layers (see ops/linear_8bit.py). The layers
@@ -128,7 +125,7 @@ class LingBotWorldModel(nn.Module):
         instead in three cases: no camera cache is in use, several processes compute the forward, or the KV cache is not
         `repeatable`. Raises InputError and CameraError for wrong shapes.
         """
-        self._check(x, timestep, context, camera)
+        check_inputs(x, timestep, context, camera, self.config)
         cache = None if torch.compiler.is_compiling() else options.get("camera_cache")
         history = options.get("kv_cache")
         once = "sequence_parallel" in options or (history is not None and not history.repeatable)
@@ -301,75 +298,3 @@ class LingBotWorldModel(nn.Module):
                 for part in slices(len(tokens), EMBEDDING_TOKENS):
                     row[part] = residual_mlp(embed(tokens[part]), first, second)
         return out
-
-    def _check(self, x: Tensor, timestep: Tensor, context: Tensor, camera: Tensor | None) -> None:
-        config = self.config
-        if x.ndim != 5 or x.shape[1] != config.in_dim or x.shape[3] % 2 or x.shape[4] % 2:
-            raise InputError(
-                f"the latent is {list(x.shape)}; the model takes [rows, {config.in_dim}, frames, height, width] with "
-                "even height and width (a video's are multiples of 16)"
-            )
-        if timestep.ndim != 1 or len(timestep) not in (1, len(x)):
-            raise InputError(f"timestep is {list(timestep.shape)}, expected one for each of {len(x)} rows")
-        if context.ndim != 3 or context.shape[2] != config.text_dim or context.shape[0] not in (1, len(x)):
-            raise InputError(f"the prompt is {list(context.shape)}, expected [{len(x)}, tokens, {config.text_dim}]")
-        if camera is not None:
-            check_camera(camera, x, config)
-
-
-class Head(nn.Module):
-    """The last layer: norm, modulation and projection of tokens to 2x2 latent pixels, in the dtype of its input."""
-
-    def __init__(self, config: ModelConfig, operations: Operations, **factory: Any) -> None:
-        super().__init__()
-        self.eps = config.eps
-        self.head = operations.Linear(config.dim, config.out_dim * 4, **factory)
-        self.modulation = nn.Parameter(torch.empty(1, 2, config.dim, **factory))
-
-    def forward(self, x: Tensor, e: Tensor) -> Tensor:
-        """Return the velocity [B, tokens, 4*16] of each token's 2x2 latent pixels from the residual stream x [B,
-        tokens, dim] and the time embedding e [B, dim]."""
-        modulation = self.modulation.to(device=x.device, dtype=x.dtype) + e.unsqueeze(1)
-        with prepared(self.head, x) as project:
-            return torch.stack(
-                [
-                    torch.cat(
-                        [
-                            project(layer_norm(row[part], 1 + scale, shift, self.eps, row.dtype))
-                            for part in slices(len(row), EMBEDDING_TOKENS)
-                        ]
-                    )
-                    for row, (shift, scale) in zip(x, modulation, strict=True)
-                ]
-            )
-
-
-def sinusoid(timestep: Tensor, width: int) -> Tensor:
-    """Return the sinusoidal embedding of timestep [B]: cosines, then sines, at width/2 frequencies, fp64 [B, width]."""
-    half = width // 2
-    rates = 10000.0 ** (-torch.arange(half, dtype=torch.float64, device=timestep.device) / half)
-    angles = torch.outer(timestep.to(torch.float64), rates)
-    return torch.cat([angles.cos(), angles.sin()], dim=1)
-
-
-def check_camera(camera: Tensor, x: Tensor, config: ModelConfig) -> None:
-    """Raise CameraError unless the camera is [1 or B, `config.control_channels`, F, H, W] for the latent x [B, C, F, H,
-    W], and the model has camera layers."""
-    given = f"the camera is {list(camera.shape)}"
-    if config.control is None:
-        raise CameraError(f"{given}, but this checkpoint has no camera layers: load one that has, or drop the camera")
-    channels = config.control_channels
-    if camera.ndim != 5 or camera.shape[1] != channels:
-        values = camera.shape[1] // 64 if camera.ndim == 5 else 0
-        found = f" ({CONTROLS[values]})" if values in CONTROLS else ""
-        raise CameraError(
-            f"{given}{found}; this checkpoint takes [rows, {channels}, frames, height, width] "
-            f"({CONTROLS[config.control]})"
-        )
-    if camera.shape[2:] != x.shape[2:]:
-        raise CameraError(
-            f"the camera's frames, height and width are {list(camera.shape[2:])}, the latent's {list(x.shape[2:])}; "
-            "make it for the size and length of this video"
-        )
-    if len(camera) not in (1, len(x)):
-        raise CameraError(f"{given}, expected one camera, or one for each of {len(x)} rows")

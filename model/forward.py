@@ -1,4 +1,4 @@
-"""Types of the inputs and options of the model's forward, which the transformer blocks receive."""
+"""Types of the inputs and options of the model's forward, and checks of the inputs' shapes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypedDict, cast
 import torch
 from torch import Tensor
 
+from ..errors import CameraError, InputError
 from .cache import CameraCache
+from .config import CONTROLS, ModelConfig
 from .parallel import SequenceParallel, TokenShare
 
 if TYPE_CHECKING:
@@ -109,3 +111,41 @@ class ForwardOptions(TypedDict, total=False):
 
 
 NO_OPTIONS = cast(ForwardOptions, MappingProxyType({}))
+
+
+def check_inputs(x: Tensor, timestep: Tensor, context: Tensor, camera: Tensor | None, config: ModelConfig) -> None:
+    """Raise InputError or CameraError unless the inputs have the shapes that `LingBotWorldModel.forward` documents."""
+    if x.ndim != 5 or x.shape[1] != config.in_dim or x.shape[3] % 2 or x.shape[4] % 2:
+        raise InputError(
+            f"the latent is {list(x.shape)}; the model takes [batch, {config.in_dim}, frames, height, width] with "
+            "even height and width (a video's are multiples of 16)"
+        )
+    if timestep.ndim != 1 or len(timestep) not in (1, len(x)):
+        raise InputError(f"timestep is {list(timestep.shape)}, expected one for each of {len(x)} batch elements")
+    if context.ndim != 3 or context.shape[2] != config.text_dim or context.shape[0] not in (1, len(x)):
+        raise InputError(f"the prompt is {list(context.shape)}, expected [{len(x)}, tokens, {config.text_dim}]")
+    if camera is not None:
+        check_camera(camera, x, config)
+
+
+def check_camera(camera: Tensor, x: Tensor, config: ModelConfig) -> None:
+    """Raise CameraError unless the camera is [1 or B, `config.control_channels`, F, H, W] for the latent x [B, C, F, H,
+    W], and the model has camera layers."""
+    given = f"the camera is {list(camera.shape)}"
+    if config.control is None:
+        raise CameraError(f"{given}, but this checkpoint has no camera layers: load one that has, or drop the camera")
+    channels = config.control_channels
+    if camera.ndim != 5 or camera.shape[1] != channels:
+        values = camera.shape[1] // 64 if camera.ndim == 5 else 0
+        found = f" ({CONTROLS[values]})" if values in CONTROLS else ""
+        raise CameraError(
+            f"{given}{found}; this checkpoint takes [batch, {channels}, frames, height, width] "
+            f"({CONTROLS[config.control]})"
+        )
+    if camera.shape[2:] != x.shape[2:]:
+        raise CameraError(
+            f"the camera's frames, height and width are {list(camera.shape[2:])}, the latent's {list(x.shape[2:])}; "
+            "make it for the size and length of this video"
+        )
+    if len(camera) not in (1, len(x)):
+        raise CameraError(f"{given}, expected one camera, or one for each of {len(x)} batch elements")

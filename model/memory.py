@@ -3,11 +3,11 @@
 import torch
 
 from ..options import Arithmetic, Precision
-from .attention.exact import MIN_KEYS_TO_SPLIT, TILE, key_parts
 from .attention.fp8_cudnn import padding
+from .attention.splitting import MIN_KEYS_TO_SPLIT, TILE, key_parts
 from .config import ModelConfig
-from .dit import EMBEDDING_TOKENS
 from .layers.block import CAMERA_TOKENS, FFN_TOKENS
+from .layers.head import EMBEDDING_TOKENS
 from .ops.linear_8bit import DTYPES
 from .ops.pointwise import residual_dtype
 from .ops.products_8bit import PRODUCT_TOKENS

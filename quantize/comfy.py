@@ -7,7 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..model.ops.pointwise import encode_8bit, slices
+from ..model.ops.implementation import slices
+from ..model.ops.pointwise import encode_8bit
 from ..model.quantized import scaled
 from ..model.quantized.parameters import LayoutParameter, load_layouts
 from ..weights.comfy import METADATA

@@ -12,7 +12,7 @@ from ..model.choice.card import card_of
 from ..model.choice.rates import DECODING
 from ..model.choice.table import KITCHEN, OURS, TRITON, candidates
 from ..model.choice.trials import KINDS, Kind, Size, attempt, by_order, chosen
-from ..model.ops.pointwise import on_its_gpu
+from ..model.ops.implementation import on_its_gpu
 from .network import EPSILON, Decoder
 
 ALIGNED = 4

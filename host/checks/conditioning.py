@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...errors import InputError
 from ...model.config import ModelConfig
-from ...model.dit import check_camera
+from ...model.forward import check_camera
 from ...options import CELL
 from ..model.base_model import CAMERA
 from ..prompt import EVENTS

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from ...errors import InputError
 from ...loaders import Checkpoint
 from ...model.cache import CameraCache
-from ...model.dit import check_camera
+from ...model.forward import check_camera
 from ...model.graphs.forward import ForwardGraphs
 from ...model.memory import activation_bytes, camera_cache_bytes
 from ...options import CHUNKS, SHIFT, CameraCacheMode, Precision

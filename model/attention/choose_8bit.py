@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from importlib import import_module
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -17,8 +17,9 @@ from ..choice.card import card_of
 from ..choice.table import CUDNN_FRONTEND, KITCHEN, OURS, SAGE, candidates
 from ..choice.trials import KINDS, Kind, Size, attempt, chosen, trials
 from ..config import ModelConfig
+from ..ops.implementation import on_its_gpu, or_else
 from ..ops.linear_8bit import arithmetic_note, choose_arithmetic
-from ..ops.pointwise import Rows, on_its_gpu, or_else
+from ..ops.pointwise import Rows
 from .exact import exact_attention, random_attention
 from .fp8 import Operand, Scaling, plain_attention, plain_attention_of, plain_attention_to, sample
 from .fp8_cudnn import cudnn_attention, cudnn_attention_of, cudnn_attention_to
@@ -37,11 +38,18 @@ STREAM_TOKENS = 256
 
 
 class AttentionKernel(NamedTuple):
-    """An 8-bit attention kernel of the PyPI package `package`, run by `attend(q, k, v, heads)`. If the kernel ignores
-    the current stream, a CUDA graph cannot record it, and `recordable` is False."""
+    """An 8-bit attention kernel of the PyPI package `package`.
+
+    attend: the function (q, k, v, heads) -> result for q, k and v in 16 bits.
+    attend_to, attend_of: the functions for Operands (fp8 values with their scale), which need no conversion. For
+    `attend_to` only k and v are Operands, for `attend_of` q too. None if the kernel quantizes its inputs itself.
+    recordable: False if the kernel ignores the current stream, so that a CUDA graph cannot record it.
+    """
 
     package: str
     attend: Function
+    attend_to: Callable[..., Tensor] | None = None
+    attend_of: Callable[..., Rows] | None = None
     recordable: bool = True
 
 
@@ -59,15 +67,12 @@ def attend_8bit(
 
     k and v may be Operands (fp8 values with their scale) if `takes_operands` returns True. B must then be 1.
     """
+    if not torch.compiler.is_compiling():
+        return _attend(q, k, v, heads)
     if isinstance(k, Operand) and isinstance(v, Operand):
-        if torch.compiler.is_compiling():
-            return _in_compiled_code_to(
-                q, [k.values, *k.scaling[:3]], [v.values, *v.scaling[:3]], heads, v.transposed or 0
-            )
-        return _attend_to(q, k, v, heads)
-    assert isinstance(k, Tensor)
-    assert isinstance(v, Tensor)
-    return _in_compiled_code(q, k, v, heads) if torch.compiler.is_compiling() else _attend(q, k, v, heads)
+        k_parts, v_parts = ([each.values, *each.scaling[:3]] for each in (k, v))
+        return _in_compiled_code_to(q, k_parts, v_parts, heads, v.transposed or 0)
+    return _in_compiled_code(q, k, v, heads)
 
 
 def attend_operands(
@@ -85,24 +90,19 @@ def attend_operands(
     if q.values.device.type != "cuda":
         return plain_attention_of(q, k, v, heads, dtype)
     kernel = find_kernel(q.values.device, q.values.shape[1] // heads)
-    attend = _TO_OPERANDS[kernel.attend][1]
+    attend = cast(Callable[..., Rows], kernel.attend_of)
     if shares is not None:
         return attend(q, k, v, heads, dtype, shares)
     return _unless_broken(attend, plain_attention_of, kernel.package)(q, k, v, heads, dtype)
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
+def _attend(q: Tensor, k: Tensor | Operand, v: Tensor | Operand, heads: int) -> Tensor:
+    plain: Callable[..., Tensor] = plain_attention_to if isinstance(k, Operand) else plain_attention
     if q.device.type != "cuda":
-        return plain_attention(q, k, v, heads)
+        return plain(q, k, v, heads)
     kernel = find_kernel(q.device, q.shape[-1] // heads)
-    return _unless_broken(kernel.attend, plain_attention, kernel.package)(q, k, v, heads)
-
-
-def _attend_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor:
-    if q.device.type != "cuda":
-        return plain_attention_to(q, k, v, heads)
-    kernel = find_kernel(q.device, q.shape[-1] // heads)
-    return _unless_broken(_TO_OPERANDS[kernel.attend][0], plain_attention_to, kernel.package)(q, k, v, heads)
+    attend = cast(Callable[..., Tensor], kernel.attend_to if isinstance(k, Operand) else kernel.attend)
+    return _unless_broken(attend, plain, kernel.package)(q, k, v, heads)
 
 
 @torch.library.custom_op("lingbot_world::attention_8bit", mutates_args=())
@@ -114,7 +114,7 @@ def _in_compiled_code(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
 def _in_compiled_code_to(q: Tensor, k: list[Tensor], v: list[Tensor], heads: int, transposed: int) -> Tensor:
     keys, values = (Operand(x[0], Scaling(*x[1:])) for x in (k, v))
     values = values._replace(transposed=transposed or None)
-    return _attend_to(q.clone(), keys, values, heads)
+    return _attend(q.clone(), keys, values, heads)
 
 
 @_in_compiled_code.register_fake
@@ -146,8 +146,8 @@ def _kitchen(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
 KERNELS = {
     kernel.package: kernel
     for kernel in (
-        AttentionKernel(OURS, hopper_attention),
-        AttentionKernel(CUDNN_FRONTEND, cudnn_attention),
+        AttentionKernel(OURS, hopper_attention, hopper_attention_to, hopper_attention_of),
+        AttentionKernel(CUDNN_FRONTEND, cudnn_attention, cudnn_attention_to, cudnn_attention_of),
         AttentionKernel(SAGE, _sage),
         AttentionKernel(KITCHEN, _kitchen),
     )
@@ -157,13 +157,6 @@ for _kernel in KERNELS.values():
 
 
 KINDS["attention-8bit"] = Kind(random_attention, exact_attention, WORST_PROBE)
-
-_TO_OPERANDS: dict[Function, tuple[Callable[..., Tensor], Callable[..., Rows]]] = {
-    hopper_attention: (hopper_attention_to, hopper_attention_of),
-    cudnn_attention: (cudnn_attention_to, cudnn_attention_of),
-}
-"""The kernels that read 8-bit keys and values of a KV cache without a conversion. A key is the kernel's function for
-16-bit q, k and v. Its value is a pair of functions for 8-bit k and v: the first takes 16-bit q, the second 8-bit q."""
 
 
 def choose_attention(wanted: AttentionMode, device: torch.device, config: ModelConfig) -> Literal["exact", "8bit"]:
@@ -186,13 +179,13 @@ def takes_operands(mode: AttentionMode, device: torch.device, config: ModelConfi
 def attends_to_operands(device: torch.device, head_dim: int) -> bool:
     """Return whether 8-bit attention accepts q, k and v that are already in 8 bits. On a GPU only our own and cuDNN's
     kernels do; other kernels quantize their inputs themselves. Raises InputError if no kernel works on the GPU."""
-    return device.type != "cuda" or find_kernel(device, head_dim).attend in _TO_OPERANDS
+    return device.type != "cuda" or find_kernel(device, head_dim).attend_of is not None
 
 
 def takes_transposed_values(device: torch.device, head_dim: int) -> bool:
     """Return whether a KV cache should store its 8-bit values transposed, as [dim, tokens]. Only call this function if
     `takes_operands` returns True."""
-    ours = device.type == "cuda" and find_kernel(device, head_dim).attend is hopper_attention
+    ours = device.type == "cuda" and find_kernel(device, head_dim).package == OURS
     return ours and transposes_exactly(device)
 
 
@@ -222,7 +215,7 @@ def find_kernel(device: torch.device, head_dim: int) -> AttentionKernel:
 def _on_its_stream(kernel: AttentionKernel, device: torch.device, head_dim: int) -> AttentionKernel:
     """Return the kernel. If a test shows that the kernel always runs on CUDA's default stream, synchronization with the
     current stream is added, and `recordable` is False."""
-    if kernel.attend in _TO_OPERANDS:  # our kernel and cuDNN's run on the current stream
+    if kernel.attend_of is not None:  # our kernel and cuDNN's run on the current stream
         return kernel
     generator = torch.Generator(device).manual_seed(1)
     q, k, v = torch.randn(3, 1, STREAM_TOKENS, 2 * head_dim, device=device, generator=generator).bfloat16()

@@ -16,25 +16,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from ..choice.card import card_of
 from ..choice.table import OURS, candidates, serves
 from ..choice.trials import KINDS, Kind, Size, attempt
-from ..ops.pointwise import merge_, slices
+from ..ops.implementation import slices
+from ..ops.pointwise import merge_
+from .splitting import MIN_KEYS_TO_SPLIT, TILE, key_parts, part_length, processors
 
 Attention = Callable[[Tensor, Tensor, Tensor, int, Mapping], Tensor]
 """The type of an attention function: (q, k, v, heads, options) -> result. q and the result are [B, L, heads*head_dim];
 k and v are [B, S, heads*head_dim]. `options` are the ForwardOptions of the model's forward."""
-
-TILE = 128
-"""The number of queries, and of keys, in a tile of cuDNN's kernel. If the number of keys is not a multiple of TILE, the
-kernel takes 8 % longer (38.6 instead of 35.5 ms on an H200)."""
-
-MIN_KEYS_TO_SPLIT = 64 * TILE
-"""The smallest number of keys for which a separate call for the incomplete last tile of keys is faster."""
-
-PART_KEYS, MOST_PARTS, PART_COST = 1024, 8, 0.015
-"""The constants for splitting keys into parts, so that few queries occupy the whole GPU: the smallest number of keys in
-a part, the largest number of parts, and the overhead of each additional part as a fraction of the unsplit time.
-
-On an H100, 1,508 queries over 27,144 keys in 12 heads take 663 us unsplit, and 406 us in 8 parts.
-"""
 
 FRAMES_BYTES = 2**28
 """The largest size in bytes of the intermediate results of `attend_to_frames`. A causal model with larger ones does not
@@ -43,9 +31,6 @@ use the function.
 With `attend_to_frames` all chunks run the same kernels even before the attention window is full, so a CUDA graph can
 replay them. Larger chunks gain less from a graph, because their kernels take longer than the launches.
 """
-
-HOPPER = 132
-"""The number of multiprocessors (SMs) of an H100 and an H200."""
 
 SCORES_BYTES = 2**20
 """The bytes of attention scores that the CPU computes in one step. So many fit into the cache of a core."""
@@ -184,24 +169,6 @@ def _attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v)
 
 
-def key_parts(queries: int, keys: int, heads: int, processors: int = HOPPER) -> int:
-    """Return the number of parts into which to split the keys, so that few queries fill all `processors`
-    multiprocessors (SMs). An SM processes one tile of queries with all its keys, so 144 tiles on 132 SMs take as long
-    as 264 tiles."""
-    tiles = -(-queries // TILE) * heads
-
-    def time(parts: int) -> float:
-        return -(-tiles * parts // processors) / parts * (1 + PART_COST * (parts - 1))
-
-    return min(range(1, max(1, min(MOST_PARTS, keys // PART_KEYS)) + 1), key=time)
-
-
-def part_length(keys: int, parts: int) -> int:
-    """Return the number of keys in each of `parts` equal parts, rounded down to a multiple of TILE. The remaining keys
-    are in no part."""
-    return keys // parts // TILE * TILE
-
-
 def _cudnn(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Return cuDNN's attention of q over k and v [B, heads, tokens, head_dim], with split keys if that is faster.
     Raises RuntimeError if cuDNN does not support the inputs."""
@@ -255,14 +222,6 @@ def attends_to_frames(device: torch.device, dtype: torch.dtype, head_dim: int) -
         logging.debug("cuDNN does not attend to frames of %s: %s", dtype, reason)
         return False
     return True
-
-
-@lru_cache
-def processors(device: torch.device) -> int:
-    """Return the number of multiprocessors (SMs) of a GPU. For other devices, return the number of an H200."""
-    if device.type != "cuda":
-        return HOPPER
-    return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def _cudnn_attention(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:

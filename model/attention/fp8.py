@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from ..cache import Pair
+from ..ops.implementation import or_else
 from ..ops.matrix_8bit import LARGEST
 from ..ops.plain import KEY_LENGTH, NormRope
-from ..ops.pointwise import Rows, encode_8bit, from_fp8_, or_else, to_fp8_
+from ..ops.pointwise import Rows, encode_8bit, from_fp8_, to_fp8_
 from ..ops.scatter import Unrotated
 from .exact import sdpa
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from ..ops.pointwise import R, Rows, empty_rows, merge_fp8_
-from .exact import TILE, key_parts, part_length, processors
 from .fp8 import FP8, Operand, operands, queries_in_8_bits
+from .splitting import TILE, key_parts, part_length, processors
 
 PADDED_KEYS = 256
 """The smallest number of keys that allows one zero key as padding: at most one is added for every PADDED_KEYS keys."""

@@ -8,7 +8,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -74,6 +74,7 @@ def attempt(work: Work, name: str) -> Callable[[F], F]:
     return register
 
 
+@lru_cache
 def chosen(work: Work, device: torch.device, size: Size) -> str | None:
     """Return the name of the kernel to use for an operation on a device, at a size; None if no kernel passes the
     accuracy test.
@@ -82,29 +83,19 @@ def chosen(work: Work, device: torch.device, size: Size) -> str | None:
     fastest accurate kernel. The first call tests the kernels or reads stored results. Later calls return the same name
     until `forget` is called.
     """
-    return _chosen(work, card_of(device), device, size)
-
-
-def trials(work: Work, device: torch.device, size: Size) -> tuple[Trial, ...]:
-    """Return the test results of all kernels of an operation at a size. If the result of any kernel is not stored yet,
-    all kernels are tested now."""
-    return _trials(work, card_of(device), device, size)
-
-
-@lru_cache
-def _chosen(work: Work, card: Card, device: torch.device, size: Size) -> str | None:
-    best = _best(_trials(work, card, device, size))
+    best = _best(trials(work, device, size))
     if best is not None:
-        logging.info("%s by %s on %s", work, best, card.known_as)
+        logging.info("%s by %s on %s", work, best, card_of(device).known_as)
     return best
 
 
 @lru_cache
-def _trials(work: Work, card: Card, device: torch.device, size: Size) -> tuple[Trial, ...]:
-    """Return the stored results of all kernels; if a result is missing, test all kernels. A kernel that `table.missing`
-    rejects is not tested, but has a Trial with the reason."""
+def trials(work: Work, device: torch.device, size: Size) -> tuple[Trial, ...]:
+    """Return the test results of all kernels of an operation at a size. If the result of any kernel is not stored yet,
+    all kernels are tested now. A kernel that `table.missing` rejects is not tested, but has a Trial with the reason."""
+    card = card_of(device)
     name, found = f"{work} {'x'.join(map(str, size))}", candidates(work, card)
-    known = {trial.name: trial for trial in _read(card, name)}
+    known = {trial.name: trial for trial in _read(kept.read(card, name))}
     absent = {each.name: why for each in found if (why := missing(each.name, card)) is not None}
     present = [each for each in found if each.name not in absent]
     if any(each.name not in known for each in present):
@@ -122,8 +113,8 @@ def taken(work: Work, card: Card) -> str | None:
     """Return the name of the kernel that the most recently stored test of an operation selects, whatever its size.
     Return None if no test is stored or no kernel passed."""
     for name, found in reversed(list(kept.all_of(card).items())):
-        if name.split()[0] == work:
-            return _best([Trial(*each) for each in found])
+        if name.startswith(f"{work} "):
+            return _best(_read(found))
     return None
 
 
@@ -137,8 +128,8 @@ def _best(tried: Iterable[Trial]) -> str | None:
 
 def forget() -> None:
     """Clear this process's choices, so that the next call chooses again. Stored test results are not deleted."""
-    _chosen.cache_clear()
-    _trials.cache_clear()
+    chosen.cache_clear()
+    trials.cache_clear()
 
 
 def try_all(found: list[Candidate], device: torch.device, size: Size, *, timed: bool) -> list[Trial]:
@@ -149,9 +140,10 @@ def try_all(found: list[Candidate], device: torch.device, size: Size, *, timed: 
     if not timed or len(right) < 2:
         return tried
     arguments = KINDS[found[0].work].make(device, size)
+    runs = (partial(ATTEMPTS[each.work, each.name], *arguments) for each in found)
     return [
-        trial if trial.reason else trial._replace(seconds=_seconds(candidate, arguments, device))
-        for candidate, trial in zip(found, tried, strict=True)
+        trial if trial.reason else trial._replace(seconds=seconds_of(run, device))
+        for run, trial in zip(runs, tried, strict=True)
     ]
 
 
@@ -173,26 +165,20 @@ def _try(candidate: Candidate, device: torch.device, size: Size) -> Trial:
     return Trial(candidate.name, error, reason=refused)
 
 
-def _seconds(candidate: Candidate, arguments: tuple[Any, ...], device: torch.device) -> float | None:
-    return seconds_of(lambda: ATTEMPTS[candidate.work, candidate.name](*arguments), device)
-
-
 def seconds_of(run: Callable[[], Any], device: torch.device, repeats: int = REPEATS) -> float | None:
     """Return the seconds of one call of `run`, or None if `run` raises an exception. The result is the median of
     `repeats` timings after an untimed call. Raises torch.OutOfMemoryError if memory runs out."""
     try:
         run()
-        runs = 1 if device.type == "cpu" else _runs(_seconds_of_runs(run, device, 1))
+        runs = 1
+        if device.type != "cpu":
+            runs = max(1, min(MOST_RUNS, math.ceil(LEAST_SECONDS / _seconds_of_runs(run, device, 1))))
         return statistics.median(_seconds_of_runs(run, device, runs) for _ in range(repeats))
     except torch.OutOfMemoryError:
         raise
     except Exception as reason:
         logging.debug("%s", reason)
         return None
-
-
-def _runs(seconds: float) -> int:
-    return max(1, min(MOST_RUNS, math.ceil(LEAST_SECONDS / seconds)))
 
 
 def _seconds_of_runs(run: Callable[[], Any], device: torch.device, runs: int) -> float:
@@ -219,9 +205,10 @@ def by_order(work: Work, card: Card) -> bool:
     return BY_ORDER.get(work, lambda _card: False)(card)
 
 
-def _read(card: Card, name: str) -> list[Trial]:
-    found = kept.read(card, name)
+def _read(stored: Any) -> list[Trial]:
+    """Return the trials in a stored value. An invalid value, such as of a file in another format, has none."""
     try:
-        return [Trial(*each) for each in found or ()]
-    except TypeError:  # a file in a foreign format
+        found = [Trial(*each) for each in stored or () if isinstance(each, list)]
+    except TypeError:
         return []
+    return found if all(isinstance(each.seconds, float | None) for each in found) else []

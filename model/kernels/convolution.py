@@ -173,7 +173,6 @@ def _put(
     stride,
     dim,
     eps,
-    NORM: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -183,7 +182,7 @@ def _put(
     real = (line < height) & (row % width < width - 1)
     at = row.to(tl.int64)
     y = tl.load(x_ptr + at * stride + cols, mask=real & (cols < dim), other=0.0)
-    if NORM:
+    if weight_ptr is not None:
         x = y.to(tl.float32)
         scale = tl.rsqrt(tl.sum(x * x, axis=1) / dim + eps)
         weight = tl.load(weight_ptr + cols, mask=cols < dim, other=0.0).to(tl.float32)
@@ -221,17 +220,11 @@ def convolve(
     pixels = triton.cdiv((height + 1) * (width + 1), b.pixels)
     grid = (pixels * quarters * triton.cdiv(out_channels, b.out + b.out_rest),)
     with torch.cuda.device_of(x):
+        given = *_operands(x, weight, b), bias, bias if added is None else added.contiguous(), out
         _convolve[grid](
-            *_operands(x, weight, b),
-            bias,
-            bias if added is None else added.contiguous(),
-            out,
+            *given,
             bias if slots is None else slots,
-            height,
-            width + 1,
-            int(added is not None),
-            len(x),
-            x.stride(0),
+            *(height, width + 1, int(added is not None), len(x), x.stride(0)),
             OUT=out_channels,
             CHANNELS=channels,
             FRAMES=1 if slots is None else 3,
@@ -273,17 +266,5 @@ def put(x: Tensor, weight: Tensor | None, eps: float, pool: Tensor, slots: Tenso
     block = triton.next_power_of_2(x.shape[1])
     rows = max(1, 4096 // block)
     with torch.cuda.device_of(x):
-        _put[(triton.cdiv((size[0] + 1) * (size[1] + 1), rows),)](
-            x,
-            x if weight is None else weight,
-            pool,
-            slots,
-            size[0],
-            size[1] + 1,
-            x.stride(0),
-            x.shape[1],
-            eps,
-            NORM=weight is not None,
-            ROWS=rows,
-            BLOCK=block,
-        )
+        given = x, weight, pool, slots, size[0], size[1] + 1, x.stride(0), x.shape[1], eps
+        _put[(triton.cdiv((size[0] + 1) * (size[1] + 1), rows),)](*given, ROWS=rows, BLOCK=block)

@@ -13,6 +13,7 @@ from triton.language.extra import libdevice
 
 from ..ops.matrix_8bit import LARGEST, Activation
 from .launch import Kernel
+from .parts import _part, _power_of_two_over
 from .pointwise import _FP8
 from .sizes import PART, in_two, parts_of
 
@@ -145,16 +146,11 @@ def _normed(x_ptr, weight_ptr, bias_ptr, cols, dim, mean, deviation):
 
 
 @Kernel
-def _rescale(
-    out_ptr, products_ptr, scales_ptr, weight_scales_ptr, bias_ptr, dim, BLOCK: tl.constexpr, BIAS: tl.constexpr
-):
-    parts = tl.cdiv(dim, BLOCK)
-    cols = tl.program_id(0) % parts * BLOCK + tl.arange(0, BLOCK)
-    inside = cols < dim
-    row = (tl.program_id(0) // parts).to(tl.int64)
+def _rescale(out_ptr, products_ptr, scales_ptr, weight_scales_ptr, bias_ptr, dim, BLOCK: tl.constexpr):
+    row, cols, inside = _part(dim, BLOCK)
     x = tl.load(products_ptr + row * dim + cols, mask=inside, other=0).to(tl.float32)
     x = x * tl.load(scales_ptr + row) * tl.load(weight_scales_ptr + cols, mask=inside, other=0.0)
-    if BIAS:
+    if bias_ptr is not None:
         x += tl.load(bias_ptr + cols, mask=inside, other=0.0).to(tl.float32)
     tl.store(out_ptr + row * dim + cols, x.to(out_ptr.dtype.element_ty), mask=inside)
 
@@ -163,11 +159,9 @@ def _rescale(
 def _largest(largest_ptr, x_ptr, mean_ptr, stride, dim, BLOCK: tl.constexpr):
     """The kernel of `fp8_scale` that computes max|x - mean| by an atomic maximum at `largest_ptr`, where the caller
     must store 0 first."""
-    parts = tl.cdiv(dim, BLOCK)
-    cols = tl.program_id(0) % parts * BLOCK + tl.arange(0, BLOCK)
-    inside = cols < dim
-    x = tl.load(x_ptr + (tl.program_id(0) // parts).to(tl.int64) * stride + cols, mask=inside, other=0.0)
-    x = x.to(tl.float32) - tl.load(mean_ptr + cols, mask=inside, other=0.0)
+    row, cols, inside = _part(dim, BLOCK)
+    x = tl.load(x_ptr + row * stride + cols, mask=inside, other=0.0).to(tl.float32)
+    x -= tl.load(mean_ptr + cols, mask=inside, other=0.0)
     tl.atomic_max(largest_ptr, tl.max(tl.where(inside, tl.abs(x), 0.0), axis=0))
 
 
@@ -175,18 +169,14 @@ def _largest(largest_ptr, x_ptr, mean_ptr, stride, dim, BLOCK: tl.constexpr):
 def _power_of_two(scale_ptr, factor_ptr, largest_ptr, share):
     """The kernel of `fp8_scale` that stores the smallest power of two that is at least `share` * largest, and its
     reciprocal."""
-    x = tl.maximum(tl.load(largest_ptr), 1e-30) * share
-    exponent = (x.to(tl.int32, bitcast=True) + 0x7FFFFF) >> 23
-    tl.store(scale_ptr, (exponent << 23).to(tl.float32, bitcast=True))
-    tl.store(factor_ptr, ((254 - exponent) << 23).to(tl.float32, bitcast=True))
+    scale, factor = _power_of_two_over(tl.maximum(tl.load(largest_ptr), 1e-30) * share)
+    tl.store(scale_ptr, scale)
+    tl.store(factor_ptr, factor)
 
 
 @Kernel
 def _to_fp8(out_ptr, rows_ptr, x_ptr, shift_ptr, factor_ptr, stride, dim, BLOCK: tl.constexpr):
-    parts = tl.cdiv(dim, BLOCK)
-    cols = tl.program_id(0) % parts * BLOCK + tl.arange(0, BLOCK)
-    inside = cols < dim
-    row = (tl.program_id(0) // parts).to(tl.int64)
+    row, cols, inside = _part(dim, BLOCK)
     x = tl.load(x_ptr + row * stride + cols, mask=inside, other=0.0).to(tl.float32)
     x = (x - tl.load(shift_ptr + cols, mask=inside, other=0.0)) * tl.load(factor_ptr)
     x = tl.minimum(tl.maximum(x, -_FP8), _FP8)
@@ -197,10 +187,8 @@ def _to_fp8(out_ptr, rows_ptr, x_ptr, shift_ptr, factor_ptr, stride, dim, BLOCK:
 
 @Kernel
 def _from_fp8(out_ptr, values_ptr, shift_ptr, factor_ptr, dim, BLOCK: tl.constexpr):
-    parts = tl.cdiv(dim, BLOCK)
-    cols = tl.program_id(0) % parts * BLOCK + tl.arange(0, BLOCK)
-    inside = cols < dim
-    at = (tl.program_id(0) // parts).to(tl.int64) * dim + cols
+    row, cols, inside = _part(dim, BLOCK)
+    at = row * dim + cols
     x = tl.load(values_ptr + at, mask=inside, other=0.0).to(tl.float32) * tl.load(factor_ptr)
     x += tl.load(shift_ptr + cols, mask=inside, other=0.0)
     tl.store(out_ptr + at, x.to(out_ptr.dtype.element_ty), mask=inside)
@@ -237,18 +225,8 @@ def layer_norm_8bit_(values: Tensor, scales: Tensor, x: Tensor, weight: Tensor, 
     """Write the layer norm of x [tokens, dim], divided by a scale for each token, to `values` (int8 or float8_e4m3fn),
     and return `values`. The scales are written to `scales` (fp32 [tokens, 1]). weight and bias are [dim]."""
     with torch.cuda.device_of(x):
-        _layer_norm_8bit[(len(x),)](
-            values,
-            scales,
-            x,
-            weight.contiguous(),
-            bias.contiguous(),
-            x.shape[1],
-            eps,
-            BLOCK=PART,
-            BLOCKS=triton.cdiv(x.shape[1], PART),
-            num_warps=8,
-        )
+        given = values, scales, x, weight.contiguous(), bias.contiguous(), x.shape[1], eps
+        _layer_norm_8bit[(len(x),)](*given, BLOCK=PART, BLOCKS=triton.cdiv(x.shape[1], PART), num_warps=8)
     return values
 
 
@@ -257,16 +235,7 @@ def rescale_(out: Tensor, products: Tensor, scales: Tensor, weight_scales: Tenso
     is the unscaled result of an 8-bit matrix product. `scales` (fp32 [tokens, 1]) has the tokens' scales, and
     `weight_scales` (fp32 [dim]) the output channels' scales. bias is [dim] or None."""
     with torch.cuda.device_of(out):
-        _rescale[parts_of(out)](
-            out,
-            products,
-            scales,
-            weight_scales,
-            weight_scales if bias is None else bias,
-            out.shape[1],
-            BLOCK=PART,
-            BIAS=bias is not None,
-        )
+        _rescale[parts_of(out)](out, products, scales, weight_scales, bias, out.shape[1], BLOCK=PART)
     return out
 
 

@@ -10,14 +10,14 @@ from ..cache import Pair
 from ..ops.matrix_8bit import LARGEST
 from ..ops.plain import NormRope
 from .launch import Kernel
+from .parts import _part
 from .sizes import PART, parts_of
 
 _FP8 = tl.constexpr(LARGEST[torch.float8_e4m3fn])
-_TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
 
 @Kernel
-def _layer_norm(x_ptr, weight_ptr, bias_ptr, out_ptr, dim, eps, BLOCK: tl.constexpr, DTYPE: tl.constexpr):
+def _layer_norm(x_ptr, weight_ptr, bias_ptr, out_ptr, dim, eps, BLOCK: tl.constexpr):
     token = tl.program_id(0).to(tl.int64) * dim
     cols = tl.arange(0, BLOCK)
     inside = cols < dim
@@ -27,7 +27,7 @@ def _layer_norm(x_ptr, weight_ptr, bias_ptr, out_ptr, dim, eps, BLOCK: tl.conste
     scale = tl.rsqrt(tl.sum(centred * centred, axis=0) / dim + eps)
     weight = tl.load(weight_ptr + cols, mask=inside, other=0.0)
     bias = tl.load(bias_ptr + cols, mask=inside, other=0.0)
-    tl.store(out_ptr + token + cols, (centred * scale * weight + bias).to(DTYPE), mask=inside)
+    tl.store(out_ptr + token + cols, (centred * scale * weight + bias).to(out_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -56,11 +56,10 @@ def _rms(
     BLOCK: tl.constexpr,
     BLOCKS: tl.constexpr,
     HALF: tl.constexpr,
-    ROPE: tl.constexpr,
 ):
-    """The kernel of `_normalise`: the root-mean-square norm of one token, followed by RoPE if ROPE. For fp8 the shift,
-    if any, is then subtracted, and the result multiplied by the factor. `rows_ptr` has the output row of each token;
-    without it, token i is written to row i. `out_ptr` may be `x_ptr`."""
+    """The kernel of `_normalise`: the root-mean-square norm of one token, and RoPE if `cos_ptr` is given. For fp8
+    the shift, if any, is then subtracted, and the result multiplied by the factor. `rows_ptr` has the output row of
+    each token; without it, token i is written to row i. `out_ptr` may be `x_ptr`."""
     row = tl.program_id(0).to(tl.int64)
     to_row, factor = row, 1.0
     if rows_ptr is not None:
@@ -77,7 +76,7 @@ def _rms(
         cols = block * BLOCK + tl.arange(0, BLOCK)
         x = tl.load(x_ptr + row * stride + cols, mask=cols < dim, other=0.0).to(tl.float32)
         x = x * scale * tl.load(weight_ptr + cols, mask=cols < dim, other=0.0)
-        if ROPE:
+        if cos_ptr is not None:
             angle = row * HALF + (block * (BLOCK // 2) + tl.arange(0, BLOCK // 2)) % HALF
             cos = tl.load(cos_ptr + angle)
             sin = tl.load(sin_ptr + angle)
@@ -101,24 +100,20 @@ def _rms_silu(x_ptr, weight_ptr, out_ptr, rows, dim, eps, ROWS: tl.constexpr, BL
 
 
 @Kernel
-def _gated_add(x_ptr, y_ptr, gate_ptr, dim, BLOCK: tl.constexpr, GATED: tl.constexpr):
-    parts = tl.cdiv(dim, BLOCK)
-    cols = tl.program_id(0) % parts * BLOCK + tl.arange(0, BLOCK)
-    inside = cols < dim
-    at = (tl.program_id(0) // parts).to(tl.int64) * dim + cols
+def _gated_add(x_ptr, y_ptr, gate_ptr, dim, BLOCK: tl.constexpr):
+    token, cols, inside = _part(dim, BLOCK)
+    at = token * dim + cols
     x = tl.load(x_ptr + at, mask=inside)
     y = tl.load(y_ptr + at, mask=inside).to(tl.float32)
-    if GATED:
+    if gate_ptr is not None:
         y *= tl.load(gate_ptr + cols, mask=inside)
     tl.store(x_ptr + at, x + y, mask=inside)
 
 
 @Kernel
 def _affine(x_ptr, scale_ptr, shift_ptr, dim, BLOCK: tl.constexpr):
-    parts = tl.cdiv(dim, BLOCK)
-    cols = tl.program_id(0) % parts * BLOCK + tl.arange(0, BLOCK)
-    inside = cols < dim
-    at = (tl.program_id(0) // parts).to(tl.int64) * dim + cols
+    token, cols, inside = _part(dim, BLOCK)
+    at = token * dim + cols
     x = tl.load(x_ptr + at, mask=inside)
     scale = tl.load(scale_ptr + at, mask=inside).to(tl.float32)
     shift = tl.load(shift_ptr + at, mask=inside).to(tl.float32)
@@ -127,9 +122,7 @@ def _affine(x_ptr, scale_ptr, shift_ptr, dim, BLOCK: tl.constexpr):
 
 @Kernel
 def _modulated(out_ptr, times_ptr, weights_ptr, dim, BLOCK: tl.constexpr):
-    parts = tl.cdiv(dim, BLOCK)
-    cols = tl.program_id(0) % parts * BLOCK + tl.arange(0, BLOCK)
-    row, inside = tl.program_id(0) // parts, cols < dim
+    row, cols, inside = _part(dim, BLOCK)
     times = tl.load(times_ptr + row * dim + cols, mask=inside)
     made = times + tl.load(weights_ptr + row % 6 * dim + cols, mask=inside).to(times.dtype)
     if row % 3 == 1:
@@ -139,72 +132,17 @@ def _modulated(out_ptr, times_ptr, weights_ptr, dim, BLOCK: tl.constexpr):
 
 @Kernel
 def _put(out_ptr, rows_ptr, x_ptr, stride, dim, BLOCK: tl.constexpr):
-    parts = tl.cdiv(dim, BLOCK)
-    cols = tl.program_id(0) % parts * BLOCK + tl.arange(0, BLOCK)
-    token = (tl.program_id(0) // parts).to(tl.int64)
-    x = tl.load(x_ptr + token * stride + cols, mask=cols < dim)
-    tl.store(out_ptr + tl.load(rows_ptr + token) * dim + cols, x, mask=cols < dim)
-
-
-@Kernel
-def _merge(
-    out_ptr,
-    parts_ptr,
-    sums_ptr,
-    rest_ptr,
-    rest_sums_ptr,
-    rows,
-    heads,
-    tokens,
-    dim,
-    PARTS: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    REST: tl.constexpr,
-):
-    """Merge attention over parts of the keys (see `ops.pointwise.merge_`) for ROWS rows. A row is one head of one
-    token."""
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    cols, inside = tl.arange(0, BLOCK)[None, :], row < rows
-    at, whole = row[:, None] * dim + cols, inside[:, None] & (cols < dim)
-    sum_at = row % heads * tokens + row // heads
-    largest = tl.full((ROWS,), float("-inf"), tl.float32)
-    if REST:
-        largest = tl.load(rest_sums_ptr + sum_at, mask=inside, other=0.0)
-    for part in tl.static_range(PARTS):
-        largest = tl.maximum(largest, tl.load(sums_ptr + part * rows + sum_at, mask=inside, other=0.0))
-    total, out = tl.zeros((ROWS,), tl.float32), tl.zeros((ROWS, BLOCK), tl.float32)
-    if REST:
-        total += tl.exp(tl.load(rest_sums_ptr + sum_at, mask=inside, other=0.0) - largest)
-        out += total[:, None] * tl.load(rest_ptr + at, mask=whole, other=0.0).to(tl.float32)
-    for part in tl.static_range(PARTS):
-        share = tl.exp(tl.load(sums_ptr + part * rows + sum_at, mask=inside, other=0.0) - largest)
-        total += share
-        x = tl.load(parts_ptr + part * rows * dim + at, mask=whole, other=0.0).to(tl.float32)
-        out += share[:, None] * x
-    tl.store(out_ptr + at, (out / total[:, None]).to(out_ptr.dtype.element_ty), mask=whole)
+    token, cols, inside = _part(dim, BLOCK)
+    x = tl.load(x_ptr + token * stride + cols, mask=inside)
+    tl.store(out_ptr + tl.load(rows_ptr + token) * dim + cols, x, mask=inside)
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
     """Return the layer norm of x [tokens, dim] over its channels, times weight plus bias ([dim] each), in `dtype`."""
-    return layer_norm_(torch.empty_like(x, dtype=dtype), x, weight, bias, eps)
-
-
-def layer_norm_(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """Write the layer norm of x [tokens, dim], times weight plus bias ([dim] each), to `out`, and return `out`."""
-    block = triton.next_power_of_2(x.shape[1])
+    out, block = torch.empty_like(x, dtype=dtype), triton.next_power_of_2(x.shape[1])
+    given = x, weight.contiguous(), bias.contiguous(), out, x.shape[1], eps
     with torch.cuda.device_of(x):
-        _layer_norm[(len(x),)](
-            x,
-            weight.contiguous(),
-            bias.contiguous(),
-            out,
-            x.shape[1],
-            eps,
-            BLOCK=block,
-            DTYPE=_TYPES[out.dtype],
-            num_warps=max(1, min(16, block // 512)),
-        )
+        _layer_norm[(len(x),)](*given, BLOCK=block, num_warps=max(1, min(16, block // 512)))
     return out
 
 
@@ -242,24 +180,11 @@ def _normalise(
 ) -> Tensor:
     """Write the root-mean-square norm of x [tokens, dim] to `out`, followed by RoPE if `angles` (cos, sin) are given,
     and return `out`. `placed` is (rows, shift, factor) as in `scatter_rotated_`."""
-    (cos, sin), dim, (rows, *scaling) = angles or (weight, weight), x.shape[1], placed
-    sizes = {"BLOCK": PART, "BLOCKS": triton.cdiv(dim, PART), "HALF": cos.shape[-1], "ROPE": angles is not None}
+    dim, (rows, *scaling) = x.shape[1], placed
+    given = out, rows, x, weight.contiguous(), *(angles or (None, None)), *scaling, x.stride(0), out.stride(0), dim, eps
+    sizes = {"BLOCK": PART, "BLOCKS": triton.cdiv(dim, PART), "HALF": angles[0].shape[-1] if angles else 0}
     with torch.cuda.device_of(x):
-        _rms[(len(x),)](
-            out,
-            rows,
-            x,
-            weight.contiguous(),
-            cos,
-            sin,
-            *scaling,
-            x.stride(0),
-            out.stride(0),
-            dim,
-            eps,
-            **sizes,
-            num_warps=8,
-        )
+        _rms[(len(x),)](*given, **sizes, num_warps=8)
     return out
 
 
@@ -277,8 +202,7 @@ def gated_add_(x: Tensor, y: Tensor, gate: Tensor | None) -> Tensor:
     """Replace x [tokens, dim] by x + y * gate, and return x. y is [tokens, dim], and gate is [dim], or None for
     ones."""
     with torch.cuda.device_of(x):
-        given = x if gate is None else gate.contiguous()
-        _gated_add[parts_of(x)](x, y, given, x.shape[1], BLOCK=PART, GATED=gate is not None)
+        _gated_add[parts_of(x)](x, y, None if gate is None else gate.contiguous(), x.shape[1], BLOCK=PART)
     return x
 
 
@@ -304,34 +228,4 @@ def scatter_(out: Tensor, rows: Tensor, x: Tensor) -> Tensor:
     """Write each token of x [tokens, dim] to its row in `rows` (int64 [tokens]) of `out` [n, dim], and return `out`."""
     with torch.cuda.device_of(out):
         _put[parts_of(x)](out, rows, x, x.stride(0), x.shape[1], BLOCK=PART)
-    return out
-
-
-def merge_(out: Tensor, parts: Tensor, log_sums: Tensor, rest: Tensor | None, rest_log_sums: Tensor | None) -> Tensor:
-    """Write attention over all keys to `out` [tokens, heads, head_dim], merged from attention over parts of the keys,
-    and return `out`. The result is sum(w * parts) with w = softmax(log_sums) over the parts.
-
-    `parts` [n, tokens, heads, head_dim], contiguous, is the attention over each part, `log_sums` (fp32 [n, heads,
-    tokens]) the logarithms of the softmax denominators. `rest` [1, tokens, heads, head_dim] with `rest_log_sums` is one
-    more part, or None.
-    """
-    count, tokens, heads, dim = parts.shape
-    rows, block = tokens * heads, triton.next_power_of_2(dim)
-    others = (parts, log_sums) if rest is None or rest_log_sums is None else (rest, rest_log_sums)
-    several = max(1, 2048 // block)
-    with torch.cuda.device_of(out):
-        _merge[(triton.cdiv(rows, several),)](
-            out,
-            parts,
-            log_sums,
-            *others,
-            rows,
-            heads,
-            tokens,
-            dim,
-            PARTS=count,
-            ROWS=several,
-            BLOCK=block,
-            REST=rest is not None,
-        )
     return out

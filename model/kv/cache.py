@@ -15,9 +15,9 @@ cases a chunk is stored only after denoising, when it overwrites frames that no 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,7 +30,6 @@ from ..attention.fp8_cudnn import padding
 from ..cache import Pair
 from ..config import ModelConfig
 from ..host_memory import upload
-from ..kernels.hopper.attention import TURNED
 from ..ops.pointwise import decode_8bit_, encode_8bit
 from ..ops.scatter import (
     Unrotated,
@@ -42,19 +41,12 @@ from ..ops.scatter import (
     scatter_transposed_,
 )
 from .place import ON_DEVICE, KeyValuePlace, stored_shapes
-from .storage import DeviceStorage, HostStorage, Past, SplitStorage, Storage
+from .slots import Slots, TokenRange
+from .storage import DeviceStorage, HostStorage, SplitStorage, Storage
 
 FP8_HEADROOM = 16.0
 """The factor by which values of later chunks may exceed the first chunk's maximum in fp8 without being clamped. The
 same factor holds for keys that no norm bounds."""
-
-
-class Kept(NamedTuple):
-    """A range of adjacent tokens of the current chunk to copy to storage. The rows `seen` of the tensors that attention
-    reads are copied to the rows `stored` in storage."""
-
-    seen: slice
-    stored: slice
 
 
 class KeyValueCache:
@@ -93,8 +85,9 @@ class KeyValueCache:
         self._frame_tokens, self._heads = frame_tokens, config.num_heads
         self._own = torch.zeros(chunk * frame_tokens, dtype=torch.int64, device=device)
         self._shares, self._by_frames = torch.zeros(window, device=device), False
-        self._kept: list[Kept] = []
-        self._past: list[Past] = []
+        self._slots = Slots(window, sink, chunk, frame_tokens)
+        self._kept: list[TokenRange] = []
+        self._past: list[TokenRange] = []
         self._place = place._replace(eight_bit=place.eight_bit and not place.fp8)
         self._on_device = frozenset(self._place.on_device(config.num_layers))
         in_fp8, device = self._place.fp8 and self._place.in_place, torch.device(device)
@@ -108,7 +101,7 @@ class KeyValueCache:
         blocks, there = config.num_layers, len(self._on_device)
         shapes = stored_shapes(config, (self.window, self._chunk), self._frame_tokens, dtype, self._place)
         if self._transposes_values:
-            shapes[1] = (config.dim, -(-self.window * self._frame_tokens // TURNED) * TURNED), FP8
+            shapes[1] = shapes[1][0][::-1], FP8
         if there == blocks:
             return DeviceStorage(shapes, blocks, device)
         host = HostStorage(shapes, (self.window - self._chunk) * self._frame_tokens, blocks - there, device)
@@ -168,25 +161,19 @@ class KeyValueCache:
         """Start the next chunk of the video. If `again`, start the current, unfinished chunk again."""
         first = self.first_frame = self.first_frame if again else self._next
         after = self._next = first + self._chunk
-        own, past = range(first, after), [frame for frame in range(first) if self._is_seen(frame, first)]
-        kept = [frame for frame in own if self._is_seen(frame, after)]
-        starts = torch.tensor([self._slot(frame, self.window) for frame in own]) * self._frame_tokens
+        own, slots = range(first, after), self._slots
+        starts = torch.tensor([slots.seen(frame) for frame in own]) * self._frame_tokens
         rows = (starts[:, None] + torch.arange(self._frame_tokens)).flatten()
         self._own.copy_(upload(rows, self._own.device))
         if self._columns is not None:
             self._columns.copy_(upload(transposed_columns(rows), self._own.device))
-        # Each frame's slot in storage, and the slot where attention sees the frame.
-        places = {
-            frame: (self._slot(frame, self.window - self._chunk), self._slot(frame, self.window))
-            for frame in (*past, *kept)
-        }
-        self._kept = [Kept(*run) for run in self._runs(places[frame][::-1] for frame in kept)]
-        self._past = [Past(*run) for run in self._runs(places[frame] for frame in past)]
+        self._kept = slots.ranges(frame for frame in own if slots.is_seen(frame, after))
+        self._past = slots.ranges(frame for frame in range(first) if slots.is_seen(frame, first))
         self._used = min(after, self.window) * self._frame_tokens
         self._shares[min(after, self.window) :] = -torch.inf
         self._shares[: min(after, self.window)] = 0
-        as_stored = [Past(past.stored, past.stored) for past in self._past]
-        self._storage.begin(as_stored if self._place.eight_bit else self._past)
+        in_8_bits = self._place.eight_bit  # then a copy on the device has the layout of storage
+        self._storage.begin([TokenRange(past.stored, past.stored) for past in self._past] if in_8_bits else self._past)
 
     @property
     def in_fp8(self) -> bool:
@@ -292,24 +279,3 @@ class KeyValueCache:
 
     def _stored_in_place(self, block: int) -> bool:
         return not self._place.eight_bit and block in self._on_device
-
-    def _is_seen(self, frame: int, first: int) -> bool:
-        """Return whether the chunk that begins with frame number `first` attends to the earlier frame number
-        `frame`."""
-        return frame < self.sink or frame >= first + self._chunk - (self.window - self.sink)
-
-    def _slot(self, frame: int, slots: int) -> int:
-        return frame if frame < self.sink else self.sink + (frame - self.sink) % (slots - self.sink)
-
-    def _runs(self, places: Iterable[tuple[int, ...]]) -> list[tuple[slice, ...]]:
-        """Return the ranges of tokens of frames that have a slot in each of several tensors. `places` has a tuple of
-        slots for each frame. The result has tuples of slices, one slice for each tensor. Frames that are adjacent in
-        all tensors share a tuple."""
-        runs: list[tuple[list[int], int]] = []
-        for each in places:
-            if runs and list(each) == [start + runs[-1][1] for start in runs[-1][0]]:
-                runs[-1] = runs[-1][0], runs[-1][1] + 1
-            else:
-                runs.append((list(each), 1))
-        size = self._frame_tokens
-        return [tuple(slice(start * size, (start + count) * size) for start in starts) for starts, count in runs]

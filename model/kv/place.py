@@ -10,6 +10,7 @@ from ...options import CHUNK, KeyValueMode
 from ..attention.fp8 import FP8
 from ..attention.fp8_cudnn import padding
 from ..config import ModelConfig
+from ..kernels.hopper.attention import TURNED
 from .storage import HostStorage, Shapes
 
 
@@ -54,15 +55,12 @@ def stored_shapes(
     frame_tokens: the number of tokens of a latent frame.
     dtype: the dtype of the model's keys and values.
 
-    In fp8, the window's tokens are padded. In int8, the current chunk's tokens are left out, and the fp32 scales are
-    (tokens, heads).
-
-    The shape of transposed values is not returned. If `takes_transposed_values`, KeyValueCache replaces the values'
-    shape by (columns, tokens), with the tokens padded to a multiple of `TURNED`.
+    In fp8, the window's tokens are padded to a multiple of TURNED, so that values may also be stored transposed, as
+    (columns, tokens). In int8, the current chunk's tokens are left out, and the fp32 scales are (tokens, heads).
     """
     tokens = frames[0] * frame_tokens
     if place.fp8:
-        return [((tokens + padding(tokens), config.dim), FP8)] * 2
+        return [((tokens + (padding(tokens) or -tokens % TURNED), config.dim), FP8)] * 2
     if place.eight_bit:
         tokens -= frames[1] * frame_tokens
         return [((tokens, config.dim), torch.int8), ((tokens, config.num_heads), torch.float32)] * 2

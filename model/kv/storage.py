@@ -10,16 +10,9 @@ import torch
 from torch import Tensor
 
 from ..host_memory import Pinning
+from .slots import TokenRange
 
 Shapes = Sequence[tuple[tuple[int, int], torch.dtype]]
-
-
-class Past(NamedTuple):
-    """A range of consecutive tokens of earlier frames: their rows `stored` in storage, and their rows `seen` in the
-    tensor that attention reads."""
-
-    stored: slice
-    seen: slice
 
 
 class DeviceStorage:
@@ -31,7 +24,7 @@ class DeviceStorage:
             [torch.zeros(shape, dtype=dtype, device=device) for shape, dtype in shapes] for _ in range(blocks)
         ]
 
-    def begin(self, past: Sequence[Past]) -> None:
+    def begin(self, past: Sequence[TokenRange]) -> None:
         """Select the tokens of earlier frames that later calls of `fetch` must provide. In this storage the method does
         nothing, because all tokens are on the device."""
 
@@ -68,7 +61,7 @@ class HostStorage:
         """Allocate host memory for `blocks` blocks, and copy buffers on the device. `shapes` has the shape and dtype of
         each tensor that `fetch` returns for a block. Host memory holds only `stored` tokens of each tensor."""
         self._device = device
-        self._past: Sequence[Past] = ()
+        self._past: Sequence[TokenRange] = ()
         self._host = [[torch.empty(stored, *shape[1:], dtype=dtype) for shape, dtype in shapes] for _ in range(blocks)]
         self._buffers = [
             [torch.zeros(shape, dtype=dtype, device=device) for shape, dtype in shapes] for _ in range(self.BUFFERS)
@@ -80,7 +73,7 @@ class HostStorage:
             self._stream = torch.cuda.Stream(device)
             self._pinning = Pinning(self, self._host, device)
 
-    def begin(self, past: Sequence[Past]) -> None:
+    def begin(self, past: Sequence[TokenRange]) -> None:
         self._past = past
         self._next = self._start_copy(0)
 
@@ -135,7 +128,7 @@ class SplitStorage:
             self._places.append((device if there else host, counts[there]))
             counts[there] += 1
 
-    def begin(self, past: Sequence[Past]) -> None:
+    def begin(self, past: Sequence[TokenRange]) -> None:
         self._host.begin(past)
 
     def fetch(self, block: int) -> Sequence[Tensor]:

@@ -17,7 +17,8 @@ from ..cache import Pair
 from ..config import ModelConfig
 from ..forward import ForwardOptions, Rope
 from ..ops.linear_8bit import as_input, input_dtype
-from ..ops.pointwise import NormRope, Rows, rms_norm_
+from ..ops.plain import NormRope
+from ..ops.pointwise import Rows, rms_norm_
 from ..ops.scatter import Unrotated
 from .operations import Layer, Operations, joined, norm_parameters, prepared_layers
 from .residual import Residual, in_turn

@@ -15,8 +15,9 @@ from ..attention.exact import Attention
 from ..cache import CameraCache, Pair
 from ..config import ModelConfig
 from ..forward import Camera, ForwardOptions, Rope
+from ..ops.implementation import slices
 from ..ops.linear_8bit import activated, shared_sum
-from ..ops.pointwise import modulated, slices
+from ..ops.pointwise import modulated
 from .attention import CrossAttention, SelfAttention
 from .operations import Layer, Operations, gelu_layer, norm_parameters, prepared_layers
 from .residual import Residual, in_turn, residuals

@@ -14,8 +14,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ...options import Arithmetic
+from ..ops.implementation import or_else
 from ..ops.linear_8bit import DTYPES, EightBitLayer, eight_bit_weight, input_dtype, rotates
-from ..ops.pointwise import gelu_, or_else
+from ..ops.pointwise import gelu_
 from ..quantized.own_format import own_format_layer
 
 Layer = Callable[[Any], Tensor]

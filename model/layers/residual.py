@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from ..cache import Pair
+from ..ops.implementation import slices
 from ..ops.linear_8bit import normed, sum_normed
-from ..ops.pointwise import Rows, affine_, gated_add_, slices
+from ..ops.pointwise import Rows, affine_, gated_add_
 
 Waits = Literal["never", "last", "always"]
 """The rule for deferring additions to the next norm. "always" defers every addition, "never" none. "last" defers only

@@ -1,33 +1,16 @@
 """The element-wise operations of a block. Each reads and writes a token once, and computes in fp32.
 
 The functions take the tokens of one batch element, [tokens, dim]. A function with a name that ends in _ writes into its
-first argument. The environment variable `LINGBOT_POINTWISE` selects the implementation:
-
-- triton: our Triton kernels.
-- compile: torch.compile.
-- eager: plain torch, 2048 tokens at a time to keep fp32 temporaries small.
-- auto (default): triton if it works, else eager.
+first argument. implementation.py selects the code that computes an operation.
 """
 
-import logging
-import os
-from collections.abc import Callable, Iterator
-from functools import lru_cache, partial, wraps
-from importlib.util import find_spec
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
-from ...options import T
-from ..choice.table import TRITON
-from ..choice.trials import KINDS, Kind, Size, attempt
-from . import matrix_8bit
-from . import plain as pointwise_plain
+from .implementation import run
 from .matrix_8bit import LARGEST, Activation, EightBit
-from .plain import NormRope
-
-EAGER_TOKENS = 2048
 
 R = TypeVar("R", bound=Tensor | EightBit)
 Rows: TypeAlias = Tensor | EightBit
@@ -198,150 +181,3 @@ def rescale_(out: Tensor, products: Tensor, scales: Tensor, weight_scales: Tenso
 def gelu_(x: Tensor) -> Tensor:
     """Replace x by GELU(x) in the tanh form, and return x."""
     return torch.ops.aten.gelu_(x, approximate="tanh")
-
-
-def slices(length: int, limit: int) -> Iterator[slice]:
-    """Return slices of nearly equal length that cover `length` items. All slices except the last have a multiple of 128
-    items. No slice is longer than `limit` rounded up to a multiple of 128."""
-    count = -(-length // limit)
-    size = -(-length // count // 128) * 128
-    return (slice(start, min(start + size, length)) for start in range(0, length, size))
-
-
-def run(name: str, x: Tensor, *arguments: Any) -> Tensor:
-    """Run the operation `name` with the fastest implementation for the device of x, and return its result."""
-    if torch.compiler.is_compiling():
-        return _plain(name)(x, *arguments)
-    return implementation(name, x.device.type)(x, *arguments)
-
-
-def _plain(name: str) -> Callable[..., Tensor]:
-    return getattr(pointwise_plain, name, None) or getattr(matrix_8bit, name)
-
-
-@lru_cache
-def implementation(name: str, device_type: str, mode: str | None = None) -> Callable[..., Tensor]:
-    """Return the function that computes the operation `name` on a device type. `mode` is "triton", "compile", "eager"
-    or "auto". None means the value of LINGBOT_POINTWISE, by default "auto"."""
-    mode, plain = mode or os.environ.get("LINGBOT_POINTWISE", "auto"), _plain(name)
-    eager = partial(_EAGER.get(name, _eager_in_place), plain)
-    if mode == "compile":
-        return or_else(torch.compile(plain, dynamic=True), eager, name)
-    if mode in ("auto", "triton") and device_type == "cuda" and find_spec("triton"):
-        from ..kernels import fused, pointwise
-        from ..kernels import matrix_8bit as eight_bit
-        from ..kernels.hopper import attention as attention_hopper
-
-        places = fused, pointwise, eight_bit, attention_hopper
-        kernel = next(getattr(each, name) for each in places if hasattr(each, name))
-        return or_else(kernel, eager, name)
-    return eager
-
-
-def _eager_layer_norm(plain: Callable[..., Tensor], x: Tensor, *arguments: Any) -> Tensor:
-    if len(x) <= EAGER_TOKENS:
-        return plain(x, *arguments)
-    out = torch.empty_like(x, dtype=arguments[-1])
-    for part in slices(len(x), EAGER_TOKENS):
-        out[part] = plain(x[part], *arguments)
-    return out
-
-
-def _eager_in_place(plain: Callable[..., Tensor], x: Tensor, *arguments: Any) -> Tensor:
-    if len(x) <= EAGER_TOKENS:
-        return plain(x, *arguments)
-    for part in slices(len(x), EAGER_TOKENS):
-        plain(x[part], *(_tokens_of(argument, part) for argument in arguments))
-    return x
-
-
-def _eager_whole(plain: Callable[..., Tensor], x: Tensor, *arguments: Any) -> Tensor:
-    """Run `plain` on all tokens in one step. This is for functions that make no fp32 copies, or whose first argument
-    has no row for each token."""
-    return plain(x, *arguments)
-
-
-def _eager_rows(outputs: int, plain: Callable[..., Tensor], *arguments: Any) -> Tensor:
-    """Run `plain` on a part of the tokens at a time, and return the first output tensor.
-
-    `arguments` begin with the `outputs` output tensors. Then comes the row of each token in the output tensors, int64
-    [tokens]. The rest are matrices with a row for each token, or tuples of such matrices.
-    """
-    out, (rows, *others) = arguments[:outputs], arguments[outputs:]
-    for part in slices(len(rows), EAGER_TOKENS):
-        plain(*out, rows[part], *(_tokens_of(argument, part) for argument in others))
-    return out[0]
-
-
-_EAGER: dict[str, Callable[..., Tensor]] = {
-    "layer_norm": _eager_layer_norm,
-    "rms_silu": _eager_whole,
-    "modulated": _eager_whole,
-    "scatter_": _eager_whole,
-    "scatter_fp8_": _eager_whole,
-    "scatter_transposed_": _eager_whole,
-    "merge_": _eager_whole,
-    "merge_fp8_": _eager_whole,
-    "scatter_rotated_": partial(_eager_rows, 1),
-    "scatter_qkv_": partial(_eager_rows, 2),
-}
-
-
-def _tokens_of(argument: Any, part: slice) -> Any:
-    """Return the rows `part` of each matrix in `argument`, which may be a tuple; return anything else unchanged."""
-    if isinstance(argument, tuple):
-        parts = (_tokens_of(each, part) for each in argument)
-        return NormRope(*parts) if isinstance(argument, NormRope) else tuple(parts)
-    return argument[part] if isinstance(argument, Tensor) and argument.ndim == 2 else argument
-
-
-def or_else(fast: Callable[..., T], plain: Callable[..., T], name: str) -> Callable[..., T]:
-    """Return a function that calls `fast`. After the first failure of `fast`, the function always calls `plain`.
-
-    The call in which `fast` fails also returns the result of `plain`. The failure is logged once with `name`. Running
-    out of GPU memory does not count as a failure: torch.OutOfMemoryError is raised.
-    """
-    broken = False
-
-    def run(*arguments: Any) -> T:
-        nonlocal broken
-        if not broken:
-            try:
-                return fast(*arguments)
-            except torch.OutOfMemoryError:
-                raise
-            except Exception as reason:
-                broken = True
-                logging.warning("%s runs in plain torch, slower: %s", name, reason)
-        return plain(*arguments)
-
-    return run
-
-
-def on_its_gpu(run: Callable[..., T]) -> Callable[..., T]:
-    """Return `run` with the GPU of its first argument as the current one, where comfy-kitchen launches its kernels."""
-
-    @wraps(run)
-    def on_gpu(x: Tensor, *others: Any) -> T:
-        with torch.cuda.device_of(x):
-            return run(x, *others)
-
-    return on_gpu
-
-
-def _random_norm(device: torch.device, size: Size) -> tuple[Tensor, Tensor, Tensor]:
-    generator = torch.Generator(device).manual_seed(0)
-    shapes = (size.rows, size.dim), (size.dim,), (size.dim,)
-    x, weight, bias = (torch.randn(shape, device=device, generator=generator) for shape in shapes)
-    return x, weight, bias
-
-
-def _norm_by(mode: str) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    return lambda x, weight, bias: implementation("layer_norm", x.device.type, mode)(x, weight, bias, 1e-6, x.dtype)
-
-
-KINDS["norms"] = Kind(
-    _random_norm, lambda x, weight, bias: pointwise_plain.layer_norm(x, weight, bias, 1e-6, x.dtype), 1e-3
-)
-attempt("norms", TRITON)(_norm_by("triton"))
-attempt("norms", "torch")(_norm_by("torch"))

@@ -12,8 +12,9 @@ from torch.nn import functional as F
 
 from ..choice.table import KITCHEN
 from ..choice.trials import ALONE, KINDS, Kind, Size, attempt
+from .implementation import on_its_gpu, or_else, slices
 from .matrix_8bit import EightBit
-from .pointwise import encode_8bit, on_its_gpu, or_else, rescale_, slices
+from .pointwise import encode_8bit, rescale_
 from .rotation import GROUP, Rotated, encode_rotated, rotate
 
 PRODUCT_TOKENS = 8192

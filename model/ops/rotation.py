@@ -10,8 +10,8 @@ from importlib import import_module
 import torch
 from torch import Tensor
 
+from .implementation import on_its_gpu
 from .matrix_8bit import EightBit
-from .pointwise import on_its_gpu
 
 GROUP = 256
 """The number of columns that are rotated together; comfy-kitchen's fast kernels have this size."""

@@ -71,13 +71,12 @@ class Scales(NamedTuple):
 def decode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """Return a 4-bit weight of `shape`, decoded to `dtype`, with the same bits as bitsandbytes. `packed` (uint8, any
     shape) holds two values in a byte. The float32 product of value and scale is rounded once."""
-    count = math.prod(shape)
-    pairs, per_block = _pairs(scales.code), scales.block_scales()
-    packed = packed.reshape(-1)
+    count, packed = math.prod(shape), packed.reshape(-1)
     if count <= _DECODED_AT_A_TIME or torch.compiler.is_compiling():
-        return _decode_blocks(packed, pairs, per_block, scales.blocksize)[:count].to(dtype).view(shape)
+        values = _decode_blocks(packed, _pairs(scales.code), scales.block_scales(), scales.blocksize)
+        return values[:count].to(dtype).view(shape)
     out = torch.empty(count, dtype=dtype, device=packed.device)
-    for start, values in _decoded_parts(packed, pairs, per_block, scales.blocksize, count, _DECODED_AT_A_TIME):
+    for start, values in _decoded_parts(packed, scales, count, _DECODED_AT_A_TIME):
         out[start : start + values.numel()] = values
     return out.view(shape)
 
@@ -114,15 +113,7 @@ def decode_rows(packed: Tensor, scales: Scales, shape: tuple[int, ...], rows: Te
 def squared_error(weight: Tensor, packed: Tensor, scales: Scales) -> float:
     """Return the sum of the squared differences between a weight and its 4-bit encoding, by parts in float32."""
     flat, error = weight.detach().reshape(-1), 0.0
-    parts = _decoded_parts(
-        packed.view(-1),
-        _pairs(scales.code),
-        scales.block_scales(),
-        scales.blocksize,
-        flat.numel(),
-        _encoded_at_a_time(weight),
-    )
-    for start, values in parts:
+    for start, values in _decoded_parts(packed.view(-1), scales, flat.numel(), _encoded_at_a_time(weight)):
         error += values.sub_(flat[start : start + values.numel()]).square_().sum().item()
     return error
 
@@ -150,11 +141,10 @@ def _starts(count: int, blocksize: int, at_a_time: int) -> tuple[range, int]:
     return range(0, count, step), step
 
 
-def _decoded_parts(
-    packed: Tensor, pairs: Tensor, per_block: Tensor, blocksize: int, count: int, at_a_time: int
-) -> Iterator[tuple[int, Tensor]]:
-    """Decode a weight of `count` 4-bit values by parts, and yield each part's first index and float32 values. `pairs`
-    is the result of `_pairs`, and `per_block` has the scale of each block. `at_a_time` is as in `_starts`."""
+def _decoded_parts(packed: Tensor, scales: Scales, count: int, at_a_time: int) -> Iterator[tuple[int, Tensor]]:
+    """Decode a weight of `count` 4-bit values by parts, and yield each part's first index and float32 values. All parts
+    except the last have at least `at_a_time` values."""
+    pairs, per_block, blocksize = _pairs(scales.code), scales.block_scales(), scales.blocksize
     starts, step = _starts(count, blocksize, at_a_time)
     for start in starts:
         blocks = per_block[start // blocksize : (start + step) // blocksize]

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from ...options import T
+from ..ops.implementation import or_else
 from ..ops.matrix_8bit import EightBit
-from ..ops.pointwise import encode_8bit, or_else
+from ..ops.pointwise import encode_8bit
 from . import codec, ggml
 from .codec import Scales, decode
 

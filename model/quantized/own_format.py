@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from ..choice.table import KITCHEN, Work
 from ..choice.trials import KINDS, Kind, Size, attempt, works
-from ..ops.pointwise import on_its_gpu, or_else
+from ..ops.implementation import on_its_gpu, or_else
 from .parameters import LayoutParameter, load_layouts
 
 LAYOUTS: dict[Work, str] = {"nvfp4": "TensorCoreNVFP4Layout", "mxfp8": "TensorCoreMXFP8Layout"}

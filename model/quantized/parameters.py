@@ -10,8 +10,9 @@ from torch import Tensor
 
 from ...errors import require
 from ...options import T
+from ..ops.implementation import on_its_gpu
 from ..ops.matrix_8bit import EightBit
-from ..ops.pointwise import encode_8bit, on_its_gpu
+from ..ops.pointwise import encode_8bit
 from ..ops.rotation import GROUP, Rotated, encode_rotated
 from . import scaled
 from .codec import Scales, decode

@@ -3,8 +3,9 @@
 import torch
 from torch import Tensor
 
+from ..ops.implementation import slices
 from ..ops.matrix_8bit import LARGEST, EightBit
-from ..ops.pointwise import encode_8bit, slices
+from ..ops.pointwise import encode_8bit
 
 _ROWS = 256
 """The number of rows that are converted to float32 at a time."""

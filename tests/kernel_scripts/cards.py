@@ -18,7 +18,17 @@ import triton
 from block_cases import blocks
 from lingbot_world.model.choice.card import Card
 from lingbot_world.model.choice.table import TRITON, candidates
-from lingbot_world.model.kernels import convolution, fused, matrix_8bit, pointwise, weights_4bit, weights_blocks
+from lingbot_world.model.kernels import (
+    add_norm,
+    convolution,
+    matrix_8bit,
+    merge,
+    pointwise,
+    scatter_qkv,
+    weights_4bit,
+    weights_blocks,
+)
+from lingbot_world.model.ops.implementation import triton_kernel
 from lingbot_world.model.ops.plain import NormRope
 from lingbot_world.model.quantized import codec, ggml
 from pointwise_cases import CASES
@@ -71,7 +81,7 @@ def eight_bits(dim: int, dtype: torch.dtype) -> Iterator[Case]:
     values, scales, one = torch.empty(TOKENS, dim).to(dtype), torch.empty(TOKENS, 1), torch.ones(dim)
     yield lambda: matrix_8bit.layer_norm_8bit_(values, scales, rows(dim).float(), one, one, 1e-6)
     affine, norm = (rows(dim), rows(dim)), (one, one, 1e-6)
-    yield lambda: fused.add_norm_(rows(dim).float(), values, scales, (rows(dim), one), affine, norm)
+    yield lambda: add_norm.add_norm_(rows(dim).float(), values, scales, (rows(dim), one), affine, norm)
     if dtype == torch.int8:
         yield lambda: matrix_8bit.rescale_(rows(dim), rows(dim).int(), scales, torch.ones(dim), rows(dim)[0])
     if recodes(dtype):
@@ -101,21 +111,21 @@ def attended_in_fp8(dim: int) -> Iterator[Case]:
     yield lambda: matrix_8bit.fp8_scale(x, mean, 4.0)
     yield lambda: matrix_8bit.scatter_fp8_(values, order, x, mean, one)
     yield lambda: pointwise.scatter_rotated_(values, order, x, norm_rope, mean, one)
-    yield lambda: fused.scatter_qkv_(
+    yield lambda: scatter_qkv.scatter_qkv_(
         values, values, order, (x, x, x), (norm_rope, norm_rope), (values, one, one), scaling
     )
-    yield lambda: fused.rotated_fp8_(values, one, one, x, norm_rope)
-    yield lambda: fused.merge_fp8_(x, None, parts, sums, None, None, mean, one)
-    yield lambda: fused.merge_fp8_(values, mean[:TOKENS, None], heads, None, None, None, mean, one)
+    yield lambda: scatter_qkv.rotated_fp8_(values, one, one, x, norm_rope)
+    yield lambda: merge.merge_fp8_(x, None, parts, sums, None, None, mean, one)
+    yield lambda: merge.merge_fp8_(values, mean[:TOKENS, None], heads, None, None, None, mean, one)
 
 
 def exact(dim: int) -> Iterator[Case]:
     """Norms, gates and rotations in 16 bits."""
     for name, arguments in CASES.items():
-        yield lambda n=name, a=arguments: getattr(pointwise, n)(*a(TOKENS, dim, HALF, "cpu"))
+        yield lambda n=name, a=arguments: triton_kernel(n)(*a(TOKENS, dim, HALF, "cpu"))
     x, order, norm_rope, one = rows(dim), torch.arange(TOKENS), turning_of(dim), torch.ones(dim)
-    yield lambda: fused.add_norm_(x.float(), x, None, (x, one), (x, x), (one, one, 1e-6))
-    yield lambda: fused.scatter_qkv_(x, x, order, (x, x, x), (norm_rope, norm_rope), None, None)
+    yield lambda: add_norm.add_norm_(x.float(), x, None, (x, one), (x, x), (one, one, 1e-6))
+    yield lambda: scatter_qkv.scatter_qkv_(x, x, order, (x, x, x), (norm_rope, norm_rope), None, None)
     yield lambda: weights_4bit.decode_4bit(*codec.encode(torch.randn(TOKENS, dim)), (TOKENS, dim), HALF)
 
 

@@ -8,14 +8,14 @@ from contextlib import nullcontext
 import torch
 from block_cases import blocks
 from lingbot_world.model.attention import fp8 as fp8_attention
-from lingbot_world.model.kernels import convolution, sizes
-from lingbot_world.model.kernels import fused as kernels_of_several
+from lingbot_world.model.kernels import add_norm, convolution, merge, scatter_qkv, sizes
 from lingbot_world.model.kernels import matrix_8bit as quantized_kernels
 from lingbot_world.model.kernels import pointwise as kernels
 from lingbot_world.model.kernels import weights_4bit as four_bit_kernels
 from lingbot_world.model.kernels import weights_blocks as block_kernels
 from lingbot_world.model.ops import matrix_8bit as quantized
 from lingbot_world.model.ops import plain
+from lingbot_world.model.ops.implementation import triton_kernel
 from lingbot_world.model.quantized import codec, ggml
 from lingbot_world.toy.weights import Weights, vae_tensors
 from lingbot_world.vae import decode_latent, encode_first_frame, load_vae, network
@@ -37,7 +37,7 @@ def same(got: torch.Tensor, want: torch.Tensor) -> None:
 
 
 def pointwise(name: str, dtype: torch.dtype) -> None:
-    check(getattr(kernels, name), name, 5, 96, dtype, "cpu", WORST)
+    check(triton_kernel(name), name, 5, 96, dtype, "cpu", WORST)
 
 
 def into_8_bits(eight_bit: torch.dtype, dtype: torch.dtype) -> None:
@@ -59,7 +59,7 @@ def into_8_bits(eight_bit: torch.dtype, dtype: torch.dtype) -> None:
     quantized.encode_8bit_(*outs[1], long, "gelu")
     same(outs[0][1], outs[1][1])
     outs = [(torch.empty(7, 96).to(eight_bit), torch.empty(7, 1)) for _ in "12"]
-    kernels_of_several.layer_norm_8bit_(*outs[0], x.float(), weight, bias, 1e-6)
+    add_norm.layer_norm_8bit_(*outs[0], x.float(), weight, bias, 1e-6)
     quantized.layer_norm_8bit_(*outs[1], x.float(), weight, bias, 1e-6)
     same(outs[0][1], outs[1][1])
 
@@ -102,7 +102,7 @@ def several_in_one(dtype: torch.dtype) -> None:
         eight_bit = torch.empty(2, 7, 96).to(FP8), torch.empty(2, 7, 1)
         for (got, want), scales in ((torch.empty(2, 7, 96, dtype=dtype), (None, None)), eight_bit):
             given = x.clone(), x.clone()
-            kernels_of_several.add_norm_(given[0], got, scales[0], added, affine, (weight, bias, 1e-6))
+            add_norm.add_norm_(given[0], got, scales[0], added, affine, (weight, bias, 1e-6))
             plain.add_norm_(given[1], want, scales[1], added, affine, (weight, bias, 1e-6))
             same(*given)
             same(*((got, want) if scales[0] is None else scales))
@@ -116,7 +116,7 @@ def several_in_one(dtype: torch.dtype) -> None:
     other, scalings = norm_rope._replace(weight=bias), ((bias, torch.full((1,), 3.0)), (weight, torch.full((1,), 2.0)))
     for eight_bit, placed in ((False, True), (True, True), (True, False)):
         made = []
-        for put in (kernels_of_several.scatter_qkv_, plain.scatter_qkv_):
+        for put in (scatter_qkv.scatter_qkv_, plain.scatter_qkv_):
             estimate_releases = torch.zeros(2, 20, 96).to(FP8 if eight_bit else dtype)
             given = torch.cat([y, shift, y], 1).chunk(3, dim=1)
             queries = (torch.empty(7, 96).to(FP8), *torch.empty(2, 1)) if eight_bit else None
@@ -133,7 +133,7 @@ def several_in_one(dtype: torch.dtype) -> None:
         for got, want in zip(*made, strict=True):
             near(got, want)
     got, want = ((torch.empty(7, 96).to(FP8), *torch.empty(2, 1)) for _ in range(2))
-    kernels_of_several.rotated_fp8_(*got, y.clone(), norm_rope)
+    scatter_qkv.rotated_fp8_(*got, y.clone(), norm_rope)
     plain.rotated_fp8_(*want, y.clone(), norm_rope)
     same(got[1], want[1])
     same(got[2], want[2])
@@ -165,11 +165,11 @@ def merged(dtype: torch.dtype) -> None:
     for given in ((parts, sums, rest, rest_sums), (parts, sums, None, None), (rest, None, None, None)):
         got, want = torch.empty(2, 7, 96, dtype=dtype)
         same(
-            kernels_of_several.merge_fp8_(got, None, *given, shift, factor),
+            merge.merge_fp8_(got, None, *given, shift, factor),
             plain.merge_fp8_(want, None, *given, shift, factor),
         )
         values, scales = torch.empty(7, 96).to(FP8), torch.empty(2, 7, 1)
-        kernels_of_several.merge_fp8_(values, scales[0], *given, shift, factor)
+        merge.merge_fp8_(values, scales[0], *given, shift, factor)
         plain.merge_fp8_(values, scales[1], *given, shift, factor)
         torch.testing.assert_close(*scales, atol=0, rtol=WORST if given[1] is None else 1e-2)  # bf16 between
 

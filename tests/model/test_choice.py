@@ -132,6 +132,15 @@ def test_a_broken_file_of_choices_is_passed_over(monkeypatch, tmp_path, text):
     assert kept.read(card, "int8") == [["torch"]]
 
 
+@pytest.mark.parametrize("trial", [1, {"a": 1}, ["torch"], [["torch", 0.1, "fast", None], ["flash", 0.1, 0.2, None]]])
+def test_stored_trials_in_another_format_are_passed_over(monkeypatch, tmp_path, trial):
+    monkeypatch.setenv("LINGBOT_WORLD_CARDS", str(tmp_path / "cards.json"))
+    card = nvidia(8, 6)
+    kept.keep(card, "", [])
+    kept.keep(card, "int8 200", trial)
+    assert trials.taken("int8", card) is None
+
+
 @pytest.mark.parametrize("wrong", ["raises", "lies"])
 def test_a_kernel_is_tried_before_it_is_taken(monkeypatch, wrong):
     """On the CPU, where torch multiplies int8 too."""

@@ -131,8 +131,9 @@ def test_values_may_lie_across(case, monkeypatch):
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 4])
-@pytest.mark.parametrize("name", [*PLACES, "fp8"])
-def test_the_estimate_is_what_a_cache_holds(name, chunk):
+@pytest.mark.parametrize("name", [*PLACES, "fp8", "fp8 across"])
+def test_the_estimate_is_what_a_cache_holds(name, chunk, monkeypatch):
+    monkeypatch.setattr(kv_cache, "takes_transposed_values", lambda device, head_dim: "across" in name)
     place, model = PLACES.get(name, FP8), model_of()
     cache = KeyValueCache(model.config, 18, Window(6), chunk=chunk, device="cpu", dtype=torch.bfloat16, place=place)
     storages = {id(each): each for each, _ in getattr(cache._storage, "_places", [(cache._storage, 0)])}.values()

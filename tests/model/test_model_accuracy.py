@@ -8,7 +8,7 @@ from lingbot_world.model.attention import exact as attention
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.model.memory import activation_bytes
-from lingbot_world.model.ops import pointwise
+from lingbot_world.model.ops.implementation import slices
 from model_cases import random_inputs, random_state, with_state
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -71,15 +71,17 @@ def peak_bytes(model, inputs):
 def peak_bytes_on_meta(model, inputs):
     """`peak_bytes` of a model without storage. The element-wise operations pass over the first and the last slice of
     their tokens alone: those between are as long as the first one, so that they hold what it holds."""
-    slices = pointwise.slices
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pointwise, "slices", lambda *sizes: (every := [*slices(*sizes)])[:1] + every[1:][-1:])
+        patch.setattr(
+            "lingbot_world.model.ops.implementation.slices",
+            lambda *sizes: (every := [*slices(*sizes)])[:1] + every[1:][-1:],
+        )
         return peak_bytes(model, inputs)
 
 
 @pytest.mark.parametrize(("rows", "camera"), [(1, True), (2, True), (2, False)])
 def test_a_forward_holds_no_more_than_the_formula_says(monkeypatch, rows, camera):
-    monkeypatch.setattr(pointwise, "EAGER_TOKENS", 128)
+    monkeypatch.setattr("lingbot_world.model.ops.implementation.EAGER_TOKENS", 128)
     monkeypatch.setattr(attention, "multiplies_bf16", lambda: False)  # a GPU's kernels hold no scores
     grid = (2, 48, 48)
     state = random_state(WIDE)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from lingbot_world.model.attention.choose_8bit import attend_8bit
 from lingbot_world.model.attention.fp8 import operands
-from lingbot_world.model.ops.pointwise import implementation
+from lingbot_world.model.ops.implementation import implementation
 from model_cases import SMALL, random_inputs, random_state, with_state
 from pointwise_cases import NAMES, check
 from test_model_pointwise import TOLERANCE

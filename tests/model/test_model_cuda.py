@@ -8,6 +8,7 @@ from lingbot_world.loaders import load_expert
 from lingbot_world.model.attention import choose_8bit as eight_bit_attention
 from lingbot_world.model.attention import exact as attention
 from lingbot_world.model.attention import fp8 as fp8_attention
+from lingbot_world.model.attention.splitting import MIN_KEYS_TO_SPLIT
 from lingbot_world.model.choice.card import card_of
 from lingbot_world.model.choice.table import candidates
 from lingbot_world.model.choice.trials import Size
@@ -18,8 +19,10 @@ from lingbot_world.model.memory import activation_bytes
 from lingbot_world.model.ops import linear_8bit as eight_bit
 from lingbot_world.model.ops import pointwise, products_8bit
 from lingbot_world.model.ops import scatter as puts
+from lingbot_world.model.ops.implementation import implementation
 from lingbot_world.model.ops.matrix_8bit import EightBit
-from lingbot_world.model.ops.pointwise import encode_8bit, implementation, layer_norm_8bit
+from lingbot_world.model.ops.plain import NormRope
+from lingbot_world.model.ops.pointwise import encode_8bit, layer_norm_8bit
 from lingbot_world.model.ops.products_8bit import plain_product
 from lingbot_world.model.quantized import codec, ggml
 from lingbot_world.model.quantized.parameters import BlockParameter, FourBitParameter
@@ -45,7 +48,7 @@ def test_triton(name, dim, dtype, caplog):
     assert "slower" not in caplog.text, "fell back to eager"
 
 
-@pytest.mark.parametrize("tokens", [900, attention.MIN_KEYS_TO_SPLIT + 120])
+@pytest.mark.parametrize("tokens", [900, MIN_KEYS_TO_SPLIT + 120])
 def test_attention_is_exact_and_remembers_its_kernel(tokens):
     q, k, v = (torch.randn(1, tokens, 1024, device=GPU, dtype=torch.bfloat16) for _ in range(3))
     got = attention.sdpa(q, k, v, 8, {})
@@ -139,7 +142,10 @@ def in_plain_torch(monkeypatch):
 
     def run(function, *arguments, **settings):
         with monkeypatch.context() as patch:
-            patch.setattr(pointwise, "implementation", lambda name, device: implementation(name, device, "eager"))
+            patch.setattr(
+                "lingbot_world.model.ops.implementation.implementation",
+                lambda name, device: implementation(name, device, "eager"),
+            )
             return function(*arguments, **settings)
 
     return run
@@ -295,7 +301,7 @@ def test_keys_and_queries_are_normed_and_turned_where_they_go(in_plain_torch, ca
     pytest.importorskip("triton")
     needs("fp8")
     angles, rows = torch.randn(777, 64, device=GPU), torch.randperm(2000, device=GPU)[:777]
-    norm_rope = pointwise.NormRope(torch.randn(dim, device=GPU).bfloat16(), angles.cos(), angles.sin(), 1e-6)
+    norm_rope = NormRope(torch.randn(dim, device=GPU).bfloat16(), angles.cos(), angles.sin(), 1e-6)
     x, shift = torch.randn(777, 3 * dim, device=GPU).bfloat16(), torch.randn(dim, device=GPU)
     given = lambda: puts.Unrotated(x.clone()[:, dim : 2 * dim], norm_rope)  # noqa: E731
     out = torch.zeros(2, 2000, dim, device=GPU, dtype=torch.bfloat16)
@@ -328,7 +334,7 @@ def test_a_chunks_own_queries_keys_and_values_go_where_they_belong_at_once(caplo
     pytest.importorskip("triton")
     needs("fp8")
     angles, rows = torch.randn(777, 64, device=GPU), torch.randperm(2000, device=GPU)[:777]
-    norm_ropes = [pointwise.NormRope(torch.randn(dim, device=GPU), angles.cos(), angles.sin(), 1e-6) for _ in range(2)]
+    norm_ropes = [NormRope(torch.randn(dim, device=GPU), angles.cos(), angles.sin(), 1e-6) for _ in range(2)]
     x, scalings = torch.randn(777, 3 * dim, device=GPU).bfloat16(), []
     for _ in range(2):
         scalings.append((torch.randn(dim, device=GPU), torch.full((1,), 16.0, device=GPU)))

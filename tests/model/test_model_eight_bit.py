@@ -95,7 +95,7 @@ def test_the_int8_product_of_a_gpu_in_parts_and_of_few_tokens(monkeypatch):
 @EVERY
 @pytest.mark.parametrize("activation", ["none", "gelu", "silu"])
 def test_a_row_has_one_scale_and_its_largest_value_is_exact(monkeypatch, arithmetic, activation):
-    monkeypatch.setattr(pointwise, "EAGER_TOKENS", 128)
+    monkeypatch.setattr("lingbot_world.model.ops.implementation.EAGER_TOKENS", 128)
     dtype, x = DTYPES[arithmetic], torch.randn(300, 96) * torch.logspace(-6, 6, 300)[:, None]
     x[7] = 0
     functions = {"gelu": lambda t: torch.nn.functional.gelu(t, approximate="tanh"), "silu": torch.nn.functional.silu}
@@ -112,7 +112,7 @@ def test_a_row_has_one_scale_and_its_largest_value_is_exact(monkeypatch, arithme
 
 @EVERY
 def test_the_norm_in_8_bits_is_that_of_the_fp32_norm(monkeypatch, arithmetic):
-    monkeypatch.setattr(pointwise, "EAGER_TOKENS", 128)
+    monkeypatch.setattr("lingbot_world.model.ops.implementation.EAGER_TOKENS", 128)
     x, weight, bias = torch.randn(300, 96), 1 + torch.randn(96), torch.randn(96)
     norm = torch.nn.functional.layer_norm(x, (96,), weight, bias, 1e-6)
     for got, want in zip(

@@ -15,8 +15,9 @@ from lingbot_world.model.attention import fp8 as fp8_attention
 from lingbot_world.model.attention import fp8_cudnn, fp8_hopper
 from lingbot_world.model.attention import fp8_operands as attention_own
 from lingbot_world.model.attention.choose_8bit import attend_8bit, attention_note, check_8_bits, choose_attention
-from lingbot_world.model.attention.exact import key_parts, sdpa
+from lingbot_world.model.attention.exact import sdpa
 from lingbot_world.model.attention.fp8 import FP8, HEADROOM, Operand, operand, sample, transposed_columns
+from lingbot_world.model.attention.splitting import key_parts
 from lingbot_world.model.cache import CameraCache
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.dit import LingBotWorldModel
@@ -285,7 +286,7 @@ def test_operands_straight_from_a_rows_layers(monkeypatch, outliers, across):
         weights[:, large] *= 3
         v[:, large] *= 20
         v[::100] *= 5
-    norm_ropes = [pointwise.NormRope(weight, angles.cos(), angles.sin(), 1e-6) for weight in weights]
+    norm_ropes = [NormRope(weight, angles.cos(), angles.sin(), 1e-6) for weight in weights]
     rotated = [Unrotated(x.clone(), norm_rope).rotated() for x, norm_rope in zip((q, k), norm_ropes, strict=True)]
     scalings = fp8_attention.scaling_of_keys(norm_ropes[1], sample(rotated[1])), fp8_attention.scaling(v, v)
     kept = [operand(*each) for each in zip((rotated[1], v), scalings, strict=True)]

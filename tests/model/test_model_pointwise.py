@@ -2,8 +2,9 @@
 
 import pytest
 import torch
-from lingbot_world.model.ops import pointwise
-from lingbot_world.model.ops.pointwise import implementation, slices
+from lingbot_world.errors import InputError
+from lingbot_world.model.ops.implementation import implementation, or_else, slices
+from lingbot_world.model.ops.matrix_8bit import EightBit
 from pointwise_cases import CASES, NAMES, check
 
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 8e-3}
@@ -13,7 +14,7 @@ TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 8e-3}
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("tokens", [1, 130, 300])
 def test_eager(monkeypatch, name, dtype, tokens):
-    monkeypatch.setattr(pointwise, "EAGER_TOKENS", 128)
+    monkeypatch.setattr("lingbot_world.model.ops.implementation.EAGER_TOKENS", 128)
     check(implementation(name, "cpu", "eager"), name, tokens, 96, dtype, "cpu", TOLERANCE[dtype])
 
 
@@ -24,11 +25,38 @@ def test_what_cannot_be_built_falls_back_once_and_says_so(caplog):
         calls.append(1)
         raise RuntimeError("no compiler")
 
-    run = pointwise.or_else(broken, implementation("gated_add_", "cpu", "eager"), "gated_add_")
+    run = or_else(broken, implementation("gated_add_", "cpu", "eager"), "gated_add_")
     for _ in range(2):
         check(run, "gated_add_", 5, 8, torch.float32, "cpu", 1e-6)
     assert len(calls) == 1
-    assert [record.getMessage() for record in caplog.records] == ["gated_add_ runs in plain torch, slower: no compiler"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "gated_add_ runs in plain torch on cpu, slower: no compiler"
+    ]
+
+
+def test_a_gpu_on_which_a_kernel_works_keeps_it():
+    """The GPU is that of the first tensor, in 8 bits too. "meta" stands for a second GPU."""
+
+    def fails_on_meta(x, *_others):
+        if isinstance(x, EightBit) or x.device.type == "meta":
+            raise RuntimeError("no kernel image")
+        return "fast"
+
+    run = or_else(fails_on_meta, lambda *_: "plain", "a product")
+    here, there = torch.zeros(2), torch.zeros(2, device="meta")
+    assert [run(x, here) for x in (here, EightBit(there, there), here, there, here)] == [
+        *("fast", "plain", "fast", "plain", "fast")
+    ]
+
+
+def test_a_misspelt_implementation_is_refused(monkeypatch):
+    monkeypatch.setenv("LINGBOT_POINTWISE", "tritn")
+    implementation.cache_clear()
+    with pytest.raises(InputError, match="LINGBOT_POINTWISE is tritn, expected auto, triton, compile or eager"):
+        implementation("gated_add_", "cpu")
+    monkeypatch.setenv("LINGBOT_POINTWISE", "")
+    assert implementation("gated_add_", "cpu") is not None
+    implementation.cache_clear()
 
 
 def test_running_out_of_memory_is_not_a_reason_to_fall_back():
@@ -36,7 +64,7 @@ def test_running_out_of_memory_is_not_a_reason_to_fall_back():
         raise torch.OutOfMemoryError("full")
 
     with pytest.raises(torch.OutOfMemoryError):
-        pointwise.or_else(full, implementation("gated_add_", "cpu", "eager"), "gated_add_")(
+        or_else(full, implementation("gated_add_", "cpu", "eager"), "gated_add_")(
             *CASES["gated_add_"](5, 8, torch.float32, "cpu")
         )
 

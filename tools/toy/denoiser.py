@@ -17,7 +17,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
-from ...model.ops.pointwise import or_else
+from ...model.ops.implementation import or_else
 from ...options import CAUSAL_SHIFT, FAST_INDICES
 from ...sampling import few_step_schedule
 from .adversary import Adversary

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ...model.config import ModelConfig
-from ...model.dit import sinusoid
+from ...model.layers.head import sinusoid
 from .parameters import Weights
 
 EVEN = 8

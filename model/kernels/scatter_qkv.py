@@ -1,0 +1,170 @@
+"""The Triton kernels that write a chunk's queries, keys and values to the tensors that attention reads. Queries
+and keys get norm and RoPE first; for an fp8 cache all three are converted. Numbers are computed in fp32."""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..cache import Pair
+from ..ops.plain import QUERY_LENGTH, NormRope
+from . import pointwise
+from .launch import Kernel
+from .parts import _channels, _given, _largest, _power_of_two_over, _sum
+from .pointwise import _store_as
+from .sizes import programs, token_by_token
+
+
+@triton.jit
+def _rotated(x, cos_ptr, sin_ptr, START: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr, HALF: tl.constexpr):
+    """Return SIZE channels x of a token, from channel START on, after RoPE. All heads share the HALF cosines and HALF
+    sines."""
+    pair = tl.arange(0, WIDTH // 2)[None, :]
+    if WIDTH % (2 * HALF) != 0:  # otherwise every WIDTH channels have the same angles
+        pair = pair + START // 2 + tl.arange(0, SIZE // WIDTH)[:, None] * (WIDTH // 2)
+    cos, sin = tl.load(cos_ptr + pair % HALF), tl.load(sin_ptr + pair % HALF)
+    even, odd = tl.split(tl.reshape(x, (SIZE // WIDTH, WIDTH // 2, 2)))
+    return tl.reshape(tl.join(even * cos - odd * sin, even * sin + odd * cos), (SIZE // WIDTH, WIDTH))
+
+
+@triton.jit
+def _scale_of_queries(weight_a, weight_b, root):
+    """Return the scale for 8-bit queries after a norm, the smallest power of two without overflow, and 1 / scale.
+    `weight_a` and `weight_b` are the norm's weights, `root` is the result of `_root`."""
+    return _power_of_two_over(tl.maximum(_largest(weight_a, weight_b), 1e-30) * root)
+
+
+@Kernel
+def _norms_scale(
+    scale_ptr, factor_ptr, weight_ptr, dim, root, FIRST: tl.constexpr, SECOND: tl.constexpr, WIDTH: tl.constexpr
+):
+    left, right = _channels(0, FIRST, WIDTH), _channels(FIRST, SECOND, WIDTH)
+    weight_a, weight_b = _given(weight_ptr, left, left < dim, 1.0), _given(weight_ptr, right, right < dim, 1.0)
+    scale, factor = _scale_of_queries(weight_a, weight_b, root)
+    tl.store(scale_ptr, scale)
+    tl.store(factor_ptr, factor)
+
+
+@Kernel
+def _put_own(
+    q_out_ptr,
+    k_out_ptr,
+    v_out_ptr,
+    rows_ptr,
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    q_weight_ptr,
+    k_weight_ptr,
+    cos_ptr,
+    sin_ptr,
+    q_scale_ptr,
+    q_factor_ptr,
+    k_shift_ptr,
+    k_factor_ptr,
+    v_shift_ptr,
+    v_factor_ptr,
+    q_stride,
+    k_stride,
+    v_stride,
+    q_out_stride,
+    rows,
+    dim,
+    eps,
+    root,
+    FIRST: tl.constexpr,
+    SECOND: tl.constexpr,
+    WIDTH: tl.constexpr,
+    HALF: tl.constexpr,
+):
+    """The kernel of `scatter_qkv_`. Programs for queries, keys or values compute one token after the other, and load
+    the next one in the meantime. In 8 bits, the first program for queries stores their scale."""
+    first, step, kind = tl.program_id(0).to(tl.int64), tl.num_programs(0), tl.program_id(1)
+    left, right = _channels(0, FIRST, WIDTH), _channels(FIRST, SECOND, WIDTH)
+    whole, inside = left < dim, right < dim
+    x_ptr, stride, out_ptr, out_stride = q_ptr, q_stride, q_out_ptr, q_out_stride
+    weight_ptr = q_weight_ptr
+    if kind == 1:
+        x_ptr, stride, out_ptr, out_stride, weight_ptr = k_ptr, k_stride, k_out_ptr, dim, k_weight_ptr
+    if kind == 2:
+        x_ptr, stride, out_ptr, out_stride = v_ptr, v_stride, v_out_ptr, dim
+    weight_a, weight_b = _given(weight_ptr, left, whole, 1.0), _given(weight_ptr, right, inside, 1.0)
+    factor, shift_ptr = root * 0.0 + 1.0, k_shift_ptr
+    shift_a, shift_b = tl.zeros_like(weight_a), tl.zeros_like(weight_b)
+    if q_scale_ptr is not None:
+        scale, factor = _scale_of_queries(weight_a, weight_b, root)
+        if (kind == 0) & (first == 0):
+            tl.store(q_scale_ptr, scale)
+            tl.store(q_factor_ptr, factor)
+    if k_factor_ptr is not None:
+        if kind == 1:
+            factor = tl.load(k_factor_ptr)
+        if kind == 2:
+            factor, shift_ptr = tl.load(v_factor_ptr), v_shift_ptr
+        shift_a = tl.load(shift_ptr + left, mask=whole & (kind > 0), other=0.0)
+        shift_b = tl.load(shift_ptr + right, mask=inside & (kind > 0), other=0.0)
+    next_a = tl.load(x_ptr + first * stride + left)
+    next_b = tl.load(x_ptr + first * stride + right, mask=inside, other=0.0)
+    row = first
+    while row < rows:
+        a, b, after = next_a.to(tl.float32), next_b.to(tl.float32), row + step
+        next_a = tl.load(x_ptr + after * stride + left, mask=whole & (after < rows), other=0.0)
+        next_b = tl.load(x_ptr + after * stride + right, mask=inside & (after < rows), other=0.0)
+        to_ptr = out_ptr + tl.load(rows_ptr + row, mask=kind > 0, other=row) * out_stride
+        if kind < 2:
+            deviation = tl.rsqrt(_sum(a * a, b * b) / dim + eps)
+            cos_at, sin_at = cos_ptr + row * HALF, sin_ptr + row * HALF
+            a = _rotated(a * deviation * weight_a, cos_at, sin_at, 0, FIRST, WIDTH, HALF)
+            b = _rotated(b * deviation * weight_b, cos_at, sin_at, FIRST, SECOND, WIDTH, HALF)
+        _store_as(to_ptr + left, a - shift_a, factor, whole)
+        _store_as(to_ptr + right, b - shift_b, factor, inside)
+        row = after
+
+
+def scatter_qkv_(
+    out: Tensor,
+    values_out: Tensor | None,
+    rows: Tensor,
+    given: tuple[Tensor, Tensor, Tensor],
+    norm_ropes: tuple[NormRope, NormRope],
+    made: tuple[Tensor, Tensor, Tensor] | None,
+    scalings: tuple[Pair, Pair] | None,
+) -> Tensor:
+    """Write keys, after norm and RoPE, to `out`, and values to `values_out`. Write queries, after norm and RoPE, to
+    `made` or in place. Return `out`.
+
+    given: queries, keys and values, [tokens, dim] each.
+    norm_ropes: the arguments of norm and RoPE for queries and for keys.
+    out, values_out: [n, dim] each. If `values_out` is None, no values are written.
+    rows: the row of `out` and `values_out` to which each token is written, int64 [tokens].
+    scalings: (shift [dim], factor [1]) of keys and of values, which are then written as (x - shift) * factor in
+    float8_e4m3fn. None: not scaled.
+    made: with `scalings`, the outputs for queries: float8_e4m3fn [tokens, dim], their scale [1] and 1 / scale [1].
+    Without `scalings` it is None, and queries are replaced in place.
+    """
+    (q, k, v), dim, kinds = given, out.shape[1], 2 if values_out is None else 3
+    (q_out, *scale), pairs = made or (q, None, None), scalings or ((None, None), (None, None))
+    weights, (_, cos, sin, eps) = (norm_rope.weight.contiguous() for norm_rope in norm_ropes), norm_ropes[0]
+    places, strides = (q_out, out, out if values_out is None else values_out), (x.stride(0) for x in (q, k, v, q_out))
+    vectors, sizes = (*weights, cos, sin, *scale, *pairs[0], *pairs[1]), token_by_token(dim)
+    with torch.cuda.device_of(out):
+        grid = programs(q, sizes, 3), kinds  # programs of two kinds: a multiprocessor runs six at once
+        numbers = *strides, *q.shape, eps, _root(dim)
+        _put_own[grid](*places, rows, q, k, v, *vectors, *numbers, HALF=cos.shape[1], **sizes)
+    return out
+
+
+def rotated_fp8_(out: Tensor, scale: Tensor, factor: Tensor, x: Tensor, norm_rope: NormRope) -> Tensor:
+    """Write x [tokens, dim], after norm and RoPE and divided by a scale, to `out` (float8_e4m3fn), and return `out`.
+    The scale and 1 / scale are written to `scale` and `factor` (fp32 [1] each). The norm bounds each token, so the
+    smallest power of two with which no token overflows is known in advance; it is the scale."""
+    dim = x.shape[1]
+    with torch.cuda.device_of(x):
+        _norms_scale[(1,)](scale, factor, norm_rope.weight.contiguous(), dim, _root(dim), **token_by_token(dim))
+    return pointwise.scatter_rotated_(out, None, x, norm_rope, None, factor)
+
+
+def _root(dim: int) -> float:
+    """Return the ratio of the smallest safe scale of 8-bit queries to the norm's largest weight, for `dim` channels. No
+    query is then longer than QUERY_LENGTH after scaling."""
+    return dim**0.5 / QUERY_LENGTH

@@ -1,0 +1,55 @@
+"""The slots in which a KeyValueCache stores latent frames."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class TokenRange(NamedTuple):
+    """A range of consecutive tokens of latent frames: their rows `stored` in storage, and their rows `seen` in the
+    tensor that attention reads."""
+
+    stored: slice
+    seen: slice
+
+
+class Slots(NamedTuple):
+    """The slots of the `window` latent frames to which a chunk of `chunk` frames attends. The first `sink` slots hold
+    the video's first frames, and the others form a ring.
+
+    Attention reads `window` slots. Storage may have fewer: the current chunk's frames need none.
+    """
+
+    window: int
+    sink: int
+    chunk: int
+    frame_tokens: int
+
+    def is_seen(self, frame: int, first: int) -> bool:
+        """Return whether the chunk that begins with frame number `first` attends to the earlier frame number
+        `frame`."""
+        return frame < self.sink or frame >= first + self.chunk - (self.window - self.sink)
+
+    def seen(self, frame: int) -> int:
+        """Return the slot in which attention reads the frame number `frame`."""
+        return self._slot(frame, self.window)
+
+    def ranges(self, frames: Iterable[int]) -> list[TokenRange]:
+        """Return the tokens of `frames` in storage without the current chunk. Frames that are adjacent both in storage
+        and in attention's tensor share a range."""
+        runs: list[tuple[int, int, int]] = []
+        for frame in frames:
+            stored, seen = self._slot(frame, self.window - self.chunk), self.seen(frame)
+            last = runs[-1] if runs else (-1, -1, 0)
+            if (stored, seen) == (last[0] + last[2], last[1] + last[2]):
+                runs[-1] = *last[:2], last[2] + 1
+            else:
+                runs.append((stored, seen, 1))
+        return [TokenRange(self._tokens(stored, count), self._tokens(seen, count)) for stored, seen, count in runs]
+
+    def _slot(self, frame: int, slots: int) -> int:
+        return frame if frame < self.sink else self.sink + (frame - self.sink) % (slots - self.sink)
+
+    def _tokens(self, slot: int, count: int) -> slice:
+        return slice(slot * self.frame_tokens, (slot + count) * self.frame_tokens)

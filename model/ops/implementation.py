@@ -1,0 +1,180 @@
+"""The choice of the code that computes an operation of ops/pointwise.py, and the fallback to plain torch if it fails.
+
+The environment variable `LINGBOT_POINTWISE` selects the implementation:
+
+- triton: our Triton kernels.
+- compile: torch.compile.
+- eager: plain torch, 2048 tokens at a time to keep fp32 temporaries small.
+- auto (default): triton if it works, else eager.
+"""
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from functools import lru_cache, partial, wraps
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...errors import InputError
+from ...options import T
+from ..choice.table import TRITON
+from ..choice.trials import KINDS, Kind, Size, attempt
+from . import matrix_8bit, plain
+from .plain import NormRope
+
+VARIABLE = "LINGBOT_POINTWISE"
+MODES = "auto", "triton", "compile", "eager"
+EAGER_TOKENS = 2048
+
+
+def slices(length: int, limit: int) -> Iterator[slice]:
+    """Return slices of nearly equal length that cover `length` items. All slices except the last have a multiple of 128
+    items. No slice is longer than `limit` rounded up to a multiple of 128."""
+    count = -(-length // limit)
+    size = -(-length // count // 128) * 128
+    return (slice(start, min(start + size, length)) for start in range(0, length, size))
+
+
+def run(name: str, x: Tensor, *arguments: Any) -> Tensor:
+    """Run the operation `name` with the fastest implementation for the device of x, and return its result."""
+    if torch.compiler.is_compiling():
+        return _in_plain_torch(name)(x, *arguments)
+    return implementation(name, x.device.type)(x, *arguments)
+
+
+def _in_plain_torch(name: str) -> Callable[..., Tensor]:
+    return getattr(plain, name, None) or getattr(matrix_8bit, name)
+
+
+@lru_cache
+def implementation(name: str, device_type: str, mode: str | None = None) -> Callable[..., Tensor]:
+    """Return the function that computes the operation `name` on a device type. `mode` is one of MODES; None means the
+    value of LINGBOT_POINTWISE, by default "auto". Raises InputError for another value."""
+    mode, run_plain = mode or os.environ.get(VARIABLE) or "auto", _in_plain_torch(name)
+    if mode not in MODES:
+        raise InputError(f"{VARIABLE} is {mode}, expected {', '.join(MODES[:-1])} or {MODES[-1]}")
+    eager = run_plain if name in _WHOLE else partial(_BY_PARTS.get(name, _in_place_by_parts), run_plain)
+    if mode == "compile":
+        return or_else(torch.compile(run_plain, dynamic=True), eager, name)
+    if mode in ("auto", "triton") and device_type == "cuda" and find_spec("triton"):
+        return or_else(triton_kernel(name), eager, name)
+    return eager
+
+
+def triton_kernel(name: str) -> Callable[..., Tensor]:
+    """Return the function that launches our kernel for the operation `name`: in Triton, or in CUDA for Hopper GPUs."""
+    from ..kernels import add_norm, matrix_8bit, merge, pointwise, scatter_qkv
+    from ..kernels.hopper import attention
+
+    places = add_norm, scatter_qkv, merge, pointwise, matrix_8bit, attention
+    return next(getattr(each, name) for each in places if hasattr(each, name))
+
+
+def _layer_norm_by_parts(run_plain: Callable[..., Tensor], x: Tensor, *arguments: Any) -> Tensor:
+    if len(x) <= EAGER_TOKENS:
+        return run_plain(x, *arguments)
+    out = torch.empty_like(x, dtype=arguments[-1])
+    for part in slices(len(x), EAGER_TOKENS):
+        out[part] = run_plain(x[part], *arguments)
+    return out
+
+
+def _in_place_by_parts(run_plain: Callable[..., Tensor], x: Tensor, *arguments: Any) -> Tensor:
+    if len(x) <= EAGER_TOKENS:
+        return run_plain(x, *arguments)
+    for part in slices(len(x), EAGER_TOKENS):
+        run_plain(x[part], *(_tokens_of(argument, part) for argument in arguments))
+    return x
+
+
+def _rows_by_parts(outputs: int, run_plain: Callable[..., Tensor], *arguments: Any) -> Tensor:
+    """Run `run_plain` on a part of the tokens at a time, and return the first output tensor.
+
+    `arguments` begin with the `outputs` output tensors. Then comes the row of each token in the output tensors, int64
+    [tokens]. The rest are matrices with a row for each token, or tuples of such matrices.
+    """
+    out, (rows, *others) = arguments[:outputs], arguments[outputs:]
+    for part in slices(len(rows), EAGER_TOKENS):
+        run_plain(*out, rows[part], *(_tokens_of(argument, part) for argument in others))
+    return out[0]
+
+
+_WHOLE = {"rms_silu", "modulated", "scatter_", "scatter_fp8_", "scatter_transposed_", "merge_", "merge_fp8_"}
+"""The operations that plain torch runs on all tokens in one step. They make no fp32 copies, or their first argument has
+no row for each token."""
+_BY_PARTS: dict[str, Callable[..., Tensor]] = {
+    "layer_norm": _layer_norm_by_parts,
+    "scatter_rotated_": partial(_rows_by_parts, 1),
+    "scatter_qkv_": partial(_rows_by_parts, 2),
+}
+
+
+def _tokens_of(argument: Any, part: slice) -> Any:
+    """Return the rows `part` of each matrix in `argument`, which may be a tuple; return anything else unchanged."""
+    if isinstance(argument, tuple):
+        parts = (_tokens_of(each, part) for each in argument)
+        return NormRope(*parts) if isinstance(argument, NormRope) else tuple(parts)
+    return argument[part] if isinstance(argument, Tensor) and argument.ndim == 2 else argument
+
+
+def or_else(fast: Callable[..., T], plain: Callable[..., T], name: str) -> Callable[..., T]:
+    """Return a function that calls `fast`. After the first failure of `fast` on a GPU, the function always calls
+    `plain` on this GPU.
+
+    The GPU is that of the first tensor among the arguments. The call in which `fast` fails also returns the result of
+    `plain`. The failure is logged once for each GPU, with `name`. Running out of GPU memory does not count as a
+    failure: torch.OutOfMemoryError is raised.
+    """
+    broken: set[torch.device | None] = set()
+
+    def run(*arguments: Any) -> T:
+        if not broken or _device_of(arguments) not in broken:
+            try:
+                return fast(*arguments)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as reason:
+                device = _device_of(arguments)
+                broken.add(device)
+                logging.warning("%s runs in plain torch on %s, slower: %s", name, device, reason)
+        return plain(*arguments)
+
+    return run
+
+
+def _device_of(argument: Any) -> torch.device | None:
+    """Return the device of the first tensor in `argument`, which may be a tuple of tuples; None without a tensor."""
+    if isinstance(argument, Tensor):
+        return argument.device
+    found = (_device_of(each) for each in argument) if isinstance(argument, tuple) else ()
+    return next((device for device in found if device is not None), None)
+
+
+def on_its_gpu(run: Callable[..., T]) -> Callable[..., T]:
+    """Return `run` with the GPU of its first argument as the current one, where comfy-kitchen launches its kernels."""
+
+    @wraps(run)
+    def on_gpu(x: Tensor, *others: Any) -> T:
+        with torch.cuda.device_of(x):
+            return run(x, *others)
+
+    return on_gpu
+
+
+def _random_norm(device: torch.device, size: Size) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator(device).manual_seed(0)
+    shapes = (size.rows, size.dim), (size.dim,), (size.dim,)
+    x, weight, bias = (torch.randn(shape, device=device, generator=generator) for shape in shapes)
+    return x, weight, bias
+
+
+def _plain_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return plain.layer_norm(x, weight, bias, 1e-6, x.dtype)
+
+
+KINDS["norms"] = Kind(_random_norm, _plain_norm, 1e-3)
+attempt("norms", TRITON)(lambda x, weight, bias: triton_kernel("layer_norm")(x, weight, bias, 1e-6, x.dtype))
+attempt("norms", "torch")(_plain_norm)
