@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from ..errors import CheckpointError
 from ..options import CELL
@@ -18,6 +19,8 @@ _NAMES = {
     "head": "head.head.weight",
 }
 _CONTROL = "patch_embedding_wancamctrl.weight"
+MOST_MISSING = 10
+"""The largest number of missing blocks that an error message lists."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,9 @@ class ModelConfig:
         missing = [name for name in _NAMES.values() if name not in shapes]
         if missing:
             raise CheckpointError(f"not a LingBot-World expert: {', '.join(missing)} missing")
+        for name in (*list(_NAMES.values())[1:], _CONTROL):
+            if len(shapes.get(name, (1, 1))) != 2:
+                raise CheckpointError(f"{name} is {list(shapes[name])}, expected a matrix")
         patch, ffn, time, text, head = (tuple(shapes[name]) for name in _NAMES.values())
         if len(patch) != 5 or patch[2:] != PATCH:
             raise CheckpointError(f"{_NAMES['patch']} is {patch}, expected [dim, channels, 1, 2, 2]")
@@ -144,11 +150,13 @@ def _heads(dim: int, num_heads: int | None) -> int:
 
 
 def _layers(shapes: Mapping[str, Sequence[int]]) -> int:
-    found = {int(match[1]) for match in (re.match(r"blocks\.(\d+)\.", name) for name in shapes) if match}
+    found = {int(match[1]) for match in (re.match(r"blocks\.(\d{1,9})\.", name) for name in shapes) if match}
     layers = max(found) + 1
     if len(found) != layers:
-        missing = sorted(set(range(layers)) - found)
-        raise CheckpointError(f"blocks {missing} missing: the highest block is {layers - 1}")
+        missing = list(islice((number for number in range(layers) if number not in found), MOST_MISSING))
+        others = layers - len(found) - len(missing)
+        more = f" and {others} others" if others else ""
+        raise CheckpointError(f"blocks {missing}{more} missing: the highest block is {layers - 1}")
     return layers
 
 

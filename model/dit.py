@@ -160,6 +160,8 @@ class LingBotWorldModel(nn.Module):
             context.to(x.device), len(x), None if embedded is None else embedded.cache
         )
         history = options.get("kv_cache")
+        if history is not None:
+            history.check(len(x), grid)
         first_frame = 0 if history is None else history.first_frame
         cos, sin = rope_table(grid, self.config.head_dim, x.device, first_frame, self.rope_scale(options))
         rope = share.rope(cos).to(residual), share.rope(sin).to(residual)

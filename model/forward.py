@@ -115,7 +115,7 @@ NO_OPTIONS = cast(ForwardOptions, MappingProxyType({}))
 
 def check_inputs(x: Tensor, timestep: Tensor, context: Tensor, camera: Tensor | None, config: ModelConfig) -> None:
     """Raise InputError or CameraError unless the inputs have the shapes that `LingBotWorldModel.forward` documents."""
-    if x.ndim != 5 or x.shape[1] != config.in_dim or x.shape[3] % 2 or x.shape[4] % 2:
+    if x.ndim != 5 or 0 in x.shape or x.shape[1] != config.in_dim or x.shape[3] % 2 or x.shape[4] % 2:
         raise InputError(
             f"the latent is {list(x.shape)}; the model takes [batch, {config.in_dim}, frames, height, width] with "
             "even height and width (a video's are multiples of 16)"

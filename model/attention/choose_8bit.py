@@ -14,7 +14,7 @@ from torch import Tensor
 from ...errors import InputError
 from ...options import Arithmetic, AttentionMode, T
 from ..choice.card import card_of
-from ..choice.table import CUDNN_FRONTEND, KITCHEN, OURS, SAGE, candidates
+from ..choice.table import CUDNN_FRONTEND, KITCHEN, OURS, SAGE, candidates, serves
 from ..choice.trials import KINDS, Kind, Size, attempt, chosen, trials
 from ..config import ModelConfig
 from ..ops.implementation import on_its_gpu, or_else
@@ -171,9 +171,11 @@ def choose_attention(wanted: AttentionMode, device: torch.device, config: ModelC
 
 def takes_operands(mode: AttentionMode, device: torch.device, config: ModelConfig) -> bool:
     """Return whether a causal model's KV cache may hold keys and values as Operands (fp8 values with their scale). True
-    in 8-bit attention if the kernel reads Operands. Call `choose_attention` first, which rejects modes that the device
-    does not support."""
-    return mode == "8bit" and attends_to_operands(device, config.head_dim)
+    in 8-bit attention if the kernel reads Operands, and LINGBOT_WORLD_KERNELS does not select another kernel for
+    `cache-8bit`. Call `choose_attention` first, which rejects modes that the device does not support."""
+    if mode != "8bit" or not attends_to_operands(device, config.head_dim):
+        return False
+    return device.type != "cuda" or serves("cache-8bit", find_kernel(device, config.head_dim).package, card_of(device))
 
 
 def attends_to_operands(device: torch.device, head_dim: int) -> bool:

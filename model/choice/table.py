@@ -130,11 +130,11 @@ fastest accurate kernel."""
 
 
 def candidates(work: Work, card: Card) -> tuple[Candidate, ...]:
-    """Return the kernels for an operation on a GPU, best first. If LINGBOT_WORLD_KERNELS selects a kernel for the
-    operation, other kernels are left out. Raises InputError if that variable contains an unknown operation or
-    kernel."""
+    """Return the kernels for an operation on a device, best first. If LINGBOT_WORLD_KERNELS selects a kernel for the
+    operation, other kernels are left out, so the result is empty if that kernel does not support the device. Raises
+    InputError if the variable contains an unknown operation or kernel."""
     wanted = settings().get(work)
-    found = [each for each in TABLE if each.work == work and each.cards(card)]
+    found = (each for each in TABLE if each.work == work and each.cards(card))
     return tuple(each for each in found if wanted in (None, each.name))
 
 
@@ -146,11 +146,14 @@ def serves(work: Work, name: str, card: Card) -> bool:
 
 def settings() -> dict[str, str]:
     """Return the kernels that LINGBOT_WORLD_KERNELS selects, by operation. Raises InputError for an unknown operation
-    or kernel."""
+    or kernel, and for two kernels of one operation."""
     text = os.environ.get(VARIABLE, "").strip()
     pairs = [part.partition("=")[::2] for part in text.split(",") if part.strip()]
-    chosen = {work.strip(): name.strip() for work, name in pairs}
-    for work, name in chosen.items():
+    chosen: dict[str, str] = {}
+    for work, name in ((work.strip(), name.strip()) for work, name in pairs):
+        if work in chosen:
+            raise InputError(f"{VARIABLE} selects {work}={chosen[work]} and {work}={name}; leave one out")
+        chosen[work] = name
         names = [each.name for each in TABLE if each.work == work]
         if name not in names:
             expected = f"{work}={' or '.join(names)}" if names else f"one of {', '.join(WORKS)}, such as int8=torch"

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ...errors import InputError
 from ...options import T
-from ..choice.table import TRITON
+from ..choice.table import TRITON, settings
 from ..choice.trials import KINDS, Kind, Size, attempt
 from . import matrix_8bit, plain
 from .plain import NormRope
@@ -52,8 +52,10 @@ def _in_plain_torch(name: str) -> Callable[..., Tensor]:
 @lru_cache
 def implementation(name: str, device_type: str, mode: str | None = None) -> Callable[..., Tensor]:
     """Return the function that computes the operation `name` on a device type. `mode` is one of MODES; None means the
-    value of LINGBOT_POINTWISE, by default "auto". Raises InputError for another value."""
-    mode, run_plain = mode or os.environ.get(VARIABLE) or "auto", _in_plain_torch(name)
+    value of LINGBOT_POINTWISE. By default it is "eager" if LINGBOT_WORLD_KERNELS selects norms=torch, else "auto".
+    Raises InputError for another value."""
+    by_table = "eager" if settings().get("norms") == "torch" else "auto"
+    mode, run_plain = mode or os.environ.get(VARIABLE) or by_table, _in_plain_torch(name)
     if mode not in MODES:
         raise InputError(f"{VARIABLE} is {mode}, expected {', '.join(MODES[:-1])} or {MODES[-1]}")
     eager = run_plain if name in _WHOLE else partial(_BY_PARTS.get(name, _in_place_by_parts), run_plain)

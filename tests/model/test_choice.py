@@ -2,15 +2,19 @@
 
 import json
 import re
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from lingbot_world.errors import InputError
+from lingbot_world.model.attention.choose_8bit import takes_operands
 from lingbot_world.model.choice import kept, trials
 from lingbot_world.model.choice.card import Card, card_of
 from lingbot_world.model.choice.table import TABLE, WORKS, candidates, missing, serves
 from lingbot_world.model.choice.trials import ATTEMPTS, KINDS, Size, chosen
+from lingbot_world.model.ops.implementation import implementation
 from played_card import CUDA, PlayedCard, forget
 
 ROOT = Path(__file__).parents[2]
@@ -19,6 +23,7 @@ ENGINE = (
     "sampling",
 )
 CPU = torch.device("cpu")
+implementations = sys.modules[implementation.__module__]
 EIGHT_BITS = {"int8", "fp8", "nvfp4", "mxfp8", "attention-8bit"}
 
 
@@ -78,12 +83,32 @@ def test_a_choice_is_set_by_the_environment_and_a_wrong_one_is_refused(monkeypat
     assert not serves("attention", "LingBot-World", card)
     assert serves("convolution", "LingBot-World", card)
     for wrong, expected in (
+        ("int8=torch,int8=comfy-kitchen", "int8=torch and int8=comfy-kitchen; leave one out"),
         ("int8=cublas", "expected int8=comfy-kitchen or torch"),
         ("nonsense", "one of linear, int8"),
     ):
         monkeypatch.setenv("LINGBOT_WORLD_KERNELS", wrong)
         with pytest.raises(InputError, match=expected):
             candidates("int8", card)
+
+
+@pytest.mark.parametrize(("given", "name"), [("norms=torch", "partial"), ("norms=triton", "run")])
+def test_a_choice_of_norms_is_that_of_the_element_wise_kernels(monkeypatch, given, name):
+    monkeypatch.setenv("LINGBOT_WORLD_KERNELS", given)
+    monkeypatch.setattr(implementations, "find_spec", lambda _name: True)
+    monkeypatch.setattr(implementations, "triton_kernel", lambda _name: None)
+    implementation.cache_clear()
+    assert getattr(implementation("layer_norm", "cuda"), "__name__", "partial") == name
+    implementation.cache_clear()
+
+
+def test_a_cache_in_8_bits_is_used_if_its_kernel_may_be(monkeypatch):
+    PlayedCard(monkeypatch, 9, 0, why=None)
+    config = SimpleNamespace(head_dim=128)
+    for given, taken in (("", True), ("cache-8bit=torch", False), ("cache-8bit=LingBot-World", True)):
+        monkeypatch.setenv("LINGBOT_WORLD_KERNELS", given)
+        assert takes_operands("8bit", CUDA, config) == taken
+    forget()
 
 
 def test_the_fastest_right_candidate_is_taken_and_kept(monkeypatch, tmp_path, caplog):

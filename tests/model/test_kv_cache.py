@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from lingbot_world.errors import InputError
 from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.model.kv import cache as kv_cache
 from lingbot_world.model.kv.cache import KeyValueCache
@@ -152,6 +153,26 @@ def test_the_estimate_is_what_a_cache_holds(name, chunk, monkeypatch):
     cache.begin()
     cache.extend(0, None, *torch.zeros(2, chunk * 18, model.config.dim, dtype=torch.bfloat16))
     assert wanted.working == place.eight_bit * 2 * 6 * 18 * model.config.dim * 2  # bytes of bf16
+
+
+@pytest.mark.parametrize(
+    ("batch", "grid", "begun", "message"),
+    [
+        (2, (3, 6, 8), True, r"a batch of 2 and 3 x 3 x 4 tokens, expected one video's chunk of 3"),
+        (1, (2, 6, 8), True, r"2 x 3 x 4 tokens"),
+        (1, (3, 8, 8), True, r"3 x 4 x 4 tokens, .* with 12 tokens each"),
+        (1, (3, 6, 8), False, r"call its method begin first"),
+    ],
+)
+def test_a_latent_that_is_no_chunk_of_the_cache_is_refused(batch, grid, begun, message):
+    """Of two videos the second one's keys would replace the first one's."""
+    model = model_of()
+    cache = KeyValueCache(model.config, 12, Window(6), device="cpu", dtype=torch.float32)
+    if begun:
+        cache.begin()
+    x, context = torch.zeros(batch, model.config.in_dim, *grid), torch.zeros(1, 4, model.config.text_dim)
+    with pytest.raises(InputError, match=message):
+        model(x, torch.zeros(1), context, None, {"kv_cache": cache})
 
 
 def test_in_fp8_keys_of_zeros_fill_the_kernels_tiles():

@@ -33,6 +33,10 @@ def test_the_published_size():
         ({"patch_embedding.weight": (64, 36, 1, 4, 4)}, "1, 2, 2"),
         ({"patch_embedding_wancamctrl.weight": (64, 1000)}, "1000 values"),
         ({"blocks.5.norm3.bias": (64,)}, r"blocks \[2, 3, 4\] missing"),
+        ({"blocks.99999999.norm3.bias": (64,)}, r"10, 11\] and 99999987 others missing: the highest block is 99999999"),
+        ({"time_embedding.0.weight": (64,)}, r"time_embedding.0.weight is \[64\], expected a matrix"),
+        ({"blocks.0.ffn.0.weight": ()}, r"blocks.0.ffn.0.weight is \[\], expected a matrix"),
+        ({"patch_embedding_wancamctrl.weight": ()}, r"wancamctrl.weight is \[\], expected a matrix"),
     ],
 )
 def test_shapes_of_something_else(change, said):
