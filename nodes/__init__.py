@@ -7,6 +7,7 @@ from comfy_api.latest import ComfyExtension, io
 from ..host import installed, needs
 from ..host.files import folders
 from ..version import __version__
+from .validation import refuse_empty_inputs
 
 MODULES = (
     *("load_models", "text", "image", "camera.poses", "camera.make", "camera.files", "camera.preview"),
@@ -48,4 +49,5 @@ class LingBotWorldExtension(ComfyExtension):
             for name, thing in vars(module).items()
             if not name.startswith("_") and getattr(thing, "__module__", None) == module.__name__
         ]
-        return [thing for thing in own if isinstance(thing, type) and issubclass(thing, io.ComfyNode)]
+        nodes = [thing for thing in own if isinstance(thing, type) and issubclass(thing, io.ComfyNode)]
+        return [refuse_empty_inputs(node) for node in nodes]

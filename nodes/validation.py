@@ -1,9 +1,14 @@
-"""Checks that reject a prompt before it runs, and fingerprints by which ComfyUI notices changed input files."""
+"""Checks of a node's inputs before the prompt or the node runs, and fingerprints by which ComfyUI notices changed input
+files."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
+from inspect import signature
 from pathlib import Path
 
-from ..errors import LingBotError
+from comfy_api.latest import io
+
+from ..errors import InputError, LingBotError
 from ..host.files.folders import fingerprint
 
 
@@ -48,3 +53,28 @@ def fingerprint_of(find: Callable[..., Path | Iterable[Path | None]], *arguments
         return fingerprint([found] if isinstance(found, Path) else found)
     except (LingBotError, OSError):
         return ""
+
+
+def refuse_empty_inputs(node: type[io.ComfyNode]) -> type[io.ComfyNode]:
+    """Make the `execute` of a node class call `check_given` for the inputs whose default is not None. Return the
+    class."""
+    execute = node.execute.__func__  # type: ignore[attr-defined]
+    may_be_empty = {name for name, each in signature(execute).parameters.items() if each.default is None}
+
+    @wraps(execute)
+    def checked(cls, **inputs):
+        check_given({name: value for name, value in inputs.items() if name not in may_be_empty})
+        return execute(cls, **inputs)
+
+    node.execute = classmethod(checked)  # type: ignore[assignment]
+    return node
+
+
+def check_given(inputs: Mapping[str, object]) -> None:
+    """Raise InputError if a node's input is None, which a switch of another pack returns without an active input."""
+    for name, value in inputs.items():
+        if value is None:
+            raise InputError(
+                f"{name} is empty: the node connected to it has returned nothing, as a switch without an active input "
+                "does; connect another node, or enter a value"
+            )

@@ -240,7 +240,7 @@ def check_camera_fits() -> None:
         inputs, values = prompt[node]["inputs"], PromptValues(prompt)
         path, control = values.evaluate(inputs["camera"]), values.evaluate(inputs["control"])
         video = prompt[inputs["latent"][0]]
-        if video["class_type"] not in VIDEO_LATENTS:
+        if video["class_type"] not in VIDEO_LATENTS or not isinstance(path, CameraPath):
             return
         latent_frames = (values.evaluate(video["inputs"]["length"]) - 1) // 4 + 1
     except Exception:  # a value not known yet, or another node's error, which that node reports

@@ -21,7 +21,7 @@ from ..inputs import (
     frames_input,
     seed_input,
 )
-from ..validation import validate
+from ..validation import check_given, validate
 
 EMPTY_EDITOR = (
     '{"version": 1, "frames": 81, "fps": 16, "fov_deg": 79.0, "ease": "linear", "loop": false, "keyframes": '
@@ -161,6 +161,7 @@ class LingBotWorldCameraKeyframes(io.ComfyNode):
 
     @classmethod
     def execute(cls, cameras, frames, spacing, turns, easing, fov_deg) -> io.NodeOutput:
+        check_given(cameras)
         views = list(cameras.values())
         options = {"spacing": spacing, "smooth_turns": turns == "smooth", "fov_deg": fov_deg or None}
         path = path_from_load3d(views, frame_count(frames), **options).eased(easing)
@@ -200,6 +201,7 @@ class LingBotWorldCameraChain(io.ComfyNode):
 
     @classmethod
     def execute(cls, cameras, frames, reverse, loop, smooth, easing) -> io.NodeOutput:
+        check_given(cameras)
         path = chain(list(cameras.values()))
         path = path.reversed() if reverse else path
         path = path.looped() if loop else path

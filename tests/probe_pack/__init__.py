@@ -51,7 +51,18 @@ class Loras:
         return (model,)
 
 
+class Nothing:
+    """A switch of which no input is active."""
+
+    INPUT_TYPES = classmethod(lambda cls: {"required": {}})
+    RETURN_TYPES, FUNCTION = ("*",), "run"
+
+    def run(self):
+        return (None,)
+
+
 NODE_CLASS_MAPPINGS = {
+    "TestNothing": Nothing,
     **{"TestConditioning": Conditioning, "TestView": View, "TestSave": Save},
     "TestLoras": Loras,
 }

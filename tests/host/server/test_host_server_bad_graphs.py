@@ -114,3 +114,34 @@ def test_text_wired_past_the_start_image_is_warned_of_on_the_sampler(spoilt):
         {sampler: ""},  # the warning goes away
         {},
     ]
+
+
+def test_a_causal_model_on_a_core_sampler_is_refused_before_it_is_loaded(spoilt):
+    inputs, prompt = fresh_toy()[fresh_toy().node_id(SAMPLER)]["inputs"], fresh_toy().without(SAMPLER)
+    prompt = prompt.add("900", "LingBotWorldLoadCausal", model_name="toy/lingbot_world_fast", weight_dtype="default")
+    texts = {name: inputs[name] for name in ("positive", "negative", "seed", "steps")}
+    prompt["11"] = {
+        "class_type": "KSampler",
+        "inputs": {**texts, "model": ["900", 0], "latent_image": inputs["latent"]},
+    }
+    prompt["11"]["inputs"] |= {"cfg": 1.0, "sampler_name": "euler", "scheduler": "simple", "denoise": 1.0}
+    spoilt.free()
+    before = len(spoilt.log())
+    with pytest.raises(FailedPromptError, match="connect it to LingBot-World Rollout") as failed:
+        spoilt.queue(prompt)
+    assert failed.value.node_type == "KSampler"
+    assert "Requested to load LingBotWorldExpert" not in spoilt.log()[before:]
+
+
+SOCKETS = [(APPLY, "camera"), (APPLY, "latent"), (SAMPLER, "positive"), (SAMPLER, "high_noise"), (SAMPLER, "steps")]
+
+
+@pytest.mark.parametrize(("kind", "name"), [*SOCKETS, ("LingBotWorldCameraChain", "cameras.camera0")])
+def test_an_input_for_which_a_switch_returned_nothing_is_refused_by_its_name(spoilt, kind, name):
+    chain = {"frames": 0, "reverse": False, "loop": False, "smooth": 0.0, "easing": "linear"}
+    camera = fresh_toy().link("LingBotWorldLoadPoses")
+    prompt = fresh_toy().add("900", "LingBotWorldCameraChain", **chain, **{"cameras.camera0": camera})
+    prompt = prompt.set(APPLY, camera=["900", 0]).add("901", "TestNothing").set(kind, **{name: ["901", 0]})
+    with pytest.raises(FailedPromptError, match=f"{name.split('.')[-1]} is empty: the node connected to it") as failed:
+        spoilt.queue(prompt)
+    assert failed.value.node_type == kind
