@@ -137,12 +137,13 @@ def loader_of(prompt: Prompt, link: Any) -> str | None:
     return None
 
 
-def upstream_nodes(prompt: Prompt, node: str, types: Collection[str]) -> list[str]:
-    """Return the ids of all nodes upstream of `node` that are reached through links of the given `types` only."""
+def upstream_nodes(prompt: Prompt, node: str, types: Collection[str] | None = None) -> list[str]:
+    """Return the ids of all nodes upstream of `node` that are reached through links of the given `types` only, by
+    default of any type."""
     found, waiting = list[str](), [node]
     while waiting:
         links = [link for link in prompt[waiting.pop()]["inputs"].values() if is_link(link) and link[0] in prompt]
-        new = [link[0] for link in links if type_of(prompt, link) in types and link[0] not in found]
+        new = [link[0] for link in links if (not types or type_of(prompt, link) in types) and link[0] not in found]
         found += new
         waiting += new
     return list(dict.fromkeys(found))

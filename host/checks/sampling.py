@@ -8,16 +8,15 @@ import torch
 from comfy.patcher_extension import WrappersMP, add_wrapper_with_key
 from torch import Tensor
 
-from ...errors import LingBotError
+from ...errors import InputError, LingBotError
 from ...options import BOUNDARY
 from ...sampling import is_high_noise
 from ...vae.decoding import NOT_FINITE
-from ..model.base_model import CAMERA
+from ..model.base_model import CAMERA, ONLY_ROLLOUT
 from ..model.patches import (
     KEY,
     check_sampling,
     one_expert_warning,
-    raise_node_error,
     swapped_lora_warnings,
     uncalled_patch_warnings,
     unknown_addition_warnings,
@@ -26,6 +25,8 @@ from ..model.patches import (
 from ..model.transformer import truncated_timesteps
 from ..prompt.notice import show_note, show_warning
 from .conditioning import SAMPLER_KEYS, SIDES, UNREAD_KEYS, check_coverage, check_entry, describe_unread, unread_warning
+from .exclusive import check_caches, check_windows
+from .failures import raise_node_error
 from .graph import other_schedule_warnings, time_tile_warnings
 from .latents import (
     check_finite,
@@ -35,7 +36,11 @@ from .latents import (
     store_noise_level,
 )
 from .text import text_node_warnings
-from .unused import idle_range_warnings, left_out_negative_warning, left_out_prompt_warning, two_caches_warning
+from .unused import (
+    idle_range_warnings,
+    left_out_negative_warning,
+    left_out_prompt_warning,
+)
 
 FULL_NOISE = 0.9985
 """The lowest first sigma that counts as full noise. A run from full noise keeps almost nothing of the video in its
@@ -62,11 +67,15 @@ def _sample_checked(executor, noise, latent_image, sampler, sigmas, denoise_mask
         for key in ("concat_latent_image", CAMERA)
         if entry.get(key) is not None
     ]
-    if not guider.model_patcher.model.diffusion_model.config.causal:  # a rollout is checked when it is planned
+    if guider.model_patcher.model.diffusion_model.config.causal:  # a rollout is checked when it is planned
+        if not getattr(sampler, "makes_chunks", False):
+            raise InputError(ONLY_ROLLOUT)
+    else:
         show_warning("")
         check_finite(guider, sigmas, latent_image)
-        _check_conditioning(guider, torch.empty(noise.shape, device="meta"), sigmas)
-        _check_model(guider, sigmas, sampler, masked=denoise_mask is not None)
+        latent = torch.empty(noise.shape, device="meta")
+        _check_conditioning(guider, latent, sigmas)
+        _check_model(guider, latent, sigmas, sampler, masked=denoise_mask is not None)
         show_warning(
             *_sigma_warnings(solver, sigmas, noise, latent_image, guider, fixed), _solver_warning(solver, sigmas)
         )
@@ -201,11 +210,13 @@ def _equal(one: Tensor, other: Tensor) -> bool:
     return one is other or (one.shape == other.shape and one.device == other.device and torch.equal(one, other))
 
 
-def _check_model(guider, sigmas: Tensor, sampler, masked: bool) -> None:
+def _check_model(guider, latent: Tensor, sigmas: Tensor, sampler, masked: bool) -> None:
     patcher, low = guider.model_patcher, getattr(guider, "low", None)
     check_sampling(patcher)
     patcher.model.restart_option_check()
     both = (patcher,) if low is None else (patcher, low.model_patcher)
+    check_windows(both, latent.shape)
+    check_caches(both, _wrapped_sampler(sampler))
     loras = (words for each in both for words in swapped_lora_warnings(each))
     ranges = (words for each in both for words in idle_range_warnings(each, sigmas))
     show_warning(
@@ -215,7 +226,6 @@ def _check_model(guider, sigmas: Tensor, sampler, masked: bool) -> None:
         *loras,
         *ranges,
     )
-    show_warning(two_caches_warning(both, _wrapped_sampler(sampler)))
     if "denoise_mask_function" in patcher.model_options and not masked:
         show_warning("Differential Diffusion changes nothing: the latent has no mask.")
     if low is not None:
@@ -232,7 +242,7 @@ def _wrong_expert_warning(role: str | None, sigmas: Tensor) -> str:
     wrong = sum(step is not (role == "high") for step in high)
     if wrong == len(high):
         return (
-            f"All {wrong} steps are the {other}-noise expert's, and this is the {role}-noise one: are the experts "
+            f"Every step of this run is the {other}-noise expert's, and this is the {role}-noise one: are the experts "
             "swapped?"
         )
     if wrong:

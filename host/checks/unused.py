@@ -5,10 +5,8 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from ..model.patches import GUIDANCE, additions
+from ..model.patches import GUIDANCE, additions, clones
 from ..prompt.queue import PromptValues, UnknownError, running_prompt
-
-CACHES = {"easycache", "lazycache"}
 
 
 def unused_expert_warning(high, low, cfg: tuple[float, float], first_low: int, steps: int) -> str:
@@ -41,7 +39,7 @@ def idle_range_warnings(patcher, sigmas: Tensor) -> Iterator[str]:
     except UnknownError:
         return
     sampling, levels = patcher.get_model_object("model_sampling"), sigmas[:-1].tolist()
-    for node in dict.fromkeys(_makers(patcher)):
+    for node in dict.fromkeys(node for node, _ in clones(patcher) if node is not None):
         try:
             values = PromptValues(prompt)
             start, end = (values.evaluate(prompt[node]["inputs"][name]) for name in ("start_percent", "end_percent"))
@@ -53,13 +51,6 @@ def idle_range_warnings(patcher, sigmas: Tensor) -> Iterator[str]:
                 f"Node {node}, {prompt[node]['class_type']}, counts from start_percent {start:g} to end_percent "
                 f"{end:g}, where this run has no step: it changes nothing."
             )
-
-
-def _makers(patcher) -> Iterator[str]:
-    while patcher is not None:
-        if getattr(patcher, "made_by", None) is not None:
-            yield patcher.made_by
-        patcher = patcher.parent
 
 
 def left_out_negative_warning(patcher) -> str:
@@ -82,15 +73,3 @@ def left_out_prompt_warning(patcher, scales: tuple[float, float]) -> str:
         return ""
     which = f" of the {idle[0]}-noise expert" if len(idle) == 1 else ""
     return f"At cfg 0{which} only the negative prompt has an effect, and the prompt has none."
-
-
-def two_caches_warning(patchers, sampler) -> str:
-    """Return a warning if both the solver and a cache node skip steps, else an empty string. The solver `sampler` skips
-    steps with a `reuse_threshold` above 0; the cache nodes are EasyCache and LazyCache."""
-    names = {name for patcher in patchers for name in additions(patcher, every=True) & CACHES}
-    if not names or not getattr(sampler, "reuse_threshold", 0):
-        return ""
-    return (
-        f"{' and '.join(sorted(names))} on the model and reuse_threshold both skip steps, and each sees only the "
-        "steps that the other computes: use one of them."
-    )

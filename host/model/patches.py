@@ -2,12 +2,12 @@
 running node shows a warning about additions that are never called, that only other models read, or that this pack does
 not know. A rollout removes the additions that concern the denoising steps of a whole video."""
 
-import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import groupby, pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-import comfy.model_management
 import comfy.model_sampling
 import folder_paths
 import torch
@@ -16,9 +16,8 @@ from comfy.patcher_extension import WrappersMP
 from ...errors import InputError
 from ...loaders.release import role_of
 from ..prompt.notice import running_node
-from ..prompt.queue import class_of, loras_of
+from ..prompt.queue import loras_of, name_of
 
-PACK = Path(__file__).parents[2]
 KEY = "lingbot_world"
 """The name under which this pack adds its own wrapper to a MODEL."""
 _OWN_PREFIX = "lingbot"
@@ -63,12 +62,13 @@ transformer_options["patches"]. REPLACED is the only possible key of transformer
 has keys (BLOCK, index of the block)."""
 _OPTIONS_OF_OTHER_MODELS = {"chroma_radiance_options", "stg_self_attn_blocks", "a2v_cross_attn", "v2a_cross_attn"}
 """Keys of transformer_options that nodes for other models set during a run. LingBot-World ignores them."""
+_WINDOWS_WRAPPER = "ContextWindows_prepare_sampling"  # of every MODEL with context windows
 WRAPPERS = {
     KEY,
     "easycache",
     "lazycache",
     "torch.compile",
-    "ContextWindows_prepare_sampling",
+    _WINDOWS_WRAPPER,
     "ContextWindows_sampler_sample",
     "None",
 }
@@ -89,38 +89,11 @@ def check_sampling(patcher) -> None:
     sampling = patcher.get_model_object("model_sampling")
     half = torch.tensor([0.5])
     if not isinstance(sampling, comfy.model_sampling.CONST) or float(sampling.timestep(half)) != 500:
+        node = maker_of(patcher, lambda each: each.object_patches.get("model_sampling") is sampling)
         raise InputError(
-            "a Model Sampling node on the model is for models of another kind: take it off (only Model "
-            "Sampling SD3, which sets the shift, is for Wan and LingBot-World)"
+            f"{node} sets the timesteps of models of another kind: take it off (only Model Sampling SD3, which sets "
+            "the shift, is for Wan and LingBot-World)"
         )
-
-
-def raise_node_error(error: Exception) -> None:
-    """Raise InputError if another node's code on the MODEL caused `error`; otherwise return. The cause is code of that
-    node, a function that it called, or its attention patch for another kind of model. An out-of-memory error is never
-    attributed to a node."""
-    if comfy.model_management.is_oom(error):
-        return
-    frames = traceback.extract_tb(error.__traceback__)
-    files = [Path(frame.filename) for frame in frames]
-    packs = [
-        number
-        for number, file in enumerate(files)
-        if PACK in file.parents or {"comfy_extras", "custom_nodes"}.intersection(file.parts)
-    ]
-    last, calls_patch = frames[packs[-1]], "patch(" in (frames[packs[-1]].line or "")
-    if PACK in Path(last.filename).parents and calls_patch:
-        if last is not frames[-1]:
-            last = frames[packs[-1] + 1]
-        elif isinstance(error, TypeError):
-            raise InputError(
-                f"a node on the model patches its attention as a U-Net's or Flux's ({error}): remove the node"
-            ) from error
-    if PACK not in Path(last.filename).parents:
-        raise InputError(
-            f"a node of {Path(last.filename).name} failed in this run ({error}): it may be for models of another kind; "
-            "remove the node"
-        ) from error
 
 
 def uncalled_patches(options: Mapping[str, Any], blocks: int) -> list[str]:
@@ -200,7 +173,7 @@ def additions(patcher, every: bool = False) -> set[str]:
     names |= transformer.keys() & {"optimized_attention_override", "rope_options"}
     return (
         names
-        | (_wrappers(patcher) - {KEY, "" if every else "lazycache"})
+        | (_wrappers(patcher) - {KEY, _WINDOWS_WRAPPER, "" if every else "lazycache"})
         | (patcher.object_patches.keys() - _KNOWN_REPLACEMENTS.keys())
     )
 
@@ -215,31 +188,40 @@ def _all_wrappers(patcher) -> list[tuple[dict, str, str | None]]:
     return [(place[kind], kind, name) for place in places for kind in place for name in place[kind]]
 
 
+def clones(patcher) -> Iterator[tuple[str | None, Any]]:
+    """Yield (node, MODEL) for a MODEL, then for each MODEL that it was cloned from. `node` is the id of the node that
+    made the clone, or None."""
+    while patcher is not None:
+        yield getattr(patcher, "made_by", None), patcher
+        patcher = patcher.parent
+
+
+def maker_of(patcher, has: Callable[[Any], bool]) -> str:
+    """Return the words for the node that made an addition to a MODEL: the first of its clones for which `has` is
+    true."""
+    nodes = [node for node, each in clones(patcher) if has(each)]
+    return name_of(nodes[-1]) if nodes and nodes[-1] is not None else "a node on the model"
+
+
 def useless_node_warnings(patcher) -> Iterator[str]:
     """Yield a warning for each node between loader and sampler that left the MODEL unchanged."""
-    after, here = patcher, running_node()
-    while after is not None:
-        node, before = getattr(after, "made_by", None), after
-        while before is not None and getattr(before, "made_by", None) == node:
-            before = before.parent
-        if None not in (node, before) and node != here and _is_unchanged(before, after):
-            yield f"{class_of(node)} has left the model as it was: it changes nothing."
-        after = before
+    latest = [next(group) for _, group in groupby(clones(patcher), itemgetter(0))]  # each node's last clone
+    for (node, after), (_, before) in pairwise(latest):
+        if node not in (None, running_node()) and _is_unchanged(before, after):
+            yield f"{name_of(node)} has left the model as it was: it changes nothing."
 
 
 def swapped_lora_warnings(patcher) -> Iterator[str]:
     """Yield a warning for each LoRA of the MODEL with a file name that states the role of the other expert. An example
     is "high noise" in the name of a LoRA on the low-noise expert."""
-    role, after = patcher.model.role, patcher
-    while after is not None and role is not None:
-        for name in loras_of(getattr(after, "made_by", None)):
-            own = role_of(Path(folder_paths.get_full_path("loras", name) or name))
-            if own not in (None, role):
-                yield (
-                    f"{name} is the {own}-noise expert's LoRA by its name, and hangs on the {role}-noise expert: "
-                    "connect it to the other one."
-                )
-        after = after.parent
+    role = getattr(patcher.model, "role", None)
+    for name in (name for node, _ in clones(patcher) if role for name in loras_of(node)):
+        own = role_of(Path(folder_paths.get_full_path("loras", name) or name))
+        if own not in (None, role):
+            yield (
+                f"{name} is the {own}-noise expert's LoRA by its name, and hangs on the {role}-noise expert: "
+                "connect it to the other one."
+            )
 
 
 def _is_unchanged(before, after) -> bool:

@@ -71,9 +71,10 @@ def known_inputs() -> Mapping[str, Any]:
     return {name: value for name, value in prompt[node]["inputs"].items() if not is_link(value)}
 
 
-def class_of(node: str) -> str:
-    """Return the class of the node with the id `node`, or "Node" and the id if no running prompt contains it."""
-    return next((prompt[node]["class_type"] for prompt in _running_prompts() if node in prompt), f"Node {node}")
+def name_of(node: str) -> str:
+    """Return the words for a node in a message: "EasyCache (node 7)", or "node 7" if no running prompt contains it."""
+    kinds = (f"{prompt[node]['class_type']} (node {node})" for prompt in _running_prompts() if node in prompt)
+    return next(kinds, f"node {node}")
 
 
 def loras_of(node: str | None) -> list[str]:

@@ -165,6 +165,9 @@ class _SwitchingSampler(comfy.samplers.Sampler):
 class CallbackSampler(comfy.samplers.Sampler):
     """A sampler that only calls `run(model, extra_args)` with the model that ComfyUI has prepared."""
 
+    makes_chunks = True
+    """Whether the sampler may run a causal model, which takes a chunk of a video at a time."""
+
     def __init__(self, run: Callable):
         self.run = run
 

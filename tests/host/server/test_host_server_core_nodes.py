@@ -65,6 +65,60 @@ def test_context_windows_as_long_as_the_video_change_nothing_and_shorter_ones_ru
     assert 1e-4 < gap(short, plain) < 1
 
 
+def with_nodes(server: ComfyServer, *kinds: tuple[str, dict]) -> ToyPrompt:
+    """The toy with these nodes, each with its inputs, one after the other behind the high-noise expert. The ids are the
+    classes."""
+    prompt = toy_prompt().set(SAMPLER, seed=6)
+    for kind, inputs in kinds:
+        node = with_node(server, kind, ("high_noise",), **inputs)["high_noise"]
+        prompt[kind] = {
+            **node,
+            "inputs": {**node["inputs"], "model": prompt[prompt.node_id(SAMPLER)]["inputs"]["high_noise"]},
+        }
+        prompt = prompt.set(SAMPLER, high_noise=[kind, 0])
+    return prompt
+
+
+CORE, WAN = "ContextWindowsManual", "WanContextWindowsManual"
+SHORT = {"context_length": 5, "context_overlap": 1}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "words"),
+    [
+        (
+            [("EasyCache", {}), (WAN, SHORT)],
+            f"EasyCache .node EasyCache. cannot be used with {WAN} .node {WAN}.: .*Lazy",
+        ),
+        (
+            [(WAN, SHORT), ("EasyCache", {})],
+            f"EasyCache .node EasyCache. cannot be used with {WAN} .node {WAN}.: .*Lazy",
+        ),
+        ([("EasyCache", {}), ("LazyCache", {})], "EasyCache .* and LazyCache .* on the same model .*remove one"),
+        ([(WAN, {**SHORT, "context_overlap": 30})], "2 latent frames that overlap by 7: lower context_overlap"),
+        ([(CORE, {"context_length": 2, "dim": 4})], f"{CORE} .* has dim 4: set it to 2"),
+        ([(CORE, {"context_length": 2, "dim": 5})], f"{CORE} .* has dim 5: set it to 2"),
+        (
+            [("ModelSamplingAuraFlow", {})],
+            "ModelSamplingAuraFlow .* sets the timesteps of models of another kind: take",
+        ),
+        ([("HyperTile", {})], "HyperTile .node HyperTile. failed in this run .* remove it"),
+    ],
+)
+def test_nodes_that_cannot_work_on_this_model_are_refused_by_their_names(comfy_server, nodes, words):
+    with pytest.raises(FailedPromptError, match=words) as failed:
+        comfy_server.queue(with_nodes(comfy_server, *nodes))
+    assert failed.value.node_type == SAMPLER
+
+
+def test_windows_that_are_not_used_are_no_error(comfy_server):
+    whole = {**SHORT, "context_length": 81}
+    assert comfy_server.queue(with_nodes(comfy_server, (WAN, whole), ("EasyCache", {}))).outputs
+    words = said(comfy_server, with_nodes(comfy_server, (CORE, {"dim": 0})))
+    assert f"{CORE} (node {CORE}) has dim 0, not 2, so it changes nothing." in words
+    assert "On one expert only: context windows (high noise)." in words
+
+
 def said(server: ComfyServer, prompt: ToyPrompt) -> str:
     """What the sampler of a prompt of one step shows as warnings."""
     prompt = prompt.add("900", "SaveLatent", samples=prompt.link(SAMPLER), filename_prefix="core_nodes/said")

@@ -1,0 +1,60 @@
+"""Checks of context windows and step caches on a MODEL: impossible settings, and nodes that exclude each other."""
+
+import math
+from collections.abc import Iterable, Sequence
+
+from ...errors import InputError
+from ..model.patches import additions, maker_of
+from ..prompt.notice import show_warning
+
+EASY_CACHE, LAZY_CACHE = "easycache", "lazycache"
+FRAMES = 2
+"""The dimension of a video's latent [B, 16, f, h, w] that context windows divide."""
+
+
+def check_windows(patchers: Iterable, shape: Sequence[int]) -> None:
+    """Check the context windows of MODELs for a latent of this `shape`. Raise InputError for windows in another
+    dimension than FRAMES, for an overlap that leaves no window, and for EasyCache together with windows. Windows that
+    are at least as long as the latent are not used, so only a warning names another dimension than FRAMES."""
+    for patcher in patchers:
+        handler = patcher.model_options.get("context_handler")
+        length, dim = getattr(handler, "context_length", math.inf), getattr(handler, "dim", FRAMES)
+        node = maker_of(patcher, lambda each: each.model_options.get("context_handler") is handler)  # noqa: B023
+        if dim < len(shape) and length >= shape[dim]:
+            show_warning(f"{node} has dim {dim}, not {FRAMES}, so it changes nothing." if dim != FRAMES else "")
+            continue
+        if dim != FRAMES:
+            raise InputError(f"{node} has dim {dim}: set it to {FRAMES}, the frames of a video's latent")
+        overlap, schedule = handler.context_overlap, handler.context_schedule.name
+        if overlap >= length and schedule != "batched":
+            raise InputError(
+                f"{node} has windows of {length} latent frames that overlap by {overlap}: lower context_overlap, or "
+                "raise context_length"
+            )
+        if EASY_CACHE in additions(patcher):
+            raise InputError(
+                f"{_cache_of(patcher, EASY_CACHE)} cannot be used with {node}: EasyCache compares each forward with "
+                "the one before, which computes another window. Remove EasyCache, or replace it by LazyCache or the "
+                "sampler's reuse_threshold, which compare whole steps"
+            )
+
+
+def check_caches(patchers: Iterable, sampler) -> None:
+    """Raise InputError if a MODEL has both EasyCache and LazyCache, because each overwrites the other's state. Show a
+    warning if a MODEL has one of them and the solver `sampler` skips steps too, by a `reuse_threshold` above 0."""
+    found = dict[str, None]()
+    for patcher in patchers:
+        names = [name for name in (EASY_CACHE, LAZY_CACHE) if name in additions(patcher, every=True)]
+        if len(names) > 1:
+            easy, lazy = (_cache_of(patcher, name) for name in names)
+            raise InputError(f"{easy} and {lazy} are on the same model and share one state: remove one of them")
+        found |= dict.fromkeys(names)
+    if found and getattr(sampler, "reuse_threshold", 0):
+        show_warning(
+            f"{' and '.join(sorted(found))} on the model and reuse_threshold both skip steps, and each sees only the "
+            "steps that the other computes: use one of them."
+        )
+
+
+def _cache_of(patcher, name: str) -> str:
+    return maker_of(patcher, lambda each: name in additions(each, every=True))

@@ -1,0 +1,56 @@
+"""Errors that another node's code raises while a model samples: the message names the node."""
+
+import linecache
+import traceback
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+
+import comfy.model_management
+
+from ...errors import InputError
+from ..prompt.queue import UnknownError, name_of, running_prompt
+from .graph import upstream_nodes
+
+PACK = Path(__file__).parents[2]
+OTHERS = "comfy_extras", "custom_nodes"
+"""The folders in which ComfyUI's own nodes and those of other packs lie."""
+
+
+def raise_node_error(error: Exception) -> None:
+    """Raise InputError if another node's code on the MODEL caused `error`; otherwise return. The cause is code of that
+    node, a function that it called, or its attention patch for another kind of model. An out-of-memory error is never
+    attributed to a node."""
+    if comfy.model_management.is_oom(error):
+        return
+    frames = list(traceback.walk_tb(error.__traceback__))
+    files = [Path(frame.f_code.co_filename) for frame, _ in frames]
+    packs = [number for number, file in enumerate(files) if PACK in file.parents or {*OTHERS}.intersection(file.parts)]
+    (last, line), file = frames[packs[-1]], files[packs[-1]]
+    if PACK in file.parents and "patch(" in linecache.getline(str(file), line):
+        patch = last.f_locals["patch"]
+        if packs[-1] + 1 < len(frames):
+            file = files[packs[-1] + 1]
+        elif isinstance(error, TypeError):  # the patch takes other arguments, as a U-Net's or Flux's
+            code = getattr(patch, "__code__", None) or type(patch).__call__.__code__
+            file = Path(code.co_filename)
+    if PACK not in file.parents:
+        raise InputError(
+            f"{_nodes_of(file)} failed in this run ({error}): it may be for models of another kind; remove it"
+        ) from error
+
+
+def _nodes_of(file: Path) -> str:
+    """Return the nodes upstream of the running one that come from `file`, or from the same pack, as in "EasyCache (node
+    7)". If there is none, return a description with the pack's name."""
+    place = max(number for number, part in enumerate(file.parts) if part in OTHERS)
+    pack = file.with_suffix("").parts if place == len(file.parts) - 2 else file.parts
+    module = ".".join(pack[place : place + 2])
+    known = import_module("nodes").NODE_CLASS_MAPPINGS  # ComfyUI's `nodes`
+    with suppress(UnknownError):
+        prompt, node = running_prompt()
+        classes = {each: known[prompt[each]["class_type"]] for each in upstream_nodes(prompt, node)}
+        found = [each for each, kind in classes.items() if getattr(kind, "RELATIVE_PYTHON_MODULE", "") == module]
+        if found:
+            return " or ".join(map(name_of, found))
+    return f"a node of {module}"
