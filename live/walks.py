@@ -6,16 +6,18 @@ import logging
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import torch
 
 from ..errors import InputError, LingBotError
 from ..model.host_memory import give_back_memory
+from ..outputs import lock_output
 from ..pipeline.state import WorldState
 from .engine import Start, WalkVideo
 from .folder.reading import write_state_and_camera
+from .folder.settings import SETTINGS_FILE
 from .walk import Walk
 
 log = logging.getLogger(__name__)
@@ -50,6 +52,7 @@ class Walks:
         self._writer = ThreadPoolExecutor(1, "lingbot-keeping")
         self._number = 0
         self.current: Walk | None = None
+        self._lock = ExitStack()  # holds the current walk's lock, so that no process deletes the walk
 
     def begin(self, start: Start | WorldState, report: ReportUnsaved) -> Walk:
         """End the current walk, begin another one at `start`, and return it. `report(reason)` is called if files of the
@@ -58,8 +61,10 @@ class Walks:
         self._end(report)
         folder = self._own_folder()
         try:
+            self._lock.enter_context(lock_output(folder / SETTINGS_FILE))
             self.current = self._make(start, folder)
         except BaseException:
+            self._lock.close()
             with suppress(OSError):  # the folder is not empty
                 folder.rmdir()
             raise
@@ -90,7 +95,8 @@ class Walks:
         walk.close()
         if walk.engine.device.type == "cuda":
             torch.cuda.empty_cache()
-        self._writer.submit(_write, walk, video, self.whole, self._fps, report)
+        self._writer.submit(_write, walk, video, self.whole, self._fps, report, self._lock)
+        self._lock = ExitStack()
 
     def close(self, report: ReportUnsaved) -> None:
         """End the current walk, and wait until the files of all walks are complete. `report(reason)` is called if files
@@ -110,7 +116,10 @@ def _new_video(walk: Walk, fps: float, report: ReportUnsaved, *, preview: bool =
     return None if engine.record is None else engine.record(walk.store.folder / name, fps, walk.frames, report)
 
 
-def _write(walk: Walk, video: WalkVideo | None, whole: bool, fps: float, report: ReportUnsaved) -> None:
+def _write(
+    walk: Walk, video: WalkVideo | None, whole: bool, fps: float, report: ReportUnsaved, lock: ExitStack
+) -> None:
+    """Complete the files of a finished walk, then release its `lock`. `report(reason)` is called if this fails."""
     try:
         if video is not None:
             video.close()
@@ -120,6 +129,8 @@ def _write(walk: Walk, video: WalkVideo | None, whole: bool, fps: float, report:
             _decode_again(walk, fps, report)
     except LingBotError as error:
         report(str(error))
+    finally:
+        lock.close()
 
 
 def _decode_again(walk: Walk, fps: float, report: ReportUnsaved) -> None:

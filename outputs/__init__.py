@@ -73,6 +73,20 @@ def lock_output(file: Path, parts: str = "") -> Iterator[None]:
                 folder.rmdir()
 
 
+def is_locked(file: Path) -> bool:
+    """Return whether a run, of this process or of another one, holds the lock of an output file (see `lock_output`)."""
+    from filelock import FileLock, Timeout
+
+    lock_file = file.with_name(file.name + LOCK)
+    if not lock_file.exists():
+        return False
+    try:
+        with FileLock(lock_file, timeout=0):
+            return False
+    except Timeout:
+        return True
+
+
 def _followed(file: Path) -> Path:
     """Return the target of a symbolic link, or `file` itself. Raises InputError for a link that leads to itself."""
     if not file.is_symlink():
@@ -105,7 +119,7 @@ def _acquire(lock_file: Path, file: Path) -> "BaseFileLock":
     from filelock import FileLock, Timeout
 
     while True:
-        lock = FileLock(lock_file, timeout=0)
+        lock = FileLock(lock_file, timeout=0, thread_local=False)  # any thread may release the lock
         try:
             lock.acquire()
             if _is_of(lock, lock_file):

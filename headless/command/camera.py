@@ -26,7 +26,9 @@ from ..files.existing import refuse_existing
 from ..files.pictures import frame_notes, grey_frames, naming_video, read_image
 from ..files.target import check_folder
 from ..options import POSE_FILES, parse_size
-from .flags import add_drawing, add_measuring, add_overwrite, parse_path, seed
+from .flags import add_drawing, add_measuring, add_overwrite, add_verbose, parse_path, seed
+
+VERBOSE = "also explain how the file was read, the scale and the speed"
 
 
 def add_camera_command(subparsers: Any) -> None:
@@ -40,7 +42,7 @@ def _add_show(actions: Any) -> None:
     parser = actions.add_parser("show", help="check a path: print what is unusual in it, and draw it")
     parser.set_defaults(run=_show)
     _add_input(parser)
-    _add_verbose(parser)
+    add_verbose(parser, VERBOSE)
     parser.add_argument("--frames", type=int, help="frames of the video; left out: all of the path")
     parser.add_argument("--image", type=parse_path, help="first frame, drawn where the camera starts")
     parser.add_argument("--size", type=parse_size, default=(800, 500), help="WIDTHxHEIGHT of the drawing")
@@ -54,7 +56,7 @@ def _add_convert(actions: Any) -> None:
     parser.set_defaults(run=_convert)
     _add_input(parser)
     _add_output(parser)
-    _add_verbose(parser)
+    add_verbose(parser, VERBOSE)
     parser.add_argument("--frames", type=int, help="resample the whole path to this many frames (rounded down to 4n+1)")
 
 
@@ -113,11 +115,6 @@ def _add_from_video(actions: Any) -> None:
     _add_output(parser)
     about = "horizontal field of view in degrees; left out: estimated, or 79"
     parser.add_argument("--fov_deg", type=float, help=about)
-
-
-def _add_verbose(parser: argparse.ArgumentParser) -> None:
-    about = "also explain how the file was read, the scale and the speed"
-    parser.add_argument("-v", "--verbose", action="store_true", help=about)
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:

@@ -63,6 +63,8 @@ def _run(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Parse `argv` into `arguments`, run the command, and return its exit code."""
     try:
         build_parser(argv).parse_args(argv, arguments)
+        if getattr(arguments, "verbose", False):
+            logging.getLogger().setLevel(logging.INFO)  # kernels are chosen while a model loads
         if getattr(arguments, "gpus", 1) > 1 and "WORLD_SIZE" not in os.environ:
             from ..process.processes import start
 

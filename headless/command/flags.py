@@ -27,7 +27,10 @@ class Parser(argparse.ArgumentParser):
             if word.startswith("--"):  # --ckpt-dir=a-b becomes --ckpt_dir=a-b
                 name, equals, value = word[2:].partition("=")
                 words[at] = f"--{name.replace('-', '_')}{equals}{value}"
-        return super().parse_known_args(words, namespace)
+        parsed, unknown = super().parse_known_args(words, namespace)
+        if unknown:  # here, because the parser of the whole command would name its own --help
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return parsed, unknown
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"lingbot-world: {message}; `{self.prog} --help` lists the choices\n")
@@ -189,6 +192,10 @@ def add_drawing(parser: argparse.ArgumentParser, about: str) -> None:
 
 def add_overwrite(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace an output that is already there")
+
+
+def add_verbose(parser: argparse.ArgumentParser, about: str = "also name the kernels that compute") -> None:
+    parser.add_argument("-v", "--verbose", action="store_true", help=about)
 
 
 def seed(text: str) -> int:

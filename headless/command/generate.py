@@ -16,7 +16,18 @@ from ...options import ShowProgress
 from ..options import CAMERAS, STDOUT, GenerateOptions
 from ..process.interrupts import FileWatcher
 from ..process.starting import pause_collection, start_cuda
-from .flags import Help, add_prompt, add_settings, adder, count, parse_path, read_prompt, settings_of, with_flags
+from .flags import (
+    Help,
+    add_prompt,
+    add_settings,
+    add_verbose,
+    adder,
+    count,
+    parse_path,
+    read_prompt,
+    settings_of,
+    with_flags,
+)
 
 if TYPE_CHECKING:
     from ..plan import AnyPlan
@@ -42,6 +53,7 @@ def add_generate_command(commands: Any, show: ShowProgress, argv: Sequence[str])
     add("seed", "seed of the noise; left out: a random one, which is printed")
     parser.add_argument("--gpus", type=count, default=1, metavar="N", help="GPUs that make the video together")
     add("shard", "with --gpus: split the weights over the GPUs", action="store_true")
+    add_verbose(parser)
     parser.add_argument("--quiet", action="store_true", help="print only warnings, errors and a seed that was drawn")
     parser.add_argument("--dry_run", action="store_true", help="check everything and print what would be made")
     add = adder(add_settings(parser))
@@ -65,9 +77,9 @@ def _add_like(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
 
     record = read_recipe(video)
     options = options_of(record)
-    given = {word[2:].partition("=")[0].replace("-", "_") for word in argv if word.startswith("--")}
+    given = tuple(word[2:].partition("=")[0].replace("-", "_") for word in argv if word[:2] == "--" and word[2:])
     for group in REPLACED_TOGETHER:
-        if given & set(group):
+        if any(name.startswith(given) for name in group):  # argparse accepts the beginning of a name
             options = {name: value for name, value in options.items() if name not in group}
     if "max_area" in options:
         options["size"] = (1, options.pop("max_area"))  # the image gives the aspect ratio; only the product counts
@@ -98,6 +110,7 @@ def _generate(show: ShowProgress, arguments: argparse.Namespace) -> None:
         from ..process.profile import silent, table
         from ..run import run, share_forward
         from ..stages import truncation_warnings
+        from .inspection import describe_kernels
 
     arguments.prompt = _prompt_of(arguments)
     values = settings_of(arguments)
@@ -125,6 +138,7 @@ def _generate(show: ShowProgress, arguments: argparse.Namespace) -> None:
             arguments,
             *map(with_flags, plan.notes),
             *fewer,
+            *([describe_kernels(plan.device)] if arguments.verbose else []),
             *leftover_notes(plan.target, plan.frames_before + size.frames),
         )
         if arguments.record is not None:

@@ -83,13 +83,22 @@ def describe_model(
     rows += [(stage.name, *map(_amount, (stage.weights, stage.work, stage.total))) for stage in report.stages]
     widest = max(len(name) for name, *_ in rows)
     table = [name.ljust(widest) + "".join(figure.rjust(11) for figure in figures) for name, *figures in rows]
-    return "\n".join([*report.lines, "", _kernels(), "", f"Memory on the device for {video}, computed:", *table])
+    return "\n".join(
+        [
+            *report.lines,
+            "",
+            describe_kernels(find_device(None)),
+            "",
+            f"Memory on the device for {video}, computed:",
+            *table,
+        ]
+    )
 
 
-def _kernels() -> str:
-    """Return a line with this machine's kernel for each operation. It is the kernel that the last stored test chose, or
+def describe_kernels(device: torch.device) -> str:
+    """Return a line with the kernel of each operation on a device. It is the kernel that the last stored test chose, or
     else the first one in the table that supports the device."""
-    card = card_of(find_device(None))
+    card = card_of(device)
     names = {work: taken(work, card) or candidates(work, card)[0].name for work in WORKS if candidates(work, card)}
     made = ", ".join(f"{work} by {name}" for work, name in names.items())
     return f"What computes on {card.known_as}: {made} (`lingbot-world doctor` tries each)"

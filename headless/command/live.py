@@ -18,14 +18,34 @@ from ...options import ShowProgress
 from ..live.beginning import find_beginning, find_tiny_decoder
 from ..options import LORA, GenerateOptions, parse_lora
 from ..process.starting import pause_collection, start_cuda
-from .flags import Help, add_prompt, add_size, adder, count, parse_path, read_prompt, seconds, settings_of
+from .flags import (
+    Help,
+    add_prompt,
+    add_size,
+    add_verbose,
+    adder,
+    count,
+    parse_path,
+    read_prompt,
+    seconds,
+    settings_of,
+    with_flags,
+)
+
+REPLAYED = (
+    *("bench", "continue_from", "events", "image", "prompt", "prompt_file", "seed", "size", "width", "height"),
+    *("chunk", "window", "sink", "schedule", "shift", "speed", "moving", "restart_on_drift", "stop_when_stuck"),
+)
+"""The options that a replay takes from its walk, and `bench`."""
 
 
 def add_live_command(commands: Any, show: ShowProgress) -> None:
     """Add the `live` command to the subparsers `commands`. `show` makes progress bars."""
     about = "walk through a world in the browser while it is made"
     parser = commands.add_parser("live", help=about, usage="%(prog)s FOLDER [options]", formatter_class=Help)
-    parser.set_defaults(run=lambda arguments: _live(arguments, show), interrupted="nothing was walked")
+    parser.set_defaults(
+        run=lambda arguments: _live(arguments, show, vars(parser.parse_args([]))), interrupted="nothing was walked"
+    )
     place = partial(parser.add_argument, type=parse_path)
     about = "the folder of a causal model (Fast, 2.0) or of a toy package; left out: list the walks"
     place("ckpt", metavar="CKPT", nargs="?", help=about)
@@ -57,6 +77,7 @@ def add_live_command(commands: Any, show: ShowProgress) -> None:
     about = "JSON: sentences that extend the prompt by a key or a time; left out: example/events.json of the package"
     place("--events", metavar="FILE", help=about)
     place("--replay", metavar="FOLDER", help="repeat the walk of this folder to the same bits, and end")
+    add_verbose(parser)
     add_prompt(parser, "what the world shows; left out: the prompt of the example or of the state")
     add = adder(parser)
     add("image", "the image in which a walk begins; left out: the package's example", metavar="FILE")
@@ -85,23 +106,32 @@ def _add_model(add: Callable[..., None]) -> None:
         add(name, "use this one instead of the package's", metavar="PATH")
 
 
-def _live(arguments: argparse.Namespace, show: ShowProgress) -> None:
+def _live(arguments: argparse.Namespace, show: ShowProgress, defaults: dict[str, Any]) -> None:
+    for name in REPLAYED if arguments.replay is not None else ():
+        if getattr(arguments, name) != defaults[name]:
+            raise InputError(f"`replay` and `{name}` exclude each other: a replay repeats its walk; leave `{name}` out")
     if arguments.bench is not None and arguments.walks is None:
         with tempfile.TemporaryDirectory(prefix="lingbot-live-") as temporary:
             _walk(arguments, Path(temporary), show)
         return
     folder = Path(arguments.walks or "walks")
-    used = [Path(path) for path in (arguments.replay, arguments.continue_from) if path is not None]
-    if arguments.ckpt is None and (used or (arguments.keep is None and arguments.walks is None)):
-        raise InputError("CKPT is missing: the folder of a causal model; or name --walks to list them")
-    if arguments.keep is not None or arguments.ckpt is None:
-        from ..live.saved_walks import clear_walks, describe_walks
-
-        removed = clear_walks(folder, arguments.keep, used) if arguments.keep is not None else []
-        lines = [f"removed {', '.join(removed)}"] if removed else []
-        print(*lines, *([describe_walks(folder)] if arguments.ckpt is None else []), sep="\n")
     if arguments.ckpt is not None:
         _walk(arguments, folder, show)
+    elif arguments.replay or arguments.continue_from or (arguments.keep is None and arguments.walks is None):
+        raise InputError("CKPT is missing: the folder of a causal model; or name --walks to list them")
+    else:
+        from ..live.saved_walks import describe_walks
+
+        print(*_clear(arguments, folder), describe_walks(folder), sep="\n")
+
+
+def _clear(arguments: argparse.Namespace, folder: Path) -> list[str]:
+    """Delete old walks if `--keep` is set. Return lines for the user."""
+    from ..live.saved_walks import clear_walks
+
+    used = [Path(path) for path in (arguments.replay, arguments.continue_from) if path is not None]
+    removed = [] if arguments.keep is None else clear_walks(folder, arguments.keep, used)
+    return [f"removed {', '.join(removed)}"] if removed else []
 
 
 def _walk(arguments: argparse.Namespace, folder: Path, show: ShowProgress) -> None:
@@ -112,21 +142,18 @@ def _walk(arguments: argparse.Namespace, folder: Path, show: ShowProgress) -> No
         from ..live.opening import LiveSettings, LoadedModel, plan_live
         from ..plan import set_threads
 
-        require("aiohttp", '"lingbot-world[live]"')
-        require("msgpack", '"lingbot-world[live]"')
-        require("av", '"lingbot-world[live]"')
+        for package in ("aiohttp", "msgpack", "av"):
+            require(package, '"lingbot-world[live]"')
         from ..files.target import check_folder
         from ..live.running import check_port, is_here, serve
+        from .inspection import describe_kernels
 
     check_folder("walks", folder, folder)
     everywhere = arguments.lan or not (arguments.host == "" or is_here(arguments.host))
-    if arguments.bench is None:
-        check_port(arguments.port, everywhere=everywhere, host=arguments.host)
     if arguments.replay is not None:
-        for name in ("bench", "continue_from", "events"):
-            if getattr(arguments, name) is not None:
-                raise InputError(f"`replay` and `{name}` exclude each other: a replay has the inputs of its walk")
         _as_replayed(arguments)
+    elif arguments.bench is None:
+        check_port(arguments.port, everywhere=everywhere, host=arguments.host)
     beginning = find_beginning(arguments.ckpt, vars(arguments) | {"prompt": read_prompt(arguments)})
     values = settings_of(arguments) | beginning | {"output": None}
     if arguments.decoder is not None:
@@ -138,9 +165,10 @@ def _walk(arguments: argparse.Namespace, folder: Path, show: ShowProgress) -> No
     names = ("speed", "moving", "decoder", "restart_on_drift", "stop_when_stuck")
     loaded.settings = LiveSettings(events=events, **{name: getattr(arguments, name) for name in names})
     arguments.interrupted = "the walk is kept"
-    size, out = loaded.plan.geometry, sys.stdout if arguments.bench is None else sys.stderr  # figures are pure JSON
-    lines = [f"{size.width}x{size.height} on {loaded.plan.device}", *loaded.plan.notes, *filter(None, [fewer])]
-    print(*lines, sep="\n", file=out)
+    size, out = plan.geometry, sys.stdout if arguments.bench is None else sys.stderr  # figures are pure JSON
+    lines = [f"{size.width}x{size.height} on {plan.device}", *map(with_flags, plan.notes), *filter(None, [fewer])]
+    kernels = [describe_kernels(plan.device)] if arguments.verbose else []
+    print(*_clear(arguments, folder), *lines, *kernels, sep="\n", file=out)
     if arguments.bench is not None:
         from ..live.measuring import measure
 
@@ -158,16 +186,15 @@ def _walk(arguments: argparse.Namespace, folder: Path, show: ShowProgress) -> No
 
 
 def _as_replayed(arguments: argparse.Namespace) -> None:
-    """Set `arguments` to the options of the saved walk (steered video) that `--replay` names. A prompt, an image and a
-    dtype on the command line take precedence. Raises InputError for a folder without such a walk."""
+    """Set `arguments` to the options of the saved walk (steered video) that `--replay` names, except a given `--dtype`.
+    Raises InputError for a folder without such a walk."""
     from ...live.replay import Replay
     from ...options import CELL
 
     replay = Replay(arguments.replay)
     settings, start = replay.settings, replay.start
-    arguments.prompt = arguments.prompt or start.prompt
-    if arguments.image is None:
-        arguments.image = (start.frame.clamp(-1, 1) + 1).mul(127.5).round().byte().permute(1, 2, 0).numpy()
+    arguments.prompt = start.prompt
+    arguments.image = (start.frame.clamp(-1, 1) + 1).mul(127.5).round().byte().permute(1, 2, 0).numpy()
     arguments.height, arguments.width = (CELL * side for side in settings["cells"])
     for name in ("chunk", "window", "sink"):
         setattr(arguments, name, settings[name])

@@ -8,6 +8,7 @@ from typing import Any
 from ...errors import InputError
 from ...live.folder.settings import CAMERA, SETTINGS_FILE, read_settings, saved_walks
 from ...options import FPS
+from ...outputs import is_locked
 
 WALK_FILES = (
     "walk.json*",
@@ -51,10 +52,12 @@ def describe_walks(folder: Path) -> str:
 
 def clear_walks(folder: Path, keep: int, used: Iterable[Path] = ()) -> list[str]:
     """Delete all but the newest `keep` walks in `folder`, and return the names of the deleted walks. A name has a note
-    if other files remain in the walk's folder. A walk is not deleted if `used` has the path of its folder, or of a file
-    directly in its folder. Raises InputError if a file cannot be deleted."""
-    old, spared = saved_walks(folder), [place for path in used for place in (path.resolve(), path.resolve().parent)]
-    removed = [walk for walk in old[: max(0, len(old) - keep)] if walk.resolve() not in spared]
+    if other files remain in the walk's folder. A walk in progress, in any process, is not deleted. Neither is a walk if
+    `used` has the path of its folder, or of a file directly in its folder. Raises InputError if a file cannot be
+    deleted."""
+    walks, spared = saved_walks(folder), [place for path in used for place in (path.resolve(), path.resolve().parent)]
+    old = walks[: max(0, len(walks) - keep)]
+    removed = [walk for walk in old if walk.resolve() not in spared and not is_locked(walk / SETTINGS_FILE)]
     return [walk.name if _remove(walk) else f"{walk.name} (other files in it stay)" for walk in removed]
 
 

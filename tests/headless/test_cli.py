@@ -392,6 +392,8 @@ def test_a_dry_run_checks_everything_and_makes_nothing(command, tmp_path, capsys
     said = capsys.readouterr()
     assert said.out.startswith("48x32, 5 frames, 2 steps on cpu\nFrames come in 4n+1: the video has 5 frames, not 8.")
     assert (said.err, os.listdir(tmp_path)) == ("", [])
+    assert main([*command(), "--dry_run", "-v"]) == 0
+    assert "\nWhat computes on" in capsys.readouterr().out
     assert main([*command(image="nowhere.png"), "--dry_run"]) == 2
 
 

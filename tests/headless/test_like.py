@@ -50,7 +50,8 @@ def test_a_causal_video_and_png_files_are_repeated_too(command, toy_package, tmp
 def test_an_option_that_is_given_besides_replaces_the_videos(command, tmp_path, capsys):
     assert main(command(sampling_steps=1, output=tmp_path / "a.mp4")) == 0
     like = ["generate", "--like", str(tmp_path / "a.mp4"), "--overwrite"]
-    for number, words in enumerate([["--prompt", "a lake"], ["--seed", "9"], ["--keys", "w-5"], ["--size", "64*96"]]):
+    changes = [["--prompt", "a lake"], ["--seed", "9"], ["--keys", "w-5"], ["--size", "64*96"], ["--siz=64*96"]]
+    for number, words in enumerate(changes):
         assert main([*like, *words, "--output", str(tmp_path / f"{number}.mp4")]) == 0
         assert not np.array_equal(frames(tmp_path / f"{number}.mp4"), frames(tmp_path / "a.mp4")), words
     assert recorded(tmp_path / "0.mp4")["options"]["prompt"] == "a lake"

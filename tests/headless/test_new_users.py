@@ -209,6 +209,8 @@ CASES = {
     "a host": (["live", "TOY", "--host", "192.0.2.1", "--no_open"], "--host '192.0.2.1': not an address of this"),
     "a port": (["live", "TOY", "--port", "-1", "--no_open"], "--port -1 cannot be used: a port is a number"),
     "two replays": (["live", "TOY", "--replay", "x", "--bench"], "--replay and --bench exclude each other"),
+    "an option of another command": (["live", "TOY", "--dry_run"], "--dry_run; `lingbot-world live --help` lists"),
+    "another size": (["live", "TOY", "--replay", "x", "--width", "64"], "--replay and --width exclude each other"),
 }
 
 

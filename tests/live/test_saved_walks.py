@@ -1,6 +1,7 @@
 """Old walks are listed and cleared; what the command leaves where."""
 
 import json
+import socket
 
 import pytest
 from lingbot_world.errors import InputError
@@ -52,6 +53,22 @@ def test_a_walk_that_is_replayed_or_continued_is_not_removed(walks, capsys):
     assert clear_walks(walks, 0, [walks / "walk-1", walks / "walk-3/walk.state"]) == ["walk-2"]
 
 
+def test_a_walk_that_is_being_made_is_not_removed(toy_package, tmp_path):
+    with walking(toy_package, tmp_path) as session:
+        chunks(session, 1)
+        session.restart()
+        chunks(session, 1)
+        assert clear_walks(tmp_path, 0, [tmp_path / "walk-1"]) == []
+        assert (tmp_path / "walk-2/walk.json").is_file()
+    assert clear_walks(tmp_path, 0) == ["walk-1", "walk-2"]
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_nothing_is_removed_for_a_model_that_is_none(walks, capsys):
+    assert main(["live", str(walks), "--walks", str(walks), "--keep", "0", "--port", "0", "--device", "cpu"]) == 2
+    assert "3 walks in" in describe_walks(walks)
+
+
 def test_a_session_with_a_folder_leaves_a_video_and_a_state(toy_package, tmp_path):
     with walking(toy_package, tmp_path) as session:
         chunks(session, 5)
@@ -91,9 +108,12 @@ def test_the_command_replays_a_walk(toy_package, tmp_path, capsys):
         chunks(session, 4)
         state = session.state()
     folder = tmp_path / "walks/walk-1"
-    words = ["--device", "cpu", "--walks", str(tmp_path / "again"), "--replay", str(folder)]
-    assert main(["live", str(toy_package), *words]) == 0
-    assert "4 latent frames, the same bits" in capsys.readouterr().out
+    words = ["--device", "cpu", "--walks", str(tmp_path / "again"), "--replay", str(folder), "-v"]
+    with socket.create_server(("127.0.0.1", 0)) as taken:  # a replay listens nowhere
+        assert main(["live", str(toy_package), *words, "--port", str(taken.getsockname()[1])]) == 0
+    said = capsys.readouterr().out
+    assert "4 latent frames, the same bits" in said
+    assert "What computes on" in said
     assert load_walk(tmp_path / "again/walk-1").latent.equal(state.latent)
 
 

@@ -75,7 +75,7 @@ def test_the_command_finds_the_decoder_by_its_name(toy_package, tiny, tmp_path):
     with walking(toy_package, tmp_path / "walks") as session:
         session.press("w")
         chunks(session, 4)
-    words = ["--replay", tmp_path / "walks/walk-1", "--walks", tmp_path / "again", "--schedule", "0,500"]
+    words = ["--replay", tmp_path / "walks/walk-1", "--walks", tmp_path / "again"]
     assert main(["live", str(package), *map(str, words), "--device", "cpu", "--decoder", "taew2_1"]) == 0
     check_video(toy_package, tiny, tmp_path / "again/walk-1")
     assert torch.equal(load_walk(tmp_path / "again/walk-1").latent, load_walk(tmp_path / "walks/walk-1").latent)
