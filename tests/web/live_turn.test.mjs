@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { Turn } from "../../web/live/turn.mjs";
+import { Turn, warp } from "../../web/live/turn.mjs";
 
 const DISPLAY_MS = 1000 / 60, FRAME_MS = 1000 / 16, FASTEST = 6;
 
@@ -78,5 +78,34 @@ test("without the camera of a frame nothing is turned", () => {
   const turn = new Turn();
   turn.seen(null);
   turn.ask([10, 0], 0);
-  assert.equal(turn.style({ lens: [64, 64, 64, 36] }, 1), "");
+  assert.equal(turn.homography([64, 64]), null);
+});
+
+/** A room as a camera sees it: red grows with the yaw of a direction, green with its pitch. */
+function room(yaw, pitch, [width, height], [fx, fy, x0, y0]) {
+  const data = new Uint8ClampedArray(4 * width * height), radians = Math.PI / 180;
+  const [sin, cos] = [Math.sin(pitch * radians), Math.cos(pitch * radians)];
+  for (let at = 0; at < width * height; at++) {
+    const right = ((at % width) - x0) / fx, down = (Math.floor(at / width) - y0) / fy;
+    const up = sin - cos * down, ahead = cos + sin * down;
+    const direction = [yaw + Math.atan2(right, ahead) / radians, Math.atan2(up, Math.hypot(right, ahead)) / radians];
+    data.set([128 + direction[0], 128 + direction[1], 77, 255], 4 * at);
+  }
+  return { width, height, data };
+}
+
+test("a turned picture is what a frame from there shows, and mirrored where the picture ends", () => {
+  const size = [128, 72], lens = [64, 60, 60, 40], turn = new Turn();
+  const from = room(30, 10, size, lens), to = room(0, 0, size, lens), wanted = room(42, 3, size, lens);
+  turn.seen([0, 0, 0, 3000, 1000]);
+  turn.ask([12, -7], 0);
+  warp(from, to, turn.homography(lens), lens.slice(2));
+  const known = (x, y) => x < 95 && y < 55; // what the picture showed before, too
+  for (let at = 0; at < to.data.length; at++) {
+    const x = (at / 4) % 128 | 0, y = Math.floor(at / 512);
+    if (known(x, y)) assert.ok(Math.abs(to.data[at] - wanted.data[at]) <= 2, `${x}, ${y}: ${to.data[at]}, ${wanted.data[at]}`);
+  }
+  const row = (y) => [...to.data.slice(512 * y, 512 * y + 512)].filter((_, at) => at % 4 === 0);
+  const across = row(20), furthest = across.indexOf(Math.max(...across));
+  assert.ok(furthest > 90 && furthest < 126 && across[127] < across[furthest] - 5, across);
 });

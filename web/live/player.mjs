@@ -19,7 +19,7 @@ export class Player {
    */
   constructor(canvas, drawn, tick = () => {}) {
     this.canvas = canvas;
-    this.context = canvas.getContext("2d", { alpha: false });
+    this.context = canvas.getContext("2d", { alpha: false, willReadFrequently: true });
     this.drawn = drawn;
     this.buffer = new Buffer();
     this.decoder = new Decoder();
