@@ -61,7 +61,7 @@ def try_vae(timed: bool) -> None:
     )
     half = whole.decoding_in_half()
     latents = torch.randn(FRAMES, 1, 16, 20, 22, generator=torch.Generator().manual_seed(0))
-    want = _decoded(Decoder(whole.weights), latents, whole)
+    want = decoded(Decoder(whole.weights), latents, whole)
     shown("VAE: the table's choice", lambda: {"chosen": convolution_of(torch.device("cuda"))})
     for name, make in {
         "Triton, or ours": lambda recorded: PooledDecoder(half, recorded=recorded),
@@ -72,23 +72,23 @@ def try_vae(timed: bool) -> None:
 
 
 def _decode(make, latents, vae, want, timed: bool) -> dict:
-    error = (_decoded(make(False), latents, vae) - want).square().mean().sqrt() / 2
+    error = (decoded(make(False), latents, vae) - want).square().mean().sqrt() / 2
     result = {"dB": decibels(float(error))}
     if timed:
         large = torch.randn(2 * FRAMES, 1, 16, *VIDEO, generator=torch.Generator().manual_seed(0))
         decoder = make(True)
-        _decoded(decoder, large[:FRAMES], vae, kept=False)
+        decoded(decoder, large[:FRAMES], vae, kept=False)
         torch.cuda.synchronize()
         start = time.perf_counter()
-        _decoded(decoder, large[FRAMES:], vae, kept=False)
+        decoded(decoder, large[FRAMES:], vae, kept=False)
         torch.cuda.synchronize()
         result["seconds_a_latent_frame"] = (time.perf_counter() - start) / FRAMES
-        result["kernels"] = profiled(partial(_decoded, decoder, large[FRAMES:], vae, kept=False), 1)
+        result["kernels"] = profiled(partial(decoded, decoder, large[FRAMES:], vae, kept=False), 1)
     return result
 
 
 @torch.no_grad()
-def _decoded(decoder, latents, vae, kept: bool = True):
+def decoded(decoder, latents, vae, kept: bool = True):
     frames = []
     for latent in latents:
         for frame in decoder.decode(vae.denormalized(latent)):
@@ -122,6 +122,7 @@ def profiled(run: Callable[[], object], times: int = 5) -> dict[str, tuple[float
     """What a GPU runs in a call of `run`, by name: launches and microseconds."""
     run()
     torch.cuda.synchronize()
+    time.sleep(0.5)  # a GPU that works for long lowers its clock
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
         for _ in range(times):
             run()

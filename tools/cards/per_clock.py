@@ -17,78 +17,118 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from functools import lru_cache, partial
 from pathlib import Path
 
 import torch
-from model_cases import FRAMES, VIDEO, WIDTHS, decibels, launches, profiled, relative, shown, try_vae
+from model_cases import FRAMES, VIDEO, WIDTHS, decibels, decoded, launches, profiled, relative, shown
 from try_kernels import importable
 
-PLAYED, SECONDS, VAE_WIDTH = "12.0", 0.15, 96
+PLAYED, VAE_WIDTH = "12.0", 96
 KERNELS = "int8=comfy-kitchen,attention-8bit=comfy-kitchen,convolution=triton"
 TOKENS, KEYS = (count * VIDEO[0] * VIDEO[1] // 4 for count in (FRAMES, 18))
-SUM = "    return tl.dot(x, _block(w, row, column, ROWS, COLUMNS, total.shape[1], K, DESCRIBED).T, total)\n"
-SUM_IN_HALF = """    block = _block(w, row, column, ROWS, COLUMNS, total.shape[1], K, DESCRIBED).T
-    return total + tl.dot(x, block, out_dtype=tl.float16).to(tl.float32)
+LOOP, END = "    for step in tl.range(", "    p = m + tl.arange(0, PIXELS)"
+IN_HALF = """    part, part_below = tl.zeros((PIXELS, NA), tl.float16), tl.zeros((PIXELS, NB or NA), tl.float16)
+    every: tl.constexpr = EVERY
+    for step in tl.range(0, FRAMES * SIDE * SIDE * parts, num_stages=STAGES):
+        number, near, channel = step // parts // SIDE**2, step // parts % SIDE**2, step % parts * (KA + KB)
+        frame = tl.where(number == 0, first, tl.where(number == 1, second, third))
+        row = frame + m + (near // SIDE + up) * width + near % SIDE + left
+        k = (near * FRAMES + number) * CHANNELS + channel
+        left_operand = _block(x, row, channel, rows, stride, PIXELS, KA, DESCRIBED)
+        block = _block(w, weight_row, k, of_weight, columns, NA, KA, DESCRIBED).T
+        part = tl.dot(left_operand, block, part, out_dtype=tl.float16)
+        if NB:
+            block = _block(w_below, weight_row + NA, k, of_weight, columns, NB, KA, DESCRIBED).T
+            part_below = tl.dot(left_operand, block, part_below, out_dtype=tl.float16)
+        if (step + 1) % every == 0:
+            total += part.to(tl.float32)
+            part = tl.zeros((PIXELS, NA), tl.float16)
+            if NB:
+                below += part_below.to(tl.float32)
+                part_below = tl.zeros((PIXELS, NB or NA), tl.float16)
+    total += part.to(tl.float32)
+    if NB:
+        below += part_below.to(tl.float32)
 """
-"""The sum in model/kernels/convolution.py, and the same with sums over KA channels in fp16."""
-
-
+"""The loop in model/kernels/convolution.py with sums in fp16, which are added to sums in fp32 after EVERY steps."""
 TILES = {
-    96: ((128, 64, 32, 64, 0, 8, 3), (256, 64, 32, 32, 0, 8, 4), (128, 64, 32, 32, 0, 4, 4)),
-    192: ((128, 128, 0, 32, 0, 8, 4), (128, 64, 0, 64, 0, 8, 3), (256, 64, 0, 32, 0, 8, 4)),
-    384: ((128, 128, 0, 32, 0, 8, 4), (128, 64, 0, 64, 0, 8, 3), (256, 64, 0, 32, 0, 8, 4)),
+    96: ((128, 64, 32, 32, 0, 4, 4), (128, 64, 32, 32, 0, 8, 3), (64, 64, 32, 32, 0, 4, 4), (128, 32, 0, 32, 0, 4, 4)),
+    192: (
+        *((128, 64, 0, 64, 0, 8, 3), (128, 64, 0, 64, 0, 4, 3), (128, 128, 0, 32, 0, 8, 4)),
+        *((64, 128, 64, 32, 0, 4, 4), (64, 64, 0, 64, 0, 4, 3), (128, 64, 0, 32, 0, 4, 4)),
+    ),
 }
-"""Other tiles (model/choice/tiles.py) for sums in fp16, by output channels."""
+TILES[384] = TILES[192]
+"""Other tiles (model/choice/tiles.py), by output channels."""
+REFERENCE, COOL = 400, 0.06
+"""The loops of the kernel whose time tells the clock, and the seconds of rest before a measurement: a GPU that works
+for long lowers its clock."""
 
 
 @lru_cache
-def nvml() -> tuple[ctypes.CDLL, ctypes.c_void_p]:
-    """NVIDIA's library that tells clocks, and its handle of the first GPU."""
-    library, device = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_void_p()
-    library.nvmlInit_v2()
-    library.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device))
-    return library, device
+def reference() -> tuple[Callable[[], object], float]:
+    """A kernel that only multiplies, and its cycles, by the clock that NVIDIA's library tells of a rested GPU."""
+    from tensor_cores import SUMS, multiply
 
-
-def clock() -> int:
-    """The GPU's clock in MHz now."""
-    (library, device), megahertz = nvml(), ctypes.c_uint()
-    library.nvmlDeviceGetClockInfo(device, 1, ctypes.byref(megahertz))
-    return megahertz.value
-
-
-def timed(run, operations: float) -> dict:
-    """The seconds of a call, and its operations per clock and multiprocessor."""
+    count = 2 * torch.cuda.get_device_properties(0).multi_processor_count
+    x, out = torch.ones(128 * 32, device="cuda").half(), torch.empty(128, 128, device="cuda")
+    kernel = multiply[(count,)]
+    run = partial(kernel, x, out, REFERENCE, SUMS=SUMS["fp16, sums in fp32"], TILE=128, DEPTH=32, num_warps=8)
     run()
     torch.cuda.synchronize()
+    time.sleep(1)
+    found = []
+    for _ in range(30):
+        seconds = spent(run, 2)
+        found.append(seconds * clock())
+    return run, statistics.median(found)
+
+
+def clock() -> float:
+    """The GPU's clock in Hz now, as NVIDIA's library tells."""
+    library, device, megahertz = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_void_p(), ctypes.c_uint()
+    library.nvmlInit_v2()
+    library.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device))
+    library.nvmlDeviceGetClockInfo(device, 1, ctypes.byref(megahertz))
+    return 1e6 * megahertz.value
+
+
+def spent(run, count: int = 1) -> float:
+    """The seconds of a call."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in "12")
-    start.record()
-    run()
-    end.record()
-    end.synchronize()
-    count, clocks = max(3, min(2000, int(SECONDS * 1000 / max(start.elapsed_time(end), 1e-3)))), []
     start.record()
     for _ in range(count):
         run()
     end.record()
-    while not end.query():
-        clocks.append(clock())
-        time.sleep(0.005)
-    seconds, multiprocessors = start.elapsed_time(end) / count / 1000, torch.cuda.get_device_properties(0)
-    found = {"us": round(seconds * 1e6, 1), "TFLOP/s": round(operations / seconds / 1e12, 1)}
-    if clocks:
-        hertz = 1e6 * statistics.median(clocks)
-        rate = operations / seconds / hertz / multiprocessors.multi_processor_count
-        found |= {"MHz": round(hertz / 1e6), "per_clock": round(rate, 1)}
-    return found
+    end.synchronize()
+    return start.elapsed_time(end) / count / 1000
+
+
+def timed(run, operations: float) -> dict:
+    """The microseconds of a call, and its operations per clock and multiprocessor. The clock is that of the reference
+    kernel before and after."""
+    multiply, cycles = reference()
+    run()
+    torch.cuda.synchronize()
+    count, seconds, clocks = max(1, min(40, int(3e-3 / spent(run)))), [], []
+    for _ in range(3):
+        time.sleep(COOL)
+        before, between, after = spent(multiply), spent(run, count), spent(multiply)
+        seconds.append(between)
+        clocks.append(cycles * 2 / (before + after))
+    best = seconds.index(min(seconds))
+    rate = operations / seconds[best] / clocks[best] / torch.cuda.get_device_properties(0).multi_processor_count
+    found = {"us": [round(1e6 * each, 1) for each in seconds], "MHz": [round(each / 1e6) for each in clocks]}
+    return found | {"TFLOP/s": round(operations / seconds[best] / 1e12, 1), "per_clock": round(rate, 1)}
 
 
 def peaks() -> None:
     """The tensor cores through the instructions that GeForce has too, and the memory."""
     from tensor_cores import SUMS, multiply
 
-    count, tile, depth, loops = 2 * torch.cuda.get_device_properties(0).multi_processor_count, 128, 32, 2000
+    count, tile, depth, loops = 2 * torch.cuda.get_device_properties(0).multi_processor_count, 128, 32, 400
     for name, sums in SUMS.items():
         x = torch.ones(tile * depth, device="cuda").to(torch.int8 if name == "int8" else torch.float16)
         out = torch.empty(tile, tile, device="cuda")
@@ -142,35 +182,36 @@ def convolution() -> None:
     from lingbot_world.model.choice.tiles import Tile
     from lingbot_world.model.kernels import convolution as own
 
-    half = with_sums_in_half()
+    taps, fours = with_sums_in_half("parts"), with_sums_in_half("4")
     for shape, count in sorted(convolutions().items(), key=lambda each: -operations_of(*each[0]) * each[1]):
         kind, channels, out, height, width = shape
         words, work = f"{kind} {channels} to {out}, {height}x{width}, {count} times", operations_of(*shape)
         arguments = operands(*shape)
         shown(f"Triton, {words}", partial(timed, partial(own.convolve, *arguments), work))
-        shown(f"sums in fp16, {words}", partial(in_half, half, own, arguments, work))
+        shown(f"sums of a tap in fp16, {words}", partial(in_half, taps, own, arguments, work))
         if kind != "over time":
             continue
         shown(f"put, {words}", partial(put, own, *arguments))
         shown(f"comfy-kitchen, {words}", partial(kitchen, *shape[1:], work))
-        if channels != out:
+        if channels != out or height == VIDEO[0]:
             continue
-        shown(f"comfy-kitchen with copies, {words}", partial(kitchen, *shape[1:], work, copies=True))
+        shown(f"sums of four in fp16, {words}", partial(in_half, fours, own, arguments, work))
         for tile in TILES[out]:
-            half._tile = lambda *_any, tile=tile: Tile(*tile, described=False)
-            shown(f"sums in fp16, tile {tile}, {words}", partial(in_half, half, own, arguments, work))
-        half._tile = own._tile
+            own._tile = taps._tile = lambda *_any, tile=tile: Tile(*tile, described=False)
+            shown(f"sums of a tap in fp16, tile {tile}, {words}", partial(in_half, taps, own, arguments, work))
+            if height in (232, 464):
+                shown(f"Triton, tile {tile}, {words}", partial(timed, partial(own.convolve, *arguments), work))
+        own._tile = taps._tile = fours._tile
 
 
-def with_sums_in_half():
-    """Return the module model/kernels/convolution.py with its sums over KA channels in fp16."""
+def with_sums_in_half(every: str):
+    """Return the module model/kernels/convolution.py with sums over `every` steps in fp16."""
     from lingbot_world.model.kernels import convolution as own
 
-    text = Path(own.__file__).read_text(encoding="utf-8")
-    assert SUM in text
+    before, after = Path(own.__file__).read_text(encoding="utf-8").split(LOOP)
     path = Path(tempfile.mkdtemp()) / "convolution_half.py"
-    path.write_text(text.replace(SUM, SUM_IN_HALF), encoding="utf-8")
-    spec = importlib.util.spec_from_file_location("lingbot_world.model.kernels.convolution_half", path)
+    path.write_text(before + IN_HALF.replace("EVERY", every) + END + after.split(END)[1], encoding="utf-8")
+    spec = importlib.util.spec_from_file_location(f"lingbot_world.model.kernels.convolution_half_{every}", path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
@@ -253,23 +294,35 @@ def products() -> None:
 def block() -> None:
     """The kernels of a block of the 1.3B in a chunk with a full window."""
     folder = Path(tempfile.mkdtemp())
-    for words, *how in (("8 bits", "8bit", "8bit"), ("exact", "auto", "auto")):
-        shown(f"block, {words}", partial(launches, folder, "1.3B", *how))
+    shown("block, 8 bits", partial(launches, folder, "1.3B", "8bit", "8bit"))
 
 
 def decoder() -> None:
-    """The decoder with sums in fp32 and in fp16: its error, its time, and its kernels."""
-    from lingbot_world.vae import pooled
+    """The decoder's latent frame by kernels, with sums in fp32 and in fp16, and its error."""
+    from lingbot_world.toy.weights import Weights
+    from lingbot_world.vae import load_vae
+    from lingbot_world.vae.network import Decoder
+    from lingbot_world.vae.pooled import PooledDecoder
+    from lingbot_world.vae.weights import vae_shapes
 
-    try_vae(True)
-    pooled_init, half = pooled.PooledDecoder.__init__, with_sums_in_half()
+    random, shapes = Weights(0), vae_shapes(VAE_WIDTH)
+    whole = load_vae({name: random.layer(name, shape, gain=1.0) for name, shape in shapes.items()}, device="cuda")
+    half, taps = whole.decoding_in_half(), with_sums_in_half("parts")
+    small = torch.randn(FRAMES, 1, 16, 20, 22, generator=torch.Generator().manual_seed(0))
+    want = decoded(Decoder(whole.weights), small, whole)
+    latent = half.denormalized(torch.randn(1, 16, *VIDEO))
+    for name, kernels in (("sums in fp32", None), ("sums of a tap in fp16", taps)):
+        made = [PooledDecoder(half), PooledDecoder(half)]
+        for each in made:
+            each._kernels = kernels or each._kernels
+        error = (decoded(made[0], small, half) - want).square().mean().sqrt() / 2
 
-    def init(self, *arguments, **settings):
-        pooled_init(self, *arguments, **settings)
-        self._kernels = half
+        def run(decoder=made[1]):
+            for _ in decoder.decode(latent):
+                pass
 
-    pooled.PooledDecoder.__init__ = init
-    try_vae(True)
+        run()
+        shown(f"decoder, {name}", lambda run=run, e=error: {"dB": decibels(float(e)), "kernels": profiled(run, 1)})
 
 
 PARTS = {each.__name__: each for each in (peaks, attention, products, convolution, block, decoder)}
