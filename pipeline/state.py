@@ -152,13 +152,15 @@ class WorldState:
         from safetensors.torch import save_file
 
         path = Path(path)
-        tensors = {name: getattr(self, name).contiguous() for name in _TENSORS}
+        tensors = {name: getattr(self, name) for name in _TENSORS}
         for index, prompt in enumerate(self.prompts):
-            tensors[f"prompt.{index}"] = prompt.context.contiguous()
+            tensors[f"prompt.{index}"] = prompt.context
             if prompt.negative is not None:
-                tensors[f"negative.{index}"] = prompt.negative.contiguous()
+                tensors[f"negative.{index}"] = prompt.negative
         if self.flags is not None:
-            tensors["flags"] = self.flags.contiguous()
+            tensors["flags"] = self.flags
+        # Copies: runs with the same text share its embedding, and safetensors refuses tensors that share memory.
+        tensors = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
         metadata = {
             "format": FORMAT,
             "scale": self.scale,

@@ -55,6 +55,7 @@ def load(name: str) -> WorldState:
 def resolve(name: str) -> Path:
     """Return the path of the state file `name`, which may not exist. Raises InputError if the path leaves ComfyUI's
     input or output folder, also through a symbolic link."""
+    name = str(name)
     root, mark = next((root, mark) for root, mark in reversed(_roots()) if name.endswith(mark))
     path = root.joinpath(*parts_of(name.removesuffix(mark), "state", f"{root.name} folder"))
     if not path.resolve().is_relative_to(root.resolve()):

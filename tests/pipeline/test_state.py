@@ -102,6 +102,8 @@ def test_a_video_goes_on_from_its_file_as_if_it_had_not_stopped(case, chunk, win
     whole, again = (video.make(video.plan(frames, state), noise[:, :, frames:]) for state in (first, read))
     assert torch.equal(whole.latent, again.latent)
     assert torch.equal(whole.latent[:, :, :frames], first.latent)
+    whole.save(tmp_path / "whole.state")  # both parts' prompts share one embedding in memory
+    assert torch.equal(load_state(tmp_path / "whole.state").latent, whole.latent)
     assert [prompt.chunks for prompt in again.prompts] == [2, 2]
     at_once = video.make(video.plan(2 * frames, chunk=chunk, window=window), noise).latent[:, :, :frames]
     assert torch.equal(at_once, first.latent), "the first part, made of a longer video"

@@ -56,7 +56,9 @@ def test_a_world_goes_on_from_its_file_as_it_does_in_the_queue(server, fast):
     (said,) = run.outputs["save"]["text"]
     assert str(path) in said
     assert load_state(path).frames == 9
-    expected = latent(server, server.queue(going_on(fast, fast.link(ROLLOUT, 2))))
+    longer = going_on(fast, fast.link(ROLLOUT, 2)).add("both", SAVE, state=["second", 2], filename_prefix="both shots")
+    expected = latent(server, server.queue(longer))  # of one text node, whose embedding both shots share
+    assert [shot.chunks for shot in load_state(newest_state(server)).prompts] == [1, 1]
     server.free()
     name = f"my worlds/{path.name} [output]"
     assert name in server.object_info(LOAD)[LOAD]["input"]["required"]["file"][1]["options"]
@@ -85,7 +87,9 @@ def test_a_name_that_leaves_the_folders_is_refused(server, fast, name):
         server.queue(going_on(fast.add("load", LOAD, file=name), ["load", 0]))
 
 
-@pytest.mark.parametrize(("name", "said"), [("gone.state", "does not exist"), ("bad.state", "bad.state")])
+@pytest.mark.parametrize(
+    ("name", "said"), [("gone.state", "does not exist"), ("bad.state", "bad.state"), (5, "5 does not exist")]
+)
 def test_what_is_no_state_is_refused_before_anything_runs(server, fast, name, said):
     (server.base / "input" / "bad.state").write_bytes(b"not a state at all")
     with pytest.raises(RejectedPromptError, match=said):
