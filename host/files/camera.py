@@ -138,7 +138,9 @@ def load_path(poses: str, lens: str, frames: int, start: int) -> CameraPath:
 
 def check_length(file: Path, poses: int, start: int, least: int = FEWEST_POSES) -> int:
     """Return how many of a file's `poses` poses are at or after frame `start`. Raises CameraError, with `file` in the
-    message, if the result is below `least`."""
+    message, if the result is below `least` or if `start` is negative."""
+    if start < 0:
+        raise CameraError(f"{file}: `start` is {start}, expected 0 or more, counted from the first pose")
     if poses - start < least:
         raise CameraError(f"{file}: {poses} poses, fewer than {least} of them from frame {start} on; lower `start`")
     return poses - start

@@ -129,7 +129,7 @@ def _causal_name(root: Path, name: str) -> str:
 def resolve_causal(name: str) -> Path:
     """Return the folder or file of the causal model `name`, an entry of `causal_choices`. Raises InputError if it is
     missing or not a causal model."""
-    folder = re.sub(rf"[\\/]({re.escape(_ONE_FILE)}|{re.escape(SHARDS)})$", "", name)
+    folder = re.sub(rf"[\\/]({re.escape(_ONE_FILE)}|{re.escape(SHARDS)})$", "", str(name))
     return resolve(folder, ("diffusion_models", PACKAGES), "causal model", _is_causal)
 
 

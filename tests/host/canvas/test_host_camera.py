@@ -253,6 +253,11 @@ def test_an_unchanged_file_is_cached_and_a_new_one_is_read(server):
             "wire the video latent",
         ),
         (graph(keyframes(1), view0=node("TestView", view="{}")), "camera 1: no position"),
+        (graph(load(start=["last", 0]), last=node("PrimitiveInt", value=-9)), "`start` is -9, expected 0 or more"),
+        (
+            graph(imported("walk/poses.npy", "lingbot", start=["last", 0]), last=node("PrimitiveInt", value=-9)),
+            "`start` is -9, expected 0 or more",
+        ),
     ],
 )
 def test_what_cannot_be_filmed_is_an_error_in_words(server, prompt, complaint):
@@ -267,6 +272,7 @@ def test_what_cannot_be_filmed_is_an_error_in_words(server, prompt, complaint):
         (load("../outside.npy"), "inside ComfyUI's input folder"),
         (load("/etc/passwd"), "inside ComfyUI's input folder"),
         (load("nowhere"), "was not found"),
+        (load(5), "'5' was not found"),
         (load("broken"), "not a plain .npy array"),
         (load(start=30), "fewer than 5 of them from frame 30"),
         (imported("walk/transforms.json", "realestate10k"), "format"),
