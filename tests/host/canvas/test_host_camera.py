@@ -272,7 +272,7 @@ def test_what_cannot_be_filmed_is_an_error_in_words(server, prompt, complaint):
         (load("../outside.npy"), "inside ComfyUI's input folder"),
         (load("/etc/passwd"), "inside ComfyUI's input folder"),
         (load("nowhere"), "was not found"),
-        (load(5), "'5' was not found"),
+        (load(5), "5 was not found"),
         (load("broken"), "not a plain .npy array"),
         (load(start=30), "fewer than 5 of them from frame 30"),
         (imported("walk/transforms.json", "realestate10k"), "format"),
