@@ -19,8 +19,8 @@ from ..camera.poses import check_poses
 from ..errors import InputError
 from ..model.host_memory import queued_on
 from ..pipeline.delivery import HostCopy
+from ..pipeline.geometry import chunk_conditioning
 from ..pipeline.state import WorldState
-from ..pipeline.world import chunk_conditioning
 from ..sampling.noise import Noise, PathNoise, StepNoise
 from .camera import PITCH_DEG, WALKING_SPEED, WALKING_UNIT, RecordedCamera, WalkingCamera, relative_poses
 from .controls import FRAMES_PER_LATENT, Controls, Input

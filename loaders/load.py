@@ -23,7 +23,7 @@ from ..model.quantized.parameters import DecodedParameter, WideParameter, frozen
 from ..options import Arithmetic, AttentionMode, Progress
 from ..typed import checked
 from ..weights.quantized import quantized_tensors
-from ..weights.tensors import TensorEntry, check_finite
+from ..weights.tensors import TensorEntry, check_all_finite, check_finite
 from .checkpoint import Checkpoint, open_checkpoint
 from .chunks import block_of
 from .lora import LoraChanges
@@ -68,7 +68,8 @@ def load_expert(
     the first forward, in addition to the quantized ones. With an 8-bit `arithmetic` the kept weights have 8 bits.
 
     Raises CheckpointError for damaged or unsuitable files, and InputError if the device or the model's sizes do not
-    allow the chosen modes. After an error, also one of `progress`, no part of the model stays on the device.
+    allow the chosen modes. After an error, also one of `progress`, no part of the model stays on the device. NaN or
+    infinity in unquantized weights is an error of the first forward.
     """
     checkpoint = (path if isinstance(path, Checkpoint) else open_checkpoint(path)).rounded(dtype)
     build = partial(LingBotWorldModel, operations=operations, attention=attention, device="meta", dtype=dtype)
@@ -95,7 +96,21 @@ def load_expert(
         _keep_decoded(cast(Block, block), wide=arithmetic in DTYPES)
     model.set_arithmetic(arithmetic, own_format=own_format)
     model.set_attention(attention_mode)
+    explain_first_nan(model, checkpoint)
     return model.eval()
+
+
+def explain_first_nan(model: torch.nn.Module, checkpoint: Checkpoint) -> None:
+    """Check the result of the model's first forward. If it contains NaN or infinity, all weights of the `checkpoint`
+    are read, and the forward raises CheckpointError with the file and the key of those that do too. To read them
+    earlier would take thirty times as long as mapping the file."""
+
+    def check(_model: torch.nn.Module, _inputs: object, velocity: Tensor) -> None:
+        handle.remove()
+        if not velocity.isfinite().all():
+            check_all_finite(checkpoint.tensors.values())
+
+    handle = model.register_forward_hook(check)
 
 
 def _keep_decoded(block: Block, wide: bool) -> None:
@@ -155,7 +170,7 @@ def state_tensors(
     source = _map_tensors if device.type == "cpu" and not copy else _upload_tensors
     # Ordinary tensors even under inference_mode: they outlive it.
     with torch.inference_mode(False), torch.no_grad(), ThreadPoolExecutor(1) as pool:
-        checking = pool.submit(check_finite, checkpoint.name, checkpoint.entries(weights))
+        checking = pool.submit(check_finite, checkpoint.entries(weights))
         with source(checkpoint.entries(picked), device, buffer_key, progress) as tensors:
             state = {} if quantized else quantized_tensors(matrices, tensors, None, device)
             packed = quantized_tensors(others, tensors, None, device)

@@ -170,7 +170,7 @@ class BlockStreamer:
                 )
                 tensors = {entry.name: tensor_at(targets[entry.name], entry) for entry in entries[index]}
                 quantized = {name: checkpoint.quantized[name] for name in names if name in checkpoint.quantized}
-                check_finite(checkpoint.name, checkpoint.entries(quantized))
+                check_finite(checkpoint.entries(quantized))
                 self.parameters |= {name: frozen_parameter(tensors[name]) for name in names if name not in quantized}
                 self.parameters |= quantized_tensors(quantized, tensors, None, device)
             self._source.load(blocks)

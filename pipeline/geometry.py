@@ -1,6 +1,8 @@
 """The size of a video in pixels and in latent cells, and the conversion of an image to the video's first frame."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 
 import numpy as np
 import torch
@@ -9,7 +11,7 @@ from torch import Tensor
 
 from ..camera import frame_count
 from ..errors import InputError
-from ..options import CELL
+from ..options import CELL, CHUNK
 
 PATCH = 2  # latent cells of a token, each way
 STEP = CELL * PATCH
@@ -87,8 +89,20 @@ def first_frame(image: np.ndarray, geometry: Geometry) -> Tensor:
 
 
 def image_conditioning(image_latent: Tensor) -> Tensor:
-    """Return the conditioning `y` [1, 20, f, h, w]: four mask channels, then the image latent [1, 16, f, h, w]. The
-    mask is 1 in the first latent frame and 0 in all others."""
-    mask = torch.zeros_like(image_latent[:, :4])
-    mask[:, :, 0] = 1
-    return torch.cat([mask, image_latent], dim=1)
+    """Return the conditioning `y` [1, 20, f, h, w] of a whole video: four mask channels, then the image latent
+    [1, 16, f, h, w]. The mask is 1 in the first latent frame and 0 in all others."""
+    return next(chunk_conditioning(image_latent, image_latent.shape[2]))
+
+
+def chunk_conditioning(image: Tensor, chunk: int = CHUNK) -> Iterator[Tensor]:
+    """Yield the conditioning `y` [1, 20, chunk, h, w] of each chunk, without end (see `image_conditioning`).
+
+    `image` [1, 16, n, h, w] is the latent of the start image followed by grey frames. Its last frame is repeated for a
+    longer video.
+    """
+    mask = torch.zeros_like(image[:, :4, :1])
+    for first in count(0, chunk):
+        indices = range(first, first + chunk)
+        masks = torch.cat([mask + (index == 0) for index in indices], dim=2)
+        frames = torch.stack([image[:, :, min(index, image.shape[2] - 1)] for index in indices], dim=2)
+        yield torch.cat([masks, frames], dim=1)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..camera import CameraTrack, begin_track, pose_embedding
+from ..camera import CameraTrack, begin_track, continue_track, pose_embedding
 from ..camera.path import CameraPath
 from ..camera.pose_folder import PoseFolder
 from ..errors import InputError
@@ -17,9 +17,9 @@ from ..model.config import ModelConfig
 from ..options import CHUNKS, GUIDE_SCALE, STEPS, Release, SolverName, Window
 from ..sampling import GuidedSchedule, chosen_shift, few_step_schedule
 from .chunk_loop import Chunk, ChunkLoop
-from .geometry import Geometry, explicit_geometry
+from .geometry import Geometry, chunk_conditioning, explicit_geometry
 from .state import Prompt, WorldState
-from .world import Schedule, check_causal, chunk_conditioning
+from .world import Schedule, check_causal
 
 STANDING_STILL = "There is no camera path: the camera stands still."
 NO_OTHERS: Mapping[int, Tensor] = MappingProxyType({})
@@ -257,7 +257,8 @@ def _track(config: ModelConfig, frames: int, chunk: int, path: AnyPath | None, s
     if state is None:
         track = begin_track(c2w, lens, frames, chunk, actions)
     else:
-        track = state.continue_track(c2w, lens, frames, actions)
+        lens, before = state.lens[-1].numpy() if lens is None else lens, state.last_pose.numpy()
+        track = continue_track(c2w, lens, frames, chunk, before=before, scale=state.scale, actions=actions)
     if config.control == 7 and track.flags is None:
         return replace(track, flags=np.zeros((len(track.poses), 4)))
     return track

@@ -11,17 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from ..camera import CameraTrack, check_intrinsics, check_poses, continue_track
+from ..camera import check_intrinsics, check_poses
 from ..camera.poses import check_actions
 from ..errors import CheckpointError, InputError
 from ..model.config import ModelConfig
 from ..options import CHUNK, CHUNKS, Window
 from ..outputs import name_whole, part_of
-from ..weights.tensors import TensorEntry, read_safetensors
+from ..weights.tensors import MappedFile, TensorEntry, read_safetensors
 from .geometry import PATCH
 
 FORMAT = "lingbot-world state 1"
@@ -132,19 +131,6 @@ class WorldState:
             )
         return tuple(notes)
 
-    def continue_track(
-        self, c2w: np.ndarray | None, lens: np.ndarray | None, frames: int, actions: np.ndarray | None = None
-    ) -> CameraTrack:
-        """Return the camera of a run that continues this video along the first `frames` poses of `c2w` [n, 4, 4].
-
-        Without `c2w` the camera stands still. `lens` [4] is fx, fy, cx, cy in pixels of an 832x480 image (None: the
-        video's last lens). `actions` [n, 4] are W, A, S, D flags for an action model. Raises CameraError for invalid
-        arrays and for a path that is too short.
-        """
-        lens = self.lens[-1].numpy() if lens is None else lens
-        before = self.last_pose.numpy()
-        return continue_track(c2w, lens, frames, self.chunk, before=before, scale=self.scale, actions=actions)
-
     def save(self, path: str | Path) -> None:
         """Write the state to a safetensors file. The file gets its name only when it is complete. Raises InputError if
         the file cannot be written."""
@@ -190,10 +176,9 @@ class WorldState:
 def last_prompt(path: str | Path) -> str:
     """Return the text of the last prompt in a saved state, without reading the tensors. Raises InputError for a file
     that is not a saved state, CheckpointError for a damaged one."""
-    path = Path(path)
-    _read_entries(path)
+    metadata, _ = _read(Path(path))
     try:
-        return str(_metadata(path)["prompts"][-1]["text"])
+        return str(metadata["prompts"][-1]["text"])
     except (KeyError, IndexError, TypeError) as error:
         raise InputError(f"{path}: not a state that can be continued ({error})") from error
 
@@ -202,8 +187,8 @@ def load_state(path: str | Path) -> WorldState:
     """Return the state that `WorldState.save` wrote to a file. Raises InputError for any other file, and
     CheckpointError for a damaged one."""
     path = Path(path)
-    tensors = {name: entry.view().clone() for name, entry in _read_entries(path).items()}
-    metadata = _metadata(path)
+    metadata, entries = _read(path)
+    tensors = {name: entry.view().clone() for name, entry in entries.items()}
     for name, (dtype, dimensions) in _TENSORS.items():
         tensor = tensors.get(name)
         if tensor is None or tensor.dtype != dtype or tensor.ndim != dimensions or not tensor.isfinite().all():
@@ -241,29 +226,24 @@ def load_state(path: str | Path) -> WorldState:
     return state
 
 
-def _read_entries(path: Path) -> dict[str, TensorEntry]:
+def _read(path: Path) -> tuple[dict, dict[str, TensorEntry]]:
+    """Return the metadata and the tensors of a saved state. Raises InputError for other files."""
     if not path.is_file():
         found = "is a folder; name the file, such as a walk's walk.state" if path.is_dir() else "does not exist"
         raise InputError(f"the state {path} {found}")
     try:
-        return read_safetensors(path)
+        entries = read_safetensors(path)
     except CheckpointError as error:
         hint = "expected a whole file that --save_state wrote"
         raise CheckpointError(str(error).replace("download it again", hint)) from error
-
-
-def _metadata(path: Path) -> dict:
-    """Return the metadata that `WorldState.save` wrote into a file. Raises InputError for other files.
-    `read_safetensors` must have checked the header before."""
-    with path.open("rb") as file:
-        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    source = next((entry.source for entry in entries.values()), None)
     try:
-        metadata = json.loads(header["__metadata__"]["lingbot_world"])
+        metadata = json.loads(source.metadata["lingbot_world"]) if isinstance(source, MappedFile) else None
     except (KeyError, TypeError, ValueError, RecursionError):
         metadata = None
     if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
         raise InputError(f"{path.name}: not a state of LingBot-World; expected a file that --save_state wrote")
-    return metadata
+    return metadata, entries
 
 
 def _whole(name: str, number: object) -> int:

@@ -1,7 +1,7 @@
 """A causal model that generates a video chunk by chunk, with cached keys and values of the video so far."""
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import count, product
 from typing import Protocol
@@ -49,19 +49,6 @@ def check_causal(config: ModelConfig) -> None:
         )
 
 
-def chunk_conditioning(image: Tensor, chunk: int = CHUNK) -> Iterator[Tensor]:
-    """Yield the conditioning `y` [1, 20, chunk, h, w] of each chunk, without end: 4 mask and 16 latent channels.
-
-    The mask is 1 in the first latent frame of the video, and 0 in all later ones. `image` [1, 16, n, h, w] is the
-    latent of the start image followed by grey frames; its last frame is repeated for a longer video.
-    """
-    mask = torch.zeros_like(image[:, :4, :1])
-    for first in count(0, chunk):
-        frames = [image[:, :, min(index, image.shape[2] - 1)] for index in range(first, first + chunk)]
-        masks = [mask + (index == 0) for index in range(first, first + chunk)]
-        yield torch.cat([torch.cat(masks, dim=2), torch.stack(frames, dim=2)], dim=1)
-
-
 @dataclass(frozen=True)
 class WorldMemory:
     """The memory settings of a World.
@@ -69,8 +56,8 @@ class WorldMemory:
     place: the location and format of keys and values.
     camera_cache_bytes: the limit in bytes for the camera caches of all prompts together (0: no cache; None: no limit).
         Within a chunk, a cache keeps the outputs of the camera layers, and the keys and values of the prompt.
-    graphs: whether forwards are recorded as CUDA graphs and replayed. This is only done on a GPU, and if attention
-        reads keys and values in place. The model's weights must then not move.
+    graphs: whether forwards are recorded as CUDA graphs, if the device is a GPU and attention reads keys and values in
+        place. The model's weights must then not move.
     """
 
     place: KeyValuePlace = ON_DEVICE
@@ -83,12 +70,8 @@ ALL_ON_DEVICE = WorldMemory()
 
 @dataclass
 class _Lane:
-    """The caches of a World for one prompt. `number` is 0 for the prompt itself, and 1 for the negative prompt.
-
-    history: the keys and values of the video so far.
-    cache: the camera cache of the current chunk; None if it is disabled.
-    options: the options of all forwards with this prompt.
-    """
+    """The keys and values of the video so far for one prompt, the current chunk's camera cache (None: disabled), and
+    the options of all forwards with this prompt. `number` is 0, or 1 for the negative prompt."""
 
     number: int
     history: KeyValueCache
@@ -111,8 +94,7 @@ class World:
     """A causal model with the cached keys and values of the video generated so far.
 
     The final keys and values of a chunk come from one more forward, the clean pass, on the finished latent. The clean
-    pass runs when the next chunk begins. So a chunk is returned without delay, and the last chunk of a video needs no
-    clean pass.
+    pass runs when the next chunk begins. So a chunk is returned without delay, and a video's last chunk needs none.
 
     The attribute `prompt` [1, L, D] must be set before the first chunk. It may be replaced between chunks, but not
     modified in place. Earlier frames keep their prompt. The same holds for `negative`, the negative prompt of a
@@ -140,11 +122,10 @@ class World:
         window: the latent frames that a chunk attends to; its `frames` must not be 0.
         chunk: the number of latent frames generated at a time.
         guided: whether there is a negative prompt.
-        memory: the location of keys and values, the limit of the camera cache, and whether CUDA graphs are recorded.
         sequence_parallel: the processes that generate the video together; each holds its heads' keys and values.
 
-        Raises InputError for a model that is not causal and for a window that is too small. Raises InputError if the
-        number of heads is not a multiple of the number of processes.
+        Raises InputError for a model that is not causal, for a window that is too small, and if the number of heads is
+        not a multiple of the number of processes.
         """
         check_causal(model.config)
         self._model, self._device, self.chunk_frames = model, torch.device(device), chunk
@@ -152,10 +133,10 @@ class World:
         if sequence_parallel is not None:
             config, options["sequence_parallel"] = sequence_parallel.local(config), sequence_parallel
         tokens = size[0] * size[1] // 4
-        limit = memory.camera_cache_bytes
-        memory = replace(memory, camera_cache_bytes=None if limit is None else limit / (1 + guided))
+        limit = memory.camera_cache_bytes and memory.camera_cache_bytes / (1 + guided)
+        memory = replace(memory, camera_cache_bytes=limit)
         self._lanes = [self._lane(number, config, tokens, window, memory, options) for number in range(1 + guided)]
-        self._camera: tuple[Tensor, Tensor] | None = None
+        self._camera: tuple[Tensor, Tensor] | None = None  # the last camera, in host memory and on the device
         self._camera_read: Callable[[], None] = queued_on()
         self._made: tuple[_Chunk, Tensor] | None = None  # the previous chunk and its latent, until the clean pass
         self._pending: list[_Lane] = []  # the lanes with a clean pass to run
@@ -164,25 +145,17 @@ class World:
     def _lane(
         self, number: int, config: ModelConfig, tokens: int, held: Window, memory: WorldMemory, options: ForwardOptions
     ) -> _Lane:
-        history = KeyValueCache(
-            config,
-            tokens,
-            held,
-            chunk=self.chunk_frames,
-            device=self._device,
-            dtype=self._model.compute_dtype,
-            place=memory.place,
-        )
-        graphs = memory.graphs and self._device.type == "cuda" and history.in_place
-        graphs = graphs and may_be_recorded(self._model.attention_mode, self._device, config)
-        limit = memory.camera_cache_bytes
-        cache = None if limit == 0 else CameraCache(limit, steady=graphs)
+        chunk, device, dtype = self.chunk_frames, self._device, self._model.compute_dtype
+        history = KeyValueCache(config, tokens, held, chunk=chunk, device=device, dtype=dtype, place=memory.place)
+        graphs = memory.graphs and device.type == "cuda" and history.in_place
+        graphs = graphs and may_be_recorded(self._model.attention_mode, device, config)
+        cache = None if memory.camera_cache_bytes == 0 else CameraCache(memory.camera_cache_bytes, steady=graphs)
         own: ForwardOptions = {**options, "kv_cache": history, "times": {}}
         if graphs:
             own["graphs"] = ForwardGraphs()
-            dtype, exact = self._model.compute_dtype, memory.place.fp8 or self._model.attention_mode != "8bit"
-            small = frames_bytes(config.dim, held.frames, self.chunk_frames * tokens, dtype) <= FRAMES_BYTES
-            if small and exact and attends_to_frames(self._device, dtype, config.head_dim):
+            exact = memory.place.fp8 or self._model.attention_mode != "8bit"
+            small = frames_bytes(config.dim, held.frames, chunk * tokens, dtype) <= FRAMES_BYTES
+            if small and exact and attends_to_frames(device, dtype, config.head_dim):
                 history.see_all_frames()
         return _Lane(number, history, cache, own)
 
@@ -201,34 +174,25 @@ class World:
         noise: [1, 16, chunk, h, w].
         y: [1, 20, chunk, h, w], the mask and the image latent.
         camera: [1, 384, chunk, h, w], or 448 channels for an action model, or None.
-        schedule: the denoising steps.
         renoise: a function from a shape to new noise, which a FewStepSchedule calls before every step except the first.
         callback: called as callback(index) after each forward of this call, from index 0. The two forwards of a guided
-            step count as one.
+            step count as one. The clean pass of the previous chunk, if still due, is the first forward.
 
-        If the clean pass of the previous chunk has not run yet, it is the first forward. Inputs in pinned memory must
-        not be changed until the GPU has finished the chunk, because it reads them in place. Raises InputError if an
-        earlier forward was interrupted while it overwrote keys and values.
+        Inputs in pinned memory must not be changed until the GPU has finished the chunk, because it reads them in
+        place. Raises InputError if an earlier forward was interrupted while it overwrote keys and values.
         """
-        done = count()
-
-        def forward_done() -> None:
-            if callback is not None:
-                callback(next(done))
-
+        forwards, done = count(), callback or (lambda _index: None)
         if self._remember_made():
-            forward_done()
+            done(next(forwards))
         chunk = self._begin(y, camera, cached=True)
 
         def predict(x: Tensor, timestep: int) -> Tensor:
             positive, *negative = (self._predict(lane, chunk, x, timestep) for lane in self._lanes)
-            forward_done()
+            done(next(forwards))
             return guide(positive, negative[0], schedule.guide_scale) if negative else positive
 
-        def draw(shape: tuple[int, ...]) -> Tensor:
-            return pinned(renoise(shape), self._device)
-
-        clean = schedule.denoise(predict, upload(pinned(noise, self._device), self._device).float(), draw)
+        x = upload(pinned(noise, self._device), self._device).float()
+        clean = schedule.denoise(predict, x, lambda shape: pinned(renoise(shape), self._device))
         self._made, self._begun, self._pending = (chunk, clean.clone()), False, [*self._lanes]
         return clean
 
@@ -240,55 +204,41 @@ class World:
 
     @torch.no_grad()
     def remember(self) -> None:
-        """Run the clean pass of the last chunk (see World) now, instead of when the next chunk begins. If forwards are
-        recorded as CUDA graphs, the first call of this method also records every kind of forward that later chunks
-        need."""
+        """Run the clean pass of the last chunk (see World) now. With CUDA graphs, the first call also records every
+        kind of forward that later chunks need."""
         made = self._made
         if self._remember_made() and made is not None and not self._rehearsed:
             self._rehearse(*made)
 
     @torch.no_grad()
     def replay(self, latent: Tensor, y: Tensor, camera: Tensor | None) -> None:
-        """Compute the keys and values of an earlier chunk's `latent` [1, 16, chunk, h, w] again, by one forward.
-
-        The keys and values are the same as when the chunk was generated. `y` is [1, 20, chunk, h, w]; `camera` is [1,
-        384, chunk, h, w], or 448 channels for an action model, or None. The camera cache is not used, because no second
-        forward would read it.
-        """
+        """Compute the keys and values of an earlier chunk's `latent` [1, 16, chunk, h, w] again, by one forward. They
+        are the same as when the chunk was generated. `y` and `camera` are those of `chunk`."""
         self._remember_made()
-        chunk = self._begin(y, camera, cached=False)
+        chunk = self._begin(y, camera, cached=False)  # no second forward would read the camera cache
         for lane in self._lanes:
             self._remember(lane, chunk, latent.to(self._device).float())
         self._begun = False
 
     def _rehearse(self, chunk: _Chunk, clean: Tensor) -> None:
-        """Record every kind of forward as a CUDA graph, and test the graphs.
-
-        Each kind runs with two different inputs in the present state of the window, and again with the kernels of a
-        full window. The forwards write keys and values to the places of the next chunk, which later overwrites them.
-        """
+        """Record every kind of forward as a CUDA graph, and test each with a second input, in the present state of the
+        window and with the kernels of a full one. The next chunk overwrites the keys and values."""
         self._rehearsed = True
         lanes = [lane for lane in self._lanes if "graphs" in lane.options]
         for lane in lanes:
             lane.history.begin()
         self._begun = bool(lanes)
-        modes: list[Callable[[KeyValueCache], AbstractContextManager]] = [nullcontext, KeyValueCache.as_if_full]
-        for lane, when in product(lanes, modes):
-            with when(lane.history):
+        for lane, full in product(lanes, (False, True)):
+            with lane.history.as_if_full() if full else nullcontext():
                 for latent in (clean, clean.flip(-1)) if lane.history.form else ():
-                    self._each_kind(lane, chunk, latent)
-
-    def _each_kind(self, lane: _Lane, chunk: _Chunk, clean: Tensor) -> None:
-        """Run the three kinds of forward for one prompt: filling the camera cache, reading it, and the clean pass."""
-        if lane.cache is not None:
-            lane.cache.clear_source()
-        for _ in range(2):
-            self._predict(lane, chunk, clean, 0)
-        self._remember(lane, chunk, clean)
+                    if lane.cache is not None:
+                        lane.cache.clear_source()
+                    for _ in range(2):  # the first forward fills the camera cache, the second reads it
+                        self._predict(lane, chunk, latent, 0)
+                    self._remember(lane, chunk, latent)
 
     def _begin(self, y: Tensor, camera: Tensor | None, cached: bool) -> _Chunk:
-        """Begin the next chunk and return its inputs. `y` and the camera are copied, because the caller may overwrite
-        both before the chunk's clean pass."""
+        """Begin the next chunk and return copies of its inputs, because the caller may overwrite these soon."""
         for lane in self._lanes:
             lane.history.begin(again=self._begun)
         self._begun = True
@@ -297,45 +247,38 @@ class World:
         return _Chunk(y, prompts, None if camera is None else self._uploaded(camera), cached)
 
     def _predict(self, lane: _Lane, chunk: _Chunk, x: Tensor, timestep: int) -> Tensor:
-        cache = lane.cache if chunk.cached else None
+        cache, timesteps = lane.cache if chunk.cached else None, torch.full((1,), timestep, device=self._device)
         options: ForwardOptions = {**lane.options, "camera_cache": cache, "timestep": timestep}
-        timesteps = torch.full((1,), timestep, device=self._device)
         x = torch.cat([x, chunk.y.to(x)], dim=1)
         return self._model(x, timesteps, chunk.prompts[lane.number], chunk.camera, options).float()
 
     def _uploaded(self, camera: Tensor) -> Tensor:
-        """Return a copy of `camera` on the device. A camera in host memory is copied only if it differs from the camera
-        of the previous call. Otherwise the previous copy is returned.
-
-        The camera cache recognises the previous copy by its identity. For a new tensor, the cache would compare values
-        on the GPU, and Python would wait for all queued kernels.
-
-        The previous camera is also kept in host memory, for the comparison here. For a GPU this memory is pinned,
-        because a copy from unpinned memory waits for all earlier kernels and is seven times as slow. A new camera of
-        the same shape overwrites the pinned memory after the GPU has read it, which is faster than a new allocation.
+        """Return a copy of `camera` on the device: for an unchanged camera in host memory the previous copy, which the
+        camera cache recognises by its identity. To compare values on the GPU, Python would wait for all queued kernels.
+        The copy in host memory is pinned, because a copy from unpinned memory waits for all earlier kernels and is
+        seven times as slow. It is overwritten once the GPU has read it, which is faster than a new allocation.
         """
         if camera.device.type == self._device.type:
             return camera.clone()
-        if self._camera is None or not same(self._camera[0], camera):
-            if self._camera is None or self._camera[0].shape != camera.shape:
-                room = torch.empty_like(camera, pin_memory=self._device.type == "cuda")
-            else:
-                room = self._camera[0]
-                self._camera_read()
-            self._camera = room.copy_(camera), upload(room, self._device)
-            self._camera_read = queued_on(self._device)
-            for lane in self._lanes:
-                if lane.cache is not None:
-                    lane.cache.clear_source()  # the cached keys and values of the prompt stay
+        if self._camera is not None and same(self._camera[0], camera):
+            return self._camera[1]
+        self._camera_read()
+        room = None if self._camera is None else self._camera[0]
+        if room is None or room.shape != camera.shape:
+            room = torch.empty_like(camera, pin_memory=self._device.type == "cuda")
+        self._camera = room.copy_(camera), upload(room, self._device)
+        self._camera_read = queued_on(self._device)
+        for lane in self._lanes:
+            if lane.cache is not None:
+                lane.cache.clear_source()  # the cached keys and values of the prompt stay
         return self._camera[1]
 
     def _remember_made(self) -> bool:
-        """Run the clean pass of the chunk generated last, unless it has already run. Return whether it ran in this
-        call. Raises InputError if an earlier forward left the keys and values incomplete."""
+        """Run the clean pass of the last chunk, unless it has already run, and return whether it ran now."""
         if self._incomplete:
             raise InputError(
-                "the keys and values may be incomplete, because a forward was interrupted during a cache update; "
-                "continue from a saved state in a new World"
+                "the keys and values may be incomplete, because a cache update was interrupted; continue from a saved "
+                "state in a new World"
             )
         if self._made is None:
             return False

@@ -1,4 +1,4 @@
-"""Verification of the files of a package: checksums, finite scales, tensor shapes, and the kind of each model."""
+"""Verification of the files of a package: checksums, finite values, tensor shapes, and the kind of each model."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -12,8 +12,9 @@ from ..loaders.package import is_causal_folder, is_expert_folder, open_experts
 from ..loaders.release import named_role
 from ..options import ShowProgress
 from ..text.weights import open_weights
+from ..vae import check_values, read_vae, vae_width
 from ..weights.files import read_json
-from ..weights.tensors import MappedFile, TensorEntry, check_finite
+from ..weights.tensors import MappedFile, TensorEntry, check_all_finite, check_finite
 from .package import TEXT_ENCODER, checksum_path, is_text_encoder
 from .writer import bytes_of
 
@@ -39,8 +40,9 @@ class VerifiedFile:
 def verify(path: str | Path, show: ShowProgress, fast: bool = False) -> list[VerifiedFile]:
     """Verify all files of a package, or one model or text encoder, and return the result for each file.
 
-    `show(name, unit)` returns the progress display of a file. If `fast`, only headers, shapes and scales are read, and
-    checksums are not compared. Raises CheckpointError or TextError for the first faulty file.
+    All values are compared with the checksums in quantization_meta.json. A file without checksums is searched for NaN
+    and infinity. If `fast`, only headers, shapes and scales are read. `show(name, unit)` returns the progress display
+    of a file. Raises CheckpointError or TextError for the first faulty file.
     """
     path = Path(path).expanduser()
     alone = path / TEXT_ENCODER
@@ -63,10 +65,15 @@ def _package(root: Path, show: ShowProgress, fast: bool) -> Iterator[VerifiedFil
         yield _model(open_checkpoint(package.causal), "", show, fast)
     if package.text_encoder is not None:
         yield _text_encoder(package.text_encoder, show, fast)
+    if package.vae is not None:
+        weights = read_vae(package.vae)
+        if not fast:
+            check_values(str(package.vae), weights)
+        yield VerifiedFile(package.vae, f"Wan 2.1 VAE of width {vae_width(weights)}", len(weights), None)
 
 
 def _model(checkpoint: Checkpoint, role: str, show: ShowProgress, fast: bool) -> VerifiedFile:
-    check_finite(checkpoint.name, checkpoint.entries(checkpoint.quantized))
+    check_finite(checkpoint.entries(checkpoint.quantized))
     named = named_role(checkpoint.path)
     role = role or (f"{named}-noise " if named else "")
     kind = f"{role}{checkpoint.kind}, {checkpoint.quantization or 'not quantized'}"
@@ -87,6 +94,9 @@ def _compare_checksums(
     source = f", made from {meta['source']}" if isinstance(meta.get("source"), str) else ""
     stored = meta.get("sha256")
     if not isinstance(stored, dict):
+        if not fast:
+            with show(f"read {file.name}", "B") as progress:
+                check_all_finite(tensors.values(), progress)
         return VerifiedFile(file, kind + source, len(tensors), None)
     differing = sorted(stored.keys() ^ tensors.keys())
     if differing:

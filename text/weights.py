@@ -170,7 +170,7 @@ def open_weights(path: str | Path) -> UMT5Weights:
     _check_kind(path, shapes, named)
     config = _infer(path, shapes)
     _check_shapes(path, shapes, config)
-    check_finite(name, (entry for weight in quantized.values() for entry in weight.entries))
+    check_finite(entry for weight in quantized.values() for entry in weight.entries)
     unread = tuple(key for key in named if wan_key(key) is None and key not in _NO_WEIGHTS)
     return UMT5Weights(Path(path), config, tensors, quantized, unread)
 

@@ -16,7 +16,7 @@ from ..model.host_memory import upload
 from ..model.layers.operations import materialise
 from ..weights.files import read_tensors, shared_prefix
 from ..weights.quantized import QuantizedWeight, find_quantized, quantized_tensors, shapes_of
-from ..weights.tensors import TensorEntry
+from ..weights.tensors import TensorEntry, refuse_not_finite
 from . import diffusers_names
 from .network import LATENT_CHANNELS
 
@@ -169,12 +169,7 @@ def vae_width(weights: Mapping[str, Tensor]) -> int:
 def check_values(source: str, weights: Mapping[str, Tensor]) -> None:
     """Raise CheckpointError, naming the file `source`, if a weight has NaN or infinity. Waits for the GPU once."""
     finite = torch.stack([tensor.isfinite().all() for tensor in weights.values()]).tolist()
-    bad = [name for name, fine in zip(weights, finite, strict=True) if not fine]
-    if bad:
-        raise CheckpointError(
-            f"{source}: NaN or infinity in {len(bad)} tensors ({', '.join(bad[:5])}), expected finite numbers; the "
-            "file is corrupt, download it again"
-        )
+    refuse_not_finite(source, [name for name, fine in zip(weights, finite, strict=True) if not fine])
 
 
 def check_shapes(source: str, found: Mapping[str, tuple[int, ...]]) -> None:

@@ -10,7 +10,7 @@ import json
 import math
 import mmap
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ..errors import CheckpointError
+from ..options import Progress
 
 COMPARED_ROWS = 64
 
@@ -176,9 +177,9 @@ def in_file_order(entries: Iterable[TensorEntry]) -> list[TensorEntry]:
     return sorted(entries, key=lambda entry: (str(entry.path), entry.offset))
 
 
-def check_finite(file: str, entries: Iterable[TensorEntry]) -> None:
-    """Raise CheckpointError, beginning with `file`, if a scale or table among the `entries` contains NaN or infinity.
-    Only floats of 16 to 64 bits are read, about 5 MB for a double-quantized expert."""
+def check_finite(entries: Iterable[TensorEntry]) -> None:
+    """Raise CheckpointError if a scale or table among the `entries` contains NaN or infinity. Only floats of 16 to 64
+    bits are read, about 5 MB for a double-quantized expert."""
     entries = list(entries)
     suspects = [entry for entry in entries if entry.dtype in (torch.float16, torch.bfloat16, torch.float64)]
     for joined in _join_adjacent(entry for entry in entries if entry.dtype == torch.float32):
@@ -186,11 +187,37 @@ def check_finite(file: str, entries: Iterable[TensorEntry]) -> None:
         if len(joined) > 1 and isinstance(first.source, MappedFile):
             values = first.source.view(first.offset, (sum(entry.nbytes for entry in joined) // 4,), torch.float32)
         suspects += [] if torch.isfinite(values).all() else joined
-    bad = [entry.name for entry in suspects if not torch.isfinite(entry.view()).all()]
-    if bad:
+    _refuse_not_finite([entry for entry in suspects if not torch.isfinite(entry.view()).all()])
+
+
+def check_all_finite(entries: Collection[TensorEntry], progress: Progress | None = None) -> None:
+    """Raise CheckpointError if a float in the tensors is NaN or infinity. All values are read: 37 GB for an expert in
+    bf16. `progress(bytes, total)` is called for each tensor."""
+    bad: list[TensorEntry] = []
+    done, total = 0, sum(entry.nbytes for entry in entries)
+    for entry in entries:
+        done += entry.nbytes
+        if progress:
+            progress(done, total)
+        if not entry.dtype.is_floating_point or not entry.nbytes:
+            continue
+        values = entry.view().float() if entry.dtype.itemsize == 1 else entry.view()
+        if not torch.stack(values.aminmax()).isfinite().all():  # a tenth of the time of isfinite for all values
+            bad.append(entry)
+    _refuse_not_finite(bad)
+
+
+def _refuse_not_finite(entries: Sequence[TensorEntry]) -> None:
+    file = entries[0].path if entries else ""
+    refuse_not_finite(str(file), [entry.name for entry in entries if entry.path == file])
+
+
+def refuse_not_finite(file: str, names: Sequence[str]) -> None:
+    """Raise CheckpointError, beginning with `file`, unless the list of tensors with NaN or infinity is empty."""
+    if names:
         raise CheckpointError(
-            f"{file}: NaN or infinity in {len(bad)} scales ({', '.join(bad[:5])}), expected finite "
-            "numbers; the file is corrupt, download it again"
+            f"{file}: NaN or infinity in {len(names)} tensors ({', '.join(names[:5])}), expected finite numbers; the "
+            "file is corrupt, download it again"
         )
 
 

@@ -8,7 +8,7 @@ from typing import IO
 import numpy as np
 
 from ...errors import require
-from ...pipeline.colours import tag_bt709, video_frame
+from ...pipeline.images.colours import tag_bt709, video_frame
 from .video_reader import absolute_path
 
 CONTAINERS = {".mp4": "mp4", ".mov": "mov", ".mkv": "matroska"}

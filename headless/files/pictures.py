@@ -12,7 +12,7 @@ from PIL import Image, UnidentifiedImageError
 from ...camera.formats.frame_names import sort_by_name
 from ...errors import CameraError, InputError
 from ...options import FPS
-from ...pipeline.image_files import Picture, open_picture, picture_of, pixels_of
+from ...pipeline.images.files import Picture, open_picture, picture_of, pixels_of
 from .video_reader import even_rate, video_frames, video_notes
 
 FRAME_SUFFIXES = ((".png",), (".jpg", ".jpeg"), (".webp",), (".tif", ".tiff"), (".bmp",), (".jp2",), (".avif",))

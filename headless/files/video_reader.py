@@ -9,8 +9,8 @@ import numpy as np
 
 from ...errors import InputError, require
 from ...fields import Field
-from ...pipeline.colours import HDR, as_players_take
-from ...pipeline.image_files import over_background
+from ...pipeline.images.colours import HDR, as_players_take
+from ...pipeline.images.files import over_background
 
 FIELDS = (
     Field(

@@ -10,8 +10,8 @@ import torch
 from PIL import Image, UnidentifiedImageError
 
 from ...errors import InputError
-from ...pipeline.colours import HEAD
-from ...pipeline.image_files import pixels_of, read_pixels
+from ...pipeline.images.colours import HEAD
+from ...pipeline.images.files import pixels_of, read_pixels
 from ...toy.package import EXAMPLE
 from ...toy.scene import PROMPT, landscape
 from ..files.pictures import BROKEN, reason

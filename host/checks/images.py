@@ -9,7 +9,7 @@ from PIL import Image
 from torch import Tensor
 
 from ...errors import InputError
-from ...pipeline.image_files import picture_of
+from ...pipeline.images.files import picture_of
 from ..files.image import pixels
 from ..prompt.queue import UnknownError, running_prompt
 

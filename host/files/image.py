@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...errors import InputError
 from ...pipeline.geometry import Geometry, explicit_geometry, output_geometry
-from ...pipeline.image_files import BACKGROUND, picture_of
+from ...pipeline.images.files import BACKGROUND, picture_of
 
 AREAS = {
     "832x480, in the image's shape": 832 * 480,

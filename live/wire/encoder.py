@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from ...errors import require
-from ...pipeline.colours import tag_bt709, video_frame
+from ...pipeline.images.colours import tag_bt709, video_frame
 from .protocol import Output
 
 CONTENT_TYPES = {"raw": "application/x-raw-rgb", "webp": "image/webp", "jpeg": "image/jpeg", "h264": "video/h264"}

@@ -12,7 +12,7 @@ from lingbot_world.fields import Reported
 from lingbot_world.headless.files.pictures import colour_frames, frame_notes, grey_frames, image_notes, read_image
 from lingbot_world.headless.live.pictures import read_upload, upload_notes
 from lingbot_world.host.files import image as host_image
-from lingbot_world.pipeline.colours import ADOBE_GAMMA, ADOBE_RGB, PRIMARIES, SRGB, _packed, matrix_profile
+from lingbot_world.pipeline.images.colours import ADOBE_GAMMA, ADOBE_RGB, PRIMARIES, SRGB, _packed, matrix_profile
 from PIL import Image, ImageCms, PngImagePlugin
 
 PATCHES = [

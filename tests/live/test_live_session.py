@@ -32,8 +32,9 @@ from lingbot_world.live.camera import WALKING_UNIT, WalkingCamera, relative_pose
 from lingbot_world.live.controls import MOST_ROWS, FrameInputs
 from lingbot_world.live.pace import MARGIN, Pace
 from lingbot_world.live.walk import Walk
+from lingbot_world.pipeline.geometry import chunk_conditioning
 from lingbot_world.pipeline.state import load_state
-from lingbot_world.pipeline.world import World, chunk_conditioning
+from lingbot_world.pipeline.world import World
 from lingbot_world.vae import VideoDecoder
 from live_cases import PATIENCE, chunks, opened, walking
 from rollout_run_cases import small_options

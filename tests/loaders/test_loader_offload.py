@@ -232,6 +232,23 @@ def test_a_scale_that_is_not_finite_is_refused_before_anything_runs(copy):
         load(copy, 0)
 
 
+@pytest.mark.parametrize("resident", [None, 0])
+@pytest.mark.parametrize("value", [b"\xc0\x7f", b"\x80\xff"], ids=["nan", "infinity"])
+def test_a_plain_weight_that_is_not_finite_is_named_by_the_first_forward(copy, resident, value):
+    entry = open_checkpoint(copy).tensors["blocks.4.norm3.bias"]
+    with copy.open("r+b") as file:
+        file.seek(entry.offset + 2)
+        file.write(value)
+    with pytest.raises(CheckpointError, match=rf"{copy}: NaN or infinity in 1 tensors \(blocks\.4\.norm3\.bias\)"):
+        steps(load(copy, resident))
+
+
+def test_weights_are_not_blamed_for_an_input_that_is_not_finite(files):
+    model, inputs = load(files["bf16"], None), random_inputs(CONFIG, 1, (2, 4, 4))
+    for _ in range(2):
+        assert model(**inputs | {"x": inputs["x"] * torch.inf}).isnan().any()
+
+
 @pytest.mark.parametrize("reason", ["drop", "error", "interrupt"])
 def test_threads_and_slots_go_with_the_model_without_the_collector(reason, copy, slow):
     def stop(*_):

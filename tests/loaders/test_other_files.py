@@ -77,7 +77,7 @@ def test_a_scale_that_is_no_number(tmp_path, umt5, dtype):
     eight = {f"{name}.weight": umt5[f"{name}.weight"].to(torch.float8_e4m3fn)}
     scale = {f"{name}.scale_weight": torch.tensor(math.nan, dtype=dtype)}
     save_file(umt5 | eight | scale, tmp_path / "t5.safetensors")
-    with pytest.raises(CheckpointError, match=r"NaN or infinity in 1 scales \(blocks.0.attn.q.weight_scale\)"):
+    with pytest.raises(CheckpointError, match=r"NaN or infinity in 1 tensors \(blocks.0.attn.q.weight_scale\)"):
         open_weights(tmp_path / "t5.safetensors")
 
 

@@ -13,11 +13,13 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from lingbot_world.errors import CheckpointError, InputError
 from lingbot_world.headless.command.cli import main
 from lingbot_world.loaders import open_checkpoint
 from lingbot_world.quantize import QuantizeOptions, package, plan_quantize, quantize, verify
 from lingbot_world.quantize.writer import TensorFile
+from lingbot_world.weights.files import read_tensors
 from quantize_cases import run, silent
 from safetensors.torch import load_file, save_file
 
@@ -29,6 +31,7 @@ SLOW = """
 import json, os, sys, time
 import lingbot_world.quantize, safetensors.torch
 from lingbot_world.quantize.writer import TensorFile
+from lingbot_world.weights.files import read_tensors
 from lingbot_world.headless.command.cli import main
 write, say = TensorFile.write, lambda text: os.write(1, text.encode())  # whole lines, whichever threads write
 def slow(self, name, source):
@@ -280,4 +283,19 @@ def test_verify_names_the_file_that_ends_early_meanwhile(golden, tmp_path, monke
 def test_verify_takes_what_others_made(golden, toy_package):
     found = verify(golden / "nf4/high_noise_model_bnb_nf4", silent)
     assert [(item.kind, item.checked) for item in found] == [("high-noise LingBot-World expert, nf4", None)]
-    assert [item.kind.split()[0] for item in verify(toy_package, silent)] == ["high-noise", "low-noise", "umt5"]
+    found = [item.kind.split()[0] for item in verify(toy_package, silent)]
+    assert found == ["high-noise", "low-noise", "umt5", "Wan"]
+
+
+@pytest.mark.parametrize("part", ["high_noise_model_bnb_nf4/model.safetensors", "Wan2.1_VAE.pth"])
+def test_verify_names_values_that_are_not_finite_in_files_without_checksums(toy_package, tmp_path, part):
+    shutil.copytree(toy_package, tmp_path / "toy")
+    file = tmp_path / "toy" / part
+    entries = read_tensors(file)
+    name = next(name for name, entry in entries.items() if entry.dtype.is_floating_point and ".weight." not in name)
+    tensors = {key: entry.view().clone() for key, entry in entries.items()}
+    tensors[name].view(-1)[-1] = torch.inf
+    (save_file if file.suffix == ".safetensors" else torch.save)(tensors, file)
+    verify(tmp_path / "toy", silent, fast=True)
+    with pytest.raises(CheckpointError, match=rf"{part}: NaN or infinity in 1 tensors"):
+        verify(tmp_path / "toy", silent)

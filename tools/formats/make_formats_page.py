@@ -12,7 +12,7 @@ from lingbot_world.fields import Field
 from lingbot_world.headless.files import video_reader
 from lingbot_world.loaders import release
 from lingbot_world.loaders.loras import names, scale
-from lingbot_world.pipeline import image_files
+from lingbot_world.pipeline.images import files as image_files
 from lingbot_world.weights import config_json, fields
 
 PAGE = Path(__file__).parents[2] / "docs" / "formats.md"

@@ -16,7 +16,8 @@ from ...camera import pose_embedding
 from ...loaders import load_expert
 from ...model.kv.place import KeyValuePlace
 from ...options import CAUSAL_SHIFT, FAST_INDICES, RELEASES, Window
-from ...pipeline.world import World, WorldMemory, chunk_conditioning
+from ...pipeline.geometry import chunk_conditioning
+from ...pipeline.world import World, WorldMemory
 from ...sampling import few_step_schedule, step_indices
 from ...text import encode
 from ...toy.package import CAUSAL

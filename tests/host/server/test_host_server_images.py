@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from lingbot_world.pipeline.colours import PRIMARIES, matrix_profile
+from lingbot_world.pipeline.images.colours import PRIMARIES, matrix_profile
 from PIL import Image
 
 pytestmark = pytest.mark.host

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image, ImageOps
 
-from ..errors import InputError
-from ..fields import Field, Reported
+from ...errors import InputError
+from ...fields import Field, Reported
 from .colours import HDR, HEAD, Coding, coding_in_profile, coding_of, in_srgb
 
 BACKGROUND = 255

@@ -1,0 +1,1 @@
+"""Image files as browsers show them, and the colours of images and video frames."""
