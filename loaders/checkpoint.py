@@ -16,10 +16,10 @@ from ..options import LoraFile, Release
 from ..weights.config_json import check_config, stated_numbers, wan_fields
 from ..weights.files import read_json, read_tensors, shared_prefix
 from ..weights.quantized import QuantizedWeight, find_quantized, quantization_of, shapes_of
-from ..weights.tensors import TensorEntry
+from ..weights.tensors import MappedFile, TensorEntry
 from . import diffusers_names
 from .lora import LoraChanges, lora_bytes, read_loras
-from .release import detect_release, find_release, names_of, release_note
+from .release import detect_release, find_release, mixture_note, names_of, release_note
 
 _PREFIXES = ("model.diffusion_model.", "diffusion_model.")
 _PATCH = "patch_embedding.weight"
@@ -82,7 +82,7 @@ class Checkpoint:
         and another flow_shift in scheduler/scheduler_config.json than the release's."""
         if self.release is None:
             return ()
-        lines = [f"{self.release.name} ({self.release.licence}): {self.name}"]
+        lines = [f"{self.release.name} ({self.release.licence}): {self.name}", *self.mixture_lines]
         if not self.chosen and (note := release_note(self.names, self.config)) is not None:
             lines.append(note)
         shift, stated = self.release.shift, diffusers_names.stated_shift(self.path)
@@ -92,6 +92,13 @@ class Checkpoint:
                 "unless `shift` names another."
             )
         return tuple(lines)
+
+    @property
+    def mixture_lines(self) -> tuple[str, ...]:
+        """A warning for each file whose header names both a causal model and an expert (see `mixture_note`)."""
+        sources = {entry.source for entry in self.tensors.values() if isinstance(entry.source, MappedFile)}
+        notes = {source.path: mixture_note(source.metadata) for source in sources}
+        return tuple(f"{path}: {note}" for path, note in sorted(notes.items()) if note is not None)
 
     def rounded(self, dtype: torch.dtype) -> "Checkpoint":
         """Return a copy that rounds plain parameters of more bits than `dtype` to `dtype` when they are read. So no

@@ -1,5 +1,6 @@
 """A package: a folder with the model or the two experts, the text encoder, the tokenizer and the VAE."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -7,15 +8,15 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-import torch
-
 from ..errors import CheckpointError
 from ..options import RELEASES, LoraFile, PerExpert
 from ..weights.files import WEIGHT_SUFFIXES, hub_snapshot, list_visible, read_json, unfinished_download
+from ..weights.tensors import are_equal
 from .checkpoint import Checkpoint, open_checkpoint
 from .lora import loras_for
 from .release import find_release, named_role, names_of, noise_role, role_of, stated_causal
 
+log = logging.getLogger(__name__)
 TOKENIZER_FILES = ("tokenizer.json", "spiece.model")
 TOKENIZER_FOLDERS = ("tokenizer", "google/umt5-xxl")
 """The usual folders of the tokenizer inside a package."""
@@ -25,7 +26,7 @@ ASSETS_PAGES = "robbyant/lingbot-world-v2-14b-causal-fast and robbyant/lingbot-w
 """The Hugging Face repositories that contain ASSETS, as a text for error messages."""
 PART_FOLDERS = ("text_encoder", "vae")
 """The folders of the text encoder and the VAE in diffusers' layout."""
-_COMPARED_WEIGHTS, _COMPARED_BYTES = 8, 4096
+_COMPARED_WEIGHTS = 8
 _PARTS = {
     "high": "the high-noise expert (high_noise_model*)",
     "low": "the low-noise expert (low_noise_model*)",
@@ -167,10 +168,12 @@ def _causal_model(root: Path, items: list[Path], release: str | None) -> Path | 
 
 
 def open_experts(paths: PerExpert[Path], loras: Sequence[LoraFile] = ()) -> PerExpert[Checkpoint]:
-    """Return the checkpoints of both experts, each with its LoRAs. Raises CheckpointError for invalid models, and for
-    two models that are not a high-noise and a low-noise expert of one release."""
+    """Return the checkpoints of both experts, each with its LoRAs. A header that names a causal model too is logged.
+    Raises CheckpointError for invalid models, and for two models that are not the two experts of one release."""
     experts = PerExpert(*(open_checkpoint(getattr(paths, role), loras_for(loras, role)) for role in ("high", "low")))
     _check_roles(experts)
+    for line in (line for checkpoint in experts for line in checkpoint.mixture_lines):
+        log.warning("%s", line)
     return experts
 
 
@@ -289,9 +292,4 @@ def _same_weights(experts: PerExpert[Checkpoint]) -> bool:
         return True
     weights = sorted(name for name in high.shapes if name.endswith(".weight"))
     some = weights[:: max(1, len(weights) // _COMPARED_WEIGHTS)]
-    return high.shapes == low.shapes and all(_first_bytes(high, name) == _first_bytes(low, name) for name in some)
-
-
-def _first_bytes(checkpoint: Checkpoint, name: str) -> bytes:
-    values = checkpoint.tensors[name].view().view(-1)[:_COMPARED_BYTES]
-    return bytes(values.view(torch.uint8).numpy())
+    return high.shapes == low.shapes and all(are_equal(high.tensors[name], low.tensors[name]) for name in some)

@@ -51,6 +51,9 @@ _NOISE = re.compile(r"(?<![a-z])(?:(high|low|hi|lo)[ _.-]?noise|noise[ _.-]?(hig
 _BARE = re.compile(r"(?<![a-z])(high|low)(?![a-z])")
 _HUB = "models--"
 """The prefix of a repository's folder in Hugging Face's cache: models--OWNER--NAME/snapshots/REVISION."""
+_WORD = re.compile(r"[\w./-]+")
+_SOCKETS = "high_noise", "low_noise"
+"""The names of inputs of this project's nodes, which a workflow in a header may contain."""
 _BIDIRECTIONAL = re.compile(r"bidirectional|[-_]bid(?![a-z])")
 
 
@@ -155,6 +158,20 @@ def release_note(names: tuple[str, ...], config: ModelConfig) -> str | None:
     return (
         f"The name does not show which causal release this is: assumed {RELEASES['v1'].name}. Another is chosen "
         f"by its released name, or by the command's `release` ({', '.join(RELEASES)})."
+    )
+
+
+def mixture_note(header: Mapping[str, str]) -> str | None:
+    """Return a warning if a file's `header` names a causal model and an expert of the base model, else None. ComfyUI's
+    nodes that save models, and tools that merge them, write the names of the merged files into the header."""
+    names = [name for text in header.values() for name in _WORD.findall(str(text)) if name not in _SOCKETS]
+    causal = next((name for name in names if _CAUSAL.search(name.lower())), None)
+    expert = next(filter(noise_role, names), None)
+    if causal is None or expert is None:
+        return None
+    return (
+        f"its header names the causal model {causal} and the base model's expert {expert}; if their weights were "
+        "merged, the video is noise: use the weights of one model"
     )
 
 

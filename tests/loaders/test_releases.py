@@ -12,13 +12,14 @@ from lingbot_world.headless.command.cli import main
 from lingbot_world.headless.options import GenerateOptions
 from lingbot_world.headless.plan import make_plan
 from lingbot_world.loaders import find_package, open_checkpoint
-from lingbot_world.loaders.package import is_causal_folder
+from lingbot_world.loaders.package import is_causal_folder, open_experts
 from lingbot_world.options import RELEASES, Window
 from lingbot_world.toy.tokenizer import write_tokenizer
 from lingbot_world.toy.weights import EXPERT, text_config
 from quantize_cases import run
 from release_cases import SMALL_RELEASE, write_shards, write_toy_shards
 from rollout_run_cases import words_of
+from safetensors.torch import load_file, save_file
 
 FAST, V2, SMALL, PRETRAIN = (release.name for release in RELEASES.values())
 INDEXES = ["model.safetensors.index.json", "diffusion_pytorch_model.safetensors.index.json"]
@@ -297,3 +298,27 @@ def test_quantize_takes_the_other_parts_from_the_folder_that_is_named(downloaded
     package = find_package(tmp_path / "nf4")
     assert {path.parent for path in (package.causal / "x", package.text_encoder, package.vae)} == {tmp_path / "nf4"}
     assert open_checkpoint(tmp_path / "nf4").release.name == SMALL
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "warned"),
+    [
+        ("high_noise_model.safetensors", "lingbot_world_fast/model.safetensors", True),
+        ("low_noise_model.safetensors", "lw-v2-14b-causal-fast", True),
+        ("high_noise_model.safetensors", "low_noise_model.safetensors", False),
+        ("lingbot_world_fast/model.safetensors", "lw-v2-14b-causal-fast", False),
+    ],
+)
+def test_a_header_that_names_both_kinds_of_models_is_reported(toy_package, tmp_path, caplog, first, second, warned):
+    """As ComfyUI's nodes write it after a merge."""
+    shutil.copytree(toy_package, tmp_path / "toy")
+    inputs = [{"inputs": {"package": first}}, {"inputs": {"package": second, "high_noise": ["1", 0]}}]
+    for folder in ("lingbot_world_fast", "low_noise_model_bnb_nf4"):
+        file = tmp_path / "toy" / folder / "model.safetensors"
+        save_file(load_file(file), file, {"prompt": json.dumps(inputs)})
+    lines = open_checkpoint(tmp_path / "toy/lingbot_world_fast").release_lines
+    open_experts(find_package(tmp_path / "toy").experts)
+    for found in (lines, [record.message for record in caplog.records]):
+        told = [line for line in found if "its header names" in line]
+        assert len(told) == warned
+        assert not warned or all(name in told[0] for name in (first, second))
