@@ -14,8 +14,8 @@ from ..errors import CheckpointError
 from ..model.config import ModelConfig
 from ..options import LoraFile, Release
 from ..weights.config_json import check_config, stated_numbers, wan_fields
-from ..weights.files import read_json, read_tensors, shared_prefix
-from ..weights.quantized import QuantizedWeight, find_quantized, quantization_of, shapes_of
+from ..weights.files import own_part, read_json, read_tensors, shared_prefix
+from ..weights.quantized import QuantizedWeight, find_quantized, quantization_of, shape_differences, shapes_of
 from ..weights.tensors import MappedFile, TensorEntry
 from . import diffusers_names
 from .lora import LoraChanges, lora_bytes, read_loras
@@ -165,7 +165,11 @@ def open_checkpoint(path: str | Path, loras: Sequence[LoraFile] = ()) -> Checkpo
     folder = next(iter(tensors.values())).path.parent
     stated = diffusers_names.official_config(wan_fields(read_json(folder / "config.json", optional=True)))
     config = _config(path.name, shapes, stated)
-    _check_keys(path.name, shapes, config.parameter_shapes())
+    if found := shape_differences(shapes, config.parameter_shapes()):
+        raise CheckpointError(
+            f"{path.name}: not the tensors of an expert; {found}. Download the file again, or check that it is the "
+            "right one"
+        )
     check_config(path.name, config, stated)
     meta = read_json(folder / "quantization_meta.json", optional=True)
     source = str(meta.get("source", ""))
@@ -180,7 +184,7 @@ def open_checkpoint(path: str | Path, loras: Sequence[LoraFile] = ()) -> Checkpo
 def _read(path: Path) -> tuple[dict[str, TensorEntry], dict[str, QuantizedWeight]]:
     """Return the tensors at `path` and the quantized weights, both by official name. A quantized weight consists of
     several of the tensors. Raises CheckpointError if the file is damaged or holds another kind of model."""
-    entries = read_tensors(path)
+    entries = own_part(read_tensors(path), _PREFIXES)
     official = _official_name(entries)
     _check_kind(path.name, {official(key): entry for key, entry in entries.items()})
     tensors, quantized = find_quantized(path.name, entries, official)
@@ -208,24 +212,6 @@ def _config(name: str, shapes: Mapping[str, tuple], stated: dict) -> ModelConfig
     except CheckpointError as error:
         raise CheckpointError(f"{name}: {error}") from error
     return dataclasses.replace(config, eps=float(known.get("eps", config.eps)))
-
-
-def _check_keys(name: str, found: Mapping[str, tuple], wanted: Mapping[str, tuple]) -> None:
-    missing, unexpected = sorted(wanted.keys() - found.keys()), sorted(found.keys() - wanted.keys())
-    misshaped = [
-        f"{key} {list(found[key])} (expected {list(wanted[key])})"
-        for key in wanted
-        if key in found and tuple(found[key]) != tuple(wanted[key])
-    ]
-    lists = (("missing", missing), ("unexpected", unexpected), ("of another shape", misshaped))
-    problems = [
-        f"{len(keys)} {what}: {', '.join(keys[:5])}{', ...' if len(keys) > 5 else ''}" for what, keys in lists if keys
-    ]
-    if problems:
-        raise CheckpointError(
-            f"{name}: not the tensors of an expert; {'; '.join(problems)}. Download the file again, "
-            "or check that it is the right one"
-        )
 
 
 def _check_meta(checkpoint: Checkpoint, meta: dict) -> None:

@@ -109,12 +109,14 @@ def _read(lora: LoraFile, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[tup
             continue
         found = layers.setdefault(part.layer, _Layer(part.layer, part.raw, {})).parts
         if part.name in found:
-            raise CheckpointError(f"{lora.path}: {key} and {found[part.name].name} are the same part of {part.layer}")
+            raise CheckpointError(
+                f"{lora.path}: {key} and {found[part.name].name} are the same part of {part.layer}; remove one"
+            )
         found[part.name] = entry
     if strange or not layers:
         raise CheckpointError(
             f"{lora.path}: {len(strange)} of its {len(entries)} tensors belong to no layer of the model "
-            f"({', '.join(strange[:3]) or 'nothing'}), expected a LoRA for LingBot-World or Wan 2.2 A14B"
+            f"({', '.join(strange[:3]) or 'it is empty'}), expected a LoRA for LingBot-World or Wan 2.2 A14B"
         )
     file = next(iter(entries.values()))
     header = file.source.metadata if isinstance(file.source, MappedFile) else {}
@@ -171,7 +173,8 @@ def _scale(lora: LoraFile, layer: _Layer, stated: StatedScale, rank: int) -> flo
         if name in layer.parts:
             tensor = layer.parts[name].view()
             if tensor.numel() != 1 or not tensor.float().isfinite().all():
-                raise CheckpointError(f"{lora.path}: {name} of {layer.name} is {list(tensor.shape)}, expected a number")
+                found = f"{tensor.flatten()[:3].tolist()} of shape {list(tensor.shape)}"
+                raise CheckpointError(f"{lora.path}: {name} of {layer.name} is {found}, expected one finite number")
             values[name] = tensor.float().item()
     if "scale" in values:
         scale = values["scale"]

@@ -10,7 +10,15 @@ from torch import Tensor
 
 from ..errors import TextError
 from ..weights.files import read_tensors
-from ..weights.quantized import QuantizedWeight, find_quantized, owner_of, quantization_of, quantized_tensors, shapes_of
+from ..weights.quantized import (
+    QuantizedWeight,
+    find_quantized,
+    owner_of,
+    quantization_of,
+    quantized_tensors,
+    shape_differences,
+    shapes_of,
+)
 from ..weights.tensors import TensorEntry, check_finite
 
 _HF_LAYERS = {
@@ -23,7 +31,7 @@ _HF_LAYERS = {
     "layer.1.DenseReluDense.wo": "ffn.fc2",
 }
 _HF_ROOTS = {"shared.": "token_embedding.", "embed_tokens.": "token_embedding.", "final_layer_norm.": "norm."}
-_PREFIXES = re.compile(r"^(?:(?:text_encoders?|umt5xxl|transformer|model|module)\.)+")
+_PREFIXES = re.compile(r"^(?:(?:cond_stage_model|text_encoders?|umt5xxl|transformer|model|module)\.)+")
 """A pattern for prefixes of tensor names, which wrapper classes and checkpoints with several models add."""
 _ROOTS = ("token_embedding.", "blocks.", "norm.")
 EMBEDDING = "token_embedding.weight"
@@ -160,7 +168,7 @@ def open_weights(path: str | Path) -> UMT5Weights:
     """Open a umt5 encoder's file or folder, with key names of Wan, Hugging Face or llama.cpp.
 
     Only headers and the scales of quantized weights are read. Raises CheckpointError for files that `read_tensors`
-    cannot read, and for NaN or infinity in the scales. Raises TextError, with all missing keys and wrong shapes, if the
+    cannot read, and for NaN or infinity in the scales. Raises TextError, with the missing keys and wrong shapes, if the
     tensors are not a complete umt5 encoder.
     """
     named = read_tensors(path, hint="t5")
@@ -228,14 +236,8 @@ def _infer(path: str | Path, shapes: Mapping[str, tuple[int, ...]]) -> UMT5Confi
 
 def _check_shapes(path: str | Path, shapes: Mapping[str, tuple[int, ...]], config: UMT5Config) -> None:
     expected = config.parameter_shapes()
-    faults = [f"{key} is missing" for key in expected if key not in shapes]
-    faults += [f"{key} belongs to no umt5 encoder" for key in shapes if key not in expected]
-    faults += [
-        f"{key} is {list(shapes[key])}, expected {list(shape)}"
-        for key, shape in expected.items()
-        if key in shapes and shapes[key] != shape
-    ]
-    if any("pos_embedding" in fault and "missing" in fault for fault in faults):
-        faults.append("every block of umt5 has its own position bias; plain T5 has one for all: use umt5-xxl")
-    if faults:
-        raise TextError(f"{path} is not a complete umt5 encoder (names as in the official file): {'; '.join(faults)}")
+    if not (differences := shape_differences(shapes, expected)):
+        return
+    if any("pos_embedding" in name for name in expected.keys() - shapes.keys()):
+        differences += "; every block of umt5 has its own position bias; plain T5 has one for all: use umt5-xxl"
+    raise TextError(f"{path} is not a complete umt5 encoder (names as in the official file): {differences}")

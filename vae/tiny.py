@@ -20,6 +20,7 @@ from torch import Tensor
 from ..errors import CheckpointError, InputError
 from ..model.host_memory import upload
 from ..weights.files import read_tensors
+from ..weights.quantized import shape_differences
 from .decoding import NOT_FINITE
 from .network import LATENT_CHANNELS
 from .weights import MEAN, STD, check_values, decode_weights
@@ -179,12 +180,8 @@ def shapes() -> dict[str, tuple[int, ...]]:
 
 
 def _check(source: str, found: Mapping[str, tuple[int, ...]]) -> None:
-    expected = shapes()
-    wrong = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
-    if wrong:
-        name = wrong[0]
+    if differences := shape_differences(found, shapes()):
         raise CheckpointError(
-            f"{source}: not the tiny decoder {TINY_DECODER}: {len(wrong)} tensors differ, such as {name}, found "
-            f"{found.get(name, 'nothing')}, expected {expected.get(name, 'nothing')}; download taew2_1 "
-            "(.pth or .safetensors), or lighttaew2_1"
+            f"{source}: not the tiny decoder {TINY_DECODER}: {differences}; download taew2_1 (.pth or .safetensors) "
+            "or lighttaew2_1"
         )

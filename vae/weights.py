@@ -14,8 +14,8 @@ from torch import Tensor
 from ..errors import CheckpointError
 from ..model.host_memory import upload
 from ..model.layers.operations import materialise
-from ..weights.files import read_tensors, shared_prefix
-from ..weights.quantized import QuantizedWeight, find_quantized, quantized_tensors, shapes_of
+from ..weights.files import own_part, read_tensors, shared_prefix
+from ..weights.quantized import QuantizedWeight, find_quantized, quantized_tensors, shape_differences, shapes_of
 from ..weights.tensors import TensorEntry, refuse_not_finite
 from . import diffusers_names
 from .network import LATENT_CHANNELS
@@ -101,7 +101,7 @@ class VAE:
 def read_vae(path: str | Path) -> dict[str, Tensor]:
     """Return the VAE's tensors in a file or a diffusers folder, by official name, as memory-mapped views if possible.
     Raises CheckpointError if they are not the tensors of a Wan 2.1 VAE."""
-    entries = read_tensors(path)
+    entries = own_part(read_tensors(path), ("first_stage_model.", "vae."))
     prefix = shared_prefix(entries, (WIDTH_KEY, diffusers_names.MARK))
     entries = {key.removeprefix(prefix): entry for key, entry in entries.items()}
     diffusers = diffusers_names.MARK in entries
@@ -176,18 +176,8 @@ def check_shapes(source: str, found: Mapping[str, tuple[int, ...]]) -> None:
     """Raise CheckpointError, naming the file `source`, unless `found` fits a Wan 2.1 VAE of any base width."""
     if WIDTH_KEY not in found:
         raise CheckpointError(f"{source}: no {WIDTH_KEY}, so not a Wan VAE; use Wan2.1_VAE.pth of the package")
-    expected = vae_shapes(math.prod(found[WIDTH_KEY]))
-    missing, unexpected = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
-    other = [
-        f"{name} {found[name]} instead of {expected[name]}"
-        for name in expected
-        if name in found and found[name] != expected[name]
-    ]
-    if missing or unexpected or other:
-        raise CheckpointError(
-            f"{source}: not a Wan 2.1 VAE: {len(missing)} keys missing {missing[:3]}, {len(unexpected)} unexpected "
-            f"{unexpected[:3]}, {len(other)} of another shape {other[:3]}; use Wan2.1_VAE.pth of the package"
-        )
+    if differences := shape_differences(found, vae_shapes(math.prod(found[WIDTH_KEY]))):
+        raise CheckpointError(f"{source}: not a Wan 2.1 VAE: {differences}; use Wan2.1_VAE.pth of the package")
 
 
 def vae_shapes(width: int) -> dict[str, tuple[int, ...]]:

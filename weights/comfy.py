@@ -108,6 +108,7 @@ def find_scaled(
             problems.append(f"{name}: {weight}")
         else:
             found[name] = weight
+            left |= {entry.name: entry for entry in weight.entries}  # a scale may have got another shape
     if problems:
         more = f"; and {len(problems) - 3} more weights" if len(problems) > 3 else ""
         raise CheckpointError(
@@ -157,6 +158,8 @@ def _row_scaled(
     """Return a weight with one scale in total or one per row, or why it cannot be read. `parts` has the scales by
     suffix. `named` is the stated format, or None."""
     scale = parts.get("weight_scale")
+    if scale is not None and scale.shape == values.shape[:1] and len(values.shape) == 2:
+        scale = replace(scale, shape=(*scale.shape, 1))  # some writers leave the second size out
     if "weight_scale_2" in parts or (values.dtype not in FLOAT8 and (scale is None or not named)):
         lacking = "its weight_scale" if named and scale is None else "the format that ComfyUI writes next to it"
         return f"{str(values.dtype).removeprefix('torch.')} without {lacking}"
@@ -177,7 +180,7 @@ def _scale_fault(scale: TensorEntry | None, values: TensorEntry) -> str:
     if scale is None:
         return f"its values go beyond {LARGEST_VALUE}, so its weight_scale is missing" if _needs_scale(values) else ""
     if not _is_one_or_a_row(scale, values.shape):
-        return f"its scale is {scale.dtype} {list(scale.shape)}, expected float32, one or one for each row"
+        return f"its scale is {scale.dtype} {list(scale.shape)}, expected one float or [{values.shape[0]}, 1] floats"
     largest = max(scale.view().flatten()[:SAMPLED_ROWS].float().tolist(), default=0.0)
     return f"its scale is {largest:g}, it seems 1 / scale; expected below {LARGEST_SCALE}" * (largest > LARGEST_SCALE)
 

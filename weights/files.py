@@ -12,6 +12,11 @@ from .tensors import TensorEntry, read_error, read_safetensors
 from .torch_file import read_torch_file
 
 WEIGHT_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".gguf")
+CHECKPOINT_PARTS = (
+    *("model.diffusion_model.", "first_stage_model.", "vae.", "cond_stage_model.", "text_encoders."),
+    *("conditioner.", "clip_vision.", "model_ema."),
+)
+"""The prefixes of the parts of a ComfyUI checkpoint."""
 _WRAPPERS = re.compile(r"(?<![^.])(?:_fsdp_wrapped_module|_checkpoint_wrapped_module|_orig_mod)\.")
 """The parts that FSDP, activation checkpointing and torch.compile add to parameter names."""
 _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.[a-z]+)$")
@@ -46,6 +51,15 @@ def shared_prefix(keys: Iterable[str], marks: Iterable[str]) -> str:
     found = [key.removesuffix(mark) for mark in marks for key in dotted if key.endswith(f".{mark}")]
     prefix = min(found, key=len, default="")
     return prefix if all(key.startswith(prefix) for key in dotted) else ""
+
+
+def own_part(entries: dict[str, TensorEntry], prefixes: tuple[str, ...]) -> dict[str, TensorEntry]:
+    """Return the tensors of a ComfyUI checkpoint (a model, its text encoders and its VAE in one file) without those of
+    its other parts. `prefixes` are those of the requested part. A file without them is returned unchanged."""
+    others = tuple(prefix for prefix in CHECKPOINT_PARTS if prefix not in prefixes)
+    if not any(key.startswith(prefixes) for key in entries):
+        return entries
+    return {key: entry for key, entry in entries.items() if not key.startswith(others)}
 
 
 def weight_files(path: Path, hint: str) -> list[Path]:

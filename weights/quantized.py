@@ -162,6 +162,26 @@ def shapes_of(
     }
 
 
+def shape_differences(found: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]]) -> str:
+    """Return a text that lists the missing, unexpected and misshaped tensors of a file, at most five of each. Return ""
+    if `found`, the file's shapes by name, are the `wanted` ones."""
+    misshaped = [
+        f"{name} {list(found[name])} (expected {list(shape)})"
+        for name, shape in wanted.items()
+        if found.get(name, shape) != shape
+    ]
+    lists = {
+        "missing": sorted(wanted.keys() - found.keys()),
+        "unexpected": sorted(found.keys() - wanted.keys()),
+        "of another shape": misshaped,
+    }
+    return "; ".join(
+        f"{len(names)} {kind}: {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}"
+        for kind, names in lists.items()
+        if names
+    )
+
+
 def quantization_of(quantized: Mapping[str, QuantizedWeight]) -> str | None:
     """Return the formats of the quantized weights as one name, such as "nf4", "fp8" or "Q4_K+Q6_K", or None."""
     return "+".join(sorted({weight.quant_type for weight in quantized.values()})) or None

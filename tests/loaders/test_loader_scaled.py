@@ -147,10 +147,19 @@ def test_a_scale_that_stands_twice_is_one(plain, file):
     assert WEIGHT in open_checkpoint(save(file, tensors)).quantized
 
 
+def test_scales_of_rows_may_lack_the_second_size(plain, file):
+    scale, names = in_8_bits(plain[WEIGHT], INT8, rows=True)[1], [WEIGHT]
+    wanted, found = (
+        state_tensors(open_checkpoint(in_header(file, plain, INT8, True, **{SCALE: each})), torch.float32, names=names)
+        for each in (scale, scale.view(-1))
+    )
+    assert torch.equal(wanted[WEIGHT].dequantize(), found[WEIGHT].dequantize())
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({SCALE: torch.ones(3)}, "its scale is torch.float32 [3], expected float32, one or one for each row"),
+        ({SCALE: torch.ones(3)}, "its scale is torch.float32 [3], expected one float or [128, 1] floats"),
         ({SCALE: torch.ones((), dtype=torch.int32)}, "its scale is torch.int32 []"),
         ({SCALE: torch.tensor(900.0)}, "its scale is 900, it seems 1 / scale"),
         (

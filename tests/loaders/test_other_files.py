@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from lingbot_world.text.weights import huggingface_key, open_weights
 from lingbot_world.toy.weights import vae_tensors
 from lingbot_world.vae import load_vae, read_vae
 from lingbot_world.weights.config_json import stated_numbers, wan_fields
-from lingbot_world.weights.files import shared_prefix
+from lingbot_world.weights.files import read_tensors, shared_prefix
 from model_cases import SMALL, random_state
 from safetensors.torch import load_file, save_file
 
@@ -277,3 +278,24 @@ def test_a_vae_or_an_embedding_that_is_not_finite(tmp_path, umt5, bad):
     save_file(weights, tmp_path / "t5.safetensors")
     with pytest.raises(TextError, match="embedding of a prompt is NaN"):
         encode_ids([[1, 2]], open_weights(tmp_path / "t5.safetensors"))
+
+
+def test_a_comfyui_checkpoint_gives_model_encoder_and_vae(toy_package, tmp_path):
+    """As Save Checkpoint writes them: all in one file."""
+    parts = {
+        "model.diffusion_model.": toy_package / "high_noise_model_bnb_nf4",
+        "text_encoders.umt5xxl.transformer.": toy_package / "models_t5_umt5-xxl-enc-bf16.pth",
+        "vae.": toy_package / "Wan2.1_VAE.pth",
+    }
+    tensors = {
+        prefix + name: entry.view().clone()
+        for prefix, path in parts.items()
+        for name, entry in read_tensors(path).items()
+    }
+    save_file(tensors, tmp_path / "all.safetensors")
+    shutil.copy(toy_package / "high_noise_model_bnb_nf4/config.json", tmp_path)
+    readers = lambda path: open_checkpoint(path).shapes, lambda path: open_weights(path).shapes, read_vae
+    for read, alone in zip(readers, parts.values(), strict=True):
+        found, wanted = read(tmp_path / "all.safetensors"), read(alone)
+        assert found.keys() == wanted.keys()
+        assert all(torch.equal(torch.as_tensor(found[name]), torch.as_tensor(wanted[name])) for name in wanted)

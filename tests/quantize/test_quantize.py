@@ -11,6 +11,7 @@ from lingbot_world.quantize import verify
 from lingbot_world.text import encode
 from lingbot_world.text.weights import open_weights
 from lingbot_world.toy import write_toy_world
+from lingbot_world.toy.weights import vae_tensors
 from quantize_cases import run, silent
 from safetensors.torch import load_file, save_file
 
@@ -22,7 +23,7 @@ def causal(golden):
 
 @pytest.fixture(scope="session")
 def official(golden, tmp_path_factory):
-    """A package as it is published: plain experts in folders, text encoder, tokenizer and a VAE of any bytes."""
+    """A package as it is published: plain experts in folders, text encoder, tokenizer and a random VAE."""
     root = tmp_path_factory.mktemp("official") / "lingbot-world-base-cam"
     for role in ("high", "low"):
         folder = root / f"{role}_noise_model"
@@ -32,7 +33,7 @@ def official(golden, tmp_path_factory):
     text = load_file(golden / "t5/t5_encoder_fp32.safetensors")
     torch.save({name: value.bfloat16() for name, value in text.items()}, root / "models_t5_umt5-xxl-enc-bf16.pth")
     shutil.copytree(golden / "t5/tokenizer", root / "google/umt5-xxl")
-    torch.save({"encoder.conv1.weight": torch.zeros(1)}, root / "Wan2.1_VAE.pth")
+    torch.save(vae_tensors(0), root / "Wan2.1_VAE.pth")
     return root
 
 
@@ -164,12 +165,13 @@ def test_a_package_keeps_its_layout_and_its_other_parts(official, tmp_path):
         "quantization_meta.json",
     ]
     found = verify(tmp_path / "nf4", silent)
-    assert [item.kind.split(",")[0] for item in found] == [
+    assert [item.kind.split(" of ")[0].split(",")[0] for item in found] == [
         "high-noise LingBot-World expert",
         "low-noise LingBot-World expert",
         "umt5 text encoder",
+        "Wan 2.1 VAE",
     ]
-    assert [item.checked == item.tensors for item in found] == [True, True, False]
+    assert [item.checked == item.tensors for item in found] == [True, True, False, False]
 
 
 @pytest.mark.parametrize(
@@ -200,7 +202,7 @@ def test_the_text_encoder_streams_from_four_bits(official, tmp_path, device):
     for plain, wanted, got in zip(*results, strict=True):
         assert (got - wanted).norm() < 1e-5 * wanted.norm()
         assert (got - plain).norm() < 0.4 * plain.norm()  # random weights: errors of 8 % in each of them add up
-    assert verify(tmp_path / "nf4", silent)[-1].checked
+    assert verify(tmp_path / "nf4", silent)[2].checked
 
 
 def decoded_weight(weight):

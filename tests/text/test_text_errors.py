@@ -100,9 +100,8 @@ def test_all_faults_in_one_message(refuses, tensors, tmp_path):
     save_file(tensors, tmp_path / "t5.safetensors")
     refuses(
         tmp_path / "t5.safetensors",
-        "blocks.1.attn.q.weight is missing",
-        "norm.weight is missing",
-        "blocks.2.ffn.fc2.weight is [64, 100], expected [64, 128]",
+        "2 missing: blocks.1.attn.q.weight, norm.weight",
+        "1 of another shape: blocks.2.ffn.fc2.weight [64, 100] (expected [64, 128])",
     )
 
 
