@@ -174,7 +174,7 @@ def _scale(lora: LoraFile, layer: _Layer, stated: StatedScale, rank: int) -> flo
             tensor = layer.parts[name].view()
             if tensor.numel() != 1 or not tensor.float().isfinite().all():
                 found = f"{tensor.flatten()[:3].tolist()} of shape {list(tensor.shape)}"
-                raise CheckpointError(f"{lora.path}: {name} of {layer.name} is {found}, expected one finite number")
+                raise CheckpointError(f"{lora.path}: {name} of {layer.name} is {found}, expected a number")
             values[name] = tensor.float().item()
     if "scale" in values:
         scale = values["scale"]
