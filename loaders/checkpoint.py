@@ -19,7 +19,7 @@ from ..weights.quantized import QuantizedWeight, find_quantized, quantization_of
 from ..weights.tensors import MappedFile, TensorEntry
 from . import diffusers_names
 from .lora import LoraChanges, lora_bytes, read_loras
-from .release import detect_release, find_release, mixture_note, names_of, release_note
+from .release import detect_release, find_release, mixture_note, names_of, noise_role, release_note
 
 _PREFIXES = ("model.diffusion_model.", "diffusion_model.")
 _PATCH = "patch_embedding.weight"
@@ -85,6 +85,8 @@ class Checkpoint:
         lines = [f"{self.release.name} ({self.release.licence}): {self.name}", *self.mixture_lines]
         if not self.chosen and (note := release_note(self.names, self.config)) is not None:
             lines.append(note)
+        if self.chosen and (expert := next(filter(noise_role, self.names), None)) is not None:
+            lines.append(f"{expert} is the name of a base model's expert; `release` makes it run as a causal model.")
         shift, stated = self.release.shift, diffusers_names.stated_shift(self.path)
         if stated not in (None, shift):
             lines.append(

@@ -101,9 +101,9 @@ def load_expert(
 
 
 def explain_first_nan(model: torch.nn.Module, checkpoint: Checkpoint) -> None:
-    """Check the result of the model's first forward. If it contains NaN or infinity, all weights of the `checkpoint`
-    are read, and the forward raises CheckpointError with the file and the key of those that do too. To read them
-    earlier would take thirty times as long as mapping the file."""
+    """Check the result of the model's first forward. If the result contains NaN or infinity, read all weights of the
+    `checkpoint`, and raise CheckpointError with the file and the keys of weights that are not finite either. At load
+    this would take thirty times as long as mapping the file."""
 
     def check(_model: torch.nn.Module, _inputs: object, velocity: Tensor) -> None:
         handle.remove()

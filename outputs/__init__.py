@@ -1,6 +1,7 @@
 """Writing of output files. An output file is locked against other runs. It gets its final name only when it is
 complete."""
 
+import errno
 import os
 import secrets
 from collections.abc import Iterator
@@ -26,8 +27,12 @@ def part_of(file: Path) -> Path:
 
 
 def name_whole(file: Path) -> None:
-    """Rename the finished temporary file (see `part_of`) to `file`, replacing an existing one."""
-    os.replace(part_of(file), _followed(file))
+    """Rename the finished temporary file (see `part_of`) to `file`, replacing an existing one. Raises OSError for a
+    device or a pipe, which a rename would replace by a file."""
+    target = _followed(file)
+    if target.exists() and not target.is_file() and not target.is_dir():
+        raise OSError(errno.EINVAL, "a device or a pipe, expected a file", str(file))
+    os.replace(part_of(file), target)
 
 
 @contextmanager

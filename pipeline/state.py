@@ -19,7 +19,7 @@ from ..camera.poses import check_actions
 from ..errors import CheckpointError, InputError
 from ..model.config import ModelConfig
 from ..options import CHUNK, CHUNKS, Window
-from ..outputs import name_whole, part_of
+from ..outputs import written_whole
 from ..weights.tensors import MappedFile, TensorEntry, read_safetensors
 from .geometry import PATCH
 
@@ -158,19 +158,16 @@ class WorldState:
             "threads": self.threads,
             "prompts": [{"text": prompt.text, "chunks": prompt.chunks} for prompt in self.prompts],
         }
-        part = part_of(path)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            part.touch()  # newer versions of safetensors make a file that only its owner may read
-            rights = part.stat().st_mode
-            save_file(tensors, part, {"lingbot_world": json.dumps(metadata)})
-            part.chmod(rights)
-            name_whole(path)
+            with written_whole(path) as (part,):
+                part.touch()  # newer versions of safetensors make a file that only its owner may read
+                rights = part.stat().st_mode
+                save_file(tensors, part, {"lingbot_world": json.dumps(metadata)})
+                part.chmod(rights)
         except (OSError, SafetensorError) as error:  # SafetensorError if the disk is full
             reason = getattr(error, "strerror", None) or error
             raise InputError(f"the state {path} cannot be written: {reason}") from error
-        finally:
-            part.unlink(missing_ok=True)
 
 
 def last_prompt(path: str | Path) -> str:

@@ -10,7 +10,7 @@ from ..errors import InputError
 from ..loaders import Package, find_package, open_checkpoint
 from ..loaders.lora import check_for_both_experts, loras_for
 from ..loaders.package import is_causal_folder, is_expert_folder
-from ..options import ShowProgress
+from ..options import BLOCK_SIZES, QUANTIZE_FORMATS, ShowProgress
 from ..outputs import PART, lock_output
 from ..text.weights import EMBEDDING, open_weights, wan_key
 from ..weights.files import read_tensors
@@ -80,6 +80,10 @@ def plan_quantize(source: str | Path, destination: str | Path, options: Quantize
     if not source.exists():
         raise InputError(f"{source}: no such file or folder")
     _refuse_existing(destination)
+    if options.format not in QUANTIZE_FORMATS:
+        raise InputError(f"`format` {options.format!r}: expected one of {', '.join(QUANTIZE_FORMATS)}")
+    if options.blocksize not in BLOCK_SIZES:
+        raise InputError(f"`blocksize` {options.blocksize}: expected one of {', '.join(map(str, BLOCK_SIZES))}")
     if options.format != "nf4" and (options.search or options.blocksize != QuantizeOptions.blocksize):
         raise InputError(f"`search` and `blocksize` are for nf4, `format` is {options.format}; leave them out")
     if source.is_dir() and (is_causal_folder(source) or not is_expert_folder(source)):

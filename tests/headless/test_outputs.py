@@ -209,6 +209,16 @@ def test_unfinished_files_of_two_processes_have_names_of_their_own(tmp_path, mon
     assert part_of(file) != first
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes")
+def test_a_pipe_is_not_replaced_by_a_file(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(OSError, match="a device or a pipe, expected a file"), written_whole(pipe) as (part,):
+        part.write_text("text", encoding="utf-8")
+    assert pipe.is_fifo()
+    assert list(tmp_path.iterdir()) == [pipe]
+
+
 def test_a_link_is_followed(tmp_path):
     real, link = tmp_path / "disk/real.txt", tmp_path / "link.txt"
     real.parent.mkdir()

@@ -136,6 +136,9 @@ def test_an_option_says_what_the_files_do_not(place, capsys):
     found = open_checkpoint(folder).with_release("v2")
     assert found.config.causal
     assert (found.release.name, len(found.release_lines)) == (V2, 1)
+    (folder.parent / "high_noise_model").symlink_to(folder)
+    line = open_checkpoint(folder.parent / "high_noise_model").with_release("v2").release_lines[-1]
+    assert line == "high_noise_model is the name of a base model's expert; `release` makes it run as a causal model."
     with pytest.raises(InputError, match="`release` v3: expected one of v1, v2, v2-1.3b, v2-pretrain"):
         find_package(folder, release="v3")
 

@@ -248,6 +248,11 @@ def test_who_may_read_a_state_is_whoever_may_read_files(tmp_path):
     assert (tmp_path / "mine.state").stat().st_mode & 0o777 == 0o640
 
 
+def test_a_name_that_the_disk_does_not_take_is_an_error_of_ours(tmp_path):
+    with pytest.raises(InputError, match="cannot be written: File name too long"):
+        Video(GLOBAL).state().save(tmp_path / ("x" * 300))
+
+
 def test_a_state_that_finds_the_disk_full_is_one_sentence_and_leaves_nothing(tmp_path):
     """A limit on the size of files stands for the full disk."""
     resource, state = pytest.importorskip("resource"), tmp_path / "a.state"

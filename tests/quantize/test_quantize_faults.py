@@ -212,6 +212,13 @@ def test_too_little_room_is_found_before_anything_is_written(golden, tmp_path, m
         run(golden / "causal/model", tmp_path / "nf4")
 
 
+@pytest.mark.parametrize(("name", "value"), [("format", "q8"), ("blocksize", 100)])
+def test_settings_that_no_reader_knows_are_refused_before_anything_is_written(golden, tmp_path, name, value):
+    with pytest.raises(InputError, match=rf"`{name}` '?{value}'?: expected one of"):
+        run(golden / "causal/model", tmp_path / "made", **{name: value})
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_destination_that_exists_is_not_touched(golden, tmp_path):
     with pytest.raises(InputError, match="exists already"):
         run(golden / "causal/model", tmp_path)
