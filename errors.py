@@ -29,8 +29,8 @@ class TextError(LingBotError):
 
 
 class CameraError(LingBotError):
-    """The error for poses, intrinsics or a key script that cannot be used, for an invalid size of a drawing, and for a
-    video that cannot be measured."""
+    """The error for poses, intrinsics or a key script that cannot be used, and for a video whose camera cannot be
+    measured."""
 
 
 class InputError(LingBotError):

@@ -12,7 +12,7 @@ from .report import error_summary, summary
 
 def render_measurement(measured: Measurement, size: tuple[int, int] = (800, 500)) -> Image.Image:
     """Return an RGB image of the path and the measured camera from above and from the side, the errors, and the
-    verdict. `size` is width and height in pixels. Raises CameraError for a size outside of 400x250 to 4096x4096."""
+    verdict. `size` is width and height in pixels. Raises InputError for a size outside of 400x250 to 4096x4096."""
     sheet = Sheet(size)
     sheet.header(
         f"{measured.camera.frames} frames, {len(measured.pairs)} pairs of keyframes",

@@ -45,8 +45,7 @@ def as_values(metrics: FrameMetrics, faults: list[Fault]) -> dict[str, Any]:
 
 def render_drift(metrics: FrameMetrics, faults: list[Fault], size: tuple[int, int] = (800, 500)) -> Image.Image:
     """Return an RGB chart of each metric over time, with the messages about faults. `size` is width and height in
-    pixels. The chart is drawn on a camera preview's Sheet, so a size outside of 400x250 to 4096x4096 raises
-    CameraError."""
+    pixels. Raises InputError for a size outside of 400x250 to 4096x4096."""
     sheet = Sheet(size)
     sheet.header(f"{len(metrics)} frames, {len(metrics) / metrics.fps:.1f} s", "left to right: the video's time")
     columns = 120  # as many as are distinguishable

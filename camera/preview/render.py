@@ -32,7 +32,7 @@ def render_preview(
 
     `first_frame` is drawn at the first camera. `frames`: the video's length (None: the full path). `size`: width and
     height in pixels, 400x250 to 4096x4096. `light`: whether to draw dark lines for a light page. Raises CameraError for
-    fewer than five poses or another size.
+    fewer than five poses, and InputError for another size.
     """
     frames = len(path) if frames is None else frames
     used = frame_count(frames, len(path))

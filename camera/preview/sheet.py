@@ -5,7 +5,7 @@ import textwrap
 import numpy as np
 from PIL import Image, ImageDraw
 
-from ...errors import CameraError
+from ...errors import InputError
 from . import drawing
 from .drawing import Box, Color, View, color_at, font
 
@@ -20,13 +20,13 @@ MOST_LINES = 4
 
 
 class Sheet:
-    """A canvas of `size` (width, height) pixels with a header, panels, and text below. Raises CameraError for a size
+    """A canvas of `size` (width, height) pixels with a header, panels, and text below. Raises InputError for a size
     below 400x250 or above 4096x4096."""
 
     def __init__(self, size: tuple[int, int]) -> None:
         if not all(least <= side <= most for least, side, most in zip(SMALLEST, size, LARGEST, strict=True)):
             least, most = ("{}x{}".format(*sides) for sides in (SMALLEST, LARGEST))
-            raise CameraError(f"drawing of {size[0]}x{size[1]}: expected at least {least} and at most {most}")
+            raise InputError(f"drawing of {size[0]}x{size[1]}: expected at least {least} and at most {most}")
         self.canvas = Image.new("RGB", (size[0] * SUPERSAMPLING, size[1] * SUPERSAMPLING), drawing.BACKGROUND)
         self.unit = SUPERSAMPLING * min(size[0] / 650, size[1] / 406)  # one pixel of a 650x406 sheet
         self.text = 13 * self.unit

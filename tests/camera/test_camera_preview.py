@@ -7,7 +7,7 @@ from lingbot_world.camera.path import CameraPath, lens_from_fov
 from lingbot_world.camera.plucker import latent_poses
 from lingbot_world.camera.preview.drawing import END, FROM_ABOVE, START, View, frustum
 from lingbot_world.camera.preview.render import received_poses, render_preview
-from lingbot_world.errors import CameraError
+from lingbot_world.errors import CameraError, InputError
 from PIL import Image
 
 RED_CARD = Image.new("RGB", (64, 48), (250, 10, 10))
@@ -84,7 +84,7 @@ def test_extreme_paths_can_be_drawn():
 
 
 def test_what_cannot_be_drawn_is_refused():
-    with pytest.raises(CameraError, match="at least 400x250"):
+    with pytest.raises(InputError, match="at least 400x250"):
         render_preview(preset_path("static"), size=(100, 100))
     with pytest.raises(CameraError, match="at least 5"):
         render_preview(preset_path("static")[:3])

@@ -94,6 +94,8 @@ def test_the_report_as_picture_and_values(clip):
     figures = measure_frames(blurred(clip), FPS)
     faults = find_faults(figures)
     assert render_drift(figures, faults).size == (800, 500)
+    with pytest.raises(InputError, match="at least 400x250 and at most 4096x4096"):
+        render_drift(figures, faults, (100, 100))
     values = json.loads(json.dumps(as_values(figures, faults)))
     assert values["warnings"][0]["name"] == "sharpness"
     assert all(len(values[name]) == FRAMES for name in ("sharpness", "brightness", "change"))
