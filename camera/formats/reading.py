@@ -2,7 +2,7 @@
 with errors that name the file."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import dropwhile
 from pathlib import Path
@@ -95,9 +95,10 @@ def read_json(path: Path) -> Any:
         raise CameraError(f"{path}: not JSON ({error})") from error
 
 
-def read_table(path: Path, *columns: int) -> np.ndarray:
+def read_table(path: Path, *columns: int, only: Sequence[int] = ()) -> np.ndarray:
     """Return the numbers [n, k] in a text file; `columns` are the accepted k. Empty lines, comments and the lines of
-    text before the first number are skipped."""
+    text before the first number are skipped. With `only`, indices of columns, the other columns may hold text and
+    become 0."""
     split = ((at, split_columns(line.partition("#")[0])) for at, line in enumerate(read_text(path).splitlines(), 1))
     lines = [*dropwhile(lambda line: not is_number(line[1][0]), (line for line in split if line[1] != [""]))]
     if not lines:
@@ -106,7 +107,9 @@ def read_table(path: Path, *columns: int) -> np.ndarray:
     for number, fields in lines:
         if len(fields) != expected:
             raise CameraError(f"{path}: line {number} has {len(fields)} columns, expected {expected}")
-    return np.array([float_fields(fields, f"{path}: line {number}") for number, fields in lines])
+    wanted = {*(only or range(expected))}
+    rows = ((number, (value if at in wanted else "0" for at, value in enumerate(fields))) for number, fields in lines)
+    return np.array([float_fields(fields, f"{path}: line {number}") for number, fields in rows])
 
 
 def split_columns(line: str) -> list[str]:
@@ -123,7 +126,7 @@ def is_number(text: str) -> bool:
     return True
 
 
-def float_fields(fields: Sequence[str], where: str) -> list[float]:
+def float_fields(fields: Iterable[str], where: str) -> list[float]:
     """Return the columns of a line as floats. Raises CameraError, which begins with `where`, for a column without a
     number."""
     try:

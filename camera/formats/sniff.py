@@ -147,10 +147,11 @@ def _json(path: Path) -> str | None:
 def _text(path: Path) -> str | None:
     every = _head(path).splitlines()
     lines = [split_columns(line) for line in (each.partition("#")[0] for each in every) if line.strip()]
-    numbers = [len(columns) for columns in lines[:3] if all(map(is_number, columns))]
-    if numbers and (named := tum_columns(every)) is not None and named.total in numbers:
+    rows = [columns for columns in lines if is_number(columns[0])][:3]
+    if (named := tum_columns(every)) is not None and named.total in map(len, rows):
         return "tum"
-    return next((COLUMNS[count] for count in numbers if count in COLUMNS), None)
+    counts = (len(columns) for columns in rows if all(map(is_number, columns)))
+    return next((COLUMNS[count] for count in counts if count in COLUMNS), None)
 
 
 def _head(path: Path) -> str:

@@ -62,6 +62,11 @@ W_FIRST = re.compile(r"(?<![a-z])w[\s,]+x[\s,]+y[\s,]+z(?![a-z])")
 W_FIRST_COLUMNS = [0, 1, 2, 3, 5, 6, 7, 4]
 FRAME = re.compile(r"^sec|^frame|^(id|idx|index)$")
 """A pattern for column names that replace a missing time column: seconds, frame number or index."""
+TURN_COLUMN = re.compile(r"(?:^r(?=_?.$)|(?:^|_)q(?=_?.$|_rs_)|quat|rot|orientation).*?([wxyzijk])$")
+PLACE_COLUMN = re.compile(
+    r"^(?:cam(?:era)?_)?(?:t|p|(?:.*_)?pos(?:ition)?|trans(?:lation)?|loc(?:ation)?)?(?:_\w+?)?_?([xyz])$"
+)
+"""Patterns for the names of a quaternion's columns, such as qw, rot_x and camera_qi, and of a position's."""
 UNEVEN_STEPS = 1.5
 """The limit for the ratio of a time step to the median step, and for its inverse. Beyond it, poses are resampled at
 even times."""
@@ -153,7 +158,7 @@ def read_tum(path: Path, convention: Convention) -> CameraFile:
         _refuse_strange_header(path, lines)
     of_monst3r = stated is None and path.name == MONST3R[0] and lens_file.is_file()
     columns = stated or Columns(8, W_FIRST_COLUMNS if of_monst3r else [*range(8)])
-    numbers = read_table(path, columns.total)
+    numbers = read_table(path, columns.total, only=(*columns.columns, *columns.lens))
     rows = numbers[:, columns.columns]
     check_quaternions(rows[:, 4:], str(path))
     c2w = to_opencv(rigid(from_quaternions(rows[:, 4:]), rows[:, 1:4]), convention, str(path), rows[:, 1:])
@@ -237,16 +242,18 @@ class Columns(NamedTuple):
 
 
 def tum_columns(lines: Sequence[str]) -> Columns | None:
-    """Return a trajectory's layout according to its header, or None without a usable one. The header is the last line
-    of text before the numbers, with or without a comment sign. It must name each of the eight columns (see `Columns`)
-    once. A header that only states the quaternion order w, x, y, z is also usable: the order is then TUM's, but with w
-    first."""
+    """Return a trajectory's layout according to its header, or None without a usable one.
+
+    The header is the last line of text before the numbers, with or without a comment sign. It must name a time, and
+    each of the other seven columns (see `Columns`) once. A header that only states the quaternion order w, x, y, z is
+    also usable: the order is then TUM's, but with w first.
+    """
     header = _header(lines)
     names = _names(header)
     found = [_column_of(name) for name in names]
     if "time" not in found:
         found = ["time" if FRAME.search(name) else column for name, column in zip(names, found, strict=True)]
-    if any(found.count(name) != 1 for name in WANTED):
+    if "time" not in found or any(found.count(name) != 1 for name in WANTED[1:]):
         return Columns(8, W_FIRST_COLUMNS) if W_FIRST.search(header.lower()) else None
     lens = [names.index(name) for name in LENS] if {*LENS} <= {*names} else ()
     return Columns(len(found), [found.index(name) for name in WANTED], lens)
@@ -283,9 +290,10 @@ def _refuse_strange_header(path: Path, lines: Sequence[str]) -> None:
 
 def _column_of(name: str) -> str:
     """Return a column's name in WANTED, or "" if unknown."""
+    name = re.sub("[ .]+", "_", name)
     if re.search(r"time|stamp|^t$", name):
         return "time"
-    if match := re.search(r"(?:^q|^r(?=.$)|quat|rot|orientation).*?([wxyz])$", name):
-        return f"q{match[1]}"
-    match = re.search(r"^(?:t|p|pos|position|trans|translation|.*\.position)?(?:_\w+?)?[._]?([xyz])$", name)
+    if match := TURN_COLUMN.search(name):
+        return f"q{match[1]}".translate({ord("i"): "x", ord("j"): "y", ord("k"): "z"})
+    match = PLACE_COLUMN.search(name)
     return match[1] if match else ""

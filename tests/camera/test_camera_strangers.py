@@ -198,10 +198,35 @@ def test_a_camera_turned_about_x_that_moves_backwards_is_read_with_a_note(tmp_pa
     assert not any("quaternions" in note for note in notes)
 
 
-def test_a_header_with_r_for_the_quaternion_and_one_that_names_unity(tmp_path):
+@pytest.mark.parametrize(
+    "header",
+    [
+        "time,px,py,pz,rx,ry,rz,rw",
+        "Time,Position X,Position Y,Position Z,Rotation X,Rotation Y,Rotation Z,Rotation W",
+        "frame,loc_x,loc_y,loc_z,qi,qj,qk,qw",
+        "frame,camera_tx,camera_ty,camera_tz,camera_qx,camera_qy,camera_qz,camera_qw",
+        "t,pose.position.x,pose.position.y,pose.position.z,orientation.x,orientation.y,orientation.z,orientation.w",
+    ],
+)
+def test_names_of_columns(tmp_path, header):
     rows = trajectory(walk_in_a_curve()).replace(" ", ",")
-    file = write(tmp_path / "a.csv", "time,px,py,pz,rx,ry,rz,rw\n" + rows)
-    np.testing.assert_allclose(read_camera(file)[0].c2w, walk_in_a_curve(), atol=1e-9)
+    for text in (f"{header}\n{rows}", f"sep=,\nTrajectory\n{header}\n{rows}"):
+        np.testing.assert_allclose(read_camera(write(tmp_path / "a.csv", text))[0].c2w, walk_in_a_curve(), atol=1e-9)
+
+
+def test_a_table_of_ros_has_two_times_and_a_text(tmp_path):
+    names = ["%time", "field.header.stamp", "field.header.frame_id"]
+    names += [f"field.pose.position.{axis}" for axis in "xyz"] + [f"field.pose.orientation.{axis}" for axis in "xyzw"]
+    rows = [line.split() for line in trajectory(walk_in_a_curve()).splitlines()]
+    text = "".join(",".join([row[0], row[0], "map", *row[1:]]) + "\n" for row in rows)
+    path, _ = read_camera(write(tmp_path / "pose.csv", ",".join(names) + "\n" + text))
+    np.testing.assert_allclose(path.c2w, walk_in_a_curve(), atol=1e-9)
+    with pytest.raises(CameraError, match="line 3: could not convert string to float: 'x"):
+        read_camera(write(tmp_path / "pose.csv", ",".join(names) + "\n" + text.replace("\n1,1,map,", "\n1,1,map,x", 1)))
+
+
+def test_a_header_that_names_unity_is_refused(tmp_path):
+    rows = trajectory(walk_in_a_curve()).replace(" ", ",")
     file = write(tmp_path / "b.csv", "# recorded in Unity\ntime,px,py,pz,rx,ry,rz,rw\n" + rows)
     with pytest.raises(CameraError, match="in the header is 'Unity': left-handed axes and robots' axes are not read"):
         read_camera(file)
