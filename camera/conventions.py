@@ -38,7 +38,7 @@ def to_opencv(values: ArrayLike, convention: Convention, name: str, numbers: np.
     name: the beginning of error messages.
     numbers: [n, k], the file's own numbers if they are not matrices but, for example, quaternions and positions.
 
-    If positions differ only by the rounding of the file's numbers, they become equal. Raises CameraError for other
+    Positions that differ only by the rounding of the file's numbers become equal. Raises CameraError for other
     shapes and for non-rigid matrices.
     """
     matrices, dtype = as_float64(values, name), getattr(values, "dtype", None)
@@ -58,7 +58,7 @@ def to_opencv(values: ArrayLike, convention: Convention, name: str, numbers: np.
 
 
 def _are_by_column(matrices: np.ndarray) -> bool:
-    """Return whether the last column of every matrix, but not the last row of every matrix, is 0, 0, 0, 1."""
+    """Return whether every matrix's last column is 0, 0, 0, 1, and some matrix's last row is not."""
     last = [0, 0, 0, 1]
     if matrices.ndim != 3 or matrices.shape[1:] != (4, 4):
         return False

@@ -9,8 +9,10 @@ from .path import lens_from_fov
 from .plucker import continued_poses, latent_poses, latent_times, longest_step, longest_step_after, model_poses
 from .poses import FEWEST_POSES, frame_count
 
-FRAMES_PER_LATENT = 4  # frames of a latent frame: fewer unused poses are not worth a note
-LONGEST_STEP = 1.05  # a first path's longest step is 1; resampling can make the steps of a later path slightly longer
+FRAMES_PER_LATENT = 4
+"""The number of frames in a latent frame. Fewer unused poses are not reported."""
+LONGEST_STEP = 1.05
+"""The longest step that is not reported. A first path's longest step is 1, and resampling can lengthen a later one."""
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ from .drift_metrics import STRIDE, FrameMetrics
 BLURRED, PALE, TINTED, DARKER = 0.6, 0.7, 12.0, 15.0
 """The thresholds of drift, relative to the median of the video's first second.
 
-BLURRED and PALE are the smallest accepted fractions of the initial sharpness and colourfulness. TINTED and DARKER are
-the largest accepted changes of red minus blue and of brightness, in grey levels from 0 to 255.
+BLURRED and PALE are the smallest accepted fractions of the initial sharpness and colourfulness, and their inverses the
+largest: a video that decays becomes blurred and pale, or all edges and colours. TINTED and DARKER are the largest
+accepted changes of red minus blue and of brightness, in grey levels from 0 to 255.
 
 Drift starts at the first frame from which more than 90 % of the frames exceed a threshold. The thresholds apply to
 scene content tracked by optical flow and to the full image, which camera rotation also changes. DOUBLING_S states how
@@ -20,11 +21,14 @@ the two results are combined.
 BLURRED_PLACES = 0.35
 """The smallest accepted fraction of the initial sharpness for tracked scene content, in place of BLURRED. It is lower,
 because content loses some detail as the camera comes closer."""
-DOUBLING_S = 5.0
-"""The time in seconds after which the thresholds of tracked scene content are twice as large as at the start. At t
-seconds the thresholds are multiplied by 1 + t / DOUBLING_S, because changes are summed from frame to frame and their
-error grows. In a frame whose full image exceeds its own threshold, the thresholds of tracked content are not
-multiplied."""
+DOUBLING_S, MOST_GROWN = 5.0, 2.0
+"""The growth of the thresholds of tracked scene content. At t seconds they are multiplied by 1 + t / DOUBLING_S,
+because changes are summed from frame to frame and their error grows. For tint and brightness, whose error is small, the
+factor is at most MOST_GROWN.
+
+In a frame whose full image exceeds its own threshold, the thresholds of tracked content are not multiplied. Sharpness
+and colourfulness must then change in the same direction in both. A rise of these two counts only in such frames.
+"""
 STILL = 0.02
 """The threshold of a freeze. A frame is frozen if its difference from the previous frame is below STILL times the third
 quartile of such differences over the video."""
@@ -66,46 +70,46 @@ def find_faults(metrics: FrameMetrics) -> list[Fault]:
 
 def _drifts(metrics: FrameMetrics) -> list[Fault]:
     found = []
-    for name, curve, whole, bound, words in _drift_curves(metrics):
-        beyond, seconds = np.abs(curve) / bound, np.arange(len(curve)) / metrics.fps
-        off = (beyond > 1 + seconds / DOUBLING_S) | ((beyond > 1) & whole)
+    for name, curve, off, words in _drift_curves(metrics):
         shares = np.cumsum(off[::-1])[::-1] / np.arange(len(off), 0, -1)  # the fraction of all later frames
         starts = np.flatnonzero((shares > 0.9) & off)
         if len(starts) and len(off) - starts[0] >= 0.5 * metrics.fps:
             passed = int(starts[0])
-            begins, at = _begin(curve, passed) / metrics.fps, seconds[passed]
-            message = f"From second {begins:.1f} on it drifts; from second {at:.1f} on it is {words} at first."
+            begins, at = _begin(curve, passed) / metrics.fps, passed / metrics.fps
+            change = words[int(curve[passed] > 0)]
+            message = f"From second {begins:.1f} on it drifts; from second {at:.1f} on it is {change} at first."
             found.append(Fault(name, begins, message))
     return found
 
 
-def _drift_curves(metrics: FrameMetrics) -> Iterator[tuple[str, np.ndarray, np.ndarray, float, str]]:
-    """Yield (name, change, beyond, threshold, words) for each kind of drift.
+def _drift_curves(metrics: FrameMetrics) -> Iterator[tuple[str, np.ndarray, np.ndarray, tuple[str, str]]]:
+    """Yield (name, change, off, words) for each kind of drift.
 
-    change: [f], the accumulated change of tracked content, relative to the median of the first second.
-    beyond: bool [f], whether the full image exceeds its own threshold.
-    threshold: the largest accepted absolute value of `change`.
-    words: a comparison for the message, such as "less than 60% as sharp as".
+    change: [f], the accumulated change of tracked content, relative to the median of the first second, in units of the
+    threshold.
+    off: bool [f], whether a frame exceeds the thresholds.
+    words: comparisons for the message if `change` falls and if it rises, such as "less than 60% as sharp as".
     """
-    second = max(round(metrics.fps), 2)
+    second, grown = max(round(metrics.fps), 2), 1 + np.arange(len(metrics)) / metrics.fps / DOUBLING_S
 
     def since(values: np.ndarray) -> np.ndarray:
         return values - np.median(values[:second])
 
-    def share(values: np.ndarray) -> np.ndarray:
-        return values / max(float(np.median(values[:second])), 1e-9)
-
-    sharpness_change, colourfulness_change = (
-        np.minimum(since(values), 0) for values in (metrics.sharpness_change, metrics.colourfulness_change)
-    )
-    blurred, pale = share(metrics.sharpness) < BLURRED, share(metrics.colourfulness) < PALE
-    yield "sharpness", sharpness_change, blurred, -np.log(BLURRED_PLACES), f"less than {BLURRED:.0%} as sharp as"
-    yield "colour", colourfulness_change, pale, -np.log(PALE), f"less than {PALE:.0%} as colourful as"
-    tinted, darker = np.abs(since(metrics.tint)) > TINTED, np.abs(since(metrics.brightness)) > DARKER
-    words = f"tinted, with red minus blue more than {TINTED:.0f} of 255 away from its value"
-    yield "tint", since(metrics.tint_change), tinted, TINTED, words
-    words = f"brighter or darker by more than {DARKER:.0f} of 255 than"
-    yield "brightness", since(metrics.brightness_change), darker, DARKER, words
+    for name, measure, word, least, least_places in (
+        ("sharpness", "sharpness", "sharp", BLURRED, BLURRED_PLACES),
+        ("colour", "colourfulness", "colourful", PALE, PALE),
+    ):
+        change = since(getattr(metrics, f"{measure}_change")) / -np.log(least_places)
+        whole = since(np.log(np.maximum(getattr(metrics, measure), 1e-9))) / -np.log(least)
+        off = (change < -grown) | ((np.abs(change) > 1) & (np.sign(change) * whole > 1))
+        yield name, change, off, (f"less than {least:.0%} as {word} as", f"more than {1 / least:.0%} as {word} as")
+    for name, most, words in (
+        ("tint", TINTED, f"tinted, with red minus blue more than {TINTED:.0f} of 255 away from its value"),
+        ("brightness", DARKER, f"brighter or darker by more than {DARKER:.0f} of 255 than"),
+    ):
+        change, whole = since(getattr(metrics, f"{name}_change")) / most, since(getattr(metrics, name)) / most
+        off = (np.abs(change) > np.minimum(grown, MOST_GROWN)) | ((np.abs(change) > 1) & (np.abs(whole) > 1))
+        yield name, change, off, (words, words)
 
 
 def _begin(curve: np.ndarray, passed: int) -> int:

@@ -138,7 +138,8 @@ def colourfulness(colours: np.ndarray) -> float:
 
 def _step(before: _Frame, frame: _Frame) -> tuple[float, float, float, float]:
     """Return the change of brightness, the motion in columns and rows, and the residual after motion compensation, from
-    the frame `before` to `frame`."""
+    the frame `before` to `frame`. Without enough overlap (LEAST_OVERLAP) the residual is the plain difference, and the
+    other values are 0."""
     flow = _flow(frame.small_grey, before.small_grey)
     moved, inside = _warp(before.small_colours, flow)
     if inside.mean() < LEAST_OVERLAP:
@@ -180,7 +181,8 @@ def _warped_changes(onto: _Frame, other: _Frame, there: np.ndarray, back: np.nda
 
 
 def _flow(one: np.ndarray, two: np.ndarray) -> np.ndarray:
-    """Return the optical flow, float32 [h, w, 2] in columns and rows, from `one` to `two`, both grey uint8 [h, w]."""
+    """Return the optical flow, float32 [h, w, 2] in columns and rows, from `one` to `two`, both grey uint8 [h, w]. If a
+    side is below 16 pixels, the flow is 0."""
     cv2 = opencv()
     if min(one.shape) < 16:
         return np.zeros((*one.shape, 2), np.float32)

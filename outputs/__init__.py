@@ -140,8 +140,8 @@ def _acquire(lock_file: Path, file: Path) -> "BaseFileLock":
 
 
 def _is_of(lock: "BaseFileLock", lock_file: Path) -> bool:
-    """Return whether `lock_file` is still the file that `lock` holds. The previous owner may have removed that file
-    since."""
+    """Return whether `lock_file` is still the file that `lock` holds. The lock's previous owner may have removed
+    that file and another run may have made a new one."""
     opened = getattr(getattr(lock, "_context", None), "lock_file_fd", None)
     try:
         return opened is None or os.fstat(opened).st_ino == lock_file.stat().st_ino

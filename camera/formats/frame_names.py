@@ -67,9 +67,9 @@ def sort_frames(
     """Return the frames sorted by the first usable key of `order`, or unchanged without one, and notes for the user on
     frame numbers that contradict the result.
 
-    A usable key occurs in all frames with different values. Names must be texts or numbers. Frame numbers and ids must
-    be numbers, either without gaps or in an order that never falls. Raises CameraError, which begins with `path`, for a
-    time that is not a finite number, and for a gap (see `refuse_gaps`) between names or times.
+    A usable key occurs in all frames, and its values are not all equal. Names must be texts or numbers. Frame numbers
+    and ids must be numbers, either without gaps or in an order that never falls. Raises CameraError, which begins with
+    `path`, for a time that is not a finite number, and for a gap (see `refuse_gaps`) between names or times.
     """
     unused: dict[str, np.ndarray] = {}
     for key in order:
@@ -92,7 +92,7 @@ def sort_frames(
 
 
 def _contradictions(unused: Mapping[str, np.ndarray], rank: np.ndarray) -> tuple[str, ...]:
-    """Return a note for each key of `unused` whose numbers fall somewhere in the order `rank`."""
+    """Return a note for each key of `unused` whose numbers, put in the order `rank`, decrease anywhere."""
     return tuple(
         Reported(f"{key} has gaps or repeats and is not used, but falls in the order of the frames; check this order.")
         for key, numbers in unused.items()
@@ -120,8 +120,7 @@ def _columns(names: Sequence[str], pattern: re.Pattern[str]) -> np.ndarray | Non
 
 
 def _gap(indices: Sequence[float] | np.ndarray) -> tuple[float, float] | None:
-    """Return the two numbers around the first gap, or None without a gap. A gap is a step of 0 or less, or of more than
-    1.5 times the median step."""
+    """Return the two numbers around the first gap (see `refuse_gaps`), or None without a gap."""
     values = np.asarray(indices, dtype=np.float64)
     steps = np.diff(values)
     if not len(steps):

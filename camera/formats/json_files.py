@@ -141,8 +141,8 @@ def _transforms_lens(frame: Mapping, where: str) -> np.ndarray:
 
 
 def _contradiction(frame: Mapping, where: str) -> list[str]:
-    """Return a list with a note if two fields of a frame state horizontal focal lengths that differ by over 2 %, or two
-    fields vertical ones."""
+    """Return a list with a note if two fields of a frame state focal lengths for the same direction, horizontal or
+    vertical, that differ by over 2 %; else an empty list."""
     for names, side in zip((ACROSS, DOWN), _image_size(frame, where), strict=True):
         stated = [name for name in names if name in frame]
         focals = [_focal(frame, (name,), side, where) or 0.0 for name in stated]

@@ -13,7 +13,7 @@ from .reading import Lens, field_of, lens_notes, lens_rows, number_of
 
 
 class Model(NamedTuple):
-    """A camera model. `numbers`: how many parameters the model has. They are `focals` focal lengths, cx, cy, and
+    """A camera model. `numbers`: the number of parameters, which are `focals` focal lengths, cx, cy, and
     distortion terms. `pinhole`: whether the model equals a pinhole near the image centre."""
 
     numbers: int

@@ -188,7 +188,7 @@ def _first_lens(frames: Sequence[Mapping], path: Path) -> Lens:
 
 def _doubt_order(path: Path, c2w: np.ndarray, rows: np.ndarray, convention: Convention) -> list[str]:
     """Return a note if the quaternions of `rows` seem to begin with w, although `c2w` was read with w last; else an
-    empty list. Raises CameraError if the path is straight, along the viewing direction, only with w first.
+    empty list. Raises CameraError if the camera moves along its viewing direction only with w first.
 
     The camera of a straight path may be turned by 180 degrees about x: it then moves backwards with w last and forward
     with w first. Both readings are valid, so the path is not refused.
@@ -277,8 +277,8 @@ def _names(header: str) -> list[str]:
 
 
 def _refuse_strange_header(path: Path, lines: Sequence[str]) -> None:
-    """Raise CameraError if the header names 8 columns. A header with a comment sign must have at least three known
-    names, because any comment may have 8 words."""
+    """Raise CameraError if a header that `tum_columns` cannot use seems to name 8 columns. With a comment sign at least
+    three names must be known, because any comment may have 8 words."""
     header = _header(lines)
     names = _names(header)
     if len(names) == 8 and (header in map(str.strip, lines) or sum(map(bool, map(_column_of, names))) > 2):

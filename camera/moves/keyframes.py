@@ -33,8 +33,9 @@ def turn(knots: np.ndarray, rotations: np.ndarray, times: np.ndarray, *, smooth:
     direct = slerp(rotations[start], rotations[start + 1], fraction)
     if not smooth or len(knots) == 2:
         return direct
-    controls, back = rotations.copy(), rotations[1:-1].swapaxes(1, 2)  # moved away from the mean of the neighbours
+    controls, back = rotations.copy(), rotations[1:-1].swapaxes(1, 2)
     bend = to_vectors(rotations[:-2] @ back) + to_vectors(rotations[2:] @ back)
+    # squad's inner controls lie on the other side of a keyframe than the mean of its neighbours
     controls[1:-1] = from_vectors(-bend / 4) @ rotations[1:-1]
     return slerp(direct, slerp(controls[start], controls[start + 1], fraction), 2 * fraction * (1 - fraction))
 

@@ -11,9 +11,10 @@ HELP = """Finds the times at which a video degrades, and prints them as sentence
 
 Measured over time are sharpness (variance of the Laplacian over that of the grey values), colourfulness (Hasler and
 Suesstrunk), brightness, red against blue, and the change from frame to frame. A warning names the second from which on
-a video is less than 60 % as sharp or 70 % as colourful as in its first second, tinted, or darker. Others name frozen
-stretches, flicker, seams at even distances, and repeated stretches. The scene changes all of these figures too: a walk
-from a meadow into a tunnel is less colourful, which is not a fault.
+a video is less than 60 % as sharp or 70 % as colourful as in its first second, tinted, or darker. A video that decays
+may also be more than 167 % as sharp or 143 % as colourful. Others name frozen stretches, flicker, seams at even
+distances, and repeated stretches. The scene changes all of these figures too: a walk from a meadow into a tunnel is
+less colourful, which is not a fault.
 
 Needs OpenCV: pip install -e ".[cli,measure]"."""
 

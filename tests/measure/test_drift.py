@@ -9,7 +9,15 @@ from lingbot_world.errors import InputError
 from lingbot_world.headless.command.cli import main
 from lingbot_world.headless.files.target import find_target
 from lingbot_world.headless.files.video import write_frames
-from lingbot_world.measure.drift import as_values, find_faults, measure_frames, render_drift, summary, table
+from lingbot_world.measure.drift import (
+    FrameMetrics,
+    as_values,
+    find_faults,
+    measure_frames,
+    render_drift,
+    summary,
+    table,
+)
 from PIL import Image
 
 FRAMES, FPS = 81, 16
@@ -22,6 +30,16 @@ def blurred(frames):
 def tinted(frames):
     grown = np.clip(np.arange(len(frames)) - 40, 0, 20)[:, None, None, None] * [1, 0, -1]
     return np.clip(frames + grown, 0, 255).astype(np.uint8)
+
+
+def shards(frames):
+    """Blocks of one random colour each, of which ever more replace the picture."""
+    random, seen = np.random.default_rng(0), frames.copy()
+    begins, colours = 30 + 20 * random.random((15, 20)), random.integers(0, 255, (15, 20, 3), np.uint8)
+    for at, frame in enumerate(seen):
+        shown, drawn = (np.repeat(np.repeat(each, 6, 0), 8, 1) for each in (begins < at, colours))
+        frame[shown] = drawn[shown]
+    return seen
 
 
 def frozen(frames):
@@ -69,6 +87,40 @@ def test_a_fault_is_named_with_its_second(clip, name):
     assert [fault.name for fault in faults] == [name]
     assert begins_s <= faults[0].begins_s <= begins_s + within_s
     assert f"second {faults[0].begins_s:.1f}" in faults[0].words
+
+
+def test_a_picture_that_decays_to_shards_drifts(clip):
+    faults = find_faults(measure_frames(shards(clip), FPS))
+    assert {fault.name for fault in faults} & {"sharpness", "colour"}
+    assert faults[0].begins_s >= 1.5
+    assert "it is more than 1" in faults[0].words
+
+
+def with_changes(**changes):
+    """The metrics of 20 seconds without a fault, with those in `changes` replaced."""
+    still, looks = np.zeros(20 * FPS), np.full(20 * FPS, 40.0)
+    kinds = ("sharpness", "colourfulness", "tint", "brightness")
+    values = dict.fromkeys(kinds, looks) | {f"{kind}_change": still for kind in kinds}
+    thumbnails, motion = np.zeros((len(still), 18, 32), np.float32), np.zeros((len(still), 2))
+    rest = {"change": still, "thumbnails": thumbnails, "motion": motion, "residual": still, "fps": FPS}
+    return FrameMetrics(**{**values, **rest, **changes})
+
+
+def test_a_slow_tint_of_tracked_content_is_drift_in_changing_rooms():
+    seconds = np.arange(20 * FPS) / FPS
+    rooms = 40 + 30 * np.sign(np.sin(seconds))
+    for change, found in ((28, ["tint"]), (20, [])):
+        metrics = with_changes(tint=rooms, tint_change=change * seconds / 20)
+        assert [fault.name for fault in find_faults(metrics)] == found
+
+
+@pytest.mark.parametrize("measure", ["sharpness", "colourfulness"])
+def test_tracked_content_and_picture_have_to_change_the_same_way(measure):
+    ramp = np.linspace(0, 1.6, 20 * FPS)
+    for way in (1, -1):
+        picture = {measure: 40 * np.exp(way * ramp)}
+        assert find_faults(with_changes(**picture, **{f"{measure}_change": ramp * way}))
+        assert not find_faults(with_changes(**picture, **{f"{measure}_change": -0.4 * ramp * way}))
 
 
 def test_a_clean_clip_and_one_that_stands_still_have_no_fault(clip):
