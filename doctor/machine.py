@@ -7,7 +7,6 @@ import tempfile
 import time
 from contextlib import suppress
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import torch
 
 from ..model.choice import kept
 from ..model.choice.card import Card, card_of
-from ..model.choice.table import KITCHEN, MODULES, TRITON, missing
+from ..model.choice.table import KITCHEN, NOT_INSTALLED, TRITON, missing
 from ..pipeline.rollout_memory import available_host_memory
 
 DISK_BYTES = 2**25
@@ -38,7 +37,7 @@ def describe_machine(device: torch.device, folder: Path | None = None) -> dict[s
         "device": str(device),
         "driver": _driver_package() or (found if found == "none" else f"supports CUDA or HIP {found}"),
         "torch": f"{torch.__version__}, built for {_build()}",
-        "triton": _triton(),
+        "triton": _triton(card),
         "comfy-kitchen": _package(KITCHEN, card),
         "sageattention": _package("sageattention", card),
         **_gpu_memory(device),
@@ -68,10 +67,12 @@ def _driver_package() -> str | None:
     return None
 
 
-def _triton() -> str:
+def _triton(card: Card) -> str:
     found = kept.versions()
-    if find_spec(MODULES[TRITON]) is not None:
-        return found.get("triton") or found.get("triton-windows") or "installed"
+    why = missing(TRITON, card)
+    if why != NOT_INSTALLED:
+        version = found.get("triton") or found.get("triton-windows") or "installed"
+        return version if why is None else f"{version}; {why}; norms and gates run in plain torch, slower"
     other = "triton-windows" if sys.platform == "win32" else "triton"
     return f"not installed: norms and gates run in plain torch, slower; pip install {other}"
 
@@ -83,7 +84,7 @@ def _package(name: str, card: Card) -> str:
     if card.maker not in ("nvidia", "amd"):
         return f"{version}; this device has no use for it"
     why = missing(name, card)
-    return version if why is None else f"{version}, without kernels for this card: {why}"
+    return version if why is None else f"{version}, not used on this card: {why}"
 
 
 def _gpu_memory(device: torch.device) -> dict[str, Any]:

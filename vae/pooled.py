@@ -15,7 +15,6 @@ import logging
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cache
-from importlib.util import find_spec
 from threading import Thread
 from types import ModuleType
 
@@ -24,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..model.choice.card import card_of
-from ..model.choice.table import KITCHEN, OURS, TRITON, serves
+from ..model.choice.table import KITCHEN, OURS, TRITON, serves, triton_loads
 from ..model.choice.trials import Size
 from .convolutions import (
     ALIGNED,
@@ -207,10 +206,10 @@ def records(device: torch.device, dtype: torch.dtype | None, width: int) -> bool
     """Return whether a PooledDecoder decodes a VAE of this base `width`, so that a CUDA graph can record the decoding.
 
     `width` is the number of channels at full resolution, and must be a multiple of 32. The `dtype` must be fp16, and
-    the device a CUDA GPU. Triton must be installed, and the chosen convolution kernel must be Triton's or this
+    the device a CUDA GPU. Triton must load, and the chosen convolution kernel must be Triton's or this
     project's CUDA kernel. Except on Hopper GPUs, the first call tests the available kernels.
     """
-    if device.type != "cuda" or dtype != torch.float16 or width % 32 or not find_spec("triton"):
+    if device.type != "cuda" or dtype != torch.float16 or width % 32 or not triton_loads():
         return False
     return convolution_of(device) in (OURS, TRITON)
 

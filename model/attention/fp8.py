@@ -7,13 +7,13 @@ softmax. The values' mean is added to the result.
 
 from collections.abc import Callable
 from functools import lru_cache
-from importlib.util import find_spec
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..cache import Pair
+from ..choice.table import triton_loads
 from ..ops.implementation import or_else
 from ..ops.matrix_8bit import LARGEST
 from ..ops.plain import KEY_LENGTH, NormRope
@@ -141,7 +141,7 @@ def plain_scale(x: Tensor, mean: Tensor, headroom: float) -> tuple[Tensor, Tenso
 def _fastest_scale(device_type: str) -> Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]]:
     """Return the fastest function with the arguments of `plain_scale`: on a GPU with Triton two kernels instead of ten,
     else `plain_scale` itself."""
-    if device_type != "cuda" or find_spec("triton") is None:
+    if device_type != "cuda" or not triton_loads():
         return plain_scale
     from ..kernels.matrix_8bit import fp8_scale
 

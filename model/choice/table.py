@@ -3,8 +3,10 @@ variable LINGBOT_WORLD_KERNELS selects kernels by name: "int8=torch,attention-8b
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Literal, NamedTuple, get_args
@@ -32,6 +34,7 @@ KITCHEN = "comfy-kitchen"
 CUDNN_FRONTEND = "nvidia-cudnn-frontend"
 SAGE = "sageattention"
 TRITON = "triton"
+NOT_INSTALLED = "not installed"
 MODULES = {KITCHEN: "comfy_kitchen", CUDNN_FRONTEND: "cudnn", SAGE: "sageattention", TRITON: "triton"}
 """The Python modules of separate packages with kernels, by name on PyPI."""
 
@@ -168,19 +171,40 @@ def suited_8_bits(card: Card) -> Literal["fp8", "int8"]:
 
 
 def missing(name: str, card: Card) -> str | None:
-    """Return why the package of the kernel `name` cannot run on a GPU: it is not installed, or comfy-kitchen's own
-    check fails. Return None if it can run, and for kernels that need no package."""
+    """Return why the package of the kernel `name` cannot run on a GPU: it is not installed, it does not load, or
+    comfy-kitchen's own check fails. Return None if it can run, and for kernels that need no package."""
     module = MODULES.get(name)
     if module is None:
         return None
+    why = _unusable(module)
+    return _kitchen_refuses(card) if why is None and name == KITCHEN else why
+
+
+@cache
+def triton_loads() -> bool:
+    """Return whether Triton can be imported. If it is installed and cannot, the reason is logged."""
+    why = _unusable(MODULES[TRITON])
+    if why not in (None, NOT_INSTALLED):
+        logging.warning("Triton is not used: %s", why)
+    return why is None
+
+
+def _unusable(module: str) -> str | None:
     if find_spec(module) is None:
-        return "not installed"
-    return _kitchen_refuses(card) if name == KITCHEN else None
+        return NOT_INSTALLED
+    try:
+        import_module(module)
+    except Exception as reason:  # such as a DLL that is missing
+        return f"it does not load: {' '.join(str(reason).split())[:200] or type(reason).__name__}"
+    return None
 
 
 def _kitchen_refuses(card: Card) -> str | None:
     backend = "hip" if card.maker == "amd" else "cuda"
-    found = import_module("comfy_kitchen").list_backends().get(backend, {})
+    kitchen = import_module(MODULES[KITCHEN])
+    if not hasattr(kitchen, "list_backends"):
+        return "this version has no kernels; update comfy-kitchen"
+    found = kitchen.list_backends().get(backend, {})
     if found.get("disabled"):
         return f"its {backend} kernels are disabled in this process"
     if not found.get("available"):

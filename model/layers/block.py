@@ -16,7 +16,7 @@ from ..cache import CameraCache, Pair
 from ..config import ModelConfig
 from ..forward import Camera, ForwardOptions, Rope
 from ..ops.implementation import slices
-from ..ops.linear_8bit import activated, shared_sum
+from ..ops.linear_8bit import EightBitLayer, activated, shared_sum
 from ..ops.pointwise import modulated
 from .attention import CrossAttention, SelfAttention
 from .operations import Layer, Operations, gelu_layer, norm_parameters, prepared_layers
@@ -117,6 +117,7 @@ class Block(nn.Module):
     def _feed_forward(self, rows: Sequence[Residual], modulation: Tensor, reference: Tensor) -> None:
         with prepared_layers(reference, self.ffn[0], self.ffn[2]) as (up, down):
             up_and_gelu = gelu_layer(up, down)
+            down = down.after_gelu() if isinstance(down, EightBitLayer) else down
             for row, (shift, scale, gate) in in_turn(rows, modulation):
                 for part in row.parts(FFN_TOKENS):
                     normed = partial(part.normed, scale, shift, self.eps, reference.dtype, up)

@@ -12,7 +12,6 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial, wraps
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ from torch import Tensor
 
 from ...errors import InputError
 from ...options import T
-from ..choice.table import TRITON, settings
+from ..choice.table import TRITON, settings, triton_loads
 from ..choice.trials import KINDS, Kind, Size, attempt
 from . import matrix_8bit, plain
 from .plain import NormRope
@@ -61,7 +60,7 @@ def implementation(name: str, device_type: str, mode: str | None = None) -> Call
     eager = run_plain if name in _WHOLE else partial(_BY_PARTS.get(name, _in_place_by_parts), run_plain)
     if mode == "compile":
         return or_else(torch.compile(run_plain, dynamic=True), eager, name)
-    if mode in ("auto", "triton") and device_type == "cuda" and find_spec("triton"):
+    if mode in ("auto", "triton") and device_type == "cuda" and triton_loads():
         return or_else(triton_kernel(name), eager, name)
     return eager
 

@@ -18,7 +18,7 @@ from ..choice.trials import Size, chosen, trials
 from ..config import ModelConfig
 from .matrix_8bit import EightBit
 from .pointwise import Rows, add_norm, encode_8bit, gelu_, layer_norm, layer_norm_8bit
-from .products_8bit import WITHOUT_ROW_SCALES, kitchen_or_torch, product
+from .products_8bit import WITHOUT_ROW_SCALES, kitchen_or_torch, kitchen_takes_gelu, product
 from .rotation import GROUP, Rotated, encode_rotated
 
 DTYPES: dict[str, torch.dtype] = {"fp8": torch.float8_e4m3fn, "int8": torch.int8}
@@ -90,13 +90,14 @@ class EightBitLayer:
     """A linear layer with an 8-bit weight [out, in]. A call quantizes an input that is not in 8 bits.
 
     The result and `bias` [out] are in `dtype`. `input_dtype` is the 8-bit dtype that the input should have, or None if
-    the product's kernel quantizes the input itself.
+    the product's kernel quantizes the input itself. `applies_gelu`: whether a call applies GELU (tanh form) to x first.
     """
 
     def __init__(self, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> None:
         self._weight, self._bias, self.dtype = weight, bias, dtype
         self._encodes = isinstance(weight, Rotated) or encodes_inputs(weight.values)
         self.input_dtype = None if self._encodes else weight.values.dtype
+        self.applies_gelu = False
 
     @property
     def parts(self) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -107,11 +108,19 @@ class EightBitLayer:
         """Return a layer of the same kind for the weight `values` [out, in], its `scales`, and `bias` [out] or None."""
         return EightBitLayer(type(self._weight)(values, scales), bias, self.dtype)
 
+    def after_gelu(self) -> "EightBitLayer":
+        """Return a layer of GELU(x) if the kernel that quantizes x can apply GELU, else this layer."""
+        if not isinstance(self._weight, Rotated) or not kitchen_takes_gelu():
+            return self
+        layer = EightBitLayer(self._weight, self._bias, self.dtype)
+        layer.applies_gelu = True
+        return layer
+
     def __call__(self, x: Rows) -> Tensor:
         if isinstance(x, EightBit):
             return product(x, self._weight, self._bias, self.dtype)
         if self._encodes:
-            return kitchen_or_torch(x, self._weight, self._bias, self.dtype)
+            return kitchen_or_torch(x, self._weight, self._bias, self.dtype, self.applies_gelu)
         return product(encode_8bit(x, dtype=self._weight.values.dtype), self._weight, self._bias, self.dtype)
 
 
@@ -193,7 +202,9 @@ def as_input(x: Tensor, layer: Any) -> Rows:
 
 def activated(x: Tensor, activation: Literal["gelu", "silu"], layer: Any) -> Rows:
     """Return the activation of x [tokens, dim] in the 8-bit input dtype of `layer`. If `layer` has no 8-bit input
-    dtype, overwrite x with the activation, and return x."""
+    dtype, overwrite x with the activation, and return x. If `layer` applies GELU itself, return x unchanged."""
+    if getattr(layer, "applies_gelu", False):
+        return x
     eight_bit = input_dtype(layer)
     if eight_bit is not None:
         return encode_8bit(x, dtype=eight_bit, activation=activation)

@@ -2,8 +2,9 @@
 the CPU, and if a GPU's kernel fails, plain torch multiplies the same 8-bit numbers."""
 
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from importlib import import_module
+from inspect import signature
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from ..choice.table import KITCHEN
 from ..choice.trials import ALONE, KINDS, Kind, Size, attempt
 from .implementation import on_its_gpu, or_else, slices
 from .matrix_8bit import EightBit
-from .pointwise import encode_8bit, rescale_
+from .pointwise import encode_8bit, gelu_, rescale_
 from .rotation import GROUP, Rotated, encode_rotated, rotate
 
 PRODUCT_TOKENS = 8192
@@ -125,25 +126,38 @@ ALONE["fp8", "torch-one-scale"] = _alone(_fp8_then_scales)
 
 
 @on_its_gpu
-def _kitchen_product(x: Tensor, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+def _kitchen_product(
+    x: Tensor, weight: EightBit, bias: Tensor | None, dtype: torch.dtype, gelu: bool = False
+) -> Tensor:
     """Return x [tokens, in] times an int8 weight [out, in] transposed, plus bias, computed by comfy-kitchen.
 
-    comfy-kitchen quantizes x itself, and rotates it first for a Rotated weight. Raises RuntimeError if it would use
-    plain torch on this GPU.
+    comfy-kitchen quantizes x itself, and rotates it first for a Rotated weight. If `gelu`, the same kernel first
+    applies GELU (tanh form) to x. Raises RuntimeError if comfy-kitchen would use plain torch on this GPU.
     """
     kitchen = import_module("comfy_kitchen")
     arguments: dict[str, Any] = {"x": x, "weight": weight.values, "weight_scale": weight.scales.view(-1), "bias": bias}
     if isinstance(weight, Rotated):
         arguments |= {"convrot": True, "convrot_groupsize": GROUP}
+    if gelu:
+        arguments["input_act"] = "gelu_tanh"
     backend = kitchen.registry.get_capable_backend("int8_linear", {**arguments, "out_dtype": dtype})
     if backend not in ("cuda", "hip"):
         raise RuntimeError(f"comfy-kitchen would multiply int8 by its {backend} code")
     return kitchen.int8_linear(**arguments, out_dtype=dtype)
 
 
-def _without_kitchen(x: Tensor, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+def _without_kitchen(
+    x: Tensor, weight: EightBit, bias: Tensor | None, dtype: torch.dtype, gelu: bool = False
+) -> Tensor:
+    x = gelu_(x) if gelu else x
     x = rotate(x) if isinstance(weight, Rotated) else x
     return product(encode_8bit(x, dtype=weight.values.dtype), weight, bias, dtype)
+
+
+@cache
+def kitchen_takes_gelu() -> bool:
+    """Return whether comfy-kitchen can apply GELU to the input of an int8 product; old versions cannot."""
+    return "input_act" in signature(import_module("comfy_kitchen").int8_linear).parameters
 
 
 kitchen_or_torch = or_else(_kitchen_product, _without_kitchen, "int8_linear of comfy-kitchen")

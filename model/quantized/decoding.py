@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 from functools import cache
-from importlib.util import find_spec
 
 import torch
 from torch import Tensor
 
 from ...options import T
+from ..choice.table import triton_loads
 from ..ops.implementation import or_else
 from ..ops.matrix_8bit import EightBit
 from ..ops.pointwise import encode_8bit
@@ -34,9 +34,9 @@ def recode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.
 
 @cache
 def fastest(name: str, plain: Callable[..., T], device_type: str) -> Callable[..., T]:
-    """Return our Triton kernel `name` if `device_type` is "cuda" and Triton is installed, else `plain`. If the kernel
+    """Return our Triton kernel `name` if `device_type` is "cuda" and Triton loads, else `plain`. If the kernel
     fails, `plain` replaces it."""
-    if device_type != "cuda" or find_spec("triton") is None:
+    if device_type != "cuda" or not triton_loads():
         return plain
     from ..kernels import weights_4bit, weights_blocks
 

@@ -12,7 +12,17 @@ from lingbot_world.errors import InputError
 from lingbot_world.model.attention.choose_8bit import takes_operands
 from lingbot_world.model.choice import kept, trials
 from lingbot_world.model.choice.card import Card, card_of
-from lingbot_world.model.choice.table import TABLE, WORKS, candidates, missing, serves
+from lingbot_world.model.choice.table import (
+    KITCHEN,
+    SAGE,
+    TABLE,
+    TRITON,
+    WORKS,
+    candidates,
+    missing,
+    serves,
+    triton_loads,
+)
 from lingbot_world.model.choice.trials import ATTEMPTS, KINDS, Size, chosen
 from lingbot_world.model.ops.implementation import implementation
 from played_card import CUDA, PlayedCard, forget
@@ -92,10 +102,42 @@ def test_a_choice_is_set_by_the_environment_and_a_wrong_one_is_refused(monkeypat
             candidates("int8", card)
 
 
+@pytest.fixture
+def installed(monkeypatch, tmp_path):
+    """Install a module of this code in place of the one that may be there."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def install(module, code):
+        (tmp_path / f"{module}.py").write_text(code)
+        monkeypatch.delitem(sys.modules, module, raising=False)
+
+    yield install
+    triton_loads.cache_clear()
+    implementation.cache_clear()
+
+
+def test_a_package_that_does_not_load_is_said_and_not_used(installed, caplog):
+    """On Windows a DLL is often missing."""
+    for package, module in ((KITCHEN, "comfy_kitchen"), (TRITON, "triton"), (SAGE, "sageattention")):
+        installed(module, "raise ImportError('DLL load failed while importing _C')")
+        assert missing(package, nvidia(12, 0)) == "it does not load: DLL load failed while importing _C"
+    triton_loads.cache_clear()
+    implementation.cache_clear()
+    x, weight, bias = torch.randn(3, 8), torch.ones(8), torch.zeros(8)
+    made = implementation("layer_norm", "cuda")(x, weight, bias, 1e-6, torch.float32)
+    assert torch.allclose(made, torch.nn.functional.layer_norm(x, (8,)), atol=1e-5)
+    assert caplog.text.count("Triton is not used: it does not load: DLL load failed") == 1
+
+
+def test_a_comfy_kitchen_without_kernels_is_not_used(installed):
+    installed("comfy_kitchen", "")
+    assert missing(KITCHEN, nvidia(12, 0)) == "this version has no kernels; update comfy-kitchen"
+
+
 @pytest.mark.parametrize(("given", "name"), [("norms=torch", "partial"), ("norms=triton", "run")])
 def test_a_choice_of_norms_is_that_of_the_element_wise_kernels(monkeypatch, given, name):
     monkeypatch.setenv("LINGBOT_WORLD_KERNELS", given)
-    monkeypatch.setattr(implementations, "find_spec", lambda _name: True)
+    monkeypatch.setattr(implementations, "triton_loads", lambda: True)
     monkeypatch.setattr(implementations, "triton_kernel", lambda _name: None)
     implementation.cache_clear()
     assert getattr(implementation("layer_norm", "cuda"), "__name__", "partial") == name

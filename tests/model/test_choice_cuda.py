@@ -70,6 +70,24 @@ def test_outliers_cost_a_rotated_layer_little(kitchen, monkeypatch):
     assert (unrotated - want).norm() > 2 * (rotated - want).norm()
 
 
+@pytest.mark.parametrize("columns", [1536, 8960, 13824])
+def test_gelu_is_applied_as_comfy_kitchen_quantizes(kitchen, monkeypatch, caplog, columns):
+    """At the widths of both models' feed-forwards, and of a block."""
+    monkeypatch.setitem(linear_8bit._INT8_BY, GPU, KITCHEN)
+    torch.manual_seed(0)
+    weight, bias = torch.randn(512, columns, device=GPU).bfloat16(), torch.randn(512, device=GPU).bfloat16()
+    x = torch.randn(300, columns, device=GPU).bfloat16()
+    layer = EightBitLayer(encode_rotated(weight), bias, x.dtype)
+    of_gelu = layer.after_gelu()
+    assert of_gelu.applies_gelu
+    want = F.linear(F.gelu(x.float(), approximate="tanh"), weight.float(), bias.float())
+    got = of_gelu(linear_8bit.activated(x, "gelu", of_gelu))
+    apart = layer(F.gelu(x, approximate="tanh"))
+    assert (got.float() - want).norm() / want.norm() < 0.02
+    assert (got.float() - apart.float()).norm() / want.norm() < 0.02
+    assert "slower" not in caplog.text
+
+
 def test_attention_in_8_bits_by_comfy_kitchen_may_be_recorded(kitchen):
     assert replays_correctly(KERNELS[KITCHEN].attend, GPU)
 

@@ -10,7 +10,7 @@ from lingbot_world.model.choice import trials
 from lingbot_world.model.choice.table import KITCHEN, TABLE
 from lingbot_world.model.choice.trials import ATTEMPTS, KINDS, Size
 from lingbot_world.model.layers.operations import Linear, joined, prepared
-from lingbot_world.model.ops import linear_8bit
+from lingbot_world.model.ops import linear_8bit, products_8bit
 from lingbot_world.model.ops.linear_8bit import EightBitLayer
 from lingbot_world.model.ops.pointwise import encode_8bit
 from lingbot_world.model.ops.rotation import GROUP, Rotated, encode_rotated, rotate
@@ -86,6 +86,24 @@ def test_outliers_cost_less(by_kitchen, product):
     plain, rotated = (EightBitLayer(encode(weight), None, x.dtype) for encode in (_in_int8, encode_rotated))
     assert relative_rms(rotated(x), want) < 0.012
     assert relative_rms(plain(x), want) > 2 * relative_rms(rotated(x), want)
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_gelu_is_applied_as_an_input_is_quantized(by_kitchen, product, monkeypatch, old):
+    """Versions of comfy-kitchen that cannot get GELU(x)."""
+    x, weight, bias = torch.randn(50, WIDTH), torch.randn(96, WIDTH), torch.randn(96)
+    want, plain = F.linear(F.gelu(x, approximate="tanh"), weight, bias), kitchen.int8_linear
+    if old:
+
+        def int8_linear(x, weight, weight_scale, bias, out_dtype, convrot, convrot_groupsize):
+            return plain(x, weight, weight_scale, bias, out_dtype, convrot, convrot_groupsize)
+
+        monkeypatch.setattr(kitchen, "int8_linear", int8_linear)
+    products_8bit.kitchen_takes_gelu.cache_clear()
+    layer = EightBitLayer(encode_rotated(weight), bias, x.dtype).after_gelu()
+    assert layer.applies_gelu != old
+    assert relative_rms(layer(linear_8bit.activated(x, "gelu", layer)), want) < 0.012
+    products_8bit.kitchen_takes_gelu.cache_clear()
 
 
 def _in_int8(weight):

@@ -94,7 +94,7 @@ def test_comfy_kitchens_decoder_gives_the_frames_of_the_plain_one():
     ],
 )
 def test_a_card_decodes_by_its_fastest_right_convolution(monkeypatch, capability, found, seconds, name, recorded):
-    monkeypatch.setattr(pooled, "find_spec", lambda _name: True)
+    monkeypatch.setattr(pooled, "triton_loads", lambda: True)
     card = PlayedCard(monkeypatch, *capability, why=None, found=found, seconds=seconds)
     assert convolution_of(CUDA) == name
     assert pooled.records(CUDA, torch.float16, 96) is recorded

@@ -49,7 +49,7 @@ def test_layers_get_frames_in_the_networks_order():
 )
 def test_what_is_recorded_is_known_before(device, dtype, width, recorded, monkeypatch):
     """The planner counts its memory."""
-    monkeypatch.setattr(pooled, "find_spec", lambda _name: True)
+    monkeypatch.setattr(pooled, "triton_loads", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (9, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: "NVIDIA H200")
     assert pooled.records(torch.device(device), dtype, width) == recorded
