@@ -19,7 +19,7 @@ import numpy as np
 
 from ..camera.moves.keys import LOOK_KEYS, MOVE_KEYS
 from ..errors import InputError
-from .inputs import FrameInputs, Input
+from .folder.inputs import FrameInputs, Input
 
 KEYS = MOVE_KEYS + LOOK_KEYS
 """The keys that move the camera: w, a, s, d walk; i, j, k, l look up, left, down, right."""

@@ -17,15 +17,15 @@ from ..errors import InputError, LingBotError
 from ..model.host_memory import give_back_memory
 from ..options import FPS
 from .controls import FRAMES_PER_LATENT, Controls, ControlsMixin
-from .drift import HINT, DriftWatch
 from .engine import Engine, WalkVideo
+from .folder.replay import Replay
 from .pace import Pace
-from .replay import Replay
 from .shown.decoding import DecodingThread
 from .shown.frames import Frames
 from .walk import Walk
 from .walks import Walks
 from .worlds import stuck
+from .worlds.drift import HINT, DriftWatch
 
 log = logging.getLogger(__name__)
 WATCH_SECONDS = 0.2

@@ -2,40 +2,32 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import RLock, Thread
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
-from ..fields import check_text
 from ..options import FPS
 from ..pipeline.state import WorldState
-from ..text.events import Events, read_events
 from ..typed import check_types
 from .camera import WALKING_SPEED
 from .controls import FRAMES_PER_LATENT, Controls, Input
-from .drift import DriftWatch
 from .engine import Engine, Start
-from .making import ChunkMaker, Deliver, EventCallback
+from .folder.replay import Replay
+from .making import Deliver, EventCallback
 from .pace import Pace
-from .replay import Replay
+from .prompting import PromptedChunkMaker
 from .shown.frames import Frames
 from .walk import Walk, WalkOptions
 from .walks import Walks
+from .worlds.drift import DriftWatch
 from .worlds.stuck import StuckWatch
-
-log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-FRAMES_AFTER_PROMPT = 16
-"""The number of latent frames (four seconds) that are made after a new prompt, to show its effect without input."""
 
 OPTIONS: dict[str, Any] = {
     "fps": float,
@@ -64,7 +56,7 @@ def check_options(**options: Any) -> None:
         raise InputError(f"`speed` {options['speed']}: expected more than 0, as a fraction of the longest step")
 
 
-class Session(ChunkMaker):
+class Session(PromptedChunkMaker):
     """A walk (a video that a user steers), and the walks that follow it after a restart.
 
     A program iterates over the frames. Each chunk is made on request, with the keys that are held at that time.
@@ -109,9 +101,9 @@ class Session(ChunkMaker):
         """
         check_options(fps=fps, folder=folder, whole=whole, moving=moving, controls=controls, **walk)
         pace = Pace(fps, chunk_frames=FRAMES_PER_LATENT * engine.chunk)
-        super().__init__(engine, controls or Controls(), pace, moving=moving)
+        super().__init__(engine, controls or Controls(), pace, moving=moving, events=events)
         self.speed = walk.setdefault("speed", WALKING_SPEED)
-        self._begin, self.events = begin, Events(read_events(events))
+        self._begin = begin
         self._walks = Walks(
             lambda start, own: Walk(engine, start, self.controls, own, **walk),
             folder,
@@ -120,7 +112,6 @@ class Session(ChunkMaker):
             report_video=self._notify_unsaved,
         )
         self._current_chunk: Iterator[Frames] | None = None  # the chunk that a program is requesting
-        self._encoder_thread = ThreadPoolExecutor(1)  # encodes prompts next to the walk
         self._chunk_lock = RLock()  # held while a program's chunk is made
         self._walks.begin(begin, self._warn_unsaved)
         self._load_events()
@@ -140,82 +131,6 @@ class Session(ChunkMaker):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def prompt(self, text: str, *, refresh: bool = False, event: int | None = None) -> None:
-        """Change the prompt, beginning with one of the next chunks. The text is encoded in the background.
-
-        refresh: whether to recompute the cached keys and values of the window, so that the video changes immediately.
-        event: a number that identifies this input; see Controls.
-
-        Raises InputError for an empty prompt, and after `stop` or `close`.
-        """
-        if not isinstance(text, str):
-            raise InputError(f"the prompt is {text!r:.40}; expected a text that describes the world")
-        if not text.strip():
-            raise InputError("the prompt is empty; describe the world")
-        check_text("the prompt", text)
-        self._change_prompt(self.events.set_base_prompt(text), refresh, Input("prompt", event, time.monotonic()))
-
-    def event(self, name: str, on: bool | None = None, *, refresh: bool = False, event: int | None = None) -> None:
-        """Switch a world event on or off. While the event is on, its sentence extends the prompt.
-
-        name: the name or the key of the event.
-        on: True, False, or None to toggle the event.
-        refresh, event: as in `prompt`.
-
-        Raises InputError for an unknown event, and after `stop` or `close`.
-        """
-        check_types({"on": on, "refresh": refresh}, {"on": bool | None, "refresh": bool})
-        self._change_prompt(self.events.switch(name, on), refresh, Input("event", event, time.monotonic()))
-
-    def _change_prompt(self, text: str, refresh: bool, cause: Input) -> None:
-        if self._closing:
-            raise InputError("the walk has ended: no prompt changes it any more")
-        if self._watch is not None:
-            self._queue_command(lambda: self._encode_prompt(text, refresh, cause))
-            return
-        ready = self._encoder_thread.submit(self._encode_prompt, text, refresh, cause)
-        if self._on_request:
-            ready.result()
-
-    def _encode_prompt(self, text: str, refresh: bool, cause: Input) -> None:
-        try:
-            context = self.engine.encode_prompt(text)
-        except Exception as error:  # nothing waits for this thread, and the walk continues with its old prompt
-            self.events.set_full_prompt(self.walk.store.last_prompt[0], later=True)
-            if self._on_request:
-                raise
-            log.warning("The prompt could not be encoded: %s", error)
-            self._notify("failed", {"what": "prompt", "reason": str(error), "ended": False})
-            return
-
-        def change() -> None:
-            self.walk.prompt(text, context, refresh=refresh, cause=cause)
-            if refresh:
-                self.pace.reset()
-            self._frames_due = FRAMES_AFTER_PROMPT
-            self._notify("prompt", {"text": text, "events": sorted(self.events.active)})
-
-        self._queue_command(change)
-
-    def _load_events(self) -> None:
-        self.update_events()
-        if self.events.all:
-            self.walk.store.add_setting("events", self.events.facts())
-
-    def update_events(self) -> None:
-        """Set the active events to those in the walk's last prompt, and report them to the callback `tell`."""
-        self.events.set_full_prompt(self.walk.store.last_prompt[0])
-        if self.events.all:
-            self._notify("events", {"events": sorted(self.events.active)})
-
-    def _begin_and_end_events(self) -> None:
-        if self._walks.current is None or isinstance(self.controls, Replay):
-            return
-        text = self.events.advance(self.walk.chunks * self.engine.chunk * FRAMES_PER_LATENT / FPS)
-        if text is not None:
-            cause = Input("time", None, time.monotonic())
-            self._commands.append(lambda: self._encode_prompt(text, False, cause))
 
     def pause(self) -> None:
         """Stop making chunks in `start` or `run` until `resume` is called. A program that iterates over the session

@@ -24,6 +24,7 @@ from ..outputs import written_whole
 from ..pipeline.state import WorldState
 from .controls import FrameInputs
 from .engine import Engine
+from .folder.inputs import InputLog
 from .folder.reading import (
     BEFORE,
     CHANNELS,
@@ -36,7 +37,6 @@ from .folder.reading import (
     video_frames,
 )
 from .folder.settings import FORMAT, SETTINGS_FILE
-from .inputs import InputLog
 
 
 class WalkStore:

@@ -232,21 +232,18 @@ class Walk(WalkWorld):
         return LatentChunk(latent, copy.latent, copy.wait, relative, poses, self._chunk_count, inputs, began, receipts)
 
     def _decoded_parts(self, chunk: LatentChunk, parts: Iterable[Part]) -> Iterator[Frames]:
-        shown = 0
+        shown, count, first = 0, min(chunk.latent.shape[2], 2), chunk.number * self.engine.chunk
+        event, waited = chunk.inputs.last_number, chunk.inputs.waited
         for part, (pixels, wait) in enumerate(parts):
             wait()
-            seconds, count = time.perf_counter() - chunk.began, min(chunk.latent.shape[2], 2)
-            poses = chunk.poses[shown : shown + len(pixels)]
+            seconds = time.perf_counter() - chunk.began
             self._delay = seconds if part == 0 else self._delay
-            event, waited, first = chunk.inputs.last_number, chunk.inputs.waited, chunk.number * self.engine.chunk
-            inputs = tuple(each for each in chunk.receipts if (each.latent_frame <= first) == (part == 0))
-            inputs = chunk.receipts if count == 1 else inputs
-            frames = Frames(
-                pixels.numpy(), chunk.number, self.frames, part, count, event, seconds, poses, waited, inputs
-            )
+            inputs = tuple(each for each in chunk.receipts if count == 1 or (each.latent_frame <= first) == (part == 0))
+            made = chunk.number, self.frames, part, count, event, seconds
+            poses = chunk.poses[shown : shown + len(pixels)]
             shown += len(pixels)
             self.frames += len(pixels)
-            yield frames
+            yield Frames(pixels.numpy(), *made, poses, waited, inputs)
 
     def _save(self, chunk: LatentChunk) -> None:
         if self._chunk_count == 0 and self.engine.device.type == "cpu":
@@ -265,10 +262,8 @@ class Walk(WalkWorld):
 
         Raises InputError for `refresh` after saving has failed, because the window's chunks are not on disk then.
         """
-        if refresh and self.store.failure:
-            raise InputError(
-                f"the past frames cannot change at once: {self.store.failure}; send the prompt without `refresh`"
-            )
+        if refresh and (failure := self.store.failure):
+            raise InputError(f"the past frames cannot change at once: {failure}; send the prompt without `refresh`")
         self.store.add_prompt(text, context)
         self._world.prompt = context.to(self.engine.device)
         self._causes += [] if cause is None else [cause]
@@ -286,7 +281,7 @@ class Walk(WalkWorld):
         poses = self.store.poses()
         self.camera.place(poses[-1] if len(poses) else self._start_pose, max(0, len(poses) - 1))
         self.rebuild(refresh=False)
-        self.frames = max(0, FRAMES_PER_LATENT * self.store.latent_frames + (self._state.frames if self._state else -3))
+        self.frames = max(0, FRAMES_PER_LATENT * self.store.latent_frames + (self.frames_before or -3))
 
     def close(self) -> None:
         """Free the World and the decoder. The saved data can still be read."""

@@ -188,7 +188,7 @@ def _walk(arguments: argparse.Namespace, folder: Path, show: ShowProgress) -> No
 def _as_replayed(arguments: argparse.Namespace) -> None:
     """Set `arguments` to the options of the saved walk (steered video) that `--replay` names, except a given `--dtype`.
     Raises InputError for a folder without such a walk."""
-    from ...live.replay import Replay
+    from ...live.folder.replay import Replay
     from ...options import CELL
 
     replay = Replay(arguments.replay)

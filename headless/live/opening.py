@@ -14,8 +14,8 @@ from torch import Tensor
 from ...errors import InputError
 from ...live import Engine, Start
 from ...live.camera import WALKING_SPEED
+from ...live.folder.replay import Replay
 from ...live.planned import check_walkable, latent_frames, off_release_notes, plan_endless
-from ...live.replay import Replay
 from ...live.worlds.example import find_map
 from ...model.attention.exact import multiplies_bf16
 from ...options import CELL, ShowProgress, VaeDtype, Window

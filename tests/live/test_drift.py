@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from lingbot_world.live.drift import FIRST, HINT, LASTS, DriftWatch
+from lingbot_world.live.worlds.drift import FIRST, HINT, LASTS, DriftWatch
 from live_cases import chunks, walking
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ..errors import InputError
-from ..pipeline.state import WorldState, load_state
-from ..sampling import FewStepSchedule
-from ..sampling.noise import StepNoise
-from .controls import Controls, FrameInputs
-from .engine import Engine, Start
-from .folder.reading import BEFORE, START, load_tensors, load_walk
-from .folder.settings import SETTINGS_FILE, read_settings
+from ...errors import InputError
+from ...pipeline.state import WorldState, load_state
+from ...sampling import FewStepSchedule
+from ...sampling.noise import StepNoise
+from ..controls import Controls, FrameInputs
+from ..engine import Engine, Start
+from ..store import engine_settings
 from .inputs import inputs_from_rows, read_inputs
-from .store import engine_settings
+from .reading import BEFORE, START, load_tensors, load_walk
+from .settings import SETTINGS_FILE, read_settings
 
 if TYPE_CHECKING:
-    from .walk import Walk
+    from ..walk import Walk
 
 
 class Replay(Controls):

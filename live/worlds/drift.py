@@ -15,8 +15,8 @@ from statistics import median
 import numpy as np
 from torch import Tensor
 
-from ..measure.drift_faults import BLURRED, BLURRED_PLACES, DARKER, PALE, TINTED
-from ..measure.drift_metrics import colourfulness
+from ...measure.drift_faults import BLURRED, BLURRED_PLACES, DARKER, PALE, TINTED
+from ...measure.drift_metrics import colourfulness
 
 FIRST = 8
 """The number of latent frames at the start of a walk with which later chunks are compared: two seconds."""
