@@ -38,6 +38,8 @@ def motion_warnings(poses: np.ndarray) -> list[str]:
     """Return warnings about jumps, fast turns, or a camera that stands still. `poses` [f, 4, 4] are the model's input:
     each pose is relative to the one before, and the first pose of a new video is the identity."""
     steps, turns_deg = _motion(poses)
+    if not len(steps):
+        return []  # a video of one latent frame
     if not steps.any() and turns_deg.max() <= 1e-3:
         return ["The camera does not move: the model gets a standing camera."]
     return [warning for warning in (_jump(steps), _turn(turns_deg)) if warning]

@@ -84,8 +84,10 @@ class _Frame(NamedTuple):
 
 def measure_frames(frames: Iterable[np.ndarray], fps: float) -> FrameMetrics:
     """Return the metrics of RGB frames, uint8 [H, W, 3]. `frames` is iterated once. `fps`: the frame rate. Raises
-    InputError for fewer than two frames, and DependencyError without OpenCV."""
+    InputError for fewer than two frames and for an impossible `fps`, and DependencyError without OpenCV."""
     cv2 = opencv()
+    if not 0.001 <= fps < 1000:
+        raise InputError(f"`fps` {fps}: expected 0.001 or more and less than 1000 frames a second")
     rows, small, steps, shares = [], [], [], []
     for number, (frame, before, earlier) in enumerate(_with_previous(map(_Frame.of, frames))):
         change = 0.0 if before is None else float(np.abs(frame.grey - before.grey).mean())

@@ -4,7 +4,6 @@ import argparse
 import json
 from typing import Any
 
-from ...errors import InputError
 from .flags import add_drawing, add_measuring
 
 HELP = """Finds the times at which a video degrades, and prints them as sentences and a table, a drawing or JSON.
@@ -35,8 +34,6 @@ def _measure(arguments: argparse.Namespace) -> None:
     if arguments.drawing is not None:
         check_drawing(arguments.drawing, arguments.overwrite)
     fps = frame_rate(arguments.video) if arguments.fps is None else arguments.fps
-    if not 0.001 <= fps < 1000:
-        raise InputError(f"`fps` {fps}: expected 0.001 or more and less than 1000 frames a second")
     with naming_video(arguments.video):
         figures = drift.measure_frames(colour_frames(arguments.video), fps)
     faults = drift.find_faults(figures)

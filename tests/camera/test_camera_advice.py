@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 from lingbot_world.camera import begin_track, camera_embedding, continue_track
-from lingbot_world.camera.advice import hints, lens_warnings, motion, warnings
+from lingbot_world.camera.advice import hints, lens_warnings, motion, motion_warnings, warnings
 from lingbot_world.camera.formats.numpy_files import write_lingbot
 from lingbot_world.camera.moves import PRESETS, path_from_keys, preset_path
 from lingbot_world.camera.path import CameraPath, lens_from_fov
@@ -34,6 +34,7 @@ def test_an_even_speed_cancels_and_easing_it_does_not():
 def test_a_standing_camera():
     assert "does not move" in told(preset_path("static"))
     assert "does not move" not in told(preset_path("pan_left"))
+    assert motion_warnings(np.eye(4)[None]) == []  # one latent frame has no step
 
 
 def test_a_jump_is_placed_in_time():

@@ -186,6 +186,8 @@ def test_the_command_measures_a_video_and_a_folder(tmp_path, capsys, clip):
     assert main(["measure", str(tmp_path / "nothing.mp4")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert main(["measure", str(tmp_path / "folder"), "--fps", "0"]) == 2
+    with pytest.raises(InputError, match="`fps` 0.0: expected 0.001 or more"):
+        measure_frames(iter(()), 0.0)
 
 
 def test_a_video_that_cannot_be_measured_is_named(tmp_path, capsys, clip):
