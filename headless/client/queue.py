@@ -6,6 +6,7 @@ import json
 import sys
 import urllib.parse
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -64,6 +65,8 @@ def queue(options: argparse.Namespace) -> None:
     if not files:
         raise InputError("the workflow ran, but saved neither video nor image")
     print(_download(server, files[0], options.output, options.overwrite))
+    if more := sum(file.get("type") == "output" for file in files[1:]):
+        print(f"{more} more files of this run are in the server's output folder", file=sys.stderr)
 
 
 def load_workflow(path: Path) -> dict:
@@ -176,21 +179,29 @@ def _put_text(workflow: dict, option: str, text: str) -> None:
 
 
 def _put_setting(workflow: dict, setting: str) -> None:
-    """Apply `setting`, a text NODE.INPUT=VALUE, to the first matching node. NODE is a title, id or class. VALUE is
-    JSON; if it is not valid JSON, it is plain text. Raises InputError for a text of another form, and if no node
-    matches."""
+    """Apply `setting`, a text NODE.INPUT=VALUE. NODE is an id, or else a title or a class; both may contain dots. VALUE
+    is JSON; if it is not valid JSON, it is plain text. Raises InputError for a text of another form, and unless one
+    node matches."""
     place, equals, text = setting.partition("=")
-    owner, dot, name = place.partition(".")
-    if not (equals and dot):
+    if not equals or "." not in place:
         raise InputError(f"`set` {setting!r}: expected 'node title or id.input=value'")
-    for key, node in workflow.items():
-        if owner in (key, _title(node), node["class_type"]) and name in node["inputs"]:
-            try:
-                node["inputs"][name] = json.loads(text)
-            except ValueError:
-                node["inputs"][name] = text
-            return
-    raise InputError(f"`set` {setting!r}: no node {owner!r} with an input {name!r}; `list` shows what there is")
+    found = [
+        (key, name)
+        for key, node in workflow.items()
+        for name in node["inputs"]
+        if place in (f"{key}.{name}", f"{_title(node)}.{name}", f"{node['class_type']}.{name}")
+    ]
+    found = [each for each in found if ".".join(each) == place] or found
+    if not found:
+        owner, _, name = place.rpartition(".")
+        raise InputError(f"`set` {setting!r}: no node {owner!r} with an input {name!r}; `list` shows what there is")
+    (key, name), *others = found
+    if others:
+        ids = ", ".join([key, *(other for other, _ in others)])
+        raise InputError(f"`set` {setting!r}: the nodes {ids} match; name one by its id")
+    with suppress(ValueError):
+        text = json.loads(text)
+    workflow[key]["inputs"][name] = text
 
 
 def _follow(events: Iterable[tuple[str, dict]], workflow: dict) -> None:
@@ -211,14 +222,18 @@ def _follow(events: Iterable[tuple[str, dict]], workflow: dict) -> None:
 
 
 def _download(server: Server, item: dict, output: Path, overwrite: bool) -> Path:
-    """Download a file, given as ComfyUI's reference `item`, and return its path. `output`: a file or a folder. Unless
-    `overwrite`, an existing file stays, and the new file gets a number."""
+    """Download a file, given as ComfyUI's reference `item`, and return its path. `output`: a file or a folder. A media
+    suffix of `output` is replaced by the suffix of the downloaded file. Unless `overwrite`, an existing file stays, and
+    the new file gets a number."""
     query = urllib.parse.urlencode({key: item[key] for key in ("filename", "subfolder", "type")})
-    target = output / Path(item["filename"]).name if output.is_dir() else output
+    name = Path(item["filename"])
+    target = output / name.name if output.is_dir() else output
+    target = target.with_suffix(name.suffix) if target.suffix.lower() in MEDIA else target
+    stem = target.stem
     for number in count(2):
         if overwrite or not target.exists():
             break
-        target = target.with_stem(f"{Path(item['filename']).stem} ({number})")
+        target = target.with_stem(f"{stem} ({number})")
     with lock_output(target), written_whole(target) as (part,):
         part.write_bytes(server.request(f"/view?{query}"))
     return target

@@ -26,8 +26,9 @@ from ..files.existing import refuse_existing
 from ..files.pictures import frame_notes, grey_frames, naming_video, read_image
 from ..files.target import check_folder
 from ..options import POSE_FILES, parse_size
-from .flags import add_drawing, add_measuring, add_overwrite, add_verbose, parse_path, seed
+from .flags import add_drawing, add_measuring, add_overwrite, add_verbose, parse_path, seed, with_flags
 
+READING = ("convention", "image_size", "fov_deg")
 VERBOSE = "also explain how the file was read, the scale and the speed"
 
 
@@ -203,22 +204,17 @@ def _report(path: CameraPath, frames: int, notes: Sequence[str] = (), verbose: b
     unusual. With `verbose`, also explain how the file was read."""
     found = [warning for warning in (*convention_warnings(path), *warnings(path, frames)) if warning not in notes]
     read = summarize_convention(path)
-    if notes or found:
-        print(f"Look at this path before a run. {read}".rstrip())
-    else:
-        print(f"Nothing in this path is unusual for the model. {read}".rstrip())
-    for note in notes:
-        print(f"note: {note}")
-    for warning in found:
-        print(f"! {warning}")
-    for words in (*report_origin(path, frames), *hints(path, frames)) if verbose else ():
-        print(words)
-    if read and not verbose:
-        print("-v explains how the file was read.")
+    verdict = "Look at this path before a run." if notes or found else "Nothing in this path is unusual for the model."
+    lines = [f"{verdict} {read}".rstrip(), *(f"note: {note}" for note in notes), *(f"! {each}" for each in found)]
+    if verbose:
+        lines += [*report_origin(path, frames), *hints(path, frames)]
+    elif read:
+        lines.append("-v explains how the file was read.")
+    print(with_flags("\n".join(lines), READING))
 
 
 def _path(arguments: argparse.Namespace) -> tuple[CameraPath, list[str]]:
-    options = {name: getattr(arguments, name) for name in ("convention", "image_size", "fov_deg")}
+    options = {name: getattr(arguments, name) for name in READING}
     return read_camera(arguments.input, arguments.format, **options)
 
 

@@ -33,6 +33,13 @@ SHELLS = ("bash", "zsh", "tcsh")
 BAD_INPUT, INTERRUPTED, OUTPUT_CLOSED = 2, 130, 141
 
 
+class FlagFormatter(logging.Formatter):
+    """A formatter of log messages that writes option names in backticks as flags, such as --seed for `seed`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return with_flags(super().format(record))
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with the arguments `argv` (by default the process's own) and return its exit code. The code is 0
     for success, 2 for invalid input (after a one-line message), 130 after Ctrl-C, and 141 if the reader of standard
@@ -45,7 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         let_waiting_threads_sleep()
     if own_process and getattr(sys.stdout, "errors", None) == "strict":  # an encoding that lacks most letters
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    handler = logging.StreamHandler()
+    handler.setFormatter(FlagFormatter())
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
     arguments = argparse.Namespace(own_process=own_process)
     with raise_at_signals(own_process) as signals:
         try:

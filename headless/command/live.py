@@ -122,6 +122,8 @@ def _live(arguments: argparse.Namespace, show: ShowProgress, defaults: dict[str,
     else:
         from ..live.saved_walks import describe_walks
 
+        if not folder.is_dir():
+            raise InputError(f"`walks` {folder}: no such folder; name the one in which walks are kept")
         print(*_clear(arguments, folder), describe_walks(folder), sep="\n")
 
 

@@ -90,7 +90,7 @@ class Explorer:
             session = self._walk()
             if not 0 < seconds <= LONGEST:
                 raise InputError(f"`seconds` is {seconds:g}; expected more than 0 and at most {LONGEST:g}")
-            if not max(abs(yaw), abs(pitch)) <= 360:
+            if not (abs(yaw) <= 360 and abs(pitch) <= 360):  # false for NaN
                 raise InputError(f"`yaw` is {yaw:g} and `pitch` {pitch:g}; expected -360 to 360 degrees")
             session.hold(keys)
             if yaw or pitch:

@@ -38,7 +38,7 @@ def test_show_draws_and_warns(tmp_path, capsys):
     assert Image.open(target).size == (640, 400)
     brief = capsys.readouterr().out.splitlines()
     assert brief[-4].startswith("Look at this path before a run. Read as lingbot, opencv_c2w: the path alone does not")
-    assert brief[-4].endswith("if the video moves or turns the other way, choose another `convention`.")
+    assert brief[-4].endswith("if the video moves or turns the other way, choose another --convention.")
     assert "Shorter than the video" in brief[-3]
     assert "Even speed" not in brief
     assert main(["camera", "show", folder, *arguments, "-v", "--overwrite"]) == 0

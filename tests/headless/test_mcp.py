@@ -5,6 +5,7 @@ import sys
 from io import BytesIO
 
 import pytest
+from lingbot_world.errors import InputError
 from lingbot_world.headless.command.cli import main
 from PIL import Image
 
@@ -105,6 +106,8 @@ def test_bad_input_is_a_sentence_and_the_walk_stays(explorer, toy_package, tmp_p
             failed, words, _ = await call(tool, **arguments)
             assert failed, tool
             assert told in words
+        with pytest.raises(InputError, match="`pitch` nan; expected -360 to 360"):
+            explorer.act(["w"], 0.25, 0.0, float("nan"))
         failed, words, _ = await call("act", keys=["w"], seconds=0.25)
         assert not failed
         assert "0.3 s of the walk" in words

@@ -1,5 +1,6 @@
 """What people who are new to the command type: it is understood, or refused in one line that says what to do."""
 
+import logging
 import os
 import resource
 import signal
@@ -13,10 +14,11 @@ import pytest
 import torch
 from lingbot_world.errors import InputError, describe_os_error
 from lingbot_world.headless import devices
-from lingbot_world.headless.command.cli import main
+from lingbot_world.headless.command.cli import FlagFormatter, main
 from lingbot_world.headless.files.pictures import read_image
 from lingbot_world.headless.options import GenerateOptions
 from lingbot_world.headless.process.processes import check_gpus
+from lingbot_world.headless.stages import DECODE_AGAIN
 from lingbot_world.pipeline.geometry import explicit_geometry, first_frame
 from PIL import Image
 from refusals import refusal
@@ -210,6 +212,7 @@ CASES = {
     "a port": (["live", "TOY", "--port", "-1", "--no_open"], "--port -1 cannot be used: a port is a number"),
     "two replays": (["live", "TOY", "--replay", "x", "--bench"], "--replay and --bench exclude each other"),
     "an option of another command": (["live", "TOY", "--dry_run"], "--dry_run; `lingbot-world live --help` lists"),
+    "no walks": (["live", "--walks", "nowhere"], "--walks nowhere: no such folder"),
     "another size": (["live", "TOY", "--replay", "x", "--width", "64"], "--replay and --width exclude each other"),
 }
 
@@ -245,6 +248,11 @@ def test_a_picture_of_pillow_gives_no_warning_of_memory_that_may_not_be_written(
         warnings.simplefilter("error")
         frame = first_frame(read_image(picture), explicit_geometry(48, 32, 5, None))
     assert torch.equal(frame, first_frame(picture.copy(), explicit_geometry(48, 32, 5, None)))
+
+
+def test_a_warning_names_options_as_flags():
+    record = logging.makeLogRecord({"msg": DECODE_AGAIN, "args": ("a number is too large",)})
+    assert "too large. With --vae_dtype fp32 they are" in FlagFormatter().format(record)
 
 
 LIST = ["queue", lingbot_world.__path__[0] + "/workflows/api/toy.json", "--list"]

@@ -53,6 +53,27 @@ def test_a_folder_keeps_what_it_has(tmp_path, monkeypatch):
     assert made == ["a.mp4", "a (2).mp4", "a (3).mp4", "a.mp4"]
 
 
+def test_a_file_is_called_what_it_is(tmp_path, monkeypatch):
+    monkeypatch.setattr(Server, "request", lambda *_: b"image")
+    item = {"filename": "a.png", "subfolder": "", "type": "output"}
+    for name, made in (("b.mp4", "b.png"), ("b.mp4", "b (2).png"), ("c", "c")):
+        assert queue._download(Server("127.0.0.1:1"), item, tmp_path / name, False) == tmp_path / made
+
+
+def test_a_setting_is_of_one_node():
+    nodes = {
+        "1": {"class_type": "Rollout", "inputs": {"seed": 1}, "_meta": {"title": "Rollout 2.0"}},
+        "2": {"class_type": "Rollout", "inputs": {"seed": 2}},
+        "Rollout": {"class_type": "Note", "inputs": {"text": ""}},
+    }
+    for setting in ("Rollout 2.0.seed=5", "2.seed=6", "Note.text=a=b"):
+        queue._put_setting(nodes, setting)
+    assert [list(node["inputs"].values()) for node in nodes.values()] == [[5], [6], ["a=b"]]
+    for setting, said in {"Rollout.seed=7": "the nodes 1, 2 match; name one by its id", "2.steps=1": "no node"}.items():
+        with pytest.raises(InputError, match=said):
+            queue._put_setting(nodes, setting)
+
+
 def test_a_server_that_closes_the_connection_is_named():
     with socket.create_server(("127.0.0.1", 0)) as listening:
         threading.Thread(target=shake_hands_and_hang_up, args=(listening,), daemon=True).start()
