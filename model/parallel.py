@@ -7,7 +7,7 @@ so that each has all tokens of some heads; afterwards they exchange the results 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle
 
@@ -156,14 +156,6 @@ class TokenShare(WholeVideo):
         self.parallel.exchanges.between(exchange.start, exchange.wait)
         return exchange.received.transpose(0, 1).flatten(1)
 
-    def recorded_by(self, between: Between) -> AbstractContextManager[None]:
-        """Return a context in which a forward is recorded as CUDA graphs without its exchanges of data.
-
-        `between` receives the functions that start an exchange or wait for it. `between` must end the current graph,
-        add these functions to the replay and start the next graph. The exchange buffers stay allocated for replays.
-        """
-        return self.parallel.exchanges.recorded_by(between)
-
 
 class Exchange:
     """An all-to-all of tensors [processes, ...]: `sent[i]` goes to process i, and `received[i]` comes from it."""
@@ -211,7 +203,11 @@ class Exchanges:
 
     @contextmanager
     def recorded_by(self, between: Between) -> Iterator[None]:
-        """Keep exchanges out of recorded CUDA graphs inside the context (see `TokenShare.recorded_by`)."""
+        """A context in which a forward is recorded as CUDA graphs without its exchanges.
+
+        `between` receives the functions that start an exchange or wait for it. `between` must end the current graph,
+        add these functions to the replay and start the next graph. The exchange buffers stay allocated for replays.
+        """
         self.between, self._turn = between, cycle(range(self.IN_TURNS))
         try:
             yield

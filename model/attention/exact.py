@@ -16,6 +16,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from ..choice.card import card_of
 from ..choice.table import OURS, candidates, serves
 from ..choice.trials import KINDS, Kind, Size, attempt
+from ..kernels.hopper import attention as attention_hopper
+from ..kernels.hopper import launch as hopper
+from ..kernels.hopper import nvrtc
 from ..ops.implementation import slices
 from ..ops.pointwise import merge_
 from .splitting import MIN_KEYS_TO_SPLIT, TILE, key_parts, part_length, processors
@@ -25,8 +28,8 @@ Attention = Callable[[Tensor, Tensor, Tensor, int, Mapping], Tensor]
 k and v are [B, S, heads*head_dim]. `options` are the ForwardOptions of the model's forward."""
 
 FRAMES_BYTES = 2**28
-"""The largest size in bytes of the intermediate results of `attend_to_frames`. A causal model with larger ones does not
-use the function.
+"""The largest size in bytes of the intermediate results of `attend_to_frames`. Above this size, a causal
+model does not use the function.
 
 With `attend_to_frames` all chunks run the same kernels even before the attention window is full, so a CUDA graph can
 replay them. Larger chunks gain less from a graph, because their kernels take longer than the launches.
@@ -72,13 +75,11 @@ def _by_ours(
 ) -> Tensor:
     """Return attention [L, heads*128] of q over k and v [S, heads*128], computed by our own kernel. For `shares` see
     `attend_to_frames`, for `unlike` see `sdpa`."""
-    from ..kernels.hopper.attention import attend
-
     q, k, v = (
         x if x.stride(1) == 1 and x.stride(0) % 8 == 0 and x.data_ptr() % 16 == 0 else x.contiguous() for x in (q, k, v)
     )
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
-    return attend(out, q, k, v, heads, shares=shares, unlike=unlike)
+    return attention_hopper.attend(out, q, k, v, heads, shares=shares, unlike=unlike)
 
 
 def _serves_ours(device: torch.device) -> bool:
@@ -94,10 +95,6 @@ def compile_ahead(device: torch.device) -> None:
 
 
 def _compile() -> None:
-    from ..kernels.hopper import attention as attention_hopper
-    from ..kernels.hopper import launch as hopper
-    from ..kernels.hopper import nvrtc
-
     with suppress(Exception):
         nvrtc.compiled(attention_hopper.source(torch.bfloat16), hopper.ARCHITECTURE)
 
@@ -109,12 +106,10 @@ def ours_works(device: torch.device) -> bool:
     test."""
     if not _serves_ours(device):
         return False
-    from ..kernels.hopper.launch import is_right
-
     generator = torch.Generator(device).manual_seed(0)
     q, k, v = torch.randn(3, 200, OURS_HEAD, device=device, generator=generator).bfloat16()
     want = torch.softmax(q.float() @ k.float().T * OURS_HEAD**-0.5, -1) @ v.float()
-    return is_right("attention is computed", lambda: _by_ours(q, k, v, 1), want)
+    return hopper.is_right("attention is computed", lambda: _by_ours(q, k, v, 1), want)
 
 
 def attend_to_padded(q: Tensor, k: Tensor, v: Tensor, heads: int, missing: int) -> Tensor:

@@ -5,7 +5,6 @@ keys and from values, so a channel that is large in all tokens costs no precisio
 softmax. The values' mean is added to the result.
 """
 
-from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -13,8 +12,7 @@ import torch
 from torch import Tensor
 
 from ..cache import Pair
-from ..choice.table import triton_loads
-from ..ops.implementation import or_else
+from ..ops.implementation import fastest
 from ..ops.matrix_8bit import LARGEST
 from ..ops.plain import KEY_LENGTH, NormRope
 from ..ops.pointwise import Rows, encode_8bit, from_fp8_, to_fp8_
@@ -50,7 +48,7 @@ class Scaling(NamedTuple):
         return self.mean, self.factor
 
     def with_reach(self) -> "Scaling":
-        """Return a copy with `reach`, the largest decoded magnitude, computed from mean and scale."""
+        """Return a copy with `reach`, computed from mean and scale."""
         return self._replace(reach=self.mean.abs().amax() + LARGEST[FP8] * self.scale)
 
 
@@ -90,14 +88,14 @@ def scaling(x: Tensor, mean_of: Tensor | None = None, headroom: float = HEADROOM
     """Return the Scaling that maps x [tokens, dim], minus the mean of the tokens `mean_of` [n, dim] (None: 0), to
     float8_e4m3fn. Magnitudes up to `headroom` times the maximum of a sample of x are not clamped."""
     mean = _mean(x, mean_of)
-    return Scaling(*_fastest_scale(x.device.type)(sample(x), mean, headroom), mean)
+    return Scaling(*_scale(sample(x), mean, headroom), mean)
 
 
 def scaling_to(most: float, x: Tensor, mean_of: Tensor | None = None) -> Scaling:
     """Return the Scaling that maps x [tokens, dim], minus the mean of the tokens `mean_of` [n, dim] (None: 0), to
     float8_e4m3fn. The largest magnitude becomes at most `most`."""
     mean = _mean(x, mean_of)
-    return Scaling(*_fastest_scale(x.device.type)(x, mean, LARGEST[FP8] / most), mean)
+    return Scaling(*_scale(x, mean, LARGEST[FP8] / most), mean)
 
 
 def scaling_of_keys(norm_rope: NormRope, mean_of: Tensor) -> Scaling:
@@ -137,15 +135,9 @@ def plain_scale(x: Tensor, mean: Tensor, headroom: float) -> tuple[Tensor, Tenso
     return scale, 1 / scale
 
 
-@lru_cache
-def _fastest_scale(device_type: str) -> Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]]:
-    """Return the fastest function with the arguments of `plain_scale`: on a GPU with Triton two kernels instead of ten,
-    else `plain_scale` itself."""
-    if device_type != "cuda" or not triton_loads():
-        return plain_scale
-    from ..kernels.matrix_8bit import fp8_scale
-
-    return or_else(fp8_scale, plain_scale, "fp8_scale")
+def _scale(x: Tensor, mean: Tensor, headroom: float) -> tuple[Tensor, Tensor]:
+    """Return `plain_scale(x, mean, headroom)`, on a GPU with Triton by two kernels instead of ten."""
+    return fastest("fp8_scale", plain_scale, x.device.type)(x, mean, headroom)
 
 
 def operand(x: Tensor, made: Scaling, zeros: int = 0) -> Operand:

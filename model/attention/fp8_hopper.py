@@ -7,6 +7,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from ..kernels.hopper import attention as kernels
 from ..ops.matrix_8bit import LARGEST, EightBit
 from ..ops.plain import scatter_transposed_ as plain_scatter_transposed_
 from ..ops.pointwise import Rows, encode_8bit
@@ -77,27 +78,21 @@ def _row(x: Operand, row: int, rows: int) -> Operand:
 def _attend_to_8_bits(q: Operand, k: Operand, v: Operand, heads: int, shares: Tensor | None) -> EightBit:
     """Return attention [tokens, heads*128] in float8_e4m3fn. All tokens have the same scale, because a float is equally
     precise at any magnitude."""
-    from ..kernels.hopper.attention import attend
-
     out = EightBit(torch.empty_like(q.values), q.scaling.scale.new_empty(len(q.values), 1))
-    return attend(out, q.values, k.values, _transposed(v), heads, _scales(q, k, v), shares)
+    return kernels.attend(out, q.values, k.values, _transposed(v), heads, _scales(q, k, v), shares)
 
 
 def _attend(
     q: Operand, k: Operand, v: Operand, heads: int, shares: Tensor | None = None, into: Tensor | None = None
 ) -> Tensor:
     """Return attention [tokens, heads*128] in bf16, written to `into` if that is a contiguous bf16 tensor."""
-    from ..kernels.hopper.attention import attend
-
     if into is None or into.dtype != torch.bfloat16 or not into.is_contiguous():
         into = torch.empty_like(q.values, dtype=torch.bfloat16)
-    return attend(into, q.values, k.values, _transposed(v), heads, _scales(q, k, v), shares)
+    return kernels.attend(into, q.values, k.values, _transposed(v), heads, _scales(q, k, v), shares)
 
 
 def _transposed(v: Operand) -> Tensor:
-    from ..kernels.hopper.attention import transpose
-
-    return transpose(v.values) if v.transposed is None else v.values
+    return kernels.transpose(v.values) if v.transposed is None else v.values
 
 
 def _scales(q: Operand, k: Operand, v: Operand) -> Sequence[Tensor | None]:

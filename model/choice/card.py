@@ -37,7 +37,7 @@ class Card(NamedTuple):
 
     @property
     def shared_memory(self) -> int:
-        """The bytes of shared memory that one Triton program may use; on AMD's GPUs, the size of the LDS."""
+        """The bytes of shared memory that one Triton program may use; on AMD's GPUs, the local data share (LDS)."""
         if self.maker != "nvidia":
             return LDS
         return next((size for since, size in SHARED_MEMORY.items() if self.capability >= since), LEAST_SHARED)

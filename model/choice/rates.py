@@ -78,6 +78,6 @@ def operations(work: Work, size: Size) -> float:
     """Return the floating-point operations of one call of `work` at a size. A multiply-add counts as two."""
     if work.startswith("attention"):
         return 4.0 * size.rows * size.keys * size.dim
-    if work == "convolution":
+    if work == "convolution":  # 3 frames of 3 x 3 pixels, for a map of `rows` lines and a quarter more columns
         return 2.0 * 27 * size.dim * size.out * size.rows * (size.rows * 5 // 4 + 4)
     return 2.0 * size.rows * size.dim * size.out

@@ -36,7 +36,7 @@ SAGE = "sageattention"
 TRITON = "triton"
 NOT_INSTALLED = "not installed"
 MODULES = {KITCHEN: "comfy_kitchen", CUDNN_FRONTEND: "cudnn", SAGE: "sageattention", TRITON: "triton"}
-"""The Python modules of separate packages with kernels, by name on PyPI."""
+"""The module to import for each package with kernels, by the package's name on PyPI."""
 
 _HALF, _FLOATS = (torch.bfloat16, torch.float16), (torch.bfloat16, torch.float16, torch.float32)
 

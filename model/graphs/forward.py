@@ -175,7 +175,7 @@ class ForwardGraphs:
             with (
                 on_recording_stream(given.x),
                 _prompt_of(cache, fixed.context),
-                nullcontext() if share is None else share.recorded_by(recording.between),
+                nullcontext() if share is None else share.parallel.exchanges.recorded_by(recording.between),
             ):
                 recording.begin()
                 try:

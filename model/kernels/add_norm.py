@@ -101,8 +101,6 @@ def _add_norm(
 
 
 def layer_norm_8bit_(values: Tensor, scales: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """Write the layer norm of x [tokens, dim], divided by a scale for each token, to `values` (int8 or float8_e4m3fn),
-    and return `values`. The scales are written to `scales` (fp32 [tokens, 1]). weight and bias are [dim]."""
     if x.shape[1] > ALONE:
         return matrix_8bit.layer_norm_8bit_(values, scales, x, weight, bias, eps)
     add_norm_(x, values, scales, (None, None), (None, None), (weight, bias, eps))

@@ -1,6 +1,9 @@
-"""Triton kernels that convert numbers to 8 bits and back, for ops/pointwise.py, in fp32. With a scale for each token or
-head, the largest magnitude becomes the largest number of the dtype. The scale of a full fp8 tensor is a power of
-two."""
+"""Triton kernels that convert numbers to 8 bits and back, in fp32. ops/pointwise.py and ops/scatter.py document the
+functions of the same names.
+
+With a scale for each token or head, the largest magnitude becomes the largest number of the dtype. The scale of a full
+fp8 tensor is a power of two.
+"""
 
 import os
 from typing import Any
@@ -197,12 +200,6 @@ def _from_fp8(out_ptr, values_ptr, shift_ptr, factor_ptr, dim, BLOCK: tl.constex
 def encode_8bit_(
     values: Tensor, scales: Tensor, x: Tensor, activation: Activation = "none", added: Tensor | None = None
 ) -> Tensor:
-    """Convert y = activation(x) + added to 8 bits: write y / scale to `values` (int8 or float8_e4m3fn), and return
-    `values`.
-
-    x, `added` (or None) and `values` are [tokens, heads*head_dim]. The scales, written to `scales` (fp32 [tokens,
-    heads]), are max|y| / (largest number of the dtype) for each token and head.
-    """
     dim, x, added = values.numel() // scales.numel(), x.contiguous(), None if added is None else added.contiguous()
     if dim > PART or added is not None:
         with torch.cuda.device_of(x):
@@ -215,15 +212,11 @@ def encode_8bit_(
 
 
 def decode_8bit_(out: Tensor, values: Tensor, scales: Tensor) -> Tensor:
-    """Write `values` * `scales` to `out`, and return `out`. `values` (int8 or float8_e4m3fn) and `out` are [tokens,
-    heads*head_dim], `scales` is fp32 [tokens, heads]."""
     _run_by_head(_decode_8bit, scales, out, values, scales)
     return out
 
 
 def layer_norm_8bit_(values: Tensor, scales: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """Write the layer norm of x [tokens, dim], divided by a scale for each token, to `values` (int8 or float8_e4m3fn),
-    and return `values`. The scales are written to `scales` (fp32 [tokens, 1]). weight and bias are [dim]."""
     with torch.cuda.device_of(x):
         given = values, scales, x, weight.contiguous(), bias.contiguous(), x.shape[1], eps
         _layer_norm_8bit[(len(x),)](*given, BLOCK=PART, BLOCKS=triton.cdiv(x.shape[1], PART), num_warps=8)
@@ -231,9 +224,6 @@ def layer_norm_8bit_(values: Tensor, scales: Tensor, x: Tensor, weight: Tensor, 
 
 
 def rescale_(out: Tensor, products: Tensor, scales: Tensor, weight_scales: Tensor, bias: Tensor | None) -> Tensor:
-    """Write products * scales * weight_scales + bias to `out` [tokens, dim], and return `out`. `products` [tokens, dim]
-    is the unscaled result of an 8-bit matrix product. `scales` (fp32 [tokens, 1]) has the tokens' scales, and
-    `weight_scales` (fp32 [dim]) the output channels' scales. bias is [dim] or None."""
     with torch.cuda.device_of(out):
         _rescale[parts_of(out)](out, products, scales, weight_scales, bias, out.shape[1], BLOCK=PART)
     return out
@@ -252,8 +242,6 @@ def fp8_scale(x: Tensor, mean: Tensor, headroom: float) -> tuple[Tensor, Tensor]
 
 
 def to_fp8_(out: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Write (x - shift) * factor to `out` (float8_e4m3fn [tokens, dim]), and return `out`. shift [dim] and factor [1]
-    are fp32."""
     return scatter_fp8_(out, None, x, shift, factor)
 
 
@@ -266,7 +254,6 @@ def scatter_fp8_(out: Tensor, rows: Tensor | None, x: Tensor, shift: Tensor, fac
 
 
 def from_fp8_(out: Tensor, values: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Write values * factor + shift to `out` [tokens, dim], and return `out`. factor [1] and shift [dim] are fp32."""
     with torch.cuda.device_of(out):
         _from_fp8[parts_of(out)](out, values, shift, factor, out.shape[1], BLOCK=PART)
     return out

@@ -1,4 +1,5 @@
-"""Triton kernels that merge attention over parts of the keys, and decode attention from float8_e4m3fn, in fp32."""
+"""Triton kernels that merge attention over parts of the keys, and decode attention from float8_e4m3fn, in fp32.
+ops/pointwise.py documents the functions of the same names."""
 
 import torch
 import triton
@@ -67,13 +68,6 @@ def _from_fp8_rows(
 
 
 def merge_(out: Tensor, parts: Tensor, log_sums: Tensor, rest: Tensor | None, rest_log_sums: Tensor | None) -> Tensor:
-    """Write attention over all keys to `out` [tokens, heads, head_dim], merged from attention over parts of the keys,
-    and return `out`. The result is sum(w * parts) with w = softmax(log_sums) over the parts.
-
-    `parts` [n, tokens, heads, head_dim], contiguous, is the attention over each part, `log_sums` (fp32 [n, heads,
-    tokens]) the logarithms of the softmax denominators. `rest` [1, tokens, heads, head_dim] with `rest_log_sums` is one
-    more part, or None.
-    """
     count, tokens, heads, dim = parts.shape
     rows, block = tokens * heads, triton.next_power_of_2(dim)
     several = max(1, 2048 // block)
@@ -93,13 +87,9 @@ def merge_fp8_(
     shift: Tensor,
     factor: Tensor,
 ) -> Tensor:
-    """Write merged * factor + shift to `out` [tokens, dim], and return `out`. shift is fp32 [dim], factor fp32 [1].
+    """Write the merged and decoded attention to `out`, and the scales of an 8-bit `out` to `scales` (fp32 [tokens, 1]).
 
-    `merged` is attention over all keys, merged from `parts` [n, tokens, heads, head_dim], `log_sums`, `rest` and
-    `rest_log_sums` (see `merge_`). If `log_sums` is None, n is 1 and `merged` is `parts[0]`. If `scales`
-    (fp32 [tokens, 1]) is given, `out` is int8 or float8_e4m3fn, and each token's scale is written to `scales`.
-
-    Merging, scaling and conversion to 8 bits are separate kernels. A single kernel for all three took twice as long.
+    Merging, decoding and conversion to 8 bits are separate kernels. A single kernel for all three took twice as long.
     """
     _, tokens, heads, width = parts.shape
     if log_sums is None:

@@ -1,5 +1,5 @@
-"""Triton kernels for the operations of ops/pointwise.py, in fp32. Each token is read from memory once and written once.
-matrix_8bit.py has the kernels for 8-bit numbers, weights_4bit.py those for 4-bit weights."""
+"""Triton kernels for operations of ops/pointwise.py and ops/scatter.py, which document the functions of the same names.
+Numbers are computed in fp32. Each token is read from memory once and written once."""
 
 import torch
 import triton
@@ -138,7 +138,6 @@ def _put(out_ptr, rows_ptr, x_ptr, stride, dim, BLOCK: tl.constexpr):
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
-    """Return the layer norm of x [tokens, dim] over its channels, times weight plus bias ([dim] each), in `dtype`."""
     out, block = torch.empty_like(x, dtype=dtype), triton.next_power_of_2(x.shape[1])
     given = x, weight.contiguous(), bias.contiguous(), out, x.shape[1], eps
     with torch.cuda.device_of(x):
@@ -147,13 +146,10 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch
 
 
 def rms_norm_(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Replace x [tokens, dim] by its root-mean-square norm over all channels, times weight [dim]; return x."""
     return _normalise(x, x, weight, None, eps)
 
 
 def rms_rope_(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float) -> Tensor:
-    """Replace x [tokens, dim] by its root-mean-square norm times weight [dim], followed by RoPE; return x. cos and sin
-    are [tokens, head_dim / 2] (see `ops.pointwise.rms_rope_`)."""
     return _normalise(x, x, weight, (cos, sin), eps)
 
 
@@ -189,7 +185,6 @@ def _normalise(
 
 
 def rms_silu(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Return SiLU(norm(x) * weight) for x [rows, channels], where norm is the root-mean-square norm."""
     x = x.contiguous()  # after attention the VAE's pixels are strided
     out, block = torch.empty_like(x), triton.next_power_of_2(x.shape[1])
     rows = max(1, 4096 // block)
@@ -199,23 +194,18 @@ def rms_silu(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def gated_add_(x: Tensor, y: Tensor, gate: Tensor | None) -> Tensor:
-    """Replace x [tokens, dim] by x + y * gate, and return x. y is [tokens, dim], and gate is [dim], or None for
-    ones."""
     with torch.cuda.device_of(x):
         _gated_add[parts_of(x)](x, y, None if gate is None else gate.contiguous(), x.shape[1], BLOCK=PART)
     return x
 
 
 def affine_(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """Replace x [tokens, dim] by x * (1 + scale) + shift, and return x. scale and shift are [tokens, dim]."""
     with torch.cuda.device_of(x):
         _affine[parts_of(x)](x, scale, shift, x.shape[1], BLOCK=PART)
     return x
 
 
 def modulated(times: Tensor, weights: Tensor) -> Tensor:
-    """Return a block's modulation [B, 6, dim]: `times` [B, 6, dim] + `weights` [1, 6, dim], with 1 added to both
-    scales. The six rows are shift, scale and gate of self-attention, then of the feed-forward."""
     times, out = times.contiguous(), torch.empty_like(times, memory_format=torch.contiguous_format)
     with torch.cuda.device_of(times):
         _modulated[parts_of(times.flatten(0, 1))](
@@ -225,7 +215,6 @@ def modulated(times: Tensor, weights: Tensor) -> Tensor:
 
 
 def scatter_(out: Tensor, rows: Tensor, x: Tensor) -> Tensor:
-    """Write each token of x [tokens, dim] to its row in `rows` (int64 [tokens]) of `out` [n, dim], and return `out`."""
     with torch.cuda.device_of(out):
         _put[parts_of(x)](out, rows, x, x.stride(0), x.shape[1], BLOCK=PART)
     return out

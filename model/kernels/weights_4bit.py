@@ -41,13 +41,12 @@ def _scales(
     offset_ptr,
     block,
     inside,
-    NESTED: tl.constexpr,
     NESTED_BLOCKSIZE: tl.constexpr,
 ):
-    """Return the fp32 scale of each block with an index in `block`. With NESTED, the stored scales are themselves
-    quantized, and are decoded first."""
+    """Return the fp32 scale of each block with an index in `block`. If `nested_absmax_ptr` is given, the stored scales
+    are themselves quantized, and are decoded first."""
     scale = tl.load(absmax_ptr + block, mask=inside, other=0)
-    if NESTED:
+    if nested_absmax_ptr is not None:
         outer = tl.load(nested_absmax_ptr + block // NESTED_BLOCKSIZE, mask=inside, other=0.0)
         scale = tl.load(nested_code_ptr + scale.to(tl.int32)) * outer + tl.load(offset_ptr)
     return scale
@@ -106,21 +105,12 @@ def _decode(
     HALF: tl.constexpr,
     TYPE: tl.constexpr,
     MASKED: tl.constexpr,
-    NESTED: tl.constexpr,
     NESTED_BLOCKSIZE: tl.constexpr,
 ):
     """The kernel of `decode_4bit`. A program decodes BLOCKS blocks of HALF bytes."""
     block = tl.program_id(0).to(tl.int64) * BLOCKS + tl.arange(0, BLOCKS)
-    scales = _scales(
-        absmax_ptr,
-        nested_absmax_ptr,
-        nested_code_ptr,
-        offset_ptr,
-        block,
-        block * HALF < byte_count,
-        NESTED,
-        NESTED_BLOCKSIZE,
-    )
+    inside = block * HALF < byte_count
+    scales = _scales(absmax_ptr, nested_absmax_ptr, nested_code_ptr, offset_ptr, block, inside, NESTED_BLOCKSIZE)
     first = tl.program_id(0).to(tl.int64) * BLOCKS * HALF
     _write(out_ptr + first, packed_ptr + first, code_ptr, scales, byte_count - first, HALF, TYPE, MASKED)
 
@@ -141,41 +131,23 @@ def _recode(
     HALF: tl.constexpr,
     TYPE: tl.constexpr,
     LARGEST: tl.constexpr,
-    NESTED: tl.constexpr,
     NESTED_BLOCKSIZE: tl.constexpr,
 ):
     """The kernel of `recode_4bit`. A program converts one row of `row_blocks` blocks to 8 bits with one scale, BLOCKS
     at a time. ROW_BLOCKS is `row_blocks` rounded up to a power of two."""
     first = tl.program_id(0).to(tl.int64) * row_blocks
-    block = tl.arange(0, ROW_BLOCKS)
-    scales = _scales(
-        absmax_ptr,
-        nested_absmax_ptr,
-        nested_code_ptr,
-        offset_ptr,
-        first + block,
-        block < row_blocks,
-        NESTED,
-        NESTED_BLOCKSIZE,
-    )
-    largest = tl.max(tl.where(block < row_blocks, tl.abs(scales), 0.0), axis=0)
+    inside = tl.arange(0, ROW_BLOCKS) < row_blocks
+    block = first + tl.arange(0, ROW_BLOCKS)
+    scales = _scales(absmax_ptr, nested_absmax_ptr, nested_code_ptr, offset_ptr, block, inside, NESTED_BLOCKSIZE)
+    largest = tl.max(tl.where(inside, tl.abs(scales), 0.0), axis=0)
     largest *= tl.max(tl.abs(tl.load(code_ptr + tl.arange(0, 16))), axis=0)
     row_scale = tl.div_rn(tl.maximum(largest, 1e-30), LARGEST)
     tl.store(row_scales_ptr + tl.program_id(0), row_scale)
     factor = tl.div_rn(1.0, row_scale)
     part_block = tl.arange(0, BLOCKS)
     for part in range(0, row_blocks, BLOCKS):
-        all_inside = part_block >= 0  # BLOCKS divides row_blocks
-        part_scales = _scales(
-            absmax_ptr,
-            nested_absmax_ptr,
-            nested_code_ptr,
-            offset_ptr,
-            first + part + part_block,
-            all_inside,
-            NESTED,
-            NESTED_BLOCKSIZE,
-        )
+        at, every = first + part + part_block, part_block >= 0  # BLOCKS divides row_blocks
+        part_scales = _scales(absmax_ptr, nested_absmax_ptr, nested_code_ptr, offset_ptr, at, every, NESTED_BLOCKSIZE)
         byte = (first + part) * HALF
         _write(out_ptr + byte, packed_ptr + byte, code_ptr, part_scales * factor, 0, HALF, TYPE, False)
 
@@ -228,15 +200,10 @@ def recode_4bit(packed: Tensor, scales: Any, shape: tuple[int, ...], dtype: torc
     return EightBit(values, row_scales)
 
 
-def _tables(scales: Any) -> tuple[Tensor, ...]:
-    nested = (scales.nested_absmax, scales.nested_code, scales.offset)
-    return scales.code, scales.absmax, *((scales.code,) * 3 if scales.nested_absmax is None else nested)
+def _tables(scales: Any) -> tuple[Tensor | None, ...]:
+    return scales.code, scales.absmax, scales.nested_absmax, scales.nested_code, scales.offset
 
 
 def _settings(scales: Any) -> dict[str, Any]:
-    return {
-        "HALF": scales.blocksize // 2,
-        "NESTED": scales.nested_absmax is not None,
-        "NESTED_BLOCKSIZE": scales.nested_blocksize,
-        "enable_fp_fusion": False,
-    }
+    sizes = {"HALF": scales.blocksize // 2, "NESTED_BLOCKSIZE": scales.nested_blocksize}
+    return {**sizes, "enable_fp_fusion": False}

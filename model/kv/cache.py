@@ -205,15 +205,15 @@ class KeyValueCache:
         Queries that are Unrotated (before norm and RoPE) are returned after norm and RoPE, as an Operand if the cache
         is in fp8. Other queries, or None, are returned unchanged.
         """
-        stored = self._storage.fetch(block)
+        stored, scalings = self._storage.fetch(block), None
         if self._place.fp8:
-            return self._extend_fp8(block, queries, keys, values, stored)
+            keys, scalings = self._scaled(block, keys, values)
         seen = self._decode(stored) if self._place.eight_bit else stored
-        made = self._scatter(seen, queries, keys, values)
+        made = self._scatter(seen, queries, keys, values, scalings)
         if self.keep and not self._stored_in_place(block):
             self._store(block, seen)
-        used = self._used if self.frame_shares is None else len(seen[0])
-        return made, seen[0][:used], seen[1][:used]
+        used = self._used if self.frame_shares is None else self.window * self._frame_tokens
+        return made, *(self._operands(seen, scalings, used) if scalings else (seen[0][:used], seen[1][:used]))
 
     def _store(self, block: int, seen: Sequence[Tensor]) -> None:
         """Copy the current chunk's tokens from `seen`, the tensors that attention reads, to storage. Frames to which no
@@ -258,28 +258,27 @@ class KeyValueCache:
         else:
             scatter_fp8_(tokens, self._own, new, *pair)
 
-    def _extend_fp8(
-        self,
-        block: int,
-        queries: Tensor | Unrotated | None,
-        keys: Tensor | Unrotated,
-        values: Tensor,
-        stored: Sequence[Tensor],
-    ) -> tuple[Any, Operand, Operand]:
+    def _scaled(
+        self, block: int, keys: Tensor | Unrotated, values: Tensor
+    ) -> tuple[Tensor | Unrotated, tuple[Scaling, Scaling]]:
+        """Return the chunk's keys, and the Scalings of keys and of values. The first chunk sets the Scalings of the
+        video, and its keys are returned after norm and RoPE."""
         scalings = self._scalings[block]
         if scalings is None:
             keys, scalings = scalings_for_all(keys, values, FP8_HEADROOM)
         if self.keep:
             self._scalings[block] = scalings
-        made = self._scatter(stored, queries, keys, values, scalings)
-        if self.keep and not self._stored_in_place(block):
-            self._store(block, stored)
-        seen = self._used if self.frame_shares is None else self.window * self._frame_tokens
+        return keys, scalings
+
+    def _operands(
+        self, seen: Sequence[Tensor], scalings: tuple[Scaling, Scaling], used: int
+    ) -> tuple[Operand, Operand]:
+        of_keys, of_values = scalings
         if self._transposes_values:
-            return made, Operand(stored[0][:seen], scalings[0]), Operand(stored[1], scalings[1], transposed=seen)
-        if self.frame_shares is None and values.device.type == "cuda":
-            seen += padding(seen)
-        return made, Operand(stored[0][:seen], scalings[0]), Operand(stored[1][:seen], scalings[1])
+            return Operand(seen[0][:used], of_keys), Operand(seen[1], of_values, transposed=used)
+        if self.frame_shares is None and seen[0].device.type == "cuda":
+            used += padding(used)
+        return Operand(seen[0][:used], of_keys), Operand(seen[1][:used], of_values)
 
     def _decode(self, stored: Sequence[Tensor]) -> Pair:
         shape, dtype = self._decoded

@@ -36,8 +36,8 @@ class Slots(NamedTuple):
         return self._slot(frame, self.window)
 
     def ranges(self, frames: Iterable[int]) -> list[TokenRange]:
-        """Return the tokens of `frames` in storage without the current chunk. Frames that are adjacent both in storage
-        and in attention's tensor share a range."""
+        """Return the token ranges of `frames`, for storage without slots for the current chunk. Frames that are
+        adjacent both in storage and in attention's tensor share a range."""
         runs: list[tuple[int, int, int]] = []
         for frame in frames:
             stored, seen = self._slot(frame, self.window - self.chunk), self.seen(frame)

@@ -60,17 +60,24 @@ def implementation(name: str, device_type: str, mode: str | None = None) -> Call
     eager = run_plain if name in _WHOLE else partial(_BY_PARTS.get(name, _in_place_by_parts), run_plain)
     if mode == "compile":
         return or_else(torch.compile(run_plain, dynamic=True), eager, name)
-    if mode in ("auto", "triton") and device_type == "cuda" and triton_loads():
-        return or_else(triton_kernel(name), eager, name)
-    return eager
+    return eager if mode == "eager" else fastest(name, eager, device_type)
 
 
-def triton_kernel(name: str) -> Callable[..., Tensor]:
-    """Return the function that launches our kernel for the operation `name`: in Triton, or in CUDA for Hopper GPUs."""
-    from ..kernels import add_norm, matrix_8bit, merge, pointwise, scatter_qkv
+@lru_cache
+def fastest(name: str, run_plain: Callable[..., T], device_type: str) -> Callable[..., T]:
+    """Return our kernel `name` if `device_type` is "cuda" and Triton loads, else `run_plain`. If the kernel
+    fails, `run_plain` replaces it."""
+    if device_type != "cuda" or not triton_loads():
+        return run_plain
+    return or_else(triton_kernel(name), run_plain, name)
+
+
+def triton_kernel(name: str) -> Callable[..., Any]:
+    """Return the function that launches our kernel `name`, which is in Triton, or in CUDA for Hopper GPUs."""
+    from ..kernels import add_norm, matrix_8bit, merge, pointwise, scatter_qkv, weights_4bit, weights_blocks
     from ..kernels.hopper import attention
 
-    places = add_norm, scatter_qkv, merge, pointwise, matrix_8bit, attention
+    places = add_norm, scatter_qkv, merge, pointwise, matrix_8bit, weights_4bit, weights_blocks, attention
     return next(getattr(each, name) for each in places if hasattr(each, name))
 
 

@@ -18,7 +18,7 @@ from ..choice.trials import Size, chosen, trials
 from ..config import ModelConfig
 from .matrix_8bit import EightBit
 from .pointwise import Rows, add_norm, encode_8bit, gelu_, layer_norm, layer_norm_8bit
-from .products_8bit import WITHOUT_ROW_SCALES, kitchen_or_torch, kitchen_takes_gelu, product
+from .products_8bit import CHOSEN, kitchen_or_torch, kitchen_takes_gelu, product
 from .rotation import GROUP, Rotated, encode_rotated
 
 DTYPES: dict[str, torch.dtype] = {"fp8": torch.float8_e4m3fn, "int8": torch.int8}
@@ -30,8 +30,6 @@ _FIRST_CARDS = {
 }
 TRIED_ROWS = 4096
 """The number of tokens in the trial products that compare the speeds of the 8-bit kernels."""
-_INT8_BY: dict[torch.device, str] = {}
-"""The name of the kernel for int8 products, by GPU."""
 
 
 def choose_arithmetic(wanted: Arithmetic, device: torch.device, config: ModelConfig) -> Literal["bf16", "fp8", "int8"]:
@@ -73,12 +71,8 @@ def _choose_products(
         raise InputError(
             f"`arithmetic` {wanted}: no product in {arithmetic} is right on {card.known_as} ({reasons}); {leave}"
         )
-    if device.type != "cuda":
-        return
-    if arithmetic == "int8":
-        _INT8_BY[_indexed(device)] = name
-    elif name == "torch-one-scale":
-        WITHOUT_ROW_SCALES.add(_indexed(device))
+    if device.type == "cuda":
+        CHOSEN[arithmetic, _indexed(device)] = name
 
 
 def tried_size(config: ModelConfig) -> Size:
@@ -140,7 +134,7 @@ def rotates(width: int, dtype: torch.dtype, device: torch.device) -> bool:
 def _by_kitchen(dtype: torch.dtype, device: torch.device) -> bool:
     if dtype != torch.int8 or device.type != "cuda" or torch.compiler.is_compiling():
         return False
-    return _INT8_BY.get(_indexed(device)) == KITCHEN
+    return CHOSEN.get(("int8", _indexed(device))) == KITCHEN
 
 
 def _indexed(device: torch.device) -> torch.device:

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
-"""The largest number of each 8-bit dtype to which values are scaled."""
+"""The magnitude that the largest value gets by scaling, for each 8-bit dtype. int8 does not use -128."""
 
 Activation = Literal["none", "gelu", "silu"]
 """The name of an activation function; "gelu" is the tanh form."""

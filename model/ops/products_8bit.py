@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..choice.table import KITCHEN
+from ..choice.table import KITCHEN, Work
 from ..choice.trials import ALONE, KINDS, Kind, Size, attempt
 from .implementation import on_its_gpu, or_else, slices
 from .matrix_8bit import EightBit
@@ -21,8 +21,8 @@ from .rotation import GROUP, Rotated, encode_rotated, rotate
 PRODUCT_TOKENS = 8192
 """The largest number of tokens in one int8 product. Longer products are computed in parts, so that only a part of the
 int32 sums exists at a time."""
-WITHOUT_ROW_SCALES: set[torch.device] = set()
-"""The GPUs for which torch has no float8 product with a scale for each row; filled by `choose_arithmetic`."""
+CHOSEN: dict[tuple[str, torch.device], str] = {}
+"""The name of the kernel that `choose_arithmetic` selected, by number format ("int8" or "fp8") and GPU."""
 LEAST_INT8_TOKENS = 32
 """The number of tokens to which smaller int8 products are padded, because torch._int_mm refuses fewer than 17."""
 
@@ -41,18 +41,8 @@ def _unless_broken(fast: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def _fp8_product(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    made = _fp8_then_scales if x.values.device in WITHOUT_ROW_SCALES else _fp8_by_rows
-    return made(x, weight, bias, dtype)
-
-
-@attempt("fp8", "torch")
-def _try_fp8_by_rows(x: Tensor, weight: EightBit, bias: Tensor | None) -> Tensor:
-    return _fp8_by_rows(encode_8bit(x, dtype=weight.values.dtype), weight, bias, x.dtype)
-
-
-@attempt("fp8", "torch-one-scale")
-def _try_fp8_then_scales(x: Tensor, weight: EightBit, bias: Tensor | None) -> Tensor:
-    return _fp8_then_scales(encode_8bit(x, dtype=weight.values.dtype), weight, bias, x.dtype)
+    one_scale = CHOSEN.get(("fp8", x.values.device)) == "torch-one-scale"
+    return (_fp8_then_scales if one_scale else _fp8_by_rows)(x, weight, bias, dtype)
 
 
 def _fp8_then_scales(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
@@ -95,11 +85,6 @@ def int8_product(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: torc
     return out
 
 
-@attempt("int8", "torch")
-def _try_int8(x: Tensor, weight: EightBit, bias: Tensor | None, _rotated: EightBit | None) -> Tensor:
-    return int8_product(encode_8bit(x, dtype=torch.int8), weight, bias, x.dtype)
-
-
 @attempt("int8", KITCHEN)
 def _try_kitchen(x: Tensor, weight: EightBit, bias: Tensor | None, rotated: EightBit | None) -> Tensor:
     if rotated is None:
@@ -110,19 +95,19 @@ def _try_kitchen(x: Tensor, weight: EightBit, bias: Tensor | None, rotated: Eigh
     return made
 
 
-def _alone(run: Callable[..., Tensor]) -> Callable[[Tensor, EightBit, Tensor | None], Callable[[], Tensor]]:
-    """Return a function make(x, weight, bias) for timing the product `run` without the quantization of its input. make
-    quantizes x [tokens, in] and returns a function without arguments, which runs the product."""
+def _register(work: Work, name: str, run: Callable[..., Tensor]) -> None:
+    """Register the product `run` for accuracy tests. `rates` times it without the quantization of its input."""
 
     def make(x: Tensor, weight: EightBit, bias: Tensor | None, *_rotated: EightBit | None) -> Callable[[], Tensor]:
         return partial(run, encode_8bit(x, dtype=weight.values.dtype), weight, bias, x.dtype)
 
-    return make
+    ALONE[work, name] = make
+    attempt(work, name)(lambda *given: make(*given)())
 
 
-ALONE["int8", "torch"] = _alone(int8_product)
-ALONE["fp8", "torch"] = _alone(_fp8_by_rows)
-ALONE["fp8", "torch-one-scale"] = _alone(_fp8_then_scales)
+_register("int8", "torch", int8_product)
+_register("fp8", "torch", _fp8_by_rows)
+_register("fp8", "torch-one-scale", _fp8_then_scales)
 
 
 @on_its_gpu

@@ -1,14 +1,9 @@
 """Decoding of quantized weights, and conversion to 8 bits, by a Triton kernel on a GPU, else in plain torch."""
 
-from collections.abc import Callable
-from functools import cache
-
 import torch
 from torch import Tensor
 
-from ...options import T
-from ..choice.table import triton_loads
-from ..ops.implementation import or_else
+from ..ops.implementation import fastest
 from ..ops.matrix_8bit import EightBit
 from ..ops.pointwise import encode_8bit
 from . import codec, ggml
@@ -30,15 +25,3 @@ def recode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.
     compiling = torch.compiler.is_compiling()
     run = codec.recode if compiling else fastest("recode_4bit", codec.recode, packed.device.type)
     return run(packed, scales, shape, dtype)
-
-
-@cache
-def fastest(name: str, plain: Callable[..., T], device_type: str) -> Callable[..., T]:
-    """Return our Triton kernel `name` if `device_type` is "cuda" and Triton loads, else `plain`. If the kernel
-    fails, `plain` replaces it."""
-    if device_type != "cuda" or not triton_loads():
-        return plain
-    from ..kernels import weights_4bit, weights_blocks
-
-    own = getattr(weights_4bit, name, None) or getattr(weights_blocks, name)
-    return or_else(own, plain, name)

@@ -91,15 +91,7 @@ class FourBitParams(BaseLayoutParams):
 
     @property
     def scales(self) -> codec.Scales:
-        return codec.Scales(
-            self.scale,
-            self.code,
-            self.nested_absmax,
-            self.nested_code,
-            self.offset,
-            self.blocksize,
-            self.nested_blocksize,
-        )
+        return codec.Scales(self.scale, *(getattr(self, name) for name in codec.Scales._fields[1:]))
 
 
 class PlainLayout(QuantizedLayout):
@@ -164,20 +156,10 @@ register_layout_class(NATIVE, NativeLayout)
 def _params(
     scales: codec.Scales, shape: tuple[int, ...], quant_type: str, state_dtype: torch.dtype, dtype: torch.dtype
 ) -> FourBitParams:
-    absmax, code, nested_absmax, nested_code, offset, blocksize, nested_blocksize = scales
-    return FourBitParams(
-        scale=absmax,
-        orig_dtype=dtype,
-        orig_shape=shape,
-        code=code,
-        nested_absmax=nested_absmax,
-        nested_code=nested_code,
-        offset=offset,
-        blocksize=blocksize,
-        nested_blocksize=nested_blocksize,
-        quant_type=quant_type,
-        state_dtype=state_dtype,
-    )
+    absmax, *others = scales
+    fields = dict(zip(codec.Scales._fields[1:], others, strict=True))
+    own = {"orig_dtype": dtype, "orig_shape": shape, "quant_type": quant_type, "state_dtype": state_dtype}
+    return FourBitParams(scale=absmax, **own, **fields)
 
 
 def four_bit_tensor(

@@ -10,19 +10,22 @@ from torch import Tensor
 
 from ...errors import require
 from ...options import T
-from ..ops.implementation import on_its_gpu
+from ..ops.implementation import fastest, on_its_gpu
 from ..ops.matrix_8bit import EightBit
 from ..ops.pointwise import encode_8bit
 from ..ops.rotation import GROUP, Rotated, encode_rotated
 from . import scaled
 from .codec import Scales, decode
-from .decoding import decode_blocks, fastest, recode
+from .decoding import decode_blocks, recode
 
 
 class DecodedParameter(torch.nn.Parameter):
     """The base class of quantized weights outside ComfyUI. In ComfyUI quantized weights are QuantizedTensors instead.
     This class needs only torch, because importing comfy_kitchen and bitsandbytes takes six seconds."""
 
+    _rotates = True
+    """Whether `recode` rotates the weight on request. Rotating a 4-bit or GGML weight in every forward costs more than
+    it gains, because the format's own rounding is coarse."""
     _kept: dict[tuple[torch.dtype, bool], Any] | None = None
     _place: "SharedPart | None" = None
 
@@ -36,8 +39,8 @@ class DecodedParameter(torch.nn.Parameter):
         return self._kept_or_made(dtype, False, self._decode)
 
     def recode(self, dtype: torch.dtype, rotated: bool = False) -> EightBit:
-        """Return the weight in the 8-bit `dtype` (int8 or float8_e4m3fn), with a scale for each row. If `rotated`, the
-        result is a Rotated weight in int8. The result is cached if `keep` was called."""
+        """Return the weight in the 8-bit `dtype` (int8 or float8_e4m3fn), with a scale for each row. If `rotated`
+        and the format allows it, the result is a Rotated weight in int8. The result is cached if `keep` was called."""
         return self._kept_or_made(dtype, rotated, self._rotate if rotated else self._recode)
 
     def _decode(self, dtype: torch.dtype) -> Tensor:
@@ -46,8 +49,8 @@ class DecodedParameter(torch.nn.Parameter):
     def _recode(self, dtype: torch.dtype) -> EightBit:
         return encode_8bit(self._decode(torch.float32), dtype=dtype)
 
-    def _rotate(self, _dtype: torch.dtype) -> EightBit:
-        return encode_rotated(self._decode(torch.bfloat16))
+    def _rotate(self, dtype: torch.dtype) -> EightBit:
+        return encode_rotated(self._decode(torch.bfloat16)) if self._rotates else self._recode(dtype)
 
     def _kept_or_made(self, dtype: torch.dtype, rotated: bool, make: Callable[[torch.dtype], T]) -> T:
         kept, key = {} if self._kept is None else self._kept, (dtype, rotated)
@@ -112,6 +115,7 @@ class WideParameter(DecodedParameter):
 class FourBitParameter(DecodedParameter):
     """A 4-bit weight of packed bytes and their scales, decoded to the same bits as by bitsandbytes."""
 
+    _rotates = False
     scales: Scales
     weight_shape: tuple[int, ...]
 
@@ -129,9 +133,6 @@ class FourBitParameter(DecodedParameter):
 
     def _recode(self, dtype: torch.dtype) -> EightBit:
         return recode(self.data, self.scales, self.weight_shape, dtype)
-
-    def _rotate(self, dtype: torch.dtype) -> EightBit:
-        return self._recode(dtype)  # rotating it in every forward costs more than it brings beside its own rounding
 
 
 class ScaledParameter(DecodedParameter):
@@ -164,6 +165,7 @@ class BlockParameter(DecodedParameter):
     """A weight in GGML's blocks: the bytes from a GGUF file, their format `kind` and the weight's shape. Decoding gives
     the float32 values of the gguf library, rounded once."""
 
+    _rotates = False
     kind: str
     weight_shape: tuple[int, ...]
 
@@ -176,9 +178,6 @@ class BlockParameter(DecodedParameter):
 
     def _decode(self, dtype: torch.dtype) -> Tensor:
         return decode_blocks(self.data, self.kind, self.weight_shape, dtype)
-
-    def _rotate(self, dtype: torch.dtype) -> EightBit:
-        return self._recode(dtype)  # rotating it in every forward costs more than it brings beside its own rounding
 
 
 class LayoutParameter(DecodedParameter):

@@ -40,7 +40,7 @@ def kitchen():
 @pytest.mark.parametrize("encode", [partial(encode_8bit, dtype=torch.int8), encode_rotated], ids=["plain", "rotated"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_a_layer_of_int8_by_comfy_kitchen_agrees_with_torchs_and_replays(kitchen, monkeypatch, caplog, encode, dtype):
-    monkeypatch.setitem(linear_8bit._INT8_BY, GPU, KITCHEN)
+    monkeypatch.setitem(linear_8bit.CHOSEN, ("int8", GPU), KITCHEN)
     torch.manual_seed(0)
     weight, bias = torch.randn(1536, 512, device=GPU).to(dtype), torch.randn(1536, device=GPU).to(dtype)
     x = torch.randn(300, 512, device=GPU).to(dtype)
@@ -58,7 +58,7 @@ def test_a_layer_of_int8_by_comfy_kitchen_agrees_with_torchs_and_replays(kitchen
 
 
 def test_outliers_cost_a_rotated_layer_little(kitchen, monkeypatch):
-    monkeypatch.setitem(linear_8bit._INT8_BY, GPU, KITCHEN)
+    monkeypatch.setitem(linear_8bit.CHOSEN, ("int8", GPU), KITCHEN)
     torch.manual_seed(0)
     plain, x = torch.randn(5120, 5120, device=GPU).bfloat16(), torch.randn(2000, 5120, device=GPU).bfloat16()
     x[:, ::100] *= 40

@@ -352,7 +352,7 @@ def test_what_computes_is_said_and_a_mode_that_gains_nothing_too(monkeypatch):
     assert "on the CPU" in arithmetic_note("fp8", CPU, SMALL)
     PlayedCard(monkeypatch, 8, 9, why=None, found={"torch": "not built for Windows"})
     assert "with one scale, and the rows' scales after it" in arithmetic_note("fp8", CUDA, SMALL)
-    assert {CUDA} == products.WITHOUT_ROW_SCALES
-    products.WITHOUT_ROW_SCALES.clear()
+    assert products.CHOSEN["fp8", CUDA] == "torch-one-scale"
+    products.CHOSEN.clear()
     assert arithmetic_note("8bit", CUDA, SMALL) == "Products in int8 by comfy-kitchen."
     forget()

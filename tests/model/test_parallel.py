@@ -96,7 +96,7 @@ def test_what_is_exchanged_between_recorded_kernels_is_handed_over_in_memory_tha
     share, made = parallel(0, 1).share((1, 2, 3)), []
     for number in range(2):
         actions, given = [], [torch.full((6, 4), 10.0 * number + part) for part in range(4)]
-        with share.recorded_by(lambda *more, actions=actions: actions.extend(more)):
+        with share.parallel.exchanges.recorded_by(lambda *more, actions=actions: actions.extend(more)):
             q_k_v = share.to_heads(iter(given[:3]))
             before = actions.copy()
             share.to_tokens(given[3])

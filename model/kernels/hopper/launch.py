@@ -46,8 +46,8 @@ def is_right(what: str, made: Callable[[], Tensor], want: Tensor) -> bool:
 
 
 def source(name: str, **parts: str) -> str:
-    """Return the CUDA source in the file `name` after the header hopper.cuh, with each @NAME@ replaced by the argument
-    NAME in `parts`."""
+    """Return a CUDA source: the header hopper.cuh, then the file `name`. The argument NAME in `parts` replaces each
+    @NAME@."""
     program = f"{text('hopper.cuh')}\n{text(name)}"
     for part, given in parts.items():
         program = program.replace(f"@{part}@", given)
