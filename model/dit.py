@@ -1,8 +1,6 @@
-"""The LingBot-World transformer, which predicts a velocity from latent, timestep, prompt and camera.
-
-Parameter names and computations are the official ones. With a bf16 compute dtype the residual stream, norms,
-modulation, time embedding and head are in fp32, as under the official autocast.
-"""
+"""The LingBot-World transformer, which predicts a velocity from latent, timestep, prompt and camera. Parameter names
+and computations are the official ones. With a bf16 compute dtype the residual stream, norms, modulation, time embedding
+and head are in fp32, as under the official autocast."""
 
 import logging
 from typing import Any, cast
@@ -128,6 +126,8 @@ class LingBotWorldModel(nn.Module):
         check_inputs(x, timestep, context, camera, self.config)
         cache = None if torch.compiler.is_compiling() else options.get("camera_cache")
         history = options.get("kv_cache")
+        if history is not None:
+            history.check(x)
         once = "sequence_parallel" in options or (history is not None and not history.repeatable)
         if cache is None or self.in_step or once:
             return self._velocity(x, timestep, context, camera, options)
@@ -149,19 +149,16 @@ class LingBotWorldModel(nn.Module):
     ) -> Tensor:
         residual = residual_dtype(self.compute_dtype)
         grid = (x.shape[2], x.shape[3] // 2, x.shape[4] // 2)
-        share, parallel = WHOLE_VIDEO, options.get("sequence_parallel")
+        share, parallel, embedded = WHOLE_VIDEO, options.get("sequence_parallel"), None
         if parallel is not None:
             parallel.check(self.config)
             share = parallel.share(grid)
             options = {**options, "token_share": share}
-        camera = None if camera is None else camera.to(x.device)
-        embedded = None if camera is None else self.embed_camera(camera, options.get("camera_cache"), share)
-        prompts, lengths = self._embed_prompts(
-            context.to(x.device), len(x), None if embedded is None else embedded.cache
-        )
+        if camera is not None:
+            embedded = self.embed_camera(camera.to(x.device), options.get("camera_cache"), share)
+        cache = None if embedded is None else embedded.cache
+        prompts, lengths = self._embed_prompts(context.to(x.device), len(x), cache)
         history = options.get("kv_cache")
-        if history is not None:
-            history.check(len(x), grid)
         first_frame = 0 if history is None else history.first_frame
         cos, sin = rope_table(grid, self.config.head_dim, x.device, first_frame, self.rope_scale(options))
         rope = share.rope(cos).to(residual), share.rope(sin).to(residual)

@@ -102,8 +102,8 @@ def _self_attention(config: ModelConfig, tokens: int, keys: int, precision: Prec
     number of this process's tokens, `keys` the number of tokens to which they attend.
 
     The first phase computes q, k and v. The second phase holds q, k and v, the softmax's fp32 sums and the result. If
-    attention/exact.py splits the keys, there are sums and a result for each part. With 8-bit attention the second phase
-    also holds quantized copies, and the result is in 8 bits until it overwrites q.
+    the keys are split (attention/splitting.py), there are sums and a result for each part. With 8-bit attention the
+    second phase also holds quantized copies, and the result is in 8 bits until it overwrites q.
     """
     arithmetic, size, dim = precision.arithmetic, precision.dtype.itemsize, config.dim
     eight_bit, row = precision.attention == "8bit", tokens * dim * size

@@ -70,8 +70,8 @@ def attend_8bit(
     if not torch.compiler.is_compiling():
         return _attend(q, k, v, heads)
     if isinstance(k, Operand) and isinstance(v, Operand):
-        k_parts, v_parts = ([each.values, *each.scaling[:3]] for each in (k, v))
-        return _in_compiled_code_to(q, k_parts, v_parts, heads, v.transposed or 0)
+        keys, values = [k.values, *k.scaling[:3]], [v.values, *v.scaling[:3]]
+        return _in_compiled_code_to(q, keys, values, heads, v.transposed or 0)
     return _in_compiled_code(q, k, v, heads)
 
 

@@ -15,7 +15,6 @@ cases a chunk is stored only after denoising, when it overwrites frames that no 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -176,15 +175,15 @@ class KeyValueCache:
         in_8_bits = self._place.eight_bit  # then a copy on the device has the layout of storage
         self._storage.begin([TokenRange(past.stored, past.stored) for past in self._past] if in_8_bits else self._past)
 
-    def check(self, batch: int, grid: tuple[int, int, int]) -> None:
-        """Raise InputError unless a latent with `batch` elements and the token grid (frames, rows, columns) is the
-        current chunk of one video."""
+    def check(self, x: Tensor) -> None:
+        """Raise InputError unless the latent x [B, C, F, H, W] is the current chunk of one video."""
         if not self._used:
             raise InputError("the KV cache has no chunk yet: call its method begin first")
-        if batch != 1 or math.prod(grid) != len(self._own) or grid[0] != self._chunk:
+        found = len(x), x.shape[2], x.shape[3] * x.shape[4] // 4
+        if found != (1, self._chunk, self._frame_tokens):
             raise InputError(
-                f"the latent has a batch of {batch} and {' x '.join(map(str, grid))} tokens, expected one video's "
-                f"chunk of {self._chunk} latent frames with {self._frame_tokens} tokens each, as in the KV cache"
+                "the latent has a batch of {}, {} latent frames and {} tokens a frame; ".format(*found)
+                + f"the KV cache takes one video's chunk of {self._chunk} latent frames of {self._frame_tokens} tokens"
             )
 
     @property

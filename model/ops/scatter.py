@@ -1,5 +1,5 @@
 """The operations that apply norm, RoPE and the conversion to 8 bits to a chunk's queries, keys and values, and write
-them to the tensors that attention reads. Each has several implementations, as in ops/pointwise.py."""
+them to the tensors that attention reads. implementation.py selects the code."""
 
 from __future__ import annotations
 

@@ -158,9 +158,9 @@ def test_the_estimate_is_what_a_cache_holds(name, chunk, monkeypatch):
 @pytest.mark.parametrize(
     ("batch", "grid", "begun", "message"),
     [
-        (2, (3, 6, 8), True, r"a batch of 2 and 3 x 3 x 4 tokens, expected one video's chunk of 3"),
-        (1, (2, 6, 8), True, r"2 x 3 x 4 tokens"),
-        (1, (3, 8, 8), True, r"3 x 4 x 4 tokens, .* with 12 tokens each"),
+        (2, (3, 6, 8), True, r"a batch of 2, 3 latent frames and 12 tokens a frame; .* one video's chunk of 3"),
+        (1, (2, 6, 8), True, r"2 latent frames and 12 tokens"),
+        (1, (3, 8, 8), True, r"and 16 tokens a frame; .* of 12 tokens"),
         (1, (3, 6, 8), False, r"call its method begin first"),
     ],
 )
