@@ -157,9 +157,9 @@ def _params(
     scales: codec.Scales, shape: tuple[int, ...], quant_type: str, state_dtype: torch.dtype, dtype: torch.dtype
 ) -> FourBitParams:
     absmax, *others = scales
-    fields = dict(zip(codec.Scales._fields[1:], others, strict=True))
-    own = {"orig_dtype": dtype, "orig_shape": shape, "quant_type": quant_type, "state_dtype": state_dtype}
-    return FourBitParams(scale=absmax, **own, **fields)
+    fields: dict[str, Any] = dict(zip(codec.Scales._fields[1:], others, strict=True))
+    fields |= {"orig_dtype": dtype, "orig_shape": shape, "quant_type": quant_type, "state_dtype": state_dtype}
+    return FourBitParams(scale=absmax, **fields)
 
 
 def four_bit_tensor(
