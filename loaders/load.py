@@ -105,8 +105,8 @@ def explain_first_nan(model: torch.nn.Module, checkpoint: Checkpoint) -> None:
     `checkpoint`, and raise CheckpointError with the file and the keys of weights that are not finite either. At load
     this would take thirty times as long as mapping the file."""
 
-    def check(_model: torch.nn.Module, _inputs: object, velocity: Tensor) -> None:
-        handle.remove()
+    def check(model: torch.nn.Module, _inputs: object, velocity: Tensor) -> None:
+        model._forward_hooks.pop(handle.id)  # handle.remove() would leave the hook in a deep copy
         if not velocity.isfinite().all():
             check_all_finite(checkpoint.tensors.values())
 

@@ -13,7 +13,7 @@ from ..loaders.offload import weight_bytes
 from ..model.memory import activation_bytes, camera_cache_bytes
 from ..options import CameraCacheMode, KeyValueMode, PerExpert, Precision, ResidencyMode
 from ..text.weights import UMT5Config
-from ..vae.stripes import HALO
+from ..vae.splitting import HALO
 from .geometry import Geometry
 from .two_experts import ONE_PROCESS, ParallelGroups
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from .decoding import VideoDecoder, decode_latent
 from .encoding import encode_first_frame
 from .pooled import records
-from .stripes import Stripe
+from .splitting import Stripe
 from .tiny import TINY_DECODER, PreviewDecoder, TinyDecoder, load_tiny_decoder
 from .weights import VAE, check_shapes, check_values, is_vae, prepare, read_vae, vae_width
 

@@ -13,8 +13,7 @@ from ..model.host_memory import pin, upload
 from ..options import CELL, Progress
 from .network import Decoder
 from .pooled import new_decoder
-from .stripes import Stripe
-from .tiles import Blender, Corner, Tiling
+from .splitting import Blender, Corner, Stripe, Tiling
 from .weights import VAE
 
 State = dict[str, list[Tensor]]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..options import CELL, Progress
 from .network import LATENT_CHANNELS, Encoder
-from .tiles import Blender, Tiling
+from .splitting import Blender, Tiling
 from .weights import VAE
 
 SETTLED = 30

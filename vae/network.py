@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..model.ops.pointwise import rms_silu
-from .stripes import Stripe
+from .splitting import Stripe
 
 LATENT_CHANNELS = 16
 EPSILON = 1e-24  # the norm of a pixel of zeros is zeros, not NaN

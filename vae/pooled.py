@@ -38,7 +38,7 @@ from .convolutions import (
 from .network import EPSILON, Decoder
 from .recording import Recording
 from .slots import Slots, layers_in_order
-from .stripes import Stripe
+from .splitting import Stripe
 from .weights import VAE
 
 OVER_TIME = tuple(f"{layer}.weight" for layer in ("conv1", "residual.2", "residual.6", "time_conv", "head.2"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -182,50 +182,38 @@ def check_shapes(source: str, found: Mapping[str, tuple[int, ...]]) -> None:
 
 def vae_shapes(width: int) -> dict[str, tuple[int, ...]]:
     """Return the shape of each tensor of a Wan 2.1 VAE with this base width, by official name."""
-    wide, narrow = width * MULTIPLES[-1], width * MULTIPLES[0]
+    widths = [width * multiple for multiple in MULTIPLES]
+    narrow, wide = widths[0], widths[-1]
     return {
         **_conv("encoder.conv1", 3, narrow),
-        **_encoder_stages(width),
+        **_stages("encoder.downsamples", [narrow, *widths], 2, HALVES_TIME, up=False),
         **_middle("encoder", wide),
         **_norm_conv("encoder.head", wide, 2 * LATENT_CHANNELS),
         **_conv("conv1", 2 * LATENT_CHANNELS, 2 * LATENT_CHANNELS, kernel=(1, 1, 1)),
         **_conv("conv2", LATENT_CHANNELS, LATENT_CHANNELS, kernel=(1, 1, 1)),
         **_conv("decoder.conv1", LATENT_CHANNELS, wide),
         **_middle("decoder", wide),
-        **_decoder_stages(width),
+        **_stages("decoder.upsamples", [wide, *reversed(widths)], 3, HALVES_TIME[::-1], up=True),
         **_norm_conv("decoder.head", narrow, 3),
     }
 
 
-def _encoder_stages(width: int) -> dict[str, tuple[int, ...]]:
+def _stages(name: str, widths: Sequence[int], blocks: int, time: Sequence[bool], *, up: bool) -> dict[str, tuple]:
+    """Return the shapes of the encoder's stages, or the decoder's if `up`. `widths` are the channels before the first
+    stage and of each stage. A stage has `blocks` residual blocks. `time` is whether the resampling after a stage halves
+    or doubles time as well; there is none after the last stage."""
     shapes: dict[str, tuple[int, ...]] = {}
-    index, channels = 0, width
-    for stage, multiple in enumerate(MULTIPLES):
-        for _ in range(2):
-            shapes |= _residual(f"encoder.downsamples.{index}", channels, width * multiple)
-            channels, index = width * multiple, index + 1
-        if stage < len(HALVES_TIME):
-            name = f"encoder.downsamples.{index}"
-            shapes |= _conv(f"{name}.resample.1", channels, channels, kernel=(3, 3))
-            if HALVES_TIME[stage]:
-                shapes |= _conv(f"{name}.time_conv", channels, channels, kernel=(3, 1, 1))
-            index += 1
-    return shapes
-
-
-def _decoder_stages(width: int) -> dict[str, tuple[int, ...]]:
-    shapes: dict[str, tuple[int, ...]] = {}
-    index, channels = 0, width * MULTIPLES[-1]
-    for stage, multiple in enumerate(reversed(MULTIPLES)):
-        for _ in range(3):
-            shapes |= _residual(f"decoder.upsamples.{index}", channels, width * multiple)
-            channels, index = width * multiple, index + 1
-        if stage < len(HALVES_TIME):
-            name = f"decoder.upsamples.{index}"
-            shapes |= _conv(f"{name}.resample.1", channels, channels // 2, kernel=(3, 3))
-            if HALVES_TIME[::-1][stage]:
-                shapes |= _conv(f"{name}.time_conv", channels, 2 * channels, kernel=(3, 1, 1))
-            channels, index = channels // 2, index + 1
+    index, (channels, *outputs) = 0, widths
+    for stage, out in enumerate(outputs):
+        for _ in range(blocks):
+            shapes |= _residual(f"{name}.{index}", channels, out)
+            channels, index = out, index + 1
+        if stage < len(time):
+            resampled, in_time = (channels // 2, 2 * channels) if up else (channels, channels)
+            shapes |= _conv(f"{name}.{index}.resample.1", channels, resampled, kernel=(3, 3))
+            if time[stage]:
+                shapes |= _conv(f"{name}.{index}.time_conv", channels, in_time, kernel=(3, 1, 1))
+            channels, index = resampled, index + 1
     return shapes
 
 

@@ -4,6 +4,7 @@ reported. Some lists are imported from the modules that read the files."""
 from ..fields import Field
 from ..model.quantized import ggml
 from . import comfy, gguf_file
+from .files import CHECKPOINT_PARTS
 from .tensors import DTYPES
 
 _BLOCK_SCALES = "weight_scale_2"
@@ -29,6 +30,7 @@ BITSANDBYTES = (
     Field(("SCB", "qweight", "qzeros", "wscales", "smooth_factor"), "refused", "LLM.int8, GPTQ, AWQ, nunchaku."),
 )
 COMFYUI = (
+    Field(CHECKPOINT_PARTS, "applied", "Parts of a ComfyUI checkpoint: model, umt5 and VAE are read from one file."),
     Field(tuple(comfy.FORMATS), "applied", "`format`, in `_quantization_metadata` or a tensor `comfy_quant`."),
     Field(("convrot_w4a4", "asym_w4a8_int8"), "refused", "Any other `format` is refused by its name."),
     Field(("convrot", "convrot_groupsize"), "applied", "int8 with rotated rows; the weight is rotated back."),

@@ -45,6 +45,12 @@ def test_its_parts_are_the_official_ones_to_the_bit(found):
     assert found["diffusers_vae"]
 
 
+def test_a_weight_that_is_not_finite_is_named_by_the_first_forward(found):
+    first, second = found["a_weight_that_is_not_finite"]
+    assert "NaN or infinity in 1 tensors (blocks.0.norm3.bias)" in first
+    assert second == ""
+
+
 def test_its_text_encoder_gives_the_official_embeddings_to_the_bit(found):
     assert found["diffusers_text_encoder"] == [True, True]
 

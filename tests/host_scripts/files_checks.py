@@ -15,6 +15,7 @@ from lingbot_world import comfy_entrypoint  # noqa: E402
 
 asyncio.run(asyncio.run(comfy_entrypoint()).get_node_list())
 
+import shutil  # noqa: E402
 from collections import Counter  # noqa: E402
 from itertools import product as product_of  # noqa: E402
 from unittest import mock  # noqa: E402
@@ -25,6 +26,7 @@ import comfy.utils  # noqa: E402
 import torch  # noqa: E402
 from comfy.quant_ops import QuantizedTensor  # noqa: E402
 from common import check, gap, report  # noqa: E402
+from lingbot_world.errors import CheckpointError  # noqa: E402
 from lingbot_world.host.files import folders  # noqa: E402
 from lingbot_world.host.files.quantize import source_choices  # noqa: E402
 from lingbot_world.host.loading import load_causal  # noqa: E402
@@ -195,6 +197,24 @@ def written_by_core():
             ours, loaded = load_expert(folder, arithmetic=arithmetic), load_causal(folder, "bf16", arithmetic)
             found[name].append(gap(*(product(model) for model in (ours, loaded.model.diffusion_model))))
     return found
+
+
+@check
+def a_weight_that_is_not_finite():
+    """The errors of a MODEL's first two forwards."""
+    folder = shutil.copytree(MODEL, BASE / "nan")
+    entry = open_checkpoint(folder).tensors["blocks.0.norm3.bias"]
+    with entry.path.open("r+b") as file:
+        file.seek(entry.offset)
+        file.write(entry.dtype.itemsize * b"\xff")
+    model, errors = load_causal(folder, "fp32").model.diffusion_model, []
+    for _ in range(2):
+        try:
+            model(torch.zeros(1, 36, 1, 4, 4), torch.tensor([500]), torch.zeros(1, 3, model.config.text_dim))
+            errors.append("")
+        except CheckpointError as error:
+            errors.append(str(error))
+    return errors
 
 
 @check

@@ -9,7 +9,7 @@ from lingbot_world.pipeline.geometry import explicit_geometry
 from lingbot_world.pipeline.memory import VAE_CONVOLUTION, VAE_DECODE, VAE_STATE, estimate_vae
 from lingbot_world.vae.network import Decoder, Encoder
 from lingbot_world.vae.pooled import PooledDecoder
-from lingbot_world.vae.stripes import Stripe
+from lingbot_world.vae.splitting import Stripe
 from lingbot_world.vae.weights import VAE, prepare, vae_shapes
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
