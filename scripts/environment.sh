@@ -69,3 +69,14 @@ install_comfy_kitchen() {
     fi
     rm -rf "$wheels"
 }
+
+# For tests/model/test_model_kernels.py, where torch brings no Triton. In a folder of its own, as other packages import
+# a Triton that they find.
+install_triton() {
+    if [ "$(uname)" != Linux ] || [ -d .venv/triton ] || .venv/bin/python -c "import triton" 2>/dev/null; then
+        return
+    fi
+    say "installing Triton into .venv/triton, 0.3 GB: two tests compile its kernels"
+    .venv/bin/python -m pip install --no-compile --no-deps --quiet --target .venv/triton "triton==3.9.0" ||
+        say "that did not work: these two tests are skipped"
+}

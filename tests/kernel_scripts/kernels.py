@@ -7,6 +7,7 @@ from contextlib import nullcontext
 
 import torch
 from block_cases import blocks
+from einops import rearrange
 from lingbot_world.model.attention import fp8 as fp8_attention
 from lingbot_world.model.kernels import add_norm, convolution, merge, scatter_qkv, sizes
 from lingbot_world.model.kernels import matrix_8bit as quantized_kernels
@@ -222,10 +223,52 @@ def convolved(channels: int, out: int, side: int, frames: int) -> None:
     assert scale == 2 or (not got[-1].any() and not got[:, -1].any())
 
 
+def plainly_convolved(
+    x: torch.Tensor,
+    slots: torch.Tensor | None,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    size: tuple[int, int],
+    side: int,
+    added: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """What `convolution.convolve` computes, by torch's convolution."""
+    (height, width), quarters = size, 4 if side == 2 else 1
+    maps = x.unflatten(0, (-1, height + 1, width + 1))[[0] if slots is None else slots[:3].tolist()]
+    pictures = maps[:, :-1, :-1].permute(0, 3, 1, 2).flatten(0, 1)
+    kernels = weight.unflatten(1, (side, side, -1)).permute(0, 3, 1, 2)
+    made = F.conv2d(pictures[None], kernels, bias.repeat(quarters), padding=side // 2)[0]
+    if side == 2:  # one pixel becomes four, each from its own four neighbours
+        parts = made.unflatten(0, (2, 2, -1))
+        parts = [parts[a, b, :, a : a + height, b : b + width] for a in range(2) for b in range(2)]
+        made = rearrange(parts, "(a b) c h w -> c (h a) (w b)", a=2)
+    made = F.pad(made, (0, 1, 0, 1)).permute(1, 2, 0).flatten(0, 1)
+    return made if added is None else made + added
+
+
+class ConvolvedOnce:
+    """`convolution.convolve`, interpreted for each kind of layer's first convolution over three latent frames only, and
+    compared: the interpreter takes a minute for all of them."""
+
+    def __init__(self) -> None:
+        self._interpreted, self._seen = convolution.convolve, set()
+
+    def __call__(self, x, slots, weight, bias, size, side, added=None) -> torch.Tensor:
+        want = plainly_convolved(x, slots, weight, bias, size, side, added)
+        kind = x.shape[1], slots is None, weight.shape, side, added is None
+        if kind not in self._seen:
+            self._seen.add(kind)
+            got = self._interpreted(x, slots, weight, bias, size, side, added)
+            maps = (each.unflatten(0, [size[0] * (2 if side == 2 else 1) + 1, -1])[:-1, :-1] for each in (got, want))
+            torch.testing.assert_close(*maps, atol=2e-5, rtol=1e-5)
+        return want
+
+
 def pooled() -> None:
     """The decoder that uses these, over three latent frames, against the plain one."""
     random = Weights(0)
     model = load_vae({name: random.layer(name, shape, gain=1.0) for name, shape in vae_shapes(16).items()})
+    convolution.convolve = ConvolvedOnce()
     decoders = network.Decoder(model.weights), PooledDecoder(model)
     for _ in range(3):
         latent = torch.randn(1, 16, 1, 2)

@@ -1,6 +1,6 @@
 """The Triton kernels without a GPU: each is compiled for one, and computed by Triton's interpreter.
 
-torch brings Triton only with CUDA; elsewhere `pip install triton` (300 MB) makes these tests run."""
+torch brings Triton only with CUDA; elsewhere scripts/test.sh installs it beside the packages that all tests find."""
 
 import json
 import os
@@ -24,7 +24,8 @@ from lingbot_world.model.kernels.hopper import nvrtc
 from lingbot_world.model.ops.matrix_8bit import EightBit
 
 SCRIPTS = Path(__file__).parents[1] / "kernel_scripts"
-
+TRITON = Path(sys.prefix) / "triton"
+NO_TRITON = find_spec("triton") is None and not TRITON.is_dir()
 
 SOURCES = {
     **{str(dtype): (partial(attention_hopper.source, dtype), b"attend") for dtype in attention_hopper.KINDS},
@@ -170,7 +171,7 @@ def test_launches_pass_what_the_kernels_take(monkeypatch):
     assert launched.kinds == parameters(convolution_hopper.source(), "convolve")
 
 
-@pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton: pip install triton")
+@pytest.mark.skipif(NO_TRITON, reason="needs Triton, which scripts/test.sh installs")
 def test_every_kernel_as_triton_interprets_it():
     found = run_script("kernels.py", TRITON_INTERPRET="1")
     assert found["failed"] == {}
@@ -186,9 +187,9 @@ SPILLED = {("cuda:90", "_convolve"): 288, ("cuda:100", "_convolve"): 64}
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton: pip install triton")
+@pytest.mark.skipif(NO_TRITON, reason="needs Triton, which scripts/test.sh installs")
 def test_every_kernel_compiles_for_the_cards_that_people_have(tmp_path):
-    """None needs more shared memory than the card has, and none keeps registers in memory. 70 seconds of one CPU."""
+    """None needs more shared memory than the card has, and none keeps registers in memory."""
     found = run_script("cards.py", *TARGETS, TRITON_INTERPRET="0", TRITON_CACHE_DIR=str(tmp_path))
     for target, card in TARGETS.items():
         assert found[target]["failed"] == [], target
@@ -204,7 +205,7 @@ def test_every_kernel_compiles_for_the_cards_that_people_have(tmp_path):
 
 def run_script(name, *arguments, **variables):
     """What a script of tests/kernel_scripts prints."""
-    path = os.pathsep.join([str(SCRIPTS.parent), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(SCRIPTS.parent), str(TRITON), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **variables}
     command = [sys.executable, SCRIPTS / name, *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1200)
