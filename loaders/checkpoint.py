@@ -15,6 +15,7 @@ from ..model.config import ModelConfig
 from ..options import LoraFile, Release
 from ..weights.config_json import check_config, stated_numbers, wan_fields
 from ..weights.files import own_part, read_json, read_tensors, shared_prefix
+from ..weights.gguf_file import BlockWeight
 from ..weights.quantized import QuantizedWeight, find_quantized, quantization_of, shape_differences, shapes_of
 from ..weights.tensors import MappedFile, TensorEntry
 from . import diffusers_names
@@ -190,9 +191,10 @@ def _read(path: Path) -> tuple[dict[str, TensorEntry], dict[str, QuantizedWeight
     official = _official_name(entries)
     _check_kind(path.name, {official(key): entry for key, entry in entries.items()})
     tensors, quantized = find_quantized(path.name, entries, official)
-    for name, entry in tensors.items():
-        if name.endswith("modulation") and len(entry.shape) == 2:  # some writers of GGUF leave the first size, 1, out
-            tensors[name] = dataclasses.replace(entry, shape=(1, *entry.shape))
+    for name, weight in (tensors | quantized).items():
+        if name.endswith("modulation") and len(weight.shape) == 2 and isinstance(weight, TensorEntry | BlockWeight):
+            reshaped = dataclasses.replace(weight, shape=(1, *weight.shape))  # some writers of GGUF leave the 1 out
+            (quantized if name in quantized else tensors)[name] = reshaped
     return tensors, quantized
 
 

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ..errors import CheckpointError
+from ..model.quantized import ggml
 from ..options import Progress
 
 COMPARED_ROWS = 64
@@ -199,9 +200,12 @@ def check_all_finite(entries: Collection[TensorEntry], progress: Progress | None
         done += entry.nbytes
         if progress:
             progress(done, total)
-        if not entry.dtype.is_floating_point or not entry.nbytes:
+        values = entry.view()
+        if entry.block_format is not None:
+            values = ggml.decode(values, *entry.block_format, torch.float32)
+        if not values.is_floating_point() or not values.numel():
             continue
-        values = entry.view().float() if entry.dtype.itemsize == 1 else entry.view()
+        values = values.float() if values.itemsize == 1 else values
         if not torch.stack(values.aminmax()).isfinite().all():  # a tenth of the time of isfinite for all values
             bad.append(entry)
     _refuse_not_finite(bad)

@@ -20,6 +20,7 @@ from lingbot_world.options import PerExpert
 from lingbot_world.quantize import verify
 from lingbot_world.text import encode
 from lingbot_world.text.weights import open_weights, wan_key
+from lingbot_world.toy.weights import EXPERT, expert_tensors
 from lingbot_world.weights import gguf_file
 from quantize_cases import run, silent
 from safetensors.torch import load_file, save_file
@@ -48,6 +49,20 @@ def test_blocks_are_decoded_to_the_librarys_bits(kind, monkeypatch):
     assert torch.equal(ggml.decode_rows(packed, kind, (rows, width), some), want[some])
     assert torch.equal(ggml.decode_rows(packed, kind, (width, rows), some), want.view(width, rows)[some])
     assert want.abs().max() > 1e-4
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered in cast")
+def test_modulations_may_be_in_blocks_and_a_block_that_is_not_finite_is_named(tmp_path):
+    (tmp_path / "config.json").write_text('{"num_heads": 2}')
+    tensors = {name: tensor[0] if name.endswith("modulation") else tensor for name, tensor in expert_tensors(1)}
+    checkpoint = open_checkpoint(write(tmp_path / "x.gguf", tensors))
+    assert checkpoint.shapes == EXPERT.parameter_shapes()
+    assert {"head.modulation", "blocks.0.modulation"} < checkpoint.quantized.keys()
+    state = state_tensors(checkpoint, torch.float32, quantized=False)
+    assert relative_rms(state["blocks.0.modulation"][0], tensors["blocks.0.modulation"]) < 0.01
+    write(tmp_path / "x.gguf", tensors | {f"{LAYER}.weight": tensors[f"{LAYER}.weight"] * torch.nan})
+    with pytest.raises(CheckpointError, match=rf"x.gguf: NaN or infinity in 1 tensors \({LAYER}.weight\)"):
+        verify(tmp_path / "x.gguf", silent)
 
 
 @pytest.mark.parametrize("kind", KINDS)
