@@ -102,8 +102,8 @@ def load_expert(
 
 def explain_first_nan(model: torch.nn.Module, checkpoint: Checkpoint) -> None:
     """Check the result of the model's first forward. If the result contains NaN or infinity, read all weights of the
-    `checkpoint`, and raise CheckpointError with the file and the keys of weights that are not finite either. At load
-    this would take thirty times as long as mapping the file."""
+    `checkpoint`, and raise CheckpointError with the file and the keys of weights that are not finite either. Loading
+    does not check them, because to read all weights takes thirty times as long as to map the file."""
 
     def check(model: torch.nn.Module, _inputs: object, velocity: Tensor) -> None:
         model._forward_hooks.pop(handle.id)  # handle.remove() would leave the hook in a deep copy
@@ -199,7 +199,7 @@ def _map_tensors(
 def _upload_tensors(
     entries: list[TensorEntry], device: torch.device, buffer_key: Callable[[str], str], progress: Progress | None
 ) -> Iterator[dict[str, Tensor]]:
-    """A context that yields the tensors on `device` before they have their values. Its end waits for the copies."""
+    """A context that yields the tensors on `device` while the copies still run. Its exit waits for them."""
     with Uploader(device) as uploader:
         tensors, upload = uploader.upload(entries, buffer_key)
         yield tensors

@@ -67,8 +67,8 @@ class Uploader(AbstractContextManager["Uploader"]):
 
     def start(self, chunks: Iterable[FileChunk], total: int = 0) -> "Upload":
         """Start to copy chunks of at most `settings.chunk_bytes` bytes to the device, and return the running Upload.
-        The copies follow the kernels that are now on the caller's CUDA stream. `total` is the number of bytes for the
-        progress display."""
+        The copies begin after the kernels that are already queued on the caller's CUDA stream. `total` is the number of
+        bytes for the progress display."""
         queue = _ChunkQueue(chunks, self.device, self._closing)
         readers = [self._threads.submit(self._copy_chunks, queue) for _ in range(self.settings.threads)]
         return Upload(queue, readers, self.device, total)

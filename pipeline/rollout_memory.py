@@ -78,9 +78,9 @@ class RolloutWork:
         return self.activations + (frames if frames <= FRAMES_BYTES else 0)
 
     def forward(self, place: KeyValuePlace) -> int:
-        """Return the bytes of a chunk's forward, without weights and cached keys and values: `activations` and
-        temporary copies. If attention is in 8 bits but the format in `place` is not fp8, there are copies of one
-        block's keys and values in 8 bits."""
+        """Return the bytes of a chunk's forward, without weights and cached keys and values. They are `activations` and
+        the working memory of `place`. Attention in 8 bits adds a copy of one block's keys and values in 8 bits, unless
+        `place` stores them as fp8."""
         converts = self.precision.attention == "8bit" and not place.fp8
         copies = 2 * self.held * self.tokens * self.local.dim if converts else 0
         return self.activations + self.key_values(place).working + copies

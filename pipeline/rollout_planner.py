@@ -143,8 +143,8 @@ class RolloutPlanner:
 
     def _keep_keys_and_values(self, memory: RolloutMemory, room: int) -> RolloutMemory:
         """Return `memory` with a camera cache and as many blocks' keys and values on the GPU as fit into `room` bytes.
-        If all weights stay on the GPU, or the user requested the camera cache, it gets memory first. Otherwise keys and
-        values get memory first."""
+        The camera cache gets memory first if all weights stay on the GPU, or if the user requested it. Otherwise keys
+        and values get memory first."""
         work, mode, place = self.work, self.wishes.camera_cache, memory.place
         none, one = (work.key_values(place._replace(device_blocks=count)).device for count in (0, 1))
         first = memory.resident_blocks is None or mode == "gpu"

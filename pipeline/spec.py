@@ -80,7 +80,7 @@ class RolloutSpec:
 
     @property
     def guided(self) -> bool:
-        """Whether the schedule uses a negative prompt, which a guidance scale of 1 does not need."""
+        """Whether a negative prompt is used. It is not used if the guidance scale is 1."""
         return self.schedule.guide_scale != 1
 
     @property

@@ -111,7 +111,7 @@ def by_cuda(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 @attempt("convolution", TRITON)
 def _by_triton(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return the same convolution as `by_cuda`, by the Triton kernels, of which one first writes the newest frame to
+    """Return the same convolution as `by_cuda`, computed by Triton kernels. The first kernel writes the newest frame to
     its slot."""
     from ..model.kernels import convolution
 

@@ -55,7 +55,7 @@ def shared_prefix(keys: Iterable[str], marks: Iterable[str]) -> str:
 
 def own_part(entries: dict[str, TensorEntry], prefixes: tuple[str, ...]) -> dict[str, TensorEntry]:
     """Return the tensors of a ComfyUI checkpoint (a model, its text encoders and its VAE in one file) without those of
-    its other parts. `prefixes` are those of the requested part. A file without them is returned unchanged."""
+    its other parts. `prefixes` begin the keys of the requested part. A file without such keys is returned unchanged."""
     others = tuple(prefix for prefix in CHECKPOINT_PARTS if prefix not in prefixes)
     if not any(key.startswith(prefixes) for key in entries):
         return entries
