@@ -191,10 +191,12 @@ def _read(path: Path) -> tuple[dict[str, TensorEntry], dict[str, QuantizedWeight
     official = _official_name(entries)
     _check_kind(path.name, {official(key): entry for key, entry in entries.items()})
     tensors, quantized = find_quantized(path.name, entries, official)
-    for name, weight in (tensors | quantized).items():
-        if name.endswith("modulation") and len(weight.shape) == 2 and isinstance(weight, TensorEntry | BlockWeight):
-            reshaped = dataclasses.replace(weight, shape=(1, *weight.shape))  # some writers of GGUF leave the 1 out
-            (quantized if name in quantized else tensors)[name] = reshaped
+    for name in [name for name in tensors if name.endswith("modulation")]:  # some writers of GGUF leave the size 1 out
+        entry, weight = tensors[name], quantized.get(name)
+        if isinstance(weight, BlockWeight) and len(weight.shape) == 2:
+            quantized[name] = dataclasses.replace(weight, shape=(1, *weight.shape))
+        elif len(entry.shape) == 2:
+            tensors[name] = dataclasses.replace(entry, shape=(1, *entry.shape))
     return tensors, quantized
 
 
