@@ -17,12 +17,13 @@ size, not in pixels."""
 
 def frame_count(requested: int, n_poses: int | None = None, chunk: int = 1) -> int:
     """Return the number of a video's frames, 4n+1: at most `requested` and at most `n_poses`. Its n + 1 latent frames
-    are a multiple of `chunk`. Raises CameraError for fewer than five poses (two latent frames), `requested` below 1,
-    and less than one chunk."""
+    are a multiple of `chunk`. Raises CameraError for fewer than five poses (two latent frames), `requested` or
+    `chunk` below 1, and less than one chunk."""
     if n_poses is not None and n_poses < FEWEST_POSES:
         raise CameraError(f"{n_poses} camera poses; at least {FEWEST_POSES} are needed (two latent frames)")
-    if requested < 1:
-        raise CameraError(f"frames is {requested}; it must be at least 1")
+    for name, value in (("frames", requested), ("chunk", chunk)):
+        if value < 1:
+            raise CameraError(f"{name} is {value}; it must be at least 1")
     available = requested if n_poses is None else min(requested, n_poses)
     latent_frames = ((available - 1) // 4 + 1) // chunk * chunk
     if latent_frames == 0:

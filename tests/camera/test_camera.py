@@ -87,6 +87,9 @@ def test_few_frames_are_refused():
         camera.frame_count(81, 4)
     with pytest.raises(CameraError, match="frames is 0"):
         camera.frame_count(0)
+    for chunk in (0, -1):
+        with pytest.raises(CameraError, match="chunk is .*; it must be at least 1"):
+            camera.frame_count(81, chunk=chunk)
 
 
 def test_a_short_path_shortens_the_embedding():
