@@ -10,6 +10,7 @@ from comfy_api.latest import io
 
 from ..errors import InputError
 from ..host.files import folders
+from ..host.files.search import fingerprint
 from ..host.prompt.queue import known_inputs
 from ..options import ARITHMETICS, ATTENTION_MODES, DTYPE_NAMES, PerExpert
 from ..weights.files import read_tensors
@@ -233,7 +234,7 @@ def _check(find: Callable[..., PerExpert[Path] | Path], *names_and_modes: str) -
     """
     *names, arithmetic, attention = names_and_modes
     paths = find(*names)
-    version = folders.fingerprint([paths] if isinstance(paths, Path) else paths)
+    version = fingerprint([paths] if isinstance(paths, Path) else paths)
     _check_headers(paths, version, arithmetic, attention)
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from comfy_api.latest import io, ui
 
 from ..errors import InputError
-from ..host.files import folders
 from ..host.files import quantize as host
+from ..host.files.search import resolve
 from ..host.prompt.notice import show_text
 from ..host.prompt.queue import known_inputs
 from ..options import LoraFile
@@ -113,6 +113,6 @@ def _plan(source: str, name: str, search: bool, t5: bool, lora: str, lora_streng
         )
     loras: tuple[LoraFile, ...] = ()
     if lora != NO_LORA:
-        loras = (LoraFile(folders.resolve(lora, ("loras",), "LoRA", Path.is_file), lora_strength),)
+        loras = (LoraFile(resolve(lora, ("loras",), "LoRA", Path.is_file), lora_strength),)
     options = QuantizeOptions(search=search, t5=t5, loras=loras, device=host.device())
     return plan_quantize(host.resolve_source(source), host.new_package(name), options)

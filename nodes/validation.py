@@ -9,7 +9,7 @@ from pathlib import Path
 from comfy_api.latest import io
 
 from ..errors import InputError, LingBotError
-from ..host.files.folders import fingerprint
+from ..host.files.search import fingerprint
 
 
 class NamesToCheck(list[str]):

@@ -88,20 +88,16 @@ A rollout (the video of a causal model) rejects a prompt that has one of these k
 SIDES = {"positive": "the prompt", "negative": "the negative prompt"}
 
 
-def describe_unread(entries: Iterable[dict], used: Collection[str]) -> list[str]:
-    """Return descriptions of the keys in the prompts' dicts `entries` that are not in `used`, without duplicates. Keys
-    that ComfyUI itself adds, and a `pooled_output` of None, are not listed."""
+def unread_warning(entries: Iterable[dict], used: Collection[str]) -> str:
+    """Return a warning that describes the keys in the prompts' dicts `entries` that are not in `used`, or an empty
+    string. Keys that ComfyUI itself adds, and a `pooled_output` of None, are not listed."""
     keys = (
         key
         for entry in entries
         for key, value in entry.items()
         if key not in used and key not in COMFYUI_KEYS and (value is not None or key != "pooled_output")
     )
-    return list(dict.fromkeys(UNREAD_KEYS.get(key, f'"{key}"') for key in keys))
-
-
-def unread_warning(unread: list[str]) -> str:
-    """Return a warning that lists `unread`, the descriptions of unused keys, or an empty string for an empty list."""
+    unread = dict.fromkeys(UNREAD_KEYS.get(key, f'"{key}"') for key in keys)
     return f"LingBot-World does not read {'; nor '.join(unread)}." if unread else ""
 
 
@@ -139,7 +135,7 @@ def reduce_for_rollout(name: str, prompt: list, config: ModelConfig) -> tuple[li
             "steps: connect the text node itself, and another Rollout for another prompt"
         )
     kept = {key: value for key, value in extras.items() if key in ROLLOUT_KEYS and key != EVENTS}
-    unread = unread_warning(describe_unread([extras], ROLLOUT_KEYS))
+    unread = unread_warning([extras], ROLLOUT_KEYS)
     return [[text, kept]], [unread] if unread else []
 
 

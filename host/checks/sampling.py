@@ -3,6 +3,7 @@ expert carries the checks as a wrapper around ComfyUI's `outer_sample`."""
 
 import math
 from collections.abc import Iterator
+from itertools import chain
 
 import torch
 from comfy.patcher_extension import WrappersMP, add_wrapper_with_key
@@ -24,7 +25,7 @@ from ..model.patches import (
 )
 from ..model.transformer import truncated_timesteps
 from ..prompt.notice import show_note, show_warning
-from .conditioning import SAMPLER_KEYS, SIDES, UNREAD_KEYS, check_coverage, check_entry, describe_unread, unread_warning
+from .conditioning import SAMPLER_KEYS, SIDES, UNREAD_KEYS, check_coverage, check_entry, unread_warning
 from .exclusive import check_caches, check_windows
 from .failures import raise_node_error
 from .graph import other_schedule_warnings, time_tile_warnings
@@ -61,36 +62,19 @@ def add_checks(patcher) -> None:
 
 def _sample_checked(executor, noise, latent_image, sampler, sigmas, denoise_mask=None, *args, **kwargs):
     guider, solver = executor.class_obj, _wrapped_sampler(sampler)
+    causal = guider.model_patcher.model.diffusion_model.config.causal
+    if causal and not getattr(sampler, "makes_chunks", False):
+        raise InputError(ONLY_ROLLOUT)
     fixed = [
         entry[key]
         for entry in guider.conds.get("positive", ())
         for key in ("concat_latent_image", CAMERA)
         if entry.get(key) is not None
     ]
-    if guider.model_patcher.model.diffusion_model.config.causal:  # a rollout is checked when it is planned
-        if not getattr(sampler, "makes_chunks", False):
-            raise InputError(ONLY_ROLLOUT)
-    else:
-        show_warning("")
-        check_finite(guider, sigmas, latent_image)
-        latent = torch.empty(noise.shape, device="meta")
-        _check_conditioning(guider, latent, sigmas)
-        _check_model(guider, latent, sigmas, sampler, masked=denoise_mask is not None)
-        show_warning(
-            *_sigma_warnings(solver, sigmas, noise, latent_image, guider, fixed), _solver_warning(solver, sigmas)
-        )
-        if denoise_mask is None and noise.any() and latent_image.any() and float(sigmas[0]) >= FULL_NOISE:
-            show_warning(
-                "The latent holds a video, of which a run from full noise keeps nothing: lower denoise to "
-                "keep some of it, or connect the latent of WanImageToVideo."
-            )
-        if denoise_mask is not None and not denoise_mask.any():
-            show_warning("The latent's mask keeps all of it: this run changes nothing. Paint the areas to change.")
-        if denoise_mask is not None and not latent_image.any() and (denoise_mask < 1).any():
-            show_warning(
-                "The latent is empty, and its mask keeps parts of it, which stay empty: connect the latent of "
-                "a video, from VAE Encode, or take the mask away."
-            )
+    if not causal:  # a rollout is checked when it is planned
+        _check_run(guider, noise, latent_image, sampler, sigmas, denoise_mask)
+        show_warning(*_sigma_warnings(solver, sigmas, noise, latent_image, guider, fixed))
+        show_warning(_solver_warning(solver, sigmas), *_latent_warnings(noise, latent_image, sigmas, denoise_mask))
         guider.conds = {  # without the keys of other models, so that no ControlNet runs in vain or fails
             side: [{key: value for key, value in entry.items() if key not in UNREAD_KEYS} for entry in entries]
             for side, entries in guider.conds.items()
@@ -106,6 +90,30 @@ def _sample_checked(executor, noise, latent_image, sampler, sigmas, denoise_mask
     except Exception as error:
         raise_node_error(error)
         raise
+
+
+def _check_run(guider, noise: Tensor, latent_image: Tensor, sampler, sigmas: Tensor, mask: Tensor | None) -> None:
+    show_warning("")
+    check_finite(guider, sigmas, latent_image)
+    latent = torch.empty(noise.shape, device="meta")
+    _check_conditioning(guider, latent, sigmas)
+    _check_model(guider, latent, sigmas, sampler, masked=mask is not None)
+
+
+def _latent_warnings(noise: Tensor, latent: Tensor, sigmas: Tensor, mask: Tensor | None) -> Iterator[str]:
+    """Yield warnings about a latent or a mask of which the run keeps nothing, everything, or an empty part."""
+    if mask is None and noise.any() and latent.any() and float(sigmas[0]) >= FULL_NOISE:
+        yield (
+            "The latent holds a video, of which a run from full noise keeps nothing: lower denoise to keep some of it, "
+            "or connect the latent of WanImageToVideo."
+        )
+    if mask is not None and not mask.any():
+        yield "The latent's mask keeps all of it: this run changes nothing. Paint the areas to change."
+    if mask is not None and not latent.any() and (mask < 1).any():
+        yield (
+            "The latent is empty, and its mask keeps parts of it, which stay empty: connect the latent of a video, "
+            "from VAE Encode, or take the mask away."
+        )
 
 
 def _sigma_warnings(
@@ -160,9 +168,7 @@ def _check_conditioning(guider, latent: Tensor, sigmas: Tensor) -> None:
             check_entry(entry, latent, config)
         check_coverage(SIDES.get(side, side), entries, latent, sigmas, patcher.get_model_object("model_sampling"))
     show_warning(*text_node_warnings(), *other_schedule_warnings(), *time_tile_warnings(latent.shape[2]))
-    show_warning(
-        unread_warning(describe_unread((entry for entries in guider.conds.values() for entry in entries), SAMPLER_KEYS))
-    )
+    show_warning(unread_warning(chain.from_iterable(guider.conds.values()), SAMPLER_KEYS))
     without = _sides_without(used, "concat_latent_image")
     texts = [entry["cross_attn"] for entries in used.values() for entry in entries]
     if len(used) == len(texts) == 2 and texts[0].device == texts[1].device and torch.equal(*texts):

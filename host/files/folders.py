@@ -1,15 +1,12 @@
 """The model files that nodes list: in ComfyUI's own model folders and in `models/lingbot_world/<package>`. A package is
-a model's folder as `hf download` leaves it. Names may come from a stranger's workflow, so they are resolved below these
-folders only. Listed names have forward slashes; both kinds of slash are accepted."""
+a model's folder as `hf download` leaves it. Listed names have forward slashes."""
 
-import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from fnmatch import fnmatch
-from functools import lru_cache
 from pathlib import Path
 
 import folder_paths
@@ -25,7 +22,7 @@ from ...loaders.package import (
 )
 from ...loaders.release import named_causal, noise_role
 from ...weights.files import read_tensors
-from .names import parts_of
+from .search import SHARD, is_open, is_true_of, merge_shards, resolve, sort_by_patterns
 
 PACKAGES = "lingbot_world"
 AUTO = "auto"
@@ -37,7 +34,6 @@ _WEIGHTS = (".safetensors", ".sft", ".pt", ".pth", _GGUF)
 _WITH_GGUF = ("diffusion_models", "text_encoders")
 """The model folders in which users also keep GGUF files, which ComfyUI itself does not list."""
 _TEXT_ENCODER, _VAE = PART_FOLDERS
-_SHARD = re.compile(r"-(\d{5})-of-\d{5}\.[a-z]+$")
 _ONE_FILE, SHARDS = "model.safetensors", "*.safetensors"
 """The last part of a causal model's name in a node's list, after the name of the model's folder. A model in one file
 has _ONE_FILE, and a model in several files has SHARDS. Both look like the name of a weight file, because ComfyUI's page
@@ -60,7 +56,7 @@ def _gguf_files(model_folder: str) -> str:
 def toy_folder() -> Path:
     """Return the folder of the toy model (a tiny model for trials) in `models/lingbot_world`. It may not exist yet."""
     roots = [Path(root) for root in folder_paths.get_folder_paths(PACKAGES)]
-    return next((root / TOY for root in roots if _test_path(Path.is_dir, root / TOY)), roots[0] / TOY)
+    return next((root / TOY for root in roots if is_true_of(Path.is_dir, root / TOY)), roots[0] / TOY)
 
 
 def write_example_image() -> None:
@@ -92,7 +88,7 @@ def resolve_package(name: str) -> Path:
 def expert_choices() -> list[str]:
     """Return the names of all experts: the files in `diffusion_models`, and the expert files in `models/lingbot_world`.
     The shards of one model are listed once, as their folder."""
-    return sorted({*_merge_shards(_list_weights("diffusion_models")), *_merge_shards(_package_experts())})
+    return sorted({*merge_shards(_list_weights("diffusion_models")), *merge_shards(_package_experts())})
 
 
 def resolve_expert(name: str, what: str = "expert") -> Path:
@@ -108,11 +104,11 @@ def causal_choices() -> list[str]:
     files = list(_list_weights("diffusion_models"))
     names = {name.rpartition("/")[0] for name in files} - {""}
     roots = map(Path, folder_paths.get_folder_paths("diffusion_models"))
-    found = {_causal_name(root, name) for root in roots for name in names if _test_path(_is_causal, root / name)}
-    found |= {name for name in files if named_causal([name.rpartition("/")[2]]) and not _SHARD.search(name)}
+    found = {_causal_name(root, name) for root in roots for name in names if is_true_of(_is_causal, root / name)}
+    found |= {name for name in files if named_causal([name.rpartition("/")[2]]) and not SHARD.search(name)}
     for package in _folders():
         folders = (package, *sorted(folder for folder in package.iterdir() if not _unfinished(folder)))
-        root, causal = package.parent, (folder for folder in folders if _test_path(_is_causal, folder))
+        root, causal = package.parent, (folder for folder in folders if is_true_of(_is_causal, folder))
         found |= {_causal_name(root, folder.relative_to(root).as_posix()) for folder in causal}
     return sorted(found)
 
@@ -123,7 +119,7 @@ def _causal_name(root: Path, name: str) -> str:
     alone = next((file.name for file in (root / name).glob(f"*{_GGUF}")), _ONE_FILE)
     if (root / name / alone).is_file():
         return f"{name}/{alone}"
-    return f"{name}/{SHARDS}" if any(_SHARD.search(file.name) for file in (root / name).glob(SHARDS)) else name
+    return f"{name}/{SHARDS}" if any(SHARD.search(file.name) for file in (root / name).glob(SHARDS)) else name
 
 
 def resolve_causal(name: str) -> Path:
@@ -143,7 +139,7 @@ def text_encoder_choices() -> list[str]:
     """Return the names of the files in `text_encoders` and of each T5 in `models/lingbot_world`. umt5 encoders come
     first, those in `models/lingbot_world` before others."""
     packages = _package_parts("*t5*", _TEXT_ENCODER)
-    return _sort_by_patterns({*_list_weights("text_encoders"), *packages}, ("*/*umt5*", f"*/{_TEXT_ENCODER}", "*umt5*"))
+    return sort_by_patterns({*_list_weights("text_encoders"), *packages}, ("*/*umt5*", f"*/{_TEXT_ENCODER}", "*umt5*"))
 
 
 def resolve_text_encoder(name: str) -> Path:
@@ -155,7 +151,7 @@ def vae_choices() -> list[str]:
     """Return the names of the files in `vae` and of each VAE in `models/lingbot_world`. VAEs of Wan 2.1 come first,
     those in `models/lingbot_world` before others."""
     packages = _package_parts("*vae*", _VAE)
-    return _sort_by_patterns({*_list_weights("vae"), *packages}, ("*/*wan2.1*", f"*/{_VAE}", "*wan*2*1*vae*"))
+    return sort_by_patterns({*_list_weights("vae"), *packages}, ("*/*wan2.1*", f"*/{_VAE}", "*wan*2*1*vae*"))
 
 
 def resolve_vae(name: str) -> Path:
@@ -187,7 +183,7 @@ def tokenizer_choices() -> list[str]:
     pairs = ((folder, name) for folder in _folders() for name in TOKENIZER_FOLDERS)
     return [
         AUTO,
-        *sorted({f"{folder.name}/{name}" for folder, name in pairs if _test_path(tokenizer_in, folder / name)}),
+        *sorted({f"{folder.name}/{name}" for folder, name in pairs if is_true_of(tokenizer_in, folder / name)}),
     ]
 
 
@@ -202,7 +198,7 @@ def resolve_tokenizer(choice: str, encoder: Path) -> Path:
         return resolve(choice, (PACKAGES,), "tokenizer", Path.is_dir)
     for folder in (encoder.parent, *_folders()):
         for name in TOKENIZER_FOLDERS:
-            if _test_path(tokenizer_in, folder / name):
+            if is_true_of(tokenizer_in, folder / name):
                 return folder / name
     umt5 = (name for name in _list_weights("text_encoders") if "umt5" in name.lower())
     for file in (encoder, *map(resolve_text_encoder, umt5)):
@@ -215,46 +211,12 @@ def resolve_tokenizer(choice: str, encoder: Path) -> Path:
     )
 
 
-def fingerprint(paths: Iterable[Path | str | None]) -> str:
-    """Return names, modification times and sizes of files as a string, so that ComfyUI runs a node again after a
-    change. A folder stands for all files in it. None in `paths` is skipped. Raises OSError for a missing file."""
-    files: list[Path] = []
-    for path in (Path(path) for path in paths if path is not None):
-        files += sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
-    stats = ((file, file.stat()) for file in files)
-    return ";".join(f"{file}:{stat.st_mtime_ns}:{stat.st_size}" for file, stat in stats)
-
-
 def _folders() -> Iterator[Path]:
     """Yield the folders in `models/lingbot_world`, without unfinished quantizations and unreadable folders. A drive's
     `lost+found` is unreadable, for instance."""
     for root in map(Path, folder_paths.get_folder_paths(PACKAGES)):
-        folders = sorted(root.iterdir()) if _test_path(_is_open, root) else []
-        yield from (folder for folder in folders if _test_path(_is_open, folder) and not _unfinished(folder))
-
-
-def _is_open(path: Path) -> bool:
-    """Return whether `path` is a folder. Raises OSError if it cannot be read, so that `_test_path` can log the
-    reason."""
-    if not path.is_dir():
-        return False
-    with os.scandir(path):
-        os.stat(os.path.join(path, os.curdir))
-    return True
-
-
-def _test_path(look: Callable[[Path], object], path: Path) -> bool:
-    """Return `bool(look(path))`, or False if `look` raises OSError, which is logged once."""
-    try:
-        return bool(look(path))
-    except OSError as error:
-        _log_once(f"{error.filename or path}: {error.strerror or error}; files there are not listed")
-        return False
-
-
-@lru_cache(256)
-def _log_once(words: str) -> None:
-    logging.warning("LingBot-World: %s", words)
+        folders = sorted(root.iterdir()) if is_true_of(is_open, root) else []
+        yield from (folder for folder in folders if is_true_of(is_open, folder) and not _unfinished(folder))
 
 
 def _unfinished(folder: Path) -> bool:
@@ -271,7 +233,7 @@ def _package_experts() -> Iterator[str]:
             for file in package.glob(pattern)
             if not _unfinished(file.parent) and file.parent.name not in PART_FOLDERS
         )
-        weights = (file for file in files if file.suffix in _WEIGHTS and _test_path(Path.is_file, file))
+        weights = (file for file in files if file.suffix in _WEIGHTS and is_true_of(Path.is_file, file))
         yield from (f"{package.name}/{file.relative_to(package).as_posix()}" for file in weights)
 
 
@@ -279,7 +241,7 @@ def _package_parts(pattern: str, part: str) -> Iterator[str]:
     """Yield the names, as folder/name, of one kind of model in the folders of `models/lingbot_world`. The models are
     the subfolders named `part`, and the weight files whose lower-case name matches `pattern`."""
     for package in _folders():
-        if _test_path(is_expert_folder, package / part):
+        if is_true_of(is_expert_folder, package / part):
             yield f"{package.name}/{part}"
         found = (file for file in package.glob("*") if file.suffix in _WEIGHTS and file.is_file())
         yield from (f"{package.name}/{file.name}" for file in found if fnmatch(file.name.lower(), pattern))
@@ -290,37 +252,3 @@ def _list_weights(model_folder: str) -> Iterator[str]:
         yield from (name.replace(os.sep, "/") for name in folder_paths.get_filename_list(_gguf_files(model_folder)))
     names = folder_paths.get_filename_list(model_folder)
     yield from (name.replace(os.sep, "/") for name in names if name.endswith(_WEIGHTS))
-
-
-def _merge_shards(names: Iterable[str]) -> Iterator[str]:
-    """Yield the names, but for each shard of a model in a folder the folder's name, so a folder occurs several times.
-    Of shards that are not in a folder, only the first shard's name is yielded."""
-    for name in names:
-        folder, _, file = name.rpartition("/")
-        shard = _SHARD.search(file)
-        if not shard:
-            yield name
-        elif folder or int(shard[1]) == 1:
-            yield folder or name
-
-
-def _sort_by_patterns(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
-    def rank(name: str) -> int:
-        return next((at for at, pattern in enumerate(patterns) if fnmatch(name.lower(), pattern)), len(patterns))
-
-    return sorted(names, key=lambda name: (rank(name), name))
-
-
-def resolve(name: str, model_folders: tuple[str, ...], what: str, exists: Callable[[Path], bool]) -> Path:
-    """Return the path of `name` in the first of ComfyUI's `model_folders` where `exists(path)` is true. `what` names
-    the path in error messages. Raises InputError for a name outside of the folders and for a missing path."""
-    parts = parts_of(name, what)
-    roots = [Path(root) for folder in model_folders for root in folder_paths.get_folder_paths(folder)]
-    try:
-        found = next((path for path in (root.joinpath(*parts) for root in roots) if exists(path)), None)
-    except OSError as error:
-        raise InputError(f"{what} {name!r}: {error.filename}: {error.strerror}; check its rights") from error
-    if found is not None:
-        return found
-    places = ", ".join(map(str, roots))
-    raise InputError(f"the {what} {name!r} was not found in {places}: put it there, or choose another")

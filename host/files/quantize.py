@@ -17,6 +17,7 @@ from ...weights.files import read_tensors
 from ...weights.quantized import component_owner
 from . import folders
 from .names import new_parts
+from .search import fingerprint, resolve
 
 _MODEL = "patch_embedding.weight"
 _TEXT_ENCODER = ("token_embedding.weight", "shared.weight", "embed_tokens.weight", "token_embd.weight")
@@ -33,7 +34,7 @@ def source_choices() -> list[str]:
 
 def resolve_source(name: str) -> Path:
     """Return the path of a model in `source_choices`. Raises InputError if it is missing."""
-    return folders.resolve(name, ("diffusion_models", folders.PACKAGES, "text_encoders"), "model", Path.exists)
+    return resolve(name, ("diffusion_models", folders.PACKAGES, "text_encoders"), "model", Path.exists)
 
 
 def new_package(name: str) -> Path:
@@ -77,7 +78,7 @@ def _can_quantize(path: Path) -> bool:
         if path.is_dir() and (is_causal_folder(path) or not is_expert_folder(path)):
             package = find_package(path)
             models = [*(package.experts or ()), *([package.causal] if package.causal else [])]
-        return any(_holds_quantizable(model, folders.fingerprint([model])) for model in models)
+        return any(_holds_quantizable(model, fingerprint([model])) for model in models)
     except (CheckpointError, DependencyError, OSError):
         return True
 

@@ -26,7 +26,7 @@ from ...text.weights import UMT5Config, huggingface_key, open_weights
 from ...weights.files import read_tensors
 from ...weights.gguf_file import BlockWeight
 from ...weights.quantized import FourBitWeight
-from ..files.folders import fingerprint
+from ..files.search import fingerprint
 from ..prompt import EVENTS
 from ..prompt.notice import show_warning
 

@@ -1,5 +1,6 @@
-"""Support for LoRA tensors that ComfyUI's own loader ignores, as additions to the patches that ComfyUI makes."""
+"""ComfyUI's patches of a LoRA: those that fit the model, and the LoRA's tensors that ComfyUI's own loader ignores."""
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -9,7 +10,7 @@ import folder_paths
 import torch
 from comfy.weight_adapter import LoRAAdapter
 
-from ...errors import CheckpointError
+from ...errors import CheckpointError, InputError
 from ...loaders.lora import LoraChange, read_loras
 from ...loaders.loras.scale import ScaleError
 from ...options import LoraFile
@@ -20,6 +21,9 @@ from ..prompt.queue import loras_of
 PREFIX = "diffusion_model."
 SAME_SCALE = 1e-6
 NAMED = 3
+WHICH_LORA = "use one that was made for the 14B models of Wan 2.1 or 2.2"
+AS_LORA = "model_as_lora"
+"""The kind of a ComfyUI patch that holds the weights of another model."""
 SEVERAL = (
     "This node loads several LoRAs. Scales in their headers, and tensors that ComfyUI's loader leaves out, are applied "
     "only to LoRAs that have a node of their own."
@@ -133,3 +137,39 @@ def _name_left_out(file: Path, patches: Mapping[str, Any], error: CheckpointErro
 
 def _spelling(key: str) -> str:
     return key.replace("lora_unet__", "lora_unet_")
+
+
+def fitting_patches(patches: dict, model: torch.nn.Module, strength: float) -> dict:
+    """Return the patches of a LoRA that have the shape of their weight in `model`, and log the others once. Otherwise
+    ComfyUI would log an error at every use. Raises InputError if more than half have a wrong shape, and for a LoRA
+    without patches if `strength` is not 0."""
+    if not patches and strength:
+        raise InputError(f"none of this LoRA's keys is one of a LingBot-World expert; {WHICH_LORA}")
+    weights = dict(model.named_parameters())
+    ours, misfits = patches.keys() & weights.keys(), []
+    for key in sorted(ours):
+        found, expected = _patch_shape(patches[key]), weights[key].shape
+        if found not in (None, expected, (expected[0], expected[1:].numel())):
+            misfits.append((key, list(found), list(expected)))
+    if not misfits:
+        return patches
+    key, found, expected = misfits[0]
+    example = f"{key.removeprefix(PREFIX)} is {found} in the LoRA and {expected} in the expert"
+    if 2 * len(misfits) > len(ours):
+        raise InputError(f"this LoRA was made for a model of another size: {example}; {WHICH_LORA}")
+    logging.warning("%d of a LoRA's %d weights do not fit and are left out: %s", len(misfits), len(ours), example)
+    left_out = {key for key, *_ in misfits}
+    return {key: patch for key, patch in patches.items() if key not in left_out}
+
+
+def _patch_shape(patch) -> tuple[int, ...] | None:
+    """Return the shape of the weight that a patch changes, or None for an uncommon kind of patch."""
+    if isinstance(patch, LoRAAdapter):
+        up, down, _alpha, middle, _dora_scale, reshape = patch.weights
+        return None if middle is not None or reshape is not None else (up.shape[0], down.shape[1:].numel())
+    is_diff = is_kind(patch, "diff", AS_LORA) and len(patch[1]) == 1
+    return tuple(patch[1][0].shape) if is_diff else None
+
+
+def is_kind(patch, *kinds: str) -> bool:
+    return isinstance(patch, tuple) and isinstance(patch[0], str) and patch[0] in kinds

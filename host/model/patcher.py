@@ -15,7 +15,6 @@ import comfy.utils
 import torch
 from comfy.lora import calculate_weight
 from comfy.model_patcher import LowVramPatch
-from comfy.weight_adapter import LoRAAdapter
 from comfy_aimdo import model_vbar
 
 from ...errors import InputError
@@ -23,17 +22,14 @@ from ...model.cache import CameraCache
 from ...model.ops.linear_8bit import DTYPES
 from ...pipeline.threads import use_idle_cores
 from ..prompt.notice import running_node
-from .lora_files import add_ignored_tensors
+from .lora_files import AS_LORA, add_ignored_tensors, fitting_patches, is_kind
 from .operations import can_upload, is_quantized, uploading
 
 _Backup = namedtuple("_Backup", ["weight", "inplace_update"])
 """A parameter's original `weight`, and whether it was patched in place, as ComfyUI's patchers record them."""
-_WHICH_LORA = "use one that was made for the 14B models of Wan 2.1 or 2.2"
 _AnyPatcher: Any = object  # for type checkers: one of ComfyUI's patchers follows the mixin
 _ENOUGH = 2**62
 """The number of free bytes that a causal model's patcher reports, more than any batch of prompts needs."""
-_AS_LORA = "model_as_lora"
-"""The kind of a ComfyUI patch that holds the weights of another model."""
 
 
 class ExactPatches(_AnyPatcher):
@@ -49,35 +45,15 @@ class ExactPatches(_AnyPatcher):
 
     def add_patches(self, patches, strength_patch=1.0, strength_model=1.0):
         patches = add_ignored_tensors(patches, self._shapes()) if strength_patch else patches
-        return super().add_patches(self._fitting(patches, strength_patch), strength_patch, strength_model)
+        return super().add_patches(fitting_patches(patches, self.model, strength_patch), strength_patch, strength_model)
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         return {name: tuple(parameter.shape) for name, parameter in self.model.diffusion_model.named_parameters()}
 
     def add_hook_patches(self, hook, patches, strength_patch=1.0, strength_model=1.0):
-        return super().add_hook_patches(hook, self._fitting(patches, strength_patch), strength_patch, strength_model)
-
-    def _fitting(self, patches: dict, strength: float) -> dict:
-        """Return the patches of a LoRA that have the shape of their weight, and log the others once. Otherwise ComfyUI
-        would log an error at every use. Raises InputError if more than half have a wrong shape, and for a LoRA without
-        patches if `strength` is not 0."""
-        if not patches and strength:
-            raise InputError(f"none of this LoRA's keys is one of a LingBot-World expert; {_WHICH_LORA}")
-        weights = dict(self.model.named_parameters())
-        ours, misfits = patches.keys() & weights.keys(), []
-        for key in sorted(ours):
-            found, expected = _patch_shape(patches[key]), weights[key].shape
-            if found not in (None, expected, (expected[0], expected[1:].numel())):
-                misfits.append((key, list(found), list(expected)))
-        if not misfits:
-            return patches
-        key, found, expected = misfits[0]
-        example = f"{key.removeprefix('diffusion_model.')} is {found} in the LoRA and {expected} in the expert"
-        if 2 * len(misfits) > len(ours):
-            raise InputError(f"this LoRA was made for a model of another size: {example}; {_WHICH_LORA}")
-        logging.warning("%d of a LoRA's %d weights do not fit and are left out: %s", len(misfits), len(ours), example)
-        left_out = {key for key, *_ in misfits}
-        return {key: patch for key, patch in patches.items() if key not in left_out}
+        return super().add_hook_patches(
+            hook, fitting_patches(patches, self.model, strength_patch), strength_patch, strength_model
+        )
 
     def patch_weight_to_device(self, key, device_to=None, inplace_update=False, return_weight=False, force_cast=False):
         if return_weight or not self._applied_by_layer(key):
@@ -273,22 +249,9 @@ class _HookPatch(LowVramPatch):
 
     def __call__(self, weight):
         patches = self.prepared_patches if self.prepared_patches is not None else self.patches[self.key]
-        subtracted = any(_is_kind(patch[1], _AS_LORA) for patch in patches)
+        subtracted = any(is_kind(patch[1], AS_LORA) for patch in patches)
         original = {self.key: [(weight.clone(),)]} if subtracted else None
         return calculate_weight(patches, weight, self.key, weight.dtype, original)
-
-
-def _patch_shape(patch) -> tuple[int, ...] | None:
-    """Return the shape of the weight that a patch changes, or None for an uncommon kind of patch."""
-    if isinstance(patch, LoRAAdapter):
-        up, down, _alpha, middle, _dora_scale, reshape = patch.weights
-        return None if middle is not None or reshape is not None else (up.shape[0], down.shape[1:].numel())
-    is_diff = _is_kind(patch, "diff", _AS_LORA) and len(patch[1]) == 1
-    return tuple(patch[1][0].shape) if is_diff else None
-
-
-def _is_kind(patch, *kinds: str) -> bool:
-    return isinstance(patch, tuple) and isinstance(patch[0], str) and patch[0] in kinds
 
 
 class ExpertPatcher(ExactPatches, comfy.model_patcher.ModelPatcher):

@@ -1,18 +1,14 @@
 """The execution of the Rollout node, which makes a causal model's video chunk by chunk."""
 
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-import comfy.utils
-import latent_preview
 import torch
 from torch import Tensor
 
 from ...camera.path import CameraPath
 from ...errors import CameraError, InputError
 from ...options import CELL, FPS, GUIDE_SCALE, STEPS, KeyValueMode
-from ...pipeline.delivery import Delivery
 from ...pipeline.geometry import STEP
 from ...pipeline.spec import RolloutRequest, RolloutSpec, plan_rollout
 from ...pipeline.state import WorldState, prompts_of
@@ -31,6 +27,7 @@ from ..model.patches import (
     without_step_additions,
 )
 from ..prompt.notice import show_warning
+from .rollout_display import RolloutDisplay
 from .rollout_sampler import LATENT_CHANNELS, make_noise, plan_memory, run_with_model
 
 ONE_DEVICE = "MultiGPU CFG Split divides the guidance, which a rollout does without: it runs on one device."
@@ -181,7 +178,7 @@ def run_rollout(run: NodeRollout, vae, seed: int, mode: KeyValueMode = "auto") -
 
     def make(model: CausalModel, device: torch.device) -> None:
         chunks, given = (
-            _RolloutDisplay(run.patcher, spec, device),
+            RolloutDisplay(run.patcher, spec, device),
             spec.chunks(image, noise, *run.contexts, later=run.later),
         )
         made = spec.loop.run(model, given, renoise, device=device, memory=memory, callback=chunks.forward_done)
@@ -198,53 +195,6 @@ def run_rollout(run: NodeRollout, vae, seed: int, mode: KeyValueMode = "auto") -
     show_warning("" if whole.isfinite().all() else NOT_FINITE)
     images = _decode_last(vae, whole, spec.geometry.lat_f)[-spec.geometry.frames :]
     return RolloutOutputs({"samples": whole}, images, state)
-
-
-class _RolloutDisplay:
-    """The display of a rollout (a causal model's video) in progress, with a bar and a preview of each chunk's last
-    frame. The bar advances with each forward. The attribute `delivery` collects the finished chunks."""
-
-    def __init__(self, patcher, spec: RolloutSpec, device: torch.device) -> None:
-        self._spec, self._done = spec, spec.made // spec.chunk
-        self._forwards = len(spec.schedule.timesteps) + 1
-        self._bar = comfy.utils.ProgressBar(spec.geometry.frames)
-        self._previewer = _previewer(patcher)
-        # A preview's work on the GPU runs on a stream of its own, in parallel with the next chunk's forwards.
-        self._aside = torch.cuda.stream(torch.cuda.Stream(device)) if device.type == "cuda" else nullcontext()
-        self.delivery = Delivery(self._preview)
-
-    def forward_done(self, number: int, forward: int) -> None:
-        """Show the preview of the previous chunk and the progress of the current one. The loop over chunks calls this
-        method after forward number `forward` of chunk `number`."""
-        self.delivery.forward_done(number, forward)
-        first, last = self._frames(number), self._frames(number + 1)
-        self._show(first + (last - first) * forward // self._forwards)
-
-    def add(self, number: int, latent: Tensor) -> None:
-        """Add the latent of chunk `number` to the delivery. If the rollout continues a video, the loop first yields the
-        chunks of that video. Such a chunk only advances the progress bar."""
-        if number < self._done:
-            self._bar.update_absolute(number + 1, self._done)
-        else:
-            self.delivery.add(latent, number)
-
-    def _preview(self, latent: Tensor, number: int) -> None:
-        with self._aside:  # ComfyUI's previewers do not wait for a latent that is on a GPU
-            preview = self._previewer.decode_latent_to_preview_image("JPEG", latent[:, :, -1:])
-        self._show(self._frames(number + 1), preview)
-
-    def _frames(self, number: int) -> int:
-        return self._spec.frames_until((number - self._done) * self._spec.chunk)
-
-    def _show(self, frames: int, preview: tuple | None = None) -> None:
-        self._bar.update_absolute(frames, self._spec.geometry.frames, preview)
-
-
-def _previewer(patcher) -> latent_preview.LatentPreviewer:
-    """Return the previewer of ComfyUI's settings; if it is off, the cheapest one, used only once per chunk."""
-    space = patcher.model.latent_format
-    chosen = latent_preview.get_previewer(patcher.load_device, space)
-    return chosen or latent_preview.Latent2RGBPreviewer(space.latent_rgb_factors, space.latent_rgb_factors_bias)
 
 
 def _first_frame(image: Tensor | None, state: WorldState | None) -> Tensor:

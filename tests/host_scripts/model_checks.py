@@ -20,6 +20,7 @@ from comfy.ldm.wan.model import WanModel  # noqa: E402
 from comfy_execution.utils import CurrentNodeContext  # noqa: E402
 from common import INPUTS, NF4, check, engine_run, experts, gap, predict, refused, report  # noqa: E402
 from lingbot_world.host.files import folders  # noqa: E402
+from lingbot_world.host.files.search import fingerprint  # noqa: E402
 from lingbot_world.host.model.transformer import HostModel  # noqa: E402
 from lingbot_world.host.prompt import queue as queued_prompt  # noqa: E402
 from lingbot_world.model.layers.rope import rope_table  # noqa: E402
@@ -74,10 +75,10 @@ def untrusted_names():
 def fingerprints():
     """Writing a file anew changes its package's fingerprint."""
     folder = folders.resolve_expert("toy/high_noise_model_bnb_nf4")
-    before = folders.fingerprint([folder, None])
-    again = folders.fingerprint([folder])
+    before = fingerprint([folder, None])
+    again = fingerprint([folder])
     (folder / "config.json").touch()
-    return {"steady": before == again, "changes": folders.fingerprint([folder]) != before}
+    return {"steady": before == again, "changes": fingerprint([folder]) != before}
 
 
 def validate(package, high, low):

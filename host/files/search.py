@@ -1,0 +1,86 @@
+"""Searches below ComfyUI's model folders. Names may come from a stranger's workflow, so they are resolved below these
+folders only. Both kinds of slash are accepted."""
+
+import logging
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from fnmatch import fnmatch
+from functools import lru_cache
+from pathlib import Path
+
+import folder_paths
+
+from ...errors import InputError
+from .names import parts_of
+
+SHARD = re.compile(r"-(\d{5})-of-\d{5}\.[a-z]+$")
+"""The end of a shard's file name: its number, from 1, and the number of shards."""
+
+
+def resolve(name: str, model_folders: tuple[str, ...], what: str, exists: Callable[[Path], bool]) -> Path:
+    """Return the path of `name` in the first of ComfyUI's `model_folders` where `exists(path)` is true. `what` names
+    the path in error messages. Raises InputError for a name outside of the folders and for a missing path."""
+    parts = parts_of(name, what)
+    roots = [Path(root) for folder in model_folders for root in folder_paths.get_folder_paths(folder)]
+    try:
+        found = next((path for path in (root.joinpath(*parts) for root in roots) if exists(path)), None)
+    except OSError as error:
+        raise InputError(f"{what} {name!r}: {error.filename}: {error.strerror}; check its rights") from error
+    if found is not None:
+        return found
+    places = ", ".join(map(str, roots))
+    raise InputError(f"the {what} {name!r} was not found in {places}: put it there, or choose another")
+
+
+def fingerprint(paths: Iterable[Path | str | None]) -> str:
+    """Return names, modification times and sizes of files as a string, so that ComfyUI runs a node again after a
+    change. A folder stands for all files in it. None in `paths` is skipped. Raises OSError for a missing file."""
+    files: list[Path] = []
+    for path in (Path(path) for path in paths if path is not None):
+        files += sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    stats = ((file, file.stat()) for file in files)
+    return ";".join(f"{file}:{stat.st_mtime_ns}:{stat.st_size}" for file, stat in stats)
+
+
+def is_open(path: Path) -> bool:
+    """Return whether `path` is a folder. Raises OSError if it cannot be read, so that `is_true_of` can log the
+    reason."""
+    if not path.is_dir():
+        return False
+    with os.scandir(path):
+        os.stat(os.path.join(path, os.curdir))
+    return True
+
+
+def is_true_of(look: Callable[[Path], object], path: Path) -> bool:
+    """Return `bool(look(path))`, or False if `look` raises OSError, which is logged once."""
+    try:
+        return bool(look(path))
+    except OSError as error:
+        _log_once(f"{error.filename or path}: {error.strerror or error}; files there are not listed")
+        return False
+
+
+@lru_cache(256)
+def _log_once(words: str) -> None:
+    logging.warning("LingBot-World: %s", words)
+
+
+def merge_shards(names: Iterable[str]) -> Iterator[str]:
+    """Yield the names, but for each shard of a model in a folder the folder's name, so a folder occurs several times.
+    Of shards that are not in a folder, only the first shard's name is yielded."""
+    for name in names:
+        folder, _, file = name.rpartition("/")
+        shard = SHARD.search(file)
+        if not shard:
+            yield name
+        elif folder or int(shard[1]) == 1:
+            yield folder or name
+
+
+def sort_by_patterns(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
+    def rank(name: str) -> int:
+        return next((at for at, pattern in enumerate(patterns) if fnmatch(name.lower(), pattern)), len(patterns))
+
+    return sorted(names, key=lambda name: (rank(name), name))
