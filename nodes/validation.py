@@ -59,12 +59,14 @@ def refuse_empty_inputs(node: type[io.ComfyNode]) -> type[io.ComfyNode]:
     """Make the `execute` of a node class call `check_given` for the inputs whose default is not None. Return the
     class."""
     execute = node.execute.__func__  # type: ignore[attr-defined]
-    may_be_empty = {name for name, each in signature(execute).parameters.items() if each.default is None}
+    _, *parameters = signature(execute).parameters.values()  # the first is the class
+    may_be_empty = {each.name for each in parameters if each.default is None}
 
     @wraps(execute)
-    def checked(cls, **inputs):
+    def checked(cls, *values, **named):
+        inputs = {**{each.name: value for each, value in zip(parameters, values, strict=False)}, **named}
         check_given({name: value for name, value in inputs.items() if name not in may_be_empty})
-        return execute(cls, **inputs)
+        return execute(cls, *values, **named)
 
     node.execute = classmethod(checked)  # type: ignore[assignment]
     return node
