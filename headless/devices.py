@@ -37,7 +37,6 @@ def find_device(name: str | None) -> torch.device:
 
 @cache
 def _warn_of_cpu_build() -> None:
-    """Log a warning if torch was built for the CPU but the machine has NVIDIA's driver."""
     driver = which("nvidia-smi") or Path("/proc/driver/nvidia/version").exists()
     if driver and torch.version.cuda is None and torch.version.hip is None:
         log.warning(

@@ -171,7 +171,6 @@ def _experts_opener(dtype: torch.dtype) -> Callable[..., PerExpert[Checkpoint]]:
 
 
 def _check_width(encoder: UMT5Weights, config: ModelConfig) -> None:
-    """Raise InputError unless the text encoder's embeddings have the model's width."""
     if encoder.config.dim != config.text_dim:
         raise InputError(
             f"`text_encoder` {encoder.path}: its embeddings have {encoder.config.dim} values, the model "

@@ -135,8 +135,7 @@ class _Background(AbstractContextManager["_Background"]):
 
 
 def _free(plan: RolloutPlan, processes: Processes) -> Free:
-    """Return the free bytes of GPU and host memory. They are the minimum over all processes, so that all processes make
-    the same choices."""
+    """Return the minimum of free memory over all processes, so that all processes make the same choices."""
     return Free(processes.minimum(free_memory(plan.device)), processes.minimum(available_host_memory()))
 
 

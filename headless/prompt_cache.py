@@ -36,7 +36,7 @@ class EmbeddingCache:
     def for_encoder(cls, encoder: Path, tokenizer: Path, dtype: torch.dtype, device: torch.device) -> EmbeddingCache:
         """Return the cache for a text encoder and a tokenizer, files or folders. If the size or modification time of
         one of the files changes, earlier embeddings are no longer found."""
-        words = [VERSION, _file_stamps(encoder), _file_stamps(tokenizer), str(dtype), device.type]
+        words = [VERSION, file_stamps(encoder), file_stamps(tokenizer), str(dtype), device.type]
         return cls(in_user_cache("LINGBOT_WORLD_PROMPTS", "prompts"), json.dumps(words))
 
     def has(self, text: str) -> bool:
@@ -82,7 +82,7 @@ NO_CACHE = EmbeddingCache(None, "")
 """A cache that is always empty."""
 
 
-def _file_stamps(path: Path) -> list[tuple[str, int, int]]:
+def file_stamps(path: Path) -> list[tuple[str, int, int]]:
     """Return (name, size, modification time) of a file, or of each file in a folder."""
     path = path.resolve()
     files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]

@@ -144,7 +144,6 @@ def check_saved(saved: Path, options: GenerateOptions, target: Target) -> None:
 
 
 def _refuse_foreign(saved: Path) -> None:
-    """Raise InputError if `overwrite` would replace a file that is neither a saved state nor empty."""
     try:
         if not saved.is_file() or saved.stat().st_size:
             last_prompt(saved)
@@ -172,8 +171,6 @@ def _request(options: GenerateOptions, release: Release) -> RolloutRequest:
 
 
 def _camera(options: GenerateOptions, checkpoint: Checkpoint, chunk: int) -> PoseFolder | None:
-    """Return the camera path of the options, or None without one. Raises CameraError if the path has fewer poses than a
-    chunk needs."""
     camera, fewest = camera_of(options, checkpoint), 4 * chunk - 3
     if camera is not None and len(camera.c2w) < fewest:
         given = f"`action_path` {options.action_path}" if options.action_path is not None else "the camera path"

@@ -205,7 +205,6 @@ def _put_setting(workflow: dict, setting: str) -> None:
 
 
 def _follow(events: Iterable[tuple[str, dict]], workflow: dict) -> None:
-    """Print each running node and its progress until the workflow ends. Raises InputError if the workflow fails."""
     title = ""
     for kind, data in events:
         if kind == "executing" and data["node"] is None:

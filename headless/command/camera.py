@@ -32,8 +32,7 @@ READING = ("convention", "image_size", "fov_deg")
 VERBOSE = "also explain how the file was read, the scale and the speed"
 
 
-def add_camera_command(subparsers: Any) -> None:
-    parser = subparsers.add_parser("camera", help="check, convert, make, find and measure camera paths")
+def add_camera_actions(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     for add in (_add_show, _add_convert, _add_make, _add_measure, _add_from_video):
         add(actions)

@@ -28,7 +28,6 @@ from .live import add_live_command
 from .measure import add_measure_command
 from .quantize import add_quantize_command, add_verify_command
 
-CAMERA_HELP = "check, convert, make, find and measure camera paths"
 SHELLS = ("bash", "zsh", "tcsh")
 BAD_INPUT, INTERRUPTED, OUTPUT_CLOSED = 2, 130, 141
 
@@ -69,7 +68,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace, argv: list[str]) -> int:
-    """Parse `argv` into `arguments`, run the command, and return its exit code."""
     try:
         build_parser(argv).parse_args(argv, arguments)
         if getattr(arguments, "verbose", False):
@@ -132,12 +130,11 @@ def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
     add_measure_command(commands)
     add_export_command(commands)
     _add_completion(commands, parser)
+    camera = commands.add_parser("camera", help="check, convert, make, find and measure camera paths")
     if argv[:1] in (["camera"], ["completion"]):
-        from .camera import add_camera_command
+        from .camera import add_camera_actions
 
-        add_camera_command(commands)
-    else:
-        commands.add_parser("camera", help=CAMERA_HELP)
+        add_camera_actions(camera)
     return parser
 
 

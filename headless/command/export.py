@@ -71,8 +71,6 @@ def _export(arguments: argparse.Namespace) -> None:
 
 @contextmanager
 def _lock_empty(dest: Path) -> Iterator[None]:
-    """Lock the folder `dest` within this context. Raises InputError if `dest` is a file, is not empty, or is locked by
-    another run."""
     with lock_output(dest.absolute()):
         if os.path.lexists(dest) and (not os.path.isdir(dest) or os.listdir(dest)):
             raise InputError(f"{dest} exists and is not an empty folder; name a new or an empty folder")
@@ -94,8 +92,7 @@ def _points(made: "Exported", fps: float) -> None:
 
 
 def _camera(path: Path) -> tuple[Any, Any]:
-    """Return the poses [n, 4, 4] and intrinsics [n, 4] of a camera file, and print the reader's notes. Raises
-    CameraError if the file needs further options."""
+    """Return the poses [n, 4, 4] and intrinsics [n, 4] of a camera file, and print the reader's notes."""
     from ...camera.formats.files import read_camera
 
     try:

@@ -223,12 +223,17 @@ def parse_path(text: str) -> str:
     return os.path.expanduser(text)
 
 
-def seconds(text: str) -> float:
-    """Return the seconds in `text`. Raises ArgumentTypeError unless `text` is a number from 0.1 to 86,400."""
-    with suppress(ValueError):
-        if 0.1 <= float(text) <= 86_400:
-            return float(text)
-    raise argparse.ArgumentTypeError(f"{text!r}: expected seconds, 0.1 to 86400")
+def number_in(least: float, most: float, expected: str) -> Callable[[str], float]:
+    """Return a parser of numbers from `least` to `most`. For any other text the parser raises ArgumentTypeError with
+    the description `expected`."""
+
+    def parse(text: str) -> float:
+        with suppress(ValueError):
+            if least <= float(text) <= most:
+                return float(text)
+        raise argparse.ArgumentTypeError(f"{text!r}: expected {expected}")
+
+    return parse
 
 
 def _scales(text: str) -> tuple[float, ...]:

@@ -16,18 +16,7 @@ from ...options import ShowProgress
 from ..options import CAMERAS, STDOUT, GenerateOptions
 from ..process.interrupts import FileWatcher
 from ..process.starting import pause_collection, start_cuda
-from .flags import (
-    Help,
-    add_prompt,
-    add_settings,
-    add_verbose,
-    adder,
-    count,
-    parse_path,
-    read_prompt,
-    settings_of,
-    with_flags,
-)
+from . import flags
 
 if TYPE_CHECKING:
     from ..plan import AnyPlan
@@ -42,21 +31,21 @@ def add_generate_command(commands: Any, show: ShowProgress, argv: Sequence[str])
     has `--like VIDEO`, the video's recorded options become the defaults. Raises InputError for a video without a
     record."""
     usage = "%(prog)s --ckpt_dir FOLDER --image FILE --prompt TEXT --output FILE [options]"
-    parser = commands.add_parser("generate", help="make a video from an image", usage=usage, formatter_class=Help)
+    parser = commands.add_parser("generate", help="make a video from an image", usage=usage, formatter_class=flags.Help)
     parser.set_defaults(run=partial(_generate, show), interrupted="nothing was written")
-    add = adder(parser)
+    add = flags.adder(parser)
     add("image", "the first frame, stretched to the video's size", metavar="FILE")
-    add_prompt(parser, "what the video shows")
+    flags.add_prompt(parser, "what the video shows")
     add("output", "x.mp4, .mkv or .mov; a folder or dir/*.png for PNG files; - for standard output", metavar="FILE")
     add("preset", "camera path: a move, such as dolly_in; `camera make --help` lists them", metavar="NAME")
     add("keys", "camera path: keys held and for how many frames: w-10,iw-15,none-10", metavar="SCRIPT")
     add("seed", "seed of the noise; left out: a random one, which is printed")
-    parser.add_argument("--gpus", type=count, default=1, metavar="N", help="GPUs that make the video together")
+    parser.add_argument("--gpus", type=flags.count, default=1, metavar="N", help="GPUs that make the video together")
     add("shard", "with --gpus: split the weights over the GPUs", action="store_true")
-    add_verbose(parser)
+    flags.add_verbose(parser)
     parser.add_argument("--quiet", action="store_true", help="print only warnings, errors and a seed that was drawn")
     parser.add_argument("--dry_run", action="store_true", help="check everything and print what would be made")
-    add = adder(add_settings(parser))
+    add = flags.adder(flags.add_settings(parser))
     add("events", "JSON: sentences that extend the prompt from a second on; see docs/command.md", metavar="FILE")
     add("save_state", "write a file from which a later run continues the video", metavar="FILE")
     about = "continue the video of a state, or of a walk's folder, with its prompt; PNG files are numbered on"
@@ -68,7 +57,7 @@ def _add_like(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     """Add `--like` to the parser of `generate`. If `argv` has `--like VIDEO`, the options of the video's run become the
     defaults. Raises InputError for a video without a record."""
     about = "repeat the run that made this video or PNG file, with changes by the other options"
-    parser.add_argument("--like", type=parse_path, metavar="VIDEO", help=about)
+    parser.add_argument("--like", type=flags.parse_path, metavar="VIDEO", help=about)
     video = _recorded_video(argv)
     if not video:
         parser.set_defaults(record=None)
@@ -113,7 +102,7 @@ def _generate(show: ShowProgress, arguments: argparse.Namespace) -> None:
         from .inspection import describe_kernels
 
     arguments.prompt = _prompt_of(arguments)
-    values = settings_of(arguments)
+    values = flags.settings_of(arguments)
     with join_processes() as processes:
         values["device"] = processes.device(arguments.device)
         plan = make_plan(GenerateOptions(**values))
@@ -136,13 +125,13 @@ def _generate(show: ShowProgress, arguments: argparse.Namespace) -> None:
         _tell(arguments, f"{size.width}x{size.height}, {size.frames} frames, {took}")
         _tell(
             arguments,
-            *map(with_flags, plan.notes),
+            *map(flags.with_flags, plan.notes),
             *fewer,
             *([describe_kernels(plan.device)] if arguments.verbose else []),
             *leftover_notes(plan.target, plan.frames_before + size.frames),
         )
         if arguments.record is not None:
-            _tell(arguments, *map(with_flags, changes_since(arguments.record, plan.options)))
+            _tell(arguments, *map(flags.with_flags, changes_since(arguments.record, plan.options)))
         if arguments.dry_run:
             _tell(arguments, *truncation_warnings(plan))
             return
@@ -174,7 +163,7 @@ def _set_threads(arguments: argparse.Namespace, plan: AnyPlan) -> list[str]:
 def _prompt_of(arguments: argparse.Namespace) -> str:
     """Return the prompt. If there is none but a state is continued, return an empty text, which stands for the state's
     prompt. Raises InputError if there is neither a prompt nor a state."""
-    prompt = read_prompt(arguments)
+    prompt = flags.read_prompt(arguments)
     if prompt is None and arguments.continue_from is None:
         raise InputError("`prompt` is missing: what the video shows; or name a text file as `prompt_file`")
     return prompt or ""

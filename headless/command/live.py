@@ -8,7 +8,6 @@ import secrets
 import sys
 import tempfile
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,19 +17,7 @@ from ...options import ShowProgress
 from ..live.beginning import find_beginning, find_tiny_decoder
 from ..options import LORA, GenerateOptions, parse_lora
 from ..process.starting import pause_collection, start_cuda
-from .flags import (
-    Help,
-    add_prompt,
-    add_size,
-    add_verbose,
-    adder,
-    count,
-    parse_path,
-    read_prompt,
-    seconds,
-    settings_of,
-    with_flags,
-)
+from . import flags
 
 REPLAYED = (
     *("bench", "continue_from", "events", "image", "prompt", "prompt_file", "seed", "size", "width", "height"),
@@ -42,18 +29,18 @@ REPLAYED = (
 def add_live_command(commands: Any, show: ShowProgress) -> None:
     """Add the `live` command to the subparsers `commands`. `show` makes progress bars."""
     about = "walk through a world in the browser while it is made"
-    parser = commands.add_parser("live", help=about, usage="%(prog)s FOLDER [options]", formatter_class=Help)
+    parser = commands.add_parser("live", help=about, usage="%(prog)s FOLDER [options]", formatter_class=flags.Help)
     parser.set_defaults(
         run=lambda arguments: _live(arguments, show, vars(parser.parse_args([]))), interrupted="nothing was walked"
     )
-    place = partial(parser.add_argument, type=parse_path)
+    place = partial(parser.add_argument, type=flags.parse_path)
     about = "the folder of a causal model (Fast, 2.0) or of a toy package; left out: list the walks"
     place("ckpt", metavar="CKPT", nargs="?", help=about)
     parser.add_argument("--port", type=int, default=8765, metavar="N", help="0 picks a free one")
     parser.add_argument("--no_open", action="store_true", help="do not open a browser")
     about = "listen to this address, such as ::1; other machines' addresses have a token"
     parser.add_argument("--host", default="", help=about)
-    keep = partial(count, least=0)
+    keep = partial(flags.count, least=0)
     parser.add_argument("--keep", type=keep, metavar="N", help="remove all old walks but the last N")
     parser.add_argument("--lan", action="store_true", help="let other machines connect, by an address with a token")
     about = "let a page of this address connect, such as http://localhost:8000; may be repeated"
@@ -65,26 +52,28 @@ def add_live_command(commands: Any, show: ShowProgress) -> None:
     )
     place("--walks", metavar="FOLDER", help=about)
     about = "walk a fixed path for this time and print the measurements as JSON"
-    parser.add_argument("--bench", nargs="?", const=20.0, type=seconds, metavar="SECONDS", help=about)
+    duration = flags.number_in(0.1, 86_400, "seconds, 0.1 to 86400")
+    parser.add_argument("--bench", nargs="?", const=20.0, type=duration, metavar="SECONDS", help=about)
     switch = partial(parser.add_argument, action="store_true")
     switch("--moving", help="make frames also while no key is pressed")
     switch("--restart_on_drift", help="restart from the image when the video degrades")
     switch("--stop_when_stuck", help="end a step when the frames no longer move, as before a wall")
     about = "speed of W, as a fraction of the longest step that the model knows, 0.05 to 1; Shift doubles it"
-    parser.add_argument("--speed", type=_speed, default=0.5, metavar="X", help=about)
+    fraction = flags.number_in(0.05, 1, "a fraction from 0.05 to 1")
+    parser.add_argument("--speed", type=fraction, default=0.5, metavar="X", help=about)
     about = "show frames by a tiny decoder: a file, or taew2_1 of models/vae_approx; the VAE decodes walk.mp4 later"
     place("--decoder", metavar="FILE", help=about)
     about = "JSON: sentences that extend the prompt by a key or a time; left out: example/events.json of the package"
     place("--events", metavar="FILE", help=about)
     place("--replay", metavar="FOLDER", help="repeat the walk of this folder to the same bits, and end")
-    add_verbose(parser)
-    add_prompt(parser, "what the world shows; left out: the prompt of the example or of the state")
-    add = adder(parser)
+    flags.add_verbose(parser)
+    flags.add_prompt(parser, "what the world shows; left out: the prompt of the example or of the state")
+    add = flags.adder(parser)
     add("image", "the image in which a walk begins; left out: the package's example", metavar="FILE")
     add("seed", "seed of the noise; left out: 0")
     add("continue_from", "continue from a state or the folder of a walk", metavar="PATH")
-    add_size(parser, "height*width, as an area: the image's aspect ratio gives the sides", frames=False)
-    _add_model(adder(parser.add_argument_group("model", "as for `generate`")))
+    flags.add_size(parser, "height*width, as an area: the image's aspect ratio gives the sides", frames=False)
+    _add_model(flags.adder(parser.add_argument_group("model", "as for `generate`")))
 
 
 def _add_model(add: Callable[..., None]) -> None:
@@ -128,7 +117,6 @@ def _live(arguments: argparse.Namespace, show: ShowProgress, defaults: dict[str,
 
 
 def _clear(arguments: argparse.Namespace, folder: Path) -> list[str]:
-    """Delete old walks if `--keep` is set. Return lines for the user."""
     from ..live.saved_walks import clear_walks
 
     used = [Path(path) for path in (arguments.replay, arguments.continue_from) if path is not None]
@@ -156,8 +144,8 @@ def _walk(arguments: argparse.Namespace, folder: Path, show: ShowProgress) -> No
         _as_replayed(arguments)
     elif arguments.bench is None:
         check_port(arguments.port, everywhere=everywhere, host=arguments.host)
-    beginning = find_beginning(arguments.ckpt, vars(arguments) | {"prompt": read_prompt(arguments)})
-    values = settings_of(arguments) | beginning | {"output": None}
+    beginning = find_beginning(arguments.ckpt, vars(arguments) | {"prompt": flags.read_prompt(arguments)})
+    values = flags.settings_of(arguments) | beginning | {"output": None}
     if arguments.decoder is not None:
         arguments.decoder = find_tiny_decoder(arguments.decoder, values["ckpt_dir"])
     events = find_events(values["ckpt_dir"], arguments.events)
@@ -168,7 +156,7 @@ def _walk(arguments: argparse.Namespace, folder: Path, show: ShowProgress) -> No
     loaded.settings = LiveSettings(events=events, **{name: getattr(arguments, name) for name in names})
     arguments.interrupted = "the walk is kept"
     size, out = plan.geometry, sys.stdout if arguments.bench is None else sys.stderr  # figures are pure JSON
-    lines = [f"{size.width}x{size.height} on {plan.device}", *map(with_flags, plan.notes), *filter(None, [fewer])]
+    lines = [f"{size.width}x{size.height} on {plan.device}", *map(flags.with_flags, plan.notes), *filter(None, [fewer])]
     kernels = [describe_kernels(plan.device)] if arguments.verbose else []
     print(*_clear(arguments, folder), *lines, *kernels, sep="\n", file=out)
     if arguments.bench is not None:
@@ -209,10 +197,3 @@ def _origin(text: str) -> str:
     if not re.fullmatch(r"null|[a-z][a-z0-9+.-]*://[^/\s*]+/?", text):
         raise argparse.ArgumentTypeError(f"{text!r}: expected a page's address, such as http://localhost:8000")
     return text.rstrip("/")
-
-
-def _speed(text: str) -> float:
-    with suppress(ValueError):
-        if 0.05 <= float(text) <= 1:
-            return float(text)
-    raise argparse.ArgumentTypeError(f"{text!r}: expected a fraction from 0.05 to 1")

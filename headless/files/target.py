@@ -120,7 +120,6 @@ def find_target(output: str | Path | None, overwrite: bool = False) -> Target:
 
 
 def _is_stdout(pipe: Path) -> bool:
-    """Return whether a pipe, such as /dev/stdout, is standard output."""
     try:
         return str(pipe) == STDOUT or os.path.samestat(pipe.stat(), os.fstat(1))
     except OSError:  # raised for a closed standard output

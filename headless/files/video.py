@@ -7,7 +7,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol
 
 import numpy as np
 
@@ -34,18 +33,6 @@ def write_frames(frames: np.ndarray, target: Target, fps: int = FPS, progress: P
     return target.path
 
 
-class _Output(Protocol):
-    """An output for frames, uint8 [F, H, W, 3]: `write` adds frames, `close` completes files, and `abandon` removes
-    incomplete ones."""
-
-    @property
-    def write(self) -> Callable[[np.ndarray], object]: ...
-
-    def close(self) -> None: ...
-
-    def abandon(self) -> None: ...
-
-
 class FrameWriter(AbstractContextManager["FrameWriter"]):
     """A writer of a video, whose thread encodes frames while the caller computes the next ones.
 
@@ -66,7 +53,7 @@ class FrameWriter(AbstractContextManager["FrameWriter"]):
         self._waiting: deque[Future] = deque()
         self._file = self._open(fps, first)
 
-    def _open(self, fps: int, first: int) -> _Output:
+    def _open(self, fps: int, first: int) -> "_Stream | _PngFiles | _VideoFile":
         target = self._target
         if target.in_memory is not None:
             return _Stream(target.in_memory.append, lambda: None)
@@ -121,7 +108,8 @@ class FrameWriter(AbstractContextManager["FrameWriter"]):
 
 
 class _Stream:
-    """An output to a list in memory or to a pipe."""
+    """An output for frames, uint8 [F, H, W, 3], to a list in memory or to a pipe. The other outputs have the same
+    methods: `write` adds frames, `close` completes files, and `abandon` removes incomplete ones."""
 
     def __init__(self, write: Callable[[np.ndarray], object], close: Callable[[], None]) -> None:
         self.write, self.close = write, close

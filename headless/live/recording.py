@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from queue import Empty, Queue
+from queue import Queue
 from threading import Thread
 from typing import Any
 
@@ -90,15 +90,8 @@ class WalkRecording:
         except Exception as error:  # a full disk, or a missing encoder
             self.failure = f"the video {self.path} ends here: {getattr(error, 'strerror', None) or error}"
             self._say(self.failure)
-            self._drain()
-
-    def _drain(self) -> None:
-        while True:
-            try:
-                if self._queue.get(timeout=1) is None:
-                    return
-            except Empty:
-                continue
+            while self._queue.get() is not None:
+                pass  # the walk goes on
 
 
 class _SegmentedVideo:

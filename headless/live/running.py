@@ -77,8 +77,6 @@ def check_port(port: int, *, everywhere: bool, host: str = "") -> None:
 
 @contextmanager
 def _refused(port: int, host: str = "") -> Iterator[None]:
-    """Within this context, convert an error about an unusable port or host to an InputError that names the port or
-    host."""
     try:
         yield
     except (OSError, OverflowError, UnicodeError) as error:

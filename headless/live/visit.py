@@ -89,8 +89,6 @@ class Visit:
 
 
 def _replay(loaded: LoadedModel, init: Init, folder: Path) -> tuple[Engine, Session]:
-    """Return an engine and a session that repeat the saved walk named `init.replay` in `folder`. Raises InputError
-    without such a walk, or if the walk needs more memory than the server planned."""
     found = {walk.name: walk for walk in saved_walks(folder)}
     if init.replay not in found:
         raise InputError(f"there is no walk {init.replay!r} to replay; {len(found)} are kept")

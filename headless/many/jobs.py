@@ -184,8 +184,6 @@ def _value(name: str, given: Any) -> Any:
 
 
 def _number(given: Any, kind: type) -> Any:
-    """Return `given` as the number type `kind`, int or float. Raises TypeError, ValueError or OverflowError for a value
-    that cannot be converted."""
     number = kind(given)
     if isinstance(given, bool) or (kind is int and isinstance(given, float) and number != given):
         raise ValueError
@@ -193,7 +191,6 @@ def _number(given: Any, kind: type) -> Any:
 
 
 def _text(given: Any) -> str:
-    """Return a string or a number as a string. Raises TypeError for any other value."""
     if isinstance(given, bool) or not isinstance(given, str | int | float):
         raise TypeError
     return str(given)

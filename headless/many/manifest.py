@@ -121,7 +121,6 @@ class Manifest:
             ) from error
 
     def _read(self) -> dict[str, dict]:
-        """Return each job's last row by name. The last line may be incomplete if the process was killed."""
         if not self.path.is_file():
             return {}
         text = self.path.read_text(encoding="utf-8", errors="replace")

@@ -15,6 +15,7 @@ from ...pipeline.memory import MARGIN, choose_residency, estimate_text, estimate
 from ...vae import VAE, load_vae, vae_width
 from ..plan import SamplingPlan
 from ..process.profile import release
+from ..prompt_cache import file_stamps
 
 T = TypeVar("T")
 
@@ -30,8 +31,7 @@ class OpenFiles:
         `loras`: lists of LoRA files for the opener."""
         files = [paths] if isinstance(paths, Path) else list(paths)
         named = [*files, *(lora.path for each in loras for lora in each)]
-        every = [file for path in named for file in (sorted(path.rglob("*")) if path.is_dir() else [path])]
-        stamp = [(str(file), (stat := file.stat()).st_mtime_ns, stat.st_size) for file in every]
+        stamp = [each for path in named for each in file_stamps(path)]
         key = opener, str(paths), *map(tuple, loras)
         if key not in self._opened or self._opened[key][0] != stamp:
             self._opened[key] = stamp, opener(paths, *loras)

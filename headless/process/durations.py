@@ -54,7 +54,6 @@ def store_durations(plan: Plan, stages: list[Stage]) -> None:
 
 
 def _hash_kind(plan: Plan) -> str:
-    """Return a hash of the size, the device, and the options that affect a run's duration."""
     options = {name: str(value) for name, value in vars(plan.options).items() if name not in _IRRELEVANT}
     on_gpu = plan.device.type == "cuda" and torch.cuda.is_available()
     device = torch.cuda.get_device_name(plan.device) if on_gpu else f"{platform.machine()} {os.cpu_count()}"

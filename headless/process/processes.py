@@ -161,7 +161,6 @@ def _leave() -> None:
 
 
 def _join() -> Any:
-    """Join torch.distributed's default process group, and return its shared key-value store."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))  # files are closed and removed before the exit
     backend = "gloo"
     if torch.cuda.is_available():
