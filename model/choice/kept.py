@@ -93,10 +93,11 @@ def _file() -> dict[str, dict[str, Any]]:
 
 
 def read_json(file: Path | None) -> dict[str, Any]:
-    """Return the JSON object in a file; an empty dict if `file` is None, missing or invalid."""
+    """Return the JSON object in a file; an empty dict if `file` is None, missing, a device or invalid."""
     with suppress(OSError, ValueError):
-        found = {} if file is None else json.loads(file.read_text(encoding="utf-8"))
-        return found if isinstance(found, dict) else {}
+        if file is not None and file.is_file():  # a device may have no end
+            found = json.loads(file.read_text(encoding="utf-8"))
+            return found if isinstance(found, dict) else {}
     return {}
 
 

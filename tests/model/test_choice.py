@@ -1,8 +1,10 @@
 """The table of kernels: who is asked for a compute capability, what is tried, kept and set."""
 
 import json
+import os
 import re
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -199,6 +201,15 @@ def test_a_broken_file_of_choices_is_passed_over(monkeypatch, tmp_path, text):
     assert kept.read(card, "int8") is None
     kept.keep(card, "int8", [["torch"]])
     assert kept.read(card, "int8") == [["torch"]]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="has no pipes with names")
+def test_a_pipe_is_no_file_of_choices(tmp_path):
+    pipe = tmp_path / "cards.json"
+    os.mkfifo(pipe)
+    threading.Thread(target=pipe.write_text, args=('{"a": {}}',), daemon=True).start()
+    assert kept.read_json(pipe) == {}
+    assert pipe.read_text() == '{"a": {}}'
 
 
 @pytest.mark.parametrize("trial", [1, {"a": 1}, ["torch"], [["torch", 0.1, "fast", None], ["flash", 0.1, 0.2, None]]])
