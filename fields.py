@@ -1,5 +1,4 @@
-"""Descriptions of the fields in file formats. Every reader has a list of fields, from which docs/formats.md is
-generated."""
+"""Descriptions of the fields in file formats, from which docs/formats.md is generated, and reading of small texts."""
 
 import errno
 import os

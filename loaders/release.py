@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..errors import CheckpointError, InputError
-from ..fields import Field
 from ..model.config import ModelConfig
 from ..options import RELEASES, Release
 from . import diffusers_names
@@ -18,21 +17,6 @@ from . import diffusers_names
 CAUSAL_CLASS, GUIDED_CLASS = "WanModelFast", "WanModelCausal"
 """The values of `_class_name` in the config.json of causal models. CAUSAL_CLASS stands for LingBot-World Fast and 2.0.
 GUIDED_CLASS stands for 2.0's causal-pretrain model, which is guided by a negative prompt."""
-FIELDS = (
-    Field(
-        ("_class_name",),
-        "applied",
-        "In config.json: whether a model is causal, and whether it is 2.0's causal-pretrain.",
-    ),
-    Field(("lingbot-world-fast", "v2", "causal-fast", "causal-pretrain", "1.3b"), "applied", "A release."),
-    Field(
-        ("models--OWNER--NAME/snapshots/REVISION",),
-        "applied",
-        "Hugging Face's cache: the repository's name counts as a name.",
-    ),
-    Field(("high_noise", "HighNoise", "hinoise", "noise_high"), "applied", "An expert's role, and `low` likewise."),
-    Field(("high", "low"), "applied", "A role only if the file with the other word is next to it."),
-)
 SMALL = 30, 1536
 """The layers and the width of LingBot-World 2.0's 1.3B model. No other release with camera layers has these sizes."""
 

@@ -6,10 +6,8 @@ from dataclasses import asdict
 from typing import Any
 
 from ..errors import CheckpointError
-from ..fields import Field
 from ..model.config import ModelConfig
 
-SIZES = ("dim", "ffn_dim", "freq_dim", "text_dim", "in_dim", "out_dim", "num_layers")
 FIXED_FIELDS = {
     "patch_size": [1, 2, 2],
     "qk_norm": True,
@@ -21,21 +19,6 @@ FIXED_FIELDS = {
 """The fields for which the model supports only one value, with this value."""
 DIFFUSERS = {"qk_norm": "rms_norm_across_heads"}
 CONTROL_TYPES = {6: "cam", 7: "act"}
-FIELDS = (
-    Field(("num_heads", "num_attention_heads", "text_len", "eps"), "applied", "Numbers that no tensor shows."),
-    Field(
-        (*SIZES, "in_channels", "out_channels", "attention_head_dim"), "refused", "Sizes that differ from the tensors'."
-    ),
-    Field(
-        tuple(FIXED_FIELDS),
-        "refused",
-        f"Anything but {', '.join(f'{key} {value}' for key, value in FIXED_FIELDS.items())}.",
-    ),
-    Field(("control_type",), "refused", "`cam` and `act` have to be the camera layers' kind."),
-    Field(("local_attn_size", "sink_size"), "ignored", "The window of the causal models is an option of the run."),
-    Field(("model_type", "quantization_config"), "ignored", "The tensors show it."),
-    Field(("architectures", "_class_name"), "ignored", "The class of another model: the whole file is then ignored."),
-)
 ADVICE = "put the right config.json next to it, or none"
 
 

@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ...fields import Field
 from ..diffusers_names import diffusers_name
 
 PREFIXES = (
@@ -29,18 +28,6 @@ OTHER_KINDS: dict[str, tuple[str, ...]] = {
     "(IA)3": ("ia3_l",),
     "whole weights that replace the model's": ("set_weight", "modules_to_save", "reshape_weight"),
 }
-FIELDS = (
-    Field(PREFIXES, "applied", "Prefixes of a layer's name: the official or diffusers' one, or with underscores."),
-    Field((*DOWN, *UP), "applied", "Down and up, as matrices or 1x1 convolutions."),
-    Field(("lora_B.bias", "lora_up.bias"), "applied", "Added to the layer's bias, with the LoRA's scale."),
-    Field(("alpha",), "applied", "The scale is alpha / rank. It takes precedence over the header and over JSON files."),
-    Field(("scale", "scalar"), "applied", "`scale` is the scale, `scalar` a factor of it."),
-    Field(tuple(WHOLE), "applied", "Added as they are to weights, norms, biases; `diff_m` to a block's modulation."),
-    *(
-        Field(parts, "refused", f"{kind[:1].upper()}{kind[1:]}: named, not applied.")
-        for kind, parts in OTHER_KINDS.items()
-    ),
-)
 
 _NAMES = sorted({*DOWN, *UP, *SCALES, *WHOLE, *(part for parts in OTHER_KINDS.values() for part in parts)})
 _PART = re.compile(

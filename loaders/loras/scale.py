@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...errors import CheckpointError
-from ...fields import Field
 from ...weights.files import WEIGHT_SUFFIXES, read_json
 
 SIDE_FILE = "adapter_config.json"
@@ -33,41 +32,6 @@ _FORMS = {
     **dict.fromkeys(("rslora", "rs_lora", "rank_stabilized"), BY_ROOT),
 }
 """The meaning of a key in a header by its last word or words. For example, ss_network_alpha means lora_alpha."""
-FIELDS = (
-    Field(
-        (ALPHA, "network_alpha", "ss_network_alpha", "alpha"),
-        "applied",
-        "alpha of the scale alpha / rank, for layers without a tensor for it.",
-    ),
-    Field(
-        (RANK, "lora_rank", "rank", "network_dim", "ss_network_dim"),
-        "applied",
-        "The rank, which must equal the tensors' rank.",
-    ),
-    Field((SCALE, "lora_scale", "scaling"), "applied", "The scale; refused if alpha and rank give another scale."),
-    Field(PATTERNS, "applied", "Other values for some layers, by the end of their names or a plain pattern."),
-    Field(
-        (TRAINER,),
-        "applied",
-        "With PEFT's names and no alpha tensors the file was converted: its matrices already include the scale.",
-    ),
-    Field((BY_ROOT, "rs_lora", "rank_stabilized"), "applied", "The scale is alpha / sqrt(rank)."),
-    Field(("lora_bias",), "applied", "Biases of the up matrices, with the same scale."),
-    Field((*REFUSED, "peft_type", "init_lora_weights"), "refused", f"All but plain LoRAs; {', '.join(CHANGED_BASE)}."),
-    Field(("modules_to_save", "bias"), "refused", "Whole weights and biases, if the file has them."),
-    Field(
-        (*PACKED, "config", "metadata"),
-        "applied",
-        "Objects with the fields above, in the header as JSON; diffusers writes the first key. In other objects only "
-        "names such as lora_alpha and network_dim count.",
-    ),
-    Field(
-        ("NAME.json", "NAME_config.json", *OTHER_SIDES),
-        "applied",
-        "As adapter_config.json, if a key names a LoRA's alpha or scale, such as lora_alpha, or with alpha and rank.",
-    ),
-    Field(("strength", "multiplier", "weight"), "ignored", "The author's recommended strength; the user's counts."),
-)
 _MODEL = r"(?:(?:transformer|unet|diffusion_model|dit|model)\.)?"
 _OWNER = r"(?:(?:ss|lora|network|adapter|peft|use)_)"
 _PART = re.compile(rf"{_MODEL}(?:({_OWNER}*)(alpha|rank|r|scale|scaling|rs_?lora|rank_stabilized)|({_OWNER}+)(dim))$")

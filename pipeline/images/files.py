@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from ...errors import InputError
-from ...fields import Field, Reported
+from ...fields import Reported
 from .colours import HDR, HEAD, Coding, coding_in_profile, coding_of, in_srgb
 
 BACKGROUND = 255
@@ -21,29 +21,6 @@ BITS, LARGEST = 258, (341, 281)
 DARK = 17
 """The limit, in 8-bit values, that suggests a 16-bit image with only 12 bits: all of its values are below DARK."""
 WITH_ALPHA = ("RGBA", "LA", "PA", "RGBa", "La")
-FIELDS = (
-    Field(("EXIF Orientation", "irot", "imir"), "applied", "All eight turns and mirrors."),
-    Field(("ICC profile",), "applied", "RGB, grey, CMYK and Lab, to sRGB. A broken one is reported."),
-    Field(("EXIF interoperability R03",), "applied", "Adobe RGB without a profile."),
-    Field(("gAMA", "cHRM", "sRGB"), "applied", "PNG: gamma and primaries, in a file without a profile."),
-    Field(("cICP", "nclx"), "applied", "PNG, AVIF, HEIF: primaries. PQ, HLG (HDR) and video range are reported."),
-    Field(
-        ("cicp in a profile",), "reported", "PQ and HLG (HDR): the profile is applied, the brightness is not mapped."
-    ),
-    Field(("alpha", "tRNS", "palette"), "applied", "Transparency is composited on white; reported, with --quiet too."),
-    Field(("16 bits",), "applied", "Scaled to 8 bits. No value above 4095 is reported."),
-    Field(("BitsPerSample", "SMaxSampleValue"), "applied", "TIFF: white of 9 to 15 bits. In colour it is refused."),
-    Field(("PhotometricInterpretation",), "applied", "TIFF: white may be 0."),
-    Field(("NewSubfileType", "DNGVersion"), "refused", "A camera's raw file: its first image is a small preview."),
-    Field(
-        ("floating point", "32 bits"), "refused", "The value of white is unknown: 1, 255, or the file holds distances."
-    ),
-    Field(("CMYK without a profile",), "reported", "Converted by inversion, not to the colours of a printing press."),
-    Field(("frames",), "reported", "Of an animated image or a burst the first frame is used."),
-    Field(("a folder's files",), "applied", "Frames are the images of the commonest format. A tie is refused."),
-    Field(("JFIF density", "pHYs"), "ignored", "Pixels are square, as browsers show them."),
-    Field(("gain map", "depth map"), "ignored", "The base image is used, as programs without HDR show it."),
-)
 
 
 class Picture(NamedTuple):

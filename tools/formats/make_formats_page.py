@@ -10,10 +10,7 @@ from typing import NamedTuple
 from lingbot_world.camera.formats import FORMATS, sniff
 from lingbot_world.fields import Field
 from lingbot_world.headless.files import video_reader
-from lingbot_world.loaders import release
-from lingbot_world.loaders.loras import names, scale
-from lingbot_world.pipeline.images import files as image_files
-from lingbot_world.weights import config_json, fields
+from lingbot_world.tools.formats import file_fields
 
 PAGE = Path(__file__).parents[2] / "docs" / "formats.md"
 EFFECTS = {"applied": "applied", "refused": "refused", "reported": "reported", "ignored": "no effect"}
@@ -53,7 +50,7 @@ SECTIONS = [
         "Images",
         "First frames, frames in folders, and images that a live client sends. HEIC needs the package `pillow-heif`. "
         "On the canvas ComfyUI's *Load Image* reads the file; the node after it reports if the colours differ.",
-        {"PNG, JPEG, WebP, TIFF, AVIF, HEIC and other formats that Pillow reads": image_files.FIELDS},
+        {"PNG, JPEG, WebP, TIFF, AVIF, HEIC and other formats that Pillow reads": file_fields.IMAGES},
     ),
     Section(
         "Videos",
@@ -68,13 +65,13 @@ SECTIONS = [
         "GGUF needs the package `gguf`. nvfp4, mxfp8 and rotated int8 go through `comfy-kitchen`, to ComfyUI's bits. "
         "`quantize` reads every form except bitsandbytes' own, and writes nf4, `comfy-fp8`, int8 and nvfp4.",
         {
-            "safetensors, .pt, .pth: plain values": fields.SAFETENSORS,
-            "config.json next to the weights": config_json.FIELDS,
-            "bitsandbytes' 4 bits, and formats of the same kind": fields.BITSANDBYTES,
-            "ComfyUI's quantized layers": fields.COMFYUI,
-            "GGUF, as ComfyUI-GGUF's converter and llama.cpp write it": fields.GGUF,
-            "umt5 text encoders": fields.TEXT_ENCODER,
-            "VAEs": fields.VAE,
+            "safetensors, .pt, .pth: plain values": file_fields.SAFETENSORS,
+            "config.json next to the weights": file_fields.CONFIG,
+            "bitsandbytes' 4 bits, and formats of the same kind": file_fields.BITSANDBYTES,
+            "ComfyUI's quantized layers": file_fields.COMFYUI,
+            "GGUF, as ComfyUI-GGUF's converter and llama.cpp write it": file_fields.GGUF,
+            "umt5 text encoders": file_fields.TEXT_ENCODER,
+            "VAEs": file_fields.VAE,
         },
     ),
     Section(
@@ -83,9 +80,9 @@ SECTIONS = [
         "written by PEFT works too. On the canvas, parts of a LoRA that ComfyUI's own loader leaves out are applied, "
         "with a note; in a node for several LoRAs only where the tensors show the file. ComfyUI applies LoHa, LoKr and "
         "DoRA itself.",
-        {"Keys": names.FIELDS, "Scale, in the header or adapter_config.json": scale.FIELDS},
+        {"Keys": file_fields.LORA_KEYS, "Scale, in the header or adapter_config.json": file_fields.LORA_SCALE},
     ),
-    Section("Names", "The names of files and folders show the kind of a model.", {"": release.FIELDS}),
+    Section("Names", "The names of files and folders show the kind of a model.", {"": file_fields.NAMES}),
 ]
 
 
