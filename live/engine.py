@@ -21,6 +21,9 @@ from ..typed import check_types
 from ..vae import PreviewDecoder, VideoDecoder
 from .worlds.walls import WorldMap
 
+LARGEST = 2.0
+"""The largest absolute value that is accepted in a first frame. Resizing may exceed 1 a little."""
+
 
 class WalkVideo(Protocol):
     """The video file of one walk (a steered video).
@@ -126,7 +129,8 @@ class Start:
 
     def check(self, engine: Engine) -> None:
         """Raise InputError for a frame or state that does not fit the engine, and for an invalid prompt or seed."""
-        check_types({"prompt": self.prompt, "seed": self.seed}, {"prompt": str, "seed": int})
+        given = {"frame": self.frame, "prompt": self.prompt, "seed": self.seed}
+        check_types(given, {"frame": Tensor, "prompt": str, "seed": int})
         check_text("`prompt`", self.prompt)
         if self.state is not None:
             self.state.check(engine.config, engine.chunk, guided=False)
@@ -136,3 +140,7 @@ class Start:
                 f"the first frame is {list(self.frame.shape)}, expected [3, {height}, {width}]: "
                 f"bring it to {width}x{height}, or open the engine with its size"
             )
+        if not (self.frame.is_floating_point() and self.frame.abs().max() <= LARGEST):  # False for NaN
+            low, high = self.frame.min().item(), self.frame.max().item()
+            found = f"{self.frame.dtype} with values {low:g} to {high:g}"
+            raise InputError(f"the first frame is {found}; expected floats from -1 to 1, such as pixels / 127.5 - 1")

@@ -116,5 +116,4 @@ def inputs_from_rows(rows: Iterable[Row], frames: int) -> FrameInputs:
 
 def _read_rows(path: Path) -> list[Row]:
     """Return the recorded rows in a file. An incomplete last line, which a killed process may leave, is skipped."""
-    lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.is_file() else []
-    return [json.loads(line) for line in lines]
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]

@@ -42,6 +42,9 @@ class Replay(Controls):
             before = load_state(self.folder / BEFORE) if self.settings["continued"] else None
             picture, prompt = load_tensors(self.folder / START), self.settings["prompts"][0]["text"]
             lens, seed = np.array(self.settings["lens"]), int(self.settings["seed"])
+            threads = self.settings.setdefault("threads", torch.get_num_threads())
+            if type(threads) is not int or threads < 1:
+                raise ValueError(f"`threads` is {threads!r:.40}; expected a number from 1")
             self.speed = float(self.settings["speed"])
         except (OSError, KeyError, TypeError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
@@ -79,11 +82,10 @@ class Replay(Controls):
         """Prepare `walk`, the repeated walk, for its next chunk: repeat the saved walk's changes before this chunk.
 
         If the prompt changed, set the new prompt. If the saved walk recomputed its cached keys and values, after a
-        return to this chunk or for a prompt with `refresh`, recompute them too. If it ran on a CPU, set torch's number
-        of threads to the recorded number.
+        return to this chunk or for a prompt with `refresh`, recompute them too. Set torch's number of threads
+        to the number that is recorded for a walk on a CPU, else leave it.
         """
-        if "threads" in self.settings:
-            torch.set_num_threads(self.settings["threads"])
+        torch.set_num_threads(self.settings["threads"])
         self._at = walk.chunks * walk.engine.chunk
         rebuilds = [row["refresh"] for row in self._by_frame.get(self._at, ()) if row.get("rebuild")]
         if False in rebuilds:

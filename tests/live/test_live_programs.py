@@ -177,6 +177,10 @@ def test_what_does_not_fit_is_refused_and_the_walk_goes_on(toy_package, tmp_path
         engine = session.engine
     with pytest.raises(InputError, match="bring it to 48x32"):
         Session(engine, large, folder=tmp_path / "walks", fps=0)
+    pixels = torch.full((3, 32, 48), 255)
+    for frame in (pixels, pixels.float(), pixels * torch.nan, np.zeros((3, 32, 48), np.float32)):
+        with pytest.raises(InputError, match=r"frame"):
+            Session(engine, Start(frame, "nothing"), folder=tmp_path / "walks", fps=0)
     for path in (np.eye(4), [[1, 2], [3, 4]]):
         with pytest.raises(CameraError, match="path"):
             Session(engine, opened(toy_package, chunk=3).start, folder=tmp_path / "walks", fps=0, path=path)

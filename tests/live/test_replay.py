@@ -103,6 +103,13 @@ def test_what_cannot_be_replayed_is_named(toy_package, tmp_path):
     with pytest.raises(InputError, match="not a walk that was kept"):
         Session.replay(opened(toy_package).engine(), tmp_path)
     head = json.loads((folder / "walk.json").read_text())
+    for name, value in (("threads", "x"), ("threads", 0), ("inputs", None)):
+        (folder / "walk.json").write_text(json.dumps({**head, name: value}))
+        with pytest.raises(InputError, match=r"walk\.json: .*cannot be replayed"):
+            Session.replay(opened(toy_package).engine(), folder)
+    (folder / "walk.json").write_text(json.dumps({name: value for name, value in head.items() if name != "inputs"}))
+    with pytest.raises(InputError, match="No such file"):  # else the replay would stand still
+        Session.replay(opened(toy_package).engine(), folder)
     del head["noise"]
     (folder / "walk.json").write_text(json.dumps(head))
     with pytest.raises(InputError, match="an earlier version made it"):
