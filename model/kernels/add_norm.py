@@ -115,14 +115,9 @@ def add_norm_(
     affine: tuple[Tensor | None, Tensor | None],
     norm: tuple[Tensor, Tensor, float],
 ) -> Tensor:
-    """Update x [tokens, dim] in place to (x + y * gate) * (1 + scale) + shift. Write the layer norm of the new x to
-    `out`, and return x.
-
-    added: (y [tokens, dim], gate [dim]). A term is left out if its tensors are None.
-    affine: (scale, shift), [tokens, dim] each.
-    norm: the layer norm's (weight [dim], bias [dim], epsilon).
-    scales: None, or fp32 [tokens, 1] for the tokens' scales if `out` is int8 or float8_e4m3fn.
-    """
+    """Launch the kernel of `ops.pointwise.add_norm`, which writes the layer norm to `out`, and return x. If `out` is
+    int8 or float8_e4m3fn, the tokens' scales are written to `scales` (fp32 [tokens, 1]). `norm` is the layer norm's
+    weight, bias and epsilon."""
     (y, gate), (weight, bias, eps) = added, norm
     gate = None if gate is None else gate.contiguous()
     with torch.cuda.device_of(x):

@@ -246,8 +246,7 @@ def to_fp8_(out: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
 
 
 def scatter_fp8_(out: Tensor, rows: Tensor | None, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Write (x - shift) * factor, for x [tokens, dim], to the `rows` (int64 [tokens]; None: in order) of `out`
-    (float8_e4m3fn [n, dim]), and return `out`. shift [dim] and factor [1] are fp32."""
+    """Launch the kernel of `ops.scatter.scatter_fp8_`, and return `out`. `rows` may be None for tokens in order."""
     with torch.cuda.device_of(out):
         _to_fp8[parts_of(x)](out, rows, x, shift, factor, x.stride(0), x.shape[1], BLOCK=PART)
     return out

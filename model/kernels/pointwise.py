@@ -156,12 +156,8 @@ def rms_rope_(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float) -
 def scatter_rotated_(
     out: Tensor, rows: Tensor | None, x: Tensor, norm_rope: NormRope, shift: Tensor | None, factor: Tensor | None
 ) -> Tensor:
-    """Write x [tokens, dim], after root-mean-square norm and RoPE, to the `rows` (int64 [tokens]; None: in order) of
-    `out` [n, dim], and return `out`.
-
-    If `factor` (fp32 [1]) is given, `out` is float8_e4m3fn, and (y - shift) * factor is written, where y is x after
-    norm and RoPE. A `shift` (fp32 [dim]) of None means 0.
-    """
+    """Launch the kernel of `ops.scatter.scatter_rotated_`, and return `out`. `rows` may be None for tokens in order,
+    and `shift` may be None for 0."""
     weight, *angles, eps = norm_rope
     return _normalise(out, x, weight, (angles[0], angles[1]), eps, (rows, shift, factor))
 

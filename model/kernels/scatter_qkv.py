@@ -130,15 +130,10 @@ def scatter_qkv_(
     made: tuple[Tensor, Tensor, Tensor] | None,
     scalings: tuple[Pair, Pair] | None,
 ) -> Tensor:
-    """Write keys, after norm and RoPE, to `out`, and values to `values_out`. Write queries, after norm and RoPE, to
-    `made` or in place. Return `out`.
+    """Launch the kernel of `ops.scatter.scatter_qkv_`, and return `out`.
 
-    given: queries, keys and values, [tokens, dim] each.
-    norm_ropes: the arguments of norm and RoPE for queries and for keys.
-    out, values_out: [n, dim] each. If `values_out` is None, no values are written.
-    rows: the row of `out` and `values_out` to which each token is written, int64 [tokens].
-    scalings: (shift [dim], factor [1]) of keys and of values, which are then written as (x - shift) * factor in
-    float8_e4m3fn. None: not scaled.
+    out, values_out: the tensors [n, dim] for keys and for values. If `values_out` is None, no values are written.
+    given: queries, keys and values before norm and RoPE, [tokens, dim] each.
     made: with `scalings`, the outputs for queries: float8_e4m3fn [tokens, dim], their scale [1] and 1 / scale [1].
     Without `scalings` it is None, and queries are replaced in place.
     """
@@ -155,9 +150,8 @@ def scatter_qkv_(
 
 
 def rotated_fp8_(out: Tensor, scale: Tensor, factor: Tensor, x: Tensor, norm_rope: NormRope) -> Tensor:
-    """Write x [tokens, dim], after norm and RoPE and divided by a scale, to `out` (float8_e4m3fn), and return `out`.
-    The scale and 1 / scale are written to `scale` and `factor` (fp32 [1] each). The norm bounds each token, so the
-    smallest power of two with which no token overflows is known in advance; it is the scale."""
+    """Write queries x [tokens, dim], after norm and RoPE and divided by a scale, to `out` (float8_e4m3fn), and return
+    `out`. The scale and 1 / scale are written to `scale` and `factor` (see `ops.scatter.rotated_fp8`)."""
     dim = x.shape[1]
     with torch.cuda.device_of(x):
         _norms_scale[(1,)](scale, factor, norm_rope.weight.contiguous(), dim, _root(dim), **token_by_token(dim))

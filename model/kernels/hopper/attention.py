@@ -133,9 +133,8 @@ def transpose(v: Tensor) -> Tensor:
 
 
 def scatter_transposed_(out: Tensor, places: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Write (x - shift) * factor, for x [tokens, dim], to the columns `places` (int64 [tokens]) of `out` (float8_e4m3fn
-    [dim, columns]), and return `out`. shift [dim] and factor [1] are fp32. `dim` and the number of columns must be
-    multiples of 64."""
+    """Launch the kernel of `ops.scatter.scatter_transposed_`, and return `out`. The numbers of channels and of columns
+    must be multiples of 64."""
     x = x.bfloat16()
     if x.stride(0) % 8 or x.data_ptr() % 16:  # the kernel reads eight numbers at once
         x = x.contiguous()
