@@ -15,7 +15,7 @@ from .fp8 import FP8, Operand, operands, queries_in_8_bits
 from .splitting import TILE, key_parts, part_length, processors
 
 PADDED_KEYS = 256
-"""The number of keys for each zero key of padding: with fewer keys for a zero key, the keys are not padded."""
+"""The smallest number of keys per zero key of padding. With fewer, there is no padding."""
 NUMERATORS = 256.0
 """The factor by which the softmax's numerators, at most 1, are multiplied before the kernel rounds them to 8 bits."""
 
