@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...fields import Field, unread
+from ...fields import Field
 from ...outputs import written_whole
 from ..conventions import Convention, to_opencv
 from ..path import CameraPath
@@ -26,7 +26,7 @@ from .lens import (
     refuse_model,
     refuse_two_lenses,
 )
-from .reading import CameraFile, Lens, entries_of, field_of, lens_notes, lens_rows, number_of, read_object
+from .reading import CameraFile, Lens, entries_of, field_of, lens_notes, lens_rows, number_of, read_object, unread_keys
 
 DISTORTION = ("k1", "k2", "k3", "k4", "k5", "k6", "p1", "p2")
 FOVS = {"x_fov": np.pi / 180, "camera_angle_x": 1.0, "y_fov": np.pi / 180, "camera_angle_y": 1.0}
@@ -80,7 +80,7 @@ def read_transforms(path: Path, convention: Convention) -> CameraFile:
     matrices = [field_of(frame, "transform_matrix", f"{path}: frame {i}") for i, frame in enumerate(frames)]
     c2w = to_opencv(matrices, convention, str(path))
     c2w = c2w @ MITSUBA if data.get("from_mitsuba") else c2w
-    notes = [*order_notes, *unread([*data, *(key for frame in frames for key in frame)], TRANSFORMS_FIELDS)]
+    notes = [*order_notes, *unread_keys((data, *frames), TRANSFORMS_FIELDS)]
     if any(np.any(frame.get("rolling_shutter") or 0) for frame in (data, *frames)):
         notes.append("rolling_shutter is ignored: the model's camera exposes the whole image at once.")
     return CameraFile(c2w, None, None, tuple(notes)).with_lens(lambda: _read_lens(data, frames, str(path)))
@@ -183,7 +183,7 @@ def read_camera_path(path: Path, convention: Convention) -> CameraFile:
     matrices = [field_of(entry, "camera_to_world", f"{path}: pose {i}") for i, entry in enumerate(entries)]
     fps = number_of(data["fps"], f"{path}: fps") if data.get("fps") else None
     c2w = to_opencv(matrices, convention, str(path))
-    notes = unread([*data, *(key for entry in entries for key in entry)], PATH_FIELDS)
+    notes = unread_keys((data, *entries), PATH_FIELDS)
     return CameraFile(c2w, None, fps, tuple(notes)).with_lens(lambda: _path_lens(data, entries, path))
 
 

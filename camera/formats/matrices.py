@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...errors import CameraError
-from ...fields import Field, unread
+from ...fields import Field
 from ..conventions import Convention, to_opencv
 from ..poses import LENS_HEIGHT, LENS_WIDTH, as_float64
 from .frame_names import GAPS, ORDER, sort_by_name, sort_frames
 from .lens import LENSES, PINHOLES, RESOLUTIONS, SIZES, focal_of, pixel_lens, refuse_model, refuse_other_angle
-from .reading import CameraFile, Lens, field_of, lens_notes, lens_rows, number_of, read_json
+from .reading import CameraFile, Lens, field_of, lens_notes, lens_rows, number_of, read_json, unread_keys
 
 _CAMS = r"cam(era)?s?"
 DIRECTIONS = {
@@ -86,8 +86,8 @@ def named_matrices(data: Any, path: Path, direction: str = "") -> Matrices | Non
     if key := _directed(whole, direction):
         return Matrices(key, whole[key], [{name: value for name, value in whole.items() if name != key}])
     listed = [data, *whole.values()] if isinstance(data, Mapping | list) else []
-    frames = next((each for each in listed if isinstance(each, list) and _are_frames(each)), None)
-    if frames is None and isinstance(data, Mapping) and _are_frames([*data.values()]):
+    frames = next((each for each in listed if isinstance(each, list) and are_frames(each)), None)
+    if frames is None and isinstance(data, Mapping) and are_frames([*data.values()]):
         whole = {}
         frames = [data[name] for name in sort_by_name([*data], str, str(path))]
     if frames is None:
@@ -95,7 +95,7 @@ def named_matrices(data: Any, path: Path, direction: str = "") -> Matrices | Non
     ordered, notes = sort_frames(frames, path)
     flat = [_flat(frame, all_objects=True) for frame in ordered]
     key = _directed((name for name in flat[0] if all(name in each for each in flat)), direction)
-    common = {name: value for name, value in whole.items() if not _are_frames(value)}
+    common = {name: value for name, value in whole.items() if not are_frames(value)}
     shared = [{**common, **each} for each in flat]
     return None if key is None else Matrices(key, [frame[key] for frame in flat], shared, notes)
 
@@ -104,7 +104,7 @@ def _directed(names: Iterable[str], direction: str) -> str | None:
     return max(filter(direction_of, names), key=lambda name: direction_of(name) == direction, default=None)
 
 
-def _are_frames(value: Any) -> bool:
+def are_frames(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(each, Mapping) for each in value)
 
 
@@ -132,7 +132,7 @@ def read_matrices(path: Path, convention: Convention) -> CameraFile:
         return CameraFile(to_opencv(data, convention, str(path)))
     c2w = to_opencv(field_of(data, "matrices", str(path)), convention, str(path))
     fps = number_of(data["fps"], f"{path}: fps") if data.get("fps") else None
-    recording = CameraFile(c2w, None, fps, tuple(unread(data, MATRIX_FIELDS)))
+    recording = CameraFile(c2w, None, fps, tuple(unread_keys([data], MATRIX_FIELDS)))
     kinds = {str(data.get(key) or "PERSP").upper() for key in BLENDER_KINDS}
     if {*LENSES} & data.keys():
         return recording.with_lens(lambda: pixel_lens([dict(data)], str(path)))
@@ -148,7 +148,7 @@ def _read_named(named: Matrices, convention: Convention, where: str) -> CameraFi
     if isinstance(of_each, list) and len(of_each) == len(c2w) and isinstance(of_each[0], list | Mapping):
         rest = {key: value for key, value in frames[0].items() if key not in LENSES}
         frames = [{**rest, name: lens} for lens in of_each]
-    strange = unread((key for frame in frames for key in frame if key != named.key), MATRIX_FIELDS)
+    strange = unread_keys(frames, (*MATRIX_FIELDS, Field((named.key,), "applied", "The matrices.")))
     fps = number_of(frames[0]["fps"], f"{where}: fps") if frames[0].get("fps") else None
     recording = CameraFile(c2w, None, fps, (*named.notes, *strange))
     if name not in frames[0]:

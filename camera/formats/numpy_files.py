@@ -16,8 +16,8 @@ from ..poses import as_float64
 from .frame_names import refuse_gaps
 from .lens import refuse_model
 from .matrices import array_direction
-from .reading import CameraFile, Lens, lens_notes, lens_rows, read_text
-from .sniff import CONVENTION_KEYS, array_header
+from .reading import CONVENTION_KEYS, CameraFile, Lens, lens_notes, lens_rows, read_text
+from .sniff import array_header
 
 LARGEST_UNPACKED = 512 * 2**20
 LARGEST_ARCHIVE = 16 * 2**30  # most of a reconstruction is images and depths, and only their shapes are read

@@ -2,6 +2,7 @@
 with errors that name the file."""
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import dropwhile
@@ -11,12 +12,15 @@ from typing import Any
 import numpy as np
 
 from ...errors import CameraError
+from ...fields import Field, unread
 from ..pose_folder import check_file
 from ..poses import LENS_HEIGHT, LENS_WIDTH, SHARES, as_float64, check_intrinsics, lens_change
 
 LARGE = 100
 """The limit of an image's shorter side in pixels. In a larger image, a lens without a number above SHARES is refused,
 because it must be in fractions of the image size."""
+CONVENTION_KEYS = re.compile(r"convention|coord(inate)?s?_?(system|frame)?$|^axes$|_type$|hand", re.IGNORECASE)
+"""A pattern for the keys of texts that may state a file's convention."""
 Lens = tuple[np.ndarray, tuple[str, ...]]
 """A lens [n, 4] (fx, fy, cx, cy in pixels of an 832x480 image) and notes for the user."""
 
@@ -133,6 +137,13 @@ def float_fields(fields: Iterable[str], where: str) -> list[float]:
         return [float(value) for value in fields]
     except ValueError as error:
         raise CameraError(f"{where}: {error}") from error
+
+
+def unread_keys(objects: Iterable[Mapping], fields: Sequence[Field]) -> list[str]:
+    """Return a list with a note on the keys of JSON objects that no item of `fields` describes; empty if there is none.
+    Texts about the convention are left out, because `sniff.stated_texts` reads them."""
+    keys = {key: value for each in objects for key, value in each.items()}
+    return unread((key for key in keys if not (isinstance(keys[key], str) and CONVENTION_KEYS.search(key))), fields)
 
 
 def read_object(path: Path) -> Mapping:

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from ...errors import CameraError
-from ...fields import Field, Reported, unread
+from ...fields import Field, Reported
 from ..conventions import Convention, to_opencv
 from ..poses import as_float64, with_last_row
 from ..rotation import from_quaternions, rigid
 from .frame_names import BY_TIME, GAPS, ORDER, refuse_gaps, sort_by_name, sort_frames
 from .lens import LENSES, RESOLUTIONS, SIZES, pixel_lens
-from .reading import CameraFile, entries_of, field_of, number_of, read_json
+from .reading import CameraFile, entries_of, field_of, number_of, read_json, unread_keys
 
 POSES = (
     *("cameraTransform", "camera_transform", "cameraPoseARFrame", "cameraPose", "camera_pose"),
@@ -65,7 +65,7 @@ def read_splat_cameras(path: Path, convention: Convention) -> CameraFile:
     cameras, order_notes = sort_frames(entries_of({"cameras": read_json(path)}, "cameras", path), path)
     turns, places = (_stack(cameras, key, shape, path) for key, shape in (("rotation", (3, 3)), ("position", (3,))))
     c2w = to_opencv(rigid(turns, places), convention, str(path))
-    notes = unread((key for camera in cameras for key in camera), SPLAT_FIELDS)
+    notes = unread_keys(cameras, SPLAT_FIELDS)
     recording = CameraFile(c2w, None, None, (*order_notes, *notes))
     return recording.with_lens(lambda: pixel_lens(cameras, str(path)))
 
@@ -119,7 +119,7 @@ def _read_frames(frames: list[Mapping], path: Path, convention: Convention) -> C
     if key in AMBIGUOUS_POSES and not ARKIT_ONLY & frames[0].keys():
         notes = [*notes, Reported(UNSTATED_AXES.format(key))]
     c2w = to_opencv(matrices, convention, str(path))
-    notes += [*order_notes, *unread((key for frame in frames for key in frame), ARKIT_FIELDS)]
+    notes += [*order_notes, *unread_keys(frames, ARKIT_FIELDS)]
     recording = CameraFile(c2w, None, None, tuple(notes))
     if not any({*LENSES, "fx"} & frame.keys() for frame in frames):
         return recording
@@ -140,7 +140,7 @@ def _read_record3d(data: Mapping, path: Path, convention: Convention) -> CameraF
     size = {key: value for key, value in data.items() if key in ("w", "h")}
     one_a_frame = isinstance(coefficients, list) and len(coefficients) == len(rows)
     lenses = [{"K": row} for row in coefficients] if one_a_frame else [data]
-    recording = CameraFile(c2w, None, fps, tuple(unread(data, ARKIT_FIELDS)))
+    recording = CameraFile(c2w, None, fps, tuple(unread_keys([data], ARKIT_FIELDS)))
     return recording.with_lens(lambda: pixel_lens([{**size, **lens} for lens in lenses], str(path)))
 
 

@@ -14,8 +14,8 @@ from ...errors import CameraError
 from ...fields import Field
 from ..conventions import CONVENTIONS
 from .colmap import COLMAP_FILES, model_folder
-from .matrices import DIRECTIONS, array_direction, direction_of, named_matrices
-from .reading import is_number, read_json, split_columns
+from .matrices import DIRECTIONS, are_frames, array_direction, direction_of, named_matrices
+from .reading import CONVENTION_KEYS, is_number, read_json, split_columns
 from .scans import PARTS, POSES, scan_folder
 from .tables import pose_files, tum_columns
 
@@ -32,7 +32,6 @@ ARRAYS = {"c2w": "megasam", "w2c": "vggt"}
 """The .npz formats by the direction in an array's name: camera-to-world (c2w) or world-to-camera (w2c)."""
 COLUMNS = {19: "realestate10k", **dict.fromkeys((12, 16, 13, 17, 4), "kitti"), 8: "tum"}
 FOLDERS = {"transforms.json": "transforms", "cameras.json": "gaussian_splatting"}
-CONVENTION_KEYS = re.compile(r"convention|coord(inate)?s?_?(system|frame)?$|^axes$|_type$|hand", re.IGNORECASE)
 MATRIX_NAME = "matrix_type"
 """The key in the result of `stated_texts` for the name of a file's pose matrices, such as c2w."""
 LENS_KEYS = re.compile(r"model|projection|lens|camera_?type|^type$", re.IGNORECASE)
@@ -175,7 +174,7 @@ _DETECTORS: dict[str, Callable[[Path], str | None]] = {
 
 def stated_texts(path: Path, names: bool = False) -> dict[str, str]:
     """Return the texts in a file that may state its convention or lens, by key; {} for other files than JSON, .npz and
-    text.
+    text. A flag that is true has the text "True".
 
     `path`: the file, or a folder with transforms.json or cameras.json. The texts of a JSON file are those of its header
     and first frame. The texts of an .npz file are those about the convention. The text of a text file is the direction
@@ -189,7 +188,7 @@ def stated_texts(path: Path, names: bool = False) -> dict[str, str]:
         frames = (
             data
             if isinstance(data, list)
-            else next(filter(_is_frames, data.values() if isinstance(data, Mapping) else ()), [])
+            else next(filter(are_frames, data.values() if isinstance(data, Mapping) else ()), [])
         )
         for each in (*frames[:1], data):
             found |= each if isinstance(each, Mapping) else {}
@@ -202,7 +201,7 @@ def stated_texts(path: Path, names: bool = False) -> dict[str, str]:
     elif file.suffix.lower() == ".npz" and file.is_file():
         with suppress(Exception), np.load(file, allow_pickle=False) as archive:  # the format's reader reports damage
             found = {name: archive[name].item() for name in archive.files if CONVENTION_KEYS.search(name)}
-    return {str(key): value for key, value in found.items() if isinstance(value, str)}
+    return {str(key): str(value) for key, value in found.items() if isinstance(value, str) or value is True}
 
 
 def _convention_in(line: str) -> str:
@@ -213,10 +212,6 @@ def _convention_in(line: str) -> str:
     plain = re.sub(r"[^a-z0-9]", "", line.lower())
     found = [direction for direction, pattern in DIRECTIONS.items() if re.search(pattern, plain)]
     return found[0] if len(found) == 1 else ""
-
-
-def _is_frames(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and isinstance(value[0], Mapping)
 
 
 def stated_convention(texts: Mapping[str, str], own: str, where: str) -> str:
@@ -235,7 +230,8 @@ def stated_convention(texts: Mapping[str, str], own: str, where: str) -> str:
                 f"{where}: {key} is {text!r:.40}: left-handed axes and robots' axes are not read; export it for "
                 f"OpenCV or Blender, or name the axes that it has with `convention`, one of {', '.join(CONVENTIONS)}"
             )
-        stated = f"{_matching(AXES, text) or axes}_{direction_of(text) or direction}"
+        named = next((name for name, pattern in AXES.items() if re.search(pattern, text, re.IGNORECASE)), axes)
+        stated = f"{named}_{direction_of(text) or direction}"
         if own and stated != own:
             raise CameraError(
                 f"{where}: {key} is {text!r:.40}, and this format is read as {own}: name the right one with "
@@ -250,7 +246,3 @@ def lens_fault(texts: Mapping[str, str], where: str) -> str:
     """Return a message, which begins with `where`, if a text states a lens other than a pinhole, else ""."""
     stated = [(key, text) for key, text in texts.items() if LENS_KEYS.search(key) and OTHER_LENS.search(text)]
     return f"{where}: {stated[0][0]} {stated[0][1]!r:.60} is no pinhole camera" if stated else ""
-
-
-def _matching(kinds: Mapping[str, str], text: str) -> str:
-    return next((kind for kind, pattern in kinds.items() if re.search(pattern, text, re.IGNORECASE)), "")

@@ -466,6 +466,16 @@ def test_texts_that_state_other_axes_or_another_lens(tmp_path, fields, words):
         read_camera(write(tmp_path / "t.json", json.dumps(transforms(**fields))), convention="opencv_c2w")
 
 
+@pytest.mark.parametrize("key", ["camera_convention", "coordinate_system", "axes"])
+def test_a_text_that_states_the_formats_own_axes_is_not_called_unread(tmp_path, key):
+    file = write(tmp_path / "t.json", json.dumps(transforms(**{key: "OpenGL"})))
+    assert read_camera(file)[1] == []
+    file = write(tmp_path / "t.json", json.dumps(transforms(**{key: {"up": "z"}})))
+    assert read_camera(file)[1] == [f"Not read, since this reader does not know them: {key}."]
+    with pytest.raises(CameraError, match="is_left_handed is 'True': left-handed axes"):
+        read_camera(write(tmp_path / "t.json", json.dumps(transforms(is_left_handed=True))))
+
+
 def test_matrices_in_the_convention_that_they_state(tmp_path):
     matrices = {"matrices": [np.array(each).tolist() for each in (START, THERE)], "convention": "opencv_c2w"}
     path, notes = read_camera(write(tmp_path / "m.json", json.dumps(matrices)))
