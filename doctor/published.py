@@ -7,6 +7,7 @@ Strix Halo a chunk takes 0.8 s: 44 % for attention and 38 % for matrix products.
 
 from typing import NamedTuple
 
+from ..errors import InputError
 from .estimate import Rates
 
 
@@ -58,6 +59,22 @@ CARDS: dict[str, PublishedCard] = {
     "RX 7900 XTX": PublishedCard(24, 960, 122.8, 122.8, 0, 25.0, RADEON),
     "Strix Halo": PublishedCard(96, 256, 59.4, 59.4, 0, 200.0, RADEON),
 }
+
+
+def find_card(name: str) -> str:
+    """Return the key of CARDS that `name` means, such as "4090" or "NVIDIA GeForce RTX 4090". Raises InputError if it
+    means none or several."""
+    found = [card for card in CARDS if _essence(name) in _essence(card)]
+    if len(found) != 1:
+        why = "this is part of several names" if found else "no published figures are known"
+        raise InputError(f"`card` {name}: {why}; expected one of {', '.join(found or CARDS)}")
+    return found[0]
+
+
+def _essence(name: str) -> str:
+    """Return a GPU's name in lower case without its maker, its family, spaces and hyphens."""
+    words = name.casefold().replace("-", " ").split()
+    return "".join(word for word in words if word not in ("nvidia", "geforce", "amd", "radeon"))
 
 
 def rates_of(card: PublishedCard) -> Rates:

@@ -52,15 +52,9 @@ def _doctor(arguments: argparse.Namespace) -> None:
 
 def _print_card(name: str) -> str:
     from ...doctor.page import card_page
-    from ...doctor.published import CARDS
+    from ...doctor.published import CARDS, find_card
 
-    if name == "list":
-        return "\n".join(CARDS)
-    found = [card for card in CARDS if name.strip().casefold() in card.casefold()]
-    if len(found) != 1:
-        why = "this is part of several names" if found else "no published figures are known"
-        raise InputError(f"`card` {name}: {why}; expected one of {', '.join(found or CARDS)}")
-    return card_page(found[0])
+    return "\n".join(CARDS) if name == "list" else card_page(find_card(name))
 
 
 def add_inspect_command(commands: Any) -> None:
