@@ -8,17 +8,16 @@ GPU plays compute capability 12.0 (play.py). Each result is printed as a line of
 needs no GPU. 3 minutes on an H100."""
 
 import argparse
-import ctypes
 import importlib.util
 import json
 import os
-import statistics
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
 from functools import lru_cache, partial
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -37,11 +36,11 @@ IN_HALF = """    part, part_below = tl.zeros((PIXELS, NA), tl.float16), tl.zeros
         row = frame + m + (near // SIDE + up) * width + near % SIDE + left
         k = (near * FRAMES + number) * CHANNELS + channel
         left_operand = _block(x, row, channel, rows, stride, PIXELS, KA, DESCRIBED)
-        block = _block(w, weight_row, k, of_weight, columns, NA, KA, DESCRIBED).T
-        part = tl.dot(left_operand, block, part, out_dtype=tl.float16)
+        right = _block(w, weight_row, k, of_weight, columns, NA, KA, DESCRIBED).T
+        part = tl.dot(left_operand, right, part, out_dtype=tl.float16)
         if NB:
-            block = _block(w_below, weight_row + NA, k, of_weight, columns, NB, KA, DESCRIBED).T
-            part_below = tl.dot(left_operand, block, part_below, out_dtype=tl.float16)
+            right_below = _block(w_below, weight_row + NA, k, of_weight, columns, NB, KA, DESCRIBED).T
+            part_below = tl.dot(left_operand, right_below, part_below, out_dtype=tl.float16)
         if (step + 1) % every == 0:
             total += part.to(tl.float32)
             part = tl.zeros((PIXELS, NA), tl.float16)
@@ -54,11 +53,8 @@ IN_HALF = """    part, part_below = tl.zeros((PIXELS, NA), tl.float16), tl.zeros
 """
 """The loop in model/kernels/convolution.py with sums in fp16, which are added to sums in fp32 after EVERY steps."""
 TILES = {
-    96: ((128, 64, 32, 32, 0, 4, 4), (128, 64, 32, 32, 0, 8, 3), (64, 64, 32, 32, 0, 4, 4), (128, 32, 0, 32, 0, 4, 4)),
-    192: (
-        *((128, 64, 0, 64, 0, 8, 3), (128, 64, 0, 64, 0, 4, 3), (128, 128, 0, 32, 0, 8, 4)),
-        *((64, 128, 64, 32, 0, 4, 4), (64, 64, 0, 64, 0, 4, 3), (128, 64, 0, 32, 0, 4, 4)),
-    ),
+    96: ((128, 64, 32, 32, 0, 4, 4), (64, 64, 32, 32, 0, 4, 4), (128, 32, 0, 32, 0, 4, 4)),
+    192: ((128, 64, 0, 64, 0, 4, 3), (128, 64, 0, 32, 0, 4, 4), (64, 128, 64, 32, 0, 4, 4)),
 }
 TILES[384] = TILES[192]
 """Other tiles (model/choice/tiles.py), by output channels."""
@@ -68,60 +64,34 @@ for long lowers its clock."""
 
 
 @lru_cache
-def reference() -> tuple[Callable[[], object], float]:
-    """A kernel that only multiplies, and its cycles, by the clock that NVIDIA's library tells of a rested GPU."""
+def reference() -> Callable[[], object]:
+    """A kernel that only multiplies, always as many cycles."""
     from tensor_cores import SUMS, multiply
 
     count = 2 * torch.cuda.get_device_properties(0).multi_processor_count
     x, out = torch.ones(128 * 32, device="cuda").half(), torch.empty(128, 128, device="cuda")
     kernel = multiply[(count,)]
-    run = partial(kernel, x, out, REFERENCE, SUMS=SUMS["fp16, sums in fp32"], TILE=128, DEPTH=32, num_warps=8)
-    run()
-    torch.cuda.synchronize()
-    time.sleep(1)
-    found = []
-    for _ in range(30):
-        seconds = spent(run, 2)
-        found.append(seconds * clock())
-    return run, statistics.median(found)
-
-
-def clock() -> float:
-    """The GPU's clock in Hz now, as NVIDIA's library tells."""
-    library, device, megahertz = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_void_p(), ctypes.c_uint()
-    library.nvmlInit_v2()
-    library.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device))
-    library.nvmlDeviceGetClockInfo(device, 1, ctypes.byref(megahertz))
-    return 1e6 * megahertz.value
-
-
-def spent(run, count: int = 1) -> float:
-    """The seconds of a call."""
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in "12")
-    start.record()
-    for _ in range(count):
-        run()
-    end.record()
-    end.synchronize()
-    return start.elapsed_time(end) / count / 1000
+    return partial(kernel, x, out, REFERENCE, SUMS=SUMS["fp16, sums in fp32"], TILE=128, DEPTH=32, num_warps=8)
 
 
 def timed(run, operations: float) -> dict:
-    """The microseconds of a call, and its operations per clock and multiprocessor. The clock is that of the reference
-    kernel before and after."""
-    multiply, cycles = reference()
+    """The microseconds of a call, and of the reference kernel before and after: they tell the clock. All is queued
+    behind the reference kernel, so that no launch is waited for."""
+    multiply, found = reference(), []
     run()
     torch.cuda.synchronize()
-    count, seconds, clocks = max(1, min(40, int(3e-3 / spent(run)))), [], []
-    for _ in range(3):
+    for count in (2, 6, 6, 6):
         time.sleep(COOL)
-        before, between, after = spent(multiply), spent(run, count), spent(multiply)
-        seconds.append(between)
-        clocks.append(cycles * 2 / (before + after))
-    best = seconds.index(min(seconds))
-    rate = operations / seconds[best] / clocks[best] / torch.cuda.get_device_properties(0).multi_processor_count
-    found = {"us": [round(1e6 * each, 1) for each in seconds], "MHz": [round(each / 1e6) for each in clocks]}
-    return found | {"TFLOP/s": round(operations / seconds[best] / 1e12, 1), "per_clock": round(rate, 1)}
+        marks = [torch.cuda.Event(enable_timing=True) for _ in range(4)]
+        for number, (kernel, times) in enumerate(((multiply, 8), (multiply, 1), (run, count), (multiply, 1))):
+            for _ in range(times):
+                kernel()
+            marks[number].record()
+        torch.cuda.synchronize()
+        before, all_, after = (1000 * start.elapsed_time(end) for start, end in pairwise(marks))
+        found.append((round(all_ / count, 1), round(before, 1), round(after, 1)))
+    best = min(found[1:])
+    return {"us, reference before, after": found[1:], "TFLOP/s": round(operations / best[0] / 1e6, 1)}
 
 
 def peaks() -> None:
@@ -179,29 +149,29 @@ def operations_of(kind: str, channels: int, out: int, height: int, width: int) -
 def convolution() -> None:
     """Each convolution of the decoder: Triton's kernel with its sums in fp32 and in parts in fp16, comfy-kitchen's with
     and without the copies before it, and the kernel that writes a frame to its slot."""
-    from lingbot_world.model.choice.tiles import Tile
     from lingbot_world.model.kernels import convolution as own
 
-    taps, fours = with_sums_in_half("parts"), with_sums_in_half("4")
-    for shape, count in sorted(convolutions().items(), key=lambda each: -operations_of(*each[0]) * each[1]):
+    taps = with_sums_in_half("parts")
+    for shape, count in sorted(convolutions().items(), key=lambda each: -operations_of(*each[0]) * each[1])[:7]:
         kind, channels, out, height, width = shape
         words, work = f"{kind} {channels} to {out}, {height}x{width}, {count} times", operations_of(*shape)
         arguments = operands(*shape)
-        shown(f"Triton, {words}", partial(timed, partial(own.convolve, *arguments), work))
-        shown(f"sums of a tap in fp16, {words}", partial(in_half, taps, own, arguments, work))
-        if kind != "over time":
-            continue
-        shown(f"put, {words}", partial(put, own, *arguments))
-        shown(f"comfy-kitchen, {words}", partial(kitchen, *shape[1:], work))
-        if channels != out or height == VIDEO[0]:
-            continue
-        shown(f"sums of four in fp16, {words}", partial(in_half, fours, own, arguments, work))
-        for tile in TILES[out]:
-            own._tile = taps._tile = lambda *_any, tile=tile: Tile(*tile, described=False)
-            shown(f"sums of a tap in fp16, tile {tile}, {words}", partial(in_half, taps, own, arguments, work))
-            if height in (232, 464):
-                shown(f"Triton, tile {tile}, {words}", partial(timed, partial(own.convolve, *arguments), work))
-        own._tile = taps._tile = fours._tile
+        for tile in (None, *TILES.get(out, ())):
+            own._tile = taps._tile = partial(tile_for, tile)
+            shown(f"Triton, {tile}, {words}", partial(timed, partial(own.convolve, *arguments), work))
+            shown(f"sums of a tap in fp16, {tile}, {words}", partial(in_half, taps, own, arguments, work))
+        if kind == "over time":
+            shown(f"put, {words}", partial(put, own, *arguments))
+            shown(f"comfy-kitchen, {words}", partial(kitchen, *shape[1:], work))
+    own._tile = partial(tile_for, None)
+
+
+def tile_for(tile: tuple | None, device, channels: int, out: int):
+    """Return a tile of these sizes, or that of the engine."""
+    from lingbot_world.model.choice.card import card_of
+    from lingbot_world.model.choice.tiles import Tile, tile_of
+
+    return tile_of(card_of(device), channels, out) if tile is None else Tile(*tile, described=False)
 
 
 def with_sums_in_half(every: str):
@@ -241,17 +211,12 @@ def put(own, x, slots, _weight, _bias, size, _side) -> dict:
     return timed(run, 4.0 * pixels * x.shape[1])
 
 
-def kitchen(channels: int, out: int, height: int, width: int, work: float, copies: bool = False) -> dict:
+def kitchen(channels: int, out: int, height: int, width: int, work: float) -> dict:
     """comfy-kitchen's convolution over three frames."""
     from comfy_kitchen import fp16_conv3d
-    from lingbot_world.vae.convolutions import convolve_by_kitchen
 
-    weight = torch.randn(out, 3 * channels, 3, 3, device="cuda").half().contiguous(memory_format=torch.channels_last)
+    weight = torch.randn(out, 3 * channels, 3, 3, device="cuda").half()
     bias = torch.zeros(out, device="cuda").half()
-    if copies:
-        frames = torch.randn(3, channels, height, width, device="cuda").half()
-        frames = frames.contiguous(memory_format=torch.channels_last)
-        return timed(partial(convolve_by_kitchen, frames.split(1), weight, bias), work)
     x = torch.randn(1, 3, height + 2, width + 2, channels, device="cuda").half().permute(0, 4, 1, 2, 3)
     kernel = weight.unflatten(1, (3, -1)).transpose(1, 2).contiguous(memory_format=torch.channels_last_3d)
     return timed(partial(fp16_conv3d, x, kernel, bias), work)
