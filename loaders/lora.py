@@ -4,6 +4,7 @@ The quantizer merges LoRAs into the weights before rounding. A model loaded with
 weight, so its 4-bit weights stay unchanged.
 """
 
+import logging
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,6 +20,8 @@ from ..weights.quantized import PLAIN
 from ..weights.tensors import MappedFile, TensorEntry
 from .loras.names import OTHER_KINDS, SCALES, LayerNames
 from .loras.scale import StatedScale, find_scale
+
+log = logging.getLogger(__name__)
 
 
 class LoraChange(NamedTuple):
@@ -91,8 +94,11 @@ def read_loras(loras: Sequence[LoraFile], shapes: Mapping[str, tuple[int, ...]])
     CheckpointError if any tensor of a LoRA does not fit the model, or for a kind or scale that is not supported."""
     changes: dict[str, list[LoraChange]] = {}
     for lora in loras:
-        for name, change in _read(lora, shapes):
+        found = list(_read(lora, shapes))
+        for name, change in found:
             changes.setdefault(name, []).append(change)
+        if not any(change.scale for _, change in found):
+            log.warning("%s: its scale is 0 in all layers, so it changes nothing.", lora.path)
     return changes
 
 

@@ -9,7 +9,7 @@ import contextlib
 import os
 import weakref
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, distributed
@@ -32,7 +32,7 @@ from .chunks import (
     tensor_at,
 )
 from .lora import lora_bytes
-from .uploader import Uploader, UploadSettings
+from .uploader import Upload, Uploader, UploadSettings
 
 SLOTS = 2
 SETTINGS = UploadSettings(threads=min(4, os.cpu_count() or 1), sleep=True)
@@ -78,9 +78,8 @@ def piece_bytes(block: int, processes: int) -> int:
     return -(-block // (processes * ALIGNMENT)) * ALIGNMENT
 
 
-class _PendingCopy(Protocol):
-    def wait(self) -> Any:
-        """Wait until a block's weights are complete on the device. On a GPU only the current stream waits."""
+_PendingCopy: TypeAlias = Upload | distributed.Work
+"""A running copy of a block's weights. On a GPU only the current stream waits in its method `wait`."""
 
 
 class _FileBlocks:

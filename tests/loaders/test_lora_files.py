@@ -98,6 +98,14 @@ def scale(changes, layer=LAYER) -> float:
     return change.scale
 
 
+@pytest.mark.parametrize(("alpha", "told"), [(0.0, 1), (1.0, 0)])
+def test_a_lora_of_scale_0_is_told(tmp_path, caplog, alpha, told):
+    read(tmp_path, peft() | {f"base_model.model.{LAYER}.alpha": torch.tensor(alpha)})
+    assert [record.message for record in caplog.records].count(
+        f"{tmp_path / 'adapter_model.safetensors'}: its scale is 0 in all layers, so it changes nothing."
+    ) == told
+
+
 CONFIG = {"peft_type": "LORA", "r": RANK, "lora_alpha": 16}
 
 
