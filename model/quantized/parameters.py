@@ -77,9 +77,11 @@ class SharedPart:
 
     def _own(self, kind: str, made: Tensor) -> Tensor:
         rows, width = made.shape
-        whole = self._together.setdefault((kind, made.dtype), made.new_empty(0))
-        if not len(whole):
+        whole = self._together.get((kind, made.dtype))
+        if whole is None:
             whole = self._together[kind, made.dtype] = made.new_empty(self._count * rows, width)
+        if whole.shape != (self._count * rows, width):
+            raise ValueError(f"a weight [{rows}, {width}] cannot share memory with weights of another shape")
         own = whole[self._number * rows : (self._number + 1) * rows]
         own.view(torch.uint8).copy_(made.view(torch.uint8))  # torch cannot copy 8-bit floats on every device
         return own

@@ -113,6 +113,15 @@ def test_the_kernels_of_a_block(launched, monkeypatch, arithmetic, attention, wa
     assert by_block == [wanted] + [later] * (CONFIG.num_layers - 1)
 
 
+def test_weights_of_two_shapes_cannot_share_memory():
+    """The second one would overwrite a part of the first."""
+    weights = [FourBitParameter.of(*codec.encode(torch.randn(rows, 64)), (rows, 64)) for rows in (32, 16)]
+    keep_together(*weights)
+    weights[0].decode(torch.float32)
+    with pytest.raises(ValueError, match=r"\[16, 64\] cannot share memory"):
+        weights[1].decode(torch.float32)
+
+
 def test_weights_that_are_kept_together_are_one_layers():
     torch.manual_seed(0)
     weights, bias, x = [WideParameter.of(torch.randn(32, 16)) for _ in range(3)], torch.randn(96), torch.randn(5, 16)
