@@ -73,7 +73,7 @@ def test_outliers_cost_a_rotated_layer_little(kitchen, monkeypatch):
 @pytest.mark.parametrize("columns", [1536, 8960, 13824])
 def test_gelu_is_applied_as_comfy_kitchen_quantizes(kitchen, monkeypatch, caplog, columns):
     """At the widths of both models' feed-forwards, and of a block."""
-    monkeypatch.setitem(linear_8bit._INT8_BY, GPU, KITCHEN)
+    monkeypatch.setitem(linear_8bit.CHOSEN, ("int8", GPU), KITCHEN)
     torch.manual_seed(0)
     weight, bias = torch.randn(512, columns, device=GPU).bfloat16(), torch.randn(512, device=GPU).bfloat16()
     x = torch.randn(300, columns, device=GPU).bfloat16()
