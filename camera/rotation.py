@@ -1,6 +1,8 @@
 """Functions on rotations [..., 3, 3] and rigid transforms [..., 4, 4] in float64. scipy is imported inside the
 functions, because the import is slow and a live session does not need scipy."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -71,23 +73,28 @@ def to_angles(rotation: np.ndarray) -> tuple[float, float, float]:
 
 def from_quaternions(quaternions: ArrayLike) -> np.ndarray:
     """Return rotations [..., 3, 3] from quaternions [..., 4] in the order x, y, z, w, of any length above 0."""
-    from scipy.spatial.transform import Rotation
+    return _scipy_rotation().from_quat(quaternions).as_matrix()
 
-    return Rotation.from_quat(quaternions).as_matrix()
+
+def to_quaternions(rotations: np.ndarray) -> np.ndarray:
+    """Return the quaternions [..., 4], in the order x, y, z, w, of rotations [..., 3, 3]."""
+    return _scipy_rotation().from_matrix(rotations).as_quat()
 
 
 def from_vectors(vectors: np.ndarray) -> np.ndarray:
     """Return rotations [n, 3, 3] from rotation vectors [n, 3] (axis times angle in radians)."""
-    from scipy.spatial.transform import Rotation
-
-    return Rotation.from_rotvec(vectors).as_matrix()
+    return _scipy_rotation().from_rotvec(vectors).as_matrix()
 
 
 def to_vectors(rotations: np.ndarray) -> np.ndarray:
     """Return the rotation vectors [n, 3] (axis times angle, 0 to pi) of rotations [n, 3, 3]."""
-    from scipy.spatial.transform import Rotation
+    return _scipy_rotation().from_matrix(rotations).as_rotvec()
 
-    return Rotation.from_matrix(rotations).as_rotvec()
+
+def _scipy_rotation() -> Any:
+    from scipy.spatial.transform import Rotation  # slow to import
+
+    return Rotation
 
 
 def angle_deg(rotations: np.ndarray) -> np.ndarray:

@@ -61,6 +61,5 @@ def render_drift(metrics: FrameMetrics, faults: list[Fault], size: tuple[int, in
 
 
 def _series(metrics: FrameMetrics) -> list[tuple[str, np.ndarray]]:
-    fields = {"hue": "tint"}
-    names = "sharpness", "colourfulness", "brightness", "hue", "change"
-    return [(name, getattr(metrics, fields.get(name, name))) for name in names]
+    looks = [(name, getattr(metrics, name)) for name in ("sharpness", "colourfulness", "brightness")]
+    return [*looks, ("hue", metrics.tint), ("change", metrics.change)]

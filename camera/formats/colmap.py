@@ -16,7 +16,7 @@ from ..conventions import Convention, to_opencv
 from ..path import CameraPath
 from ..pose_folder import check_file
 from ..poses import LENS_HEIGHT, LENS_WIDTH
-from ..rotation import from_quaternions, inverse, rigid
+from ..rotation import from_quaternions, inverse, rigid, to_quaternions
 from .frame_names import sort_by_name
 from .lens import COLMAP_MODELS, COLMAP_PINHOLES, MODELS, OTHER_LENSES, refuse_model
 from .reading import CameraFile, Lens, float_fields, lens_notes, lens_rows, read_text
@@ -216,13 +216,11 @@ def _read_numbers(file: IO[bytes], form: str, path: Path) -> tuple:
 def write_colmap(path: CameraPath, folder: Path, names: Sequence[str], size: tuple[int, int]) -> None:
     """Write a path as COLMAP's text model without points. `names`: the frames' file names. `size`: the frames' height
     and width in pixels."""
-    from scipy.spatial.transform import Rotation  # here: a slow import, which only this function needs
-
     height, width = size
     sides = np.array([width / LENS_WIDTH, height / LENS_HEIGHT] * 2)
     lenses, numbers = np.unique(path.intrinsics * sides, axis=0, return_inverse=True)
     w2c = inverse(path.c2w)
-    quaternions = Rotation.from_matrix(w2c[:, :3, :3]).as_quat()[:, [3, 0, 1, 2]]
+    quaternions = to_quaternions(w2c[:, :3, :3])[:, [3, 0, 1, 2]]
     cameras = [f"{index} PINHOLE {width} {height} {_numbers(lens)}" for index, lens in enumerate(lenses, 1)]
     rows = zip(quaternions, w2c[:, :3, 3], numbers.ravel(), names, strict=True)
     images = [

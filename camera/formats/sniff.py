@@ -185,11 +185,8 @@ def stated_texts(path: Path, names: bool = False) -> dict[str, str]:
     found: dict[str, Any] = {}
     if file.suffix.lower() == ".json" and file.is_file():
         data = read_json(file)
-        frames = (
-            data
-            if isinstance(data, list)
-            else next(filter(are_frames, data.values() if isinstance(data, Mapping) else ()), [])
-        )
+        listed = (data, *(data.values() if isinstance(data, Mapping) else ()))
+        frames = next(filter(are_frames, listed), [])
         for each in (*frames[:1], data):
             found |= each if isinstance(each, Mapping) else {}
         if names and (named := named_matrices(data, file)) is not None:

@@ -10,7 +10,7 @@ from ...errors import CameraError
 from ...options import FPS
 from ..path import DEFAULT_FOV_DEG, CameraPath, lens_from_fov
 from ..poses import LENS_HEIGHT, LENS_WIDTH
-from ..rotation import OPENGL_TO_OPENCV, from_quaternions, from_vectors, rigid, slerp, to_vectors, unit
+from ..rotation import OPENGL_TO_OPENCV, from_quaternions, from_vectors, rigid, slerp, to_quaternions, to_vectors, unit
 
 
 def spline(knots: np.ndarray, values: np.ndarray, times: np.ndarray) -> np.ndarray:
@@ -111,18 +111,15 @@ def load3d_camera(
     """Return the camera of a path's frame as ComfyUI's LOAD3D_CAMERA value: y up, looking down -z, the target one unit
     ahead. Some viewers move the scene's bounding sphere to the origin and scale its radius to 1. For these, pass the
     sphere's `centre` [3] (y up) and `radius`."""
-    from scipy.spatial.transform import Rotation
-
     axes, pose, lens = OPENGL_TO_OPENCV[:3, :3], path.c2w[frame], path.intrinsics[frame]
     position, rotation = axes @ pose[:3, 3], axes @ pose[:3, :3] @ axes
     position = (position - (0.0 if centre is None else centre)) / radius
-    turn = Rotation.from_matrix(rotation).as_quat()
     return {
         "position": dict(zip("xyz", position.tolist(), strict=True)),
         "target": dict(zip("xyz", (position - rotation[:, 2]).tolist(), strict=True)),
         "zoom": 1,
         "cameraType": "perspective",
-        "quaternion": dict(zip("xyzw", turn.tolist(), strict=True)),
+        "quaternion": dict(zip("xyzw", to_quaternions(rotation).tolist(), strict=True)),
         "fov": float(np.rad2deg(2 * np.arctan(LENS_HEIGHT / 2 / lens[1]))),
         "aspect": LENS_WIDTH / LENS_HEIGHT,
     }
