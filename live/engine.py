@@ -96,6 +96,12 @@ class Engine:
         return self.size[0] // 8, self.size[1] // 8
 
 
+def check_seed(seed: int) -> None:
+    """Raise InputError for a seed that torch does not accept."""
+    if not -(2**63) <= seed < 2**63:
+        raise InputError(f"`seed` {seed}: expected -2**63 to 2**63 - 1")
+
+
 @dataclass(frozen=True)
 class Start:
     """The start of a walk (a steered video).
@@ -132,6 +138,7 @@ class Start:
         given = {"frame": self.frame, "prompt": self.prompt, "seed": self.seed}
         check_types(given, {"frame": Tensor, "prompt": str, "seed": int})
         check_text("`prompt`", self.prompt)
+        check_seed(self.seed)
         if self.state is not None:
             self.state.check(engine.config, engine.chunk, guided=False)
         if tuple(self.frame.shape) != (3, *engine.size):

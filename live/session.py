@@ -15,7 +15,7 @@ from ..pipeline.state import WorldState
 from ..typed import check_types
 from .camera import WALKING_SPEED
 from .controls import FRAMES_PER_LATENT, Controls, Input
-from .engine import Engine, Start
+from .engine import Engine, Start, check_seed
 from .folder.replay import Replay
 from .making import Deliver, EventCallback
 from .pace import Pace
@@ -50,6 +50,7 @@ def check_options(**options: Any) -> None:
     if unknown is not None:
         raise InputError(f"a session has no option {unknown!r:.40}; expected {', '.join(OPTIONS)}")
     check_types(options, OPTIONS)
+    check_seed(options.get("seed") or 0)
     if not 0 <= options.get("fps", 0) < math.inf:
         raise InputError(f"`fps` {options['fps']}: expected frames per second, or 0 for chunks that do not wait")
     if not 0 < options.get("speed", 1) < math.inf:

@@ -178,6 +178,11 @@ def test_what_does_not_fit_is_refused_and_the_walk_goes_on(toy_package, tmp_path
     with pytest.raises(InputError, match="bring it to 48x32"):
         Session(engine, large, folder=tmp_path / "walks", fps=0)
     pixels = torch.full((3, 32, 48), 255)
+    for seed in (2**63, -(2**70)):
+        with pytest.raises(InputError, match="`seed`"):
+            Session(engine, Start(torch.zeros(3, 32, 48), "nothing", seed=seed), fps=0)
+        with pytest.raises(InputError, match="`seed`"):
+            Session(engine, Start(torch.zeros(3, 32, 48), "nothing"), fps=0, seed=seed)
     for frame in (pixels, pixels.float(), pixels * torch.nan, np.zeros((3, 32, 48), np.float32)):
         with pytest.raises(InputError, match=r"frame"):
             Session(engine, Start(frame, "nothing"), folder=tmp_path / "walks", fps=0)
