@@ -123,48 +123,32 @@ class Fault:
 
 
 @pytest.mark.parametrize(
-    ("place", "first", "stage"),
+    ("rollout", "module", "place", "first", "stage"),
     [
-        ("load_expert", 1, "load high-noise expert"),
-        ("load_expert", 2, "load low-noise expert"),
-        ("decode_latent", 1, "VAE decode"),
-        ("encode_first_frame", 1, "VAE encode"),
-        ("encode", 1, "text"),
+        (False, stages, "load_expert", 1, "load high-noise expert"),
+        (False, stages, "load_expert", 2, "load low-noise expert"),
+        (False, stages, "decode_latent", 1, "VAE decode"),
+        (False, stages, "encode_first_frame", 1, "VAE encode"),
+        (False, stages, "encode", 1, "text"),
+        (True, preparation, "load_model", 1, ""),
+        (True, preparation, "encode_first_frame", 1, ""),
+        (True, preparation, "stripe_decoder", 1, ""),
+        (True, chunk_loop, "World", 1, ""),
     ],
 )
-def test_out_of_gpu_memory_at_load_switch_and_decode(
-    frames, want, toy_package, monkeypatch, capsys, place, first, stage
+def test_out_of_gpu_memory(
+    frames, want, causal, toy_package, monkeypatch, capsys, rollout, module, place, first, stage
 ):
-    whole = want()
+    options = causal if rollout else {}
+    whole = want(**options)
     error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nmore")
-    monkeypatch.setattr(stages, place, Fault(getattr(stages, place), first, error))
-    assert frames() == 2
-    assert f"the GPU's memory ran out in stage '{stage}'" in line(capsys)
+    monkeypatch.setattr(module, place, Fault(getattr(module, place), first, error))
+    assert frames(**options) == 2
+    assert f"the GPU's memory ran out in stage '{stage}" in line(capsys)
     del error
     monkeypatch.undo()
     assert left_over(toy_package) == []
-    assert np.array_equal(frames(), whole)
-
-
-@pytest.mark.parametrize(
-    ("module", "place"),
-    [
-        (preparation, "load_model"),
-        (preparation, "encode_first_frame"),
-        (preparation, "stripe_decoder"),
-        (chunk_loop, "World"),
-    ],
-)
-def test_out_of_gpu_memory_in_a_rollout(frames, want, causal, toy_package, monkeypatch, capsys, module, place):
-    whole = want(**causal)
-    error = torch.OutOfMemoryError("CUDA out of memory")
-    monkeypatch.setattr(module, place, Fault(getattr(module, place), 1, error))
-    assert frames(**causal) == 2
-    assert "the GPU's memory ran out in stage" in line(capsys)
-    del error
-    monkeypatch.undo()
-    assert left_over(toy_package) == []
-    assert np.array_equal(frames(**causal), whole)
+    assert np.array_equal(frames(**options), whole)
 
 
 @pytest.mark.parametrize("first", [1, 8])

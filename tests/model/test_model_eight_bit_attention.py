@@ -18,7 +18,6 @@ from lingbot_world.model.attention.choose_8bit import attend_8bit, attention_not
 from lingbot_world.model.attention.exact import sdpa
 from lingbot_world.model.attention.fp8 import FP8, HEADROOM, Operand, operand, sample, transposed_columns
 from lingbot_world.model.attention.splitting import key_parts
-from lingbot_world.model.cache import CameraCache
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.model.kernels.hopper import attention as attention_hopper
@@ -36,7 +35,6 @@ from lingbot_world.toy.experts import write_expert
 from model_cases import SMALL, random_inputs, random_state, with_state
 from played_card import PlayedCard, forget
 from test_model_accuracy import attend_in_parts, peak_bytes_on_meta, relative_rms
-from test_model_eight_bit import CONFIG, GRID, in_four_bits, with_outliers
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -170,30 +168,6 @@ def test_a_hosts_function_is_asked_where_somebody_looks_at_the_blocks(monkeypatc
     got, want = host(**inputs), plain(**inputs)
     assert bool(asked) is not alone
     assert torch.equal(got, want) if alone else relative_rms(got, want) < 0.02
-
-
-def test_it_adds_little_to_the_error_of_4_bits():
-    state, inputs = with_outliers(CONFIG), random_inputs(CONFIG, 1, GRID, seed=2)
-    exact, model, errors = with_state(CONFIG, state)(**inputs), in_four_bits(state, CONFIG), {}
-    for arithmetic in ("bf16", "fp8"):
-        model.set_arithmetic(arithmetic)
-        for mode in ("exact", "8bit"):
-            model.set_attention(mode)
-            errors[arithmetic, mode] = relative_rms(model(**inputs), exact)
-    assert errors["bf16", "8bit"] < 1.15 * errors["bf16", "exact"], errors
-    assert errors["fp8", "8bit"] < 1.15 * errors["bf16", "exact"], errors
-
-
-@pytest.mark.parametrize("arithmetic", ["bf16", "fp8"])
-def test_the_camera_cache_changes_no_bit(arithmetic):
-    model, cache = with_state(SMALL, random_state(SMALL)), CameraCache()
-    model.set_arithmetic(arithmetic)
-    model.set_attention("8bit")
-    inputs = random_inputs(SMALL, 2, (2, 8, 8))
-    want = model(**inputs)
-    for _ in range(2):
-        assert torch.equal(model(**inputs, options={"camera_cache": cache}), want)
-    assert cache.nbytes
 
 
 def test_a_loaded_expert_and_one_whose_blocks_are_streamed(tmp_path):
