@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from comfy_server import ComfyServer, FailedPromptError, RejectedPromptError, Run
+from refused_prompts import fails
 from safetensors.torch import load_file
 from toy_prompt import ToyPrompt, as_toy, toy_prompt
 
@@ -21,14 +22,6 @@ SAMPLER, ROLLOUT, EXPERTS = "LingBotWorldSampler", "LingBotWorldRollout", "LingB
 PATCHER = {"module": ".host.model.patcher", "owner": "ExactPatches", "name": "load", "error": "memory"}
 FORWARD = {"module": ".host.model.transformer", "owner": "HostModel", "name": "forward", "error": "memory"}
 DECODE = {"module": "comfy.ldm.wan.vae", "owner": "WanVAE", "name": "decode", "error": "memory"}
-
-
-@pytest.fixture(scope="module")
-def server(comfy_server: ComfyServer) -> Iterator[ComfyServer]:
-    package = comfy_server.base / "models" / "lingbot_world"
-    shutil.copytree(package / "toy", package / "lingbot-world-base-cam-nf4")
-    yield comfy_server
-    shutil.rmtree(package / "lingbot-world-base-cam-nf4")
 
 
 @pytest.fixture
@@ -82,9 +75,7 @@ def test_out_of_gpu_memory_is_said_and_the_next_prompt_has_the_same_bits(server,
     want = latent(server, prompt())
     server.free()
     faulty(**fault)
-    with pytest.raises(FailedPromptError, match="ran out of memory on your GPU") as failed:
-        server.queue(prompt())
-    assert failed.value.node_type == node
+    fails(server, prompt(), node, "ran out of memory on your GPU")
     faulty()
     assert torch.equal(latent(server, prompt()), want)
 

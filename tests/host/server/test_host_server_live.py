@@ -7,7 +7,6 @@ import random
 import re
 import shutil
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ import websocket
 from comfy_server import ComfyServer, FailedPromptError, RejectedPromptError, Run
 from lingbot_world import toy
 from lingbot_world.pipeline.state import load_state
+from live_cases import wait_for
 from safetensors.torch import load_file, save_file
 from tiny_cases import tiny_weights
 from toy_prompt import ToyPrompt, as_toy
@@ -353,13 +353,6 @@ def test_who_comes_back_while_the_walk_is_begun_anew_walks_on(comfy_server, stee
         second.chunk(0)
         second.stop()
     assert saved_state(comfy_server, became["run"]).frames >= 1
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    ends = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < ends, "it did not come to that"
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("said", ["", "a sea"])
