@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from comfy_server import ComfyServer, FailedPromptError, RejectedPromptError
+from comfy_server import ComfyServer
+from refused_prompts import fails, only_problem
 from toy_prompt import ToyPrompt, fresh_toy
 
 pytestmark = pytest.mark.host
@@ -56,15 +57,6 @@ def other_camera(kind: str) -> ToyPrompt:
     return prompt.add("82", "LingBotWorldCameraEditor", path=EDITOR_PATH, **picture).set(APPLY, camera=["82", 0])
 
 
-def only_problem(server: ComfyServer, prompt: ToyPrompt, node: str) -> dict:
-    """The one error of the one node that has any."""
-    with pytest.raises(RejectedPromptError) as refused:
-        server.queue(prompt)
-    assert list(refused.value.node_errors) == [node]
-    (problem,) = refused.value.node_errors[node]["errors"]
-    return problem
-
-
 @pytest.mark.parametrize("kind", ["preset", "chain", "keys", "editor"])
 def test_a_camera_of_another_length_than_the_video(comfy_server, kind):
     prompt = other_camera(kind)
@@ -85,9 +77,7 @@ def test_a_video_of_another_length_than_the_camera(comfy_server):
 def test_a_length_that_only_a_run_tells_is_refused_by_the_node_itself(comfy_server):
     prompt = fresh_toy(steps=1)
     unknown = prompt.set(VIDEO, length=prompt.link("LingBotWorldPrepareImage", 1))
-    with pytest.raises(FailedPromptError, match="the latent 20 latent frames for 77") as failed:
-        comfy_server.queue(unknown)
-    assert failed.value.node_type == APPLY
+    fails(comfy_server, unknown, APPLY, "the latent 20 latent frames for 77")
 
 
 def test_lengths_that_fit_run(comfy_server):

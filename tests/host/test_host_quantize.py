@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from comfy_server import ComfyServer, FailedPromptError, RejectedPromptError, Run
+from comfy_server import ComfyServer, Run
 from lingbot_world import __version__
 from lingbot_world.quantize.writer import config_json, write_json
 from lingbot_world.toy.experts import write_expert
 from lingbot_world.toy.weights import EXPERT, expert_tensors
 from quantize_cases import run as quantize
+from refused_prompts import fails, refuses
 from safetensors.torch import load_file
 from toy_prompt import ToyPrompt, toy_prompt
 
@@ -174,9 +175,7 @@ def test_a_text_encoder_by_itself_is_listed_and_runs(server):
 def test_what_cannot_be_done_is_refused_before_anything_is_written(server, inputs, words):
     packages = server.base / "models" / "lingbot_world"
     before = set(packages.rglob("*"))
-    with pytest.raises(RejectedPromptError, match=words) as refused:
-        server.queue(prompt(**{"name": "new", **inputs}))
-    assert list(refused.value.node_errors) == ["1"]
+    refuses(server, prompt(**{"name": "new", **inputs}), "1", words)
     assert set(packages.rglob("*")) == before
 
 
@@ -187,7 +186,6 @@ def test_numbers_that_are_not_finite_are_one_sentence_on_the_node(server):
     content = bytearray(file.read_bytes())
     content[-400_000:-399_000] = b"\xff" * 1000
     file.write_bytes(content)
-    with pytest.raises(FailedPromptError, match=r"holds NaN or infinity.*download it again") as failed:
-        server.queue(prompt(source="nan/high_noise_model", name="from-nan"))
-    assert failed.value.node_type == NODE
+    broken = prompt(source="nan/high_noise_model", name="from-nan")
+    fails(server, broken, NODE, r"holds NaN or infinity.*download it again")
     assert server.queue(toy_prompt().set(SAMPLER, steps=2)).outputs

@@ -15,6 +15,7 @@ import pytest
 from browser_runner import run_script
 from comfy_server import ComfyServer, RejectedPromptError, write_toy_package
 from comfy_tree import Host
+from refused_prompts import refuses
 from safetensors.torch import save_file
 from torch import zeros
 from toy_prompt import CANVAS_FILES, as_toy
@@ -133,10 +134,7 @@ def test_after_the_download_only_what_was_not_downloaded_is_missing(downloaded, 
 
 def test_without_a_tokenizer_the_text_node_says_where_to_get_it(downloaded):
     prompt = as_toy("first_last")
-    with pytest.raises(RejectedPromptError) as refused:
-        downloaded.queue(prompt)
-    assert list(refused.value.node_errors) == [prompt.node_id("LingBotWorldTextEncode")]
-    words = str(refused.value)
+    words = str(refuses(downloaded, prompt, prompt.node_id("LingBotWorldTextEncode")))
     assert "tokenizer.json (https://huggingface.co/" in words
     assert str(downloaded.base / "models" / "lingbot_world" / PACKAGE / "tokenizer") in words
 

@@ -9,11 +9,12 @@ from collections.abc import Iterator
 import pytest
 import torch
 from bad_files import write_bad_causal_models
-from comfy_server import ComfyServer, RejectedPromptError, Run
+from comfy_server import ComfyServer, Run
 from lingbot_world.headless.options import GenerateOptions
 from lingbot_world.headless.run import generate
 from lingbot_world.pipeline.state import load_state
 from lingbot_world.vae.weights import MEAN, STD
+from refused_prompts import only_problem, refuses
 from release_cases import write_toy_shards
 from safetensors.torch import load_file, save_file
 from toy_prompt import PACKAGE, ToyPrompt, as_toy
@@ -152,9 +153,7 @@ def test_a_causal_model_may_be_one_file(server, fast):
 
 @pytest.mark.parametrize("name", ["../../secret", "/etc/passwd", "", f"{PACKAGE}/high_noise_model_bnb_nf4", "gone"])
 def test_names_of_no_causal_model_are_refused_before_anything_runs(server, fast, name):
-    with pytest.raises(RejectedPromptError) as refused:
-        server.queue(fast.set(CAUSAL, model_name=name))
-    assert list(refused.value.node_errors) == [fast.node_id(CAUSAL)]
+    refuses(server, fast.set(CAUSAL, model_name=name), fast.node_id(CAUSAL))
 
 
 @pytest.mark.parametrize(
@@ -168,9 +167,7 @@ def test_names_of_no_causal_model_are_refused_before_anything_runs(server, fast,
 )
 def test_a_model_that_cannot_be_used_is_refused_before_anything_runs(server, fast, values, words):
     write_bad_causal_models(server.base / "models" / "diffusion_models")
-    with pytest.raises(RejectedPromptError, match=words) as refused:
-        server.queue(fast.set(CAUSAL, **values))
-    assert list(refused.value.node_errors) == [fast.node_id(CAUSAL)]
+    refuses(server, fast.set(CAUSAL, **values), fast.node_id(CAUSAL), words)
 
 
 @pytest.mark.parametrize(
@@ -186,18 +183,7 @@ def test_a_model_that_cannot_be_used_is_refused_before_anything_runs(server, fas
 )
 def test_values_that_make_no_sense_are_refused_before_anything_runs(server, fast, values, words):
     fast = fast.add("number", "PrimitiveString", value="0, 250, 500, 750")
-    with pytest.raises(RejectedPromptError, match=words) as refused:
-        server.queue(fast.set(ROLLOUT, **values))
-    assert list(refused.value.node_errors) == [fast.node_id(ROLLOUT)]
-
-
-def only_problem(server: ComfyServer, prompt: ToyPrompt, node: str) -> str:
-    """What is said, once, on the one node that is refused before anything runs."""
-    with pytest.raises(RejectedPromptError) as refused:
-        server.queue(prompt)
-    assert list(refused.value.node_errors) == [node]
-    (problem,) = refused.value.node_errors[node]["errors"]
-    return problem["details"]
+    refuses(server, fast.set(ROLLOUT, **values), fast.node_id(ROLLOUT), words)
 
 
 @pytest.fixture
@@ -230,14 +216,16 @@ def any_lora(server) -> Iterator[None]:
 def test_a_base_expert_is_refused_before_anything_runs(server, fast, any_lora, model):
     prompt = fast.add("experts", EXPERTS, **loader_of("first_last", EXPERTS))
     prompt = with_lora(prompt, ["experts", 0]).set(ROLLOUT, model=[model, 0])
-    assert "model: this is an expert of the base model" in only_problem(server, prompt, fast.node_id(ROLLOUT))
+    assert (
+        "model: this is an expert of the base model" in only_problem(server, prompt, fast.node_id(ROLLOUT))["details"]
+    )
 
 
 @pytest.mark.parametrize("expert", ["high_noise", "low_noise"])
 @pytest.mark.parametrize("model", ["causal", "loras"])
 def test_a_causal_model_is_refused_on_the_sampler_before_anything_runs(server, experts, any_lora, model, expert):
     prompt = with_lora(experts, ["causal", 0]).set(SAMPLER, **{expert: [model, 0]})
-    said = only_problem(server, prompt, experts.node_id(SAMPLER))
+    said = only_problem(server, prompt, experts.node_id(SAMPLER))["details"]
     assert f"{expert}: this is a causal model" in said
     assert "connect it to LingBot-World Rollout" in said
 
@@ -245,20 +233,20 @@ def test_a_causal_model_is_refused_on_the_sampler_before_anything_runs(server, e
 def test_a_causal_model_is_refused_on_the_guider_before_anything_runs(server):
     prompt = as_toy("own_sampler").add("causal", CAUSAL, **loader_of("fast", CAUSAL))
     prompt = prompt.set(GUIDER, low_noise=["causal", 0])
-    assert "low_noise: this is a causal model" in only_problem(server, prompt, prompt.node_id(GUIDER))
+    assert "low_noise: this is a causal model" in only_problem(server, prompt, prompt.node_id(GUIDER))["details"]
 
 
 def test_a_window_that_its_sink_fills_is_refused_before_anything_runs(server, fast):
-    said = only_problem(server, fast.set(ROLLOUT, window=5, sink=3), fast.node_id(ROLLOUT))
+    said = only_problem(server, fast.set(ROLLOUT, window=5, sink=3), fast.node_id(ROLLOUT))["details"]
     assert "`window` 5 and `sink` 3: a window holds its sink and a chunk" in said
     prompt = only_second(going_on(fast, seed=1))
     prompt["second"]["inputs"] |= {"window": 5, "sink": 3}
-    assert "`window` 5 and `sink` 3" in only_problem(server, prompt, "second")
+    assert "`window` 5 and `sink` 3" in only_problem(server, prompt, "second")["details"]
 
 
 def test_nothing_to_begin_with_is_refused_before_anything_runs(server, fast):
     del fast[fast.node_id(ROLLOUT)]["inputs"]["start_image"]
-    assert "start_image is missing" in only_problem(server, fast, fast.node_id(ROLLOUT))
+    assert "start_image is missing" in only_problem(server, fast, fast.node_id(ROLLOUT))["details"]
 
 
 @pytest.mark.parametrize("other", ["start_image", "state"])
@@ -267,7 +255,7 @@ def test_a_latent_beside_another_beginning_is_refused_before_anything_runs(serve
     inputs = prompt["second"]["inputs"]
     inputs |= {"start_latent": prompt.link(ROLLOUT), "start_image": prompt.link("LingBotWorldPrepareImage")}
     del inputs["state" if other == "start_image" else "start_image"]
-    assert f"start_latent and {other} are both connected" in only_problem(server, prompt, "second")
+    assert f"start_latent and {other} are both connected" in only_problem(server, prompt, "second")["details"]
 
 
 def test_a_video_goes_on_from_the_last_frame_of_a_latent(server, fast):
@@ -292,15 +280,15 @@ def test_a_path_shorter_than_a_chunk_is_refused_before_anything_runs(server, fas
     short = fast.set(PRESET, frames=5)
     numbered = fast.add("number", "PrimitiveInt", value=5).set(ROLLOUT, frames=["number", 0])
     for prompt in (short, short.set(ROLLOUT, frames=33), numbered):
-        assert words in only_problem(server, prompt, fast.node_id(ROLLOUT))
+        assert words in only_problem(server, prompt, fast.node_id(ROLLOUT))["details"]
     going = only_second(going_on(fast, seed=1)).add("still", PRESET, **loader_of("fast", PRESET) | {"frames": 5})
     going["second"]["inputs"] |= {"camera": ["still", 0], "frames": 33}
-    assert words in only_problem(server, going, "second")
+    assert words in only_problem(server, going, "second")["details"]
 
 
 def test_a_model_that_is_not_connected_is_told_as_comfyui_tells_it(server, fast):
     del fast[fast.node_id(ROLLOUT)]["inputs"]["model"]
-    assert only_problem(server, fast, fast.node_id(ROLLOUT)) == "model"
+    assert only_problem(server, fast, fast.node_id(ROLLOUT))["details"] == "model"
 
 
 def test_a_state_goes_on_with_another_window(server, fast):
