@@ -138,3 +138,31 @@ def splats() -> list[dict]:
         {"id": i, "img_name": name, "position": pose[:3, 3].tolist(), "rotation": pose[:3, :3].tolist(), **size}
         for i, (name, pose) in enumerate(poses.items())
     ]
+
+
+def walk(frames: int, degrees: float) -> np.ndarray:
+    """Poses that go 0.1 ahead and 0.02 to the right a frame, and turn right by so many degrees a frame."""
+    poses = np.tile(np.eye(4), (frames, 1, 1))
+    for i, angle in enumerate(np.deg2rad(degrees * np.arange(frames))):
+        poses[i, :3, :3] = [[np.cos(angle), 0, np.sin(angle)], [0, 1, 0], [-np.sin(angle), 0, np.cos(angle)]]
+        poses[i, :3, 3] = 0.02 * i, 0, 0.1 * i
+    return poses
+
+
+def image_lines(poses: np.ndarray, name="frame_{:05d}.jpg") -> list[str]:
+    """COLMAP's lines of images with these poses, turns about y only."""
+    lines = []
+    for i, pose in enumerate(poses):
+        half = np.arctan2(pose[0, 2], pose[0, 0]) / 2
+        shift = -pose[:3, :3].T @ pose[:3, 3]
+        lines.append(" ".join(map(str, [i + 1, np.cos(half), 0, -np.sin(half), 0, *shift, 7, name.format(i)])))
+    return lines
+
+
+def assert_there(path, lens=LENS, atol=1e-6) -> None:
+    np.testing.assert_allclose(path.c2w, [START, THERE], atol=atol)
+    np.testing.assert_allclose(path.intrinsics, [lens, lens], rtol=1e-6)
+
+
+def line(*numbers) -> str:
+    return " ".join(map(str, numbers)) + "\n"

@@ -1,7 +1,6 @@
 """Fields of camera files that change what the numbers mean: applied, refused or reported."""
 
 import json
-import random
 
 import numpy as np
 import pytest
@@ -13,10 +12,8 @@ from camera_cases import (
     LENS,
     START,
     THERE,
-    TUM,
+    assert_there,
     camera_path,
-    colmap,
-    colmap_binary,
     megasam,
     record3d,
     splats,
@@ -25,104 +22,13 @@ from camera_cases import (
     write,
 )
 from lingbot_world.camera.formats import FORMATS, read_camera
-from lingbot_world.camera.formats.frame_names import sort_by_name
-from lingbot_world.camera.formats.lens import COLMAP_MODELS, MODELS, OTHER_LENSES
 from lingbot_world.camera.origin_report import report_origin
 from lingbot_world.camera.path import CameraPath, lens_from_fov
-from lingbot_world.camera.plucker import model_poses
 from lingbot_world.errors import CameraError
-
-
-def assert_there(path: CameraPath, lens=LENS, atol=1e-6) -> None:
-    np.testing.assert_allclose(path.c2w, [START, THERE], atol=atol)
-    np.testing.assert_allclose(path.intrinsics, [lens, lens], rtol=1e-6)
-
-
-def walk(frames: int, degrees: float) -> np.ndarray:
-    """Poses that go 0.1 ahead and 0.02 to the right a frame, and turn right by so many degrees a frame."""
-    poses = np.tile(np.eye(4), (frames, 1, 1))
-    for i, angle in enumerate(np.deg2rad(degrees * np.arange(frames))):
-        poses[i, :3, :3] = [[np.cos(angle), 0, np.sin(angle)], [0, 1, 0], [-np.sin(angle), 0, np.cos(angle)]]
-        poses[i, :3, 3] = 0.02 * i, 0, 0.1 * i
-    return poses
-
-
-def image_lines(poses: np.ndarray, name="frame_{:05d}.jpg") -> list[str]:
-    """COLMAP's lines of images with these poses, turns about y only."""
-    lines = []
-    for i, pose in enumerate(poses):
-        half = np.arctan2(pose[0, 2], pose[0, 0]) / 2
-        shift = -pose[:3, :3].T @ pose[:3, 3]
-        lines.append(" ".join(map(str, [i + 1, np.cos(half), 0, -np.sin(half), 0, *shift, 7, name.format(i)])))
-    return lines
 
 
 def told(path: CameraPath, notes: list[str]) -> str:
     return " ".join([*report_origin(path), *notes])
-
-
-@pytest.mark.parametrize("between", ["\n", "\n\n", "\n1.5 2 -1 3 4 17\n", "\n1 2 -1\n\n"])
-def test_colmap_lines_are_told_by_their_columns(tmp_path, between):
-    poses = walk(41, 1)
-    path, _ = read_camera(colmap(tmp_path, between.join(image_lines(poses)) + "\n"))
-    np.testing.assert_allclose(path.c2w, poses, atol=1e-9)
-
-
-def test_colmap_names_of_digits_and_with_spaces(tmp_path):
-    for name in ("{:05d}", "my clip {:05d}.jpg"):
-        path, _ = read_camera(colmap(tmp_path, "\n".join(image_lines(walk(9, 1), name))))
-        assert len(path) == 9
-
-
-def test_colmap_below_a_projects_folder(tmp_path):
-    colmap(tmp_path / "project" / "sparse" / "0")
-    path, notes = read_camera(tmp_path / "project")
-    assert_there(path)
-    assert notes == []
-    colmap(tmp_path / "project" / "sparse" / "1")
-    assert "2 separate models (0, 1): 0 is read" in read_camera(tmp_path / "project")[1][0]
-
-
-@pytest.mark.parametrize("model", OTHER_LENSES)
-def test_colmap_lenses_that_are_no_pinhole(tmp_path, model):
-    numbers = " ".join(["500"] * MODELS[model].numbers)
-    folder = colmap(tmp_path, cameras=f"7 {model} 832 480 {numbers}")
-    with pytest.raises(CameraError, match=f"camera 7: model '{model}' is no pinhole.*fov_deg"):
-        read_camera(folder)
-    path, notes = read_camera(folder, fov_deg=90)
-    assert_there(path, lens_from_fov(90))
-    assert model in " ".join(notes)
-
-
-def test_colmap_binary_lenses(tmp_path):
-    for number, (name, model) in COLMAP_MODELS.items():
-        terms = (1000.0, 1000.0, 832.0, 480.0) if model.focals == 2 else (1000.0, 832.0, 480.0)
-        terms = (*terms, *[0.25] * 16)[: model.numbers]
-        folder = colmap_binary(tmp_path, number, terms)
-        if model.pinhole:
-            path, notes = read_camera(folder)
-            assert_there(path)
-            assert ("distortion" in " ".join(notes)) == (model.numbers > model.focals + 2)
-        else:
-            with pytest.raises(CameraError, match=name):
-                read_camera(folder)
-
-
-@pytest.mark.parametrize("number", ["nan", "inf", "1e308"])
-def test_colmap_quaternions_that_are_none(tmp_path, number):
-    lines = "\n".join(image_lines(walk(9, 1))).replace("\n3 ", f"\n3 {number} ")
-    fields = lines.splitlines()[2].split()
-    lines = lines.replace(lines.splitlines()[2], " ".join([*fields[:2], *fields[3:]]))
-    with pytest.raises(CameraError, match="line 3 has a quaternion of length"):
-        read_camera(colmap(tmp_path, lines))
-
-
-def test_colmap_without_its_cameras(tmp_path):
-    folder = colmap(tmp_path)
-    (folder / "cameras.txt").unlink()
-    with pytest.raises(CameraError, match="cameras.txt: no such file; or give a field of view"):
-        read_camera(folder)
-    assert_there(read_camera(folder, fov_deg=90)[0], lens_from_fov(90))
 
 
 NO_PINHOLES = [{"is_fisheye": True}, {"camera_model": "OPENCV_FISHEYE", "k1": 0.0}, {"camera_model": "EQUIRECTANGULAR"}]
@@ -221,142 +127,6 @@ def test_keys_that_no_reader_knows_are_named(tmp_path):
 def test_frames_without_names_go_by_their_times(tmp_path):
     frames = [{"transform_matrix": BLENDER, "timestamp": 2.5}, {"transform_matrix": BLENDER_START, "timestamp": 2.4}]
     assert_there(read_camera(write(tmp_path / "t.json", json.dumps(transforms(frames=frames))))[0])
-
-
-NAMES = {
-    "times": [f"rgb/{1305031102.175304 + i / 30:.6f}.png" for i in range(81)],
-    "times of one second": [f"rgb/{1305031102.175304 + i / 30:.6f}.png" for i in range(30)],
-    "times without a suffix": [f"{0.1 * i:.3f}" for i in range(81)],
-    "a factor": [f"images_4/{i:05d}_x4.png" for i in range(81)],
-    "a size": [f"frame_{i:04d}_1920x1080.jpg" for i in range(81)],
-    "a suffix with a number": [f"frame{i}.jp2" for i in range(81)],
-    "no zeros": [f"{i}.png" for i in range(5, 86)],
-    "a part before a dot": [f"take1.{i}.png" for i in range(81)],
-    "nanoseconds": [f"{1403636579763555584 + i * 50_000_000}.png" for i in range(81)],
-    "number and time": [f"{i:04d}_{0.033 * i:.3f}.png" for i in range(81)],
-    "every tenth": [f"clip-2024-05-01-{10 * i:04d}.png" for i in range(81)],
-}
-
-
-@pytest.mark.parametrize("case", NAMES)
-def test_names_are_ordered_by_the_number_that_varies(case):
-    names = NAMES[case].copy()
-    random.Random(0).shuffle(names)
-    assert sort_by_name(names, str, "file") == NAMES[case]
-
-
-@pytest.mark.parametrize(
-    "names",
-    [
-        [f"{i:05d}_x4.png" for i in range(81) if not 7 < i < 20],
-        [f"rgb/{1305031102.175304 + i / 30:.6f}.png" for i in range(81) if not 7 < i < 20],
-        [f"cam{camera}/{i:04d}.png" for camera in (0, 1) for i in range(40)],
-        [f"{side}/{i:04d}.png" for side in ("left", "right") for i in range(40)],
-        ["thumbnail.png", *(f"frame_{i}.png" for i in range(4))],
-    ],
-)
-def test_names_with_gaps_of_several_cameras_and_without_numbers_are_refused(names):
-    with pytest.raises(CameraError, match=r"missing or out of order|thumbnail has no number"):
-        sort_by_name(names, str, "file")
-
-
-def tripod(frames=81, place=(3.0, 1.0, -4.0)) -> np.ndarray:
-    poses = walk(frames, 0.5)
-    poses[:, :3, 3] = place
-    return poses
-
-
-def re10k(w2c: np.ndarray, digits: str) -> str:
-    lens = "0.6 1.04 0.5 0.5 0 0"
-    rows = [f"{i} {lens} " + " ".join(format(value, digits) for value in m[:3].ravel()) for i, m in enumerate(w2c)]
-    return "\n".join(rows)
-
-
-@pytest.mark.parametrize("digits", [".3f", ".4f", ".6f", ".6g", ".8e", ".17g"])
-@pytest.mark.parametrize("away", [1, 30])
-def test_a_tripod_stays_where_it_is_whatever_the_digits(tmp_path, digits, away):
-    w2c = np.linalg.inv(tripod(place=np.multiply((3.0, 1.0, -4.0), away)))
-    path, _ = read_camera(write(tmp_path / "clip.txt", re10k(w2c, digits)))
-    assert not model_poses(path.c2w, 81)[:, :3, 3].any()
-    assert "the camera stays where it is" in " ".join(report_origin(path))
-
-
-@pytest.mark.parametrize("convention", ["opencv_w2c", "opencv_c2w"])
-def test_a_tripod_in_float32(tmp_path, convention):
-    matrices = np.linalg.inv(tripod()).astype(np.float32)
-    matrices = np.linalg.inv(matrices) if convention == "opencv_c2w" else matrices
-    file = write(tmp_path / "m.json", json.dumps(matrices.astype(float).tolist()))
-    path, _ = read_camera(file, convention=convention)
-    assert not model_poses(path.c2w, 81)[:, :3, 3].any()
-    np.save(tmp_path / "poses.npy", np.linalg.inv(np.linalg.inv(tripod()).astype(np.float32)))
-    np.save(tmp_path / "intrinsics.npy", np.float32(LENS))
-    assert not model_poses(read_camera(tmp_path)[0].c2w, 81)[:, :3, 3].any()
-
-
-def test_a_tripod_in_colmaps_quaternions(tmp_path):
-    lines = [line.split() for line in image_lines(tripod(), "{:03d}")]
-    lines = [" ".join(f"{float(field):.5f}" if "." in field else field for field in fields) for fields in lines]
-    path, _ = read_camera(colmap(tmp_path, "\n".join(lines)))
-    assert not model_poses(path.c2w, 81)[:, :3, 3].any()
-
-
-def test_a_slow_dolly_stays_one(tmp_path):
-    poses = tripod()
-    poses[:, 2, 3] += 0.001 * np.arange(81)
-    path, _ = read_camera(write(tmp_path / "clip.txt", re10k(np.linalg.inv(poses), ".6f")))
-    steps = np.linalg.norm(model_poses(path.c2w, 81)[1:, :3, 3], axis=1)
-    assert len(steps) == 20
-    assert (np.abs(steps - 1) < 0.1).all()
-
-
-def test_rotations_of_few_digits_are_rotations(tmp_path):
-    path, _ = read_camera(write(tmp_path / "clip.txt", re10k(np.linalg.inv(walk(41, 1)), ".2f")))
-    assert len(path) == 41
-    sheared = walk(41, 1)
-    sheared[:, 0, 1] = 0.1
-    with pytest.raises(CameraError, match="not rigid"):
-        read_camera(write(tmp_path / "clip.txt", re10k(np.linalg.inv(sheared), ".2f")))
-
-
-def test_tum(tmp_path):
-    path, notes = read_camera(write(tmp_path / "trajectory.txt", TUM))
-    assert_there(path, lens_from_fov(79))
-    assert "No lens" in notes[0]
-    assert_there(read_camera(tmp_path / "trajectory.txt", fov_deg=90)[0], lens_from_fov(90))
-    with pytest.raises(CameraError, match="quaternion of length 2"):
-        read_camera(write(tmp_path / "t.txt", TUM.replace("0 0 0 0 0 0 1\n", "0 0 0 0 0 0 2\n")))
-
-
-def test_tum_at_uneven_times_is_interpolated(tmp_path):
-    rows = [(0, 0), (1, 1), (2, 2), (5, 5), (6, 6), (7, 7)]
-    text = "\n".join(f"{time} 0 0 {z} 0 0 0 1" for time, z in rows)
-    path, notes = read_camera(write(tmp_path / "t.txt", text), "tum")
-    np.testing.assert_allclose(path.positions[:, 2], np.arange(8))
-    assert "interpolated at 8 even times" in notes[0]
-    with pytest.raises(CameraError, match="out of order"):
-        read_camera(write(tmp_path / "t.txt", text.replace("5 0 0", "1.5 0 0")), "tum")
-
-
-def test_rows_of_sixteen_and_with_a_frames_number(tmp_path):
-    rows = [" ".join(map(str, np.ravel(pose))) for pose in (START, THERE)]
-    assert_there(read_camera(write(tmp_path / "a.txt", "\n".join(rows)))[0], lens_from_fov(79))
-    blocks = "\n\n".join("\n".join(" ".join(map(str, row)) for row in pose) for pose in (START, THERE))
-    assert_there(read_camera(write(tmp_path / "blocks.txt", blocks))[0], lens_from_fov(79))
-    for name, block in zip(("frame-000010.pose.txt", "frame-000009.pose.txt"), blocks.split("\n\n")[::-1], strict=True):
-        write(tmp_path / "scenes" / name, block)
-    assert_there(read_camera(tmp_path / "scenes")[0], lens_from_fov(79))
-    numbered = [f"{i} {row}" for i, row in enumerate(rows)]
-    assert_there(read_camera(write(tmp_path / "a.txt", "\n".join(numbered)))[0], lens_from_fov(79))
-
-
-def test_realestate10k_distortion_is_reported_and_pixels_have_a_way_out(tmp_path):
-    text = re10k(np.linalg.inv(walk(9, 1)), ".6f")
-    _, notes = read_camera(write(tmp_path / "a.txt", text.replace("0.5 0.5 0 0", "0.5 0.5 0.1 0")))
-    assert "distortion (up to 0.1)" in " ".join(notes)
-    pixels = write(tmp_path / "a.txt", text.replace("0.6 1.04 0.5 0.5", "500 500 416 240"))
-    with pytest.raises(CameraError, match="in pixels"):
-        read_camera(pixels)
-    assert read_camera(pixels, fov_deg=90)[0].fov_deg == pytest.approx(90)
 
 
 @pytest.mark.parametrize(("make", "key"), [(megasam, "cam_c2w"), (vggt, "extrinsic")])
