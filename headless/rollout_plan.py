@@ -13,7 +13,7 @@ from ..errors import CameraError, InputError, LingBotError
 from ..loaders import Checkpoint
 from ..model.attention.choose_8bit import check_8_bits
 from ..model.config import ModelConfig
-from ..options import Release
+from ..options import SIZE, Release
 from ..pipeline.geometry import Geometry, first_frame
 from ..pipeline.rollout_memory import DecoderSettings, RolloutWork
 from ..pipeline.rollout_planner import RolloutPlanner
@@ -215,4 +215,6 @@ def _state_notes(options: GenerateOptions, spec: RolloutSpec) -> tuple[str, ...]
     after = f"{options.continue_from} holds {spec.state.frames} frames; this video has the {frames} that follow."
     if options.image is not None:
         after += " `image` is not needed: the size and the finished frames stay."
+    if options.max_area != SIZE[0] * SIZE[1]:
+        after += " `size` has no effect."
     return (after,)

@@ -164,6 +164,8 @@ def _make(arguments: argparse.Namespace, default: Callable[[str], Any]) -> None:
 def _make_path(arguments: argparse.Namespace, default: Callable[[str], Any]) -> CameraPath:
     options = {name: getattr(arguments, name) for name in ("frames", "amount", "easing", "radius", "shake", "seed")}
     if arguments.keys is None:
+        if options["seed"] != default("seed") and not arguments.shake:
+            raise CameraError("`seed` is the seed of a shake: give `shake` too, or leave it out")
         return preset_path(arguments.preset, fov_deg=arguments.fov_deg, **options)
     for name, value in options.items():
         if value != default(name):
@@ -214,7 +216,10 @@ def _report(path: CameraPath, frames: int, notes: Sequence[str] = (), verbose: b
 
 def _path(arguments: argparse.Namespace) -> tuple[CameraPath, list[str]]:
     options = {name: getattr(arguments, name) for name in READING}
-    return read_camera(arguments.input, arguments.format, **options)
+    path, notes = read_camera(arguments.input, arguments.format, **options)
+    if arguments.image_size is not None and path.origin is not None and not FORMATS[path.origin.format].sized:
+        raise CameraError(f"`image_size` is for ViPE's files, {arguments.input} is {path.origin.format}: leave it out")
+    return path, notes
 
 
 @contextmanager

@@ -34,6 +34,9 @@ def add_doctor_command(subparsers: Any) -> None:
 
 def _doctor(arguments: argparse.Namespace) -> None:
     if arguments.card is not None:
+        for name in ("device", "disk"):
+            if getattr(arguments, name) is not None:
+                raise InputError(f"`card` and `{name}` exclude each other: a card's figures are of no machine")
         print(_print_card(arguments.card))
         return
     from ...doctor.checkup import run_checkup

@@ -159,7 +159,7 @@ def add_size(parser: argparse.ArgumentParser, meaning: str, frames: bool = True)
         parser.add_argument("--frame_num", type=int, default=FRAMES, metavar="N", help=about)
 
 
-COMMAND_ONLY = {"like", "prompt_file"}
+COMMAND_ONLY = {"like", "prompt_file", "size"}
 """The options of `generate` that are not fields of GenerateOptions, but are named in notes and errors."""
 
 

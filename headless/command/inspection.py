@@ -108,6 +108,8 @@ def _report(path: Path, work: _Work, where: dict[str, str | None]) -> Report:
     if path.is_dir() and (where.get("release") or is_causal_folder(path) or not is_expert_folder(path)):
         return _package(path, work, where)
     kind = _model_kind(path)
+    if kind != "expert":
+        _refuse_causal_options(path, work, where)
     if kind == "vae":
         return _vae(path, work.geometry)
     if kind == "text encoder":
@@ -116,6 +118,7 @@ def _report(path: Path, work: _Work, where: dict[str, str | None]) -> Report:
     checkpoint = checkpoint.with_release(release) if release else checkpoint
     if checkpoint.config.causal:
         return _causal(checkpoint, work)
+    _refuse_causal_options(path, work, where)
     report = _expert("expert", checkpoint)
     if named_role(checkpoint.path) is None and not (checkpoint.files[0].parent / "config.json").is_file():
         report.lines.append(f"  or a causal model: the files do not show it, so --release {', '.join(RELEASES)} has to")
@@ -149,14 +152,18 @@ def _package(folder: Path, work: _Work, where: dict[str, str | None]) -> Report:
         checkpoint, release = open_checkpoint(package.causal), where.get("release")
         return report + _causal(checkpoint.with_release(release) if release else checkpoint, work, width)
     assert package.experts is not None  # a package has either experts or a causal model
-    for option, given in (("release", where.get("release")), ("window", work.window), ("sink", work.sink)):
-        if given is not None:
-            raise InputError(f"`{option}` has no effect: {folder} is a base model; causal models take it; leave it out")
+    _refuse_causal_options(folder, work, where)
     high, low = map(open_checkpoint, package.experts)
     name, licence, assumed = base_release(high.names)
     report += Report([f"{name} ({licence})", *([assumed] if assumed else [])], [])
     report += _expert("high-noise expert", high) + _expert("low-noise expert", low)
     return report + _steps(high, work) + Report([], [_sampling([high, low], work)])
+
+
+def _refuse_causal_options(path: Path, work: _Work, where: dict[str, str | None]) -> None:
+    for option, given in (("release", where.get("release")), ("window", work.window), ("sink", work.sink)):
+        if given is not None:
+            raise InputError(f"`{option}` has no effect: {path} is not a causal model; leave it out")
 
 
 def _expert(role: str, checkpoint: Checkpoint) -> Report:

@@ -19,6 +19,8 @@ from ..options import LORA, GenerateOptions, parse_lora
 from ..process.starting import pause_collection, start_cuda
 from . import flags
 
+LISTING = {"walks"}, {"keep"}, {"walks", "keep"}
+"""The sets of options that list the walks, without a model."""
 REPLAYED = (
     *("bench", "continue_from", "events", "image", "prompt", "prompt_file", "seed", "size", "width", "height"),
     *("chunk", "window", "sink", "schedule", "shift", "speed", "moving", "restart_on_drift", "stop_when_stuck"),
@@ -106,7 +108,10 @@ def _live(arguments: argparse.Namespace, show: ShowProgress, defaults: dict[str,
     folder = Path(arguments.walks or "walks")
     if arguments.ckpt is not None:
         _walk(arguments, folder, show)
-    elif arguments.replay or arguments.continue_from or (arguments.keep is None and arguments.walks is None):
+    elif {name for name in defaults if getattr(arguments, name) != defaults[name]} - {
+        "verbose",
+        "no_open",
+    } not in LISTING:
         raise InputError("CKPT is missing: the folder of a causal model; or name --walks to list them")
     else:
         from ..live.saved_walks import describe_walks

@@ -23,7 +23,7 @@ PROMPT = "A quiet place in the evening light; the camera moves through it."
 RECOMMENDATIONS, RECOMMENDED = "live.json", ("width", "height", "chunk", "schedule")
 """The name of a package's file of recommended options, in the example folder (RECOMMENDATIONS), and the options that
 this file may set (RECOMMENDED)."""
-APPROXIMATE = "vae_approx"
+VAE_APPROX = "vae_approx"
 """ComfyUI's folder for small decoders in its folder `models`."""
 DECODER_SUFFIXES = (".safetensors", ".pth")
 
@@ -151,5 +151,5 @@ def find_tiny_decoder(decoder: str | Path, ckpt: str | Path) -> Path:
 
 def _folders(ckpt: Path) -> Iterator[Path]:
     yield ckpt if ckpt.is_dir() else ckpt.parent
-    yield from (folder / APPROXIMATE for folder in (ckpt, *list(ckpt.parents)[:3]))
-    yield Path.cwd() / "models" / APPROXIMATE
+    yield from (folder / VAE_APPROX for folder in (ckpt, *list(ckpt.parents)[:3]))
+    yield Path.cwd() / "models" / VAE_APPROX

@@ -281,7 +281,7 @@ def test_inspect_takes_a_release_where_it_can_and_leaves_nothing_aside(toy_packa
         assert "LingBot-World 2.0 (CC BY-NC-SA 4.0, for non-commercial use)" in capsys.readouterr().out
     for option, value in (("release", "v2"), ("window", "18"), ("sink", "3")):
         assert main(["inspect", str(toy_package), f"--{option}", value]) == 2
-        assert f"--{option} has no effect: {toy_package} is a base model" in capsys.readouterr().err
+        assert f"--{option} has no effect: {toy_package} is not a causal model" in capsys.readouterr().err
     assert main(["inspect", str(toy_package), "--width", "64"]) == 2
     assert "--width and --height go together" in capsys.readouterr().err
 

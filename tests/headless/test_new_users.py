@@ -213,6 +213,15 @@ CASES = {
     "two replays": (["live", "TOY", "--replay", "x", "--bench"], "--replay and --bench exclude each other"),
     "an option of another command": (["live", "TOY", "--dry_run"], "--dry_run; `lingbot-world live --help` lists"),
     "no walks": (["live", "--walks", "nowhere"], "--walks nowhere: no such folder"),
+    "a forgotten model": (["live", "--walks", "TOY", "--seed", "5"], "CKPT is missing: the folder of a causal model"),
+    "a seed of nothing": (
+        ["camera", "make", "x", "--preset", "dolly_in", "--seed", "3"],
+        "give --shake too, or leave it",
+    ),
+    "a size of nothing": (["camera", "show", "TOY/example", "--image_size", "9x9"], "--image_size is for ViPE's files"),
+    "a disk of a card": (["doctor", "--card", "4090", "--disk", "TOY"], "--card and --disk exclude each other"),
+    "a window of an expert": (["inspect", "TOY/low_noise_model_bnb_nf4", "--window", "3"], "--window has no effect"),
+    "a release of a VAE": (["inspect", "TOY/Wan2.1_VAE.pth", "--release", "v2"], "--release has no effect"),
     "another size": (["live", "TOY", "--replay", "x", "--width", "64"], "--replay and --width exclude each other"),
 }
 
