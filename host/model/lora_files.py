@@ -173,3 +173,28 @@ def _patch_shape(patch) -> tuple[int, ...] | None:
 
 def is_kind(patch, *kinds: str) -> bool:
     return isinstance(patch, tuple) and isinstance(patch[0], str) and patch[0] in kinds
+
+
+MIXTURE = (
+    "A causal model (LingBot-World Fast or 2.0) and an expert of the base model are merged here, and the result is "
+    "neither; merge models of one kind."
+)
+
+
+class _OtherWeights(list):
+    """A weight of another MODEL, with its patches. `causal`: whether that MODEL is causal."""
+
+    causal = False
+
+
+def weights_to_merge(patches: dict[str, list], causal: bool) -> dict[str, list]:
+    """Return the weights of a MODEL for a node that merges models, with a mark whether the MODEL is `causal`."""
+    found = {key: _OtherWeights(each) for key, each in patches.items()}
+    for each in found.values():
+        each.causal = causal
+    return found
+
+
+def is_mixture(patches: dict, causal: bool) -> bool:
+    """Return whether patches hold weights of another kind of model. `causal`: whether the patched MODEL is causal."""
+    return any(isinstance(each, _OtherWeights) and each.causal != causal for each in patches.values())

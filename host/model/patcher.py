@@ -21,8 +21,16 @@ from ...errors import InputError
 from ...model.cache import CameraCache
 from ...model.ops.linear_8bit import DTYPES
 from ...pipeline.threads import use_idle_cores
-from ..prompt.notice import running_node
-from .lora_files import AS_LORA, add_ignored_tensors, fitting_patches, is_kind
+from ..prompt.notice import running_node, show_warning
+from .lora_files import (
+    AS_LORA,
+    MIXTURE,
+    add_ignored_tensors,
+    fitting_patches,
+    is_kind,
+    is_mixture,
+    weights_to_merge,
+)
 from .operations import can_upload, is_quantized, uploading
 
 _Backup = namedtuple("_Backup", ["weight", "inplace_update"])
@@ -43,7 +51,12 @@ class ExactPatches(_AnyPatcher):
     _threads = 0
     """The number of torch's threads before the latest sampling run, or 0 before the first run."""
 
+    def get_key_patches(self, filter_prefix=None):
+        return weights_to_merge(super().get_key_patches(filter_prefix), self.model.diffusion_model.config.causal)
+
     def add_patches(self, patches, strength_patch=1.0, strength_model=1.0):
+        if is_mixture(patches, self.model.diffusion_model.config.causal):
+            show_warning(MIXTURE)
         patches = add_ignored_tensors(patches, self._shapes()) if strength_patch else patches
         return super().add_patches(fitting_patches(patches, self.model, strength_patch), strength_patch, strength_model)
 

@@ -237,6 +237,17 @@ def merged():
 
 
 @check
+def merged_with_another_kind():
+    """What is said when a causal model is merged into an expert, and when an expert is merged into the other."""
+    said = []
+    for model in (MODELS[2], EXPERTS[1]):
+        SAID.texts.clear()
+        run("ModelMergeSimple", model1=EXPERTS[0], model2=model, ratio=0.5)
+        said.append(sorted(set(SAID.texts)))
+    return said
+
+
+@check
 def images():
     """What Rollout says of two start images."""
     SAID.texts.clear()

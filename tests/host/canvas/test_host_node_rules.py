@@ -213,6 +213,9 @@ def test_keyframes_of_a_hook_begin_again_with_each_chunk(counted):
 
 def test_merging_all_of_another_expert_gives_that_expert(found):
     assert found["merged"]["merged"] < 1e-5
+    mixture, pair = found["merged_with_another_kind"]
+    assert "causal model" in "".join(mixture)
+    assert "causal model" not in "".join(pair)
 
 
 def test_rollout_says_that_it_begins_with_the_first_of_several_images(found):
