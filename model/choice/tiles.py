@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .card import LDS, Card
+from .card import Card
 
 WIDE = 200_000
 """The smallest shared memory, in bytes, for the large tiles, which TMA loads. H100, H200 and B200 have enough."""
@@ -33,14 +33,19 @@ def tile_of(card: Card, channels: int, out: int) -> Tile:
     """Return the tile for a convolution from `channels` to `out` channels. A GPU with at least WIDE bytes of shared
     memory gets a large tile, other GPUs get a small one.
 
-    Large tiles are the fastest of those tried on an H100 (docs/benchmarks.md). Small tiles were chosen from the output
-    of Triton's compiler, without timing. They fit into 99 KB of shared memory, or AMD's 64 KB, and spill no registers.
+    Large tiles are the fastest of those tried on an H100 (docs/benchmarks.md). So are NVIDIA's small tiles, by the
+    instructions that older GPUs have too; two fit into 99 KB of shared memory. AMD's fit into 64 KB, and were chosen
+    from the output of Triton's compiler, without timing.
     """
     outs = next((parts for parts in ((128, 64), (64, 32), (64, 0), (32, 0)) if out % sum(parts) == 0), (16, 0))
     deep = 32 if channels % 32 == 0 else 16
     if card.shared_memory < WIDE:
-        narrow = outs == (128, 64) and card.shared_memory <= LDS
-        return Tile(128, *((64, 0) if narrow else outs), deep, 0, 8, 4, described=False)
+        outs = (64, 0) if outs == (128, 64) else outs
+        if card.maker != "nvidia":
+            return Tile(128, *outs, deep, 0, 8, 4, described=False)
+        if outs == (64, 0) and channels % 64 == 0:
+            return Tile(128, *outs, 64, 0, 4, 3, described=False)
+        return Tile(128, *outs, deep, 0, 4, 4, described=False)
     parts = (64, 0) if channels % 64 == 0 else (64, 32) if channels % 96 == 0 else (deep, 0)
     if channels > 192 and out % 192 == 0:
         return Tile(128, *outs, *parts, 8, 4, described=True)

@@ -2,11 +2,14 @@
 
 import pytest
 import torch
+from lingbot_world.model.choice.card import Card
+from lingbot_world.model.choice.tiles import tile_of
 from lingbot_world.model.kernels.hopper import convolution as convolution_hopper
 from lingbot_world.toy.weights import vae_tensors
 from lingbot_world.vae import load_vae, pooled
 from lingbot_world.vae.convolutions import KitchenDecoder, convolution_of
 from lingbot_world.vae.network import Decoder
+from lingbot_world.vae.weights import vae_shapes
 from played_card import CUDA, PlayedCard, forget
 from torch.nn import functional as F
 
@@ -120,3 +123,18 @@ def test_a_setting_of_another_cards_kernel_leaves_torch(monkeypatch):
     assert convolution_of(CUDA) is None
     assert not pooled.records(CUDA, torch.float16, 96)
     forget()
+
+
+@pytest.mark.parametrize("capability", [(8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0), None])
+def test_a_tile_divides_every_convolution_of_the_decoder_and_fits_the_card(capability):
+    """Products are loaded while others are computed: of `stages` blocks all but one lie in shared memory."""
+    card = Card("amd", "A Card", arch="gfx1100") if capability is None else Card("nvidia", "A Card", capability)
+    for name, shape in vae_shapes(96).items():
+        if name.startswith("decoder.") and len(shape) > 3 and shape[-1] == 3 and "conv1" not in name:
+            out, channels = shape[:2]
+            tile = tile_of(card, channels, out)
+            assert channels % (tile.channels + tile.channels_rest) == 0, name
+            outs = tile.out + tile.out_rest
+            assert out % outs == 0 or out < outs, name
+            block = 2 * (tile.pixels + outs) * (tile.channels + tile.channels_rest)
+            assert (tile.stages - 1) * block <= card.shared_memory, name
