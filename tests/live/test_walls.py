@@ -47,7 +47,7 @@ def test_the_shipped_map_is_the_renderers():
     assert made == shipped
 
 
-@pytest.mark.parametrize(("seed", "name"), enumerate(["image", "fog", "night", "snow", "yellow"]))
+@pytest.mark.parametrize(("seed", "name"), [*enumerate(["image", "fog", "night", "snow", "yellow"])])
 def test_walls_stop_a_camera_where_the_renderers_do(seed, name):
     scene = pack.example() if name == "image" else pack.other(name)
     standing = read_map(EXAMPLE / "map.json").locate(first_frame(name), 0)
@@ -106,7 +106,7 @@ def test_a_walk_stops_at_a_wall_rests_there_and_is_replayed(maze, tmp_path):
         assert session.still
         session.hold(["s", "shift"])
         assert not session.still
-        chunks(session, 24)
+        chunks(session, 18)
         assert session.walk.store.poses()[-1, 2, 3] < -1
         folder, state = session.walk.store.folder, session.state()
     assert [kind for kind, _ in told] == ["found"]
