@@ -21,8 +21,9 @@ from ..typed import check_types
 from ..vae import PreviewDecoder, VideoDecoder
 from .worlds.walls import WorldMap
 
-LARGEST = 2.0
-"""The largest absolute value that is accepted in a first frame. Resizing may exceed 1 a little."""
+LARGEST = 16.0
+"""The largest absolute value that is accepted in a first frame. Resizing and HDR images exceed 1; larger values are
+pixels from 0 to 255."""
 
 
 class WalkVideo(Protocol):
