@@ -37,7 +37,7 @@ def _doctor(arguments: argparse.Namespace) -> None:
         for name in ("device", "disk"):
             if getattr(arguments, name) is not None:
                 raise InputError(f"`card` and `{name}` exclude each other: a card's figures are of no machine")
-        print(_print_card(arguments.card))
+        print(_card_page(arguments.card))
         return
     from ...doctor.checkup import run_checkup
     from ...doctor.page import format_checkup, table_row
@@ -53,7 +53,7 @@ def _doctor(arguments: argparse.Namespace) -> None:
         print(table_row(found) if arguments.row else format_checkup(found))
 
 
-def _print_card(name: str) -> str:
+def _card_page(name: str) -> str:
     from ...doctor.page import card_page
     from ...doctor.published import CARDS, find_card
 

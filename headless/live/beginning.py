@@ -63,13 +63,15 @@ def find_beginning(ckpt: str | Path, named: Mapping[str, Any]) -> dict[str, Any]
 
 def state_of(path: str | Path | None) -> Path | None:
     """Return the path of a saved state: for a walk's folder the state in it, else `path` itself, unchecked (None for
-    None). If a killed walk lacks its state or camera path, both are written. Raises InputError if they cannot be
-    written, for instance if the walk has no complete chunk."""
+    None). If the state or camera path of a walk in progress or of a killed walk is missing or older than the latents,
+    both are written. Raises InputError if they cannot be written, for instance if the walk has no complete chunk."""
     if path is None or not Path(path).is_dir():
         return None if path is None else Path(path)
     folder = Path(path)
-    ended = (folder / CAMERA / "poses.npy").is_file() or not (folder / SETTINGS_FILE).is_file()
-    if not (ended and (folder / STATE).is_file()):
+    files = (folder / name for name in (STATE, f"{CAMERA}/poses.npy", "latent.f32"))
+    state, poses, latents = (file.stat().st_mtime_ns if file.is_file() else 0 for file in files)
+    is_walk = (folder / SETTINGS_FILE).is_file()  # a state alone is enough
+    if not state or (is_walk and (not poses or min(state, poses) < latents)):
         from ...live.folder.reading import write_state_and_camera
 
         write_state_and_camera(folder)

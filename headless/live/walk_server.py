@@ -80,9 +80,8 @@ class WalkServer:
 
     async def _wait_for_turn(self, client: Client, inbox: Connection) -> None:
         """Wait until the model is free. `inbox`: the client's messages, which show that the client disconnects. Raises
-        ConnectionError if the client disconnects, and InputError if too many clients wait. A client of SGLang's
-        protocol can wait only if the current walk ends within seconds, because the protocol has no message for waiting.
-        Otherwise such a client gets InputError."""
+        ConnectionError if the client disconnects, and InputError if too many clients wait. SGLang's protocol has no
+        message for waiting, so its clients get InputError unless the current walk ends within seconds."""
         if not self._taken:
             self._taken = True
             return

@@ -124,8 +124,8 @@ def _run_here(
 
 @contextmanager
 def _note_unfinished(waiting: Sequence[Job], manifest: Manifest) -> Iterator[None]:
-    """Record interrupted jobs as failed at this context's end. They are the jobs with a video but without a row in the
-    manifest, which an interrupted run of a causal model leaves. With the row, the next run may replace their videos."""
+    """Record interrupted jobs, which have a video but no row in the manifest, as failed when this context ends. The
+    next run may replace a video only if the manifest has a row for the video's job."""
     try:
         yield
     finally:

@@ -6,6 +6,7 @@ import socket
 import pytest
 from lingbot_world.errors import InputError
 from lingbot_world.headless.command.cli import main
+from lingbot_world.headless.live.beginning import state_of
 from lingbot_world.headless.live.opening import open_live
 from lingbot_world.headless.live.running import bracketed, is_here
 from lingbot_world.headless.live.saved_walks import clear_walks, describe_walks, list_walks
@@ -62,6 +63,13 @@ def test_a_walk_that_is_being_made_is_not_removed(toy_package, tmp_path):
         assert (tmp_path / "walk-2/walk.json").is_file()
     assert clear_walks(tmp_path, 0) == ["walk-1", "walk-2"]
     assert [*tmp_path.iterdir()] == []
+
+
+def test_a_walk_in_progress_is_continued_from_its_last_chunk(toy_package, tmp_path):
+    with walking(toy_package, tmp_path) as session:
+        for made in (2, 5):
+            chunks(session, made - session.walk.chunks)
+            assert load_state(state_of(tmp_path / "walk-1")).chunks == made
 
 
 def test_nothing_is_removed_for_a_model_that_is_none(walks, capsys):
