@@ -35,8 +35,8 @@ MOST_FPS = 1000
 @dataclass(frozen=True, kw_only=True)
 class RunInputs:
     """The options of a run and its open files, except the transformer's. Weights are memory-mapped. `prompt_cache`: the
-    cache of prompt embeddings. If this cache has the prompt's embedding, `tokenizer` is only a path, because the
-    tokenizer is not needed. `target`: the output."""
+    cache of prompt embeddings. `tokenizer` is only a path if this cache has the prompt's embedding. `target`: the
+    output."""
 
     options: GenerateOptions
     tokenizer: Tokenizer | Path

@@ -50,12 +50,11 @@ POSE_FILES = ("poses.npy", "intrinsics.npy", "action.npy")
 PARTS = ("high", "low", "text_encoder", "tokenizer", "vae")
 """The options that name a file in place of a part of the model package."""
 BASE_ONLY = ("negative", "sampling_steps", "boundary", "guide_scale", "solver", "reuse_threshold", "high", "low")
-"""The options that causal models do not use. The causal model causal-pretrain is an exception: it uses those in
-GUIDED."""
+"""The options that causal models do not use, except that causal-pretrain uses those in GUIDED."""
 GUIDED = ("negative", "sampling_steps", "guide_scale", "solver")
-"""The options in BASE_ONLY that the causal model causal-pretrain uses too, because this model has guidance."""
+"""The options in BASE_ONLY that causal-pretrain, a causal model with guidance, uses too."""
 FEW_STEPS_ONLY = ("schedule",)
-"""The options that all causal models except causal-pretrain use. No other model uses these options."""
+"""The options of all causal models except causal-pretrain."""
 CAUSAL_ONLY = (
     *("release", "chunk", "window", "sink", "decoder_device", "schedule", "kv_cache"),
     *("save_state", "continue_from", "events"),
