@@ -26,6 +26,10 @@ SHARED_MEMORY = {
 first entry that is not newer than its own capability. GPUs older than all entries have LEAST_SHARED."""
 
 
+GEFORCE = {(8, 6), (8, 9), (12, 0), (12, 1)}
+"""The compute capabilities of GeForce GPUs since Ampere."""
+
+
 class Card(NamedTuple):
     """A GPU or another device. `capability` is the compute capability of an NVIDIA GPU, (0, 0) for other devices.
     `arch` is the name of an AMD GPU's architecture, such as gfx1100, and empty for other devices."""
@@ -41,6 +45,11 @@ class Card(NamedTuple):
         if self.maker != "nvidia":
             return LDS
         return next((size for since, size in SHARED_MEMORY.items() if self.capability >= since), LEAST_SHARED)
+
+    @property
+    def doubles_half_sums(self) -> bool:
+        """Whether the GPU multiplies fp16 twice as fast with sums in fp16 as with sums in fp32, as GeForce GPUs do."""
+        return self.maker == "nvidia" and self.capability in GEFORCE
 
     @property
     def known_as(self) -> str:

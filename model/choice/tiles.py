@@ -16,7 +16,8 @@ class Tile(NamedTuple):
 
     The program processes `channels` + `channels_rest` input channels at a time. All sizes are powers of two, and the
     two with `_rest` may be 0. `warps` is Triton's number of warps, and `stages` its number of pipelined loads. If
-    `described`, operands are loaded by descriptor (TMA), else by pointers.
+    `described`, operands are loaded by descriptor (TMA), else by pointers. If `half`, the products of all channels of a
+    pixel are summed in fp16, and these sums in fp32; `channels_rest` is then 0.
     """
 
     pixels: int
@@ -27,6 +28,7 @@ class Tile(NamedTuple):
     warps: int
     stages: int
     described: bool
+    half: bool = False
 
 
 def tile_of(card: Card, channels: int, out: int) -> Tile:
@@ -34,8 +36,8 @@ def tile_of(card: Card, channels: int, out: int) -> Tile:
     memory gets a large tile, other GPUs get a small one.
 
     Large tiles are the fastest of those tried on an H100 (docs/benchmarks.md). So are NVIDIA's small tiles, by the
-    instructions that older GPUs have too; two fit into 99 KB of shared memory. AMD's fit into 64 KB, and were chosen
-    from the output of Triton's compiler, without timing.
+    instructions that older GPUs have too; two fit into 99 KB of shared memory. GeForce GPUs sum in fp16 first, which
+    gives 62 dB or more. AMD's tiles fit into 64 KB, and were chosen from Triton's compiler's output, without timing.
     """
     outs = next((parts for parts in ((128, 64), (64, 32), (64, 0), (32, 0)) if out % sum(parts) == 0), (16, 0))
     deep = 32 if channels % 32 == 0 else 16
@@ -43,9 +45,10 @@ def tile_of(card: Card, channels: int, out: int) -> Tile:
         outs = (64, 0) if outs == (128, 64) else outs
         if card.maker != "nvidia":
             return Tile(128, *outs, deep, 0, 8, 4, described=False)
+        half = card.doubles_half_sums and outs[0] > 16
         if outs == (64, 0) and channels % 64 == 0:
-            return Tile(128, *outs, 64, 0, 4, 3, described=False)
-        return Tile(128, *outs, deep, 0, 4, 4, described=False)
+            return Tile(128, *outs, 64, 0, 4, 3, described=False, half=half)
+        return Tile(128, *outs, deep, 0, 4, 4, described=False, half=half)
     parts = (64, 0) if channels % 64 == 0 else (64, 32) if channels % 96 == 0 else (deep, 0)
     if channels > 192 and out % 192 == 0:
         return Tile(128, *outs, *parts, 8, 4, described=True)

@@ -49,14 +49,16 @@ def _convolve(
     KB: tl.constexpr,
     STAGES: tl.constexpr,
     DESCRIBED: tl.constexpr,
+    HALF: tl.constexpr,
 ):
     """The kernel of `convolve`. A program computes a tile: PIXELS rows of the result, times NA + NB of the OUT
     channels.
 
     The sum over CHANNELS runs in steps of KA + KB: `x` loads KA channels, `x_rest` KB. `w`, `w_below`, `w_rest` and
     `w_both` load the weight's parts: NA or NB rows times KA or KB columns. Loads are by descriptor (TMA) if DESCRIBED,
-    else by pointer. x has `rows` rows; `stride` is the number of values from one row to the next, because x may be some
-    channels of a wider matrix.
+    else by pointer. If HALF, the sums over CHANNELS are in fp16, and the sums of these in fp32; KB is then 0. x has
+    `rows` rows; `stride` is the number of values from one row to the next, because x may be some channels of a wider
+    matrix.
     """
     columns: tl.constexpr = FRAMES * SIDE * SIDE * CHANNELS
     of_weight: tl.constexpr = SIDE * SIDE * OUT if SIDE == 2 else OUT
@@ -68,9 +70,7 @@ def _convolve(
     if SIDE == 2:  # one pixel becomes four, each from its own four neighbours
         quarter = block % 4
         block //= 4
-        up += quarter // 2
-        left += quarter % 2
-        weight_row += quarter * OUT
+        up, left, weight_row = up + quarter // 2, left + quarter % 2, weight_row + quarter * OUT
     m = block * PIXELS
     first, second, third = 0, 0, 0
     if FRAMES == 3:
@@ -78,24 +78,29 @@ def _convolve(
         first, second, third = _start(slots_ptr, image), _start(slots_ptr + 1, image), _start(slots_ptr + 2, image)
     # Sums of both parts of the output channels, over both parts of the input channels: four, so that each product of a
     # step depends on the product of the previous step only, not on the previous product of its own step.
-    total, apart = tl.zeros((PIXELS, NA), tl.float32), tl.zeros((PIXELS, NA), tl.float32)
-    below, both = tl.zeros((PIXELS, NB or NA), tl.float32), tl.zeros((PIXELS, NB or NA), tl.float32)
+    # If HALF, `apart` and `both` are sums in fp16 that wait to be added to `total` and `below`.
+    total, apart = tl.zeros((PIXELS, NA), tl.float32), tl.zeros((PIXELS, NA), tl.float16 if HALF else tl.float32)
+    below, both = tl.zeros((PIXELS, NB or NA), total.dtype), tl.zeros((PIXELS, NB or NA), apart.dtype)
     for step in tl.range(0, FRAMES * SIDE * SIDE * parts, num_stages=STAGES):
         # Frame by frame: the data that all programs read at a time stay in the GPU's cache.
         number, near, channel = step // parts // SIDE**2, step // parts % SIDE**2, step % parts * (KA + KB)
         frame = tl.where(number == 0, first, tl.where(number == 1, second, third))
         row = frame + m + (near // SIDE + up) * width + near % SIDE + left
         k = (near * FRAMES + number) * CHANNELS + channel
-        left_operand = _block(x, row, channel, rows, stride, PIXELS, KA, DESCRIBED)
-        total = _add_product(total, left_operand, w, weight_row, k, KA, of_weight, columns, DESCRIBED)
+        left_operand, last = _block(x, row, channel, rows, stride, PIXELS, KA, DESCRIBED), step % parts == parts - 1
+        rows_of_w = _block(w, weight_row, k, of_weight, columns, NA, KA, DESCRIBED)
+        total, apart = _add_product(total, apart, left_operand, rows_of_w, last, HALF)
         if NB:
-            below = _add_product(below, left_operand, w_below, weight_row + NA, k, KA, of_weight, columns, DESCRIBED)
+            rows_of_w = _block(w_below, weight_row + NA, k, of_weight, columns, NB, KA, DESCRIBED)
+            below, both = _add_product(below, both, left_operand, rows_of_w, last, HALF)
         if KB:
             left_operand = _block(x_rest, row, channel + KA, rows, stride, PIXELS, KB, DESCRIBED)
-            apart = _add_product(apart, left_operand, w_rest, weight_row, k + KA, KB, of_weight, columns, DESCRIBED)
+            apart = tl.dot(
+                left_operand, _block(w_rest, weight_row, k + KA, of_weight, columns, NA, KB, DESCRIBED).T, apart
+            )
             if NB:
-                both = _add_product(
-                    both, left_operand, w_both, weight_row + NA, k + KA, KB, of_weight, columns, DESCRIBED
+                both = tl.dot(
+                    left_operand, _block(w_both, weight_row + NA, k + KA, of_weight, columns, NB, KB, DESCRIBED).T, both
                 )
     if KB:
         total, below = total + apart, below + both
@@ -144,12 +149,17 @@ def _block(
 
 
 @triton.jit
-def _add_product(
-    total, x, w, row, column, K: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, DESCRIBED: tl.constexpr
-):
-    """Return `total` plus the product of x and the transposed block of the weight `w` [ROWS, COLUMNS] at `row` and
-    `column`."""
-    return tl.dot(x, _block(w, row, column, ROWS, COLUMNS, total.shape[1], K, DESCRIBED).T, total)
+def _add_product(total, part, x, w, last, HALF: tl.constexpr):
+    """Return `total` plus the product of x and the transposed w, and `part`. If HALF, the product is added to `part`
+    instead, and if `last`, `part` to `total`, which leaves zeros."""
+    if HALF:
+        part = tl.dot(x, w.T, part, out_dtype=tl.float16)
+        if last:
+            total += part
+            part = tl.zeros_like(part)
+    else:
+        total = tl.dot(x, w.T, total)
+    return total, part
 
 
 @triton.jit
@@ -236,6 +246,7 @@ def convolve(
             KB=b.channels_rest,
             STAGES=b.stages,
             DESCRIBED=b.described,
+            HALF=b.half,
             num_warps=b.warps,
         )
     return out

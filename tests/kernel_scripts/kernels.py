@@ -10,6 +10,7 @@ import torch
 from block_cases import blocks
 from einops import rearrange
 from lingbot_world.model.attention import fp8 as fp8_attention
+from lingbot_world.model.choice.tiles import Tile
 from lingbot_world.model.kernels import add_norm, convolution, merge, scatter_qkv, sizes
 from lingbot_world.model.kernels import matrix_8bit as quantized_kernels
 from lingbot_world.model.kernels import pointwise as kernels
@@ -210,6 +211,20 @@ def convolved(channels: int, out: int, side: int, frames: int) -> None:
     as_torch(convolution.convolve, rows, slots, weight, torch.randn(out), size, side, None if side == 2 else added)
 
 
+def summed_in_half(side: int, frames: int) -> None:
+    """The sums of GeForce cards: of all channels of a pixel in fp16, and of these in fp32."""
+    own, convolution._tile = convolution._tile, lambda *_any: Tile(16, 32, 16, 16, 0, 4, 2, described=False, half=True)
+    size, depth = (3, 4), side * side * frames * 32
+    rows = F.pad(torch.randn(frames, *size, 32), (0, 0, 0, 1, 0, 1)).flatten(0, 2).half()
+    slots = None if frames == 1 else torch.tensor([2, 0, 1, 0], dtype=torch.int32)
+    weight, bias = torch.randn(48 * (4 if side == 2 else 1), depth).half() / depth**0.5, torch.zeros(48)
+    got = convolution.convolve(rows, slots, weight, bias.half(), size, side).float()
+    want = plainly_convolved(rows.float(), slots, weight.float(), bias, size, side)
+    got, want = (each.unflatten(0, [size[0] * (2 if side == 2 else 1) + 1, -1])[:-1, :-1] for each in (got, want))
+    convolution._tile = own
+    assert 0 < (got - want).norm() < 1e-3 * want.norm()
+
+
 def as_torch(interpreted: Callable[..., torch.Tensor], *given: Any) -> torch.Tensor:
     """Compares a convolution with torch's, and returns that."""
     want, got, (*_, size, side, _) = plainly_convolved(*given), interpreted(*given), given
@@ -276,6 +291,8 @@ def cases() -> Iterator[tuple[str, Callable[[], None]]]:
             yield f"8 bits, {dtype}, {kind}", lambda dtype=dtype, kind=kind: into_8_bits(kind, dtype)
     for shape in ((96, 96, 3, 3), (32, 192, 3, 3), (192, 96, 2, 1), (32, 64, 1, 3), (96, 3, 3, 3)):
         yield f"convolution {shape}", lambda shape=shape: convolved(*shape)
+    for given in ((3, 3), (2, 1), (1, 3)):
+        yield f"summed in half {given}", lambda given=given: summed_in_half(*given)
     yield "VAE", vae
     yield "pooled VAE", pooled
 

@@ -125,6 +125,29 @@ def test_a_setting_of_another_cards_kernel_leaves_torch(monkeypatch):
     forget()
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("capability", [(8, 6), (8, 9), (12, 0)])
+@pytest.mark.parametrize(("channels", "out", "side"), [(384, 384, 3), (192, 192, 3), (96, 96, 3), (192, 96, 2)])
+def test_sums_of_geforce_in_fp16_are_near_those_in_fp32(capability, channels, out, side, monkeypatch):
+    convolution = pytest.importorskip("lingbot_world.model.kernels.convolution")
+    tile, (height, width), frames = tile_of(Card("nvidia", "A Card", capability), channels, out), (20, 26), 3
+    assert tile.half
+    torch.manual_seed(0)
+    depth = side * side * channels * (frames if side == 3 else 1)
+    rows = torch.randn(frames * (height + 1) * (width + 1), channels, device="cuda").half()
+    weight = (torch.randn(out * (4 if side == 2 else 1), depth, device="cuda") / depth**0.5).half()
+    slots = torch.arange(4, dtype=torch.int32, device="cuda") if side == 3 else None
+    made = []
+    for half in (True, False):
+        monkeypatch.setattr(convolution, "_tile", lambda *_any, half=half: tile._replace(half=half))
+        given = rows if side == 3 else rows[: (height + 1) * (width + 1)]
+        result = convolution.convolve(given, slots, weight, torch.zeros_like(weight[:out, 0]), (height, width), side)
+        scale = 2 if side == 2 else 1
+        made.append(result.view(scale * height + 1, scale * width + 1, out)[:-1, :-1].float())
+    assert 0 < (made[0] - made[1]).norm() < 1.6e-3 * made[1].norm()  # 56 dB
+
+
 @pytest.mark.parametrize("capability", [(8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0), None])
 def test_a_tile_divides_every_convolution_of_the_decoder_and_fits_the_card(capability):
     """Products are loaded while others are computed: of `stages` blocks all but one lie in shared memory."""
