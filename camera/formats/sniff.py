@@ -186,7 +186,7 @@ def stated_texts(path: Path, names: bool = False) -> dict[str, str]:
     if file.suffix.lower() == ".json" and file.is_file():
         data = read_json(file)
         listed = (data, *(data.values() if isinstance(data, Mapping) else ()))
-        frames = next(filter(are_frames, listed), [])
+        frames: list[Mapping] = next(filter(are_frames, listed), [])
         for each in (*frames[:1], data):
             found |= each if isinstance(each, Mapping) else {}
         if names and (named := named_matrices(data, file)) is not None:
