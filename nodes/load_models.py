@@ -55,8 +55,8 @@ def _precision_inputs() -> list[io.Combo.Input]:
         "attention",
         ATTENTION_MODES,
         "How attention among the video's tokens is computed. auto and exact: in the weight dtype. 8bit is faster and "
-        "less exact; it needs a package with a kernel for your card: nvidia-cudnn-frontend, sageattention or "
-        "comfy-kitchen. An H100 or H200 needs none.",
+        "less exact. 30 to 50 series, H100 and H200 need nothing more for it; a B200 needs the package "
+        "nvidia-cudnn-frontend. On Radeon leave auto.",
         optional=True,  # prompts and workflows of earlier versions lack it
         advanced=True,
     )

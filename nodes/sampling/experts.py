@@ -92,8 +92,8 @@ def _camera_cache() -> io.Combo.Input:
     return choice_input(
         "camera_cache",
         CAMERA_CACHE_MODES,
-        "Keeps the results of the camera layers between steps: 7 % faster, for up to 28 GB per expert at 480x832x81. "
-        "auto uses free memory, gpu unloads other models to make room, off keeps nothing. The video is the same.",
+        "Keeps the results of the camera layers between steps: little gain, for up to 28 GB per expert at 480x832x81. "
+        "auto uses free GPU memory, gpu unloads other models to make room, off keeps nothing. The video is the same.",
         optional=True,
         advanced=True,
     )

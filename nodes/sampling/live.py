@@ -91,11 +91,14 @@ class LingBotWorldLive(io.ComfyNode):
                     "Latent frames (four frames each) per chunk: 1 responds fastest, larger chunks cost less per frame."
                 ),
                 latent_frames_input(
-                    "window", f"Latent frames that a chunk attends to. {UNSET}: as the model was trained, or 18."
+                    "window",
+                    f"Latent frames that a chunk attends to. {UNSET}: as the model was trained, and 18 if it has no "
+                    "window.",
                 ),
                 latent_frames_input(
                     "sink",
-                    f"The walk's first latent frames, which always stay in the window. {UNSET}: as trained, or 6.",
+                    f"The walk's first latent frames, which always stay in the window. {UNSET}: as the model was "
+                    "trained, and 6 if it has no window.",
                 ),
                 kv_cache_input("Where the keys and values of earlier frames are kept. auto: by free memory."),
                 int_input(

@@ -130,12 +130,12 @@ class LingBotWorldRollout(io.ComfyNode):
                 latent_frames_input(
                     "window",
                     "Latent frames (four frames each) that a chunk attends to, itself included. 0: the whole video, "
-                    f"which takes more and more memory. {UNSET}: as the model was trained, for 2.0 {v2.window.frames}.",
+                    f"which takes more and more memory. {UNSET}: as the model was trained (2.0: {v2.window.frames}).",
                 ),
                 latent_frames_input(
                     "sink",
                     f"The video's first latent frames, which always stay in the window. {UNSET}: as the model was "
-                    f"trained, for 2.0 {v2.window.sink}.",
+                    f"trained (2.0: {v2.window.sink}).",
                 ),
                 kv_cache_input(
                     "Where the keys and values of earlier frames are kept. gpu: on the GPU; 8bit: there in half the "
