@@ -106,11 +106,8 @@ class LingBotWorldLoadExperts(io.ComfyNode):
         return validate(check_steps) if found is True else found
 
     @classmethod
-    def fingerprint_inputs(
-        cls, package, high_noise_expert, low_noise_expert, weight_dtype, arithmetic="auto", attention="auto"
-    ):
-        files = fingerprint_of(_expert_paths, package, high_noise_expert, low_noise_expert)
-        return files + weight_dtype + arithmetic + attention
+    def fingerprint_inputs(cls, package, high_noise_expert, low_noise_expert, **precision):
+        return fingerprint_of(_expert_paths, package, high_noise_expert, low_noise_expert) + repr(precision)
 
     @classmethod
     def execute(
@@ -155,8 +152,8 @@ class LingBotWorldLoadCausal(io.ComfyNode):
         return validate(_check, _causal_path, model_name, *_modes(known_inputs()))
 
     @classmethod
-    def fingerprint_inputs(cls, model_name, weight_dtype, arithmetic="auto", attention="auto"):
-        return fingerprint_of(_causal_path, model_name) + weight_dtype + arithmetic + attention
+    def fingerprint_inputs(cls, model_name, **precision):
+        return fingerprint_of(_causal_path, model_name) + repr(precision)
 
     @classmethod
     def execute(cls, model_name, weight_dtype, arithmetic="auto", attention="auto") -> io.NodeOutput:

@@ -164,8 +164,8 @@ def other_schedule_warnings() -> list[str]:
 
 
 def time_tile_warnings(frames: int) -> list[str]:
-    """Return a warning for each VAE Decode (Tiled) that divides the running node's latent, of `frames` latent frames,
-    in time and has ComfyUI's own VAE."""
+    """Return a warning for each VAE Decode (Tiled) that decodes the running node's latent by ComfyUI's own VAE in tiles
+    shorter than its `frames` latent frames."""
     try:
         prompt, node = running_prompt()
     except UnknownError:

@@ -169,27 +169,28 @@ def _check_conditioning(guider, latent: Tensor, sigmas: Tensor) -> None:
         check_coverage(SIDES.get(side, side), entries, latent, sigmas, patcher.get_model_object("model_sampling"))
     show_warning(*text_node_warnings(), *other_schedule_warnings(), *time_tile_warnings(latent.shape[2]))
     show_warning(unread_warning(chain.from_iterable(guider.conds.values()), SAMPLER_KEYS))
-    without = _sides_without(used, "concat_latent_image")
     texts = [entry["cross_attn"] for entries in used.values() for entry in entries]
     if len(used) == len(texts) == 2 and texts[0].device == texts[1].device and torch.equal(*texts):
         show_warning(
             "The prompt and the negative prompt are the same text: guidance changes nothing. Connect the "
             "negative output of the text node."
         )
-    show_warning(_one_sided_warning("start image", used, without, "WanImageToVideo"))
-    show_warning(_unlike_warning("start image", used, "concat_latent_image", "WanImageToVideo"))
-    if len(without) == len(used):
-        show_warning(f"No start image in {' and '.join(without)}: the video will not begin with your image. {CONNECT}")
+    _check_both_sides("start image", used, "concat_latent_image", "WanImageToVideo")
     if config.control is not None:
-        without = _sides_without(used, CAMERA)
-        show_warning(_one_sided_warning("camera", used, without, "Apply LingBot-World Camera"))
-        show_warning(_unlike_warning("camera", used, CAMERA, "Apply LingBot-World Camera"))
-        if len(without) == len(used):
+        _check_both_sides("camera", used, CAMERA, "Apply LingBot-World Camera")
+
+
+def _check_both_sides(what: str, used: dict[str, list[dict]], key: str, node: str) -> None:
+    """Show a warning if prompt and negative prompt do not share the start image or the camera, `what`, that `node`
+    stores under `key`."""
+    without = [side for side, entries in used.items() if not all(entry.get(key) is not None for entry in entries)]
+    show_warning(_one_sided_warning(what, used, without, node), _unlike_warning(what, used, key, node))
+    if len(without) == len(used):
+        if key == CAMERA:
             show_note("No camera is connected: the model chooses how it moves.")
-
-
-def _sides_without(used: dict[str, list[dict]], key: str) -> list[str]:
-    return [side for side, entries in used.items() if not all(entry.get(key) is not None for entry in entries)]
+        else:
+            sides = " and ".join(without)
+            show_warning(f"No start image in {sides}: the video will not begin with your image. {CONNECT}")
 
 
 def _one_sided_warning(what: str, used: dict, without: list[str], node: str) -> str:

@@ -159,9 +159,8 @@ class HostModel(LingBotWorldModel):
         return not options.get("patches") and not options.get("patches_replace")
 
     def run_block(self, index, block, x, e0, context, camera, rope, options):
-        """Return the hidden states [B, L, D] after the block number `index`, with the patches of other nodes applied.
-        ComfyUI's interrupt check splits the graph of torch.compile at each block. The code compiled for the first block
-        then serves all blocks, as long as no value in this method depends on `index`."""
+        """Return the hidden states [B, L, D] after block number `index`, with the patches of other nodes applied. The
+        interrupt check splits torch.compile's graph at each block, so the code compiled for one block serves all."""
         comfy.model_management.throw_exception_if_processing_interrupted()
         options["block_index"] = index
         run = partial(_run_with_attn2_patches, block) if options.get("patches", {}).get("attn2_patch") else block

@@ -130,11 +130,10 @@ def prepare_rollout(
     notes += [*_unread_setting_notes(request, release), *time_tile_warnings(spec.geometry.lat_f)]
     if image is not None and state is not None:
         notes.append("start_image has no effect: the video continues from the state.")
-    run = NodeRollout(patcher=patcher, spec=spec, prompts=tuple(used), notes=(), start=start, later=later)
-    given, read = positive[0][0].shape[1], run.contexts[0].shape[1]
-    if given > read:
-        notes.append(f"The prompt has {given} tokens; a rollout reads the first {read}.")
-    return replace(run, notes=(*notes, *spec.notes))
+    if (given := positive[0][0].shape[1]) > config.text_len:
+        notes.append(f"The prompt has {given} tokens; a rollout reads the first {config.text_len}.")
+    notes += spec.notes
+    return NodeRollout(patcher=patcher, spec=spec, prompts=tuple(used), notes=tuple(notes), start=start, later=later)
 
 
 def _unread_setting_notes(request: RolloutRequest, release) -> list[str]:

@@ -31,7 +31,8 @@ from lingbot_world.host.model.patcher import ExpertPatcher  # noqa: E402
 from lingbot_world.host.sampling.guider import ExpertGuider  # noqa: E402
 from lingbot_world.host.sampling.live import prepare_live, run_live  # noqa: E402
 from lingbot_world.host.sampling.live_view import live_view  # noqa: E402
-from lingbot_world.host.sampling.rollout import _RolloutDisplay, prepare_rollout, run_rollout  # noqa: E402
+from lingbot_world.host.sampling.rollout import prepare_rollout, run_rollout  # noqa: E402
+from lingbot_world.host.sampling.rollout_display import RolloutDisplay  # noqa: E402
 from lingbot_world.host.sampling.rollout_sampler import plan_memory, run_with_model  # noqa: E402
 from lingbot_world.loaders import load_expert  # noqa: E402
 from lingbot_world.model.cache import CameraCache  # noqa: E402
@@ -375,7 +376,7 @@ def interrupted():
 def pictures():
     """What is shown of a chunk that a GPU has made: nothing of it can be read but its copy in host memory."""
     spec, device, shown = prepare(toy_model()).spec, torch.device("cpu"), []
-    chunks = _RolloutDisplay(toy_model(), spec, device)
+    chunks = RolloutDisplay(toy_model(), spec, device)
     preview = chunks._previewer.decode_latent_to_preview_image
     made, of = torch.randn(1, 16, spec.chunk, *spec.size), HostCopy.of
     HostCopy.of = classmethod(lambda cls, latent, *_: cls(made.clone(), lambda: None, True))
