@@ -194,13 +194,10 @@ def _size(latent: Tensor) -> str:
 
 
 def check_coverage(side: str, entries: list[dict], latent: Tensor, sigmas: Tensor, sampling) -> None:
-    """Raise InputError if in some step the prompts `entries` apply to no part of the latent.
-
-    Partial coverage shows a warning on the running node. Also raises InputError for an area outside of the latent, or
-    in percent of an image.
+    """Raise InputError if in some step the prompts `entries` apply to no part of the latent, and for an area outside of
+    the latent or in percent of an image. Partial coverage shows a warning on the running node.
 
     side: "the prompt" or "the negative prompt", for messages.
-    entries: the dicts of this side's prompts, with their areas, masks and timestep ranges.
     sigmas: the noise levels of the sampling run, one more than its steps.
     sampling: the MODEL's model_sampling.
     """

@@ -10,12 +10,8 @@ from ..prompt.queue import PromptValues, UnknownError, running_prompt
 
 
 def unused_expert_warning(high, low, cfg: tuple[float, float], first_low: int, steps: int) -> str:
-    """Return a warning if one expert runs no step but has patches, LoRAs or its own cfg, else an empty string.
-
-    high, low: the MODELs of the high-noise and the low-noise expert.
-    cfg: their guidance scales.
-    first_low: the index of the low-noise expert's first step, out of `steps`.
-    """
+    """Return a warning if one of the MODELs `high` and `low` runs no step but has patches, LoRAs or its own scale in
+    `cfg`, else an empty string. `first_low` is the index of the low-noise expert's first step, out of `steps`."""
     if 0 < first_low < steps or steps < 1:
         return ""
     idle, patcher, other = ("high", high, low) if first_low == 0 else ("low", low, high)

@@ -45,9 +45,8 @@ def pose_choices() -> list[str]:
 
 
 def lens_choices() -> list[str]:
-    """Return the choices of a lens input: NEXT_TO_POSES, DEFAULT_LENS, then .npy files with fx, fy, cx, cy in an array
-    [4] or [n, 4]. NEXT_TO_POSES means the file intrinsics.npy next to the poses, and DEFAULT_LENS the lens of the
-    official examples."""
+    """Return the choices of a lens input: NEXT_TO_POSES for the file intrinsics.npy there, DEFAULT_LENS for the lens of
+    the official examples, then .npy files with fx, fy, cx, cy in an array [4] or [n, 4]."""
     return [NEXT_TO_POSES, DEFAULT_LENS, *_named(looks_like_lens, ".npy")]
 
 
@@ -222,13 +221,8 @@ def add_camera(conditioning, embedding: torch.Tensor):
 def preview_image(
     path: CameraPath, image: torch.Tensor | None, frames: int, size: tuple[int, int], light: bool = False
 ) -> torch.Tensor:
-    """Return a drawing of a path as an IMAGE [1, height, width, 3].
-
-    image: the video's first frame as an IMAGE, or None.
-    frames: the number of video frames.
-    size: (width, height) in pixels.
-    light: True for the colours of a light page.
-    """
+    """Return a drawing of a path as an IMAGE [1, height, width, 3]. `image` is the first of the video's `frames`
+    frames, or None. `size` is (width, height) in pixels; `light` selects the colours of a light page."""
     first = None if image is None else Image.fromarray(pixels(image[0]))
     return to_image(render_preview(path, first, frames, size, light))
 

@@ -18,12 +18,9 @@ from .image import pixels, to_image
 def measure_image(
     images: Tensor, path: CameraPath, every: int, size: tuple[int, int]
 ) -> tuple[Tensor, list[str], list[str]]:
-    """Measure how well a video, an IMAGE [F, H, W, 3], follows the camera `path`.
-
-    Return a drawing as an IMAGE, the lines of a summary, and lines with the errors: their means and sums, then a table.
-
-    every: the number of frames between the compared keyframes; 0 means 8.
-    size: the (width, height) of the drawing in pixels.
+    """Measure how well a video, an IMAGE [F, H, W, 3], follows the camera `path`. Return a drawing of `size` (width,
+    height) in pixels as an IMAGE, the lines of a summary, and lines with the errors: their means and sums, then a
+    table. `every` is the number of frames between the compared keyframes; 0 means 8.
 
     Raises CameraError for fewer than two frames, for more frames than poses, and if the camera is found in fewer than
     half of the keyframes.

@@ -108,12 +108,9 @@ def uncalled_patches(options: Mapping[str, Any], blocks: int) -> list[str]:
 
 
 def no_effect_warning(options: Mapping[str, Any], usual: set[str], blocks: int) -> str:
-    """Return a warning about a step's patches and options that have no effect on this model, or an empty string.
-
-    options: the current step's transformer_options.
-    usual: the keys of the first step's transformer_options; nodes have added other keys during the run.
-    blocks: the number of blocks of the model.
-    """
+    """Return a warning about the patches and keys in a step's transformer_options `options` that have no effect on a
+    model of `blocks` blocks, or an empty string. Keys that are not in `usual`, the first step's, were added during the
+    run."""
     later = (options.keys() - usual - TRANSFORMER_OPTIONS) | (_OPTIONS_OF_OTHER_MODELS & options.keys())
     return _no_effect_text("asks for" if later else "patches", [*uncalled_patches(options, blocks), *sorted(later)])
 

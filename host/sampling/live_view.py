@@ -105,11 +105,8 @@ class LiveView:
             self._server.send_sync(START_EVENT, start, self._server.client_id)
 
     def begin(self, session: Session, *, steered: bool, prompts: bool) -> None:
-        """Connect the client to the session.
-
-        steered: whether the client may move the camera.
-        prompts: whether the client may change the prompt.
-        """
+        """Connect the client to the session. `steered` is whether the client may move the camera, `prompts` whether it
+        may change the prompt."""
         self._session, self._steered, self._prompts = session, steered, prompts
         self._alone_since = time.monotonic()
         self._call_in_loop(self._ready.set)
