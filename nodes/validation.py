@@ -10,6 +10,7 @@ from comfy_api.latest import io
 
 from ..errors import InputError, LingBotError
 from ..host.files.search import fingerprint
+from ..host.prompt.queue import UnknownError
 
 
 class NamesToCheck(list[str]):
@@ -24,7 +25,7 @@ def validate(check: Callable[..., object], *arguments) -> bool | str:
     """Return the result of a node's `validate_inputs`: True if `check(*arguments)` passes, else an error message.
 
     The message is the text of the LingBotError or OSError that `check` raises. If an argument is None, because a linked
-    node supplies its value later, the result is True and `check` is not called.
+    node supplies its value later, the result is True and `check` is not called. An UnknownError counts as passed.
 
     ComfyUI repeats the message for each parameter of `validate_inputs`, so most nodes have a single parameter and get
     the other inputs from `host.prompt.queue.known_inputs`.
@@ -33,6 +34,8 @@ def validate(check: Callable[..., object], *arguments) -> bool | str:
         return True
     try:
         check(*arguments)
+    except UnknownError:
+        return True
     except LingBotError as error:
         return str(error)
     except OSError as error:

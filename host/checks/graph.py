@@ -2,7 +2,7 @@
 loader node, because the loader's class shows the kind of model."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from importlib import import_module
 from typing import Any
@@ -27,13 +27,10 @@ def check_rollout() -> None:
     """Raise InputError or CameraError if the Rollout node that ComfyUI is validating cannot run.
 
     InputError: the model is an expert of the base model, the video has no start or two, or the window is too small for
-    the sink and a chunk. CameraError: the video or the camera path is shorter than a chunk. Nothing is checked if
-    ComfyUI is validating no node.
+    the sink and a chunk. CameraError: the video or the camera path is shorter than a chunk. UnknownError: ComfyUI is
+    validating no node.
     """
-    try:
-        prompt, node = validating_prompt()
-    except UnknownError:
-        return
+    prompt, node = validating_prompt()
     inputs = prompt[node]["inputs"]
     if loader_of(prompt, inputs.get("model")) == LOAD_EXPERTS:
         raise InputError(
@@ -87,11 +84,9 @@ def _frames_from_elsewhere(prompt: Prompt, inputs: Mapping[str, Any]) -> int | N
 
 
 def check_experts(*names: str) -> None:
-    """Raise InputError if the node that ComfyUI is validating has a causal model at one of the inputs `names`."""
-    try:
-        prompt, node = validating_prompt()
-    except UnknownError:
-        return
+    """Raise InputError if the node that ComfyUI is validating has a causal model at one of the inputs `names`, and
+    UnknownError if ComfyUI is validating no node."""
+    prompt, node = validating_prompt()
     for name in names:
         if loader_of(prompt, prompt[node]["inputs"].get(name)) == LOAD_CAUSAL:
             raise InputError(f"{name}: {ONLY_ROLLOUT}")
@@ -100,11 +95,9 @@ def check_experts(*names: str) -> None:
 def check_steps() -> None:
     """Raise InputError if a node of the prompt that ComfyUI is validating leaves a sampler without steps. These are a
     KSampler (Advanced) with an expert and an empty range of steps, and a ManualSigmas without a number. No check at
-    sampling time can find them, because ComfyUI does not call the model then."""
-    try:
-        prompt, _ = validating_prompt()
-    except UnknownError:
-        return
+    sampling time can find them, because ComfyUI does not call the model then. Raises UnknownError if ComfyUI is
+    validating no node."""
+    prompt, _ = validating_prompt()
     values = PromptValues(prompt)
     for node, made in prompt.items():
         inputs = made["inputs"]
@@ -149,18 +142,17 @@ def upstream_nodes(prompt: Prompt, node: str, types: Collection[str] | None = No
     return list(dict.fromkeys(found))
 
 
-def other_schedule_warnings() -> list[str]:
-    """Return a warning for each node upstream of the running node that makes the noise schedule of another model."""
-    try:
+def other_schedule_warnings() -> Iterator[str]:
+    """Yield a warning for each node upstream of the running node that makes the noise schedule of another model."""
+    with suppress(UnknownError):
         prompt, node = running_prompt()
-    except UnknownError:
-        return []
-    return [
-        f"Node {each}, {prompt[each]['class_type']}, makes the noise schedule of another model: connect LingBot-World "
-        "Sigmas, or Basic Scheduler after Model Sampling SD3."
-        for each in upstream_nodes(prompt, node, ("SIGMAS",))
-        if prompt[each]["class_type"] in OTHER_SCHEDULERS or prompt[each]["inputs"].get("model_type") in OTHER_MODELS
-    ]
+        for each in upstream_nodes(prompt, node, ("SIGMAS",)):
+            kind, inputs = prompt[each]["class_type"], prompt[each]["inputs"]
+            if kind in OTHER_SCHEDULERS or inputs.get("model_type") in OTHER_MODELS:
+                yield (
+                    f"Node {each}, {kind}, makes the noise schedule of another model: connect LingBot-World Sigmas, or "
+                    "Basic Scheduler after Model Sampling SD3."
+                )
 
 
 def time_tile_warnings(frames: int) -> list[str]:

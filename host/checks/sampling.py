@@ -29,19 +29,9 @@ from .conditioning import SAMPLER_KEYS, SIDES, UNREAD_KEYS, check_coverage, chec
 from .exclusive import check_caches, check_windows
 from .failures import raise_node_error
 from .graph import other_schedule_warnings, time_tile_warnings
-from .latents import (
-    check_finite,
-    last_noise_level,
-    leftover_noise_warnings,
-    noise_level_warning,
-    store_noise_level,
-)
+from .latents import check_finite, last_noise_level, leftover_noise_warnings, noise_level_warning, store_noise_level
 from .text import text_node_warnings
-from .unused import (
-    idle_range_warnings,
-    left_out_negative_warning,
-    left_out_prompt_warning,
-)
+from .unused import idle_range_warnings, left_out_negative_warning, left_out_prompt_warning
 
 FULL_NOISE = 0.9985
 """The lowest first sigma that counts as full noise. A run from full noise keeps almost nothing of the video in its

@@ -3,6 +3,7 @@ the nodes in the running graph are examined."""
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib import import_module
 
 from ..prompt.queue import Prompt, UnknownError, is_link, running_prompt
@@ -17,23 +18,15 @@ TEXT_ONLY = "ConditioningAverage", "ConditioningConcat"
 _EMBEDDING = re.compile(r"embedding:[^\s,()]+")
 
 
-def text_node_warnings() -> list[str]:
-    """Return warnings about nodes up to the running one that silently change a prompt, or that have crossed wires.
+def text_node_warnings() -> Iterator[str]:
+    """Yield warnings about nodes up to the running one that silently change a prompt, or that have crossed wires.
     Crossed wires connect a `positive` output to a `negative` input, or the reverse."""
-    try:
+    with suppress(UnknownError):
         prompt, node = running_prompt()
-    except UnknownError:
-        return []
-    nodes = (*upstream_nodes(prompt, node, OF_TEXT), node)
-    return [
-        words
-        for each in nodes
-        for words in (
-            *_node_warnings(each, prompt[each]),
-            *_crossed_wire_warnings(prompt, each),
-            *_left_out_camera_warnings(prompt, each),
-        )
-    ]
+        for each in (*upstream_nodes(prompt, node, OF_TEXT), node):
+            yield from _node_warnings(each, prompt[each])
+            yield from _crossed_wire_warnings(prompt, each)
+            yield from _left_out_camera_warnings(prompt, each)
 
 
 def embedding_warnings(place: str, text: str) -> list[str]:

@@ -63,15 +63,7 @@ has keys (BLOCK, index of the block)."""
 _OPTIONS_OF_OTHER_MODELS = {"chroma_radiance_options", "stg_self_attn_blocks", "a2v_cross_attn", "v2a_cross_attn"}
 """Keys of transformer_options that nodes for other models set during a run. LingBot-World ignores them."""
 _WINDOWS_WRAPPER = "ContextWindows_prepare_sampling"  # of every MODEL with context windows
-WRAPPERS = {
-    KEY,
-    "easycache",
-    "lazycache",
-    "torch.compile",
-    _WINDOWS_WRAPPER,
-    "ContextWindows_sampler_sample",
-    "None",
-}
+WRAPPERS = {KEY, "easycache", "lazycache", "torch.compile", _WINDOWS_WRAPPER, "ContextWindows_sampler_sample", "None"}
 """The names of wrappers that cause no warning; "None" stands for all wrappers without a name."""
 _STEP_WRAPPERS = (
     WrappersMP.OUTER_SAMPLE,
