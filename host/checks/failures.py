@@ -32,8 +32,8 @@ def raise_node_error(error: Exception) -> None:
         if packs[-1] + 1 < len(frames):
             file = files[packs[-1] + 1]
         elif isinstance(error, TypeError):  # the patch takes other arguments, as a U-Net's or Flux's
-            code = getattr(patch, "__code__", None) or type(patch).__call__.__code__
-            file = Path(code.co_filename)
+            code = getattr(patch, "__code__", None) or getattr(type(patch).__call__, "__code__", None)
+            file = Path("" if code is None else code.co_filename)
     if PACK not in file.parents:
         raise InputError(
             f"{_nodes_of(file)} failed in this run ({error}): it may be for models of another kind; remove it"
@@ -42,10 +42,12 @@ def raise_node_error(error: Exception) -> None:
 
 def _nodes_of(file: Path) -> str:
     """Return the nodes upstream of the running one that come from `file`, or from the same pack, as in "EasyCache (node
-    7)". If there is none, return a description with the pack's name."""
-    place = max(number for number, part in enumerate(file.parts) if part in OTHERS)
-    pack = file.with_suffix("").parts if place == len(file.parts) - 2 else file.parts
-    module = ".".join(pack[place : place + 2])
+    7)". If there is none, return a description with the pack's or the file's name."""
+    places = [number for number, part in enumerate(file.parts[:-1]) if part in OTHERS]
+    if not places:
+        return f"a node of {file.name}" if file.name else "a node on the model"
+    whole = file.with_suffix("").parts if places[-1] == len(file.parts) - 2 else file.parts
+    module = ".".join(whole[places[-1] : places[-1] + 2])
     known = import_module("nodes").NODE_CLASS_MAPPINGS  # ComfyUI's `nodes`
     with suppress(UnknownError):
         prompt, node = running_prompt()
