@@ -48,6 +48,7 @@ _MODEL = _names("""
     comfy.model_patcher: CoreModelPatcher ModelPatcherDynamic create_model_options_clone LowVramPatch.memory_required
         LowVramPatch.prepare ModelPatcher.add_hook_patches ModelPatcher.add_patches ModelPatcher.cleanup
         ModelPatcher.clone ModelPatcher.detach ModelPatcher.get_combined_hook_patches ModelPatcher.get_free_memory
+        ModelPatcher.get_key_patches
         ModelPatcher.is_clone ModelPatcher.is_dynamic ModelPatcher.get_additional_models_with_key
         ModelPatcher.match_multigpu_clones ModelPatcher.load ModelPatcher.loaded_size ModelPatcher.model_size
         ModelPatcher.partially_unload ModelPatcher.patch_hook_weight_to_device ModelPatcher.patch_hooks
