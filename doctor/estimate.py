@@ -12,16 +12,26 @@ from ..options import RELEASES, Precision
 from ..pipeline.rollout_memory import DecoderSettings, RolloutMemory, RolloutWork, estimate_rollout
 from ..pipeline.world import WorldMemory
 
-VAE_PIXEL = 8.42e6
-"""The number of floating-point operations with which the VAE decodes a pixel of a frame: 16 frames of 464x832 take 52
-TFLOP."""
+VAE_PIXEL, VAE_BYTES = 8.04e6, 4220
+"""The floating-point operations of the VAE's convolutions for a pixel of a frame, and the bytes that its norms read and
+write for it: 49.7 TFLOP and 26 GB for 16 frames of 464x832 (tools/cards/per_clock.py --dry)."""
 VAE_WIDTH = 96
-ROW_PASSES = 58
+ROW_PASSES, ROW_COPIES, ROW_QUANTIZED = 28, 2, 1.75
 """The number of 16-bit passes (reads or writes) over an activation [tokens, dim] in a transformer block, apart from
-matrix products and attention. Measured on an RTX 5090, where these passes take 0.09 s for each chunk."""
-LAUNCHES, LAUNCHES_8_BITS = 16, 33
+matrix products and attention.
+
+ROW_PASSES: three norms with the additions before them (20), the norm of cross-attention's queries (2), and the rotation
+of queries and keys and their way into the cache (6).
+ROW_COPIES: the copy of 8-bit attention's result.
+ROW_QUANTIZED: comfy-kitchen's quantization of a product's input. It moves 1.5 passes, and takes as long as 1.75: on an
+H100 its arithmetic sets its time (tools/cards/per_clock.py).
+"""
+QUANTIZED_INPUTS = 5
+"""The quantized inputs [tokens, dim] of a block: of q, k and v together, both output layers, cross-attention's q, and
+the feed-forward's first layer. The second layer's has the feed-forward's width."""
+LAUNCHES, LAUNCHES_8_BITS = 16, 32
 """The number of kernels and memory fills that a transformer block launches, with 16-bit products (LAUNCHES) or with
-comfy-kitchen's 8-bit products and attention. Counted on an H100 that imitated compute capability 8.6
+comfy-kitchen's 8-bit products and attention. Counted on an H100 that imitated compute capability 12.0
 (tools/cards/try_kernels.py)."""
 LAUNCH, LAUNCH_RECORDED = 9e-6, 1.5e-6
 """The shortest time of a kernel in seconds, launched by Python (LAUNCH) or in a CUDA graph (LAUNCH_RECORDED)."""
@@ -36,7 +46,7 @@ class Rates(NamedTuple):
 
     linear, attention: matrix products and attention in 16 bits, in TFLOP/s.
     linear_8bit, attention_8bit: the same in 8 bits.
-    convolution: the VAE, in TFLOP/s.
+    convolution: the VAE's convolutions, in TFLOP/s.
     bandwidth, bus: GB/s of GPU memory, and of copies from host memory.
     memory: the size of GPU memory in bytes.
     recorded: whether kernels run from a CUDA graph.
@@ -150,18 +160,19 @@ def estimate_chunk(config: ModelConfig, setting: Setting, rates: Rates, fetched:
     """Return the estimated seconds of a chunk in its parts, for a `setting` and a GPU's `rates`. `fetched`: the bytes
     that each forward copies from host memory while it computes."""
     tokens, keys, blocks = setting.tokens, setting.keys, config.num_layers * setting.forwards
-    linear, attention, launches = rates.linear, rates.attention, LAUNCHES
+    linear, attention, launches, passes = rates.linear, rates.attention, LAUNCHES, float(ROW_PASSES)
     if setting.eight_bit:
         linear, attention, launches = rates.linear_8bit, rates.attention_8bit, LAUNCHES_8_BITS
+        passes += ROW_COPIES + ROW_QUANTIZED * (QUANTIZED_INPUTS + config.ffn_dim / config.dim)
     weights = 6 * config.dim**2 + 2 * config.dim * config.ffn_dim
     products = 2.0 * tokens * weights * blocks + 2.0 * tokens * 4 * config.dim**2 * config.num_layers
     row = 2.0 * tokens * config.dim
-    moved = blocks * (ROW_PASSES * row + weights * (1 if setting.eight_bit else 2))
+    moved = blocks * (passes * row + weights * (1 if setting.eight_bit else 2))
     pixels = 4 * setting.frames * setting.size[0] * setting.size[1]
     return Seconds(
         products / linear / 1e12,
         4.0 * tokens * keys * config.dim * blocks / attention / 1e12,
-        VAE_PIXEL * pixels / rates.convolution / 1e12,
+        VAE_PIXEL * pixels / rates.convolution / 1e12 + VAE_BYTES * pixels / rates.bandwidth / 1e9,
         moved / rates.bandwidth / 1e9,
         blocks * launches * (LAUNCH_RECORDED if rates.recorded else LAUNCH),
         fetched * setting.forwards / rates.bus / 1e9,
