@@ -1,8 +1,9 @@
 """The published rates of common GPUs, and the fractions of these rates that kernels reach.
 
-The fractions come from measurements by other people. On an RTX 5090, matrix products reach 176 to 229 TFLOP/s in bf16,
-375 to 430 in fp8 and 537 to 648 in int8. Exact attention reaches 184 TFLOP/s, 8-bit attention 524 and the VAE 173. On
-Strix Halo a chunk takes 0.8 s: 44 % for attention and 38 % for matrix products.
+Most fractions come from measurements by other people. On an RTX 5090, matrix products reach 176 to 229 TFLOP/s in bf16,
+375 to 430 in fp8 and 537 to 648 in int8. Exact attention reaches 184 TFLOP/s and 8-bit attention 524. On Strix Halo a
+chunk takes 0.8 s: 44 % for attention and 38 % for matrix products. The fraction of the VAE on GeForce GPUs comes from
+the engine's own kernel, whose clock cycles were measured on an H100 (docs/cards.md).
 """
 
 from typing import NamedTuple
@@ -14,7 +15,8 @@ from .estimate import Rates
 class RateShares(NamedTuple):
     """The fractions of a GPU's published rates that kernels reach.
 
-    linear, attention, convolution: 16-bit matrix products, 16-bit attention and the VAE, as fractions of the fp16 rate.
+    linear, attention, convolution: 16-bit matrix products, 16-bit attention and the VAE's convolutions, as fractions of
+    the fp16 rate with sums in fp32. `convolution` may exceed 1: most of its sums are in fp16.
     int8, fp8: matrix products in int8 and fp8, as fractions of the int8 and the fp8 rate.
     attention_8bit: 8-bit attention, as a fraction of the int8 rate.
     """
@@ -24,7 +26,7 @@ class RateShares(NamedTuple):
     fp8: float = 0.95
     attention: float = 0.88
     attention_8bit: float = 0.62
-    convolution: float = 0.83
+    convolution: float = 1.35
     bandwidth: float = 0.80
 
 

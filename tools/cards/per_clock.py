@@ -8,10 +8,8 @@ GPU plays compute capability 12.0 (play.py). Each result is printed as a line of
 needs no GPU. 3 minutes on an H100."""
 
 import argparse
-import importlib.util
 import json
 import os
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -21,43 +19,12 @@ from itertools import pairwise
 from pathlib import Path
 
 import torch
-from model_cases import FRAMES, VIDEO, WIDTHS, decibels, decoded, launches, profiled, relative, shown
+from model_cases import FRAMES, VIDEO, WIDTHS, launches, profiled, shown
 from try_kernels import importable
 
 PLAYED, VAE_WIDTH = "12.0", 96
 KERNELS = "int8=comfy-kitchen,attention-8bit=comfy-kitchen,convolution=triton"
 TOKENS, KEYS = (count * VIDEO[0] * VIDEO[1] // 4 for count in (FRAMES, 18))
-LOOP, END = "    for step in tl.range(", "    p = m + tl.arange(0, PIXELS)"
-IN_HALF = """    part, part_below = tl.zeros((PIXELS, NA), tl.float16), tl.zeros((PIXELS, NB or NA), tl.float16)
-    every: tl.constexpr = EVERY
-    for step in tl.range(0, FRAMES * SIDE * SIDE * parts, num_stages=STAGES):
-        number, near, channel = step // parts // SIDE**2, step // parts % SIDE**2, step % parts * (KA + KB)
-        frame = tl.where(number == 0, first, tl.where(number == 1, second, third))
-        row = frame + m + (near // SIDE + up) * width + near % SIDE + left
-        k = (near * FRAMES + number) * CHANNELS + channel
-        left_operand = _block(x, row, channel, rows, stride, PIXELS, KA, DESCRIBED)
-        right = _block(w, weight_row, k, of_weight, columns, NA, KA, DESCRIBED).T
-        part = tl.dot(left_operand, right, part, out_dtype=tl.float16)
-        if NB:
-            right_below = _block(w_below, weight_row + NA, k, of_weight, columns, NB, KA, DESCRIBED).T
-            part_below = tl.dot(left_operand, right_below, part_below, out_dtype=tl.float16)
-        if (step + 1) % every == 0:
-            total += part.to(tl.float32)
-            part = tl.zeros((PIXELS, NA), tl.float16)
-            if NB:
-                below += part_below.to(tl.float32)
-                part_below = tl.zeros((PIXELS, NB or NA), tl.float16)
-    total += part.to(tl.float32)
-    if NB:
-        below += part_below.to(tl.float32)
-"""
-"""The loop in model/kernels/convolution.py with sums in fp16, which are added to sums in fp32 after EVERY steps."""
-TILES = {
-    96: ((128, 64, 32, 32, 0, 4, 4), (64, 64, 32, 32, 0, 4, 4), (128, 32, 0, 32, 0, 4, 4)),
-    192: ((128, 64, 0, 64, 0, 4, 3), (128, 64, 0, 32, 0, 4, 4), (64, 128, 64, 32, 0, 4, 4)),
-}
-TILES[384] = TILES[192]
-"""Other tiles (model/choice/tiles.py), by output channels."""
 REFERENCE, COOL = 400, 0.06
 """The loops of the kernel whose time tells the clock, and the seconds of rest before a measurement: a GPU that works
 for long lowers its clock."""
@@ -147,45 +114,27 @@ def operations_of(kind: str, channels: int, out: int, height: int, width: int) -
 
 
 def convolution() -> None:
-    """Each convolution of the decoder: Triton's kernel with its sums in fp32 and in parts in fp16, comfy-kitchen's with
-    and without the copies before it, and the kernel that writes a frame to its slot."""
+    """The largest convolutions of the decoder: Triton's kernel with sums in fp16 and in fp32, comfy-kitchen's kernel,
+    and the kernel that writes a frame to its slot."""
+    from lingbot_world.model.choice.card import card_of
+    from lingbot_world.model.choice.tiles import tile_of
     from lingbot_world.model.kernels import convolution as own
 
-    taps = with_sums_in_half("parts")
     for shape, count in sorted(convolutions().items(), key=lambda each: -operations_of(*each[0]) * each[1])[:7]:
         kind, channels, out, height, width = shape
         words, work = f"{kind} {channels} to {out}, {height}x{width}, {count} times", operations_of(*shape)
-        arguments = operands(*shape)
-        for tile in (None, *TILES.get(out, ())):
-            own._tile = taps._tile = partial(tile_for, tile)
-            shown(f"Triton, {tile}, {words}", partial(timed, partial(own.convolve, *arguments), work))
-            shown(f"sums of a tap in fp16, {tile}, {words}", partial(in_half, taps, own, arguments, work))
+        arguments, tile = operands(*shape), tile_of(card_of(torch.device("cuda")), channels, out)
+        for half in (False, True):
+            own._tile = partial(_given, tile._replace(half=half))
+            run = partial(own.convolve, *arguments)
+            shown(f"Triton, sums in fp{16 if half else 32}, {words}", partial(timed, run, work))
         if kind == "over time":
             shown(f"put, {words}", partial(put, own, *arguments))
             shown(f"comfy-kitchen, {words}", partial(kitchen, *shape[1:], work))
-    own._tile = partial(tile_for, None)
 
 
-def tile_for(tile: tuple | None, device, channels: int, out: int):
-    """Return a tile of these sizes, or that of the engine."""
-    from lingbot_world.model.choice.card import card_of
-    from lingbot_world.model.choice.tiles import Tile, tile_of
-
-    return tile_of(card_of(device), channels, out) if tile is None else Tile(*tile, described=False)
-
-
-def with_sums_in_half(every: str):
-    """Return the module model/kernels/convolution.py with sums over `every` steps in fp16."""
-    from lingbot_world.model.kernels import convolution as own
-
-    before, after = Path(own.__file__).read_text(encoding="utf-8").split(LOOP)
-    path = Path(tempfile.mkdtemp()) / "convolution_half.py"
-    path.write_text(before + IN_HALF.replace("EVERY", every) + END + after.split(END)[1], encoding="utf-8")
-    spec = importlib.util.spec_from_file_location(f"lingbot_world.model.kernels.convolution_half_{every}", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+def _given(tile, *_any):
+    return tile
 
 
 def operands(kind: str, channels: int, out: int, height: int, width: int) -> tuple:
@@ -196,12 +145,6 @@ def operands(kind: str, channels: int, out: int, height: int, width: int) -> tup
     weight = torch.randn(out * (4 if side == 2 else 1), depth, device="cuda").half() / depth**0.5
     slots = None if frames == 1 else torch.arange(4, dtype=torch.int32, device="cuda")
     return x, slots, weight, torch.zeros(out, device="cuda").half(), (height, width), side
-
-
-def in_half(half, own, arguments: tuple, work: float) -> dict:
-    """The time with sums in fp16, and the distance from sums in fp32."""
-    off = relative(half.convolve(*arguments), own.convolve(*arguments))
-    return {"dB": round(decibels(off), 1), **timed(partial(half.convolve, *arguments), work)}
 
 
 def put(own, x, slots, _weight, _bias, size, _side) -> dict:
@@ -263,31 +206,23 @@ def block() -> None:
 
 
 def decoder() -> None:
-    """The decoder's latent frame by kernels, with sums in fp32 and in fp16, and its error."""
+    """The decoder's latent frame by kernels."""
     from lingbot_world.toy.weights import Weights
     from lingbot_world.vae import load_vae
-    from lingbot_world.vae.network import Decoder
     from lingbot_world.vae.pooled import PooledDecoder
     from lingbot_world.vae.weights import vae_shapes
 
     random, shapes = Weights(0), vae_shapes(VAE_WIDTH)
     whole = load_vae({name: random.layer(name, shape, gain=1.0) for name, shape in shapes.items()}, device="cuda")
-    half, taps = whole.decoding_in_half(), with_sums_in_half("parts")
-    small = torch.randn(FRAMES, 1, 16, 20, 22, generator=torch.Generator().manual_seed(0))
-    want = decoded(Decoder(whole.weights), small, whole)
-    latent = half.denormalized(torch.randn(1, 16, *VIDEO))
-    for name, kernels in (("sums in fp32", None), ("sums of a tap in fp16", taps)):
-        made = [PooledDecoder(half), PooledDecoder(half)]
-        for each in made:
-            each._kernels = kernels or each._kernels
-        error = (decoded(made[0], small, half) - want).square().mean().sqrt() / 2
+    made, latent = PooledDecoder(whole.decoding_in_half()), torch.randn(1, 16, *VIDEO, device="cuda").half()
+    latent = latent.contiguous(memory_format=torch.channels_last)
 
-        def run(decoder=made[1]):
-            for _ in decoder.decode(latent):
-                pass
+    def run():
+        for _ in made.decode(latent):
+            pass
 
-        run()
-        shown(f"decoder, {name}", lambda run=run, e=error: {"dB": decibels(float(e)), "kernels": profiled(run, 1)})
+    run()
+    shown("decoder", partial(profiled, run, 1))
 
 
 PARTS = {each.__name__: each for each in (peaks, attention, products, convolution, block, decoder)}
