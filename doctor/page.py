@@ -111,7 +111,7 @@ def _presets(found: Checkup) -> str:
 def card_page(name: str) -> str:
     """Return each release's estimated speed on a GPU as text. `name`: a key of CARDS."""
     rows = estimate_releases(rates_of(CARDS[name]))
-    lines = [f"{name}, worked out from published figures and the shares of them that others' kernels reached"]
+    lines = [f"{name}, worked out from published figures and the shares of them that kernels reached"]
     for row in rows:
         result = (
             "does not fit" if row.seconds is None else f"{row.seconds.total:.2f} s, {row.frames_a_second:.1f} a second"
