@@ -117,7 +117,8 @@ class Block(nn.Module):
     def _feed_forward(self, rows: Sequence[Residual], modulation: Tensor, reference: Tensor) -> None:
         with prepared_layers(reference, self.ffn[0], self.ffn[2]) as (up, down):
             up_and_gelu = gelu_layer(up, down)
-            down = down.after_gelu() if isinstance(down, EightBitLayer) else down
+            if up_and_gelu is None and isinstance(down, EightBitLayer):
+                down = down.after_gelu()
             for row, (shift, scale, gate) in in_turn(rows, modulation):
                 for part in row.parts(FFN_TOKENS):
                     normed = partial(part.normed, scale, shift, self.eps, reference.dtype, up)

@@ -9,6 +9,7 @@ from lingbot_world.model.attention import choose_8bit  # noqa: F401
 from lingbot_world.model.choice import trials
 from lingbot_world.model.choice.table import KITCHEN, TABLE
 from lingbot_world.model.choice.trials import ATTEMPTS, KINDS, Size
+from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.layers.operations import Linear, joined, prepared
 from lingbot_world.model.ops import linear_8bit, products_8bit
 from lingbot_world.model.ops.linear_8bit import EightBitLayer
@@ -24,6 +25,7 @@ from lingbot_world.model.quantized.parameters import (
     keep_together,
 )
 from lingbot_world.vae import convolutions  # noqa: F401
+from model_cases import random_inputs, random_state, with_state
 from test_model_accuracy import relative_rms
 from torch.nn import functional as F
 
@@ -104,6 +106,17 @@ def test_gelu_is_applied_as_an_input_is_quantized(by_kitchen, product, monkeypat
     assert layer.applies_gelu != old
     assert relative_rms(layer(linear_8bit.activated(x, "gelu", layer)), want) < 0.012
     products_8bit.kitchen_takes_gelu.cache_clear()
+
+
+@pytest.mark.parametrize("up", ["bf16", "int8"])
+def test_a_feed_forward_applies_gelu_once(by_kitchen, product, up):
+    """Also where only its second layer multiplies in 8 bits, as with a LoRA of the first."""
+    config = ModelConfig(dim=GROUP, ffn_dim=WIDTH, num_heads=2, num_layers=2, freq_dim=64, text_dim=64, text_len=8)
+    inputs, model = random_inputs(config, 1, (2, 4, 4)), with_state(config, random_state(config))
+    want = model(**inputs)
+    for block in model.blocks:
+        block.ffn[0].arithmetic, block.ffn[2].arithmetic = up, "int8"
+    assert 0 < relative_rms(model(**inputs), want) < 0.01
 
 
 def _in_int8(weight):
