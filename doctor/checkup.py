@@ -22,10 +22,11 @@ from .machine import describe_machine
 from .recordings import replays_correctly
 
 NAIVE = 20.0
-"""The largest plausible ratio of the TFLOP/s of matrix products to the TFLOP/s of the VAE's convolutions. Above it,
-MIOpen (AMD's library for convolutions) probably uses its slow default kernel."""
+"""If matrix products reach over this many times the TFLOP/s of the VAE's convolutions, MIOpen (AMD's library for
+convolutions) probably uses its slow default kernel."""
 WRONG = 0.1
-"""The relative error above which a kernel's result is wrong; smaller errors come from low precision."""
+"""A rejected kernel with a relative RMS error above this limit is reported to compute wrongly. Smaller errors come from
+low precision."""
 MOVED = Size(8192, 0, 16384)
 """The rows and columns of the bf16 matrix that is copied to measure the bandwidth of a GPU's memory."""
 BUS = 2**28
@@ -38,9 +39,9 @@ class Checkup:
     """The result of a machine check.
 
     facts: the facts about the machine, by name.
-    trials: the tests of kernels, by operation, such as linear or attention.
-    rates: the rate of the chosen kernel, by operation.
-    rows, base: the estimated speed of the causal releases and of the base model, for each setting.
+    trials: the results of the kernels' tests, by operation, such as linear or attention.
+    rates: the chosen kernel and its TFLOP/s, by operation.
+    rows, base: the estimated speed of the causal releases and of the base model, for each setting; empty on a CPU.
     advice: recommendations for the user.
     """
 
@@ -138,7 +139,7 @@ def _with_rates(known: Rates, device: torch.device, found: dict[Work, Rate]) -> 
 
 
 def measure_bandwidth(device: torch.device) -> float:
-    """Return the measured bandwidth of a GPU's memory in GB/s: bytes read and written by a copy, per second."""
+    """Return the measured bandwidth of a GPU's memory in GB/s. A copy's bytes count twice: read and written."""
     x = torch.empty(MOVED.rows, MOVED.dim, dtype=torch.bfloat16, device=device)
     y = torch.empty_like(x)
     return 2 * x.nbytes / (seconds_of(lambda: y.copy_(x), device) or 1.0) / 1e9

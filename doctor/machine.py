@@ -18,7 +18,7 @@ from ..model.choice.table import KITCHEN, NOT_INSTALLED, TRITON, missing
 from ..pipeline.rollout_memory import available_host_memory
 
 DISK_BYTES = 2**25
-"""The bytes that are written and read to time a disk."""
+"""The size, in bytes, of the file that is written and read to time a disk."""
 COMFYUI_ARGUMENTS = (
     *("lowvram", "novram", "highvram", "gpu_only", "cpu"),
     *("use_sage_attention", "use_flash_attention", "use_split_cross_attention"),
@@ -29,7 +29,8 @@ COMFYUI_ARGUMENTS = (
 
 
 def describe_machine(device: torch.device, folder: Path | None = None) -> dict[str, Any]:
-    """Return a machine's facts as JSON values. `folder`: a folder on the disk to time (None: the cache folder)."""
+    """Return a machine's facts (versions, memory, disk speed) as a dict of JSON values, and time a disk for this.
+    `folder`: a folder on the disk to time; None for the folder of this project's cache."""
     card, found = card_of(device), kept.driver()
     facts: dict[str, Any] = {
         "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
@@ -138,8 +139,8 @@ def _cache_folder() -> Path:
 
 
 def comfyui_switches() -> list[str] | None:
-    """Return the switches in COMFYUI_ARGUMENTS of the running ComfyUI, such as "--lowvram True"; None outside
-    ComfyUI."""
+    """Return those of COMFYUI_ARGUMENTS that are set in the running ComfyUI, as texts such as "--lowvram True". Return
+    None outside ComfyUI."""
     options = sys.modules.get("comfy.cli_args")
     if options is None:
         return None

@@ -70,7 +70,8 @@ def _releases(rows: Sequence[Estimate]) -> str:
 
 
 def base_lines(rows: Sequence[Estimate]) -> str:
-    """Return the estimated minutes of a video by the base model as text, one line per estimate."""
+    """Return the base model's estimated minutes for a video as text: a title, and a line per estimate. Return an empty
+    text without estimates."""
     if not rows:
         return ""
     lines = ["Base, 81 frames at 832x480 in 40 guided steps"]
@@ -82,7 +83,7 @@ def base_lines(rows: Sequence[Estimate]) -> str:
 
 
 def format_minutes(row: Estimate) -> str:
-    """Return an estimate's time in minutes as text, or "does not fit"."""
+    """Return an estimate's time as text such as "12 min", or "does not fit" if the memory is too small."""
     return "does not fit" if row.seconds is None else f"{row.seconds.total / 60:.0f} min"
 
 

@@ -18,16 +18,17 @@ WALKING_UNIT = FRAMES_PER_LATENT * STEP
 camera input has translations in this unit. Full speed is thus 1, the largest translation that the model was trained
 with."""
 FRAMES_TO_SPEED = 3
-"""The number of video frames in which the camera reaches full speed, or brakes. A tap thus gives a small move."""
+"""The camera takes this many video frames to reach full speed, and as many to stop. A tap thus gives a small move."""
 FASTEST_LOOK_DEG = 6.0
-"""The largest rotation by the mouse in one video frame, in degrees. The remaining rotation follows in later frames."""
+"""The mouse rotates the camera by at most this many degrees per video frame, in yaw and in pitch. The rest of a larger
+rotation follows in later frames."""
 WALKING_SPEED = 0.5
 """The default speed of a walking key, as a fraction of the longest step; Shift doubles it. The longest step is the
 largest translation per latent frame that the model was trained with. In the official examples the median latent frame
 moves by 0.19 to 0.78 of the clip's longest step."""
 PITCH_DEG = 1.5
-"""The largest change of pitch from one video frame to the next, in degrees; a latent frame then has at most 6. The
-official examples have 0.3 to 1.0 degrees per frame on average, and at most 6.8."""
+"""The pitch changes by at most this many degrees per video frame, so by at most 6 per latent frame. The cameras of the
+official examples change it by 0.3 to 1.0 degrees per frame on average, and by at most 6.8."""
 
 
 class WalkingCamera:
@@ -74,7 +75,8 @@ class WalkingCamera:
         return rigid(rotation, self._position[None])[0]
 
     def move(self, inputs: FrameInputs) -> np.ndarray:
-        """Move the camera by the user's inputs for n video frames, and return their poses, float64 [n, 4, 4]."""
+        """Move the camera by the user's inputs for the next n video frames. Return the camera-to-world poses of these
+        frames, float64 [n, 4, 4]."""
         self._look += inputs.look
         return np.stack([self._advance(axes) for axes in inputs.axes]) if len(inputs.axes) else np.empty((0, 4, 4))
 
@@ -113,8 +115,8 @@ class RecordedCamera:
 
         path: camera-to-world poses [n, 4, 4].
         pose: the last pose [4, 4] of the continued video, or None. The path is moved to begin at this pose.
-        unit: the unit of length of the continued video, or 0 for the path's longest step (without motion:
-        WALKING_UNIT).
+        unit: the unit of length of the continued video. With 0 the unit is the longest translation between two latent
+        frames of the path, or WALKING_UNIT if the camera stands still.
         """
         self._path = path if pose is None else pose @ inverse(path[0]) @ path
         self._at = 0
@@ -153,7 +155,7 @@ def integer_poses(poses: np.ndarray) -> list[list[int]]:
 def relative_poses(world: np.ndarray, before: np.ndarray | None, unit: float) -> np.ndarray:
     """Return the model's camera input [f, 4, 4] for the camera-to-world poses `world` [f, 4, 4] of latent frames. Each
     result is a pose relative to the previous one, with its translation divided by the length `unit`. `before` is the
-    pose [4, 4] of the previous latent frame; without it the first result is the identity."""
+    pose [4, 4] of the previous latent frame; for None the first result is the identity."""
     if before is None:
         rest = relative_poses(world[1:], world[0], unit) if len(world) > 1 else world[1:]
         return np.concatenate([np.eye(4)[None], rest])

@@ -28,10 +28,10 @@ RUN, RUNNING = "shift", 2.0
 FRAMES_PER_LATENT = 4
 """The number of video frames in a latent frame. Only the first latent frame of a video has fewer: one."""
 MOST_TAPS, MOST_ROWS = 256, 4096
-"""MOST_TAPS is the largest number of taps (short key presses), and of records of inputs, that wait for the next chunk.
-MOST_ROWS is the largest number of latent frames in a list of timed keys (see `Controls.script`)."""
+"""At most MOST_TAPS taps (short key presses) and as many records of inputs wait for the next chunk; older ones are
+dropped. A list of timed keys (see `Controls.script`) has at most MOST_ROWS latent frames."""
 FURTHEST_LOOK = 720.0
-"""The limit in degrees, for yaw and for pitch, of mouse rotation that has not been applied to the camera yet."""
+"""Mouse rotation that the camera has not applied yet is limited to this many degrees, in yaw and in pitch."""
 _AXES = {"w": (0, 1), "s": (0, -1), "d": (1, 1), "a": (1, -1), "l": (2, 1), "j": (2, -1), "i": (3, 1), "k": (3, -1)}
 
 
@@ -70,7 +70,8 @@ class Controls:
         self._pending: _Pending | None = None
 
     def press(self, key: str, event: int | None = None) -> None:
-        """Press a further key. The first frames that include this input carry its optional number `event`."""
+        """Press a key in addition to the held keys. The first frames that include this input carry its optional number
+        `event`."""
         self.hold({*self._down, key}, event)
 
     def release(self, key: str, event: int | None = None) -> None:
@@ -187,8 +188,8 @@ class Controls:
             return FrameInputs(axes, look, self._last_number, waited, tuple(placed))
 
     def restore(self) -> None:
-        """Restore the inputs that the last `take` returned, because their chunk was dropped. Inputs that arrived later
-        stay."""
+        """Undo the last `take`, because its chunk was discarded and is made again. The next `take` then returns the
+        same inputs, together with inputs that arrived later."""
         with self._lock:
             before, self._pending = self._pending, None
             if before is None:

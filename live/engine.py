@@ -22,8 +22,8 @@ from ..vae import PreviewDecoder, VideoDecoder
 from .worlds.walls import WorldMap
 
 LARGEST = 16.0
-"""The largest absolute value that is accepted in a first frame. Resizing and HDR images exceed 1; larger values are
-pixels from 0 to 255."""
+"""The absolute values of a first frame must not exceed this limit. Values above 1 are accepted, because resizing and
+HDR images produce them. Values above the limit are probably pixels from 0 to 255 that were not scaled to -1 to 1."""
 
 
 class WalkVideo(Protocol):
@@ -93,7 +93,7 @@ class Engine:
 
     @property
     def cells(self) -> tuple[int, int]:
-        """The (height, width) of the latent."""
+        """The (height, width) of the latent, an eighth of the video's `size`."""
         return self.size[0] // 8, self.size[1] // 8
 
 
@@ -111,8 +111,9 @@ class Start:
     prompt: the first prompt; with a `state`, an empty prompt means the state's last prompt.
     lens: float [4], fx, fy, cx, cy in pixels of an 832x480 image; None is the lens of the official examples.
     seed: the seed of the noise.
-    state: a state that the walk continues, which determines frame and lens.
-    image: the latent of the frame, or None to encode it.
+    state: the state of an earlier video that the walk continues, or None. The lens is then the state's, and `frame`
+    must be the state's too, as in `after`.
+    image: the latent that the VAE's encoder returns for the frame; None encodes the frame.
     """
 
     frame: Tensor

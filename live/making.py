@@ -31,11 +31,10 @@ log = logging.getLogger(__name__)
 WATCH_SECONDS = 0.2
 """The interval in seconds between calls of `watch` (see Session.run) while the session waits for the next chunk."""
 CHUNKS_PER_RELEASE = 64
-"""The number of chunks on a CPU between two releases of the memory that the C allocator has cached. Without these
-releases, a walk of one hour would hold 2.6 GB."""
+"""On a CPU, memory that the C allocator has cached is released after every 64 chunks. Without these releases, a walk of
+one hour would hold 2.6 GB."""
 QUIET_SECONDS = 10.0
-"""The seconds without input after which a session whose world also moves without input (`moving`) makes chunks half as
-often (see ChunkMaker)."""
+"""After this many seconds without input, a session with `moving` (see ChunkMaker) makes chunks half as often."""
 Deliver = Callable[[Frames], None]
 EventCallback = Callable[[str, dict[str, Any]], None]
 """A callback tell(kind, facts) for the events of a session. `facts` is a dict with the details below.
@@ -50,7 +49,7 @@ stuck: the frames no longer change although the camera walks; `reason`.
 ended: the recorded path or the replayed walk is over; no details.
 found: the camera has reached the crate of a map; `seconds`, the length of the video so far.
 back: the session has returned to an earlier chunk; the number of remaining chunks, `chunk`.
-store: a file could not be saved; `reason`.
+kept: a file could not be saved; `reason`.
 failed: an error occurred; `what` failed (walk, command or prompt), the `reason`, and whether the walk has `ended`.
 """
 
@@ -62,6 +61,8 @@ class ChunkMaker(ControlsMixin):
     Commands from other threads run between two chunks. A subclass must set `_walks`, the walks of the session.
 
     moving: whether chunks are made also without input.
+    restart_on_drift: whether a new walk begins when the video degrades.
+    stop_when_stuck: whether held walking keys are ignored, until a key changes, once the camera is stuck.
     failure: the error that has ended the walk, or an empty string.
     """
 
@@ -108,8 +109,9 @@ class ChunkMaker(ControlsMixin):
 
     @property
     def still(self) -> bool:
-        """Whether the session waits for an input. It waits if the camera does not move and `moving` is False, because a
-        video of a resting camera degrades within seconds."""
+        """Whether the session waits for an input instead of making chunks. It waits if the camera does not move and
+        `moving` is False, because a video of a resting camera degrades within seconds. It does not wait before the
+        first chunk, nor while it shows the effect of a new prompt or a return to an earlier chunk."""
         walk = self.walk
         return walk.chunks > 0 and not self._frames_due and walk.camera_rests and not self.moving
 
@@ -119,7 +121,8 @@ class ChunkMaker(ControlsMixin):
         return self.walk.ended or (isinstance(self.controls, Replay) and self.controls.is_over(self.walk))
 
     def stop(self) -> None:
-        """Stop making chunks. The walk can still be read and saved."""
+        """Stop making chunks, and wait until the thread of `start` has ended. A call within `deliver` does not wait.
+        The walk can still be read and saved."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()

@@ -1,5 +1,5 @@
-"""The scheduler that decides when a session makes the next chunk of a walk (a steered video). A chunk begins so late
-that its first frames arrive when the earlier frames have been played."""
+"""The scheduler that decides when a session makes the next chunk of a walk (a steered video). A chunk begins
+as late as possible, to include the latest inputs, but its first frames must arrive before the playback runs out."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from .shown.frames import Frames
 MARGIN = 0.03
 """The margin in seconds, for inaccurate clocks and late threads, by which a chunk is planned to arrive early."""
 RECENT_FRAMES = 32
-"""The number of recent video frames from which the delay of the next chunk is predicted. The prediction is the longest
-delay among the chunks of these frames, two chunks at least."""
+"""The predicted delay of the next chunk is the longest delay among the chunks of this many recent video frames, at
+least two chunks. A chunk's delay is the time from its start to its first frames."""
 RATE_SECONDS = 4.0
 """The length in seconds of the period over which the frame rate is measured."""
 
@@ -27,8 +27,10 @@ class Pace:
     slower machine never waits. With an `fps` of 0 no chunk waits. The delay of the first chunk of a walk or after a
     pause is not used to predict later delays, because it may be longer, for instance to compile kernels.
 
-    late: the number of frames in late deliveries.
-    stalls: the number of interruptions of the playback.
+    frames: the number of delivered frames.
+    late: the number of frames that were delivered after the playback had run out of frames.
+    stalls: the number of such late deliveries.
+    half_rate: whether chunks begin half as often as their frames are played.
     clock: a function that returns the time in seconds.
     """
 

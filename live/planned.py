@@ -11,7 +11,7 @@ from ..pipeline.spec import STANDING_STILL, RolloutSpec
 
 LATENT_FRAMES = 72
 """The smallest length, in latent frames, of the video for which memory is planned. It is a multiple of each released
-model's chunk size, and longer than each released model's window."""
+model's chunk size, and longer than the limited windows of the released models."""
 LIVE_WINDOW = Window(18, 6)
 """The attention window (18 latent frames, 6 of them the sink) for a model that by default attends to the whole video. A
 walk (a steered video) has no end, so its window must be limited."""
@@ -28,8 +28,8 @@ def latent_frames(window: int | None) -> int:
 
 
 def check_walkable(spec: RolloutSpec, model: str) -> None:
-    """Raise InputError unless the model of `spec` can generate a walk (a steered video). It must have few steps, no
-    guidance, and a camera input without pressed keys. `model` is its name in the message."""
+    """Raise InputError if the model of `spec` cannot generate a walk (a steered video): because it needs guidance (and
+    thus many steps), has no camera input, or also takes pressed keys. `model` is its name in the message."""
     if spec.guided:
         raise InputError(
             f"{model}: a walk takes a causal model of a few steps (LingBot-World Fast or 2.0); this one takes many"

@@ -20,7 +20,8 @@ from .pace import Pace
 
 log = logging.getLogger(__name__)
 FRAMES_AFTER_PROMPT = 16
-"""The number of latent frames (four seconds) that are made after a new prompt, to show its effect without input."""
+"""After a new prompt the session makes this many latent frames (four seconds) even without input, to show the prompt's
+effect."""
 
 
 class PromptedChunkMaker(ChunkMaker):
@@ -32,12 +33,15 @@ class PromptedChunkMaker(ChunkMaker):
         self._encoder_thread = ThreadPoolExecutor(1)  # encodes prompts next to the walk
 
     def prompt(self, text: str, *, refresh: bool = False, event: int | None = None) -> None:
-        """Change the prompt, beginning with one of the next chunks. The text is encoded in the background.
+        """Change the prompt, beginning with one of the next chunks.
 
         refresh: whether to recompute the cached keys and values of the window, so that the video changes immediately.
         event: a number that identifies this input; see Controls.
 
-        Raises InputError for an empty prompt, and after `stop` or `close`.
+        After `start` the text is encoded in the background. With `run` it is encoded in the thread of `run`, before the
+        next chunk. A program that iterates over the session waits here until the text is encoded.
+
+        Raises InputError for an invalid or empty prompt, and after `stop` or `close`.
         """
         if not isinstance(text, str):
             raise InputError(f"the prompt is {text!r:.40}; expected a text that describes the world")

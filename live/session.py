@@ -162,7 +162,7 @@ class Session(PromptedChunkMaker):
         chunk: the number of chunks to keep; 0 returns to the start.
         event: a number that identifies this input; see Controls.
 
-        The command fails if `chunk` is negative, or above the walk's number of chunks when the command runs. A program
+        The command fails if `chunk` is negative, or above the number of saved chunks when the command runs. A program
         that iterates over the session then gets an InputError from its next request for frames. With `start` or `run`,
         the callback `tell` gets the reason.
         """
@@ -177,7 +177,8 @@ class Session(PromptedChunkMaker):
         self._queue_command(go)
 
     def restart(self, begin: Start | WorldState | None = None) -> None:
-        """Begin a new walk at `begin`, by default at the start of the current walk."""
+        """Queue a command that ends the current walk and begins a new one at `begin`, by default at the start of the
+        current walk. An invalid `begin` is reported like an error of `back`."""
         self._queue_command(lambda: self._begin_again(begin or self._begin))
 
     def __iter__(self) -> Iterator[Frames]:

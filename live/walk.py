@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 PREEMPT = 0.3
-"""The time to a chunk's first frames, in seconds, above which a change of keys restarts the next chunk (once)."""
+"""If the last chunk's first frames took longer than this many seconds, a change of keys restarts the chunk that is
+being made, at most once."""
 
 
 class WalkOptions(TypedDict, total=False):
@@ -55,7 +56,7 @@ class WalkOptions(TypedDict, total=False):
 
 class Walk(WalkWorld):
     """A walk: a steered video that begins at a Start or continues an earlier video. It is saved in a folder. Only one
-    thread may use it."""
+    thread may use it, but the iterator that `chunk_ahead` returns may run in another."""
 
     def __init__(
         self,
@@ -140,8 +141,8 @@ class Walk(WalkWorld):
         self._switches_when_stuck = self.controls.switches
 
     def detect_crate(self) -> bool:
-        """Return True at the first call after the camera has reached the crate, which the user has to find in the map.
-        Later calls return False. Without a map the result is always False."""
+        """Return True once: at the first call that finds the camera near the crate, which the user has to find in the
+        map. All other calls return False, and so does every call for a walk without a map."""
         if self.found or self.map is None:
             return False
         self.found = self.map.is_near_crate(self.camera.pose[:3, 3])
@@ -272,7 +273,7 @@ class Walk(WalkWorld):
 
     def back(self, chunk: int, cause: Input | None = None) -> None:
         """Go back to the end of the first `chunk` chunks of this walk, and discard the later ones. `cause` is the input
-        that requests this, for the receipts. Raises InputError unless `chunk` is between 0 and the number of saved
+        that requests this, for the receipts. Raises InputError if `chunk` is negative or above the number of saved
         chunks."""
         if not 0 <= chunk <= self.store.chunks:
             raise InputError(f"back to chunk {chunk}: expected 0 to {self.store.chunks}, the chunks that are kept")

@@ -26,8 +26,9 @@ MakeWalk = Callable[[Start | WorldState, Path], Walk]
 ReportUnsaved = Callable[[str], None]
 """A callback report(reason) that reports why a walk (a steered video) could not be saved."""
 VIDEO, PREVIEW = "walk.mp4", "walk.preview.mp4"
-"""The file names of a walk's videos. If a tiny decoder shows the walk, PREVIEW is made of its frames. VIDEO is decoded
-by the VAE, and replaces PREVIEW."""
+"""The file names of a walk's videos. If the VAE decodes the walk for the user, its frames are written to VIDEO. If a
+tiny decoder does so, its frames are written to PREVIEW. After such a walk, the VAE decodes VIDEO, which replaces
+PREVIEW."""
 
 
 class Walks:

@@ -77,7 +77,7 @@ class LatentChunk(NamedTuple):
     number: the index of the chunk in the walk.
     inputs: the user's inputs for the chunk.
     began: the time in seconds at which the inputs were read (time.perf_counter).
-    receipts: a report about each input.
+    receipts: a Receipt for each input that takes effect in the chunk.
     """
 
     latent: Tensor

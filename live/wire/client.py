@@ -16,13 +16,14 @@ from .encoder import Encoder
 from .protocol import Init, Output
 
 MOST_QUEUED_BYTES = 64_000_000
-"""The limit of a client's queued frames, in bytes of raw pixels. Above the limit, the oldest frames are dropped."""
+"""At most this many bytes of frames (raw pixels) wait in a client's queue. If there are more, the oldest frames are
+dropped."""
 MOST_MESSAGES = 1000
-"""The largest number of queued messages for a client."""
+"""At most this many messages wait in a client's queue; a further message is dropped."""
 LONGEST_WAIT = 1.5
-"""The longest playback time, in seconds, of the frames that wait in a client's queue. Above this limit, the oldest
-frames are dropped, so that the client does not fall further behind. The limit is at least 16 frames. The limit does not
-apply to a client that sets `most_chunks`."""
+"""At most this many seconds of playback, but at least 16 frames, wait in a client's queue. If there are more, the
+oldest frames are dropped, so that the client does not fall further behind. This limit does not apply to a client whose
+Init sets `most_chunks`."""
 
 
 class Client:

@@ -18,10 +18,10 @@ from .protocol import Init, read_init
 INIT_SECONDS = 30.0
 """The time in seconds within which a client must send its init message."""
 MESSAGES, BURST = 240, 480
-"""The limits of messages read from one connection: MESSAGES per second, or BURST together after a silence. Further
-messages wait in the network."""
+"""A connection reads at most MESSAGES messages per second, or BURST messages at once after a silence. Further messages
+wait in the network."""
 MOST_UNPROCESSED = 64
-"""The limit of messages of one connection that have been read but not yet processed."""
+"""At most this many messages of one connection are read but not yet processed."""
 HEARTBEAT = 10.0
 
 
@@ -75,15 +75,22 @@ class Connection:
 
 
 ClientHandler = Callable[[web.WebSocketResponse, Init, Connection], Awaitable[None]]
-"""The type of a function meet(socket, init, inbox) that serves a client from its init message to its end. If it raises
-a LingBotError, the client receives the error's message."""
+"""The type of a function serve_client(socket, init, inbox), which serves one client from its init message to the end of
+the connection. If the function raises a LingBotError, the client receives the error's message."""
 
 
 async def serve(
     request: web.Request, serve_client: ClientHandler, codec: Codec, most_bytes: int
 ) -> web.WebSocketResponse:
-    """Serve a client from the handshake of its websocket to its end. `serve_client` is called after the init message.
-    `codec` is the encoding of messages, and `most_bytes` the limit of a message in bytes."""
+    """Serve a client from the handshake of its websocket to the end of the connection, and return the closed websocket.
+
+    serve_client: called once, after the client's init message.
+    codec: the encoding of messages.
+    most_bytes: a message may have at most this many bytes.
+
+    An error of `serve_client` is sent to the client if it is a LingBotError. Other errors are raised, except for those
+    of a broken connection.
+    """
     socket = web.WebSocketResponse(max_msg_size=most_bytes, heartbeat=HEARTBEAT, compress=False)
     await socket.prepare(request)
     inbox, code = Connection(socket, codec), WSCloseCode.OK
@@ -121,7 +128,7 @@ async def _refuse(socket: web.WebSocketResponse, codec: Codec, reason: str) -> N
 
 
 def foreign_origin(request: web.Request) -> str:
-    """Return the origin of the web page that sends a request, if the page belongs to another site. Return an empty
-    string for the server's own pages, and for programs, because they send no origin."""
+    """Return the `Origin` header of a request if a web page of another site sends it, else an empty string. Requests of
+    the server's own pages have the server's origin, and those of programs have none."""
     origin = request.headers.get("Origin")
     return "" if origin is None or urlsplit(origin).netloc == request.host else origin or "null"

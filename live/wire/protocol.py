@@ -15,7 +15,7 @@ from ..controls import MOST_ROWS
 
 MOST_BYTES, MOST_IMAGE_BYTES = 17 << 20, 16 << 20
 MOST_PROMPT = 8192
-"""The limit of a prompt in characters. The text encoder reads only 512 tokens."""
+"""A prompt may have at most this many characters. The text encoder reads only the first 512 tokens of a prompt."""
 MOST_HELD, MOST_TRANSITIONS = 16, 512
 LARGEST_EVENT, LARGEST_SEED = 2**31 - 1, 2**63 - 1
 SLOWEST = 0.05

@@ -24,7 +24,7 @@ RESTART_POLL_SECONDS = 0.1
 class TimeLimits:
     """The time limits of a server, in seconds. A held key counts as an input.
 
-    idle: the time without input after which a walk pauses, or ends if another client is waiting.
+    idle: the time without input after which a walk pauses; it ends as soon as another client waits.
     gone: the time without input after which a walk ends.
     reconnect: the time within which a client may reconnect.
     reconnect_in_line: the same limit while another client is waiting.
@@ -53,9 +53,13 @@ async def handle_events(inbox: Connection, client: Client, do: Callable[[ClientE
 
 
 def steer(session: Session, event: ClientEvent) -> None:
-    """Apply a client's event to the session. The caller handles the kinds `restart` and `output`. Most events also
-    resume a paused session. A pause, a mouse movement, sticks at rest, and a message of held keys without a new key do
-    not resume it. Raises a LingBotError for an event that cannot be applied."""
+    """Apply a client's event to the session. The caller handles the kinds `restart` and `output`.
+
+    Most events also resume a paused session. These do not: a pause, a mouse movement (which is ignored during a pause),
+    sticks at rest, and a message of held keys without a new key.
+
+    Raises a LingBotError for an event that cannot be applied.
+    """
     payload, number, goes_on = event.payload, event.number, event.kind != "pause"
     if event.kind == "camera_actions" and "script" in payload:
         session.script(payload["script"], number)

@@ -4,8 +4,9 @@ A chunk is bad if its sharpness and one of colourfulness, tint and brightness pa
 or if its sharpness is below a stricter limit. The detector reports a drift after four seconds of bad chunks.
 
 The limits are those of the command `lingbot-world measure`. Sharpness also has an upper limit, because an image can
-dissolve into hard edges. That command tracks parts of the scene through the video, so it can distinguish a dark wall
-from a video that becomes dark. This module compares whole frames, and another room changes two of the other measures.
+dissolve into hard edges. The command tracks parts of the scene through the video, so it can distinguish a dark wall
+from a video that becomes dark. This module compares whole frames, so the view of another room can change two of
+colourfulness, tint and brightness. These two alone therefore do not make a chunk bad.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ FIRST = 8
 LASTS = 16
 """The number of latent frames in successive bad chunks after which a drift is reported: four seconds."""
 SIDE = 128
-"""The largest side, in pixels, of the reduced frames that are measured."""
+"""Frames are reduced for the measurement, until their longer side has at most this many pixels."""
 HINT = "the video is degrading: R restarts from the image"
 Row = dict[str, float]
 

@@ -9,11 +9,11 @@ import numpy as np
 
 HINT = "the image no longer moves: turn, or walk another way"
 MOST_TURN_DEG = 0.5
-"""The largest rotation between the last frames of two successive chunks, in degrees, for which the frames are compared.
+"""The last frames of two successive chunks are compared if the camera turned by at most this many degrees between them.
 A larger rotation changes the frames even in front of a wall."""
 LEAST_STEP = 0.05
-"""The smallest translation per latent frame for which frames are compared, as a fraction of the longest step. The
-longest step is the largest translation per latent frame that the model was trained with."""
+"""Frames are compared if the camera moved by at least this fraction of the longest step per latent frame. The longest
+step is the largest translation per latent frame that the model was trained with."""
 KNOWN = 8
 """The number of latent frames (two seconds) with a walking camera after which the usual change of frames is known."""
 LASTS = 6
@@ -23,7 +23,7 @@ STILL = 0.15
 difference between the last frames of this chunk and of the chunk before, divided by the camera's translation per latent
 frame. The usual change is the median of earlier changes that reached the limit."""
 SIDE = 64
-"""The largest side, in pixels, of the reduced frames that are compared."""
+"""Frames are reduced for the comparison, until their longer side has at most this many pixels."""
 
 
 class StuckWatch:

@@ -23,10 +23,10 @@ from ...fields import text_of
 MAP = "map.json"
 """The name of a map's file in the example folder of a model."""
 LOOK = 6, 8
-"""The (rows, columns) of the grid of mean colours by which a start image is recognized."""
+"""The (rows, columns) of a grid over an image. A start image is recognized by the mean colours of the grid's cells."""
 ALIKE = 6.0
-"""The limit of the root mean square difference between the mean colours (0 to 255) of two images. Below this limit, a
-start image is recognized as a known image."""
+"""A start image is recognized as a known image if their mean colours (0 to 255, on the grid LOOK) differ by less than
+this limit in root mean square."""
 REACH = 1.3
 """The distance from the camera within which the crate counts as found, in units of the map."""
 
@@ -65,8 +65,8 @@ class WorldMap:
     places: tuple[Place, ...]
 
     def locate(self, frame: Tensor, seed: int) -> PlacedMap | None:
-        """Return the position in the map of a walk that begins with the image `frame` [3, H, W], values -1 to 1. Return
-        None if `frame` is not a start image of the map. `seed` selects the crate's room."""
+        """Return the map as seen from a walk that begins with the image `frame` [3, H, W], values -1 to 1. Return None
+        if `frame` is not a start image of the map. `seed` selects the crate's room."""
         look = mean_colours((frame.clamp(-1, 1) + 1) * 127.5)
         for place in self.places:
             if float(np.sqrt(np.mean((place.look - look) ** 2))) < ALIKE:
@@ -75,8 +75,8 @@ class WorldMap:
 
     def clearance(self, point: np.ndarray) -> float:
         """Return the signed distance of a point [3] from the nearest box, negative inside a box, in units of the map.
-        It is not Euclidean, but the largest of the distances from the box's sides along x and z and from its top. The
-        boxes repeat at every corner of the grid."""
+        The distance is not Euclidean: it is the largest of the distances along x, along z, and from the box's top.
+        The boxes repeat at every corner of the grid."""
         x, z = (value - self.room * round(value / self.room) for value in (point[0], point[2]))
         aside = np.maximum(abs(x - self.boxes[:, 0]) - self.boxes[:, 2], abs(z - self.boxes[:, 1]) - self.boxes[:, 3])
         return float(np.maximum(aside, -point[1] - self.boxes[:, 4]).min())
@@ -94,8 +94,9 @@ class PlacedMap:
         self._goal = world.room * np.array(corner) + world.boxes[world.goal][:2]
 
     def slide(self, position: np.ndarray, step: np.ndarray) -> np.ndarray:
-        """Return the camera's position [3] after a `step` [3] from `position` [3], all in the walk's coordinates. If a
-        wall is in the way, the camera moves along the wall."""
+        """Return the camera's position [3] after a `step` [3] from `position` [3], all in the walk's coordinates. The
+        step's parts along the map's x and z are made one after the other. A part that leads too close to a wall is left
+        out, so the camera slides along the wall."""
         here, step = self._in_map(position), self._turn @ step
         place = here
         for axis in (0, 2):

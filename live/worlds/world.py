@@ -25,8 +25,8 @@ from ..store import WalkStore
 
 log = logging.getLogger(__name__)
 MOST_REPLAYED = 256
-"""The length of a walk, in latent frames, up to which a return to an earlier chunk recomputes all keys and values. For
-a longer walk only the chunks in the attention window are recomputed."""
+"""A return to an earlier chunk recomputes the keys and values of all remaining chunks, if these have at most this many
+latent frames. Otherwise it recomputes only the chunks in the attention window."""
 
 
 class WalkWorld:
@@ -46,9 +46,9 @@ class WalkWorld:
     _decoder: VideoDecoder | PreviewDecoder
 
     def rebuild(self, *, refresh: bool) -> None:
-        """Recompute the cached keys and values from the saved chunks, each chunk with its own prompt. For a walk longer
-        than MOST_REPLAYED, recompute only the chunks in the window. With `refresh`, recompute only the chunks in the
-        window, all with the last prompt."""
+        """Recompute the cached keys and values from the saved chunks, each chunk with its own prompt. For a walk of
+        more than MOST_REPLAYED latent frames, recompute only the chunks in the attention window. With `refresh`,
+        recompute only the chunks in the window, and use the last prompt for all of them."""
         size, made = self.engine.chunk, self.store.chunks
         if self.store.latent_frames <= MOST_REPLAYED and not refresh:
             chunks = list(range(made))
