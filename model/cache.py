@@ -1,4 +1,4 @@
-"""Caches of tensors that depend only on the camera or the prompt, so that not every step computes them again."""
+"""Caches of tensors that depend only on the camera or the prompt, so that they are not computed again in every step."""
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -10,7 +10,7 @@ from torch import Tensor
 Pair = tuple[Tensor, Tensor]
 
 MOST_UNREAD_FILLS = 2
-"""The number of times that a cache may be filled, and emptied again without a read, before it is disabled."""
+"""A cache is disabled after it has been filled, and emptied again without a read, this many times."""
 
 
 class BlockCache:
@@ -37,7 +37,8 @@ class BlockCache:
 
     @property
     def addresses(self) -> tuple[tuple[int, ...], ...]:
-        """The memory addresses of the cached tensors, and of the spare tensors that `put` will overwrite."""
+        """Two tuples: the memory addresses of the cached tensors, and those of the spare tensors, which `put` will
+        overwrite."""
         return tuple(
             tuple(tensor.data_ptr() for pair in blocks.values() for tensor in pair)
             for blocks in (self._blocks, self._spare)
@@ -77,14 +78,15 @@ class BlockCache:
         return True
 
     def clear(self) -> int:
-        """Free all memory, including spare tensors. Return the bytes of the cached tensors that were freed."""
+        """Free all memory, including spare tensors. Return the bytes of the cached tensors, without those of the spare
+        tensors."""
         freed = self.clear_source()
         self._spare = {}
         return freed
 
     def clear_source(self) -> int:
-        """Remove the source and the tensors computed from it, and return their bytes. A `steady` cache keeps the memory
-        to reuse it."""
+        """Remove the source and all cached tensors, and return the bytes of the cached tensors. A `steady` cache keeps
+        their memory to reuse it. If no cached tensor has been read, the removal counts towards MOST_UNREAD_FILLS."""
         freed = self._nbytes
         if freed and not self._was_read:
             self._unread_fills += 1
@@ -92,7 +94,7 @@ class BlockCache:
         return freed
 
     def give_up(self) -> bool:
-        """Disable the cache and free its memory. Return whether the cache had a source."""
+        """Disable the cache and free its memory. Return True if the cache was in use (had a source), else False."""
         changed = self._source is not None
         self._forget()
         self._spare = {}
@@ -120,8 +122,8 @@ class BlockCache:
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """A context that restores the cache's entries when it ends. If a tensor of the cache is overwritten in the
-        context, its values are not restored."""
+        """A context that restores the cache's source and entries when it ends. Values that were overwritten in place,
+        in a tensor of the cache, are not restored."""
         fields = {name: dict(value) if isinstance(value, dict) else value for name, value in vars(self).items()}
         try:
             yield
@@ -129,8 +131,8 @@ class BlockCache:
             vars(self).update(fields)
 
     def put(self, block: int, pair: Pair) -> None:
-        """Cache the two tensors of a block. If the block has spare tensors of the same shapes, dtypes and devices, the
-        tensors are copied into these."""
+        """Cache the two tensors of a block. If the block has spare tensors with the same shapes, dtypes and devices,
+        the values are copied into the spare tensors. Otherwise the tensors themselves are stored."""
         spare = self._spare.pop(block, None)
         if spare is not None and all(map(_alike, spare, pair)):
             pair = spare[0].copy_(pair[0]), spare[1].copy_(pair[1])
@@ -184,8 +186,8 @@ class CameraCache(BlockCache):
         return super().clear() + self.prompt.clear()
 
     def give_up(self) -> bool:
-        """Disable this cache and the prompt's, and free their memory. Return whether this cache had a camera as its
-        source."""
+        """Disable this cache and the prompt's, and free their memory. Return True if this cache was in use (had a
+        camera as its source), else False."""
         self.prompt.give_up()
         return super().give_up()
 
@@ -218,7 +220,7 @@ def _version(tensor: Tensor) -> int | None:
 
 
 def same(left: Tensor, right: Tensor) -> bool:
-    """Return whether two tensors have the same values and dtype on the same device."""
+    """Return whether two tensors have the same shape, dtype, device and values."""
     return _alike(left, right) and torch.equal(left, right)
 
 

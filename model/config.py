@@ -20,7 +20,7 @@ _NAMES = {
 }
 _CONTROL = "patch_embedding_wancamctrl.weight"
 MOST_MISSING = 10
-"""The largest number of missing blocks that an error message lists."""
+"""An error message lists at most this many missing blocks."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,8 @@ class ModelConfig:
 
     @property
     def control_channels(self) -> int:
-        """The channels of the camera tensor, `control` values for each of the 8x8 pixels that a latent pixel covers:
-        384 for a camera model, 448 for an action model, 0 without camera layers."""
+        """The number of channels of the camera tensor, which has `control` values for each of the 8x8 pixels that a
+        latent pixel covers: 384 for a camera model, 448 for an action model, 0 without camera layers."""
         return (self.control or 0) * CELL * CELL
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:

@@ -1,6 +1,8 @@
-"""The LingBot-World transformer, which predicts a velocity from latent, timestep, prompt and camera. Parameter names
-and computations are the official ones. With a bf16 compute dtype the residual stream, norms, modulation, time embedding
-and head are in fp32, as under the official autocast."""
+"""The LingBot-World transformer, which predicts a velocity from latent, timestep, prompt and camera.
+
+Parameter names and computations are those of the official code. If the compute dtype is bf16, the residual stream,
+norms, modulation, time embedding and head are still in fp32, as under the official code's autocast.
+"""
 
 import logging
 from typing import Any, cast
@@ -28,7 +30,8 @@ from .ops.pointwise import residual_dtype
 from .parallel import WHOLE_VIDEO, WholeVideo
 
 MOST_TIMES = 128
-"""The largest number of entries in the cache of time embeddings. When it is full, the cache is emptied."""
+"""A cache of time embeddings holds at most this many entries. A full cache is emptied before the next entry is added.
+It only fills up if the weights have moved, so its old entries are stale."""
 
 
 class LingBotWorldModel(nn.Module):
@@ -36,17 +39,18 @@ class LingBotWorldModel(nn.Module):
     such as ComfyUI may override methods in a derived class.
 
     operations: a namespace of the layer classes (see layers/operations.py).
-    attention: the self-attention, a function of (q, k, v, heads, options).
-    cross_attention: the attention to the prompt; None means `attention`.
-    dtype: the dtype of parameters, matrix products and attention.
+    attention: the self-attention function, (q, k, v, heads, options) -> result (see attention/exact.py).
+    cross_attention: the function for attention to the prompt; None means `attention`.
+    dtype: the dtype of parameters, matrix products and attention; None means torch's default dtype.
 
-    A forward that runs out of memory runs again without the camera cache. If several processes run the same forward and
-    wait for each other, set the attribute `in_step` to True, so that no forward is repeated.
+    A forward that runs out of memory runs again without the camera cache. Set the attribute `in_step` to True if
+    several processes run the same forward and wait for each other. No forward then runs again, because the other
+    processes would not repeat it.
     """
 
     attention_mode: AttentionMode = "auto"
     attention_8bit: Attention = staticmethod(attend_8bit)
-    """The self-attention function after `set_attention("8bit")`. A host such as ComfyUI may override it."""
+    """The self-attention function that `set_attention("8bit")` selects. A host such as ComfyUI may override it."""
 
     def __init__(
         self,
@@ -84,8 +88,9 @@ class LingBotWorldModel(nn.Module):
         """Set the number format of matrix products in the blocks' linear layers (see ops/linear_8bit.py). The layers
         for the prompt's keys and values are not changed, because a prompt has few tokens.
 
-        "auto" means the compute dtype, "8bit" the 8-bit dtype that suits the weights' device. With `own_format`, NVFP4
-        and MXFP8 weights are multiplied in their own format, if the GPU has instructions for it.
+        "auto" and "bf16" mean the compute dtype. "8bit" means fp8 or int8, whichever suits the weights' device. If
+        `own_format` is True and the format has 8 bits, NVFP4 and MXFP8 weights are multiplied in their own format on
+        GPUs that support this.
         """
         arithmetic = suited_arithmetic(arithmetic, self.head.modulation.device)
         for name, layer in self.blocks.named_modules():
@@ -120,8 +125,13 @@ class LingBotWorldModel(nn.Module):
         options: caches and other settings, see ForwardOptions. Under torch.compile the camera cache is ignored.
 
         If memory runs out, the forward disables the camera cache and runs again. The out-of-memory error is raised
-        instead in three cases: no camera cache is in use, several processes compute the forward, or the KV cache is not
-        `repeatable`. Raises InputError and CameraError for wrong shapes.
+        instead in three cases:
+        - no camera cache is in use;
+        - several processes compute the forward;
+        - the KV cache is not `repeatable`.
+
+        Raises InputError or CameraError for a wrong shape, and CameraError if a model without camera layers gets a
+        camera.
         """
         check_inputs(x, timestep, context, camera, self.config)
         cache = None if torch.compiler.is_compiling() else options.get("camera_cache")
@@ -171,8 +181,8 @@ class LingBotWorldModel(nn.Module):
         )
 
     def _cells(self, given: ForwardInputs, options: ForwardOptions) -> Tensor:
-        """Return the velocity [B, tokens, 4*16] of this process's tokens, each with 2x2 latent pixels. A CUDA graph may
-        record this part of a forward."""
+        """Return the velocity [B, tokens, 4*16] of this process's tokens: for each token, 16 channels of 2x2 latent
+        pixels. A CUDA graph may record this part of a forward."""
         e, e0 = given.times
         x = options.get("token_share", WHOLE_VIDEO).cut(self.embed_patches(given.x))
         rows: list[Residual] = []
@@ -186,14 +196,14 @@ class LingBotWorldModel(nn.Module):
         return self.head(x, e)
 
     def _defers_all(self, x: Tensor, options: ForwardOptions) -> bool:
-        """Return whether the blocks may defer the residual additions of all batch elements, to fuse each addition with
-        the next norm. Deferred additions take memory. So this is only done if q, k and v are converted to 8 bits one by
-        one, which saves more."""
+        """Return whether the blocks defer the residual additions of all batch elements, so that each addition runs in
+        one kernel with the next norm. Deferred additions take memory. So the result is True only if every block's
+        self-attention converts q, k and v to 8 bits one by one, which saves more memory."""
         return all(cast(Block, block).self_attn.in_operands(x.device, options) for block in self.blocks)
 
     def _times(self, timestep: Tensor, options: ForwardOptions) -> Times:
-        """Return `embed_time(timestep)`, from the cache `options["times"]` if it is there, else computed and added to
-        the cache."""
+        """Return `embed_time(timestep)`. If `options` has the entries `times` (a cache) and `timestep`, the result is
+        read from the cache, or computed and added to the cache. Otherwise it is computed."""
         kept, number = options.get("times"), options.get("timestep")
         if kept is None or number is None:
             return self.embed_time(timestep)
@@ -206,7 +216,11 @@ class LingBotWorldModel(nn.Module):
 
     def _embed_prompts(self, prompts: Tensor, rows: int, cache: CameraCache | None) -> tuple[Tensor, Tensor | None]:
         """Return the embedded prompts [rows, tokens, dim] and the prompts' lengths (see `_lengths`), from the cache if
-        possible. `rows` is the batch size. On a CPU one token stands for all padding, as `attend_to_padded` expects."""
+        possible. `rows` is the batch size.
+
+        On a CPU, if cross-attention is `sdpa`, a prompt is not padded to text_len. It gets at most one token of
+        padding, which stands for all padding, as `attend_to_padded` expects.
+        """
         short = prompts.device.type == "cpu" and self._attentions[1] is sdpa
         tokens = min(prompts.shape[1] + 1, self.config.text_len) if short else None
         if cache is None or not cache.prompt.attach(prompts):

@@ -38,7 +38,8 @@ class Camera:
 class ForwardInputs(NamedTuple):
     """The tensors that a forward's kernels read, besides weights and caches.
 
-    x: the latent [B, 36, F, H, W] of this process's frames.
+    x: the latent [B, 36, frames, H, W]: only the frames that contain tokens of this process.
+    times, rope: see the types Times and Rope.
     context: the embedded prompts [B, tokens, dim].
     camera: the embedded camera, or None.
     lengths: the prompts' lengths without padding, int32 [B]; None if attention does not skip padding.
@@ -84,7 +85,8 @@ class ForwardOptions(TypedDict, total=False):
     """The options that a forward passes to its blocks and its attention. A host such as ComfyUI may add more."""
 
     camera_cache: CameraCache | None
-    """The cache, shared by all steps, of the camera's scales and shifts and of the prompt's keys and values."""
+    """The cache of the camera's scales and shifts, and of the prompt's keys and values. All steps share it. None, or no
+    entry, means that every step computes them."""
     kv_cache: KeyValueCache
     """The keys and values of a causal model's earlier frames. With this cache, the latent x is the current chunk
     only."""
@@ -114,7 +116,8 @@ NO_OPTIONS = cast(ForwardOptions, MappingProxyType({}))
 
 
 def check_inputs(x: Tensor, timestep: Tensor, context: Tensor, camera: Tensor | None, config: ModelConfig) -> None:
-    """Raise InputError or CameraError unless the inputs have the shapes that `LingBotWorldModel.forward` documents."""
+    """Check the shapes of a forward's inputs, which `LingBotWorldModel.forward` documents. Raises CameraError if the
+    camera is wrong (see `check_camera`), and InputError if another input has a wrong shape."""
     if x.ndim != 5 or 0 in x.shape or x.shape[1] != config.in_dim or x.shape[3] % 2 or x.shape[4] % 2:
         raise InputError(
             f"the latent is {list(x.shape)}; the model takes [batch, {config.in_dim}, frames, height, width] with "
@@ -129,8 +132,8 @@ def check_inputs(x: Tensor, timestep: Tensor, context: Tensor, camera: Tensor | 
 
 
 def check_camera(camera: Tensor, x: Tensor, config: ModelConfig) -> None:
-    """Raise CameraError unless the camera is [1 or B, `config.control_channels`, F, H, W] for the latent x [B, C, F, H,
-    W], and the model has camera layers."""
+    """Check the camera for a forward of the latent x [B, C, F, H, W]. Raises CameraError if the model has no camera
+    layers, or if the camera's shape is not [1 or B, `config.control_channels`, F, H, W]."""
     given = f"the camera is {list(camera.shape)}"
     if config.control is None:
         raise CameraError(f"{given}, but this checkpoint has no camera layers: load one that has, or drop the camera")

@@ -18,8 +18,8 @@ _pauses, _pausing = {"open": 0, "enabled": False}, threading.Lock()
 
 @contextmanager
 def pause_collector() -> Iterator[None]:
-    """A context in which Python's garbage collector is off. If contexts of several threads overlap, the collector is on
-    again after the last one."""
+    """A context in which Python's garbage collector is off. Contexts of several threads may overlap. When the last one
+    ends, the collector is switched on again, if it was on before the first one."""
     with _pausing:
         _pauses["enabled"] = _pauses["enabled"] if _pauses["open"] else gc.isenabled()
         _pauses["open"] += 1
@@ -41,8 +41,8 @@ def give_back_memory() -> None:
 
 
 def upload(tensor: Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
-    """Return `tensor` on the device, in `dtype` if not None. Only for CUDA is the copy non-blocking. Other devices,
-    such as MPS, might read the host memory so late that it has been overwritten."""
+    """Return `tensor` on the device, in `dtype` if not None. The copy is non-blocking on CUDA devices only. Other
+    devices, such as MPS, might read the host memory so late that it has been overwritten."""
     return tensor.to(device, dtype, non_blocking=device.type == "cuda")
 
 
@@ -91,7 +91,7 @@ class Pinning:
         weakref.finalize(owner, self._close)
 
     def wait(self, group: int) -> None:
-        """Wait until group number `group` is pinned and may be used, and raise the errors of `pin`."""
+        """Wait until group number `group` is pinned and may be used. Raises the error of `pin` if pinning failed."""
         self._done[group].result()
 
     def _work(self, groups: list[list[Tensor]], inference: bool) -> None:

@@ -140,8 +140,9 @@ def _camera_stage(config: ModelConfig, tokens: int, size: int, arithmetic: Arith
 
 
 def _product(dim: int, tokens: int, out_dim: int, arithmetic: Arithmetic) -> int:
-    """Return the extra memory in bytes of a matrix product in 8 bits; 0 for other formats. It is the quantized input
-    [tokens, dim] with a scale for each token, and for int8 the int32 sums of up to PRODUCT_TOKENS tokens."""
+    """Return the extra memory of an 8-bit matrix product in bytes; 0 if `arithmetic` is not an 8-bit format. The
+    product needs the quantized input [tokens, dim] with a scale for each token. For int8 it also needs the int32 sums
+    of up to PRODUCT_TOKENS tokens."""
     if arithmetic not in DTYPES:
         return 0
     return tokens * (dim + 4) + (arithmetic == "int8") * min(tokens, PRODUCT_TOKENS) * out_dim * 4

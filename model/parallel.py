@@ -27,8 +27,8 @@ _all_gather = getattr(distributed, "all_gather_single", None) or distributed.all
 
 
 def start_gather(gathered: Tensor, share: Tensor, group: distributed.ProcessGroup) -> distributed.Work:
-    """Start to gather the tensor `share` of every process, ordered by rank, and return the pending operation. All
-    shares must have the same shape."""
+    """Start to gather the tensor `share` of every process into `gathered`, ordered by rank, and return the pending
+    operation. All shares must have the same shape. `gathered` is valid after the operation's `wait`."""
     return _all_gather(gathered, share, group=group, async_op=True)
 
 
@@ -191,7 +191,9 @@ class Exchanges:
         self._turn: Iterator[int] | None = None
 
     def of(self, parts: Tensor) -> Exchange:
-        """Return an exchange, not yet started, that will send the tensor `parts` [processes, ...]."""
+        """Return an exchange, not yet started, that will send `parts[i]` of the tensor `parts` [processes, ...] to
+        process i. While CUDA graphs are recorded, `parts` is copied to a static buffer, because replays use fixed
+        addresses."""
         if self._turn is None:
             sent = parts.contiguous()
             return Exchange(sent, torch.empty_like(sent), self._group)
