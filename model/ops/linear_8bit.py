@@ -104,7 +104,7 @@ class EightBitLayer:
 
     def after_gelu(self) -> "EightBitLayer":
         """Return a layer of GELU(x) if the kernel that quantizes x can apply GELU, else this layer."""
-        if not isinstance(self._weight, Rotated) or not kitchen_takes_gelu():
+        if not isinstance(self._weight, Rotated) or not kitchen_takes_gelu(self._weight.values.device):
             return self
         layer = EightBitLayer(self._weight, self._bias, self.dtype)
         layer.applies_gelu = True

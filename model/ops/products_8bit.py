@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..choice.card import card_of
 from ..choice.table import KITCHEN, Work
 from ..choice.trials import ALONE, KINDS, Kind, Size, attempt
 from .implementation import on_its_gpu, or_else, slices
@@ -140,9 +141,11 @@ def _without_kitchen(
 
 
 @cache
-def kitchen_takes_gelu() -> bool:
-    """Return whether comfy-kitchen can apply GELU to the input of an int8 product; old versions cannot."""
-    return "input_act" in signature(import_module("comfy_kitchen").int8_linear).parameters
+def kitchen_takes_gelu(device: torch.device) -> bool:
+    """Return whether comfy-kitchen applies GELU while it quantizes the input of an int8 product. Old versions do not.
+    On Turing GPUs, whose shared memory is too small, a kernel of its own would write GELU(x) to more memory."""
+    turing = card_of(device).capability[0] == 7
+    return not turing and "input_act" in signature(import_module("comfy_kitchen").int8_linear).parameters
 
 
 kitchen_or_torch = or_else(_kitchen_product, _without_kitchen, "int8_linear of comfy-kitchen")

@@ -7,6 +7,7 @@ import pytest
 import torch
 from lingbot_world.model.attention import choose_8bit  # noqa: F401
 from lingbot_world.model.choice import trials
+from lingbot_world.model.choice.card import Card
 from lingbot_world.model.choice.table import KITCHEN, TABLE
 from lingbot_world.model.choice.trials import ATTEMPTS, KINDS, Size
 from lingbot_world.model.config import ModelConfig
@@ -90,9 +91,10 @@ def test_outliers_cost_less(by_kitchen, product):
     assert relative_rms(plain(x), want) > 2 * relative_rms(rotated(x), want)
 
 
-@pytest.mark.parametrize("old", [False, True])
-def test_gelu_is_applied_as_an_input_is_quantized(by_kitchen, product, monkeypatch, old):
-    """Versions of comfy-kitchen that cannot get GELU(x)."""
+@pytest.mark.parametrize(("old", "capability"), [(False, (8, 6)), (True, (8, 6)), (False, (7, 5))])
+def test_gelu_is_applied_as_an_input_is_quantized(by_kitchen, product, monkeypatch, old, capability):
+    """Old versions of comfy-kitchen cannot get GELU(x), and on Turing a copy of x would hold it."""
+    monkeypatch.setattr(products_8bit, "card_of", lambda device: Card("nvidia", "A Card", capability))
     x, weight, bias = torch.randn(50, WIDTH), torch.randn(96, WIDTH), torch.randn(96)
     want, plain = F.linear(F.gelu(x, approximate="tanh"), weight, bias), kitchen.int8_linear
     if old:
@@ -103,7 +105,7 @@ def test_gelu_is_applied_as_an_input_is_quantized(by_kitchen, product, monkeypat
         monkeypatch.setattr(kitchen, "int8_linear", int8_linear)
     products_8bit.kitchen_takes_gelu.cache_clear()
     layer = EightBitLayer(encode_rotated(weight), bias, x.dtype).after_gelu()
-    assert layer.applies_gelu != old
+    assert layer.applies_gelu == (not old and capability > (7, 5))
     assert relative_rms(layer(linear_8bit.activated(x, "gelu", layer)), want) < 0.012
     products_8bit.kitchen_takes_gelu.cache_clear()
 
