@@ -48,7 +48,8 @@ class Card(NamedTuple):
 
     @property
     def doubles_half_sums(self) -> bool:
-        """Whether the GPU multiplies fp16 twice as fast with sums in fp16 as with sums in fp32, as GeForce GPUs do."""
+        """Whether the GPU multiplies fp16 twice as fast with sums in fp16 as with sums in fp32. True for the NVIDIA
+        GPUs with a compute capability in GEFORCE."""
         return self.maker == "nvidia" and self.capability in GEFORCE
 
     @property

@@ -22,8 +22,8 @@ from .table import MODULES
 
 VARIABLE, NAME = "LINGBOT_WORLD_CARDS", "cards.json"
 MOST_CARDS = 20
-"""The largest number of entries in the file. There is one entry for each combination of GPU, driver and package
-versions."""
+"""The file has at most this many entries, one for each combination of GPU, driver and package versions. The entries
+that were written longest ago are dropped first."""
 
 
 def in_user_cache(variable: str, name: str) -> Path | None:

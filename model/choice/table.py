@@ -61,24 +61,26 @@ def _since(major: int, minor: int) -> Callable[[Card], bool]:
 
 
 def _tensor_cores(card: Card) -> bool:
-    """Return whether a GPU may have int8 matrix instructions. The result is True for every AMD GPU; `missing` and the
-    accuracy test reject those without."""
+    """Return whether a GPU may have int8 matrix instructions: every AMD GPU, and NVIDIA GPUs of compute capability 7.5
+    or later. `missing` and the accuracy test reject AMD GPUs without these instructions."""
     return card.maker == "amd" or _since(7, 5)(card)
 
 
 def _off_hopper(card: Card) -> bool:
-    """Return whether 8-bit attention by comfy-kitchen may be faster than exact attention on a GPU. On an H200 it is
-    slower."""
+    """Return whether 8-bit attention by comfy-kitchen may be faster than exact attention on a GPU: on AMD GPUs, and on
+    NVIDIA GPUs of compute capability 7.5, 8.x and 12.x. On an H200 it is slower."""
     return card.maker == "amd" or (_since(7, 5)(card) and card.capability[0] in (7, 8, 12))
 
 
 def _fast_triton(card: Card) -> bool:
-    """Return whether Triton compiles matrix products to matrix instructions on a GPU."""
+    """Return whether Triton compiles matrix products to matrix instructions: on AMD GPUs, and on NVIDIA GPUs of compute
+    capability 8.0 or later."""
     return card.maker == "amd" or _since(8, 0)(card)
 
 
 def _kitchen_convolves(card: Card) -> bool:
-    """Return whether comfy-kitchen's convolution may be faster than torch's. On an H200 it is slower."""
+    """Return whether comfy-kitchen's convolution may be faster than torch's on a GPU. True if `_tensor_cores` is True,
+    except on Hopper: on an H200 the convolution is slower."""
     return _tensor_cores(card) and card.capability[0] != HOPPER
 
 
@@ -127,9 +129,9 @@ BY_ORDER: dict[Work, Callable[[Card], bool]] = {
     "convolution": _majors(HOPPER),
     "norms": _any,
 }
-"""For each operation, a function that returns whether a GPU gets the first accurate kernel in TABLE without timing. The
-reason is that the order was measured on this GPU, or that timing would take longer than it saves. Other GPUs get the
-fastest accurate kernel."""
+"""For each operation, a function that returns whether a GPU gets the first accurate kernel in TABLE without timing. It
+returns True if the order was measured on such a GPU, or if timing would take longer than it saves. Other GPUs, and
+operations without a function, get the fastest accurate kernel."""
 
 
 def candidates(work: Work, card: Card) -> tuple[Candidate, ...]:
@@ -142,8 +144,8 @@ def candidates(work: Work, card: Card) -> tuple[Candidate, ...]:
 
 
 def serves(work: Work, name: str, card: Card) -> bool:
-    """Return whether the kernel `name` may be chosen for an operation: the table lists it for the GPU, and
-    LINGBOT_WORLD_KERNELS does not select another kernel."""
+    """Return whether the kernel `name` may be chosen for an operation. True if the table lists the kernel for the GPU,
+    and LINGBOT_WORLD_KERNELS does not select another kernel for the operation."""
     return any(each.name == name for each in candidates(work, card))
 
 
@@ -165,8 +167,9 @@ def settings() -> dict[str, str]:
 
 
 def suited_8_bits(card: Card) -> Literal["fp8", "int8"]:
-    """Return the dtype for 8-bit matrix products: "fp8" on Hopper and Blackwell server GPUs, where int8 is not faster
-    than 16 bits, else "int8", which is more accurate."""
+    """Return the dtype for 8-bit matrix products: "fp8" on NVIDIA GPUs of compute capability 9.x and 10.x (Hopper and
+    Blackwell server GPUs), where int8 is not faster than 16 bits. On other devices it is "int8", which is more
+    accurate."""
     return "fp8" if _majors(HOPPER, 10)(card) else "int8"
 
 

@@ -21,8 +21,8 @@ from .table import BY_ORDER, Candidate, Work, candidates, missing
 F = TypeVar("F", bound=Callable[..., Any])
 REPEATS = 5
 LEAST_SECONDS, MOST_RUNS = 0.01, 50
-"""The target duration of one timing on a GPU in seconds, and the largest number of runs in it. In a timing of a single
-run of a small matrix product, half of the time would be launch and synchronization."""
+"""One timing on a GPU runs the kernel repeatedly, for about LEAST_SECONDS but at most MOST_RUNS times. In a timing of a
+single run of a small matrix product, half of the time would be launch and synchronization."""
 
 
 class Size(NamedTuple):
@@ -58,9 +58,9 @@ class Trial(NamedTuple):
 KINDS: dict[Work, Kind] = {}
 ATTEMPTS: dict[tuple[Work, str], Callable[..., Any]] = {}
 ALONE: dict[tuple[Work, str], Callable[..., Callable[[], Any]]] = {}
-"""By operation and kernel name: a function that converts a test's arguments to 8 bits and returns a function to time,
-which runs the kernel alone. `rates` uses them, because in a model other layers or a cache usually provide operands in 8
-bits. No other module does."""
+"""By operation and kernel name: a function that converts a test's arguments to 8 bits, and returns a function to time
+that runs the kernel alone. Only `rates` uses these functions, because in a model other layers or a cache usually
+provide operands in 8 bits."""
 
 
 def attempt(work: Work, name: str) -> Callable[[F], F]:

@@ -21,8 +21,10 @@ def on_recording_stream(x: Tensor) -> Iterator[None]:
     """A context in which torch uses the stream on which all graphs of the GPU of `x` are recorded.
 
     The stream is shared, because cuBLAS has a workspace for each thread and stream. The workspace must outlive the
-    recording, so a product allocates it here. Python's garbage collector is off: an object that waits for the GPU when
-    it is freed, such as an old KV cache, would end the recording.
+    recording, so a small matrix product allocates it before the recording starts.
+
+    Python's garbage collector is off, because an object that waits for the GPU when it is freed, such as an old KV
+    cache, would end the recording.
     """
     stream = _stream(x.device)
     stream.wait_stream(torch.cuda.current_stream(x.device))
@@ -54,8 +56,8 @@ def failure_of(record: Callable[[], object]) -> BaseException | None:
 
 
 def message_of(failure: BaseException | None) -> str:
-    """Return the message of a recording's exception, or an empty string without one. An exception that is no Exception,
-    such as an interrupt, is raised."""
+    """Return the message of a recording's exception (the name of its type if the message is empty), or an empty string
+    without one. A `failure` that is not an Exception, such as KeyboardInterrupt, is raised."""
     if failure is None or isinstance(failure, Exception):
         return "" if failure is None else str(failure) or type(failure).__name__
     raise failure

@@ -89,7 +89,8 @@ class ForwardGraphs:
         return len(self._recordings)
 
     def clear(self) -> int:
-        """Free all recorded graphs when the GPU has run them. Return the bytes of their inputs and results."""
+        """Wait until the GPU has run the recorded graphs, free them, and return the bytes of their inputs and
+        results."""
         tensors = [tensor for own in self._inputs.values() for tensor in own.tensors]
         if self._recordings:
             with suppress(RuntimeError):  # a failed GPU runs nothing
@@ -101,7 +102,8 @@ class ForwardGraphs:
 
     def run(self, compute: Compute, given: ForwardInputs, options: ForwardOptions) -> Tensor:
         """Return `compute(given, options)`. The first forward of a kind is computed, the second is also recorded and
-        tested, and later ones are replayed."""
+        tested, and later ones are replayed. Forwards are always computed after a failure, and while the kernels may
+        differ from chunk to chunk (`KeyValueCache.form` is None)."""
         history = options["kv_cache"]
         if self._failed or history.form is None:
             return compute(given, options)

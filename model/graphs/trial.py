@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 WORST = 2**-7
-"""The largest accepted relative RMS error of a replay, about the rounding of bf16. A correct replay has 0."""
+"""A replay passes the test if its relative RMS error is at most this, which is about the rounding error of bf16. A
+correct replay has an error of 0."""
 
 
 def relative_error(got: Iterable[Tensor], wanted: Iterable[Tensor]) -> float:

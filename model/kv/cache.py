@@ -45,8 +45,8 @@ from .slots import Slots, TokenRange
 from .storage import DeviceStorage, HostStorage, SplitStorage, Storage
 
 FP8_HEADROOM = 16.0
-"""The factor by which values of later chunks may exceed the first chunk's maximum in fp8 without being clamped. The
-same factor holds for keys that no norm bounds."""
+"""In an fp8 cache, a value of a later chunk may be this factor times the first chunk's maximum (estimated from a
+sample) without being clamped. The same holds for a key, unless a norm bounds the keys."""
 
 
 class KeyValueCache:
@@ -127,14 +127,15 @@ class KeyValueCache:
 
     @property
     def frame_shares(self) -> Tensor | None:
-        """The argument `shares` of attention, fp32 [window]: 0 for each slot that holds a frame, else -inf. None if
-        attention processes no empty slots."""
+        """The argument `shares` of attention, fp32 [window]: 0 for each slot that holds a frame, else -inf. None if the
+        window is full, or if `see_all_frames` was not called: attention then processes no empty slots."""
         return self._shares if self._by_frames and not self._full else None
 
     @property
     def form(self) -> str | None:
         """The state of the window, "full" or "filling"; chunks in the same state run the same kernels. None if the
-        kernels may differ from chunk to chunk."""
+        kernels may differ from chunk to chunk. This is the case while the window is filling without `see_all_frames`,
+        and until an fp8 cache has its scales."""
         if self._place.fp8 and None in self._scalings:
             return None
         return "full" if self._full else "filling" if self._by_frames else None
@@ -176,7 +177,8 @@ class KeyValueCache:
         self._storage.begin([TokenRange(past.stored, past.stored) for past in self._past] if in_8_bits else self._past)
 
     def check(self, x: Tensor) -> None:
-        """Raise InputError unless the latent x [B, C, F, H, W] is the current chunk of one video."""
+        """Check the latent x [B, C, F, H, W] for a forward with this cache. Raises InputError if x does not have the
+        shape of one video's chunk, or if `begin` has not been called."""
         if not self._used:
             raise InputError("the KV cache has no chunk yet: call its method begin first")
         found = len(x), x.shape[2], x.shape[3] * x.shape[4] // 4
@@ -260,8 +262,9 @@ class KeyValueCache:
     def _scaled(
         self, block: int, keys: Tensor | Unrotated, values: Tensor
     ) -> tuple[Tensor | Unrotated, tuple[Scaling, Scaling]]:
-        """Return the chunk's keys, and the Scalings of keys and of values. The first chunk sets the Scalings of the
-        video, and its keys are returned after norm and RoPE."""
+        """Return the chunk's keys, and the Scalings of keys and of values. The first forward with `keep` sets the
+        block's Scalings for the whole video. Up to then each forward computes its own Scalings, and returns keys that
+        are Unrotated after norm and RoPE."""
         scalings = self._scalings[block]
         if scalings is None:
             keys, scalings = scalings_for_all(keys, values, FP8_HEADROOM)

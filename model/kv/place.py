@@ -18,10 +18,10 @@ class KeyValuePlace(NamedTuple):
     """The location and format of a KeyValueCache's tensors.
 
     eight_bit: whether the format is int8.
-    fp8: whether the format is float8_e4m3fn, which 8-bit attention reads directly. If both are False, the format is the
-    model's dtype.
-    on_host: whether the tensors are in pinned host memory, else on the device.
-    device_blocks: with `on_host`, the number of blocks whose tensors stay on the device.
+    fp8: whether the format is float8_e4m3fn, which 8-bit attention reads directly. If neither `fp8` nor `eight_bit` is
+    True, the format is the model's dtype.
+    on_host: True if the tensors are in pinned host memory, False if they are on the device.
+    device_blocks: if `on_host` is True, the number of blocks whose tensors stay on the device.
     """
 
     eight_bit: bool = False
@@ -113,9 +113,9 @@ _PLACES: dict[KeyValueMode, tuple[KeyValuePlace, ...]] = {
 
 def key_value_places(mode: KeyValueMode, fp8: bool) -> list[KeyValuePlace]:
     """Return the locations and formats that the user's setting `mode` allows, the preferred one first. If `fp8` is
-    True, attention reads fp8, and every format is fp8."""
+    True, 8-bit attention reads float8_e4m3fn, so every format is fp8 instead of int8 or the model's dtype."""
     return [place._replace(fp8=fp8, eight_bit=place.eight_bit and not fp8) for place in _PLACES[mode]]
 
 
 HOST_SHARE = 0.7
-"""The share of the free host memory that keys and values may use."""
+"""Keys and values may use at most this fraction of the free host memory."""

@@ -27,8 +27,9 @@ class Slots(NamedTuple):
     frame_tokens: int
 
     def is_seen(self, frame: int, first: int) -> bool:
-        """Return whether the chunk that begins with frame number `first` attends to the earlier frame number
-        `frame`."""
+        """Return whether the chunk that begins with frame number `first` attends to the earlier frame number `frame`.
+        True for the video's first `sink` frames, and for the latest frames that fit into the rest of the window
+        together with the chunk."""
         return frame < self.sink or frame >= first + self.chunk - (self.window - self.sink)
 
     def seen(self, frame: int) -> int:

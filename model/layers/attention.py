@@ -112,8 +112,11 @@ class SelfAttention(_Attention):
         yield next(made)
 
     def in_operands(self, device: torch.device, options: ForwardOptions) -> bool:
-        """Return whether q, k and v are quantized one by one to Operands (fp8 values with their scale). This requires
-        8-bit attention that accepts Operands and a single process. It excludes a KV cache and torch.compile."""
+        """Return whether q, k and v are quantized one by one to Operands (fp8 values with their scale). True if all of
+        these hold:
+        - attention computes in 8 bits by a kernel that accepts Operands;
+        - no other code, such as a ComfyUI patch, needs q, k and v in 16 bits;
+        - a single process computes the forward, without a KV cache and without torch.compile."""
         alone = options.get("kv_cache") is None and "token_share" not in options and not torch.compiler.is_compiling()
         return alone and self._alone_in_8_bits(options) and attends_to_operands(device, self.head_dim)
 

@@ -23,12 +23,12 @@ from .operations import Layer, Operations, gelu_layer, norm_parameters, prepared
 from .residual import Residual, in_turn, residuals
 
 FFN_TOKENS = 32768
-"""The largest number of tokens that the feed-forward processes in one step, enough for 81 frames of 832x480 pixels.
-Half as many would take 1 % more time per denoising step. The peak memory would be the same, because self-attention sets
-the peak."""
+"""The feed-forward processes at most this many tokens in one step. A video of 81 frames of 832x480 pixels (32,760
+tokens) takes one step. Half as many tokens would take 1 % more time per denoising step. They would not lower the peak
+memory, which self-attention sets."""
 
 CAMERA_TOKENS = 32768
-"""The largest number of tokens that the camera layers process in one step. Longer videos are processed in parts."""
+"""The camera layers process at most this many tokens in one step, so longer videos take several steps."""
 
 
 class Block(nn.Module):
@@ -79,16 +79,17 @@ class Block(nn.Module):
         options: ForwardOptions,
         inplace: bool = False,
     ) -> Tensor:
-        """Return the residual stream x [B, tokens, dim] after this block. With `inplace`, x is overwritten.
+        """Return the residual stream x [B, tokens, dim] after this block. With `inplace`, x is overwritten and
+        returned.
 
         e0: the time modulation [B, 6, dim] in the dtype of x.
         context: the embedded prompts [B, tokens, dim], in the dtype for GEMMs and attention.
         camera: the embedded camera, or None.
         rope: the cosines and sines of the RoPE angles.
-        options: values that are also passed to the attention function.
+        options: the ForwardOptions, which are also passed to the attention function.
 
-        `options["residuals"]` has the Residual of each batch element. If it is given, x is overwritten, and the block's
-        last addition may be deferred to the next block. In a forward with `options["kv_cache"].keep`, the last block
+        If `options["residuals"]` (the Residual of each batch element) is given, x is overwritten, and the block's last
+        addition may be deferred to the next block. In a forward with `options["kv_cache"].keep`, the last block
         computes only keys and values, unless several processes compute the forward.
         """
         given = None if torch.compiler.is_compiling() else options.get("residuals")

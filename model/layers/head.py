@@ -11,7 +11,7 @@ from ..ops.pointwise import layer_norm
 from .operations import Operations, prepared
 
 EMBEDDING_TOKENS = 8192
-"""The largest number of tokens that the camera's embedding and the head process in one step, to save memory."""
+"""The camera's embedding and the head process at most this many tokens in one step, to save memory."""
 
 
 class Head(nn.Module):

@@ -20,8 +20,8 @@ from ..ops.pointwise import gelu_
 from ..quantized.own_format import own_format_layer
 
 Layer = Callable[[Any], Tensor]
-"""A function from activations to activations. Its argument is a tensor, or, for a layer in 8 bits, values with
-scales."""
+"""A function that applies a layer to activations [tokens, in] and returns activations [tokens, out]. Its argument is a
+Tensor, or for a layer in 8 bits also an EightBit (8-bit values with scales)."""
 
 Operations: TypeAlias = Any
 """A namespace of layer classes with the names and constructors of those in `TorchOperations`."""
@@ -43,7 +43,7 @@ def _cast(tensor: Tensor | None, reference: Tensor) -> Tensor | None:
 class Linear(torch.nn.Linear):
     """A linear layer with a plain or quantized weight (see `materialise`). `forward` computes in its input's dtype.
 
-    arithmetic: the number format, 8 bits included, in which the function from `prepared` multiplies.
+    arithmetic: the number format, 8-bit formats included, in which the function that `prepared` yields multiplies.
     own_format: with an 8-bit `arithmetic`, whether an NVFP4 or MXFP8 weight is multiplied in its own format if the GPU
     supports it.
     changes: changes, such as LoRAs, that are added to the weight at each use. Each is a matrix, or two matrices whose
@@ -187,8 +187,9 @@ def gelu_layer(layer: Layer, following: Layer) -> Layer | None:
 
 
 def joined(*layers: Any) -> Layer | None:
-    """Return one layer that computes the concatenated results of all `layers`. Return None unless they have the same
-    class, and their weights and biases are adjacent in memory (see `parameters.keep_together`)."""
+    """Return one layer that computes the concatenated results of all `layers`, or None if one layer cannot. It can if
+    all layers are ExactLayers or all are EightBitLayers, and if their weights and biases are adjacent in memory (see
+    `parameters.keep_together`)."""
     kind = type(layers[0])
     if kind not in (ExactLayer, EightBitLayer) or any(type(layer) is not kind for layer in layers):
         return None

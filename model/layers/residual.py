@@ -81,7 +81,8 @@ class Residual:
         return (self.part(part) for part in slices(len(self._x), limit))
 
     def part(self, tokens: slice) -> Residual:
-        """Return the residual stream of a slice of the tokens, as a view of x."""
+        """Return the residual stream of a slice of the tokens. For a slice of all tokens this is the object itself. For
+        other slices, deferred operations are first applied to x, and the result is a view of x that defers nothing."""
         if tokens.start == 0 and tokens.stop >= len(self._x):
             return self
         return Residual(self.settle()[tokens], "never")
