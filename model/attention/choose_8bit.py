@@ -28,7 +28,8 @@ from .streams import NOT_RECORDED, Function, follows_stream, on_default_stream
 
 UNTRIED = "Apple's GPUs run the plain path, which was never tried there: please send what you see."
 WORST_PROBE = 0.2
-"""The largest accepted relative RMS error of an 8-bit attention kernel, compared with exact attention."""
+"""An 8-bit attention kernel passes the accuracy test if its relative RMS error, compared with exact attention, is below
+this."""
 TRIED_HEADS, TRIED = 8, Size(rows=2048, keys=16384)
 """The attention heads, and the numbers of queries (rows) and keys, with which 8-bit attention kernels are timed. A
 causal model has more queries in a chunk, and about twice as many keys in a full attention window."""
@@ -185,8 +186,9 @@ def attends_to_operands(device: torch.device, head_dim: int) -> bool:
 
 
 def takes_transposed_values(device: torch.device, head_dim: int) -> bool:
-    """Return whether a KV cache should store its 8-bit values transposed, as [dim, tokens]. Only call this function if
-    `takes_operands` returns True."""
+    """Return whether a KV cache should store its 8-bit values transposed, as [dim, tokens]. True for our own kernel,
+    which reads them so, if the kernel that writes them gives the same bits as plain torch on this GPU. Only call this
+    function if `takes_operands` returns True."""
     ours = device.type == "cuda" and find_kernel(device, head_dim).package == OURS
     return ours and transposes_exactly(device)
 

@@ -28,15 +28,15 @@ Attention = Callable[[Tensor, Tensor, Tensor, int, Mapping], Tensor]
 k and v are [B, S, heads*head_dim]. `options` are the ForwardOptions of the model's forward."""
 
 FRAMES_BYTES = 2**28
-"""The largest size in bytes of the intermediate results of `attend_to_frames`. Above this size, a causal
-model does not use the function.
+"""A causal model uses `attend_to_frames` only if its intermediate results take at most this many bytes.
 
 With `attend_to_frames` all chunks run the same kernels even before the attention window is full, so a CUDA graph can
 replay them. Larger chunks gain less from a graph, because their kernels take longer than the launches.
 """
 
 SCORES_BYTES = 2**20
-"""The bytes of attention scores that the CPU computes in one step. So many fit into the cache of a core."""
+"""On a CPU with bf16 instructions, attention computes about this many bytes of scores in one step, because so many fit
+into the cache of a core."""
 
 OURS_HEAD = 128
 """The head size that our own kernel supports."""
@@ -205,7 +205,9 @@ def frames_bytes(dim: int, frames: int, tokens: int, dtype: torch.dtype) -> int:
 
 @lru_cache
 def attends_to_frames(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
-    """Return whether `attend_to_frames` runs on a device with this dtype and head size."""
+    """Return whether `attend_to_frames` runs on a device with this dtype and head size. True if the table
+    (choice/table.py) lists cuDNN's kernel for the device and dtype, and a trial call succeeds. Raises
+    torch.OutOfMemoryError if memory runs out."""
     if device.type != "cuda" or SDPBackend.CUDNN_ATTENTION not in _preference(device, dtype):
         return False
     x = torch.zeros(2 * TILE, head_dim, device=device, dtype=dtype)

@@ -21,13 +21,19 @@ from .exact import sdpa
 
 FP8 = torch.float8_e4m3fn
 MOST_QUERY, MOST_KEY = 11.0, 36.0
-"""The largest magnitudes of queries and of keys after scaling to 8 bits, if no norm bounds them. With a head size of
-128, a head's query and key vectors are then at most `plain.QUERY_LENGTH` and `plain.KEY_LENGTH` long."""
+"""Queries and keys that no norm bounds are scaled to 8 bits so that their magnitudes are at most MOST_QUERY and
+MOST_KEY. In a KV cache, this holds for keys within the cache's headroom. With a head size of 128, a head's query and
+key vectors are then at most `plain.QUERY_LENGTH` and `plain.KEY_LENGTH` long."""
 SAMPLE = 512
-"""The smallest number of evenly spaced tokens from which a tensor's maximum and the keys' mean are estimated."""
+"""A tensor's maximum, and the mean of keys, are estimated from at least this many evenly spaced tokens. If a tensor has
+fewer tokens, all are used."""
 HEADROOM = 4.0
-"""The factor by which a value may exceed the maximum of the sampled tokens without being clamped. The sampled maximum
-becomes at least 56 after scaling, so only values below 1/3584 of the maximum are subnormal and lose precision."""
+"""A value may be this factor times the maximum of the sampled tokens without being clamped.
+
+float8_e4m3fn reaches 448, so scaling maps the sampled maximum to at most 448 / 4 = 112. Scales are powers of two, so
+the sampled maximum becomes more than 56. Numbers below 2**-6 are subnormal, so only values below 1/3584 of the maximum
+lose precision.
+"""
 
 
 class Scaling(NamedTuple):
@@ -74,8 +80,9 @@ class Operand(NamedTuple):
 
 
 def transposed_columns(tokens: Tensor) -> Tensor:
-    """Return the column of each token (int64 [n]) in a transposed Operand (fp8 values with their scale). The Hopper
-    kernel requires an order within every 16 columns: tokens 0, 1, 8, 9, 2, 3, 10, 11, 4, 5 and so on."""
+    """Return the column of each token number in `tokens` (int64 [n]) in a transposed Operand (fp8 values with their
+    scale). The Hopper kernel requires an order within every 16 columns: tokens 0, 1, 8, 9, 2, 3, 10, 11, 4, 5 and so
+    on."""
     return tokens // 16 * 16 + tokens % 8 // 2 * 4 + tokens % 16 // 8 * 2 + tokens % 2
 
 

@@ -15,17 +15,17 @@ from .fp8 import FP8, Operand, operands, queries_in_8_bits
 from .splitting import TILE, key_parts, part_length, processors
 
 PADDED_KEYS = 256
-"""The smallest number of keys per zero key of padding. With fewer, there is no padding."""
+"""Zero keys are added as padding only if there are at least this many keys for each zero key."""
 NUMERATORS = 256.0
-"""The factor by which the softmax's numerators, at most 1, are multiplied before the kernel rounds them to 8 bits."""
+"""The kernel multiplies the softmax's numerators, at most 1, by this factor before it rounds them to 8 bits."""
 
 
 def padding(keys: int) -> int:
     """Return the number of zero keys (and zero values) to add to `keys` keys, so that the keys fill cuDNN's tiles,
     which is faster.
 
-    Zero keys pull the attention towards the values' mean. So the result is 0 if more than one zero key for every
-    PADDED_KEYS keys would be needed. As the keys' mean is 0, a zero key weighs at most as much as an average key.
+    A zero key pulls attention towards the values' mean. It weighs at most as much as an average key, because the keys'
+    mean is 0. So the result is 0 if more than one zero key for every PADDED_KEYS keys would be needed.
     """
     added = -keys % TILE
     return added if added * PADDED_KEYS <= keys else 0

@@ -14,9 +14,9 @@ from .parts import _channels, _given, _largest, _sum
 from .sizes import programs, token_by_token
 
 ALONE = 2048
-"""The largest number of channels with which `layer_norm_8bit_` processes full tokens. Tokens with more channels are
-processed in parts: on an H100, 2,880 tokens of 5,120 channels take 32 us in parts, and 35 us in full. `add_norm_`, a
-norm after an addition, is always faster with full tokens."""
+"""`layer_norm_8bit_` processes tokens of at most this many channels in full, and wider tokens in parts. On an H100,
+2,880 tokens of 5,120 channels take 32 us in parts, and 35 us in full. `add_norm_`, a norm after an addition, is always
+faster with full tokens."""
 
 
 @triton.jit

@@ -5,9 +5,9 @@ import triton
 from torch import Tensor
 
 PART = 1024
-"""The number of channels that a program processes in one step if tokens are split in parts."""
+"""A program that processes tokens in parts computes this many channels in one step."""
 MOST_WIDTH = 1024
-"""The largest number of channels that a program processes in one step if it handles full tokens."""
+"""A program that processes full tokens computes at most this many channels in one step."""
 WARP = 32
 """The number of threads of a warp."""
 

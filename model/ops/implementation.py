@@ -51,8 +51,8 @@ def _in_plain_torch(name: str) -> Callable[..., Tensor]:
 @lru_cache
 def implementation(name: str, device_type: str, mode: str | None = None) -> Callable[..., Tensor]:
     """Return the function that computes the operation `name` on a device type. `mode` is one of MODES; None means the
-    value of LINGBOT_POINTWISE. By default it is "eager" if LINGBOT_WORLD_KERNELS selects norms=torch, else "auto".
-    Raises InputError for another value."""
+    value of LINGBOT_POINTWISE. If that is not set, the mode is "eager" if LINGBOT_WORLD_KERNELS selects norms=torch,
+    else "auto". Raises InputError for another value."""
     by_table = "eager" if settings().get("norms") == "torch" else "auto"
     mode, run_plain = mode or os.environ.get(VARIABLE) or by_table, _in_plain_torch(name)
     if mode not in MODES:
@@ -162,7 +162,8 @@ def _device_of(argument: Any) -> torch.device | None:
 
 
 def on_its_gpu(run: Callable[..., T]) -> Callable[..., T]:
-    """Return `run` with the GPU of its first argument as the current one, where comfy-kitchen launches its kernels."""
+    """Return a function that calls `run` with the GPU of its first argument as the current device, because
+    comfy-kitchen launches its kernels on the current device."""
 
     @wraps(run)
     def on_gpu(x: Tensor, *others: Any) -> T:

@@ -23,7 +23,7 @@ from .rotation import GROUP, Rotated, encode_rotated
 
 DTYPES: dict[str, torch.dtype] = {"fp8": torch.float8_e4m3fn, "int8": torch.int8}
 MULTIPLE = 16
-"""The number by which a weight's height and width must be divisible for 8-bit products."""
+"""For 8-bit products, a weight's height and width must be multiples of this number."""
 _FIRST_CARDS = {
     "fp8": "an NVIDIA GPU of compute capability 8.9 or later",
     "int8": "an NVIDIA GPU of compute capability 7.5 or later, or an AMD GPU",
@@ -33,7 +33,8 @@ TRIED_ROWS = 4096
 
 
 def choose_arithmetic(wanted: Arithmetic, device: torch.device, config: ModelConfig) -> Literal["bf16", "fp8", "int8"]:
-    """Return the number format for a model's matrix products: 8 bits if `wanted` requests them, else "bf16".
+    """Return the number format for a model's matrix products: an 8-bit format if `wanted` requests one, else "bf16",
+    which means the compute dtype.
 
     "8bit" means the 8-bit format that suits the device. On a GPU the kernel for the products is selected as well.
     Raises InputError if the device or the model's sizes do not allow the format.
@@ -81,10 +82,11 @@ def tried_size(config: ModelConfig) -> Size:
 
 
 class EightBitLayer:
-    """A linear layer with an 8-bit weight [out, in]. A call quantizes an input that is not in 8 bits.
+    """A linear layer with an 8-bit weight [out, in]. A call quantizes an input that is not in 8 bits. The result and
+    `bias` [out] are in `dtype`.
 
-    The result and `bias` [out] are in `dtype`. `input_dtype` is the 8-bit dtype that the input should have, or None if
-    the product's kernel quantizes the input itself. `applies_gelu`: whether a call applies GELU (tanh form) to x first.
+    input_dtype: the 8-bit dtype that the input should have, or None if the product's kernel quantizes the input itself.
+    applies_gelu: whether a call applies GELU (tanh form) to its input first.
     """
 
     def __init__(self, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> None:
@@ -103,7 +105,8 @@ class EightBitLayer:
         return EightBitLayer(type(self._weight)(values, scales), bias, self.dtype)
 
     def after_gelu(self) -> "EightBitLayer":
-        """Return a layer of GELU(x) if the kernel that quantizes x can apply GELU, else this layer."""
+        """Return a copy of this layer that applies GELU (tanh form) to its input first, if the kernel that quantizes
+        the input can do this. Otherwise return this layer."""
         if not isinstance(self._weight, Rotated) or not kitchen_takes_gelu(self._weight.values.device):
             return self
         layer = EightBitLayer(self._weight, self._bias, self.dtype)
@@ -126,8 +129,8 @@ def encodes_inputs(values: Tensor) -> bool:
 
 def rotates(width: int, dtype: torch.dtype, device: torch.device) -> bool:
     """Return whether a weight of `width` columns is rotated for products in the 8-bit `dtype` (see rotation.py). True
-    only for comfy-kitchen's int8 kernel, which rotates an input while it quantizes it, and a multiple of GROUP columns.
-    False during torch.compile."""
+    if the products use comfy-kitchen's int8 kernel, and `width` is a multiple of GROUP. That kernel also rotates the
+    inputs, while it quantizes them. False during torch.compile."""
     return width % GROUP == 0 and _by_kitchen(dtype, device)
 
 
@@ -154,7 +157,8 @@ def eight_bit_weight(weight: Tensor, device: torch.device, dtype: torch.dtype, r
 
 
 def input_dtype(*layers: Any) -> torch.dtype | None:
-    """Return the 8-bit input dtype that all of these layers share, or None."""
+    """Return the 8-bit input dtype that all of these layers share. Return None if their input dtypes differ, or if they
+    have none."""
     dtypes = {getattr(layer, "input_dtype", None) for layer in layers}
     return dtypes.pop() if len(dtypes) == 1 else None
 

@@ -20,12 +20,12 @@ from .pointwise import encode_8bit, gelu_, rescale_
 from .rotation import GROUP, Rotated, encode_rotated, rotate
 
 PRODUCT_TOKENS = 8192
-"""The largest number of tokens in one int8 product. Longer products are computed in parts, so that only a part of the
-int32 sums exists at a time."""
+"""An int8 product computes at most this many tokens in one step, so that the int32 sums of only these tokens exist at a
+time."""
 CHOSEN: dict[tuple[str, torch.device], str] = {}
 """The name of the kernel that `choose_arithmetic` selected, by number format ("int8" or "fp8") and GPU."""
 LEAST_INT8_TOKENS = 32
-"""The number of tokens to which smaller int8 products are padded, because torch._int_mm refuses fewer than 17."""
+"""Int8 products of fewer tokens are padded to this number, because torch._int_mm refuses fewer than 17."""
 
 
 def product(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:

@@ -24,7 +24,8 @@ LAYOUTS: dict[Work, str] = {"nvfp4": "TensorCoreNVFP4Layout", "mxfp8": "TensorCo
 """The names of comfy-kitchen's layouts, by the format of the weight."""
 FORMATS = {layout: form for form, layout in LAYOUTS.items()}
 WORST: dict[Work, float] = {"nvfp4": 0.2, "mxfp8": 0.05}
-"""The limit of a product's relative RMS error in the accuracy test: about twice the input's rounding error."""
+"""A product passes the accuracy test if its relative RMS error is below this limit, which is about twice the input's
+rounding error."""
 
 
 class OwnFormatLayer:
@@ -49,7 +50,8 @@ def own_format_layer(weight: Tensor, bias: Tensor | None, dtype: torch.dtype) ->
 
 def multiplies(layout: str, device: torch.device, dtype: torch.dtype) -> bool:
     """Return whether a GPU multiplies weights of comfy_kitchen's `layout` in their own format, with results in `dtype`.
-    False for layouts other than NVFP4 and MXFP8, and for dtypes other than bf16 and fp16."""
+    True if the layout is NVFP4 or MXFP8, `dtype` is bf16 or fp16, and comfy-kitchen's kernel passes its accuracy test
+    on the GPU."""
     form = FORMATS.get(layout)
     return form is not None and dtype in (torch.bfloat16, torch.float16) and _computes(form, device)
 

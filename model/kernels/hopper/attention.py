@@ -21,8 +21,7 @@ loads, for 8-bit values and for all other operands. The kernel `across` transpos
 channels."""
 THREADS, WARPS, THREAD_RESULTS = 512, 12, HEAD // 2 + 4
 MOST_PARTS, PART_COST = 16, 640
-"""The largest number of parts into which keys are split, and the cost of splitting: it takes as long as attention to
-PART_COST keys."""
+"""Keys are split into at most MOST_PARTS parts. The split costs as much time as attention to PART_COST keys."""
 
 
 class Configuration(NamedTuple):

@@ -21,7 +21,8 @@ rounded up.
 THREADS, ROW = 512, 2 * CHANNELS
 SHARED = 1024 + STAGES * (ROW * (LINE + 3 * COLUMNS) + 16)
 LEAST_ROUNDS = 0.9
-"""The smallest number of tiles per multiprocessor (SM) for this kernel. With fewer, many SMs would be idle."""
+"""This kernel is used only if there are at least this many tiles per multiprocessor (SM). With fewer, many SMs would be
+idle."""
 
 
 def suits(x: Tensor, weight: Tensor, size: tuple[int, int], side: int) -> bool:

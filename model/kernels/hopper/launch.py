@@ -20,7 +20,7 @@ UINT8, PROMOTE_256 = 0, 3
 WORST_PROBE = 0.01
 """The relative RMS error below which a kernel passes `is_right`."""
 MOST_MAPS = 4096
-"""The largest number of cached tensor maps. Caching helps because tensors often get the addresses of earlier
+"""At most this many tensor maps are cached. Caching helps because tensors often get the addresses of earlier
 tensors."""
 SWIZZLE_32, SWIZZLE_64, SWIZZLE_128 = 1, 2, 3
 """Constants of the enum CUtensorMapSwizzle in cuda.h, for rows of 32, 64 and 128 bytes in shared memory."""
@@ -29,9 +29,9 @@ SWIZZLE_32, SWIZZLE_64, SWIZZLE_128 = 1, 2, 3
 def is_right(what: str, made: Callable[[], Tensor], want: Tensor) -> bool:
     """Return whether the result of a kernel, `made()`, has a relative RMS error below WORST_PROBE compared with `want`.
 
-    If the error is too large or `made` raises an exception, return False, and log a warning that slower kernels are
-    used. The warning begins with `what`, such as "attention is computed". Raises torch.OutOfMemoryError if memory runs
-    out.
+    If the error is too large or `made` raises an exception, return False, and log a warning that other, slower kernels
+    are used. The warning begins with `what`, such as "attention is computed". Raises torch.OutOfMemoryError if memory
+    runs out.
     """
     try:
         error = ((made() - want).norm() / want.norm()).item()

@@ -35,8 +35,8 @@ class CudaKernel:
     """A kernel function in a compiled CUDA module, on one device."""
 
     def __init__(self, module: ctypes.c_void_p, name: str, shared: int = 0) -> None:
-        """Look up the function `name` in a loaded module. `shared` is the largest number of bytes of dynamic shared
-        memory of any launch. Raises RuntimeError if the driver reports an error."""
+        """Look up the function `name` in a loaded module. A launch may use at most `shared` bytes of dynamic shared
+        memory. Raises RuntimeError if the driver reports an error."""
         self._function = ctypes.c_void_p()
         check(driver().cuModuleGetFunction(ctypes.byref(self._function), module, name.encode()), "cuModuleGetFunction")
         check(driver().cuFuncSetAttribute(self._function, DYNAMIC_SHARED_BYTES, shared), "cuFuncSetAttribute")
