@@ -49,9 +49,16 @@ class _Pending(NamedTuple):
 
 
 class Controls:
-    """The state of keys, mouse and gamepad of one walk (a steered video). The argument `event` is an optional number
-    that the sender gives to an input. The first video frames that include the input carry this number. Methods raise
-    InputError for an unknown key, a number that is not finite, and invalid timed keys."""
+    """The state of keys, mouse and gamepad of one walk (a steered video).
+
+    The argument `event` is an optional number that the sender gives to an input. The first video frames that include
+    the input carry this number. Methods raise InputError for an unknown key, a number that is not finite, and invalid
+    timed keys.
+
+    last_input: the time, in seconds of `clock`, of the last input, or of the last chunk with a held input.
+    switches: a count that rises when held keys change, when sticks leave or reach their rest, and with timed keys.
+    changed: a function that is called after each input, in the input's thread.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._lock = clock, Lock()

@@ -232,7 +232,8 @@ class Session(PromptedChunkMaker):
         self._thread.start()
 
     def run(self, deliver: Deliver, tell: EventCallback, watch: Callable[[], None]) -> None:
-        """Make the chunks and encode prompts in the calling thread, until `stop` is called or the path ends.
+        """Make the chunks and encode prompts in the calling thread, until `stop` is called, or the path or the
+        replayed walk ends.
 
         deliver, tell: as in `start`.
         watch: called without arguments before each chunk and a few times a second while waiting.

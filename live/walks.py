@@ -120,7 +120,8 @@ def _new_video(walk: Walk, fps: float, report: ReportUnsaved, *, preview: bool =
 def _write(
     walk: Walk, video: WalkVideo | None, whole: bool, fps: float, report: ReportUnsaved, lock: ExitStack
 ) -> None:
-    """Complete the files of a finished walk, then release its `lock`. `report(reason)` is called if this fails."""
+    """Complete the files of a finished walk, then release its `lock`: close the `video`, write state and camera path if
+    `whole`, and decode the final video if the `video` was a preview. `report(reason)` is called if this fails."""
     try:
         if video is not None:
             video.close()

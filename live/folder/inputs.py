@@ -97,8 +97,8 @@ class InputLog:
 
 def read_inputs(folder: Path, settings: dict[str, Any]) -> dict[int, list[Row]]:
     """Return the rows of a saved walk's inputs, grouped by the latent frame at which their chunk begins. `settings` is
-    the contents of walk.json. If a killed process left it without inputs, the rows come from FILE in `folder`. Raises
-    OSError if FILE cannot be read, and KeyError or ValueError for an invalid row."""
+    the contents of walk.json. If they have no inputs, because the walk's process was killed, the rows are read from
+    FILE in `folder`. Raises OSError if FILE cannot be read, and KeyError or ValueError for an invalid row."""
     found: dict[int, list[Row]] = {}
     for row in settings["inputs"] if "inputs" in settings else _read_rows(folder / FILE):
         found.setdefault(row["latent_frame"], []).append(row)
