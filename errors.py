@@ -13,7 +13,8 @@ from types import ModuleType
 
 
 class CancelledError(Exception):
-    """The exception that ends a run which the calling program has cancelled. It is not a fault."""
+    """The exception that ends a run which the calling program has cancelled. It is not a LingBotError, because no input
+    is wrong."""
 
 
 class LingBotError(ValueError):
@@ -43,8 +44,8 @@ class DependencyError(LingBotError):
 
 
 def describe_os_error(error: OSError | ValueError) -> str:
-    """Return the operating system's message for a file error, or the error's own text, followed by a remedy if one is
-    known."""
+    """Return the operating system's message for a file error, or the error's own text if there is none. A remedy
+    follows if one is known, such as "make room, or write elsewhere" for a full disk."""
     said = str(getattr(error, "strerror", None) or error)
     if " requested and " in said:  # NumPy's message for a partial write has no error number
         said = "the disk is full; make room, or write elsewhere"
@@ -60,9 +61,12 @@ def describe_os_error(error: OSError | ValueError) -> str:
 
 
 def require(module: str, package: str = "") -> ModuleType:
-    """Import and return `module`. Raises DependencyError, with the `package` to install, if the import fails. A broken
-    installation may raise any exception (a missing shared library: OSError; a mismatched torch: RuntimeError or
-    AttributeError), so every exception is converted."""
+    """Import and return `module`. Raises DependencyError if the import fails. Its message names the `package` to
+    install with pip, by default `module`.
+
+    A broken installation may raise any exception (a missing shared library: OSError; a mismatched torch: RuntimeError
+    or AttributeError), so every exception becomes a DependencyError.
+    """
     try:
         return importlib.import_module(module)
     except Exception as error:
@@ -73,8 +77,12 @@ def require(module: str, package: str = "") -> ModuleType:
 
 
 def on_first_use(package: str, /, **modules: str) -> Callable[[str], object]:
-    """Return a `__getattr__` for a package, which imports a module when one of the module's names is first used.
-    `package`: the package's name. `modules`: for each module its names, separated by spaces."""
+    """Return a function to assign to `__getattr__` in a package's __init__.py. It imports a module of the package when
+    one of the module's names is first used.
+
+    package: the package's name.
+    modules: for each module the names that it provides, separated by spaces.
+    """
     homes = {name: module for module, names in modules.items() for name in names.split()}
 
     def get(name: str) -> object:

@@ -17,8 +17,9 @@ LARGEST_TEXT = 64 * 2**20
 class Field(NamedTuple):
     """Fields of a file format that a reader treats in the same way.
 
+    names: the fields' names in the file.
     effect: "applied", "refused" (an error), "reported" (not used, with a note to the user), or "ignored" (cannot change
-    the result).
+        the result).
     how: a sentence for docs/formats.md.
     """
 
@@ -32,8 +33,8 @@ class Reported(str):
 
 
 def unread(names: Iterable[str], fields: Sequence[Field]) -> list[str]:
-    """Return a list with one note, which lists those of a file's fields `names` that no item of `fields` describes. The
-    list is empty if all are described."""
+    """Return a list with one note on the fields of a file that the reader does not know. These are the `names` that no
+    item of `fields` contains. Return an empty list if all names are known."""
     known = {name for field in fields for name in field.names}
     strange = sorted({str(name) for name in names} - known)
     if not strange:
@@ -43,8 +44,8 @@ def unread(names: Iterable[str], fields: Sequence[Field]) -> list[str]:
 
 
 def check_text(name: str, text: str) -> None:
-    """Raise InputError, which begins with `name`, for lone surrogates, by which Python represents bytes of the command
-    line that are not UTF-8."""
+    """Raise InputError if `text` contains a lone surrogate, which is how Python represents a byte of the command line
+    that is not UTF-8. The message begins with `name`."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -55,9 +56,12 @@ def check_text(name: str, text: str) -> None:
 
 
 def text_of(path: Path, name: str = "") -> str:
-    """Return the content of a UTF-8 file of at most 64 MiB, without a byte order mark. A pipe is read to its end.
-    Raises InputError, which begins with `name` (by default the path), for other encodings and for a missing or larger
-    file. A device, or a pipe without a writer, also raises InputError, because reading it would never end."""
+    """Return the content of a UTF-8 file of less than 64 MiB, without a byte order mark. All line ends become LF. A
+    pipe is read to its end.
+
+    Raises InputError for a missing or larger file, and for another encoding. A device, or a pipe without a writer, also
+    raises InputError, because reading might never end. The message begins with `name`, by default the path.
+    """
     try:
         return _bytes_of(path).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except OSError as error:

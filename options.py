@@ -35,7 +35,8 @@ QuantizeFormat = Literal["nf4", "comfy-fp8", "int8", "nvfp4"]
 """The formats that `quantize` writes: bitsandbytes' 4-bit nf4, and three that ComfyUI's own loaders can read."""
 NoiseDevice = Literal["cpu", "cuda"]
 VaeDtype = Literal["auto", "fp16", "bf16", "fp32"]
-"""The dtype in which the VAE decodes. "auto" selects a dtype that suits the device."""
+"""The dtype in which the VAE decodes. "auto" means fp16 on a GPU with matrix instructions for fp16, and bf16 for walks
+on a CPU with bf16 instructions. In all other cases, and if several GPUs decode, "auto" means fp32."""
 
 SOLVER_NAMES: tuple[SolverName, ...] = get_args(SolverName)
 CAMERA_CACHE_MODES: tuple[CameraCacheMode, ...] = get_args(CameraCacheMode)
@@ -58,7 +59,7 @@ CHUNK = 3
 another of CHUNKS."""
 CHUNKS = (1, 2, 3, 4)
 BLOCK_SIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096)
-"""The supported numbers of 4-bit values that share a scale."""
+"""The supported block sizes of 4-bit quantization. A block is a number of values that share a scale."""
 
 CAUSAL_SHIFT = 10.0
 FAST_INDICES, V2_INDICES = (0, 179, 358, 679), (0, 250, 500, 750)
@@ -82,8 +83,12 @@ class PerExpert(Generic[T]):
 
 @dataclass(frozen=True)
 class Precision:
-    """The number formats in which a model computes (see Arithmetic and AttentionMode). `dtype`: the compute dtype.
-    `processes`: the number of processes that split the tokens of the video."""
+    """The number formats in which a model computes, and the number of processes.
+
+    dtype: the compute dtype.
+    arithmetic, attention: the formats of matrix products (see Arithmetic and AttentionMode).
+    processes: the number of processes that split a video's tokens among them.
+    """
 
     dtype: torch.dtype
     arithmetic: Arithmetic = "auto"
@@ -104,7 +109,8 @@ class Window:
     sink: int = 0
 
     def check(self, chunk: int) -> None:
-        """Raise InputError if the window is too small for its sink and a chunk of `chunk` latent frames."""
+        """Raise InputError if `frames` or `sink` is negative. Also raise InputError if `frames` is not 0 and less than
+        `sink` plus `chunk`, the number of latent frames in a chunk."""
         if self.sink < 0 or self.frames < 0 or (self.frames and self.frames < self.sink + chunk):
             raise InputError(
                 f"`window` {self.frames} and `sink` {self.sink}: a window holds its sink and a chunk of {chunk} latent "
@@ -112,16 +118,19 @@ class Window:
             )
 
     def changed(self, frames: int | None, sink: int | None, chunk: int) -> Window:
-        """Return this window with other values of `frames` and `sink`; None keeps the current value. Raises InputError
-        if the result is too small for the sink and a chunk of `chunk` latent frames."""
+        """Return a copy with other values of `frames` and `sink`; None keeps the current value. Raises InputError if
+        the copy fails `check(chunk)`."""
         chosen = Window(self.frames if frames is None else frames, self.sink if sink is None else sink)
         chosen.check(chunk)
         return chosen
 
     def held(self, frames: int, chunk: int) -> Window:
-        """Return the window that the key-value cache holds for a video of `frames` latent frames in chunks of `chunk`.
-        Its `frames` is the largest number of latent frames in the cache at any time, never 0. Its `sink` is the number
-        of latent frames that are never evicted."""
+        """Return how much of a video the key-value cache holds. The video has `frames` latent frames, in chunks of
+        `chunk`.
+
+        In the result, `frames` is the number of latent frames in a full cache, which is never 0. `sink` is the number
+        of latent frames that are never evicted.
+        """
         held = min(self.frames, frames) if self.frames else frames
         return Window(held, min(self.sink, held - chunk))
 

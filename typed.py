@@ -23,7 +23,8 @@ _WORDS = {
     type(None): "None",
 }
 _LIKE = {int: Integral, float: Real, Path: PathLike, Literal: str}
-"""The class that a value must have, by annotation: int and float accept numpy's numbers, a Literal any text."""
+"""The class of which a value must be an instance, by annotation. Integral and Real include NumPy's numbers. A Literal
+accepts any text."""
 
 
 def check_types(values: dict[str, Any], wanted: dict[str, Any]) -> None:
@@ -39,7 +40,8 @@ def check_types(values: dict[str, Any], wanted: dict[str, Any]) -> None:
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """A decorator that checks the arguments of each call with `check_types`, so that a wrong type raises InputError."""
+    """Return `function` with a check of the arguments of each call by `check_types`. An argument of a wrong type then
+    raises InputError."""
     shape = signature(function)
 
     @wraps(function)

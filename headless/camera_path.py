@@ -15,8 +15,12 @@ from .options import CAMERAS, GenerateOptions
 
 
 def camera_of(options: GenerateOptions, checkpoint: Checkpoint) -> PoseFolder | None:
-    """Return the camera path of the option `action_path`, `preset` or `keys`, or None if none is set. Raises InputError
-    if several are set, and CameraError for an invalid path and for a checkpoint without camera layers."""
+    """Return the camera path of the option `action_path`, `preset` or `keys`, or None if none is set. The path has W,
+    A, S, D flags only if the checkpoint takes them.
+
+    Raises InputError if several of the options are set. Raises CameraError for an invalid path, for a checkpoint
+    without camera layers, and for a `preset` if the checkpoint needs W, A, S, D flags.
+    """
     given = [name for name in CAMERAS if getattr(options, name) is not None]
     if not given:
         return None
@@ -37,8 +41,9 @@ def camera_of(options: GenerateOptions, checkpoint: Checkpoint) -> PoseFolder | 
 
 
 def _pose_folder(path: Path, actions: bool) -> PoseFolder:
-    """Read a pose folder, with a note if the poses seem to follow another convention. `actions`: whether to read held
-    keys. If the path is a file in another format, the error names the command that converts such files."""
+    """Return a pose folder. If the poses seem to follow another matrix convention, its notes contain a warning.
+    `actions`: whether to read action.npy, the W, A, S, D flags. Raises CameraError for an invalid folder. For a file in
+    another format, the message names the command that converts such files."""
     try:
         folder = read_pose_folder(path, actions=actions)
         origin = Origin("lingbot", FORMATS["lingbot"].convention)
@@ -55,6 +60,9 @@ def _pose_folder(path: Path, actions: bool) -> PoseFolder:
 
 
 def make_path(kind: str, text: str, frames: int) -> CameraPath:
-    """Return a camera path from `text`: held keys such as "w-10,iw-15" for the `kind` "keys", a move's name for
-    "preset". A preset has 4n+1 poses, at least `frames`. Raises CameraError for an invalid text."""
+    """Return the camera path that `text` describes. Raises CameraError for an invalid text.
+
+    If `kind` is "keys", `text` is held keys such as "w-10,iw-15", which also set the number of poses. If `kind` is
+    "preset", `text` is a move's name, and the number of poses is `frames` rounded up to 4n+1.
+    """
     return path_from_keys(text) if kind == "keys" else preset_path(text, frames=frames + 3)

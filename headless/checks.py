@@ -34,9 +34,12 @@ MOST_FPS = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class RunInputs:
-    """The options of a run and its open files, except the transformer's. Weights are memory-mapped. `prompt_cache`: the
-    cache of prompt embeddings. `tokenizer` is only a path if this cache has the prompt's embedding. `target`: the
-    output."""
+    """The options of a run and its open files, without the transformer's. Weights are memory-mapped.
+
+    tokenizer: the tokenizer, or only its path if `prompt_cache` has the prompt's embedding.
+    prompt_cache: the cache of prompt embeddings.
+    target: the output.
+    """
 
     options: GenerateOptions
     tokenizer: Tokenizer | Path
@@ -92,8 +95,12 @@ class Plan(RunInputs):
 
     @property
     def half(self) -> torch.dtype | None:
-        """The 16-bit dtype in which a single process decodes frames, or None for fp32. The default is fp16 on GPUs with
-        fast fp16, where the official code's fp32 convolutions run in TF32. TF32's mantissa is as short as fp16's."""
+        """The 16-bit dtype in which a single process decodes frames, or None for fp32. Several processes, each with a
+        stripe of every frame, decode in fp32.
+
+        If `vae_dtype` is "auto", the dtype is fp16 on GPUs with matrix instructions for fp16. On these GPUs the
+        official code's fp32 convolutions run in TF32, and fp16 has as many mantissa bits as TF32.
+        """
         if self.options.vae_dtype == "auto":
             return torch.float16 if multiplies_half(self.decoding_device) else None
         dtype = torch_dtype(self.options.vae_dtype)
@@ -115,8 +122,13 @@ def refuse_options(options: GenerateOptions, names: Sequence[str], reason: str) 
 
 
 def check_settings(options: GenerateOptions) -> None:
-    """Raise InputError for an option outside its choices or range, a LoRA without a weight file, only one of `width`
-    and `height`, and noise on a missing GPU."""
+    """Raise InputError in these cases:
+
+    - an option is outside its choices or its range;
+    - a LoRA has no weight file, or its strength is not finite;
+    - only one of `width` and `height` is set;
+    - `noise_device` is "cuda", but there is no GPU.
+    """
     for name, choices in CHOICES.items():
         found = getattr(options, name)
         if found not in choices and not (found is None and name == "dtype"):
@@ -147,9 +159,12 @@ def check_settings(options: GenerateOptions) -> None:
 
 
 def geometry_of(options: GenerateOptions, image: np.ndarray, n_poses: int | None, chunk: int = 1) -> Geometry:
-    """Return the video's size, from the options and the `image` [H, W, 3], and its length: `frame_num`, or `n_poses` if
-    there are fewer, rounded down to full chunks of `chunk` latent frames. Raises InputError for an invalid size or
-    area, and CameraError for fewer than five poses or less than one chunk."""
+    """Return the video's size and length. Raises InputError for an invalid size or area, and CameraError for fewer than
+    five poses or less than one chunk.
+
+    The size is `width` and `height` if set, else the aspect ratio of `image` [H, W, 3] on `max_area`. The length is
+    `frame_num`, or `n_poses` if there are fewer poses, rounded down to full chunks of `chunk` latent frames.
+    """
     if options.width is not None and options.height is not None:
         return explicit_geometry(options.width, options.height, options.frame_num, n_poses, chunk=chunk)
     height, width = image.shape[:2]
@@ -157,8 +172,11 @@ def geometry_of(options: GenerateOptions, image: np.ndarray, n_poses: int | None
 
 
 def lora_notes(options: GenerateOptions, two_experts: bool = False) -> tuple[str, ...]:
-    """Return a note for each LoRA with its strength, and how often it was set. If the model has `two_experts`, a LoRA
-    gets a second note if its file name belongs to one expert, but the LoRA is not set for this expert alone."""
+    """Return a note for each LoRA with its strength. A LoRA that is set several times gets one note, with the count.
+
+    If the model has `two_experts`, a second note follows for a LoRA with an expert ("high" or "low") in its file name
+    that is not set for this expert.
+    """
     where = {"high": ", on the high-noise expert", "low": ", on the low-noise expert"}
     lines = [
         f"LoRA {lora.path.name}, strength {lora.strength:g}{where.get(lora.expert or '', '')}" for lora in options.lora
@@ -182,8 +200,9 @@ def text_dtype(options: GenerateOptions) -> torch.dtype:
 
 
 def text_notes(options: GenerateOptions, guided: bool) -> tuple[str, ...]:
-    """Return warnings about a prompt that is empty, looks like a file's name or equals the negative prompt, and about
-    prompts without effect. `guided`: whether the model uses the negative prompt."""
+    """Return warnings about a prompt that is empty, looks like a file's name, or equals the negative prompt. Also warn
+    about a prompt without effect: the negative one without guidance, the other one at guidance 0. `guided`: whether the
+    model uses the negative prompt."""
     notes = [] if options.prompt.strip() else ["The prompt is empty."]
     if re.fullmatch(r"@?\S+\.(txt|md)|@\S+", options.prompt.strip()):
         notes.append(f"The prompt is the text {options.prompt!r}, not a file's content; `prompt_file` reads a file.")

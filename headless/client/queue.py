@@ -87,8 +87,8 @@ def load_workflow(path: Path) -> dict:
 
 
 def fill_in(workflow: dict, server: Server, options: argparse.Namespace) -> None:
-    """Write the command's `options` into the workflow's nodes, and upload the start image and the poses. Raises
-    InputError for an option that no node accepts."""
+    """Write the command's `options` into the nodes of `workflow`, in place, and upload the start image and the poses.
+    Raises InputError for an option that no node accepts."""
     if options.image:
         _put(workflow, "image", server.upload(options.image), "image", {"LoadImage"})
     if options.poses:
@@ -113,8 +113,8 @@ def list_inputs(workflow: dict) -> str:
 
 
 def saved_files(history: dict) -> list[dict]:
-    """Return ComfyUI's references to the files in the record `history` of a finished workflow: outputs before previews,
-    videos before images."""
+    """Return ComfyUI's references to the videos and images that a finished workflow has saved. Outputs come before
+    previews, and within these videos before images. `history`: ComfyUI's record of the run."""
     groups = [group for output in history.get("outputs", {}).values() for group in output.values()]
     items = [item for group in groups if isinstance(group, list) for item in group]
     files = [item for item in items if isinstance(item, dict) and item.get("filename", "").lower().endswith(MEDIA)]
@@ -179,9 +179,13 @@ def _put_text(workflow: dict, option: str, text: str) -> None:
 
 
 def _put_setting(workflow: dict, setting: str) -> None:
-    """Apply `setting`, a text NODE.INPUT=VALUE. NODE is an id, or else a title or a class; both may contain dots. VALUE
-    is JSON; if it is not valid JSON, it is plain text. Raises InputError for a text of another form, and unless one
-    node matches."""
+    """Apply `setting`, a text NODE.INPUT=VALUE, to `workflow`, in place.
+
+    NODE: a node's id, title or class; an id takes precedence. NODE and INPUT may contain dots.
+    VALUE: JSON, or plain text if the text is not valid JSON.
+
+    Raises InputError for a text of another form, if no node matches, and if several nodes match.
+    """
     place, equals, text = setting.partition("=")
     if not equals or "." not in place:
         raise InputError(f"`set` {setting!r}: expected 'node title or id.input=value'")
@@ -221,9 +225,12 @@ def _follow(events: Iterable[tuple[str, dict]], workflow: dict) -> None:
 
 
 def _download(server: Server, item: dict, output: Path, overwrite: bool) -> Path:
-    """Download a file, given as ComfyUI's reference `item`, and return its path. `output`: a file or a folder. A media
-    suffix of `output` is replaced by the suffix of the downloaded file. Unless `overwrite`, an existing file stays, and
-    the new file gets a number."""
+    """Download a file and return its path.
+
+    item: ComfyUI's reference to the file.
+    output: a file or a folder. The downloaded file's suffix replaces a media suffix of `output`.
+    overwrite: whether an existing file may be replaced. If not, the new file's name gets a number, such as "x (2).mp4".
+    """
     query = urllib.parse.urlencode({key: item[key] for key in ("filename", "subfolder", "type")})
     name = Path(item["filename"])
     target = output / name.name if output.is_dir() else output

@@ -29,8 +29,8 @@ class Server:
         self.client = uuid.uuid4().hex
 
     def request(self, path: str, data: bytes | None = None, kind: str = "application/json") -> bytes:
-        """Return the response's body to a GET request, or with `data` to a POST request of this data with the media
-        type `kind`."""
+        """Send a GET request for `path`, and return the body of the response. With `data`, send a POST request instead,
+        with this body and the media type `kind`."""
         request = urllib.request.Request(self.url + path, data, {"Content-Type": kind})
         try:
             with urllib.request.urlopen(request, timeout=SECONDS) as response:
@@ -41,7 +41,8 @@ class Server:
             raise self._silent(error) from None
 
     def ask(self, path: str, data: bytes | None = None, kind: str = "application/json") -> dict:
-        """Send a request (see `request`) and return the JSON object in the response, {} if empty."""
+        """Send a request (see `request`), and return the JSON object in the response, or {} if the response is empty.
+        Raises InputError for any other response."""
         answer = self.request(path, data, kind)
         with suppress(ValueError):
             found = json.loads(answer) if answer.strip() else {}
@@ -76,7 +77,8 @@ class Server:
             raise self._silent(error) from None
 
     def events(self, connection: Any, prompt_id: str) -> Iterator[tuple[str, dict]]:
-        """Yield (kind, data) for each event of the prompt `prompt_id` on the websocket `connection`."""
+        """Yield (kind, data) for each event of the prompt `prompt_id` on the websocket `connection`. The iteration has
+        no end of its own. It raises InputError when the connection is lost or closed."""
         while True:
             try:
                 message = connection.recv()
@@ -108,8 +110,9 @@ class Server:
         self.post("/interrupt", {"prompt_id": prompt_id})
 
     def _send(self, path: Path, subfolder: str, name: str) -> str:
-        """Upload a file as `subfolder`/`name` and return its path in ComfyUI's input folder. Raises InputError if
-        another file already has that name, so that the server has saved the upload under another name."""
+        """Upload a file as `subfolder`/`name`, and return this path, which is relative to ComfyUI's input folder.
+        Raises InputError if another file already has that name, because the server has then saved the upload under a
+        different name."""
         boundary = uuid.uuid4().hex
         parts = [
             f'--{boundary}\r\nContent-Disposition: form-data; name="{key}"\r\n\r\n{value}\r\n'
