@@ -40,9 +40,15 @@ class FlagFormatter(logging.Formatter):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command with the arguments `argv` (by default the process's own) and return its exit code. The code is 0
-    for success, 2 for invalid input (after a one-line message), 130 after Ctrl-C, and 141 if the reader of standard
-    output has closed the pipe. If `argv` is None, SIGTERM and SIGHUP act like Ctrl-C, with the codes 143 and 129."""
+    """Run the command with the arguments `argv` (by default the process's own), and return its exit code:
+
+    - 0: success.
+    - 2: an error, such as invalid input, after a message.
+    - 130: Ctrl-C. If `argv` is None, SIGTERM and SIGHUP also end the command, with the codes 143 and 129.
+    - 141: the reader of standard output has closed the pipe.
+
+    Raises SystemExit after `--help`, and with the code 2 for arguments that the parser rejects.
+    """
     own_process = argv is None
     argv = sys.argv[1:] if argv is None else list(argv)
     if sys.platform == "linux":  # stages have very different sizes, and fixed segments would fragment
@@ -111,8 +117,8 @@ def _failed(arguments: argparse.Namespace, message: str) -> int:
 
 
 def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """Return the parser of `lingbot-world`. The options of `camera` need torch. They are added only if `argv`, the
-    arguments to parse, begins with `camera` or `completion`."""
+    """Return the parser of `lingbot-world`. The subparser `camera` gets its options only if `argv`, the arguments to
+    parse, begins with `camera` or `completion`, because these options need torch."""
     about = "Camera-controlled video from one image. `lingbot-world COMMAND --help` lists a command's options."
     parser = Parser(prog="lingbot-world", description=about)
     parser.add_argument("--version", action="version", version=f"lingbot-world {__version__}")
@@ -187,8 +193,8 @@ def _add_completion(commands: Any, parser: argparse.ArgumentParser) -> None:
 
 
 def _complete_files(parser: argparse.ArgumentParser, file: dict) -> None:
-    """Make shtab complete file names for arguments without choices that are neither int nor float. `file`: shtab's
-    rule."""
+    """Make shtab complete file names for all arguments of `parser` and its subcommands that take a text without fixed
+    choices. `file`: shtab's rule for file names."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for command in action.choices.values():

@@ -78,9 +78,12 @@ def _lock_empty(dest: Path) -> Iterator[None]:
 
 
 def _points(made: "Exported", fps: float) -> None:
-    """Triangulate points, add them to the export, and print their number, mean error, and a table by second. If this
-    fails, print the reason, or raise the error for the format "ply", which has only points. `fps`: the video's frame
-    rate, for the table."""
+    """Triangulate points and add them to the export. Print their number, their mean error, and a table by second.
+    `fps`: the video's frame rate, for the table.
+
+    If no points can be made, print the reason. For the format "ply", which consists only of points, raise the
+    DependencyError or InputError instead.
+    """
     from ...export import add_points
 
     try:

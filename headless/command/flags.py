@@ -44,7 +44,8 @@ class Help(argparse.ArgumentDefaultsHelpFormatter):
 
 
 def add_prompt(parser: argparse._ActionsContainer, about: str) -> None:
-    """Add --prompt, with the help text `about`, and --prompt_file. `read_prompt` reads the values."""
+    """Add the options --prompt, with the help text `about`, and --prompt_file to `parser`. `read_prompt` reads their
+    values."""
     parser.add_argument("--prompt", metavar="TEXT", help=about)
     of_file = "a UTF-8 text file with the prompt, in place of --prompt"
     parser.add_argument("--prompt_file", type=parse_path, metavar="FILE", help=of_file)
@@ -62,7 +63,7 @@ def read_prompt(arguments: argparse.Namespace) -> str | None:
 
 def add_settings(parser: argparse.ArgumentParser) -> argparse._ActionsContainer:
     """Add the options that `generate` and `batch` share to the `parser` of one of them. Return the argument group of
-    causal models."""
+    causal models, so that `generate` can add more options to this group."""
     add = adder(parser)
     add("ckpt_dir", "the package's folder, as `hf download` leaves it, or a causal model's file", metavar="FOLDER")
     add("negative", "what the video should not show; left out: a list of usual flaws, in Chinese", metavar="TEXT")
@@ -120,8 +121,9 @@ def _add_causal(add: Callable[..., None]) -> None:
 
 
 def adder(parser: argparse._ActionsContainer) -> Callable[..., None]:
-    """Return a function `add(name, help, **settings)` that adds a field of GenerateOptions to `parser` as an option,
-    with its default, type and choices. An option that is a tuple, such as --lora, may be repeated."""
+    """Return a function `add(name, help, **settings)`, which adds the field `name` of GenerateOptions to `parser` as an
+    option. The option has the field's default, type and choices, unless `settings` replace them. A field with an empty
+    tuple as default, such as `lora`, becomes an option that may be repeated."""
     defaults = {field.name: field.default for field in fields(GenerateOptions)}
     hints = _hints()
 
@@ -199,15 +201,15 @@ def add_verbose(parser: argparse.ArgumentParser, about: str = "also name the ker
 
 
 def seed(text: str) -> int:
-    """Return the seed in `text`. Raises ArgumentTypeError unless `text` is a number from 0 to 2**32 - 1."""
+    """Return the seed in `text`. Raises ArgumentTypeError if `text` is not a whole number from 0 to 2**32 - 1."""
     if not text.isdecimal() or int(text) >= 2**32:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number from 0 to {2**32 - 1}")
     return int(text)
 
 
 def count(text: str, least: int = 1) -> int:
-    """Return the whole number in `text`. Raises ArgumentTypeError for a number below `least`, and for any other
-    text."""
+    """Return the whole number in `text`. Raises ArgumentTypeError if `text` is not a whole number of at least
+    `least`."""
     if not text.isdecimal() or int(text) < least:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number of at least {least}")
     return int(text)
@@ -215,7 +217,7 @@ def count(text: str, least: int = 1) -> int:
 
 def parse_path(text: str) -> str:
     """Return the path in `text` with ~ expanded, because no shell expands it in `--image=~/x.png`. Raises
-    ArgumentTypeError for a web address, and for an empty text, which Python would take for the current folder."""
+    ArgumentTypeError for a web address, and for an empty text, because Path("") would be the current folder."""
     if not text:
         raise argparse.ArgumentTypeError("the path is empty, as of a shell's variable that is not set")
     if is_address(text):
@@ -224,8 +226,8 @@ def parse_path(text: str) -> str:
 
 
 def number_in(least: float, most: float, expected: str) -> Callable[[str], float]:
-    """Return a parser of numbers from `least` to `most`. For any other text the parser raises ArgumentTypeError with
-    the description `expected`."""
+    """Return a function that parses a number from `least` to `most`. For any other text the function raises
+    ArgumentTypeError with the description `expected`."""
 
     def parse(text: str) -> float:
         with suppress(ValueError):
@@ -244,7 +246,8 @@ def _scales(text: str) -> tuple[float, ...]:
 
 
 def settings_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the parsed `arguments` that are fields of GenerateOptions, by name; --size becomes `max_area`."""
+    """Return the fields of GenerateOptions in the parsed `arguments`, by name. `max_area` is the product of the sides
+    in --size."""
     height, width = arguments.size
     names = {field.name for field in fields(GenerateOptions)}
     given = {name: value for name, value in vars(arguments).items() if name in names}

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from ..plan import AnyPlan
 
 REPLACED_TOGETHER = (("size", "max_area", "width", "height"), CAMERAS, ("lora",), ("prompt", "prompt_file"))
-"""Groups of options. If the command line sets an option of a group, no option of this group is read from the video's
-record."""
+"""Groups of options that replace each other. If the command line has an option of a group, `--like VIDEO` takes no
+option of this group from the video's record."""
 
 
 def add_generate_command(commands: Any, show: ShowProgress, argv: Sequence[str]) -> None:
@@ -54,8 +54,8 @@ def add_generate_command(commands: Any, show: ShowProgress, argv: Sequence[str])
 
 
 def _add_like(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
-    """Add `--like` to the parser of `generate`. If `argv` has `--like VIDEO`, the options of the video's run become the
-    defaults. Raises InputError for a video without a record."""
+    """Add `--like` to the parser of `generate`. If `argv` has `--like VIDEO`, the recorded options of the run that made
+    the video become the defaults. Raises InputError for a video without a record."""
     about = "repeat the run that made this video or PNG file, with changes by the other options"
     parser.add_argument("--like", type=flags.parse_path, metavar="VIDEO", help=about)
     video = _recorded_video(argv)
@@ -146,8 +146,10 @@ def _generate(show: ShowProgress, arguments: argparse.Namespace) -> None:
 
 def _set_threads(arguments: argparse.Namespace, plan: AnyPlan) -> list[str]:
     """Set torch's number of threads for a run on a CPU: with `--like` to the recorded number, else by `set_threads`.
-    Return a note, in a list, if other programs leave few idle cores. Nothing changes if another program has called
-    `main` with arguments."""
+    Return a list with a note if other programs leave few idle cores, else an empty list.
+
+    If another program has called `main` with arguments, nothing changes and the list is empty.
+    """
     import torch
 
     from ..plan import set_threads
@@ -161,8 +163,8 @@ def _set_threads(arguments: argparse.Namespace, plan: AnyPlan) -> list[str]:
 
 
 def _prompt_of(arguments: argparse.Namespace) -> str:
-    """Return the prompt. If there is none but a state is continued, return an empty text, which stands for the state's
-    prompt. Raises InputError if there is neither a prompt nor a state."""
+    """Return the prompt. Without a prompt, return an empty text if the run continues a state, because an empty text
+    stands for the state's prompt. Raises InputError if there is neither a prompt nor a state."""
     prompt = flags.read_prompt(arguments)
     if prompt is None and arguments.continue_from is None:
         raise InputError("`prompt` is missing: what the video shows; or name a text file as `prompt_file`")

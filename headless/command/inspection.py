@@ -60,17 +60,17 @@ def describe_model(
     sink: int | None = None,
     **where: str | None,
 ) -> str:
-    """Return a description, as text, of a package (a downloaded folder), an expert, a text encoder or a VAE. It
-    contains the memory that each step of a run needs for a video of `frames` frames.
+    """Return a description, as text, of a package (a downloaded folder), an expert, a text encoder or a VAE. It lists
+    the memory that each step of a run needs for a video of `frames` frames.
 
     size: the width and height of a frame in pixels.
     dtype, arithmetic: the run's dtype and the number format of its matrix products.
-    window, sink: a causal model's attention window in latent frames, by default its own.
+    window, sink: a causal model's attention window in latent frames, by default its release's.
     where: `assets`, a folder with text encoder, tokenizer and VAE, and `release`, a key of RELEASES for a causal model
-    whose files do not show its release.
+        whose files do not show its release.
 
-    Raises InputError for a size that is not a multiple of 16 or out of range, and CheckpointError or TextError for a
-    broken file.
+    Raises InputError for a missing path, for a size that is out of range or not a multiple of 16, and for an option
+    that the model does not use. Raises CheckpointError or TextError for a broken file.
     """
     path, geometry = Path(path), explicit_geometry(*size, frames)
     if not path.exists():
@@ -96,8 +96,8 @@ def describe_model(
 
 
 def describe_kernels(device: torch.device) -> str:
-    """Return a line with the kernel of each operation on a device. It is the kernel that the last stored test chose, or
-    else the first one in the table that supports the device."""
+    """Return a line that names the kernel of each operation on a device. If a kernel test is stored for the operation,
+    the kernel is the one that the last test chose, else the first one that supports the device."""
     card = card_of(device)
     names = {work: taken(work, card) or candidates(work, card)[0].name for work in WORKS if candidates(work, card)}
     made = ", ".join(f"{work} by {name}" for work, name in names.items())
@@ -126,8 +126,8 @@ def _report(path: Path, work: _Work, where: dict[str, str | None]) -> Report:
 
 
 def _model_kind(path: Path) -> str:
-    """Return "vae", "text encoder" or "expert", by the names of a file's tensors. If these do not show the kind, it is
-    taken from the file's name."""
+    """Return "vae", "text encoder" or "expert" for a weight file, by the names of its tensors. If the tensor names fit
+    none of these kinds, the file's name decides."""
     name = path.name.lower()
     keys = read_tensors(path, hint="t5" if "text_encoder" in name else "")
     if is_vae(keys) or any(wan_key(key) == EMBEDDING for key in keys):
@@ -179,8 +179,8 @@ def _expert(role: str, checkpoint: Checkpoint) -> Report:
 
 
 def _causal(checkpoint: Checkpoint, work: _Work, width: int = PACKAGE_VAE_WIDTH) -> Report:
-    """Return a report on a causal model: the memory of a run with four placements of keys, values and blocks, and the
-    memory of optional caches. `width`: the base channels of the VAE."""
+    """Return a report on a causal model. It has the memory of a run with four placements of keys, values and blocks,
+    and the memory of optional caches. `width`: the number of base channels of the VAE."""
     release, config = checkpoint.release, checkpoint.config
     assert release is not None  # a causal model has a release
     window, lat_f = release.window.changed(work.window, work.sink, release.chunk), work.geometry.lat_f

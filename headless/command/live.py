@@ -20,12 +20,12 @@ from ..process.starting import pause_collection, start_cuda
 from . import flags
 
 LISTING = {"walks"}, {"keep"}, {"walks", "keep"}
-"""The sets of options that list the walks, without a model."""
+"""The sets of options for which `lingbot-world live` without a model lists the saved walks."""
 REPLAYED = (
     *("bench", "continue_from", "events", "image", "prompt", "prompt_file", "seed", "size", "width", "height"),
     *("chunk", "window", "sink", "schedule", "shift", "speed", "moving", "restart_on_drift", "stop_when_stuck"),
 )
-"""The options that a replay takes from its walk, and `bench`."""
+"""The options that `--replay` excludes, because a replay takes them from its walk, and `bench`."""
 
 
 def add_live_command(commands: Any, show: ShowProgress) -> None:
@@ -181,8 +181,9 @@ def _walk(arguments: argparse.Namespace, folder: Path, show: ShowProgress) -> No
 
 
 def _as_replayed(arguments: argparse.Namespace) -> None:
-    """Set `arguments` to the options of the saved walk (steered video) that `--replay` names, except a given `--dtype`.
-    Raises InputError for a folder without such a walk."""
+    """Set the prompt, image, size, chunk, window, sink and dtype in `arguments` to those of the saved walk (a steered
+    video) in the folder that `--replay` names. A `--dtype` that the user set stays. Raises InputError for a folder
+    without such a walk."""
     from ...live.folder.replay import Replay
     from ...options import CELL
 
@@ -198,7 +199,8 @@ def _as_replayed(arguments: argparse.Namespace) -> None:
 
 
 def _origin(text: str) -> str:
-    """Return the origin of a web page without a slash at its end, because browsers send origins in this form."""
+    """Return the web origin in `text`, such as http://localhost:8000, without a slash at its end, because browsers send
+    origins in this form. Raises ArgumentTypeError for any other text than an origin or "null"."""
     if not re.fullmatch(r"null|[a-z][a-z0-9+.-]*://[^/\s*]+/?", text):
         raise argparse.ArgumentTypeError(f"{text!r}: expected a page's address, such as http://localhost:8000")
     return text.rstrip("/")

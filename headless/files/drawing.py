@@ -10,8 +10,13 @@ from .existing import refuse_existing
 
 
 def check_drawing(file: str | Path, overwrite: bool, image: str | Path | None = None) -> None:
-    """Raise InputError if `file` is the input `image`, has no image's suffix, is in a missing folder, or exists without
-    `overwrite`."""
+    """Check that a drawing can be written to `file`. Raises InputError in these cases:
+
+    - `file` is a folder, or the input `image`.
+    - `file` exists, and `overwrite` is false.
+    - The suffix is not that of an image format that Pillow can write.
+    - The folder of `file` does not exist.
+    """
     file = Path(file)
     refuse_existing(file, overwrite, image)
     if _image_format(file) not in Image.SAVE:

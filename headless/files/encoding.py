@@ -18,8 +18,11 @@ RECIPE = "lingbot_world"
 
 
 class VideoEncoder:
-    """An encoder that writes a video to `file`. `suffix` determines the container, because `file` may end in .part.
-    `recipe`: the record of the run, as JSON. Raises DependencyError without PyAV."""
+    """An encoder that writes an H.264 video to `file`. Raises DependencyError without PyAV.
+
+    suffix: the suffix that determines the container, such as ".mp4". `file` itself may end in .part.
+    recipe: the record of the run, as JSON.
+    """
 
     def __init__(self, file: Path, suffix: str, fps: int, recipe: str = "") -> None:
         av = require("av", '"lingbot-world[cli]"')
@@ -49,12 +52,14 @@ class VideoEncoder:
 
 
 class PartEncoder:
-    """An encoder that writes a video in parts to a pipe or a file. A written part can be played immediately, except its
-    last frame, which the muxer writes together with the next part.
+    """An encoder that writes an H.264 video in parts to a pipe or a file. A written part can be played immediately,
+    except its last frame, which the muxer writes together with the next part.
 
-    `preset`: the preset of libx264. `recipe`: the record of the run, as JSON. Each part has its own encoder and begins
-    with a key frame, because libx264 delays its output by 40 frames and cannot continue after a flush. Raises
-    DependencyError without PyAV.
+    preset: the preset of libx264.
+    recipe: the record of the run, as JSON.
+
+    An encoder must be flushed to complete a part, because libx264 delays its output by 40 frames. A flushed encoder
+    cannot continue, so each part has its own encoder and begins with a key frame. Raises DependencyError without PyAV.
     """
 
     def __init__(self, pipe: IO[bytes], fps: int, preset: str = "medium", recipe: str = "") -> None:
@@ -106,15 +111,15 @@ class PartEncoder:
 
 
 class _WriteOnly:
-    """A file object without `seek`, to which the muxer writes as to a pipe."""
+    """A file object with only the method `write`. Without `seek`, the muxer writes to this object as to a pipe."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.write = file.write
 
 
 def _encoding() -> dict[str, str]:
-    """Return libx264's options for reproducible output. Its AVX-512 code reads uninitialised memory, which changes the
-    sizes and types of frames."""
+    """Return libx264's options for reproducible output. On CPUs with AVX-512 they select AVX2 code, because libx264's
+    AVX-512 code reads uninitialised memory, which changes the sizes and types of frames."""
     import torch
 
     avx512 = torch.backends.cpu.get_cpu_capability() == "AVX512"

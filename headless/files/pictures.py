@@ -67,14 +67,16 @@ def _read(path: Path | Image.Image) -> Picture:
 
 
 def reason(error: Exception) -> str:
-    """Return the first line of an error in BROKEN, at most 100 characters, as a reason for the user."""
+    """Return a short reason for the user from an error in BROKEN: the first line of its message, at most 100
+    characters. For a file of an unknown format the reason is a fixed text."""
     if isinstance(error, UnidentifiedImageError):
         return "it begins like no format that is known here"
     return str(error).partition("\n")[0][:100] or type(error).__name__
 
 
 def image_notes(image: object) -> tuple[str, ...]:
-    """Return notes on applied or ignored metadata of an image, such as transparency; none for an array."""
+    """Return notes on applied or ignored metadata of an image, such as transparency. Return an empty tuple for an array
+    and for None."""
     if isinstance(image, Image.Image):
         return _read(image).notes
     return _read(Path(image)).notes if isinstance(image, str | PathLike) else ()
@@ -93,13 +95,15 @@ def colour_frames(video: str | Path) -> Iterator[np.ndarray]:
 
 
 def frame_rate(video: str | Path) -> float:
-    """Return a video file's frames per second; FPS, the models' rate, for a folder or a file without a rate."""
+    """Return the frames per second of a video file. Return FPS, the models' rate, for a folder of images, and for a
+    file without a rate."""
     return (even_rate(Path(video)) if Path(video).is_file() else None) or FPS
 
 
 @contextmanager
 def naming_video(video: str | Path) -> Iterator[None]:
-    """Add the video's name to any CameraError or InputError that is raised within this context."""
+    """Add the video's name to the message of a CameraError or InputError that is raised within this context, unless the
+    message contains the name already."""
     try:
         yield
     except (CameraError, InputError) as error:
@@ -145,7 +149,7 @@ def _of_folder(folder: Path, mode: str) -> Iterator[np.ndarray]:
 
 def _frame_files(folder: Path) -> list[Path]:
     """Return the image files of the commonest format (see FRAME_SUFFIXES) in a folder, sorted by the numbers in their
-    names. Raises InputError for a folder without images, and for two formats with as many files."""
+    names. Raises InputError for a folder without images, and if two formats are equally common."""
     files = [file for file in folder.iterdir() if not file.name.startswith(".") and file.is_file()]
     groups = [[file for file in files if file.suffix.lower() in suffixes] for suffixes in FRAME_SUFFIXES]
     found, other = sorted(groups, key=len, reverse=True)[:2]

@@ -23,12 +23,13 @@ from .video_reader import open_video
 NOT_RECORDED = ("output", "overwrite", "save_state", "seed", "device", "image")
 MOST_PROCESSES = 4096
 SAMPLED, SAMPLES = 2**16, 64
-"""The pieces of a large file that are hashed: SAMPLES pieces of SAMPLED bytes, at equal distances."""
+"""The sampling of a large file for its hash. A file of more than SAMPLES * SAMPLED bytes (4 MiB) is hashed by SAMPLES
+pieces of SAMPLED bytes at equal distances."""
 
 
 def make_recipe(plan: Plan, seed: int, processes: int = 1) -> str:
-    """Return the record of a run as JSON: version, seed, device type, number of processes and of CPU threads, options
-    that differ from their defaults, and a hash of each input file."""
+    """Return the record of a run as JSON. It contains the version, the seed, the device type, the number of processes
+    and of CPU threads, the options that differ from their defaults, and hashes of the input files."""
     options = plan.options
     defaults = {field.name: field.default for field in fields(GenerateOptions)}
     given = {
@@ -50,8 +51,8 @@ def make_recipe(plan: Plan, seed: int, processes: int = 1) -> str:
 
 
 def hash_files(options: GenerateOptions) -> dict[str, str]:
-    """Return a hash for each option with input files and for each part of the model's package, by name. A name is left
-    out if one of its files is missing."""
+    """Return hashes of the input files by name. A name is an option with input files, such as "image", or a part of the
+    model's package, such as "vae". A name is left out if one of its files is missing."""
     files = {**named_files(options), **part_files(options)}
     return {name: _hash(paths) for name, paths in files.items() if all(path.is_file() for path in paths)}
 
@@ -128,8 +129,8 @@ def options_of(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def changes_since(record: dict[str, Any], options: GenerateOptions) -> list[str]:
-    """Return a note for each input file that has changed since the recorded run, and for another version of this
-    project."""
+    """Return a note for each option or part of the package with input files that have changed since the recorded run. A
+    further note reports if another version of this project made the recorded run."""
     before, now = record["files"], hash_files(options)
     changed = [name for name, digest in now.items() if before.get(name, digest) != digest]
     notes = [f"The content of `{name}` has changed since that video was made." for name in changed]

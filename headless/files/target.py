@@ -44,7 +44,7 @@ class Target:
 
     @property
     def playable_copy(self) -> Path:
-        """A temporary copy of the video, in fragmented mp4, that can be played during the run."""
+        """The path of a temporary copy of the video, in fragmented mp4, that can be played during the run."""
         return self.path.parent / f"{self.path.stem}.part.mp4"
 
     def files(self, first: int, frames: int) -> list[Path]:
@@ -143,11 +143,13 @@ def check_target(target: Target, geometry: Geometry) -> None:
 
 
 def check_new(target: Target, first: int, frames: int, image: str | Path | None, overwrite: bool) -> None:
-    """Raise InputError if the output would replace an existing file of `target`.
+    """Check that a run would not replace existing files. Its output is `frames` frames, numbered from `first` on.
 
-    The output is `frames` frames, numbered from `first` on. A killed run's unfinished copy of the video also counts as
-    an existing file. With `overwrite` only folders and the start `image` are refused. The later PNG files of a longer
-    video, which `overwrite` deletes, are then checked too.
+    Without `overwrite`, raise InputError if an output file exists. The unfinished copy of the video that a killed run
+    leaves counts as an output file.
+
+    With `overwrite`, raise InputError only if an output file is a folder or the start `image`. The later PNG files of a
+    longer video are checked too, because `overwrite` deletes them.
     """
     video = target.pattern is None and target.in_memory is None and not target.is_pipe
     removed = target.files_after(first + frames) if overwrite else ()
@@ -156,8 +158,8 @@ def check_new(target: Target, first: int, frames: int, image: str | Path | None,
 
 
 def check_name(option: str, file: Path) -> None:
-    """Raise InputError, which names `option`, if the name of `file` is too long with the suffix of its temporary
-    file."""
+    """Raise InputError if the name of `file`, with the suffix of its temporary file, is too long for the file system.
+    `option`: the option that the message names."""
     try:
         part_of(file).exists()
     except OSError as error:
@@ -167,8 +169,8 @@ def check_name(option: str, file: Path) -> None:
 
 
 def check_folder(option: str, path: Path, folder: Path) -> Path:
-    """Return `folder` or its nearest existing parent. Raises InputError, which names `option` and its value `path`, if
-    no file can be created there, and for a loop of symbolic links."""
+    """Return `folder`, or its nearest existing parent if `folder` is missing. Raises InputError if no file can be
+    created there, and for a loop of symbolic links. The message names `option` and its value `path`."""
     folder = folder.absolute()
     while not folder.exists():
         part_of(folder)  # raises for a circle of links
@@ -181,8 +183,8 @@ def check_folder(option: str, path: Path, folder: Path) -> Path:
 
 
 def leftover_notes(target: Target, frames: int) -> list[str]:
-    """Return a list with a message if PNG files of a longer video remain, else an empty list. `frames`: the number of
-    the first such file."""
+    """Return a list with one note if PNG files of an earlier, longer video follow the new ones, else an empty list. The
+    note says whether these files stay or are removed. `frames`: the number after the last new PNG file."""
     after = [file.name for file in target.files_after(frames)]
     if not after:
         return []
@@ -192,8 +194,8 @@ def leftover_notes(target: Target, frames: int) -> list[str]:
 
 @contextmanager
 def _hold_pipe(pipe: Path) -> Iterator[None]:
-    """Hold a named pipe open for writing within this context; its reader could otherwise see the end before the video.
-    Raises InputError if no program reads the pipe."""
+    """Hold a named pipe open for writing within this context, so that its reader does not see an end of file before the
+    video. Raises InputError if no program reads the pipe."""
     try:
         opened = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
     except OSError as error:

@@ -19,7 +19,7 @@ from .target import Target
 
 FRAMES_AT_ONCE = 12
 MOST_WAITING = 2
-"""The largest number of parts of a video that wait for the encoding thread."""
+"""At most this many parts of a video wait for the encoding thread."""
 
 
 def write_frames(frames: np.ndarray, target: Target, fps: int = FPS, progress: Progress | None = None) -> Path:
@@ -34,13 +34,16 @@ def write_frames(frames: np.ndarray, target: Target, fps: int = FPS, progress: P
 
 
 class FrameWriter(AbstractContextManager["FrameWriter"]):
-    """A writer of a video, whose thread encodes frames while the caller computes the next ones.
+    """A writer of a video. A thread encodes frames while the caller computes the next ones.
 
-    `first`: the number of the first PNG file. `frames`, `parts`: the numbers of frames received and of parts written.
+    first: the number of the first PNG file.
+    frames, parts: the numbers of frames received and of parts written.
 
-    Files get their final names only when they are complete, so an interrupted run leaves no new file and does not
-    change an older video. With `keep_partial` a run that is interrupted or killed leaves the frames so far: a video's
-    copy x.part.mp4 grows during the run, and each PNG file gets its final name when it is written. After an error no
+    Files get their final names only when they are complete. An interrupted run therefore leaves no new file and does
+    not change an older video.
+
+    With `keep_partial`, an interrupted or killed run leaves the frames that are written so far. A video has a copy
+    x.part.mp4 that grows during the run, and each PNG file gets its final name when it is written. After an error no
     further part is written.
     """
 
@@ -182,8 +185,8 @@ class _VideoFile:
 
 
 class _PlayableVideo(_VideoFile):
-    """A video file with a temporary copy that can be played during the run and is deleted at its end. The copy is
-    several times as large as the video, and some programs cannot seek in it."""
+    """A video file with a temporary copy that can be played during the run. The copy is several times as large as the
+    video, and some programs cannot seek in it. A complete run deletes the copy."""
 
     def __init__(self, target: Target, fps: int) -> None:
         super().__init__(target, fps)

@@ -36,15 +36,17 @@ FIELDS = (
 PROJECTIONS = {"SPHERICAL": "a panorama or a fisheye", "STEREO3D": "in 3D, with a view for each eye"}
 """The types of FFmpeg's side data for videos with frames that are not one flat picture, each with a description."""
 UNEVEN_RATIO = 1.6
-"""The limit for the ratio of the time between two frames to the median time, and for its inverse. Beyond it, the frame
-rate counts as variable."""
+"""The limit for variable frame rates. The rate counts as variable if a time between two frames is more than this many
+times the median time, or less than the median time divided by this number."""
 
 MOST_REPEATS = 100_000
-"""The largest number of repeats of a frame at a constant rate. If more are needed, a time stamp is broken."""
+"""A frame is repeated at most this often when a variable rate is resampled to a constant one. If more repeats are
+needed, a time stamp is broken."""
 
 
 class Layout(NamedTuple):
-    """The conversion of a stored frame to the frame that a player shows. The steps are applied in this order.
+    """The conversion of a stored frame to the frame that a player shows. The frame is first widened, then transposed,
+    then mirrored.
 
     wider: the factor by which the frame is widened, so that pixels are square.
     transposed: whether rows and columns are exchanged.
@@ -58,7 +60,8 @@ class Layout(NamedTuple):
     exact: bool = True
 
     def show(self, frame: np.ndarray) -> np.ndarray:
-        """Return a frame of square pixels, [H, W] or [H, W, 3], transposed and mirrored as a player shows it."""
+        """Return a frame, [H, W] or [H, W, 3], transposed and mirrored as a player shows it. The frame has already been
+        widened to square pixels."""
         frame = frame.swapaxes(0, 1) if self.transposed else frame
         across, down = self.mirrored
         frame = frame[:, ::-1] if across else frame
@@ -89,8 +92,9 @@ def video_frames(path: Path, pixels: str) -> Iterator[np.ndarray]:
 
 
 def even_rate(path: Path) -> float | None:
-    """Return the frames per second that `video_frames` yields: the average rate, or for a variable rate the inverse of
-    the median time between frames. Return None without a rate or a video. Raises DependencyError without PyAV."""
+    """Return the rate in frames per second of the frames that `video_frames` yields. It is the video's average rate, or
+    for a variable rate the inverse of the median time between frames. Return None if the rate is unknown or the video
+    cannot be read. Raises DependencyError without PyAV."""
     av = require("av", '"lingbot-world[cli]"')
     try:
         step = _even_step(path)
@@ -151,7 +155,8 @@ def _stream(container: Any, path: Path) -> Any:
 
 
 def _even_step(path: Path) -> float | None:
-    """Return the seconds between resampled frames, or None for a constant rate, which is not resampled."""
+    """Return the seconds between frames after resampling, the median time between the stored frames. Return None for a
+    constant rate, which is not resampled, and if there are too few time stamps."""
     with open_video(path) as container:
         stream = _stream(container, path)
         if stream.time_base is None:
@@ -167,8 +172,8 @@ def _even_step(path: Path) -> float | None:
 
 
 def _at_even_times(frames: Iterator[Any], step: float | None) -> Iterator[tuple[Any, int]]:
-    """Yield (frame, repeats), so that the repeated frames give a video with one frame every `step` seconds. If `step`
-    is None, each frame has 1 repeat."""
+    """Yield (frame, repeats). A video that shows each frame `repeats` times has one frame every `step` seconds. If
+    `step` is None, `repeats` is always 1."""
     if step is None:
         yield from ((frame, 1) for frame in frames)
         return
@@ -221,7 +226,8 @@ def _layout(frame: Any, stream: Any) -> Layout:
 
 
 def _display_matrix(frame: Any) -> tuple[int, int, int, int] | None:
-    """Return (a, b, c, d) of a frame's display matrix, which maps (x, y) to (a x + c y, b x + d y), or None."""
+    """Return (a, b, c, d) of a frame's display matrix, which maps (x, y) to (a x + c y, b x + d y). Return None if the
+    frame has no matrix, or only zeros in it."""
     data = next((each for each in frame.side_data if each.type.name == "DISPLAYMATRIX"), None)
     if data is None:
         return None
@@ -242,7 +248,7 @@ def open_video(video: str | Path) -> Any:
 
 def absolute_path(video: str | Path) -> str:
     """Return a video's absolute path, because FFmpeg would read the "12" of a relative 12:30.mp4 as a protocol. Raises
-    InputError for a folder, and for a pipe or a device, for which FFmpeg would wait."""
+    InputError for a folder. A pipe or a device also raises InputError, because FFmpeg would wait for it."""
     path = Path(video).absolute()
     if path.exists() and not path.is_file():
         raise InputError(f"{video}: a folder, a pipe or a device, expected a video's file")
