@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 CAUSAL_FOLDER, EXAMPLE = "lingbot_world_fast", "example"
 PROMPT = "A quiet place in the evening light; the camera moves through it."
 RECOMMENDATIONS, RECOMMENDED = "live.json", ("width", "height", "chunk", "schedule")
-"""The name of a package's file of recommended options, in the example folder (RECOMMENDATIONS), and the options that
-this file may set (RECOMMENDED)."""
+"""RECOMMENDATIONS is the name of a file in the folder `example` of a model's package. RECOMMENDED are the options that
+this file may recommend for walks."""
 VAE_APPROX = "vae_approx"
-"""ComfyUI's folder for small decoders in its folder `models`."""
+"""The name of the folder for tiny decoders in ComfyUI's folder `models`."""
 DECODER_SUFFIXES = (".safetensors", ".pth")
 
 
@@ -32,9 +32,11 @@ def find_beginning(ckpt: str | Path, named: Mapping[str, Any]) -> dict[str, Any]
     """Return the options of a walk by name: `ckpt_dir`, `image`, `prompt`, `continue_from`, and those recommended by
     the package's example/live.json.
 
-    `ckpt`: the folder of a causal model, or of a package with the folder lingbot_world_fast. `named`: the user's
-    options of GenerateOptions, which take precedence; None means unset. An unset image or prompt comes from the state
-    if one is continued, else from the package's example. Raises a LingBotError for a missing or invalid file.
+    ckpt: the folder of a causal model, or of a package with the folder lingbot_world_fast.
+    named: the user's options of GenerateOptions, which take precedence; None means unset.
+
+    An unset image or prompt comes from the saved state if the walk continues one, else from the package's example.
+    Raises a LingBotError for a missing or invalid file.
     """
     folder = Path(ckpt)
     causal = folder / CAUSAL_FOLDER
@@ -62,9 +64,12 @@ def find_beginning(ckpt: str | Path, named: Mapping[str, Any]) -> dict[str, Any]
 
 
 def state_of(path: str | Path | None) -> Path | None:
-    """Return the path of a saved state: for a walk's folder the state in it, else `path` itself, unchecked (None for
-    None). If the state or camera path of a walk in progress or of a killed walk is missing or older than the latents,
-    both are written. Raises InputError if they cannot be written, for instance if the walk has no complete chunk."""
+    """Return the path of a saved state. For a walk's folder this is the state's file in it. Another `path` is returned
+    unchecked, and None for None.
+
+    The state and camera path of a walk in progress, or of a killed walk, may be missing or older than the latents. Both
+    are then written first. Raises InputError if they cannot be written, for instance if the walk has no complete chunk.
+    """
     if path is None or not Path(path).is_dir():
         return None if path is None else Path(path)
     folder = Path(path)
@@ -79,11 +84,14 @@ def state_of(path: str | Path | None) -> Path | None:
 
 
 def start_of(engine: Engine, default: Start, image: Any, prompt: str | None, state: Any) -> Start:
-    """Return the Start of a walk: at `image`, or after `state`, or `default` if both are None.
+    """Return the Start of a walk (its first frame, prompt, camera and seed): at `image`, or at the end of `state`, or
+    `default` if both are None.
 
-    `image`: a file, a Pillow image, or an array uint8 [H, W, 3]. `state`: a file, a walk's folder, or a WorldState.
-    `prompt`, unless None, replaces the prompt of the state or of `default`. Raises InputError for both an image and a
-    state, and for an invalid file.
+    image: a file, a Pillow image, or an array uint8 [H, W, 3].
+    prompt: the prompt; None means that of `state` or of `default`.
+    state: a file, a walk's folder, or a WorldState.
+
+    Raises InputError for both an image and a state, and for an invalid file.
     """
     from ...live import Start
     from ...pipeline.geometry import Geometry, first_frame
@@ -104,9 +112,12 @@ def start_of(engine: Engine, default: Start, image: Any, prompt: str | None, sta
 
 
 def _recommended_options(file: Path, named: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that `file`, the live.json of a model's folder, recommends, without those that the user set
-    (`named`). If the user set a size, width and height are left out. If the walk continues a state, the result is
-    empty, because the state determines size and chunk."""
+    """Return the options that `file`, the live.json of a package, recommends, except those that the user set (`named`).
+    If the user set a size, width and height are left out.
+
+    Return an empty dict if there is no such file. The dict is also empty if the walk continues a state, because the
+    state determines size and chunk. Raises InputError for an invalid file.
+    """
     if not file.is_file() or named.get("continue_from") is not None:
         return {}
     text = text_of(file)
@@ -133,9 +144,15 @@ def _recommended_options(file: Path, named: Mapping[str, Any]) -> dict[str, Any]
 
 
 def find_tiny_decoder(decoder: str | Path, ckpt: str | Path) -> Path:
-    """Return the file of a tiny decoder. `decoder`: this file, or a name such as taew2_1, which is looked up in the
-    model's folder `ckpt`, in the `vae_approx` folders of `ckpt` and its parents, and in models/vae_approx of the
-    current folder. Raises InputError if no file is found."""
+    """Return the file of a tiny decoder. `decoder`: this file, or a name such as taew2_1, without a suffix. Raises
+    InputError if no file is found.
+
+    A name is looked up in these folders, in this order:
+
+    - the model's folder `ckpt`;
+    - the folder `vae_approx` of `ckpt` and of its three nearest parents;
+    - models/vae_approx in the current folder.
+    """
     path = Path(decoder).expanduser()
     if path.is_file():
         return path

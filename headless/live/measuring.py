@@ -1,6 +1,9 @@
-"""The command `lingbot-world live --bench`: a test client presses keys in a walk, an interactive video. The command
-measures the frame rate, the late frames, and the delay from a key press to the first frame with its effect. The longest
-delay is over the whole walk; the other measurements leave out the first WARM seconds after the first frame."""
+"""The command `lingbot-world live --bench`: a test client presses keys in a walk (a steered video).
+
+The command measures the frame rate, the late frames, and the delay from a key press to the first frame that shows its
+effect. The longest delay is that of the whole walk. The other measurements leave out the first WARM seconds after the
+first frame.
+"""
 
 import asyncio
 import random
@@ -41,8 +44,8 @@ def measure(loaded: LoadedModel, folder: Path, seconds: float) -> dict[str, Any]
 
 
 async def _unless_interrupted(client: Coroutine[Any, Any, T]) -> T:
-    """Return the result of `client`. The first Ctrl-C cancels it; further ones are ignored, so that the walk can be
-    saved."""
+    """Return the result of `client`. The first Ctrl-C cancels `client`, which raises CancelledError here. Further ones
+    are ignored, so that the walk can be saved."""
     loop, task = asyncio.get_running_loop(), asyncio.ensure_future(client)
     interrupts = count()
 
@@ -93,8 +96,8 @@ class Walker:
         self._there = asyncio.Event()  # set by the first frames, which a person waits for
 
     async def walk(self, seconds: float) -> dict[str, Any]:
-        """Walk until `seconds` seconds after the first frames, and return the measurements by name; names with _s are
-        in seconds. Raises InputError if the server reports an error or sends no frame."""
+        """Walk until `seconds` seconds after the first frames, and return the measurements by name. Measurements in
+        seconds have a name that ends in _s. Raises InputError if the server reports an error or sends no frame."""
         async with (
             aiohttp.ClientSession() as session,
             session.ws_connect(self._address, max_msg_size=MOST_BYTES, compress=0) as socket,
@@ -172,9 +175,14 @@ class Walker:
 
 
 def late_frames(arrived: list[tuple[float, int]], fps: float, since: float) -> tuple[int, int]:
-    """Return (stalls, late) for a viewer who plays frames at `fps` as they arrive. `stalls`: the number of batches that
-    arrived after all earlier frames were played. `late`: the number of frames in these batches. `arrived`: (time in
-    seconds, number of frames) of each batch. Only batches after the time `since` are counted."""
+    """Return (stalls, late) for a viewer who plays the frames as they arrive.
+
+    arrived: (time in seconds, number of frames) of each batch of frames.
+    fps: the rate at which the viewer plays.
+    since: the time in seconds; only batches that arrive later are counted.
+    stalls: the number of batches that arrived after the viewer had played all earlier frames.
+    late: the number of frames in these batches.
+    """
     played, stalls, late = arrived[0][0], 0, 0
     for at, frames in arrived:
         if at > played and at > since:

@@ -49,7 +49,7 @@ from .recording import WalkRecording
 log = logging.getLogger(__name__)
 
 CACHED_PROMPTS = 32
-"""The number of prompt embeddings that a server keeps in memory."""
+"""A server keeps at most this many prompt embeddings in memory."""
 
 
 class WalkSettings(NamedTuple):
@@ -118,7 +118,8 @@ def plan_start(ckpt_dir: str | Path, **options: Any) -> RolloutPlan:
 
 
 def plan_live(options: GenerateOptions) -> RolloutPlan:
-    """Return the plan of a walk. Raises a LingBotError for an invalid option or file."""
+    """Return the plan of a walk. A walk has no end, so its attention window is always limited. Raises a LingBotError
+    for an invalid option or file, and for a model that is not a causal model of a few steps."""
     frames = 4 * latent_frames(options.window) - (3 if options.continue_from is None else 0)
     plan = make_plan(replace(_quick(options), frame_num=frames))
     name = f"`ckpt_dir` {options.ckpt_dir}"
@@ -145,7 +146,8 @@ def _quick(options: GenerateOptions) -> GenerateOptions:
 
 
 class LoadedModel:
-    """A loaded model and the server's settings. Each walk gets its own engine from `engine`; all share the model."""
+    """A loaded model and the server's settings. Each walk gets its own engine from `engine`; all engines share the
+    model."""
 
     def __init__(self, plan: RolloutPlan, show: ShowProgress = silent) -> None:
         """Load the model of `plan`. `show(name, unit)` returns the progress display of a loading stage. Raises a
@@ -170,7 +172,7 @@ class LoadedModel:
 
     def engine(self, settings: WalkSettings | None = None) -> Engine:
         """Return an engine for a walk with these `settings`, by default the server's. Raises InputError if the frame's
-        area, the window or the chunk exceeds the server's, for which memory was planned."""
+        area, the window or the chunk is larger than the server's, because memory was planned for the server's."""
         spec, wish = self.plan.spec, settings or WalkSettings()
         height, width = wish.size or (spec.geometry.height, spec.geometry.width)
         chunk = wish.chunk or spec.chunk
@@ -209,7 +211,7 @@ class LoadedModel:
 
     def engine_of(self, walk: Path) -> Engine:
         """Return an engine for repeating the saved walk in the folder `walk`. Raises InputError if the walk needs more
-        memory than the server planned."""
+        memory than the server has planned, and for a folder without such a walk."""
         replay = Replay(walk)
         height, width = (CELL * side for side in replay.settings["cells"])
         window, sink, chunk = (replay.settings[name] for name in ("window", "sink", "chunk"))
@@ -217,7 +219,7 @@ class LoadedModel:
         return replace(self.engine(settings), schedule=replay.schedule())
 
     def _preview(self) -> PreviewDecoder:
-        """Return a new tiny decoder, which shares its weights with this model's other tiny decoders."""
+        """Return a new tiny decoder. All tiny decoders of this model share their weights."""
         if self._tiny is None:
             device, half = self.plan.decoding_device, self.plan.half
             file = find_tiny_decoder(self.settings.decoder or TINY_DECODER, self.plan.options.ckpt_dir)
@@ -229,8 +231,8 @@ class LoadedModel:
         return loop.world(self._made.model, self.plan.device, self._made.memory.world)
 
     def _decoder(self, geometry: Geometry, exact: bool) -> VideoDecoder:
-        """Return a new decoder with the loaded VAE. With `exact` the decoder has a VAE in fp32, which on a GPU decodes
-        in tiles."""
+        """Return a new decoder for videos of the size `geometry`. It shares the loaded VAE, unless `exact`: then it has
+        a VAE of its own in fp32, which on a GPU decodes in tiles."""
         size = geometry.lat_h, geometry.lat_w
         if not exact:
             assert self._made.decoder is not None  # a single process always has a decoder

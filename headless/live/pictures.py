@@ -18,7 +18,7 @@ from ..files.pictures import BROKEN, reason
 from .opening import LoadedModel
 
 MOST_EXAMPLES = 12
-"""The largest number of a package's example images on the page."""
+"""The page offers at most this many of a package's example images."""
 MOST_PIXELS = 50_000_000
 READ = ("PNG", "JPEG", "WEBP")
 
@@ -55,8 +55,8 @@ def examples(loaded: LoadedModel) -> list[Example]:
 
 
 def _read(path: Path, otherwise: str) -> Example:
-    """Return the example of a PNG file. Its prompt is in the text file of the same name (prompt.txt for image.png), or
-    else `otherwise`."""
+    """Return the example of a PNG file. Its prompt is in the text file of the same name (prompt.txt for image.png).
+    Without this file, its prompt is `otherwise`."""
     text = path.with_name("prompt.txt") if path.stem == "image" else path.with_suffix(".txt")
     prompt = text.read_text(encoding="utf-8-sig", errors="replace").strip() if text.is_file() else ""
     return Example(prompt or path.stem, prompt or otherwise, False, path.read_bytes(), "image/png")
@@ -92,6 +92,7 @@ def read_upload(data: bytes, size: tuple[int, int], *, crop: bool) -> np.ndarray
 
 
 def upload_notes(data: bytes) -> tuple[str, ...]:
-    """Return notes for the user on applied or ignored metadata, such as transparency, of a file for `read_upload`."""
+    """Return notes for the user on applied or ignored metadata, such as transparency, of an image file. `data`: the
+    file's content, as for `read_upload`."""
     with Image.open(BytesIO(data), formats=READ) as image:
         return pixels_of(image, data[:HEAD]).notes

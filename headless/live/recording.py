@@ -27,16 +27,16 @@ PRESET = "veryfast"
 but the files are 2.3 times as large. With `ultrafast`, `camera measure` wrongly reported that two of six walks do not
 follow their paths."""
 MOST_WAITING = 24
-"""The largest number of batches of frames that wait for encoding. Further batches are dropped, so that a walk never
-waits for the encoder."""
+"""At most this many batches of frames wait for encoding. Further batches are dropped, so that a walk never waits for
+the encoder."""
 
 
 class WalkRecording:
     """A video file of a walk that can be played at any time, even if the process is killed.
 
-    Copies of the next frame replace dropped frames, so the closed file has every frame number of the walk. `left_out`:
-    the number of dropped frames. `failure`: the reason if writing has failed, as on a full disk; the walk then goes on
-    without the video.
+    left_out: the number of dropped frames. Copies of the next frame replace a dropped frame, so the closed file has
+        every frame number of the walk.
+    failure: the reason if writing has failed, as on a full disk, else empty. The walk then goes on without the video.
     """
 
     def __init__(
@@ -52,7 +52,8 @@ class WalkRecording:
         self._thread.start()
 
     def add(self, frames: Frames, *, wait: bool = False) -> None:
-        """Queue frames for encoding. If the queue is full, these frames are dropped, or with `wait` the call blocks."""
+        """Queue frames for encoding. If the queue is full, the frames are dropped. With `wait`, the call waits for room
+        in the queue instead."""
         while wait and self._queue.qsize() >= MOST_WAITING and not self.failure:
             time.sleep(0.01)
         self._ends = frames.first + len(frames.pixels)
@@ -64,7 +65,7 @@ class WalkRecording:
             self._say(f"frames come faster than the video {self.path} is written: some are replaced by later ones")
 
     def cut(self, number: int) -> None:
-        """Remove the walk's frame with this `number`, and all later frames, from the video."""
+        """Remove frame `number` of the walk, and all later frames, from the video."""
         self._ends = number
         self._queue.put(number)
 
@@ -115,8 +116,8 @@ class _SegmentedVideo:
         self._last = pixels[-1]
 
     def cut(self, frames: int) -> None:
-        """Keep only the first `frames` frames. Complete parts are copied. The other frames are decoded, and encoded
-        again together with later frames."""
+        """Keep only the first `frames` frames of the file. Complete parts are copied. The remaining frames are decoded,
+        and encoded again together with later frames."""
         written = self._parts.frames
         del self._waiting[max(0, frames - written) :]
         if frames >= written:
@@ -155,8 +156,8 @@ class _Parts(PartEncoder):
     written."""
 
     def copy(self, video: Any, frames: int) -> None:
-        """Copy the first `frames` frames, a multiple of PART, of a file that this class has written. `video`: this
-        file, opened with PyAV."""
+        """Copy the first `frames` frames, a multiple of PART, of another file. `video`: this other file, written by
+        this class and opened with PyAV."""
         (stream,) = video.streams
         as_encoded = require("av", '"lingbot-world[live]"').bitstream.BitStreamFilterContext("h264_mp4toannexb", stream)
         for given in islice(video.demux(stream), frames):

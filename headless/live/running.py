@@ -63,8 +63,8 @@ def is_here(host: str) -> bool:
 
 
 def check_port(port: int, *, everywhere: bool, host: str = "") -> None:
-    """Raise InputError unless the server can listen on `port` at `host`. An empty `host` means this machine only, or
-    all of its addresses if `everywhere`."""
+    """Check that the server can listen on `port` at `host`, and raise InputError if not. An empty `host` means this
+    machine only, or all of its addresses if `everywhere`."""
 
     async def listen() -> None:
         loop = asyncio.get_running_loop()

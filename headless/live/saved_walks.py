@@ -31,9 +31,9 @@ WALK_FILES = (
 def list_walks(folder: Path) -> list[dict[str, Any]]:
     """Return a dict of JSON values for each saved walk in `folder`, the newest first:
 
-    name: the walk's folder.
+    name: the name of the walk's folder.
     time: the local time of the last write to the settings file, as YYYY-MM-DD HH:MM.
-    seconds: the length of the video.
+    seconds: the length of the video at 16 frames per second.
     prompt: the last prompt, or a message if the settings file cannot be read.
     megabytes: the size of all files in the walk's folder.
     """
@@ -52,9 +52,13 @@ def describe_walks(folder: Path) -> str:
 
 def clear_walks(folder: Path, keep: int, used: Iterable[Path] = ()) -> list[str]:
     """Delete all but the newest `keep` walks in `folder`, and return the names of the deleted walks. A name has a note
-    if other files remain in the walk's folder. A walk in progress, in any process, is not deleted. Neither is a walk if
-    `used` has the path of its folder, or of a file directly in its folder. Raises InputError if a file cannot be
-    deleted."""
+    if other files remain in the walk's folder. Raises InputError if a file cannot be deleted.
+
+    Two kinds of walks are never deleted:
+
+    - a walk in progress, in any process;
+    - a walk with its folder, or a file directly in its folder, in `used`.
+    """
     walks, spared = saved_walks(folder), [place for path in used for place in (path.resolve(), path.resolve().parent)]
     old = walks[: max(0, len(walks) - keep)]
     removed = [walk for walk in old if walk.resolve() not in spared and not is_locked(walk / SETTINGS_FILE)]

@@ -158,8 +158,8 @@ async def _walks(site: Site, _request: web.Request) -> web.Response:
 
 
 async def _walked(site: Site, request: web.Request) -> web.StreamResponse:
-    """Return the current walk's saved state, its video, or a zip file of its poses and intrinsics, as the request's
-    path selects. A request without the walk's token gets status 404."""
+    """Return a file of the current walk, as the request's path selects: the saved state, the video, or a zip file of
+    poses and intrinsics. A request without the walk's token gets status 404."""
     visit = site.server.visit
     if visit is None or not secrets.compare_digest(request.query.get("walk", "").encode(), visit.token.encode()):
         return web.Response(status=404, text="this walk has ended; its folder has the files\n")

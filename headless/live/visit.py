@@ -23,8 +23,8 @@ from .pictures import read_upload, upload_notes
 
 
 class Visit:
-    """The session of one client. The session survives a broken connection until the client reconnects. Any thread may
-    create a Visit and close its session."""
+    """The session of one client. The session survives a broken connection, so that the client can reconnect. Any thread
+    may create a Visit and close its session."""
 
     def __init__(self, loaded: LoadedModel, init: Init, folder: Path) -> None:
         """Open a session for the client with the first message `init`. `folder`: the folder in which the walk gets its
@@ -59,8 +59,8 @@ class Visit:
     def start(
         self, loop: AbstractEventLoop, deliver: Callable[[Frames], None], tell: Callable[[str, dict[str, Any]], None]
     ) -> None:
-        """Start the session's thread, which passes new frames to `deliver` and status messages to `tell`, in the event
-        loop `loop`."""
+        """Start the session's thread, which makes the video. The event loop `loop` calls `deliver(frames)` with new
+        frames, and `tell(kind, facts)` with status messages."""
 
         def in_the_loop(function: Callable[..., None], *arguments: Any) -> None:
             with suppress(RuntimeError):  # the loop has ended

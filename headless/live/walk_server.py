@@ -22,7 +22,7 @@ from .visit import Visit
 
 T = TypeVar("T")
 MOST_QUEUED = 8
-"""The largest number of clients that wait for the model."""
+"""At most this many clients wait for the model."""
 MANY_THREADS = 4
 BETWEEN_FIGURES = 1.0
 """The seconds between two messages with measurements, such as the frame rate, to the walking client."""
@@ -64,8 +64,8 @@ class WalkServer:
                 await sending
 
     def _resumed(self, init: Init) -> Visit | None:
-        """Return the current walk if `init` has its reconnection token, or None if `init` has no token and begins a new
-        walk. Raises InputError for the token of a walk that has ended."""
+        """Return the current walk if `init` has its reconnection token. Return None if `init` has no token, because the
+        client begins a new walk. Raises InputError for the token of a walk that has ended."""
         visit = self.visit
         if not init.resume:
             return None
@@ -79,9 +79,14 @@ class WalkServer:
         return visit
 
     async def _wait_for_turn(self, client: Client, inbox: Connection) -> None:
-        """Wait until the model is free. `inbox`: the client's messages, which show that the client disconnects. Raises
-        ConnectionError if the client disconnects, and InputError if too many clients wait. SGLang's protocol has no
-        message for waiting, so its clients get InputError unless the current walk ends within seconds."""
+        """Wait until the model is free. `inbox`: the client's messages, which are read to notice that the client
+        disconnects.
+
+        Raises ConnectionError if the client disconnects. Raises InputError if MOST_QUEUED clients already wait.
+
+        SGLang's protocol has no message for a waiting client. Such a client waits only if no other client waits, and
+        the current walk is ending, idle or without a connection. Otherwise the method raises InputError.
+        """
         if not self._taken:
             self._taken = True
             return
@@ -202,11 +207,11 @@ class WalkServer:
 
     async def _watch(self, visit: Visit) -> None:
         """Send measurements, such as the frame rate, to the client every BETWEEN_FIGURES seconds. Return when the walk
-        must end for lack of input.
+        must end for lack of input:
 
-        After `limits.idle` seconds without input a walk is idle: it is paused, and must end as soon as another client
-        waits. A walk with a requested number of chunks is never idle. After `limits.gone` seconds without input every
-        walk must end.
+        - After `limits.idle` seconds without input a walk is idle. It is paused, and must end as soon as another client
+          waits. A walk with a requested number of chunks is never idle.
+        - After `limits.gone` seconds without input every walk must end.
         """
         while True:
             await asyncio.sleep(BETWEEN_FIGURES)
@@ -227,7 +232,8 @@ class WalkServer:
                 return
 
     async def _hold(self, visit: Visit) -> None:
-        """Pause the walk of a client that lost its connection, until the client reconnects or the walk ends."""
+        """Pause the walk of a client that lost its connection. The client may reconnect until the time limit of
+        `_limit_hold`."""
         visit.client, visit.goes_on = None, visit.stopped or not visit.session.paused
         visit.session.controls.release_all()
         visit.session.pause()

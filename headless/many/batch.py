@@ -35,11 +35,11 @@ from .manifest import Manifest, Outcome, lock_batch
 from .model_cache import ModelCache, OpenFiles
 
 VIDEOS_AT_ONCE = 8
-"""The largest number of videos that are sampled together before the first of them is decoded and written. If the batch
-is stopped, at most these videos are lost."""
+"""At most this many videos are sampled together before the first of them is decoded and written. If the batch is
+stopped, at most these videos are lost."""
 PROMPTS_AT_ONCE = 8
 MOST_NAMES = 3
-"""The largest number of jobs named in a message."""
+"""A message names at most this many jobs."""
 
 
 @dataclass(frozen=True)
@@ -157,9 +157,12 @@ def _check_folder(folder: Path) -> None:
 
 
 def _waiting(jobs: Sequence[Job], manifest: Manifest, tell: Callable[[str], None]) -> list[Job]:
-    """Return the jobs with a missing or outdated video. Their `overwrite` is set, so that the outdated video may be
-    replaced. `tell(message)` is called with the reason for each outdated video. Raises InputError if a job without
-    `overwrite` has a video but no row in the manifest."""
+    """Return the jobs with a missing or outdated video. The returned copies have `overwrite` set, so that the outdated
+    video may be replaced. `tell(message)` is called with the reason for each outdated video.
+
+    Raises InputError if a job without `overwrite` has a video but no row in the manifest, because an earlier batch did
+    not make this video.
+    """
     waiting = []
     for job in jobs:
         if job not in manifest:
@@ -176,9 +179,11 @@ def _plan(
     waiting: Sequence[Job], folder: Path, tell: Callable[[str], None]
 ) -> tuple[list[tuple[AnyPlan, list[SeededJob]]], list[Outcome]]:
     """Divide the jobs `waiting` into groups that run together. Return the groups, each as (plan of one job, jobs), and
-    the outcomes of jobs that cannot start. A group has at most VIDEOS_AT_ONCE jobs, which differ only in image,
-    prompts, seed, camera path and fps. Camera paths are written as pose folders within `folder`. `tell(message)` is
-    called with the plans' notes."""
+    the outcomes of jobs that cannot start.
+
+    A group has at most VIDEOS_AT_ONCE jobs, which differ only in image, prompts, seed, camera path and fps.
+    `tell(message)` is called with the plans' notes. Camera paths are written as pose folders within `folder`.
+    """
     alike: dict[str, list[SeededJob]] = {}
     plans: dict[str, AnyPlan] = {}
     failed: list[Outcome] = []
@@ -211,7 +216,8 @@ def _plan(
 
 
 def _with_camera(job: Job, folder: Path) -> GenerateOptions:
-    """Return a job's options, with a camera path from `preset` or `keys` written as a pose folder within `folder`."""
+    """Return a job's options. A camera path from `preset` or `keys` is written as a pose folder within `folder`, which
+    becomes `action_path`."""
     if job.camera is None or job.camera[0] == "action_path":
         return job.options
     kind, text = job.camera
@@ -224,8 +230,8 @@ def _with_camera(job: Job, folder: Path) -> GenerateOptions:
 def run_group(
     group: list[SeededJob], folder: Path, cache: ModelCache, show: ShowProgress = silent
 ) -> Iterator[Outcome]:
-    """Make the videos of a group of jobs together, and yield each outcome. After an error, each remaining job runs
-    alone. `cache`: the models and open files of earlier groups."""
+    """Make the videos of a group of jobs together, and yield each outcome. After an error, each unfinished job runs
+    alone, and its outcome is a failure if it fails again. `cache`: the models and open files of earlier groups."""
     left, begun = list(group), time.perf_counter()
     try:
         for seeded in _make_videos(group, folder, cache, show):

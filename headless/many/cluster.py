@@ -19,21 +19,24 @@ from .manifest import Outcome
 from .model_cache import ModelCache
 
 LOCAL = "local"
-"""The `address`, defined by Ray, that starts a new cluster on this machine."""
+"""The value of `address`, defined by Ray, that starts a new cluster on this machine."""
 ANSWER_SECONDS = 5
-"""The time limit in seconds for a cluster's response, besides the 10 s that Ray takes to connect."""
+"""The seconds within which a cluster must respond, in addition to the 10 s that Ray takes to connect."""
 LEAVE_SECONDS = 60
-"""The longest wait in seconds for the end of each actor's thread at the end of a batch."""
+"""At the end of a batch, the wait for each actor's thread takes at most this many seconds."""
 MOST_TRIES = 3
-"""The largest number of attempts to make a video. If the actor is lost in every attempt, the job fails."""
+"""A job fails if the actor is lost in this many attempts to make its video."""
 
 
 def ray_runner(address: str, workers: int | None, on_gpus: bool) -> RunGroups:
     """Connect to a Ray cluster, and return a function that runs groups of jobs on it.
 
-    `address`: HOST:PORT, or "local" to start a cluster here. `workers`: the number of Ray actors; None means one per
-    GPU of the cluster if `on_gpus`, else one per CPU. Raises DependencyError without Ray. Raises InputError if Ray does
-    not start, if no cluster responds, and if `workers` is None and the cluster has no GPU (or CPU).
+    address: HOST:PORT, or "local" to start a cluster here.
+    workers: the number of Ray actors. None means one per GPU of the cluster, or one per CPU if `on_gpus` is false.
+    on_gpus: whether each actor needs a GPU.
+
+    Raises DependencyError without Ray. Raises InputError if Ray does not start, if no cluster responds, and if
+    `workers` is None and the cluster has no GPU (or CPU).
     """
     try:
         import ray
@@ -65,7 +68,10 @@ def ray_runner(address: str, workers: int | None, on_gpus: bool) -> RunGroups:
 
 def _ask(address: str) -> None:
     """Check within 15 s whether a cluster responds at HOST:PORT, because ray.init would wait for minutes. Raises Ray's
-    error if none responds. A version of Ray without the internal functions used here is not checked."""
+    error if no cluster responds.
+
+    Nothing is checked for another kind of address, or if the version of Ray lacks the internal functions used here.
+    """
     if "://" in address or ":" not in address:
         return
     with suppress(ImportError, AttributeError, TypeError):
@@ -94,8 +100,8 @@ class Worker:
 def _run_groups(
     new_worker: Callable[[], Any], count: int, groups: list[list[SeededJob]], folder: Path
 ) -> Iterator[Outcome]:
-    """Run groups of jobs on `count` Ray actors and yield each outcome when it arrives. `new_worker()` returns an actor.
-    Each actor has its own thread in this process."""
+    """Run groups of jobs on `count` Ray actors, and yield each outcome when it arrives. `new_worker()` starts and
+    returns an actor. A thread of this process serves each actor."""
     outcomes: queue.Queue[Outcome | BaseException] = queue.Queue()
     waiting: queue.Queue[_Attempt | None] = queue.Queue()
     done = threading.Event()
@@ -126,12 +132,12 @@ class _Attempt:
 def _serve(
     new_worker: Callable[[], Any], waiting: queue.Queue, outcomes: queue.Queue, folder: Path, done: threading.Event
 ) -> None:
-    """Run groups of jobs from the queue `waiting` on one Ray actor from `new_worker()` until `done` is set, and put
-    each job's outcome into `outcomes`.
+    """Run groups of jobs from the queue `waiting` on a Ray actor from `new_worker()`, until `done` is set. Put each
+    job's outcome into `outcomes`.
 
-    The thread takes a group only after its actor has started; until then, other actors can take the group. If the actor
-    is lost, a new one starts. The lost actor's unfinished jobs are queued again, each alone, until MOST_TRIES attempts
-    have failed.
+    A group is taken from the queue only after the actor has started, so that other threads can take the group until
+    then. If the actor is lost, a new one starts. The lost actor's unfinished jobs are queued again, each alone. A job
+    fails after MOST_TRIES attempts.
     """
     import ray
 

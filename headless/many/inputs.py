@@ -12,8 +12,8 @@ from ...weights.files import weight_files
 from ..options import PARTS, POSE_FILES, GenerateOptions
 
 KNOWN_BY_CONTENT = 64 * 2**20
-"""The largest size in bytes of a file whose content is hashed. For a larger file, size and modification time are
-hashed."""
+"""The limit in bytes up to which a file is hashed by its content. A larger file is hashed by its size and modification
+time."""
 
 
 class InputHashes:
@@ -24,8 +24,8 @@ class InputHashes:
         self._contents: dict[tuple[str, int, int], str] = {}
 
     def of(self, options: GenerateOptions) -> dict[str, str]:
-        """Return the SHA-256 hashes of a job's input files, by option, such as image, or part of the package, such as
-        vae. A key with an unreadable file is left out, because the job itself reports the error."""
+        """Return SHA-256 hashes of a job's input files by name. A name is an option, such as "image", or a part of the
+        package, such as "vae". A name with an unreadable file is left out, because the job itself reports the error."""
         marks = {}
         for name, files in {**named_files(options), **part_files(options)}.items():
             with suppress(OSError):

@@ -34,13 +34,16 @@ _NAME = re.compile(r"[\w][\w .()+-]*")
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?$", re.IGNORECASE)
 """A pattern for file names that Windows reserves for devices."""
 _LONGEST_NAME = 200
-"""The largest length of a job's name in bytes: file systems' limit of 255, minus the suffixes of unfinished files."""
+"""A job's name has at most this many bytes. File systems allow 255, and unfinished files have suffixes."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A video of a batch. `name`: the file name without the suffix. `camera`: the name of an option in CAMERAS with its
-    value, such as ("keys", "w-10"), or None."""
+    """A video of a batch.
+
+    name: the file name without the suffix.
+    camera: the option in CAMERAS that sets the camera path, with its value, such as ("keys", "w-10"); None without one.
+    """
 
     name: str
     options: GenerateOptions
@@ -57,9 +60,7 @@ class Job:
 
 
 def read_jobs(path: Path, defaults: GenerateOptions, folder: Path) -> list[Job]:
-    """Return the jobs in a .jsonl or .csv file. Relative paths in the file start at the file's folder. `defaults`: the
-    values of options that a job does not set. `folder`: the batch's folder. Raises InputError for an invalid job (with
-    file and line) and an unreadable or empty file."""
+    """Return the options that determine the video, as JSON values by name. The seed is None if it is random."""
     jobs: dict[str, Job] = {}
     for line, given in _lines(path):
         try:
@@ -152,8 +153,9 @@ def _camera(given: Mapping[str, Any], base: Path, defaults: GenerateOptions) -> 
 
 
 def _path(base: Path, given: str) -> str:
-    """Return the path `given` in a job, with ~ expanded and relative to the folder `base`. Backslashes separate folders
-    on every system, for lists of jobs from Windows. Raises InputError for an empty path."""
+    """Return the path `given` in a job, relative to the folder `base` if not absolute, with ~ expanded. A backslash
+    separates folders on every system, unless a file has this name, so that lists of jobs from Windows work. Raises
+    InputError for an empty path."""
     if not given:
         raise InputError("a path is empty; name one, or leave it out")
     path, windows = base / os.path.expanduser(given), PureWindowsPath(given)

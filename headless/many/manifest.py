@@ -23,16 +23,16 @@ DONE, FAILED = "done", "failed"
 FILES = "files"
 """The key in a row for the hashes of the job's input files (see `InputHashes.of`)."""
 _CUT_SHORT = re.compile(r'\{"name": ("(?:[^"\\]|\\.)*")')
-"""A pattern for the beginning of a row, from which an incomplete row's job name can be read."""
+"""A pattern for the beginning of a row. It finds the job's name in a row that was not written completely."""
 
 
 @dataclass(frozen=True)
 class Outcome:
     """The outcome of a job.
 
-    seconds: the time since the group's previous video was written, or since the group began; 0 after a failure. A group
-        is the jobs that `run_group` runs together. The base model samples all videos of a group before one is written,
-        so the first video then has most of the time.
+    seconds: the time since the previous video of the group was written, or since the group began; 0 after a failure. A
+        group is the jobs that `run_group` runs together. The base model samples all videos of a group before the first
+        one is written, so the first video then has most of the time.
     error: the reason of a failure, or None.
     """
 
@@ -69,8 +69,9 @@ class Manifest:
         return job.name in self._rows
 
     def rerun_reason(self, job: Job) -> str | None:
-        """Return the reason why the job's video must be made again: settings, input files or the video itself have
-        changed. Return "" if the job is not finished or its video is missing, and None if the video is up to date."""
+        """Return the reason to make the job's video again: the settings, the input files or the video itself have
+        changed. Return "" if the job is not finished or its video is missing. Return None if the video is up to
+        date."""
         row = self._rows.get(job.name)
         if row is None or row["status"] != DONE:
             return ""
@@ -92,8 +93,8 @@ class Manifest:
         self._begun |= {job.name: self._inputs.of(job.options) for job in jobs}
 
     def complete(self, jobs: Iterable[Job]) -> None:
-        """Add the hashes of input files to rows of older versions of this package. Each job must have a row for a
-        finished video."""
+        """Add the hashes of input files to rows that an older version of this package wrote without them. The manifest
+        must have a row for a finished video of each job."""
         for job in jobs:
             row = self._rows[job.name]
             if FILES not in row:
@@ -145,8 +146,8 @@ def _row(line: str) -> dict[str, Any] | None:
 
 
 def _changed_settings(before: dict[str, Any], given: dict[str, Any]) -> str:
-    """Return the names of the settings in `given` that differ from `before`, separated by commas. If none differ,
-    return "its settings" if `before` has settings that `given` lacks, else ""."""
+    """Return the names of the settings in `given` that differ from `before`, separated by commas. Return "its settings"
+    if only settings that `given` lacks make the difference. Return "" if all settings are equal."""
     changed = [name for name, value in given.items() if _resolved(name, before.get(name)) != _resolved(name, value)]
     if not changed and before.keys() - given.keys():
         return "its settings"

@@ -50,8 +50,9 @@ class ModelCache:
         self._keeping = False
 
     def prepare(self, plan: SamplingPlan) -> None:
-        """Prepare for a group with this plan. Models that the plan does not use are removed. If memory is then still
-        too small, all models are removed. Models that the group loads are cached only if memory is large enough."""
+        """Prepare for a group with this plan. Models that the plan does not use are removed from the cache. If memory
+        is still too small for the models next to the group's work, all are removed. Models that the group loads are
+        cached only if memory is then large enough."""
         for name, (checkpoint, _) in list(self._experts.items()):
             if checkpoint is not getattr(plan.experts, name):
                 del self._experts[name]
@@ -66,7 +67,7 @@ class ModelCache:
         self._experts, self._vae = {}, None
 
     def vae(self, plan: SamplingPlan) -> VAE:
-        """Return the plan's VAE from the cache, or else load it. Tiled decoding is switched off."""
+        """Return the plan's VAE from the cache, or else load it. The returned VAE does not work in tiles."""
         vae = load_vae(plan.vae, device=plan.device) if self._vae is None else self._vae[1]
         if self._keeping:
             self._vae = plan.vae, vae
