@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from ..model.dit import LingBotWorldModel
 
 ChunkCallback = Callable[[int, int], None]
-"""A function callback(chunk, forward), called after each forward of a chunk; both numbers count from 0.
+"""A function callback(chunk, forward), called after each forward of a generated chunk. Both numbers count from 0.
+`chunk` counts all chunks of the video, including those of a saved state.
 
 The first forward of a chunk updates the key and value cache with the previous chunk. The other forwards are the
 denoising steps. The first chunk that a run generates has only denoising steps.
@@ -47,8 +48,13 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True)
 class ChunkLoop:
-    """The settings shared by all chunks of a video. `size` is the height and width of the latent, `held` the Window of
-    cached latent frames (see `Window.held`), and `chunk` the number of latent frames per chunk."""
+    """The settings shared by all chunks of a video.
+
+    size: the height and width of the latent.
+    held: the window of latent frames with cached keys and values (see `Window.held`).
+    chunk: the number of latent frames per chunk.
+    schedule: the denoising steps.
+    """
 
     size: tuple[int, int]
     held: Window
@@ -86,7 +92,8 @@ class ChunkLoop:
         sequence_parallel: SequenceParallel | None = None,
         callback: ChunkCallback | None = None,
     ) -> Iterator[Tensor]:
-        """Yield the latent of each chunk, float32 [1, 16, chunk, h, w], including chunks that an earlier run generated.
+        """Yield the latent of each chunk, float32 [1, 16, chunk, h, w]. For a chunk that an earlier run generated, this
+        is the given latent.
 
         The next of `chunks` is requested only when the caller requests the next latent, so a live camera is read as
         late as possible. `memory` states where keys and values are stored, and limits the camera cache. The other
@@ -176,8 +183,9 @@ def rollout_guided(
     """Yield the latent of a causal-pretrain model chunk by chunk, float32 [1, 16, chunk, h, w] each.
 
     Each chunk takes `steps` guided steps, with a new solver and without added noise. `negative` [1, L, D] is the
-    embedding of the negative prompt. It doubles the memory of keys and values, but is unused with a `guide_scale` of 1.
-    The official code uses no window. The other arguments are those of `rollout` and `sample`.
+    embedding of the negative prompt. With a `guide_scale` of 1 it is unused; otherwise its keys and values are cached
+    too, which doubles the memory of the cache. The official code uses no window. The other arguments are those of
+    `rollout` and `sample`.
     """
     schedule = GuidedSchedule(steps, shift, guide_scale, solver)
     loop = _loop(noise, y, camera, schedule, Window(window or 0, sink), chunk)

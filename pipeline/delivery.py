@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 class HostCopy(NamedTuple):
     """The copy of a chunk's latent in host memory. Call `wait()` before reading it, because the GPU may still be
-    writing it. `queued` is True if the latent comes from a GPU."""
+    writing it. `queued` is True if the latent comes from a GPU; otherwise the copy is complete from the start."""
 
     latent: Tensor
     wait: Callable[[], object]
@@ -24,7 +24,8 @@ class HostCopy(NamedTuple):
 
     @classmethod
     def of(cls, latent: Tensor, *devices: torch.device) -> HostCopy:
-        """Queue the copy of a latent to host memory. `wait` also waits for operations queued so far on `devices`."""
+        """Queue the copy of a latent to host memory, and return it. Its `wait` also waits for the operations queued so
+        far on `devices`."""
         on_gpu = latent.device.type == "cuda"
         copy = latent.to("cpu", non_blocking=on_gpu)
         return cls(copy, queued_on(latent.device, *devices), on_gpu)

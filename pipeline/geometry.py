@@ -1,4 +1,4 @@
-"""The size of a video in pixels and in latent cells, and the conversion of an image to the video's first frame."""
+"""The size of a video in pixels and in latent pixels, and the conversion of an image to the video's first frame."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ LARGEST_SIDE = 8192
 
 @dataclass(frozen=True)
 class Geometry:
-    """The size of a video in pixels and frames. Its latent has `lat_f` frames of `lat_h` x `lat_w` cells."""
+    """The size of a video in pixels and frames. Its latent has `lat_f` frames of `lat_h` x `lat_w` latent pixels."""
 
     height: int
     width: int
@@ -49,11 +49,14 @@ def output_geometry(
 ) -> Geometry:
     """Return a video's size by the official rule: the image's aspect ratio on at most `max_area` pixels.
 
-    Sides are rounded down to multiples of 16. 832x480 pixels with a `max_area` of 480*832 give a height of 464, as in
-    the official code, because of rounding errors. `frames` is limited to `n_poses`, the number of camera poses, and
-    rounded down to 4n+1. The n + 1 latent frames are rounded down to a multiple of `chunk`.
+    Sides are rounded down to multiples of 16. An image of 832x480 with a `max_area` of 480*832 gives a height of 464,
+    as in the official code, because the computed height is 479.99999999999994.
 
-    Raises InputError if a side is too small or too large, CameraError for fewer than five poses or too few for a chunk.
+    The video has 4n+1 frames: at most `frames`, and at most `n_poses`, the number of camera poses (None: no limit). Its
+    n+1 latent frames are a multiple of `chunk`.
+
+    Raises InputError if a side is too small or too large. Raises CameraError for fewer than five poses, and if the
+    frames do not fill a chunk.
     """
     aspect = image_height / image_width
     height, width = (int(side // STEP) * STEP for side in (np.sqrt(max_area * aspect), np.sqrt(max_area / aspect)))
@@ -69,7 +72,7 @@ def explicit_geometry(width: int, height: int, frames: int, n_poses: int | None 
     """Return a video's size with the given `width` and `height`, both multiples of 16.
 
     `frames`, `n_poses` and `chunk` are as in `output_geometry`. Raises InputError for a side that is too small, too
-    large or not a multiple of 16, CameraError for fewer than five poses or too few for a chunk.
+    large or not a multiple of 16. Raises CameraError for fewer than five poses, and if the frames do not fill a chunk.
     """
     for name, side in (("width", width), ("height", height)):
         if side % STEP or not STEP <= side <= LARGEST_SIDE:
@@ -79,9 +82,9 @@ def explicit_geometry(width: int, height: int, frames: int, n_poses: int | None 
 
 
 def first_frame(image: np.ndarray, geometry: Geometry) -> Tensor:
-    """Return an image, uint8 [H, W, 3], stretched to the video's size: float32 [3, height, width]. The resize is
-    bicubic (a = -0.75) without antialiasing, as in the official code. The values are not clamped, so they may exceed
-    -1..1 a little."""
+    """Return an image, uint8 [H, W, 3], stretched to the video's size: float32 [3, height, width], about -1 to 1. The
+    resize is bicubic (a = -0.75) without antialiasing, as in the official code. Values are not clamped, so some may lie
+    slightly outside of -1 to 1."""
     own = np.require(image, requirements=["C_CONTIGUOUS", "WRITEABLE"])  # torch warns about memory that is not writable
     pixels = torch.from_numpy(own).permute(2, 0, 1)[None].float()
     size = geometry.height, geometry.width
@@ -95,10 +98,11 @@ def image_conditioning(image_latent: Tensor) -> Tensor:
 
 
 def chunk_conditioning(image: Tensor, chunk: int = CHUNK) -> Iterator[Tensor]:
-    """Yield the conditioning `y` [1, 20, chunk, h, w] of each chunk, without end (see `image_conditioning`).
+    """Yield the conditioning `y` [1, 20, chunk, h, w] of each chunk (see `image_conditioning`). The iterator has no
+    end.
 
-    `image` [1, 16, n, h, w] is the latent of the start image followed by grey frames. Its last frame is repeated for a
-    longer video.
+    `image` [1, 16, n, h, w] is the latent of the start image followed by grey frames. After n latent frames its last
+    one is repeated.
     """
     mask = torch.zeros_like(image[:, :4, :1])
     for first in count(0, chunk):

@@ -29,9 +29,10 @@ it is half.
 Decoding takes (VAE_DECODE + VAE_CONVOLUTION) * width * pixels bytes, encoding (VAE_ENCODE + VAE_CONVOLUTION) * width *
 pixels.
 
-VAE_DECODE and VAE_ENCODE are the peaks of allocated tensors, counted on meta tensors. They include the state between
-frames (98.5 and 58.4), so they do not depend on the number of frames. VAE_CONVOLUTION is cuDNN's copy of a
-convolution's operands, four frames.
+- VAE_DECODE and VAE_ENCODE are the peaks of allocated tensors, counted on meta tensors. They include the state that is
+  kept from one frame to the next (98.5 and 58.4). Frames are processed in order, so the peaks do not depend on their
+  number.
+- VAE_CONVOLUTION is cuDNN's copy of a convolution's operands: four frames of `width` channels, 4 * 4 bytes.
 
 The decoder of vae/pooled.py makes no such copy. If it is recorded as a CUDA graph, it keeps 129 to 143 (in the same
 unit) allocated, including rounding by torch and cuBLAS.
@@ -96,7 +97,8 @@ def estimate_sampling(
 
 
 def estimate_camera_cache(checkpoint: Checkpoint, geometry: Geometry, dtype: torch.dtype) -> int:
-    """Return the bytes of a full camera cache: all outputs, in `dtype`, of an expert's camera layers."""
+    """Return the bytes of an expert's full camera cache, with `dtype` as the dtype of its tensors. The cache holds the
+    outputs of all camera layers, the keys and values of two prompts, and a copy of the camera in fp32."""
     return camera_cache_bytes(checkpoint.config, geometry.lat_f, geometry.lat_h, geometry.lat_w, dtype=dtype)
 
 
@@ -126,9 +128,9 @@ def estimate_vae(
 
 
 def free_memory(device: torch.device) -> int:
-    """Return the bytes that torch can still allocate on `device`, or 2**62 on the CPU, where weights are memory-mapped.
-    On a GPU the result includes memory that torch has reserved but not used. The limit of
-    set_per_process_memory_fraction applies."""
+    """Return the bytes that torch can still allocate on a CUDA `device`, including memory that torch has reserved but
+    not used. The limit of set_per_process_memory_fraction applies. Return 2**62 for other devices; on the CPU, weights
+    are memory-mapped."""
     if device.type != "cuda":
         return 2**62
     index = torch.cuda.current_device() if device.index is None else device.index
@@ -143,7 +145,7 @@ class Residency:
     """The weights and caches that stay on the GPU during the denoising steps.
 
     both: whether both experts stay, instead of one at a time.
-    camera_cache_bytes: the limit of the camera cache.
+    camera_cache_bytes: the limit of the camera cache in bytes; 0 for no cache.
     resident_blocks: how many of an expert's blocks stay (None: all). The other blocks are loaded again in every step,
         from the file or from the processes that hold their shards.
     """
@@ -175,8 +177,9 @@ class MemoryWishes:
 class SamplingWork:
     """The properties of the base model's denoising steps that determine their memory.
 
-    `camera` is whether the model has a camera input, `guided` whether a negative prompt is used, and `together` the
-    process groups that compute a step together.
+    camera: whether the model has a camera input.
+    guided: whether a negative prompt is used.
+    together: the process groups that compute a step together.
     """
 
     experts: PerExpert[Checkpoint]
@@ -205,7 +208,7 @@ class SamplingWork:
 
     def camera_cache(self, mode: CameraCacheMode, room: int) -> int:
         """Return the limit of one process's camera cache in bytes. "gpu" caches everything, "off" nothing, and "auto"
-        as much as fits into `room` free bytes."""
+        as much as fits into `room` free bytes. Without a camera input the limit is 0."""
         if not self.camera or mode == "off":
             return 0
         whole = estimate_camera_cache(self.experts.high, self.geometry, self.precision.dtype)
@@ -214,13 +217,17 @@ class SamplingWork:
 
 
 def choose_residency(work: SamplingWork, wishes: MemoryWishes, device: torch.device, free: int) -> Residency:
-    """Choose the experts, blocks and camera cache that stay on the GPU, if `free` bytes are free before the steps.
+    """Return the experts, blocks and camera cache that stay on the GPU, if `free` bytes are free before the steps.
 
-    The user's `wishes` take precedence. "auto" gives memory to the camera cache before the second expert: the cache
-    saves time in every step, a second resident expert only saves one switch. If not even one expert fits, as many of
-    its blocks stay as fit.
+    The residency that the user chose in `wishes` decides:
 
-    If the weights are sharded, only the camera cache is chosen. On the CPU the choice makes no difference, because
+    - "one" or "both": that many experts stay. The camera cache has its own option.
+    - "stream": all blocks are streamed, and there is no camera cache.
+    - "auto": the camera cache gets memory before the second expert. The cache saves time in every step, while a second
+      resident expert only saves one switch. If not even one expert fits, as many of its blocks stay as fit, without a
+      camera cache.
+
+    If the weights are sharded, only the camera cache is chosen. Without a CUDA GPU there is no camera cache, and
     weights are memory-mapped.
     """
     mode, on_gpu = wishes.residency, device.type == "cuda"

@@ -72,15 +72,16 @@ class RolloutWork:
 
     @property
     def recorded(self) -> int:
-        """The bytes that CUDA graphs of recorded forwards keep allocated, in addition to `forward`."""
+        """The bytes that recorded CUDA graphs keep allocated, in addition to `forward`: the intermediate tensors of a
+        forward, and the results of attention to all frames if they take at most FRAMES_BYTES."""
         tokens = self.chunk * self.tokens
         frames = frames_bytes(self.local.dim, self.held, tokens, self.precision.dtype)
         return self.activations + (frames if frames <= FRAMES_BYTES else 0)
 
     def forward(self, place: KeyValuePlace) -> int:
-        """Return the bytes of a chunk's forward, without weights and cached keys and values. They are `activations` and
-        the working memory of `place`. Attention in 8 bits adds a copy of one block's keys and values in 8 bits, unless
-        `place` stores them as fp8."""
+        """Return the bytes of a chunk's forward, without weights and cached keys and values: `activations` and the
+        working memory of `place`. Attention in 8 bits adds an 8-bit copy of one block's keys and values, unless `place`
+        stores them as fp8."""
         converts = self.precision.attention == "8bit" and not place.fp8
         copies = 2 * self.held * self.tokens * self.local.dim if converts else 0
         return self.activations + self.key_values(place).working + copies
@@ -99,11 +100,15 @@ def choose_world(work: RolloutWork, mode: KeyValueMode, device: torch.device, fr
     """Return where keys, values and caches are stored when ComfyUI manages `weights` bytes of weights.
 
     `free` has the bytes that can be freed on the device and pinned on the host. Only places that `mode` allows and that
-    fit are considered. The first place that leaves room for all weights on the GPU is chosen. If there is none, the
-    first place in host memory is chosen, or else the place with the least GPU memory.
+    fit into this memory are considered. They are tried in this order:
+
+    1. The first place that leaves room for all weights on the GPU.
+    2. The first place in host memory.
+    3. The place that needs the least GPU memory.
 
     If memory is left after all weights, and attention reads keys and values in place, forwards are recorded as CUDA
-    graphs, with a camera cache. Raises InputError if no place fits.
+    graphs, with a camera cache. Otherwise there is neither. Without a CUDA GPU, the first place that `mode` allows is
+    returned without a check. Raises InputError if no place fits.
     """
     places = key_value_places(mode, takes_operands(work.precision.attention, device, work.config))
     if device.type != "cuda":
@@ -165,7 +170,7 @@ class DecoderSettings(NamedTuple):
 
 
 def decodes(checkpoint: Checkpoint, precision: Precision) -> bool:
-    """Return whether each forward converts weights: from a quantized format, or to 8 bits for 8-bit matrix products.
+    """Return whether each forward converts weights: the checkpoint is quantized, or its matrix products run in 8 bits.
     Only in this case does it save time to keep decoded weights on the GPU."""
     return bool(checkpoint.quantized) or precision.arithmetic in DTYPES
 

@@ -18,9 +18,9 @@ from .rollout_memory import DecoderSettings, Free, RolloutMemory, RolloutWork, d
 from .world import WorldMemory
 
 PAGES_SHARE = 0.85
-"""The largest share of the free host memory for two things together: pinned keys and values, and the file pages that
-every forward reads. Above this share the operating system would evict pages of the weight file, and every forward would
-read the disk."""
+"""Pinned keys and values, together with the pages of the weight file that every forward reads, may take at most this
+share of the free host memory. Above it, the operating system would evict pages of the weight file, and every forward
+would read the disk."""
 
 
 @dataclass(frozen=True)
@@ -41,20 +41,24 @@ class RolloutPlanner:
 
         The order of preference:
 
-        1. All blocks stay on the GPU, and the VAE decodes without tiles, because tiles leave seams. The VAE's state may
-           move to host memory between chunks. As far as `kv_cache` allows, keys and values may be in 8 bits or in host
-           memory.
-        2. All blocks stay on the GPU, and the VAE decodes in tiles.
+        1. All blocks stay on the GPU, and the VAE decodes without tiles, because tiles leave seams. To make room, keys
+           and values may be stored in 8 bits or in host memory, as far as `kv_cache` allows. The VAE's state may move
+           to host memory between chunks.
+        2. The same, but the VAE decodes in tiles.
         3. As many blocks as fit stay on the GPU, and the rest are streamed.
 
-        If the user chose streaming, all blocks are streamed. With sharded weights, only 1 and 2 are tried, for the
-        shards. GPU memory that is left goes to a camera cache, and then to CUDA graphs and decoded weights.
+        Further rules:
 
-        Keys and values go to host memory only if all blocks or none stay on the GPU, or if the user chose host memory.
-        If the user did not choose host memory, as many blocks as fit still have their keys and values on the GPU. Keys
-        and values get GPU memory before weights: in host memory they are pinned, while the system may drop the file
-        pages of streamed weights. A choice that reads the disk in every forward is returned only if no other choice
-        fits.
+        - With the `residency` "stream", all blocks are streamed. With "one" or "both", only 1 and 2 are tried.
+        - With sharded weights, only 1 and 2 are tried, for the shards.
+        - If the user chose tiles, choices without tiles are skipped.
+        - In 3, keys and values go to host memory only if no block stays on the GPU, or if the user chose host memory.
+          They get GPU memory before weights: in host memory they are pinned, while the system may drop the file pages
+          of streamed weights.
+        - If keys and values go to host memory without the user's choice, as many blocks as fit still have theirs on the
+          GPU.
+        - GPU memory that is left goes to a camera cache, and then to CUDA graphs and decoded weights.
+        - A choice that reads the disk in every forward is returned only if no other choice fits.
 
         Raises InputError if nothing fits. Without a CUDA GPU, the user's options are returned without a check.
         """
@@ -96,8 +100,8 @@ class RolloutPlanner:
     def _choices(self, places: Sequence[KeyValuePlace]) -> Iterator[RolloutMemory]:
         """Yield the storage choices in the order of preference (see `choose`), with keys and values in `places`.
 
-        If blocks are streamed and the VAE is in fp32, only tiles are tried. Without tiles, an fp32 VAE takes the memory
-        of twice as many blocks as a 16-bit VAE. Streaming these blocks costs about as much time as tiles.
+        If blocks are streamed and the VAE is in fp32, only tiles are tried: without tiles, the VAE would take the
+        memory of further blocks. Streaming these as well would cost about as much time as tiles.
         """
         wishes = self.wishes
         places, exact_first = list(places), sorted(places, key=attrgetter("eight_bit"))
@@ -115,7 +119,8 @@ class RolloutPlanner:
                         yield RolloutMemory(WorldMemory(place, 0), resident, tiles, True)
 
     def _pages(self, resident: int | None) -> int:
-        """Return the bytes of the weight file that every forward reads if `resident` blocks (None: all) stay loaded."""
+        """Return the bytes of the weight file that every forward reads if `resident` blocks (None: all) stay loaded.
+        Return 0 for sharded weights."""
         if resident is None or self.wishes.shard:
             return 0
         streamed = streamed_weights(self.checkpoint, resident).values()

@@ -53,6 +53,7 @@ class RolloutSpec:
 
     frame: float32 [3, H, W], about -1 to 1, the first frame of the video.
     geometry: the frame size, and the number of frames that this run generates, without those of `state`.
+    state: the saved state that the run continues; None for a new video.
     release: the name of the model's release.
     notes: messages for the user.
     """
@@ -80,13 +81,13 @@ class RolloutSpec:
 
     @property
     def guided(self) -> bool:
-        """Whether a negative prompt is used. It is not used if the guidance scale is 1."""
+        """Whether a negative prompt is used: the guidance scale is not 1."""
         return self.schedule.guide_scale != 1
 
     @property
     def held(self) -> Window:
-        """The latent frames with cached keys and values. At most `frames` are cached, and the first `sink` frames are
-        never evicted."""
+        """The window of latent frames with cached keys and values. At most `frames` are cached, and the first `sink`
+        frames of the video are never evicted."""
         return self.window.held(self.made + self.geometry.lat_f, self.chunk)
 
     @property
@@ -94,7 +95,8 @@ class RolloutSpec:
         return ChunkLoop(self.size, self.held, self.chunk, self.schedule)
 
     def frames_until(self, latent_frames: int) -> int:
-        """Return the number of video frames in this run's first `latent_frames` latent frames."""
+        """Return the number of video frames in this run's first `latent_frames` latent frames. A latent frame has four
+        video frames, but the first one of a new video has one."""
         return max(0, 4 * latent_frames - (0 if self.made else 3))
 
     def chunks(
@@ -129,7 +131,8 @@ class RolloutSpec:
         """Return the state to save after this run's first f latent frames, `latent` [1, 16, f, h, w].
 
         The state begins with the frames of the state that this run continued, if any. `prompts` are this run's prompts
-        in the order of their use. The last prompt was used for all remaining chunks.
+        in the order of their use. The last prompt's `chunks` is ignored, because the prompt was used for all remaining
+        chunks.
         """
         done, track, before = latent.shape[2], self.track, self.state
         left, used = done // self.chunk, []
@@ -192,9 +195,10 @@ def plan_rollout(
 ) -> RolloutSpec:
     """Check a request against a model's `config` and its `release`, and return the plan.
 
-    A video begins with `frame` float32 [3, H, W], about -1 to 1, or continues `state`. Without a `path` the camera
-    stands still. Raises InputError for invalid options, for a `state` that this model cannot continue, and if both
-    `frame` and `state` are None. Raises CameraError for an invalid path, or a path that is too short.
+    A video begins with `frame` float32 [3, H, W], about -1 to 1. With a `state` it continues the state instead, and
+    `frame` is ignored. Without a `path` the camera stands still. Raises InputError for invalid options, for a `state`
+    that this model cannot continue, and if both `frame` and `state` are None. Raises CameraError for an invalid path,
+    or a path that is too short.
     """
     check_causal(config)
     shift, shift_notes = chosen_shift(request.shift, release)
@@ -234,8 +238,8 @@ def plan_rollout(
 
 
 def chunk_of(requested: int | None, release: Release, state: WorldState | None) -> int:
-    """Return the number of latent frames per chunk. It is `requested` if not None, else the state's if there is a
-    state, else the release's. Raises InputError for a requested number that is not in CHUNKS."""
+    """Return the number of latent frames per chunk: `requested` if not None, else the state's if there is a state, else
+    the release's. Raises InputError for a requested number that is not in CHUNKS (1 to 4)."""
     if requested is None:
         return release.chunk if state is None else state.chunk
     if requested not in CHUNKS:

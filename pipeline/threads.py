@@ -15,24 +15,26 @@ from pathlib import Path
 import torch
 
 ELEMENTS = 2**14
-"""The number of elements of a layer's output that keep one thread busy. A toy model at 64x64 pixels has 4,096 elements,
-and gains nothing from a second thread; at 256x144 the gain is 20 %."""
+"""One thread is used for each of this many elements of a layer's output. The toy model (width 256) has 4,096 elements
+per latent frame at 64x64 pixels, and gains nothing from a second thread. At 256x144 pixels (36,864 elements) the gain
+is 20 %."""
 QUOTAS = Path("/sys/fs/cgroup/cpu.max"), Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
 """The files with a container's CPU quota, of Linux's cgroups in version 2 and version 1."""
 USERS_CHOICES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 """The environment variables by which the user sets the number of threads; they take precedence."""
 SAMPLE = 0.1
-"""The seconds during which the machine's load is measured."""
+"""The machine's load is measured for this many seconds."""
 STATISTICS = Path("/proc/stat")
 """The file with the busy and idle times of each core on Linux. On other systems psutil has them, if it is installed."""
 
 
 def use_idle_cores(device: torch.device, elements: int | None = None, recorded: int = 0) -> str:
-    """Set torch's number of CPU threads to the number of idle cores, within limits, and return a note for the user.
+    """Set torch's number of CPU threads to the number of idle cores, within limits. Return a note for the user if busy
+    cores keep the number below the upper limit, else "".
 
     The upper limit is the smallest of torch's present number, the CPU quota and `elements` / ELEMENTS, at least 1. The
-    lower limit is half of the upper limit, rounded up. The note is empty unless busy cores keep the number below the
-    upper limit. Nothing changes if `device` is not a CPU, or if OMP_NUM_THREADS or MKL_NUM_THREADS is set.
+    lower limit is half of the upper limit, rounded up. Nothing changes if `device` is not a CPU, or if OMP_NUM_THREADS
+    or MKL_NUM_THREADS is set.
 
     elements: the number of elements of a layer's output (None: no limit).
     recorded: the number of threads in the saved state that this run continues, or 0 without one. Torch gets this number
@@ -57,7 +59,7 @@ def use_idle_cores(device: torch.device, elements: int | None = None, recorded: 
 def idle_cores() -> int:
     """Return the number of cores that other programs leave idle: at least 1, at most the CPU quota. The load is
     measured for SAMPLE seconds. If neither /proc/stat nor psutil exists, the system's load average of one minute is
-    used, or 0 if there is none."""
+    used. If that is missing too, all cores count as idle."""
     cores = _cores()
     if not STATISTICS.is_file() and find_spec("psutil") is None:
         busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0  # the mean of a minute, on macOS

@@ -82,7 +82,8 @@ def sample(
 
 @dataclass(frozen=True)
 class ParallelGroups:
-    """The groups of processes that generate a video together. A group is None if this process does not share the task.
+    """The groups of processes that generate a video together. A group is None if this process does not share its task
+    with others.
 
     sequence: the processes that split the tokens of each forward.
     guidance: two processes. One predicts the velocity for the prompt, and the other for the negative prompt.
@@ -156,8 +157,9 @@ def sample_videos(
     camera_cache_bytes: int = 0,
     together: ParallelGroups = ONE_PROCESS,
 ) -> list[Tensor]:
-    """Return the latents [1, 16, f, h, w] of several videos. Each expert is loaded once for all videos. `callback` is
-    called as in `sample`, for each video in turn. The other arguments are those of `sample`."""
+    """Return the latents [1, 16, f, h, w] of several videos. Each expert is loaded once and computes its steps of all
+    videos before the other expert is loaded. `callback` is called as in `sample`, for each video in turn. The other
+    arguments are those of `sample`."""
     timesteps, solver = schedule.timesteps.tolist(), SOLVERS[schedule.solver]
     sigmas = flow_sigmas(schedule.steps, schedule.shift, schedule.solver)
     levels = [is_high_noise(timestep, schedule.boundary) for timestep in timesteps]

@@ -29,7 +29,8 @@ Renoise = Callable[[tuple[int, ...]], Tensor]
 
 
 class CausalModel(Protocol):
-    """The methods that World calls on a model: a LingBotWorldModel, or a wrapper around one in ComfyUI."""
+    """The attributes and the call that World needs of a model. A LingBotWorldModel has them, and so has ComfyUI's
+    wrapper around one."""
 
     config: ModelConfig
     compute_dtype: torch.dtype
@@ -56,8 +57,9 @@ class WorldMemory:
     place: the location and format of keys and values.
     camera_cache_bytes: the limit in bytes for the camera caches of all prompts together (0: no cache; None: no limit).
         Within a chunk, a cache keeps the outputs of the camera layers, and the keys and values of the prompt.
-    graphs: whether forwards are recorded as CUDA graphs, if the device is a GPU and attention reads keys and values in
-        place. The model's weights must then not move.
+    graphs: whether to record forwards as CUDA graphs. This requires a GPU, keys and values that attention reads in
+        place, and an attention kernel that a graph may record; otherwise `graphs` has no effect. The model's weights
+        must not move while the graphs are in use.
     """
 
     place: KeyValuePlace = ON_DEVICE
@@ -70,8 +72,13 @@ ALL_ON_DEVICE = WorldMemory()
 
 @dataclass
 class _Lane:
-    """The keys and values of the video so far for one prompt, the current chunk's camera cache (None: disabled), and
-    the options of all forwards with this prompt. `number` is 0, or 1 for the negative prompt."""
+    """The caches and the options of the forwards with one prompt.
+
+    number: 0 for the prompt, 1 for the negative prompt.
+    history: the keys and values of the video so far.
+    cache: the current chunk's camera cache; None if disabled.
+    options: the options that all forwards with this prompt have in common.
+    """
 
     number: int
     history: KeyValueCache
@@ -81,8 +88,13 @@ class _Lane:
 
 @dataclass(frozen=True)
 class _Chunk:
-    """The inputs of a chunk's forwards, except the latent. `prompts` has the embedding of the prompt and, with
-    guidance, also that of the negative prompt. `cached` is whether the forwards use the camera cache."""
+    """The inputs of a chunk's forwards, except the latent.
+
+    y: [1, 20, chunk, h, w], the mask and the image latent, on the device.
+    prompts: the embedding of the prompt, and with guidance also that of the negative prompt.
+    camera: the camera on the device; None without camera layers.
+    cached: whether the forwards use the camera cache.
+    """
 
     y: Tensor
     prompts: tuple[Tensor, ...]
@@ -94,11 +106,13 @@ class World:
     """A causal model with the cached keys and values of the video generated so far.
 
     The final keys and values of a chunk come from one more forward, the clean pass, on the finished latent. The clean
-    pass runs when the next chunk begins. So a chunk is returned without delay, and a video's last chunk needs none.
+    pass runs when the next chunk begins. So a chunk is returned without delay, and a video's last chunk needs no clean
+    pass.
 
-    The attribute `prompt` [1, L, D] must be set before the first chunk. It may be replaced between chunks, but not
-    modified in place. Earlier frames keep their prompt. The same holds for `negative`, the negative prompt of a
-    `guided` World, which caches two sets of keys and values.
+    The attribute `prompt` [1, L, D] is the prompt's embedding, and must be set before the first chunk. It may be
+    replaced between chunks, but not modified in place. A new prompt affects only later chunks, because cached keys and
+    values are not recomputed. A `guided` World also needs `negative`, the embedding of the negative prompt, under the
+    same rules. It caches a second set of keys and values for the negative prompt.
     """
 
     prompt: Tensor
@@ -119,13 +133,15 @@ class World:
         """Allocate the caches for a video on `device`.
 
         size: the height and width of the latent.
-        window: the latent frames that a chunk attends to; its `frames` must not be 0.
+        window: the attention window in latent frames. A chunk attends to at most `window.frames`, including its own and
+            the first `window.sink` frames of the video. `window.frames` must not be 0.
         chunk: the number of latent frames generated at a time.
         guided: whether there is a negative prompt.
-        sequence_parallel: the processes that generate the video together; each holds its heads' keys and values.
+        sequence_parallel: the processes that generate the video together; each holds the keys and values of its share
+            of the heads.
 
-        Raises InputError for a model that is not causal, for a window that is too small, and if the number of heads is
-        not a multiple of the number of processes.
+        Raises InputError for a model that is not causal, and for a window of fewer frames than sink and chunk together.
+        Raises InputError if the number of heads is not a multiple of the number of processes.
         """
         check_causal(model.config)
         self._model, self._device, self.chunk_frames = model, torch.device(device), chunk
@@ -172,14 +188,16 @@ class World:
         """Generate the next chunk and return its latent, float32 [1, 16, chunk, h, w].
 
         noise: [1, 16, chunk, h, w].
-        y: [1, 20, chunk, h, w], the mask and the image latent.
-        camera: [1, 384, chunk, h, w], or 448 channels for an action model, or None.
+        y: [1, 20, chunk, h, w], the mask (4 channels) and the image latent (16 channels).
+        camera: [1, 384, chunk, h, w], or 448 channels for an action model; None without camera layers.
+        schedule: the denoising steps.
         renoise: a function from a shape to new noise, which a FewStepSchedule calls before every step except the first.
         callback: called as callback(index) after each forward of this call, from index 0. The two forwards of a guided
             step count as one. The clean pass of the previous chunk, if still due, is the first forward.
 
-        Inputs in pinned memory must not be changed until the GPU has finished the chunk, because it reads them in
-        place. Raises InputError if an earlier forward was interrupted while it overwrote keys and values.
+        Tensors in pinned memory (`noise`, `y`, the results of `renoise`) must not be changed until the GPU has finished
+        the chunk, because their copies to the GPU run in the background. Raises InputError if an earlier forward was
+        interrupted while it overwrote keys and values.
         """
         forwards, done = count(), callback or (lambda _index: None)
         if self._remember_made():
@@ -198,22 +216,23 @@ class World:
 
     @property
     def replays(self) -> bool:
-        """Whether the forwards with every prompt are replayed as CUDA graphs, which takes Python little time."""
+        """Whether CUDA graphs have been recorded for every prompt. Forwards of the recorded kinds are then replayed,
+        which takes Python little time."""
         graphs = [lane.options.get("graphs") for lane in self._lanes]
         return all(isinstance(each, ForwardGraphs) and each.recorded > 0 for each in graphs)
 
     @torch.no_grad()
     def remember(self) -> None:
-        """Run the clean pass of the last chunk (see World) now. With CUDA graphs, the first call also records every
-        kind of forward that later chunks need."""
+        """Run the clean pass of the last chunk (see World) now, if it is still due. With CUDA graphs, the first clean
+        pass that runs here is followed by a recording of every kind of forward that later chunks need."""
         made = self._made
         if self._remember_made() and made is not None and not self._rehearsed:
             self._rehearse(*made)
 
     @torch.no_grad()
     def replay(self, latent: Tensor, y: Tensor, camera: Tensor | None) -> None:
-        """Compute the keys and values of an earlier chunk's `latent` [1, 16, chunk, h, w] again, by one forward. They
-        are the same as when the chunk was generated. `y` and `camera` are those of `chunk`."""
+        """Compute the keys and values of an earlier chunk again, by one forward on its finished `latent` [1, 16, chunk,
+        h, w]. With the `y`, `camera` and prompt of that chunk, they are the same as when it was generated."""
         self._remember_made()
         chunk = self._begin(y, camera, cached=False)  # no second forward would read the camera cache
         for lane in self._lanes:
@@ -221,8 +240,9 @@ class World:
         self._begun = False
 
     def _rehearse(self, chunk: _Chunk, clean: Tensor) -> None:
-        """Record every kind of forward as a CUDA graph, and test each with a second input, in the present state of the
-        window and with the kernels of a full one. The next chunk overwrites the keys and values."""
+        """Record every kind of forward as a CUDA graph, and test each graph with a second input. The kinds are recorded
+        for the present state of the window, and for a full window. The keys and values of these forwards are written to
+        the next chunk's slots, so the next chunk overwrites them."""
         self._rehearsed = True
         lanes = [lane for lane in self._lanes if "graphs" in lane.options]
         for lane in lanes:
@@ -238,7 +258,8 @@ class World:
                     self._remember(lane, chunk, latent)
 
     def _begin(self, y: Tensor, camera: Tensor | None, cached: bool) -> _Chunk:
-        """Begin the next chunk and return copies of its inputs, because the caller may overwrite these soon."""
+        """Begin the next chunk, or begin the current chunk again if it is unfinished, and return the chunk's inputs.
+        `y` and `camera` are copied, because the caller may overwrite them soon."""
         for lane in self._lanes:
             lane.history.begin(again=self._begun)
         self._begun = True
@@ -253,10 +274,13 @@ class World:
         return self._model(x, timesteps, chunk.prompts[lane.number], chunk.camera, options).float()
 
     def _uploaded(self, camera: Tensor) -> Tensor:
-        """Return a copy of `camera` on the device: for an unchanged camera in host memory the previous copy, which the
-        camera cache recognises by its identity. To compare values on the GPU, Python would wait for all queued kernels.
-        The copy in host memory is pinned, because a copy from unpinned memory waits for all earlier kernels and is
-        seven times as slow. It is overwritten once the GPU has read it, which is faster than a new allocation.
+        """Return a copy of `camera` on the device. If a camera in host memory has the same values as the one before,
+        the earlier copy is returned, because the camera cache recognises its source by identity. To compare values on
+        the GPU, Python would have to wait for all queued kernels.
+
+        A camera in host memory is first copied to pinned memory: from other memory, the upload waits for all earlier
+        kernels and is seven times as slow. The pinned memory is used again once the GPU has read it, which is faster
+        than a new allocation.
         """
         if camera.device.type == self._device.type:
             return camera.clone()
@@ -274,7 +298,8 @@ class World:
         return self._camera[1]
 
     def _remember_made(self) -> bool:
-        """Run the clean pass of the last chunk, unless it has already run, and return whether it ran now."""
+        """Run the clean pass of the last chunk if it is still due, and return whether it was. Raises InputError if an
+        earlier clean pass was interrupted, so that keys and values may be incomplete."""
         if self._incomplete:
             raise InputError(
                 "the keys and values may be incomplete, because a cache update was interrupted; continue from a saved "
