@@ -21,7 +21,8 @@ class BlockCache:
     _source: Tensor | None
     """A copy of the source tensor, with which `attach` compares the next source; None without a source."""
     _original: tuple[Callable[[], Tensor | None], int | None]
-    """A weak reference to the original source tensor, and its version counter when the cache was filled."""
+    """A weak reference to the original source tensor, and the tensor's version counter when `attach` stored it (see
+    `_version`)."""
     _blocks: dict[int, Pair]
     _spare: dict[int, Pair]
     """The tensors, by block, that a `steady` cache held before it was emptied. New tensors are copied into them."""
@@ -108,8 +109,8 @@ class BlockCache:
         return cached
 
     def mark_read(self) -> None:
-        """Count the cached tensors as read. Call this after the replay of a CUDA graph, which reads them without `get`:
-        a cache with unread tensors would be disabled."""
+        """Count the cached tensors as read. Call this after the replay of a CUDA graph, which reads them without `get`.
+        Otherwise the cache would be disabled, as a cache with unread tensors."""
         self._was_read = True
 
     def take(self, blocks: Mapping[int, Pair]) -> None:

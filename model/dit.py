@@ -31,7 +31,7 @@ from .parallel import WHOLE_VIDEO, WholeVideo
 
 MOST_TIMES = 128
 """A cache of time embeddings holds at most this many entries. A full cache is emptied before the next entry is added.
-It only fills up if the weights have moved, so its old entries are stale."""
+The cache only fills up if the weights have moved, so its old entries are stale."""
 
 
 class LingBotWorldModel(nn.Module):

@@ -47,8 +47,9 @@ def upload(tensor: Tensor, device: torch.device, dtype: torch.dtype | None = Non
 
 
 def pinned(tensor: Tensor, device: torch.device) -> Tensor:
-    """Return a copy of `tensor` in pinned memory, for a later `upload`. A copy from other memory would block Python
-    until the GPU is idle. Without CUDA, or for a tensor that is not in host memory, return the tensor itself."""
+    """Return a copy of `tensor` in pinned memory, for a later `upload`. An upload from memory that is not pinned would
+    block Python until the GPU is idle. If the device is not a CUDA device, or the tensor is not in host memory, return
+    the tensor itself."""
     return tensor.contiguous().pin_memory() if device.type == "cuda" and tensor.device.type == "cpu" else tensor
 
 

@@ -132,7 +132,7 @@ def _feed_forward(config: ModelConfig, tokens: int, size: int, arithmetic: Arith
 
 def _camera_stage(config: ModelConfig, tokens: int, size: int, arithmetic: Arithmetic) -> int:
     """Return the peak memory of the camera layers in bytes: four weights, and the hidden state, scale and shift of the
-    at most CAMERA_TOKENS tokens of one step. `size` is the bytes of a number in the compute dtype."""
+    tokens of one step, which are at most CAMERA_TOKENS. `size` is the bytes of a number in the compute dtype."""
     tokens = min(tokens, CAMERA_TOKENS)
     row = tokens * config.dim * size
     made = 2 * row + max(row, _product(config.dim, tokens, config.dim, arithmetic))

@@ -31,11 +31,11 @@ WORST_PROBE = 0.2
 """An 8-bit attention kernel passes the accuracy test if its relative RMS error, compared with exact attention, is below
 this."""
 TRIED_HEADS, TRIED = 8, Size(rows=2048, keys=16384)
-"""The attention heads, and the numbers of queries (rows) and keys, with which 8-bit attention kernels are timed. A
-causal model has more queries in a chunk, and about twice as many keys in a full attention window."""
+"""8-bit attention kernels are timed with this number of heads, of queries (rows) and of keys. A causal model has more
+queries in a chunk, and about twice as many keys in a full attention window."""
 
 STREAM_TOKENS = 256
-"""The number of tokens with which a kernel is tested on a CUDA stream other than the default stream."""
+"""A kernel is tested with this many tokens on a CUDA stream other than the default stream."""
 
 
 class AttentionKernel(NamedTuple):
@@ -130,8 +130,9 @@ def _unless_broken(attend: Callable[..., T], plain: Callable[..., T], package: s
 
 
 def _sage(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
-    """Return SageAttention's result for q, k and v, with k minus its mean. The mean is estimated from a sample of the
-    tokens. SageAttention could subtract the mean itself, but only in place, and k may be a view into the KV cache."""
+    """Return SageAttention's result for q, k and v. The mean of a sample of k's tokens is first subtracted from k,
+    which does not change the softmax. SageAttention could subtract the mean itself, but only in place, and k may be a
+    view into the KV cache."""
     k = k - sample(k.flatten(0, 1)).mean(0)
     split = (t.unflatten(-1, (heads, -1)) for t in (q, k, v))
     attend = import_module("sageattention").sageattn
@@ -161,8 +162,8 @@ KINDS["attention-8bit"] = Kind(random_attention, exact_attention, WORST_PROBE)
 
 
 def choose_attention(wanted: AttentionMode, device: torch.device, config: ModelConfig) -> Literal["exact", "8bit"]:
-    """Return the self-attention for a device: "8bit" only if `wanted` requests it, else "exact". Raises InputError if 8
-    bits are requested and no 8-bit kernel supports the device."""
+    """Return how self-attention is computed on a device: in "8bit" only if `wanted` requests it, else "exact". Raises
+    InputError if 8 bits are requested and no 8-bit kernel works on the device."""
     if wanted in ("auto", "exact"):
         return "exact"
     if device.type != "cpu":
@@ -217,8 +218,8 @@ def find_kernel(device: torch.device, head_dim: int) -> AttentionKernel:
 
 
 def _on_its_stream(kernel: AttentionKernel, device: torch.device, head_dim: int) -> AttentionKernel:
-    """Return the kernel. If a test shows that the kernel always runs on CUDA's default stream, synchronization with the
-    current stream is added, and `recordable` is False."""
+    """Return the kernel, or a changed copy if a test shows that the kernel always runs on CUDA's default stream. The
+    copy synchronizes the default stream with the current one, and its `recordable` is False."""
     if kernel.attend_of is not None:  # our kernel and cuDNN's run on the current stream
         return kernel
     generator = torch.Generator(device).manual_seed(1)

@@ -47,9 +47,9 @@ _refused: dict[tuple, set[SDPBackend]] = {}
 def sdpa(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tensor:
     """Return exact scaled dot-product attention [B, L, heads*head_dim] of q over k and v [B, S, heads*head_dim].
 
-    The kernel is our own if `attends_by_ours` returns True. Otherwise cuDNN's (Hopper and later), flash and the
-    memory-efficient kernel are tried in order. A kernel that fails is not tried again with the same device, dtype and
-    head size.
+    The kernel is our own if `attends_by_ours` returns True, and torch's CPU kernel on a CPU. Otherwise cuDNN's (Hopper
+    and later), flash and the memory-efficient kernel are tried in order. A kernel that fails is not tried again with
+    the same device, dtype and head size.
 
     If the last keys are all equal, and their values too, as in padding, `options["unlike"]` (int32 [1]) may be the
     number of keys before these. B must then be 1. Our own kernel processes only one of the equal keys, weighted by

@@ -106,8 +106,9 @@ def scaling_to(most: float, x: Tensor, mean_of: Tensor | None = None) -> Scaling
 
 
 def scaling_of_keys(norm_rope: NormRope, mean_of: Tensor) -> Scaling:
-    """Return the Scaling to float8_e4m3fn of all keys after the norm in `norm_rope`, minus the mean of sampled keys
-    `mean_of` [n, dim]. The norm's weights bound a key's length; minus the mean, a key is at most twice as long."""
+    """Return the Scaling that maps keys, after the norm in `norm_rope` and minus the mean of the sampled keys `mean_of`
+    [n, dim], to float8_e4m3fn. No key of a head is then longer than `plain.KEY_LENGTH`. The norm's weights bound a
+    key's length, and minus the mean, a key is at most twice as long."""
     length = norm_rope.weight.float().abs().amax().view(1).clamp_min(1e-30) * (2 * mean_of.shape[1] ** 0.5)
     scale = torch.exp2(torch.log2(length / KEY_LENGTH).ceil())
     return Scaling(scale, 1 / scale, mean_of.mean(0, dtype=torch.float32))

@@ -72,8 +72,9 @@ def _by_cudnn(out: R, q: Operand, k: Operand, v: Operand, heads: int, rows: int 
     """Write cuDNN's attention to `out` and return it. `rows` is the number of batch elements; with a single element,
     the keys are split if that is faster.
 
-    If the keys fill an odd number of tiles, two parts of equal size are split in the middle of a tile. A separate call
-    for the last tile would take longer: 486 instead of 453 us for 960 queries, 17,280 keys and 40 heads.
+    If the keys fill an odd number of tiles, a split into two equal parts is in the middle of a tile. Two parts of full
+    tiles and a separate call for the last tile would take longer: 486 instead of 453 us for 960 queries, 17,280 keys
+    and 40 heads.
     """
     device, head_dim = q.values.device, q.values.shape[1] // heads
     queries, keys = (len(each.values) // rows for each in (q, k))
@@ -143,8 +144,9 @@ class _Graph:
         )
 
         def layout(tokens: int, shared: bool = False) -> dict[str, tuple[int, ...]]:
-            """Return cuDNN's `dim` and `stride` of a tensor [rows, heads, tokens, head_dim] with the memory order
-            [rows, tokens, heads, head_dim]. If `shared`, all rows use the same memory."""
+            """Return the arguments `dim` and `stride` of cuDNN for a tensor [rows, heads, tokens, head_dim] with the
+            memory order [rows, tokens, heads, head_dim]. If `shared`, the stride of rows is 0, so all rows use the same
+            memory."""
             dim = heads * head_dim
             stride = 0 if shared else tokens * dim
             return {"dim": (rows, heads, tokens, head_dim), "stride": (stride, head_dim, dim, 1)}

@@ -76,8 +76,8 @@ def _row(x: Operand, row: int, rows: int) -> Operand:
 
 
 def _attend_to_8_bits(q: Operand, k: Operand, v: Operand, heads: int, shares: Tensor | None) -> EightBit:
-    """Return attention [tokens, heads*128] in float8_e4m3fn. All tokens have the same scale, because a float is equally
-    precise at any magnitude."""
+    """Return attention [tokens, heads*128] in float8_e4m3fn. All tokens have the same scale, because the relative
+    precision of a float is the same at any magnitude."""
     out = EightBit(torch.empty_like(q.values), q.scaling.scale.new_empty(len(q.values), 1))
     return kernels.attend(out, q.values, k.values, _transposed(v), heads, _scales(q, k, v), shares)
 

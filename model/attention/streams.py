@@ -15,7 +15,7 @@ heads*head_dim]; k and v are [B, S, heads*head_dim]."""
 
 NOT_RECORDED = "%s runs on CUDA's default stream alone, so forwards with it are not recorded, and take longer."
 DELAY = 20_000_000
-"""The clock cycles, about 10 ms, for which a test delays a stream, so that the default stream runs ahead."""
+"""A test delays a stream by this many clock cycles (about 10 ms), so that the default stream runs ahead."""
 
 
 def follows_stream(attend: Function, q: Tensor, k: Tensor, v: Tensor, heads: int) -> bool:

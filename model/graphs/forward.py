@@ -65,12 +65,14 @@ class ForwardGraphs:
     which frees all graphs.
 
     The first forward of a kind runs as usual. The second is recorded, and the graph is tested against the usual result.
-    Later forwards of this kind are replayed.
+    Later forwards of this kind are replayed. A chunk has three kinds of forwards:
+    - the first denoising step, which computes the camera's scales and shifts;
+    - later denoising steps, which read these from the cache;
+    - the forward with `keep`, which updates the KV cache.
 
-    A chunk has three kinds of forwards. The first denoising step computes the camera's scales and shifts. Later steps
-    read them from the cache. The forward with `keep` updates the KV cache. While the attention window is filling, there
-    are three other kinds if `KeyValueCache.see_all_frames` was called. Otherwise nothing is recorded until the window
-    is full, because each chunk attends to more tokens than the chunk before.
+    While the attention window is filling, there are three other kinds if `KeyValueCache.see_all_frames` was called.
+    Otherwise nothing is recorded until the window is full, because each chunk attends to more tokens than the chunk
+    before.
 
     Data exchanges between processes are not recorded: a replay runs them between the graphs. If recording or the test
     fails in one process, later forwards run as usual in all processes.
@@ -205,7 +207,7 @@ class ForwardGraphs:
 
     @cached_property
     def _pool(self) -> Any:
-        """The memory pool of all graphs. They can share a pool, because no two graphs are replayed at the same time."""
+        """The memory pool of all graphs, which they can share because no two graphs are replayed at the same time."""
         return torch.cuda.graph_pool_handle()
 
 

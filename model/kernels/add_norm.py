@@ -1,6 +1,6 @@
-"""The Triton kernel for an addition, the camera's scale and shift, and the layer norm that follows, in fp32. With
-separate kernels, a GPU idles between kernels if there are few tokens, and each kernel reads the previous one's result
-from memory."""
+"""The Triton kernel for an addition, the camera's scale and shift, and the layer norm that follows, in fp32. One kernel
+replaces several: these would read each other's results from memory, and with few tokens the GPU would idle between
+them."""
 
 import torch
 import triton
@@ -22,7 +22,7 @@ faster with full tokens."""
 @triton.jit
 def _loaded(x_ptr, y_ptr, scale_ptr, shift_ptr, at, inside):
     """Load a part of a token with the channel offsets `at`. Return x, the addend y, scale and shift, each in the dtype
-    of the tensor in memory. x stands for tensors that are not given."""
+    of the tensor in memory. For a tensor without a pointer, x is returned."""
     x = tl.load(x_ptr + at, mask=inside, other=0.0)
     y, scale, shift = x, x, x
     if y_ptr is not None:

@@ -115,8 +115,8 @@ class KeyValueCache:
 
     @property
     def in_place(self) -> bool:
-        """Whether attention reads the stored tensors themselves. In this case all chunks run the same kernels as soon
-        as the window is full, with the positions of the chunk's tokens in device memory."""
+        """Whether attention reads the stored tensors themselves, not copies. Kernels then read the positions of a
+        chunk's tokens from device memory, so all chunks run the same kernels as soon as the window is full."""
         return self._place.in_place
 
     def see_all_frames(self) -> None:
@@ -142,7 +142,8 @@ class KeyValueCache:
 
     @contextmanager
     def as_if_full(self) -> Iterator[None]:
-        """A context in which forwards run the kernels of a full window, even if some slots do not hold a frame yet."""
+        """A context in which forwards run the kernels of a full window, even if some slots do not hold a frame yet. So
+        CUDA graphs of a full window can be recorded before the window is full."""
         used, self._used = self._used, self.window * self._frame_tokens
         try:
             yield

@@ -111,8 +111,8 @@ def _rows_by_parts(outputs: int, run_plain: Callable[..., Tensor], *arguments: A
 
 
 _WHOLE = {"rms_silu", "modulated", "scatter_", "scatter_fp8_", "scatter_transposed_", "merge_", "merge_fp8_"}
-"""The operations that plain torch runs on all tokens in one step. They make no fp32 copies, or their first argument has
-no row for each token."""
+"""The operations that plain torch runs on all tokens in one step, instead of in parts. Such an operation makes no fp32
+copies, or its first argument has no row for each token."""
 _BY_PARTS: dict[str, Callable[..., Tensor]] = {
     "layer_norm": _layer_norm_by_parts,
     "scatter_rotated_": partial(_rows_by_parts, 1),

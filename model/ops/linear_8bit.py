@@ -145,10 +145,11 @@ def _indexed(device: torch.device) -> torch.device:
 
 
 def eight_bit_weight(weight: Tensor, device: torch.device, dtype: torch.dtype, rotated: bool) -> EightBit:
-    """Return a weight [out, in] in the 8-bit `dtype` with a scale for each output channel.
+    """Return a weight [out, in] in the 8-bit `dtype` with a scale for each output channel. `rotated` is the result of
+    `rotates` for this layer.
 
-    A quantized weight is converted directly if there is a kernel for it, without a full decoded copy. `rotated` is the
-    result of `rotates` for this layer.
+    A quantized weight is converted on its own device, without a full decoded copy if there is a kernel for it. Another
+    weight is moved to `device` and quantized there.
     """
     if hasattr(weight, "recode"):
         return weight.recode(dtype, rotated)

@@ -129,8 +129,8 @@ def _encoded_at_a_time(weight: Tensor) -> int:
 
 
 def _pairs(code: Tensor) -> Tensor:
-    """Return the two float32 values that each byte encodes, stored as one int64, [256]. A single look-up then decodes a
-    byte, which is faster on a CPU than a look-up for each value."""
+    """Return a table, int64 [256], with the two float32 values that each byte encodes, stored together in one int64. A
+    single look-up then decodes a byte, which is faster on a CPU than a look-up for each value."""
     return torch.stack((code.repeat_interleave(16), code.repeat(16)), 1).view(torch.int64).view(-1)
 
 

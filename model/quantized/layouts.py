@@ -222,8 +222,8 @@ def _decoded(value: Any, dtype: torch.dtype) -> Any:
 
 
 def _partner_dtype(args: Sequence[Tensor]) -> torch.dtype:
-    """Return the dtype to which a quantized operand in `args` is decoded: the dtype of the operand that is not
-    quantized."""
+    """Return the dtype to which a quantized operand in `args` is decoded: the dtype of the last operand that is not
+    quantized. If all are quantized, return the dtype that the last operand reports."""
     plain = [arg.dtype for arg in args if not isinstance(arg, QuantizedTensor)]
     return plain[-1] if plain else args[-1].dtype
 

@@ -68,7 +68,8 @@ class SharedPart:
         self._number, self._count, self._together = number, count, together
 
     def put(self, made: T) -> T:
-        """Copy a decoded or 8-bit weight [out, in] to the reserved part of the larger tensor, and return the copy."""
+        """Copy a decoded or 8-bit weight [out, in] to the reserved part of the larger tensor, and return the copy.
+        Raises ValueError if the weight's shape differs from that of the larger tensor's parts."""
         if isinstance(made, EightBit):
             kind = type(made)
             values, scales = made.values, made.scales.view(-1, 1)

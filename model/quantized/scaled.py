@@ -22,8 +22,8 @@ def decode(values: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
 
 
 def recode(values: Tensor, scale: Tensor | None, dtype: torch.dtype) -> EightBit:
-    """Return an 8-bit weight [out, in] in the 8-bit `dtype`, with a scale for each row. Values that already have this
-    dtype are returned unchanged."""
+    """Return an 8-bit weight [out, in] in the 8-bit `dtype`, with a scale for each row. `scale` is a single number,
+    [out, 1], or None. Values that already have this dtype are returned unchanged."""
     scales = torch.ones((), device=values.device) if scale is None else scale.float()
     if values.dtype == dtype:
         return EightBit(values, scales.expand(len(values), 1).contiguous())

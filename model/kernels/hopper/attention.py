@@ -15,10 +15,15 @@ from .nvrtc import CudaKernel, Launch, load
 
 Result = TypeVar("Result", bound=Tensor | EightBit)
 QUERIES, QUERY_TILES, HEAD, ROW, VALUES_ROW, TURNED = 192, 2, 128, 128, 32, 64
-"""Constants that must have the same values in the CUDA sources. QUERIES is the number of queries in a tile, QUERY_TILES
-the number of such tiles in shared memory, and HEAD the head size. VALUES_ROW and ROW are the bytes of a row that TMA
-loads, for 8-bit values and for all other operands. The kernel `across` transposes blocks of TURNED tokens and TURNED
-channels."""
+"""Constants that must have the same values in the CUDA sources.
+
+QUERIES: the number of queries in a tile.
+QUERY_TILES: the number of tiles of queries in shared memory.
+HEAD: the head size.
+ROW: the bytes of a row that TMA loads, for all operands except 8-bit v.
+VALUES_ROW: the bytes of a row that TMA loads, for 8-bit v.
+TURNED: the side of the blocks (tokens and channels) that the kernel `across` transposes.
+"""
 THREADS, WARPS, THREAD_RESULTS = 512, 12, HEAD // 2 + 4
 MOST_PARTS, PART_COST = 16, 640
 """Keys are split into at most MOST_PARTS parts. The split costs as much time as attention to PART_COST keys."""
@@ -116,7 +121,7 @@ def divided(queries: int, keys: int, heads: int, blocks: int, kind: Configuratio
 
 def _blocks(x: Tensor) -> int:
     """Return the number of thread blocks to launch: the number of multiprocessors (SMs), rounded down to an even
-    number. With 8-bit operands a cluster has two blocks."""
+    number, because a cluster has two blocks with 8-bit operands."""
     return torch.cuda.get_device_properties(x.device).multi_processor_count // 2 * 2
 
 

@@ -105,13 +105,13 @@ def _each(given: str, count: int) -> str:
 def tensor_map(
     x: Tensor, box: Sequence[int], swizzle: int, shape: Sequence[int] = (), strides: Sequence[int] = ()
 ) -> ctypes.Array[ctypes.c_char]:
-    """Return a tensor map, a struct of 128 bytes with which TMA loads boxes (small blocks) of a matrix x [rows,
-    numbers]. Elements outside x read as 0.
+    """Return a tensor map (TMA descriptor), a struct of 128 bytes with which TMA loads boxes (small blocks) of a matrix
+    x [rows, numbers]. Elements outside x read as 0.
 
     box: the bytes of a box's row, then its number of rows.
     swizzle: one of the SWIZZLE constants.
-    shape, strides: the dimensions of x, innermost first, for a map with more than two. `shape` begins with the bytes of
-    a row. `strides` are in bytes, without the innermost.
+    shape, strides: for a map with more than two dimensions, its dimensions, innermost first. `shape` begins with the
+    bytes of a row. `strides` are in bytes, without the innermost.
     """
     shape = shape or (x.shape[1] * x.itemsize, x.shape[0])
     return _encoded(x.data_ptr(), tuple(shape), tuple(strides or (x.stride(0) * x.itemsize,)), tuple(box), swizzle)
