@@ -18,8 +18,8 @@ FIELDS_DEG = 5.0, 150.0  # the range of plausible horizontal fields of view
 
 
 def warnings(path: CameraPath | PoseFolder, frames: int) -> list[str]:
-    """Return warnings about a path for a video of `frames` frames, if any. The warnings concern too few or unused
-    poses, jumps, fast turns, a still camera, and an implausible or changing lens."""
+    """Return warnings about a path for a video of `frames` frames; the list is empty without a problem. The warnings
+    concern too few or unused poses, jumps, fast turns, a still camera, and an implausible or changing lens."""
     c2w, lens = path.c2w, path.intrinsics
     try:
         used = frame_count(frames, len(c2w))

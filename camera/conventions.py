@@ -36,10 +36,11 @@ def to_opencv(values: ArrayLike, convention: Convention, name: str, numbers: np.
 
     values: [n, 4, 4], [n, 3, 4], [n, 12] or [n, 16]. If the convention is by column, only [n, 16] is accepted.
     name: the beginning of error messages.
-    numbers: [n, k], the file's own numbers if they are not matrices but, for example, quaternions and positions.
+    numbers: [n, k], the file's numbers if the file has no matrices but, for example, quaternions and positions. The
+    file's rounding error is estimated from these numbers (None: from `values`).
 
-    Positions that differ only by the rounding of the file's numbers become equal. Raises CameraError for other
-    shapes and for non-rigid matrices.
+    Positions that differ only by rounding errors become equal. Raises CameraError for other shapes and for non-rigid
+    matrices.
     """
     matrices, dtype = as_float64(values, name), getattr(values, "dtype", None)
     if matrices.ndim == 2 and matrices.shape[1] in (12, 16) and not (convention.by_column and matrices.shape[1] == 12):
@@ -58,7 +59,8 @@ def to_opencv(values: ArrayLike, convention: Convention, name: str, numbers: np.
 
 
 def _are_by_column(matrices: np.ndarray) -> bool:
-    """Return whether every matrix's last column is 0, 0, 0, 1, and some matrix's last row is not."""
+    """Return whether the matrices are transposed (stored by column, with the translation in the last row): [n, 4, 4],
+    every last column is 0, 0, 0, 1, and some last row is not."""
     last = [0, 0, 0, 1]
     if matrices.ndim != 3 or matrices.shape[1:] != (4, 4):
         return False
@@ -66,8 +68,8 @@ def _are_by_column(matrices: np.ndarray) -> bool:
 
 
 def reinterpret(c2w: np.ndarray, read: Convention, other: Convention) -> np.ndarray:
-    """Return the poses [n, 4, 4] that a file has under the convention `other`. `c2w`: the file's poses [n, 4, 4], read
-    under the convention `read`."""
+    """Return the poses [n, 4, 4] that result if the file's matrices are read under the convention `other`. `c2w` [n, 4,
+    4]: the poses of the same matrices under the convention `read`. Both are camera-to-world in OpenCV axes."""
     stored = c2w @ OPENGL_TO_OPENCV if read.opengl_axes else c2w
     poses = stored if read.camera_to_world == other.camera_to_world else inverse(stored)
     return poses @ OPENGL_TO_OPENCV if other.opengl_axes else poses

@@ -11,24 +11,36 @@ from .path import CameraPath
 from .plucker import framewise_relative, latent_poses, longest_step
 
 LONGEST_RATIO = 2.0
-"""The largest plausible ratio between the lengths of a path under two conventions. Above it, the convention with the
-longer path is implausible, because inverted matrices turn a rotation on the spot into a large arc around the world's
-origin."""
+"""A convention is implausible if it makes the path more than this many times as long as the other convention. The
+reason: inverted matrices turn a rotation on the spot into a large arc around the world's origin."""
 PASSING, DECISIVE = 0.5, 0.5
-"""Limits of the plausibility scores, which run from -1 to 1. A test is passed above PASSING. A test decides between two
-conventions if their scores differ by more than DECISIVE."""
+"""The limits of the plausibility tests, which give scores from -1 to 1.
+
+PASSING: a path passes a test if its score is above this limit.
+DECISIVE: a test decides for one of two conventions if the path passes the test under this convention and scores higher
+than under the other one by more than this limit.
+"""
 MEETING, TURNED_DEG = 0.1, 10.0
-"""Limits of the test whether the cameras' viewing axes meet at one point. MEETING: the largest distance of an axis from
-the point, relative to the distance of the axis's camera from the point. TURNED_DEG: the smallest angle by which an axis
-must differ from the first axis."""
+"""The limits of the test of whether the cameras' viewing axes meet at one point.
+
+MEETING: the axes meet if each passes the point at a distance of at most this fraction of the distance from its camera
+to the point.
+TURNED_DEG: the test gives 0 if every axis differs from the first one by less than this angle in degrees, because nearly
+parallel axes determine no point.
+"""
 LEAST_FORWARD = 0.3
-"""The forward-motion score below which a camera moves across its viewing direction, as in an orbit. Such a camera's
-motion is no evidence for a convention."""
+"""If the cameras look at the centre of their orbit and the forward-motion score is within this distance of 0, the
+camera moves across its viewing direction. The forward-motion test is then left out, because such motion is no evidence
+for a convention."""
 Z_IS_UP = ("transforms", "camera_path")
 """The formats in which the world's z axis points up: Blender's and nerfstudio's."""
 X_AHEAD, SIDEWAYS = ("kitti", "tum"), 0.8
-"""The formats in which a car or a robot may have stored its own poses, with an x axis that points ahead (X_AHEAD). The
-fraction of the path's length along the x axis above which such poses are suspected (SIDEWAYS)."""
+"""The limits of the warning about poses of a car or a robot in place of its camera. The x axis of such poses points
+ahead.
+
+X_AHEAD: the formats in which such poses occur.
+SIDEWAYS: the warning is given if the path moves along its cameras' x axis by more than this fraction of its length.
+"""
 UNITS = {"kitti": "metres", "vipe": "of ViPE's metres"}
 
 
@@ -36,8 +48,9 @@ class _Comparison(NamedTuple):
     """A comparison of a path under its own convention and under an alternative.
 
     verdict: 1 if the path's own convention is more plausible, -1 if the alternative is, 0 if undecided.
-    why: a message with the reason.
-    score: the alternative's plausibility from -1 to 1, plus 2 if the alternative makes the path much shorter.
+    why: a message with the reason; empty if undecided.
+    score: the alternative's plausibility from -1 to 1, plus 2 if the alternative makes the path much shorter. Of
+    several better alternatives, the one with the highest score is suggested.
     """
 
     verdict: int
@@ -65,8 +78,8 @@ def report_origin(path: CameraPath, frames: int | None = None) -> list[str]:
 
 
 def summarize_convention(path: CameraPath) -> str:
-    """Return a line about the matrix convention for the preview image; empty for a path that was not read from a
-    file."""
+    """Return a line of text for the preview image: the file's format, the matrix convention, and whether the path
+    supports this convention. The text is empty for a path that was not read from a file."""
     if path.origin is None:
         return ""
     verdicts = {
@@ -79,8 +92,8 @@ def summarize_convention(path: CameraPath) -> str:
 
 
 def convention_warnings(path: CameraPath) -> list[str]:
-    """Return a list with a warning if another matrix convention, or other axes, make the path more plausible, else an
-    empty list."""
+    """Return a list with at most one warning. It is given if the camera moves sideways, as the poses of a car or a
+    robot do, or if another matrix convention makes the path more plausible."""
     if path.origin is None:
         return []
     steps = framewise_relative(path.c2w[::4])[1:, :3, 3]
@@ -116,8 +129,9 @@ def _convention(path: CameraPath) -> str:
 
 
 def _compare_conventions(path: CameraPath) -> dict[str, _Comparison]:
-    """Return the comparison with each other convention, by name. Conventions by column are left out, because each
-    differs from another convention only in the memory layout. Every fourth pose is used."""
+    """Return the comparison of the path's convention with each alternative, by the alternative's name. Conventions by
+    column are left out, because each differs from another convention only in the memory layout. Every fourth pose is
+    used."""
     assert path.origin is not None
     read = CONVENTIONS[path.origin.convention]
     c2w = path.c2w[::4]

@@ -27,8 +27,12 @@ def lens_from_fov(fov_deg: float = DEFAULT_FOV_DEG) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Origin:
-    """The file format of a path (a name in FORMATS) and the convention of its matrices (a name in CONVENTIONS).
-    `named`: whether this convention was chosen by the user or stated in the file, and is not the format's own."""
+    """The origin of a path that was read from a file.
+
+    format: the file format, a name in FORMATS.
+    convention: the convention of the file's matrices, a name in CONVENTIONS.
+    named: whether the user chose, or the file states, a convention other than the format's own.
+    """
 
     format: str
     convention: str
@@ -37,10 +41,12 @@ class Origin:
 
 @dataclass(frozen=True, eq=False)
 class CameraPath:
-    """A camera path with read-only arrays. Raises CameraError for invalid arrays.
+    """A camera path with read-only arrays. Raises CameraError for invalid arrays or `fps`, and for more than 100,000
+    poses.
 
     c2w: [n, 4, 4], camera-to-world poses in OpenCV axes. Rotations are made orthonormal.
     intrinsics: [n, 4], fx, fy, cx, cy in pixels of an 832x480 image. A single row [4] is repeated for every frame.
+    fps: the number of poses per second.
     actions: [n, 4], W, A, S, D flags for an action model; None for other models.
     origin: the format and convention of the path's file. None without a file, and after a change of the world's
     coordinates or of the frames' order.
@@ -128,9 +134,12 @@ class CameraPath:
         return self[::-1]
 
     def at(self, times: np.ndarray) -> CameraPath:
-        """Return the path at fractional frame numbers `times` [m], clamped to its ends: positions and lens linearly,
-        rotations by slerp. A pose has the actions of the last frame at or before its time, but never those of the
-        path's last frame."""
+        """Return the path resampled at fractional frame numbers `times` [m], which are clamped to the path's first and
+        last frame.
+
+        Positions and the lens are interpolated linearly, and rotations by slerp. A pose has the actions of the last
+        frame at or before its time, but at the end of the path those of the second-to-last frame.
+        """
         frames = np.arange(len(self))
         times = np.clip(np.asarray(times, dtype=np.float64), 0, frames[-1])
         lens = np.stack([np.interp(times, frames, column) for column in self.intrinsics.T], -1)
@@ -150,7 +159,8 @@ class CameraPath:
         return self.resampled(frame_count(frames))
 
     def eased(self, easing: str) -> CameraPath:
-        """Return the path timed by an easing curve, a name in EASINGS. Raises CameraError for another name."""
+        """Return the path with the same number of poses, retimed by an easing curve, a name in EASINGS. Raises
+        CameraError for another name."""
         last = len(self) - 1
         return self.at(last * apply_easing(easing, np.arange(len(self)) / max(last, 1)))
 

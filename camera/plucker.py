@@ -21,9 +21,9 @@ def latent_poses(c2w: np.ndarray, frames: int, chunk: int = 1) -> np.ndarray:
     """Return the camera-to-world poses [f, 4, 4] of a video's latent frames on a path `c2w` [n, 4, 4]: every fourth
     pose.
 
-    The video has `frames` frames, limited by `frame_count`. If f must be reduced to a multiple of `chunk`, f poses are
-    interpolated at even intervals over the same part of the path. Raises CameraError if the path or `frames` is too
-    short.
+    The video's length is `frames`, shortened by `frame_count` to the form 4n+1 and to the number of poses. If f must be
+    reduced to a multiple of `chunk`, f poses are interpolated at even intervals over the same part of the path. Raises
+    CameraError if the path or `frames` is too short.
     """
     times = latent_times(len(c2w), frames, chunk)
     return interpolate(c2w, times) if times.dtype.kind == "f" else c2w[times].copy()
@@ -32,8 +32,9 @@ def latent_poses(c2w: np.ndarray, frames: int, chunk: int = 1) -> np.ndarray:
 def latent_times(n_poses: int, frames: int, chunk: int = 1) -> np.ndarray:
     """Return the pose index [f] of each latent frame on a path of `n_poses`: the integers 0, 4, 8 and so on.
 
-    The video has `frames` frames, limited by `frame_count`. If f must be reduced to a multiple of `chunk`, the indices
-    are float64, evenly spaced up to the last used pose. Raises CameraError if the path or `frames` is too short.
+    The video's length is `frames`, shortened by `frame_count` to the form 4n+1 and to the number of poses. If f must be
+    reduced to a multiple of `chunk`, the indices are float64, evenly spaced up to the last used pose. Raises
+    CameraError if the path or `frames` is too short.
     """
     used, kept = (frame_count(frames, n_poses, size) for size in (1, chunk))
     return np.arange(0, used, 4) if kept == used else np.linspace(0, used - 1, (kept - 1) // 4 + 1)
@@ -49,7 +50,8 @@ def framewise_relative(c2w: np.ndarray) -> np.ndarray:
 
 
 def stillness(poses: np.ndarray) -> float:
-    """Return the length up to which a step between two `poses` [n, 4, 4] counts as a rounding error, in world units."""
+    """Return the length, in world units, up to which a step between two of the `poses` [n, 4, 4] counts as a rounding
+    error."""
     return STILL_ABSOLUTE + STILL_RELATIVE * float(np.abs(poses[:, :3, 3]).max())
 
 
@@ -59,9 +61,10 @@ def model_poses(
     """Return a path's poses [f, 4, 4] as the model receives them: float64, one per latent frame, each relative to the
     one before.
 
-    Translations are divided by `scale` (None: the length of the longest translation). If the camera stands still, they
-    are 0. `before` [4, 4]: the pose before the first pose; None: the first pose becomes the identity. `chunk` and
-    errors: see `camera_embedding`.
+    scale: the divisor of translations. None: the length of the longest translation. If the camera stands still, all
+    translations become 0.
+    before: [4, 4], the camera-to-world pose before the first pose. None: the first pose becomes the identity.
+    frames, chunk, errors: see `camera_embedding`.
     """
     return _scale(*_steps(latent_poses(c2w, frames, chunk), before), scale)
 
@@ -86,7 +89,8 @@ def continued_poses(
 
 
 def longest_step_after(before: np.ndarray, world: np.ndarray) -> float:
-    """Return the length of the longest step in `before` [4, 4] followed by `world` [f, 4, 4], in world units."""
+    """Return the length of the longest step, in world units, along the pose `before` [4, 4] followed by the poses
+    `world` [f, 4, 4]."""
     return _steps(world, before)[1]
 
 
@@ -98,8 +102,9 @@ def longest_step(c2w: ArrayLike, *, frames: int, chunk: int = 1) -> float:
 
 
 def _steps(sampled: np.ndarray, before: ArrayLike | None = None) -> tuple[np.ndarray, float]:
-    """Return each pose relative to the one before, and the length of the longest translation. A longest translation
-    within the rounding error counts as 0, because `_scale` would otherwise enlarge it to 1."""
+    """Return the poses `sampled` [f, 4, 4], each relative to the one before, and the length of the longest translation.
+    The first pose is relative to `before`; without `before` it becomes the identity. A longest translation within the
+    rounding error counts as 0, because `_scale` would otherwise enlarge it to 1."""
     start = [] if before is None else [check_poses(as_float64(before, "the pose before")[None], "the pose before")]
     poses = np.concatenate([*start, sampled])
     poses[:, :3, :3] = nearest_rotation(poses[:, :3, :3])
@@ -109,8 +114,8 @@ def _steps(sampled: np.ndarray, before: ArrayLike | None = None) -> tuple[np.nda
 
 
 def _scale(relative: np.ndarray, longest: float, scale: float | None) -> np.ndarray:
-    """Divide the translations of the poses `relative` by `scale`, or by `longest` if `scale` is None. If `longest` is
-    0, all translations become 0."""
+    """Divide the translations of the poses `relative` in place by `scale`, or by `longest` if `scale` is None. If
+    `longest` is 0, all translations become 0. Return `relative`. Raises CameraError for a `scale` of 0 or less."""
     if scale is not None and not 0 < scale < np.inf:
         raise CameraError(f"camera scale {scale}: expected a length above 0, in the units of the poses")
     relative[:, :3, 3] = relative[:, :3, 3] / (longest if scale is None else scale) if longest else 0
@@ -118,17 +123,18 @@ def _scale(relative: np.ndarray, longest: float, scale: float | None) -> np.ndar
 
 
 def scaled_intrinsics(intrinsics: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Return fx, fy, cx, cy in pixels of a height x width image, from the first row of `intrinsics` at 832x480."""
+    """Return fx, fy, cx, cy [4] in pixels of a height x width image. The first row of `intrinsics` [n, 4], in pixels of
+    an 832x480 image, is used."""
     across, down = width / LENS_WIDTH, height / LENS_HEIGHT
     return intrinsics[0] * [across, down, across, down]
 
 
 def pixel_rays(intrinsics: ArrayLike, height: int, width: int) -> np.ndarray:
-    """Return the unit ray through each pixel's centre in camera axes, float64 [3, 64, cells]: the 8x8 pixels of a
-    latent cell by row, and the cells by row.
+    """Return the unit ray through each pixel's centre in camera axes, float64 [3, 64, cells].
 
-    `intrinsics` [n, 4] or [4] is in pixels of an 832x480 image; the first row is used. The last result is cached for
-    the next chunk of a video, so do not write into it.
+    A cell is the 8x8 pixels of one latent pixel. Both the 64 pixels of a cell and the cells of the image are in
+    row-major order. `intrinsics` [n, 4] or [4] is in pixels of an 832x480 image; the first row is used. The result is
+    cached for the next call with the same arguments, so do not write into it.
     """
     return _rays(tuple(scaled_intrinsics(check_intrinsics(intrinsics), height, width).tolist()), height, width)
 
@@ -162,8 +168,8 @@ def camera_embedding(
     c2w: [n, 4, 4], camera-to-world in OpenCV axes. Too few poses for `frames` shorten the result, see `frame_count`.
     intrinsics: [n, 4] or [4], fx, fy, cx, cy in pixels of an 832x480 image; the first row is used.
     height, width: the video's size in pixels.
-    chunk: the number of latent frames in a causal model's chunk, usually 3. The number f of latent frames is then a
-    multiple of `chunk`, and the latent frames are spread over the full path.
+    chunk: the number of latent frames in a causal model's chunk, usually 3. The number f of latent frames is rounded
+    down to a multiple of `chunk`. If this shortens the video, the latent frames are spread evenly over the same poses.
     scale: the divisor of translations. None: the path's longest step, as in the official code. For a later part of a
     path, pass the scale of the first part, so that the speed stays the same. For live steering, pass the distance that
     the camera moves in four frames at full speed.

@@ -84,8 +84,9 @@ def _read_zipped(path: Path, lens: Path | np.ndarray | None, actions: bool | Non
 
 
 def _unzip(path: Path, folder: Path) -> None:
-    """Extract poses.npy, intrinsics.npy and action.npy from any folder inside the zip file into `folder`. The names may
-    have backslashes, as in files of Windows' PowerShell 5."""
+    """Extract poses.npy, intrinsics.npy and action.npy from any folder inside the zip file into `folder`. Files over 64
+    MiB are skipped. The names may have backslashes, as in zip files of Windows PowerShell 5. Raises CameraError for an
+    unreadable zip file."""
     try:
         with ZipFile(path) as archive:
             members = [(info, PureWindowsPath(info.filename).name) for info in archive.infolist()]
@@ -117,7 +118,7 @@ def load_array(path: str | Path) -> np.ndarray:
 
 
 def check_file(path: Path, largest: int = LARGEST_FILE) -> None:
-    """Raise CameraError unless `path` is a file of 1 to `largest` bytes."""
+    """Raise CameraError if `path` is not a file, or if the file is empty or has more than `largest` bytes."""
     if not path.is_file():
         raise CameraError(f"{path}: no such file")
     size = path.stat().st_size

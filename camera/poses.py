@@ -11,14 +11,13 @@ LENS_WIDTH, LENS_HEIGHT = 832, 480
 FEWEST_POSES = 5
 RIGID_TOLERANCE = 1e-3
 SHARES = 10.0
-"""The limit for the numbers of a lens. If none of the numbers exceeds SHARES, the lens is in fractions of the image
-size, not in pixels."""
+"""A lens is in fractions of the image size, not in pixels, if all of its numbers are at most SHARES."""
 
 
 def frame_count(requested: int, n_poses: int | None = None, chunk: int = 1) -> int:
-    """Return the number of a video's frames, 4n+1: at most `requested` and at most `n_poses`. Its n + 1 latent frames
-    are a multiple of `chunk`. Raises CameraError for fewer than five poses (two latent frames), `requested` or
-    `chunk` below 1, and less than one chunk."""
+    """Return the largest possible length of a video in frames: a number 4n+1 that is at most `requested` and at most
+    `n_poses`, and for which the n + 1 latent frames are a multiple of `chunk`. Raises CameraError for fewer than five
+    poses (two latent frames), for `requested` or `chunk` below 1, and if the frames do not fill one chunk."""
     if n_poses is not None and n_poses < FEWEST_POSES:
         raise CameraError(f"{n_poses} camera poses; at least {FEWEST_POSES} are needed (two latent frames)")
     for name, value in (("frames", requested), ("chunk", chunk)):
@@ -41,8 +40,8 @@ def with_last_row(matrices: np.ndarray) -> np.ndarray:
 
 
 def check_poses(poses: ArrayLike, name: str = "poses") -> np.ndarray:
-    """Return `poses` [n, 4, 4] or [n, 3, 4] as float64 [n, 4, 4]. Raises CameraError, which begins with `name` and
-    names the frame, unless all are finite rigid transforms."""
+    """Return `poses` [n, 4, 4] or [n, 3, 4] as a float64 copy [n, 4, 4]. Raises CameraError for another shape, for no
+    poses, and for a pose that is not a finite rigid transform. The message begins with `name` and states the frame."""
     c2w = with_last_row(as_float64(poses, name))
     if c2w.ndim != 3 or c2w.shape[1:] != (4, 4):
         raise CameraError(f"{name}: shape {list(c2w.shape)}, expected [n, 4, 4] camera-to-world matrices")
@@ -58,8 +57,8 @@ def check_poses(poses: ArrayLike, name: str = "poses") -> np.ndarray:
 
 
 def check_actions(actions: ArrayLike, name: str = "actions") -> np.ndarray:
-    """Return W, A, S, D flags [n, 4] as float64. Raises CameraError, which begins with `name`, for another shape or
-    dtype and for NaN or infinity."""
+    """Return W, A, S, D flags [n, 4] as float64. Raises CameraError (the message begins with `name`) for another shape
+    or dtype and for NaN or infinity."""
     flags = as_float64(actions, name, "fiub")
     if flags.ndim != 2 or flags.shape[1] != 4:
         raise CameraError(f"{name}: shape {list(flags.shape)}, expected [n, 4] (W, A, S, D)")
@@ -68,8 +67,8 @@ def check_actions(actions: ArrayLike, name: str = "actions") -> np.ndarray:
 
 
 def check_intrinsics(intrinsics: ArrayLike, name: str = "intrinsics") -> np.ndarray:
-    """Return `intrinsics`, [n, 4] or [4], as float64 [n, 4]. Raises CameraError, which begins with `name`, for another
-    shape, NaN, infinity, and focal lengths of 0 or less."""
+    """Return `intrinsics`, [n, 4] or [4], as float64 [n, 4]. Raises CameraError (the message begins with `name`) for
+    another shape, NaN, infinity, and focal lengths of 0 or less."""
     rows = np.atleast_2d(as_float64(intrinsics, name))
     if rows.ndim != 2 or rows.shape[1] != 4 or not len(rows):
         raise CameraError(f"{name}: shape {list(rows.shape)}, expected [n, 4] (fx, fy, cx, cy at 832x480)")
@@ -86,8 +85,8 @@ def lens_change(rows: np.ndarray) -> list[str]:
 
 
 def as_float64(values: ArrayLike, name: str, kinds: str = "fiu") -> np.ndarray:
-    """Return `values` as float64. Raises CameraError, which begins with `name`, for ragged rows and for dtypes whose
-    numpy kind is not in `kinds`."""
+    """Return a float64 copy of `values`. Raises CameraError for ragged rows and for a dtype of another numpy kind than
+    those in `kinds`. The message begins with `name`."""
     try:
         array = np.asarray(values)
     except ValueError as error:

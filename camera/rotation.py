@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 OPENGL_TO_OPENCV = np.diag([1.0, -1.0, -1.0, 1.0])
 """The transform between OpenGL and OpenCV camera axes, in both directions: y and z are reversed."""
 STRAIGHT = 1e-7
-"""The limit for the cosine of a camera's pitch. Below it, the camera counts as looking straight up or down."""
+"""A camera counts as looking straight up or down if the cosine of its pitch is below this limit."""
 
 
 def rigid(rotations: np.ndarray, positions: np.ndarray) -> np.ndarray:
@@ -109,7 +109,8 @@ def slerp(start: np.ndarray, end: np.ndarray, fraction: np.ndarray) -> np.ndarra
 
 
 def interpolate(c2w: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """Return poses [m, 4, 4] at fractional frame numbers `times` [m]: positions linearly, rotations by slerp."""
+    """Return poses [m, 4, 4] of the path `c2w` [n, 4, 4] at the fractional frame numbers `times` [m]. Positions are
+    interpolated linearly, and rotations by slerp."""
     before = np.minimum(times.astype(int), len(c2w) - 1)
     after = np.minimum(before + 1, len(c2w) - 1)
     fraction = times - before

@@ -11,15 +11,20 @@ HALF = 2.0**-11
 """The relative rounding error of float16."""
 MOST_DIGITS = 9
 SAMPLE = 200
-"""The number of frames from which the rounding is estimated."""
+"""The rounding is estimated from evenly spaced frames: of a path with SAMPLE or more frames at least SAMPLE, and fewer
+than twice as many."""
 EXACT = 1e-9
-"""The limit of each element of R^T R - I below which a rotation R counts as exact."""
+"""A rotation R counts as exact if the absolute value of each element of R^T R - I is below this limit."""
 
 
 class Rounding:
-    """The rounding error of a file's numbers [n, k], estimated from their decimal digits or `dtype`. `absolute`: half a
-    unit of the last decimal place, or 0. `relative`: the relative error of float16, float32 or a number of significant
-    digits, or 0. `decimals`: the number of decimal places, or MOST_DIGITS + 1 for more."""
+    """The rounding error of a file's numbers [n, k], estimated from their decimal digits or `dtype`.
+
+    decimals: the number of decimal places, at least 2; MOST_DIGITS + 1 if there are more than MOST_DIGITS.
+    absolute: half a unit of the last decimal place; 0 if there are more than MOST_DIGITS decimal places.
+    relative: the relative error of float16, of float32, or of 4 to MOST_DIGITS significant digits, whichever is larger;
+    0 for more digits in float64.
+    """
 
     def __init__(self, numbers: np.ndarray, dtype: np.dtype | None = None) -> None:
         values = np.unique(numbers[:: max(1, len(numbers) // SAMPLE)])
@@ -42,7 +47,8 @@ class Rounding:
 
 
 def _fits_format(values: np.ndarray, form: str, kind: type[np.floating]) -> bool:
-    """Return whether the values, as numbers of the dtype `kind`, have no more digits than the format `form`."""
+    """Return whether the format `form`, such as ".4f", loses no digits: each of the values, written in this format and
+    read back as the dtype `kind`, is unchanged."""
     with np.errstate(over="ignore"):
         return all(kind(format(value, form)) == kind(value) for value in values.tolist())
 
@@ -66,9 +72,14 @@ def position_error(away: float, rounding: Rounding, exact_turns: bool, inverted:
 def remove_rounding(
     c2w: np.ndarray, numbers: np.ndarray, *, inverted: bool = False, dtype: np.dtype | None = None
 ) -> np.ndarray:
-    """Return the poses `c2w` [n, 4, 4]. If their positions differ only by rounding errors, all positions become the
-    median. `numbers` [n, ...] and `dtype`: the file's matrices, or quaternions and translations, from which the
-    rounding error is estimated. `inverted`: whether the file has world-to-camera matrices."""
+    """Return the poses `c2w` [n, 4, 4]. If their positions differ only by rounding errors, the result is a copy in
+    which all positions are the median.
+
+    numbers: [n, ...], the file's matrices, or its quaternions and translations. The rounding error is estimated from
+    them.
+    inverted: whether the file has world-to-camera matrices.
+    dtype: the dtype of the file's numbers, if known.
+    """
     places = c2w[:, :3, 3]
     spread = np.ptp(places, axis=0).max(initial=0.0)
     away = float(np.linalg.norm(places, axis=1).max(initial=0.0))
@@ -84,8 +95,9 @@ def remove_rounding(
 
 
 def make_rigid(matrices: np.ndarray) -> np.ndarray:
-    """Return matrices [n, 4, 4] with the nearest rotations as 3x3 parts. If rounding does not explain why the matrices
-    are not rigid, they are returned unchanged."""
+    """Return the matrices [n, 4, 4] with each 3x3 part replaced by the nearest rotation, if they fail the rigid test of
+    `check_poses` only because of rounded decimals. Otherwise return them unchanged: if they pass the test, if rounding
+    does not explain the error, or if a number is not finite. Mirrored matrices always stay unchanged."""
     if not np.isfinite(matrices).all():
         return matrices
     skew = _skew(matrices).max(initial=0.0)
@@ -98,6 +110,6 @@ def make_rigid(matrices: np.ndarray) -> np.ndarray:
 
 
 def _skew(matrices: np.ndarray) -> np.ndarray:
-    """Return the largest absolute element [n] of R^T R - I for the 3x3 parts R."""
+    """Return the largest absolute element of R^T R - I for the 3x3 part R of each matrix, as an array [n]."""
     turns = matrices[:, :3, :3]
     return np.abs(np.swapaxes(turns, 1, 2) @ turns - np.eye(3)).max((1, 2), initial=0.0)

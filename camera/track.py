@@ -10,9 +10,11 @@ from .plucker import continued_poses, latent_poses, latent_times, longest_step, 
 from .poses import FEWEST_POSES, frame_count
 
 FRAMES_PER_LATENT = 4
-"""The number of frames in a latent frame. Fewer unused poses are not reported."""
+"""The number of video frames for each latent frame. Fewer unused poses are not reported, because they do not fill
+another latent frame."""
 LONGEST_STEP = 1.05
-"""The longest step that is not reported. A first path's longest step is 1, and resampling can lengthen a later one."""
+"""A step of the model's input is reported if it is longer than this. The first path's longest step is 1, because
+translations are divided by it. In a later path, resampling can lengthen a step, which the tolerance allows for."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +40,8 @@ class CameraTrack:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Messages to the user about unused poses and about motion that the model cannot follow, such as too long
-        steps."""
+        """Messages for the user about unused poses, an implausible lens, and motion that the model cannot follow, such
+        as steps that are too long."""
         notes = []
         if self.path_poses >= self.used_poses + FRAMES_PER_LATENT:
             notes.append(
@@ -71,7 +73,7 @@ def begin_track(
 
     c2w: [n, 4, 4], the path. None: the camera stands still.
     lens: [4], fx, fy, cx, cy in pixels of an 832x480 image. None: the lens of the official examples.
-    chunk: the latent frames of a chunk. The video has a multiple of this number.
+    chunk: the number of latent frames in a chunk. The video's number of latent frames is rounded down to a multiple.
     actions: [n, 4], W, A, S, D flags. A latent frame has the flags of the nearest pose.
 
     Raises CameraError for invalid arrays and a path that is too short.

@@ -25,7 +25,7 @@ LARGEST_BINARY = 4 * 2**30  # most of images.bin is points, which the reader ski
 
 COLMAP_FILES = ("images.bin", "images.txt", "cameras.bin", "cameras.txt")
 SHORTEST = 1e-6
-"""The smallest accepted length of a quaternion. The largest is 1 / SHORTEST."""
+"""A quaternion is refused if its length is not between SHORTEST and 1 / SHORTEST."""
 POINT = struct.calcsize("<ddq")
 
 FIELDS = (
@@ -41,8 +41,13 @@ FIELDS = (
 
 
 class _Camera(NamedTuple):
-    """A camera in COLMAP's cameras file. `size`: the images' width and height. `lens`: fx, fy, cx, cy in pixels of
-    these images, empty for a model other than a pinhole. `terms`: the distortion terms."""
+    """A camera in COLMAP's cameras file.
+
+    model: the name of the camera model, a key of MODELS.
+    size: the images' width and height in pixels.
+    lens: fx, fy, cx, cy in pixels of these images; empty for a model other than a pinhole.
+    terms: the distortion terms.
+    """
 
     model: str
     size: tuple[float, float]
@@ -83,8 +88,8 @@ def model_folder(folder: Path) -> Path:
 
 
 def _other_models(folder: Path) -> tuple[str, ...]:
-    """Return a note, in a tuple, if `folder` is one of several numbered models, of which only this one is read. COLMAP
-    writes several models if it cannot join all parts of a scene."""
+    """Return a tuple with a note if `folder` is one of several numbered model folders, such as 0 and 1, else an empty
+    tuple. COLMAP writes several models if it cannot join all parts of a scene, and the reader reads only one."""
     files = [file for name in COLMAP_FILES[:2] for file in folder.parent.glob(f"[0-9]*/{name}")]
     others = sorted({file.parent.name for file in files})
     if not folder.name.isdigit() or len(others) < 2:
@@ -93,8 +98,8 @@ def _other_models(folder: Path) -> tuple[str, ...]:
 
 
 def _read_lens(cameras_file: Path, used: Sequence[str], images_file: Path) -> Lens:
-    """Return the lens of each image. `used`: the camera id of each image. `images_file`: the file with these ids, for
-    error messages. Raises CameraError for a missing or non-pinhole camera."""
+    """Return the lens [n, 4] of each image, and notes for the user. `used`: the camera id of each image. `images_file`:
+    the file with these ids, for error messages. Raises CameraError for a missing or non-pinhole camera."""
     cameras = (_binary_cameras if cameras_file.suffix == ".bin" else _text_cameras)(cameras_file)
     if missing := next((camera for camera in used if camera not in cameras), None):
         raise CameraError(f"{images_file}: taken by camera {missing}, which {cameras_file.name} lacks")
@@ -162,7 +167,7 @@ def _is_points(fields: Sequence[str]) -> bool:
 
 def _image(name: str, pose: Sequence[float], camera: str, where: str) -> tuple[str, list[float], list[float], str]:
     """Check a `pose`, a quaternion wxyz and a translation, and return the name, quaternion xyzw, translation and camera
-    id. Raises CameraError, which begins with `where`, for a quaternion that is too short or too long."""
+    id. Raises CameraError (the message begins with `where`) for a quaternion that is too short or too long."""
     w, x, y, z, *shift = pose
     length = math.hypot(w, x, y, z)
     if not SHORTEST < length < 1 / SHORTEST:

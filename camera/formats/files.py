@@ -196,8 +196,8 @@ def _detect_and_read(
 
 
 def check_camera_output(target: Path) -> None:
-    """Raise CameraError unless `target` is a .json file, an existing folder, or a new name without a camera file's
-    suffix."""
+    """Raise CameraError if `write_camera` cannot write to `target`. Accepted are a .json file, an existing folder, and
+    a new name without the suffix of a camera file, such as .npz."""
     suffix = target.suffix.lower()
     called = target.is_file() or any(suffix in format.suffixes for format in FORMATS.values())
     if suffix != ".json" and not target.is_dir() and called:
@@ -208,8 +208,9 @@ def check_camera_output(target: Path) -> None:
 
 
 def write_camera(path: CameraPath, target: str | Path) -> None:
-    """Write a path as transforms.json if `target` ends in .json, else as a folder with poses.npy and intrinsics.npy.
-    Existing files stay if writing fails. Raises CameraError for a target that `check_camera_output` refuses."""
+    """Write a path as transforms.json if `target` ends in .json, else as a folder with poses.npy and intrinsics.npy. If
+    writing fails, existing files stay as they are. Raises CameraError for a target that `check_camera_output`
+    refuses."""
     target = Path(target)
     check_camera_output(target)
     if target.suffix.lower() == ".json":

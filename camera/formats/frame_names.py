@@ -23,7 +23,7 @@ ORDER = (*NAMES, *TIMES, *NUMBERS, *IDS)
 """The keys that give the order of frames in JSON, the most reliable first: names of image files, times, frame numbers,
 and ids. Numbers and ids with gaps or repeats do not change the order."""
 BY_TIME = (*TIMES, *NAMES, *NUMBERS, *IDS)
-"""ORDER for phone scans: their times are reliable, and their names may be random."""
+"""The keys of ORDER with times first, for phone scans: their times are reliable, and their names may be random."""
 GAPS = "Gaps in names and times are refused; numbers with gaps do not sort."
 
 
@@ -33,16 +33,21 @@ def natural_key(name: str) -> list[str | int]:
 
 
 def refuse_gaps(indices: Sequence[float] | np.ndarray, name: str) -> None:
-    """Raise CameraError, which begins with `name`, if the frame numbers or times `indices` [n] have a gap. A gap is a
-    step of 0 or less, or of more than 1.5 times the median step."""
+    """Raise CameraError if the frame numbers or times `indices` [n] have a gap: a step of 0 or less, or of more than
+    1.5 times the median step. The message begins with `name`."""
     if gap := _gap(indices):
         raise CameraError(f"{name}: frames are missing or out of order between {gap[0]:.10g} and {gap[1]:.10g}")
 
 
 def sort_by_name(frames: Sequence[T], name: Callable[[T], str], where: str) -> list[T]:
     """Return the frames sorted by the numbers in their file names. If no name has a number, the frames are sorted by
-    name. `name` returns a frame's file name. Raises CameraError, which begins with `where`, if only some names have a
-    number, and for a gap in the numbers (see `refuse_gaps`)."""
+    name.
+
+    name: a function that returns a frame's file name.
+    where: the beginning of error messages.
+
+    Raises CameraError if only some names have a number, and for a gap in the numbers (see `refuse_gaps`).
+    """
     names = [_SUFFIX.sub("", name(frame)) for frame in frames]
     bare = [each for each in names if not re.search(r"\d", each)]
     if bare and len(bare) < len(names):
@@ -64,12 +69,17 @@ def sort_by_name(frames: Sequence[T], name: Callable[[T], str], where: str) -> l
 def sort_frames(
     frames: list[Mapping], path: Path, order: Sequence[str] = ORDER
 ) -> tuple[list[Mapping], tuple[str, ...]]:
-    """Return the frames sorted by the first usable key of `order`, or unchanged without one, and notes for the user on
-    frame numbers that contradict the result.
+    """Return the frames sorted by the first usable key of `order`, and notes for the user on frame numbers that
+    contradict this order. Without a usable key, the frames are returned in the given order.
 
-    A usable key occurs in all frames, and its values are not all equal. Names must be texts or numbers. Frame numbers
-    and ids must be numbers, either without gaps or in an order that never falls. Raises CameraError, which begins with
-    `path`, for a time that is not a finite number, and for a gap (see `refuse_gaps`) between names or times.
+    A usable key occurs in all frames, and its values are not all equal. There are further conditions by kind of key:
+
+    - Names must be texts or numbers.
+    - Times must be finite numbers.
+    - Frame numbers and ids must be numbers that have no gap when sorted, or that never decrease in the given order.
+
+    Raises CameraError for a time that is not a finite number, and for a gap (see `refuse_gaps`) between names or times.
+    The message begins with `path`.
     """
     unused: dict[str, np.ndarray] = {}
     for key in order:
@@ -92,7 +102,8 @@ def sort_frames(
 
 
 def _contradictions(unused: Mapping[str, np.ndarray], rank: np.ndarray) -> tuple[str, ...]:
-    """Return a note for each key of `unused` whose numbers, put in the order `rank`, decrease anywhere."""
+    """Return a note for each key of `unused` for which the frame numbers contradict the order `rank`: arranged in this
+    order, they decrease at least once."""
     return tuple(
         Reported(f"{key} has gaps or repeats and is not used, but falls in the order of the frames; check this order.")
         for key, numbers in unused.items()
@@ -101,8 +112,9 @@ def _contradictions(unused: Mapping[str, np.ndarray], rank: np.ndarray) -> tuple
 
 
 def _even_order(columns: np.ndarray) -> np.ndarray | None:
-    """Return the order, int [n], of n frames by the first suitable column of `columns` [n, k], or None. A column is
-    suitable if its sorted numbers have no gap, and if sorting by this column also sorts all columns to its left."""
+    """Return the order, int [n], of n frames by the first suitable column of `columns` [n, k]; None if no column is
+    suitable. A column is suitable if its sorted numbers have no gap, and if sorting by this column also sorts all
+    columns to its left."""
     for at, column in enumerate(columns.T):
         order = np.argsort(column, kind="stable")
         if not _gap(column[order]) and (np.diff(columns[order, :at], axis=0) >= 0).all():
@@ -120,7 +132,7 @@ def _columns(names: Sequence[str], pattern: re.Pattern[str]) -> np.ndarray | Non
 
 
 def _gap(indices: Sequence[float] | np.ndarray) -> tuple[float, float] | None:
-    """Return the two numbers around the first gap (see `refuse_gaps`), or None without a gap."""
+    """Return the two numbers around the first gap (see `refuse_gaps`); None if there are no gaps."""
     values = np.asarray(indices, dtype=np.float64)
     steps = np.diff(values)
     if not len(steps):

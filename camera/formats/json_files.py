@@ -87,9 +87,10 @@ def read_transforms(path: Path, convention: Convention) -> CameraFile:
 
 
 def _merge(data: Mapping, frame: Mapping, where: str) -> dict[str, Any]:
-    """Return a frame's fields and the missing ones from `data`, the fields that all frames share, under nerfstudio's
-    names. If a frame has its own focal length or field of view in a direction (ACROSS, DOWN), the shared fields of this
-    direction are left out. Raises CameraError, which begins with `where`, for contradicting fields."""
+    """Return a frame's fields under nerfstudio's names, completed by `data`, the file's fields for all frames. A
+    frame's own field takes precedence. If a frame has its own focal length or field of view in a direction (ACROSS,
+    DOWN), the file's fields for this direction are left out. Raises CameraError for contradicting fields; the message
+    begins with `where`."""
     refuse_two_lenses(data, where)
     refuse_two_lenses(frame, where)
     data, frame = _by_usual_names(data), _by_usual_names(frame)

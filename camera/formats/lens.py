@@ -13,8 +13,12 @@ from .reading import Lens, field_of, lens_notes, lens_rows, number_of
 
 
 class Model(NamedTuple):
-    """A camera model. `numbers`: the number of parameters, which are `focals` focal lengths, cx, cy, and
-    distortion terms. `pinhole`: whether the model equals a pinhole near the image centre."""
+    """A camera model.
+
+    numbers: the number of parameters: the focal lengths, cx, cy, and distortion terms.
+    focals: the number of focal lengths: 1 if fx equals fy, else 2, or 0 for a panorama.
+    pinhole: whether the model equals a pinhole near the image centre.
+    """
 
     numbers: int
     focals: int
@@ -59,15 +63,15 @@ FLAG_FIELDS = Field(FLAGS, "refused", "A lens that is not a pinhole is refused; 
 
 
 def refuse_model(model: Any, where: str, field: str = "camera_model") -> None:
-    """Raise CameraError unless the camera model named `model` is a pinhole, possibly with distortion. The message
-    begins with `where` and the file's field name `field`."""
+    """Raise CameraError if the camera model named `model` is not in PINHOLES, the models that are a pinhole with or
+    without distortion. The message begins with `where` and the file's field name `field`."""
     if str(model).upper() not in PINHOLES:
         raise CameraError(f"{where}: {field} {model!r:.60} is no pinhole camera, and the model takes no other")
 
 
 def refuse_flags(data: Mapping[str, Any], where: str) -> None:
-    """Raise CameraError, which begins with `where`, if a frame's fields `data` set one of FLAGS, which mark a lens
-    other than a pinhole."""
+    """Raise CameraError if a frame's fields `data` set one of FLAGS, which mark a lens other than a pinhole. The
+    message begins with `where`."""
     for flag in FLAGS:
         value = data.get(flag)
         if value is not None and value is not False and value != 0 and str(value).lower() not in ("false", "none"):
@@ -75,8 +79,8 @@ def refuse_flags(data: Mapping[str, Any], where: str) -> None:
 
 
 def focal_of(angle: float, side: float, where: str) -> float:
-    """Return the focal length in pixels for a field of view of `angle` radians over `side` pixels. Raises CameraError,
-    which begins with `where`, unless the angle is between 0 and pi."""
+    """Return the focal length in pixels for a field of view of `angle` radians over `side` pixels. Raises CameraError
+    for an angle that is not between 0 and pi; the message begins with `where`."""
     if not 0 < angle < np.pi:
         raise CameraError(f"{where}: expected a field of view between 0 and 180 degrees")
     return float(side / 2 / np.tan(angle / 2))
@@ -96,19 +100,21 @@ PARAMETER_KEYS = {
 nerfstudio's."""
 SIZES = tuple(zip(PARAMETER_KEYS["width"], PARAMETER_KEYS["height"], strict=True))
 PAIRED = dict((*SIZES, *((height, width) for width, height in SIZES)))
-"""For each key of a width the key of the height, and for each key of a height that of the width. A width or a height
-alone, such as a camera's height, is not an image size."""
+"""A map from each key of an image's width to the key of its height, and back, such as w to h and h to w. A width or a
+height alone is no proof of an image size: it may be, for example, a camera's height above the ground."""
 LEAST_SIDE = 16
-"""The least side of an image, in pixels, if width and height have keys that do not belong together."""
+"""If a width and a height have keys that do not belong together (see PAIRED), they count as an image size only if both
+are at least this number of pixels."""
 HORIZONTAL_FOVS = {"x_fov": np.pi / 180, "camera_angle_x": 1.0, "fov_deg": np.pi / 180, "angle_x": 1.0}
 """The keys of a horizontal field of view in JSON files, each with the factor that converts its value to radians."""
 SAME_LENS = 1.02
-"""The largest ratio at which two values of one lens parameter agree."""
+"""Two values of one lens parameter agree if their ratio is at most SAME_LENS."""
 
 
 def pixel_lens(frames: Sequence[Mapping], where: str) -> Lens:
     """Return the lens [n, 4] from each frame's fx, fy, cx, cy or 3x3 matrix, in pixels of an 832x480 image, and notes
-    for the user. `where`: the beginning of error messages."""
+    for the user. Raises CameraError for a missing or contradictory lens, and if neither an image size nor cx and cy are
+    stated. The message begins with `where`."""
     rows, sizes, notes = [], [], []
     for index, frame in enumerate(frames):
         refuse_two_lenses(frame, f"{where}: frame {index}")
@@ -127,8 +133,8 @@ def pixel_lens(frames: Sequence[Mapping], where: str) -> Lens:
 
 
 def refuse_two_lenses(fields: Mapping, where: str) -> None:
-    """Raise CameraError, which begins with `where`, if a frame's `fields` state two different lenses or image sizes
-    under the keys in PARAMETER_KEYS and LENSES."""
+    """Raise CameraError if a frame's `fields` state two different lenses or image sizes under the keys in
+    PARAMETER_KEYS and LENSES. The message begins with `where`."""
     lenses = {name: matrix_lens({name: fields[name]}, where) for name in LENSES if _is_lens(fields.get(name))}
     for at, (quantity, names) in enumerate(PARAMETER_KEYS.items()):
         stated = [name for name in names if fields.get(name) is not None and PAIRED.get(name, name) in fields]
@@ -138,8 +144,12 @@ def refuse_two_lenses(fields: Mapping, where: str) -> None:
 
 
 def describes_image(key: str, fields: Mapping) -> bool:
-    """Return whether a key in PARAMETER_KEYS describes an image. A width or height without its pair in `fields` does so
-    only if it and a side in the other direction are integers of at least LEAST_SIDE."""
+    """Return whether `key`, one of PARAMETER_KEYS, describes an image, and not, for example, a camera's height above
+    the ground.
+
+    Keys of focal lengths and centres always do. A width or height does if its pair (see PAIRED) is in `fields`. Without
+    its pair, its value and the value of a key for the other side must be integers of at least LEAST_SIDE.
+    """
     if key not in PAIRED or PAIRED[key] in fields:
         return True
     others = PARAMETER_KEYS["height" if key in PARAMETER_KEYS["width"] else "width"]
@@ -151,8 +161,8 @@ def _is_side(value: object) -> bool:
 
 
 def refuse_other_angle(fields: Mapping, fx: float, width: float, where: str) -> None:
-    """Raise CameraError, which begins with `where`, if a field of view in a frame's `fields` contradicts the focal
-    length `fx` of an image of `width` pixels."""
+    """Raise CameraError if a field of view in a frame's `fields` contradicts the focal length `fx` of an image of
+    `width` pixels. The message begins with `where`."""
     for name, factor in HORIZONTAL_FOVS.items():
         if isinstance(fields.get(name), int | float) and 0 < fields[name] * factor < np.pi:
             angle = focal_of(fields[name] * factor, width, f"{where} {name}")
@@ -170,9 +180,12 @@ def _refuse_different(values: Mapping[str, float], quantity: str, where: str) ->
 
 
 def matrix_lens(frame: Mapping, where: str) -> tuple[float, float, float | None, float | None]:
-    """Return a frame's fx, fy, cx, cy in pixels. A missing fy equals fx; a missing cx or cy is None. The numbers come
-    from a 3x3 matrix, four numbers or an object under a key in LENSES, or else from the frame's own fields. Raises
-    CameraError, which begins with `where`, for a missing fx and for other shapes."""
+    """Return a frame's fx, fy, cx, cy in pixels. A missing fy equals fx; a missing cx or cy is None.
+
+    The numbers come from a 3x3 matrix, four numbers (fx, fy, cx, cy) or an object under a key in LENSES. Without such a
+    key, they come from the frame's own fields. Raises CameraError for a missing fx and for other shapes; the message
+    begins with `where`.
+    """
     name = next((name for name in LENSES if _is_lens(frame.get(name))), None)
     values = frame if name is None else frame[name]
     if isinstance(values, Mapping) and "intrinsic_matrix" in values:  # Open3D's

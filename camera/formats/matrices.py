@@ -78,9 +78,11 @@ class Matrices(NamedTuple):
 def named_matrices(data: Any, path: Path, direction: str = "") -> Matrices | None:
     """Return the matrices of a JSON file under a name that states their direction, or None without such a name.
 
-    `data` is the content of `path`: a list of frames, or an object. The object has a list of matrices, a list of
-    frames, or frames by name. Of several names, the first that states `direction` is used, else the first. Raises
-    CameraError for a gap between the frames' names or times.
+    data: the content of the file `path`: a list of frames, or an object. The object has a list of matrices, a list of
+    frames, or frames by name.
+    direction: "c2w" or "w2c". Of several names, the first that states this direction is used, else the first.
+
+    Raises CameraError for a gap between the frames' names or times.
     """
     whole = _flat(data) if isinstance(data, Mapping) else {}
     if key := _directed(whole, direction):

@@ -91,11 +91,11 @@ def write_lingbot(path: CameraPath, folder: str | Path) -> None:
 
 def read_vipe(path: Path, convention: Convention, image_size: tuple[int, int] | None) -> CameraFile:
     """Read ViPE's .npz: the matrices `data` [n, 4, 4], and the frame numbers `inds` [n]. The lens is read from
-    ../intrinsics/<same name>.
+    ../intrinsics/<same name>, if this file exists.
 
     convention: the convention of the matrices; ViPE's is camera-to-world in OpenCV axes.
-    image_size: the width and height of the video, in whose pixels the lens is. With None, the result has a `lens_fault`
-    instead of the lens.
+    image_size: the video's width and height in pixels; the lens is in these pixels. None: the result has a `lens_fault`
+    in place of a lens.
 
     Raises CameraError for a missing or invalid pose file.
     """
@@ -135,10 +135,17 @@ def _vipe_arrays(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def read_predictions(path: Path, convention: Convention, *, direction: str) -> CameraFile:
-    """Read the .npz of MegaSaM, VGGT or Depth Anything 3: poses in the array whose name states `direction`, c2w or w2c,
-    and the lens in pixels of the file's images. `convention`: the convention of the poses (the format's own is OpenCV's
-    axes in this direction). Raises CameraError for a missing or invalid file, for a missing array, and if the file has
-    arrays of both directions but they contradict each other."""
+    """Read the .npz of MegaSaM, VGGT or Depth Anything 3: poses, and the lens in pixels of the file's images.
+
+    convention: the convention of the poses; the format's own is OpenCV's axes in the given `direction`.
+    direction: "c2w" or "w2c". The poses are in the array with a name that states this direction.
+
+    Raises CameraError in these cases:
+
+    - The file is missing or invalid, or has no array for `direction`.
+    - The file has arrays of both directions that are different paths.
+    - The frame numbers or times have a gap.
+    """
     arrays, shapes = _archive(
         path, ".npz of a reconstruction", lambda name: bool(array_direction(name)) or name in (*INTRINSICS, *INDICES)
     )
@@ -194,10 +201,13 @@ def _sides(shape: tuple[int, ...]) -> tuple[int, int]:
 def _archive(
     path: Path, kind: str, wanted: Callable[[str], bool]
 ) -> tuple[dict[str, np.ndarray], dict[str, tuple[int, ...]]]:
-    """Return the arrays of an .npz file with a `wanted` name, and the shapes of all its arrays, both by array name.
+    """Return the arrays of an .npz file for which `wanted(name)` is true, and the shapes of all its arrays, both by
+    array name.
+
     Arrays in INDICES that are not numbers are left out. `kind`: a description of the file for error messages. Raises
     CameraError for an unreadable file, for more than 512 MiB of wanted arrays, and for other arrays that are not
-    numbers."""
+    numbers.
+    """
     check_file(path, LARGEST_ARCHIVE)
     try:
         with np.load(path, allow_pickle=False) as archive:

@@ -17,10 +17,10 @@ from ..pose_folder import check_file
 from ..poses import LENS_HEIGHT, LENS_WIDTH, SHARES, as_float64, check_intrinsics, lens_change
 
 LARGE = 100
-"""The limit of an image's shorter side in pixels. In a larger image, a lens without a number above SHARES is refused,
-because it must be in fractions of the image size."""
+"""If both sides of an image exceed this number of pixels, a lens without a number above SHARES is refused, because it
+must be in fractions of the image size."""
 CONVENTION_KEYS = re.compile(r"convention|coord(inate)?s?_?(system|frame)?$|^axes$|_type$|hand", re.IGNORECASE)
-"""A pattern for the keys of texts that may state a file's convention."""
+"""A pattern for the keys of a file under which a text may state the matrix convention."""
 Lens = tuple[np.ndarray, tuple[str, ...]]
 """A lens [n, 4] (fx, fy, cx, cy in pixels of an 832x480 image) and notes for the user."""
 
@@ -45,8 +45,8 @@ class CameraFile:
     lens_fault: str = ""
 
     def with_lens(self, read: Callable[[], Lens]) -> "CameraFile":
-        """Return a copy with the lens and the notes from `read()`. If `read` raises CameraError, its message becomes
-        `lens_fault`."""
+        """Return a copy with the lens that `read()` returns, and with the returned notes added. If `read` raises
+        CameraError or the lens is invalid, the error message becomes `lens_fault`."""
         try:
             lens, notes = read()
             return replace(self, intrinsics=check_intrinsics(lens), notes=self.notes + notes)
@@ -56,8 +56,8 @@ class CameraFile:
 
 def lens_rows(pixels: np.ndarray | list[list[float]], width: float, height: float, name: str) -> np.ndarray:
     """Return the lens `pixels` [n, 4] (fx, fy, cx, cy) scaled from a `width` x `height` image to 832x480. Raises
-    CameraError, which begins with `name`, for a side below 1, and for a lens in fractions of the image size (see
-    LARGE)."""
+    CameraError for a side below 1, and for a lens in fractions of the image size (see LARGE). The message begins with
+    `name`."""
     if not (width >= 1 and height >= 1):
         raise CameraError(f"{name}: image size {width}x{height}; give the size that the focal length refers to")
     rows = np.asarray(pixels, dtype=np.float64)
@@ -71,8 +71,8 @@ def lens_rows(pixels: np.ndarray | list[list[float]], width: float, height: floa
 
 
 def lens_notes(rows: np.ndarray, width: float, height: float, distortion: Sequence[float] = ()) -> tuple[str, ...]:
-    """Return notes about a lens `rows` [n, 4] that varies, has `distortion` terms, or belongs to an image whose aspect
-    ratio is not close to 832:480. `width`, `height`: the file's image size."""
+    """Return notes about a lens `rows` [n, 4] that varies, has `distortion` terms other than 0, or belongs to an image
+    whose aspect ratio differs from 832:480 by over 5 %. `width`, `height`: the file's image size."""
     notes, strongest = lens_change(rows), max(map(abs, distortion), default=0.0)
     if abs(width / height / (LENS_WIDTH / LENS_HEIGHT) - 1) > 0.05:
         notes.append(f"Recorded at {width:g}x{height:g}: the lens is stretched with the image to the video's shape.")
@@ -92,7 +92,8 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """Return the content of a JSON file. Raises CameraError as `read_text`, and for invalid JSON."""
+    """Return the content of a JSON file. Raises CameraError for invalid JSON, and for a file that `read_text`
+    refuses."""
     try:
         return json.loads(read_text(path))
     except (json.JSONDecodeError, RecursionError) as error:
@@ -100,9 +101,15 @@ def read_json(path: Path) -> Any:
 
 
 def read_table(path: Path, *columns: int, only: Sequence[int] = ()) -> np.ndarray:
-    """Return the numbers [n, k] in a text file; `columns` are the accepted k. Empty lines, comments and the lines of
-    text before the first number are skipped. With `only`, indices of columns, the other columns may hold text and
-    become 0."""
+    """Return the numbers in a text file, float64 [n, k]. Empty lines, comments and the lines of text before the first
+    number are skipped.
+
+    columns: the accepted numbers of columns k.
+    only: the indices of the columns that must hold numbers. The others may hold text and become 0. Without `only`, all
+    columns must hold numbers.
+
+    Raises CameraError for an unreadable file, a file without numbers, and a line with another number of columns.
+    """
     split = ((at, split_columns(line.partition("#")[0])) for at, line in enumerate(read_text(path).splitlines(), 1))
     lines = [*dropwhile(lambda line: not is_number(line[1][0]), (line for line in split if line[1] != [""]))]
     if not lines:
@@ -131,8 +138,8 @@ def is_number(text: str) -> bool:
 
 
 def float_fields(fields: Iterable[str], where: str) -> list[float]:
-    """Return the columns of a line as floats. Raises CameraError, which begins with `where`, for a column without a
-    number."""
+    """Return the columns of a line as floats. Raises CameraError for a column without a number; the message begins with
+    `where`."""
     try:
         return [float(value) for value in fields]
     except ValueError as error:
@@ -140,8 +147,8 @@ def float_fields(fields: Iterable[str], where: str) -> list[float]:
 
 
 def unread_keys(objects: Iterable[Mapping], fields: Sequence[Field]) -> list[str]:
-    """Return a list with a note on the keys of JSON objects that no item of `fields` describes; empty if there is none.
-    Texts about the convention are left out, because `sniff.stated_texts` reads them."""
+    """Return a list with a note on the keys of JSON objects that `fields` does not describe; the list is empty if all
+    keys are described. Texts about the convention are left out, because `sniff.stated_texts` reads them."""
     keys = {key: value for each in objects for key, value in each.items()}
     return unread((key for key in keys if not (isinstance(keys[key], str) and CONVENTION_KEYS.search(key))), fields)
 
@@ -164,14 +171,14 @@ def entries_of(data: Mapping, key: str, path: Path) -> list[Mapping]:
 
 
 def field_of(data: Mapping, key: str, where: str) -> Any:
-    """Return the value of `key` in `data`. Raises CameraError, which begins with `where`, for a missing key."""
+    """Return the value of `key` in `data`. Raises CameraError for a missing key; the message begins with `where`."""
     if key not in data:
         raise CameraError(f"{where}: no {key}; found {', '.join(map(str, list(data)[:8])) or 'nothing'}")
     return data[key]
 
 
 def number_of(value: Any, where: str) -> float:
-    """Return `value` as a float. Raises CameraError, which begins with `where`, unless it is a finite number."""
+    """Return `value` as a float. Raises CameraError if it is not a finite number; the message begins with `where`."""
     array = as_float64(value, where)
     if array.ndim or not np.isfinite(array):
         raise CameraError(f"{where}: {value!r:.60}, expected a finite number")

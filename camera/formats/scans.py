@@ -145,7 +145,8 @@ def _read_record3d(data: Mapping, path: Path, convention: Convention) -> CameraF
 
 
 def check_quaternions(quaternions: np.ndarray, where: str) -> None:
-    """Raise CameraError, which begins with `where`, unless all quaternions [n, 4] have length 1, to within 0.02."""
+    """Raise CameraError if the length of a quaternion in `quaternions` [n, 4] differs from 1 by 0.02 or more. The
+    message begins with `where`."""
     lengths = np.linalg.norm(quaternions, axis=1)
     bad = np.flatnonzero(~(np.abs(lengths - 1) < 0.02))
     if len(bad):
@@ -154,7 +155,8 @@ def check_quaternions(quaternions: np.ndarray, where: str) -> None:
 
 def _matrix(frame: Mapping, where: str) -> np.ndarray:
     """Return the pose [4, 4] of a frame. Its numbers are in the file's order, which may be by row or by column. Raises
-    CameraError, which begins with `where`, for a missing pose and for other numbers than 16 or 3 rows of 4."""
+    CameraError for a missing pose, and for a pose that is neither 16 numbers nor 3 rows of 4. The message begins with
+    `where`."""
     if PARTS[0] in frame:
         values = [number_of(field_of(frame, part, where), f"{where} {part}") for part in PARTS]
         return np.array([*values, 0, 0, 0, 1]).reshape(4, 4)

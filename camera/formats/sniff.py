@@ -41,8 +41,11 @@ OTHER_AXES = re.compile(rf"{LEFT_HANDED.pattern}|\b(ros|flu|frd|ned)\b", re.IGNO
 """A pattern for texts that state unsupported axes: left-handed axes, or the axes of robots (ROS)."""
 OTHER_LENS = re.compile(r"fish_?eye|equirect|panoram|spherical|omni|ortho", re.IGNORECASE)
 TABLES, HEADER = (".txt", ".csv", ".tum"), 4096
-"""The suffixes of tables of numbers (TABLES), and the number of characters in which a header is searched for
-(HEADER)."""
+"""The constants for tables of numbers.
+
+TABLES: the suffixes of such files.
+HEADER: a header is searched for in this many characters at the start of the file.
+"""
 NO_HEADER = re.compile(r"^\s*[-\d.]|://")
 """A pattern for lines of a table other than its header: numbers, and a video's address (RealEstate10K)."""
 FIELDS = (
@@ -57,7 +60,7 @@ FIELDS = (
 
 
 def looks_like_poses(path: Path) -> bool:
-    """Return whether a file is a readable .npy of matrices, [n, 4, 4] or [n, 3, 4]."""
+    """Return whether a file is a readable .npy with the shape of pose matrices, [n, 4, 4] or [n, 3, 4]."""
     return _array_shape(path)[1:] in ((4, 4), (3, 4))
 
 
@@ -68,8 +71,8 @@ def looks_like_lens(path: Path) -> bool:
 
 
 def looks_like_camera(path: Path) -> bool:
-    """Return whether a file seems to have a camera format, judged by its name and first bytes. An .npy file must hold
-    matrices."""
+    """Return whether a file or folder seems to have a camera format (see `format_of`). An .npy file must also have the
+    shape of pose matrices."""
     return format_of(path) is not None and (path.suffix != ".npy" or looks_like_poses(path))
 
 
@@ -173,13 +176,20 @@ _DETECTORS: dict[str, Callable[[Path], str | None]] = {
 
 
 def stated_texts(path: Path, names: bool = False) -> dict[str, str]:
-    """Return the texts in a file that may state its convention or lens, by key; {} for other files than JSON, .npz and
-    text. A flag that is true has the text "True".
+    """Return the texts in a file that may state its convention or lens, by key. A flag that is true has the text
+    "True".
 
-    `path`: the file, or a folder with transforms.json or cameras.json. The texts of a JSON file are those of its header
-    and first frame. The texts of an .npz file are those about the convention. The text of a text file is the direction
-    in its header. With `names`, the key MATRIX_NAME has the name of a JSON file's pose matrices. Raises CameraError for
-    invalid JSON.
+    path: the file, or a folder with transforms.json or cameras.json.
+    names: whether to add the name of a JSON file's pose matrices, such as c2w, under the key MATRIX_NAME.
+
+    The result depends on the kind of file:
+
+    - JSON: the texts in the outermost object and in the first frame.
+    - .npz: the texts about the convention.
+    - A table (.txt, .csv, .tum): the direction or the left-handed axes that the header states.
+    - Another file: an empty dict.
+
+    Raises CameraError for invalid JSON.
     """
     file = next((path / name for name in ("transforms.json", "cameras.json") if (path / name).is_file()), path)
     found: dict[str, Any] = {}
@@ -212,11 +222,13 @@ def _convention_in(line: str) -> str:
 
 
 def stated_convention(texts: Mapping[str, str], own: str, where: str) -> str:
-    """Return the convention that a file's `texts` state, or an empty string if axes or direction remain unknown.
+    """Return the name of the convention that a file's `texts` state. If axes or direction remain unknown, return `own`.
 
-    `own`, the format's convention or empty, supplies what the texts omit. Raises CameraError, which begins with
-    `where`, for unsupported axes and for a convention other than `own`. The user must then choose a convention, because
-    a text about axes may also describe the axes of the images.
+    own: the format's convention, which supplies what the texts omit; empty if the format has none.
+    where: the beginning of error messages.
+
+    Raises CameraError for unsupported axes and for a convention other than `own`. The user must then choose a
+    convention, because a text about axes may also describe the axes of the images.
     """
     axes, direction = own.split("_") if own else ("", "")
     for key, text in texts.items():
@@ -240,6 +252,7 @@ def stated_convention(texts: Mapping[str, str], own: str, where: str) -> str:
 
 
 def lens_fault(texts: Mapping[str, str], where: str) -> str:
-    """Return a message, which begins with `where`, if a text states a lens other than a pinhole, else ""."""
+    """Return a message if a text states a lens other than a pinhole, else an empty string. The message begins with
+    `where`."""
     stated = [(key, text) for key, text in texts.items() if LENS_KEYS.search(key) and OTHER_LENS.search(text)]
     return f"{where}: {stated[0][0]} {stated[0][1]!r:.60} is no pinhole camera" if stated else ""

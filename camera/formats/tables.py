@@ -68,14 +68,18 @@ PLACE_COLUMN = re.compile(
 )
 """Patterns for the names of a quaternion's columns, such as qw, rot_x and camera_qi, and of a position's."""
 UNEVEN_STEPS = 1.5
-"""The limit for the ratio of a time step to the median step, and for its inverse. Beyond it, poses are resampled at
-even times."""
+"""Poses are resampled at even times if the time steps are uneven: a step is longer or shorter than the median step by
+more than this factor."""
 FORWARD, CLEARER = 0.7, 0.1
-"""The limits for the order of quaternions without a header, as fractions of the path's length (see `_forward`). Above
-FORWARD a camera moves in its viewing direction. CLEARER: how much straighter the camera moves with w first than with w
-last, forward or backwards, before w last is refused."""
+"""The limits of the test of whether quaternions without a header begin with w. The test compares the path's forward
+motion, from -1 to 1 (see `_forward`), with w first and with w last.
+
+FORWARD: the camera moves in its viewing direction if its forward motion is above this limit.
+CLEARER: the file is refused if, with w first, the forward motion is above FORWARD and exceeds the absolute forward
+motion with w last by more than this limit.
+"""
 W_LIKE = 0.999
-"""The first number of the first quaternion above which it seems to be w."""
+"""If the first number of the first quaternion has an absolute value of at least this, it seems to be w."""
 W_FIRST_NOTE = Reported(
     "The first number of the quaternions seems to be w: read as x, y, z, w the camera is upside down or does not go "
     "where it looks. Begin the file with the line `# timestamp tx ty tz qw qx qy qz`, or, if w is last, with "
@@ -139,7 +143,8 @@ def read_kitti(path: Path, convention: Convention) -> CameraFile:
 
 
 def pose_files(folder: Path) -> list[Path]:
-    """Return the text files of single frames, with names like NUMBERED, in `folder` or in its folder pose or poses."""
+    """Return the text files of single frames, with names like NUMBERED. They are in the first of `folder`, its folder
+    pose and its folder poses that has .txt files."""
     found = ([*place.glob("*.txt")] for place in (folder, folder / "pose", folder / "poses"))
     return [file for file in next(filter(None, found), []) if re.fullmatch(NUMBERED, file.name)]
 
@@ -242,11 +247,11 @@ class Columns(NamedTuple):
 
 
 def tum_columns(lines: Sequence[str]) -> Columns | None:
-    """Return a trajectory's layout according to its header, or None without a usable one.
+    """Return a trajectory's layout according to its header, or None if no header is usable.
 
     The header is the last line of text before the numbers, with or without a comment sign. It must name a time, and
     each of the other seven columns (see `Columns`) once. A header that only states the quaternion order w, x, y, z is
-    also usable: the order is then TUM's, but with w first.
+    also usable: the columns are then TUM's, except that w comes first in the quaternion.
     """
     header = _header(lines)
     names = _names(header)
@@ -277,8 +282,8 @@ def _names(header: str) -> list[str]:
 
 
 def _refuse_strange_header(path: Path, lines: Sequence[str]) -> None:
-    """Raise CameraError if a header that `tum_columns` cannot use seems to name 8 columns. With a comment sign at least
-    three names must be known, because any comment may have 8 words."""
+    """Raise CameraError if a header that `tum_columns` cannot use seems to name 8 columns. A header without a comment
+    sign does so if it has 8 entries. In a comment, at least three of the 8 entries must also be known column names."""
     header = _header(lines)
     names = _names(header)
     if len(names) == 8 and (header in map(str.strip, lines) or sum(map(bool, map(_column_of, names))) > 2):

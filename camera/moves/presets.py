@@ -29,9 +29,13 @@ Move = Callable[[np.ndarray, float, np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class Preset:
-    """A preset camera move: description, unit of its amount, default amount, and function. `move(progress, amount,
-    subject)` returns the camera-to-world poses [n, 4, 4] at `progress` [n] from 0 to 1. `subject` [3]: the point that
-    an orbit, arc, crane or spiral keeps in view."""
+    """A preset camera move.
+
+    unit: the unit of the amount, world units or degrees.
+    amount: the default amount.
+    move: a function `move(progress, amount, subject)` that returns the camera-to-world poses [n, 4, 4] at `progress`
+    [n] from 0 to 1. `subject` [3] is the point that an orbit, arc, crane or spiral keeps in view.
+    """
 
     description: str
     unit: str
@@ -40,8 +44,8 @@ class Preset:
 
     @property
     def note(self) -> str:
-        """A note that the amount of this move has no effect at constant speed, because the model's input is scaled to a
-        longest step of 1. Empty for "static" and for moves in degrees."""
+        """A note for moves in world units that the amount has no effect at constant speed, because the model's input is
+        scaled to a longest step of 1. The note is empty for "static" and for moves in degrees."""
         return STEADY_NOTE if self.unit == UNITS and self.amount else ""
 
 

@@ -123,7 +123,7 @@ class View:
 
 
 def bars(canvas: Image.Image, box: Box, values: Sequence[float] | np.ndarray, most: float, color: Color) -> None:
-    """Draw a column chart in the rectangle `box`, in which the value `most` has the full height."""
+    """Draw a column chart in the rectangle `box`. A column of the value `most` or more has the full height."""
     left, top, right, bottom = box
     draw = ImageDraw.Draw(canvas)
     draw.line((left, bottom, right, bottom), fill=GRID, width=2)

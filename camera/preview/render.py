@@ -28,11 +28,15 @@ def render_preview(
     size: tuple[int, int] = (800, 500),
     light: bool = False,
 ) -> Image.Image:
-    """Return an RGB drawing of the path from three sides, of the path as the model receives it, and of warnings.
+    """Return an RGB drawing of the path from above, from the side and at an angle, of the path as the model receives
+    it, and of warnings.
 
-    `first_frame` is drawn at the first camera. `frames`: the video's length (None: the full path). `size`: width and
-    height in pixels, 400x250 to 4096x4096. `light`: whether to draw dark lines for a light page. Raises CameraError for
-    fewer than five poses, and InputError for another size.
+    first_frame: an image that is drawn in front of the first camera.
+    frames: the video's length (None: the full path).
+    size: width and height in pixels, 400x250 to 4096x4096.
+    light: whether to draw dark lines for a light page.
+
+    Raises CameraError for fewer than five poses, and InputError for another size.
     """
     frames = len(path) if frames is None else frames
     used = frame_count(frames, len(path))

@@ -16,7 +16,7 @@ SUPERSAMPLING = 2
 FRUSTA = 7
 MOST_TICKS = 12
 MOST_LINES = 4
-"""The number of text lines below the panels."""
+"""At most this many lines of text are drawn below the panels."""
 
 
 class Sheet:
@@ -69,7 +69,7 @@ class Sheet:
             ImageDraw.Draw(self.canvas).text(position, line, font=font(self.text), fill=color)
 
     def chart(self, columns: Span, rows: Span, title: str, values: np.ndarray, most: float, color: Color) -> None:
-        """Draw a panel (see `panel`) with a column chart, in which the value `most` has the full height."""
+        """Draw a panel (see `panel`) with a column chart. A column of the value `most` or more has the full height."""
         left, top, right, bottom = self.panel(columns, rows, title)
         inset = 8 * self.unit
         drawing.bars(self.canvas, (left + inset, top + inset / 2, right - inset, bottom - inset), values, most, color)
@@ -99,8 +99,8 @@ class Sheet:
 
 
 def tick_seconds(seconds: float) -> int:
-    """Return the whole seconds between two dots on a path that lasts `seconds`, so that there are at most MOST_TICKS
-    dots."""
+    """Return the interval between two dots, in whole seconds, on a path that lasts `seconds`. The interval is the
+    shortest of a few round values that gives at most MOST_TICKS dots."""
     return next(tick for tick in (1, 2, 5, 10, 30, 60, 300, 3600, 10**6) if seconds / tick <= MOST_TICKS)
 
 
