@@ -8,54 +8,64 @@ import numpy as np
 from .drift_metrics import STRIDE, FrameMetrics
 
 BLURRED, PALE, TINTED, DARKER = 0.6, 0.7, 12.0, 15.0
-"""The thresholds of drift, relative to the median of the video's first second.
+"""The thresholds of drift, relative to the median of the video's first second. Beyond a threshold, a video has drifted.
 
-BLURRED and PALE are the smallest accepted fractions of the initial sharpness and colourfulness, and their inverses the
-largest: a video that decays becomes blurred and pale, or all edges and colours. TINTED and DARKER are the largest
-accepted changes of red minus blue and of brightness, in grey levels from 0 to 255.
+BLURRED: the sharpness falls below this fraction of its initial value, or rises above the inverse.
+PALE: the colourfulness falls below this fraction of its initial value, or rises above the inverse.
+TINTED: red minus blue changes by more than this, in grey levels from 0 to 255.
+DARKER: the brightness changes by more than this, in grey levels from 0 to 255.
 
 Drift starts at the first frame from which more than 90 % of the frames exceed a threshold. The thresholds apply to
 scene content tracked by optical flow and to the full image, which camera rotation also changes. DOUBLING_S states how
 the two results are combined.
 """
 BLURRED_PLACES = 0.35
-"""The smallest accepted fraction of the initial sharpness for tracked scene content, in place of BLURRED. It is lower,
-because content loses some detail as the camera comes closer."""
+"""The threshold of sharpness for tracked scene content, in place of BLURRED. The fraction is smaller, because content
+loses some detail as the camera comes closer."""
 DOUBLING_S, MOST_GROWN = 5.0, 2.0
-"""The growth of the thresholds of tracked scene content. At t seconds they are multiplied by 1 + t / DOUBLING_S,
-because changes are summed from frame to frame and their error grows. For tint and brightness, whose error is small, the
-factor is at most MOST_GROWN.
+"""The growth of the thresholds for tracked scene content, and their combination with those for the full image.
 
-In a frame whose full image exceeds its own threshold, the thresholds of tracked content are not multiplied. Sharpness
-and colourfulness must then change in the same direction in both. A rise of these two counts only in such frames.
+- At t seconds the thresholds for tracked content are multiplied by 1 + t / DOUBLING_S. The reason: changes are summed
+from frame to frame, so their error grows.
+- For tint and brightness, which have a small error, the factor is at most MOST_GROWN.
+- If the full image of a frame exceeds its own threshold, the factor is 1. Sharpness and colourfulness must then change
+in the same direction in both.
+- A rise of sharpness or colourfulness counts only if the full image exceeds its own threshold.
 """
 STILL = 0.02
-"""The threshold of a freeze. A frame is frozen if its difference from the previous frame is below STILL times the third
-quartile of such differences over the video."""
+"""A frame is frozen if its difference from the previous frame is below STILL times the third quartile of such
+differences over the video."""
 FROZEN_S = 0.4
 FLICKER = 1.0
-"""The largest accepted flicker, in grey levels from 0 to 255: half of the absolute second difference of the brightness,
-as the median over half a second."""
+"""A video flickers if the median flicker over half a second exceeds this, in grey levels from 0 to 255. A frame's
+flicker is half of the absolute second difference of the brightness."""
 JERK, RESIDUAL_RATIO = 2.0, 1.8
-"""The thresholds of a seam between chunks. A frame differs from its neighbours if it exceeds either threshold.
+"""The thresholds of a seam between chunks. A frame differs from its neighbours, up to three on each side, if it exceeds
+either threshold.
 
-JERK is the largest accepted difference, in pixels, between a frame's motion and the median motion of its neighbours.
-RESIDUAL_RATIO is the largest accepted r / (m + 0.3). r is the frame's residual after motion compensation, and m the
-median residual of its neighbours, both in grey levels from 0 to 255. The neighbours are three frames on each side.
+JERK: the difference in pixels between the frame's motion and the median motion of its neighbours.
+RESIDUAL_RATIO: the ratio r / (m + 0.3). r is the frame's residual after motion compensation, and m the median residual
+of its neighbours, both in grey levels from 0 to 255.
 """
 CHUNKS = (3, 4, 6, 8, 9, 12, 15, 16, 20, 24)
-"""The lengths of a chunk, in video frames, that the search for seams tries."""
+"""The search for seams tries these lengths of a chunk, in video frames."""
 SAME, MOVES, LEAST_GAP_S = 0.25, 0.1, 1.0
-"""The thresholds of a repeat, with thumbnails of the frames. A frame repeats an earlier frame that was shown
-LEAST_GAP_S seconds or more before, if the difference of the two is below SAME times the usual difference.
+"""The thresholds of a repeat, a frame that looks like an earlier one. Differences are those of thumbnails. The usual
+difference is that of consecutive frames, as the median over one second around the later frame.
 
-The usual difference is that of consecutive frames, as the median over one second around the later frame. It must exceed
-MOVES, in grey levels from 0 to 255.
+SAME: a frame repeats an earlier one if their difference is below this fraction of the usual difference.
+MOVES: the usual difference must exceed this, in grey levels from 0 to 255, so that a still video is not a repeat.
+LEAST_GAP_S: the earlier frame must be at least this many seconds before.
 """
 
 
 class Fault(NamedTuple):
-    """A fault of a video: its name, the second at which the fault begins, and a message for the user."""
+    """A fault of a video.
+
+    name: the kind of fault, such as "sharpness" or "frozen".
+    begins_s: the second at which the fault begins.
+    words: a message for the user.
+    """
 
     name: str
     begins_s: float
@@ -113,12 +123,12 @@ def _drift_curves(metrics: FrameMetrics) -> Iterator[tuple[str, np.ndarray, np.n
 
 
 def _begin(curve: np.ndarray, passed: int) -> int:
-    """Return the index of the frame at which a gradual change begins.
+    """Return the index of the frame at which a drift begins. `curve` [f] is the accumulated change in each frame, and
+    `passed` the frame at which it exceeds its threshold.
 
-    `curve` [f] is the accumulated change in each frame, and `passed` the frame at which it exceeds its threshold. The
-    largest step is the largest change between successive frames among the 2 * STRIDE steps before `passed`. The gradual
-    change begins after the last step before `passed` that is smaller than a quarter of the largest step. The result is
-    0 without such a step.
+    A step is the change from one frame to the next, positive in the direction of the drift. The fastest of the last 2 *
+    STRIDE steps before `passed` is the drift's speed. The drift begins after the last step that is below a quarter of
+    this speed, or at frame 0 without such a step.
     """
     way = -np.sign(curve[passed])
     steps = -way * np.diff(curve[: passed + 1])
@@ -156,8 +166,8 @@ def _flickers(metrics: FrameMetrics) -> list[Fault]:
 
 
 def _seams(metrics: FrameMetrics) -> list[Fault]:
-    """Return a list with one fault if evenly spaced frames differ from their neighbours in motion or in the residual
-    after motion compensation, else an empty list."""
+    """Return a list with one fault if at least three frames at an even distance, one of CHUNKS, differ from their
+    neighbours in motion or in the residual after motion compensation. Otherwise return an empty list."""
     if len(metrics) < 8:
         return []
     around = [

@@ -10,13 +10,13 @@ from ..errors import InputError
 from .tracks import opencv
 
 LONGER_SIDE = 480
-"""The length in pixels to which the longer side of larger frames is downscaled."""
+"""A frame with a longer side above this number of pixels is downscaled to it."""
 THUMBNAIL = (32, 18)
 """The width and height, in pixels, of the thumbnails that show whether a frame repeats an earlier one."""
 STRIDE = 4
 """The interval, in frames, over which changes of sharpness and colour of tracked content are measured."""
 LEAST_OVERLAP = 0.05
-"""The smallest fraction of the image that two frames must share for a comparison."""
+"""Two frames are compared only if at least this fraction of the image is visible in both."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,8 @@ class _Frame(NamedTuple):
 
 def measure_frames(frames: Iterable[np.ndarray], fps: float) -> FrameMetrics:
     """Return the metrics of RGB frames, uint8 [H, W, 3]. `frames` is iterated once. `fps`: the frame rate. Raises
-    InputError for fewer than two frames and for an impossible `fps`, and DependencyError without OpenCV."""
+    InputError for fewer than two frames and for an `fps` below 0.001 or of 1000 or more, and DependencyError without
+    OpenCV."""
     cv2 = opencv()
     if not 0.001 <= fps < 1000:
         raise InputError(f"`fps` {fps}: expected 0.001 or more and less than 1000 frames a second")
@@ -192,7 +193,8 @@ def _flow(one: np.ndarray, two: np.ndarray) -> np.ndarray:
 
 
 def _warp(picture: np.ndarray, flow: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return an image warped by a flow [h, w, 2], and a mask [h, w] of the pixels with a source inside the image."""
+    """Return an image warped by a flow [h, w, 2], and a mask [h, w] of the pixels with a source inside the image. The
+    source of a pixel is its position plus its flow."""
     cv2 = opencv()
     rows, columns = np.mgrid[: flow.shape[0], : flow.shape[1]].astype(np.float32)
     x, y = columns + flow[..., 0], rows + flow[..., 1]

@@ -13,13 +13,14 @@ from ..errors import require
 from .tracks import Tracks
 
 REACHES = (1, 2, 3, 4, 6, 8, 12, 16)
-"""The distances, in keyframes, between two keyframes whose shared points are passed to the mapper."""
+"""Two keyframes are matched only if the distance between them, counted in keyframes, is one of these. Their shared
+points are then passed to the mapper."""
 FEWEST_SHARED = 20
 LEAST_ANGLE_DEG = 0.2
-"""The smallest accepted triangulation angle of a point. pycolmap's default of 1 suits photographs, but the keyframes of
-a video are closer together."""
+"""A point with a triangulation angle below this is dropped. pycolmap's default of 1 suits photographs, but the
+keyframes of a video are closer together."""
 NEAR = 1.0
-"""The largest residual, in pixels, of an inlier in two-view RANSAC."""
+"""A match is an inlier in two-view RANSAC if its residual is at most this number of pixels."""
 
 
 def pycolmap() -> ModuleType:
@@ -35,9 +36,10 @@ def pycolmap() -> ModuleType:
 def map_cameras(tracks: Tracks, lens: np.ndarray, known: bool) -> tuple[np.ndarray, np.ndarray]:
     """Return camera-to-world matrices [k, 4, 4] of the keyframes, NaN where no camera was found, and the lens [4].
 
-    `lens` is fx, fy, cx, cy in pixels of the frames as resized for tracking. The focal length is refined, unless the
-    lens is `known`. The unit of length is arbitrary. Method: Pan et al., Global Structure-from-Motion Revisited, ECCV
-    2024.
+    lens: [4], fx, fy, cx, cy in pixels of the frames as resized for tracking.
+    known: whether to keep this lens. If not, its focal length is a first guess that the mapper refines.
+
+    The unit of length is arbitrary. Method: Pan et al., Global Structure-from-Motion Revisited, ECCV 2024.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -66,8 +68,8 @@ def _write_database(folder: Path, tracks: Tracks, lens: np.ndarray, known: bool)
 
 
 def _write_images(database: Any, tracks: Tracks, lens: np.ndarray, known: bool) -> list[int]:
-    """Write the keyframes into pycolmap's database, with one camera and one rig, and return the ids of the images.
-    Unless the lens is `known`, the camera is a SIMPLE_PINHOLE with fx as its one focal length."""
+    """Write the keyframes into pycolmap's database, with one camera and one rig, and return the ids of the images. The
+    camera is a PINHOLE if the lens is `known`, else a SIMPLE_PINHOLE, which has fx as its only focal length."""
     colmap = pycolmap()
     width, height = tracks.size
     model, params = ("PINHOLE", lens) if known else ("SIMPLE_PINHOLE", lens[[0, 2, 3]])

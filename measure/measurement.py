@@ -16,20 +16,29 @@ from .video_camera import FEWEST_TRACKS, VideoCamera, find_camera
 EVERY = 8
 """The default distance, in frames, between the two keyframes of each pair that is compared."""
 MOVING = 0.25
-"""The smallest motion for which the direction is judged: the path's step between two keyframes, as a fraction of the
+"""The direction of motion is judged only if the path's step between two keyframes is longer than this fraction of the
 path's longest such step."""
 TURN_DEG, TURN_SHARE, DIRECTION_DEG = 1.0, 1 / 3, 30.0
-"""The largest accepted errors of a pair of keyframes. The rotation error may be TURN_DEG degrees, or the fraction
-TURN_SHARE of the path's rotation if that is larger. The direction error may be DIRECTION_DEG degrees."""
+"""The limits for the errors of a pair of keyframes. A larger error is a fault.
+
+TURN_DEG, TURN_SHARE: the rotation error may be TURN_DEG degrees, or TURN_SHARE times the path's rotation if that is
+larger.
+DIRECTION_DEG: the direction of motion may be off by this angle in degrees.
+"""
 ROTATION_PARALLAX, ROTATION_SHARE = 0.5, 0.25
-"""The largest accepted parallax between keyframes where the path only rotates. It is ROTATION_PARALLAX pixels of the
-tracked frames, or ROTATION_SHARE times the rotation (in radians, times the focal length) if that is larger. The second
-limit allows for a lens that differs from the path's, which looks like a small parallax."""
+"""The limits for the parallax between keyframes where the path only rotates. A larger parallax is a fault, because the
+camera then moves.
+
+The parallax may be ROTATION_PARALLAX pixels of the tracked frames, or ROTATION_SHARE times the rotation (in radians,
+times the focal length) if that is larger. The second limit allows for a lens that differs from the path's, which looks
+like a small parallax.
+"""
 AMBIGUOUS_RATIO = 3.0
-"""The threshold for ambiguous pairs of keyframes, which are not judged: the path's motion leaves a residual of at most
-AMBIGUOUS_RATIO times the residual of the measured motion."""
+"""A pair of keyframes with a fault is ambiguous, and therefore not judged, if the path's motion fits the tracked points
+almost as well as the measured motion. This is so if its residual is at most AMBIGUOUS_RATIO times that of the measured
+motion."""
 FOLLOWING = 0.75
-"""The fraction of keyframe pairs with a measured motion that must have no fault for a video to follow its path."""
+"""A video follows its path if at least this fraction of the keyframe pairs with a measured motion have no fault."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +85,8 @@ class Pair:
 
     @property
     def direction_error_deg(self) -> float:
-        """The angle between the measured and the path's direction of motion, in degrees; NaN if not judged."""
+        """The angle between the measured and the path's direction of motion, in degrees. NaN if no motion was found, if
+        the path does not move far enough to judge it, or if the measured camera stands still."""
         if not self.path_moves or self.found is None or not self.found[:3, 3].any():
             return np.nan
         cosine = unit(self.path_motion[:3, 3]) @ unit(self.found[:3, 3])
@@ -109,7 +119,8 @@ class Pair:
 
     @property
     def note(self) -> str:
-        """A message with the pair's fault, or with the reason why the pair was not judged; usually empty."""
+        """A message with the pair's fault, or with the reason why the pair was not judged; empty if the measured motion
+        has no fault."""
         if self.found is not None:
             return "undecided: the path fits the tracks about as well" if self.ambiguous else self.fault
         few = f"fewer than {FEWEST_TRACKS} tracks"
@@ -118,7 +129,12 @@ class Pair:
 
 @dataclass(frozen=True)
 class Measurement:
-    """The measurement of a video: its pairs of keyframes compared with the path, and the measured camera."""
+    """The measurement of a video.
+
+    path: the camera path that the video was made with.
+    pairs: the pairs of keyframes, compared with the path.
+    camera: the measured camera.
+    """
 
     path: CameraPath
     pairs: tuple[Pair, ...]
@@ -175,7 +191,8 @@ class Measurement:
 
     @cached_property
     def translation_errors(self) -> np.ndarray:
-        """The TransErr [m] of each keyframe with a camera: the distance in world units from the path's position."""
+        """The TransErr [m] of each keyframe with a camera: the distance between the measured position, scaled as in
+        `poses`, and the path's position, in world units."""
         _, wanted, found = self.poses
         return np.linalg.norm(wanted[:, :3, 3] - found[:, :3, 3], axis=1)
 
@@ -188,12 +205,13 @@ def median_errors_deg(pairs: Sequence[Pair]) -> tuple[float, float]:
 
 
 def measure_camera(frames: Iterable[np.ndarray], path: CameraPath, every: int | None = None) -> Measurement:
-    """Measure how well a video follows `path`. `frames` are grey, uint8 [H, W], and iterated once. Frame i was
-    generated with pose i of the path.
+    """Return a comparison of a video's camera with `path`.
 
-    `every`: the distance in frames between the two keyframes of a pair (None: 8). The lens is that of the path's first
-    pose, scaled to the frames' size. Raises CameraError for one frame, more frames than poses, frames of several sizes,
-    or `every` below 1, and DependencyError without OpenCV or pycolmap.
+    frames: grey, uint8 [H, W], iterated once. Frame i was generated with pose i of the path.
+    every: the distance in frames between the two keyframes of a pair (None: 8).
+
+    The lens is that of the path's first pose, scaled to the frames' size. Raises CameraError for one frame, more frames
+    than poses, frames of several sizes, or `every` below 1, and DependencyError without OpenCV or pycolmap.
     """
     if every is not None and every < 1:
         raise CameraError(f"keyframes every {every} frames: expected at least 1")
@@ -211,8 +229,9 @@ def measure_camera(frames: Iterable[np.ndarray], path: CameraPath, every: int | 
 
 
 def compare(camera: VideoCamera, path: CameraPath, every: int = EVERY) -> Measurement:
-    """Compare an estimated camera with a camera path that has at least as many frames. `every` is the distance in
-    frames between the two keyframes of a pair."""
+    """Return the comparison of an estimated camera with a camera path that has at least as many frames. `every`: the
+    distance in frames between the two keyframes of a pair. If a frame at this distance is not a keyframe, the nearest
+    keyframe is used."""
     keys = camera.tracks.frames
     starts = range(0, keys[-1], every)
     chosen = np.unique([np.abs(keys - frame).argmin() for frame in (*starts, keys[-1])])

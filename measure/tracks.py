@@ -12,11 +12,12 @@ SHORTER_SIDE = 270
 """The length in pixels to which the shorter side of a frame is resized for tracking. "Pixels of the tracked frames" are
 pixels of these resized frames."""
 MOST_POINTS, POINT_DISTANCE = 500, 6
-"""The largest number of points tracked at a time, and the smallest distance in pixels between a new point and any other
+"""At most MOST_POINTS points are tracked at a time. A new point is at least POINT_DISTANCE pixels away from every other
 point."""
 FLOW_OPTIONS = {"winSize": (15, 15), "maxLevel": 4, "criteria": (3, 30, 0.01)}
 FARTHEST_BACK = 0.3
-"""The largest accepted distance, in pixels, between a point and its position after tracking forwards and back."""
+"""A point is kept only if, after tracking forwards and back, it is less than this number of pixels away from where it
+began."""
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,14 @@ from .mapping import NEAR, map_cameras, pycolmap
 from .tracks import SHORTER_SIDE, Tracks, opencv, resize, track_points
 
 STRIDE, FEWEST_KEYFRAMES, MOST_KEYFRAMES = 4, 9, 160
-"""The usual distance of keyframes in frames. It is reduced for a video with fewer than FEWEST_KEYFRAMES keyframes, and
-increased for one with more than MOST_KEYFRAMES."""
+"""Every STRIDE-th frame is a keyframe. The distance is smaller if the video would have fewer than FEWEST_KEYFRAMES
+keyframes, and larger if it would have more than MOST_KEYFRAMES."""
 MOST_FRAMES = 4000
 FEWEST_TRACKS = 20
 LEAST_INLIERS = 0.4
-"""The smallest accepted inlier ratio of a rotation fitted to two adjacent keyframes. A tracked point is an inlier if
-its residual is below NEAR pixels, times the enlargement of the frames (`Tracks.enlargement`)."""
+"""A rotation fitted to two adjacent keyframes is refused if fewer than this fraction of the tracked points are inliers.
+A point is an inlier if its residual is below NEAR pixels, times the enlargement of the frames
+(`Tracks.enlargement`)."""
 FAR_APART, LEAST_PARALLAX = 4, 0.75
 """The test of whether a camera moves. Rotations are fitted to keyframes that are FAR_APART keyframes apart. The camera
 moves if they leave a residual above LEAST_PARALLAX pixels, times the square root of the frames' enlargement
@@ -30,18 +31,21 @@ The residual is the third quartile over the tracked points and the median over p
 most 0.5 for rotations, and 1.4 or more for moving cameras.
 """
 LEAST_GAIN = 3.0
-"""The second test of whether a camera moves: the residual of a pure rotation is at least LEAST_GAIN times that of a
-rotation with translation. Noise on a pure rotation gives ratios of 2 to 2.6."""
+"""The second test of whether a camera moves: it does if the residual of pure rotations is at least LEAST_GAIN times
+that of rotations with translations. Noise on a pure rotation gives ratios of 2 to 2.6."""
 FOCALS, LEAST_TURN_DEG = (0.3, 3.0), 10.0
-"""The conditions for using an estimated lens: the range of the focal length in image widths (fields of view from 118 to
-19 degrees), and the smallest rotation of the camera in degrees. Translation alone does not determine the lens: on known
-clips the error is 0.3 to 3.6 %, and 50 % without rotation."""
+"""The conditions for using a lens that was estimated from the video.
+
+FOCALS: the range of the focal length in image widths (fields of view from 118 to 19 degrees).
+LEAST_TURN_DEG: the camera must rotate by at least this angle in degrees, because translation alone does not determine
+the lens. On known clips the error is 0.3 to 3.6 %, and 50 % without rotation.
+"""
 ON_A_PLANE = 0.9
-"""The fraction of tracked points on one plane above which the whole scene counts as flat."""
+"""The whole scene counts as flat if more than this fraction of the tracked points lies on one plane."""
 LENS_PAIRS = 6
 """The number of keyframe pairs from which the lens of a purely rotating camera is estimated."""
 DRAWS = 200
-"""The number of random pairs of tracked points; each gives a candidate for a rotation."""
+"""A rotation is fitted by trying this many random pairs of tracked points; each pair gives a candidate."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +55,10 @@ class VideoCamera:
     c2w: [k, 4, 4], camera-to-world in an arbitrary unit of length, NaN where no camera was found.
     moves: whether the camera moves; a camera that does not move may rotate.
     lens: [4], fx, fy, cx, cy in pixels of the frames as resized for tracking.
+    tracks: the tracked points, in the same pixels.
     frames: the number of frames of the video.
     height, width: the size of the original video in pixels.
-    lens_found: whether the lens was estimated.
+    lens_found: whether the lens was estimated from the video; if not, it was given by the caller or assumed.
     """
 
     c2w: np.ndarray
@@ -125,11 +130,14 @@ class VideoCamera:
 def find_camera(
     frames: Iterable[np.ndarray], lens: np.ndarray | float | None = None, stride: int | None = None
 ) -> VideoCamera:
-    """Estimate the camera of a video from grey frames, uint8 [H, W].
+    """Return the camera of a video, estimated from grey frames, uint8 [H, W].
 
-    `lens` is fx, fy, cx, cy [4] in pixels of an 832x480 image, or the horizontal field of view in degrees; None
-    estimates the lens. `stride` is the distance of keyframes in frames (None: by the video's length). Raises
-    CameraError for one frame, more than 4000, or frames of several sizes, and DependencyError without OpenCV or
+    lens: fx, fy, cx, cy [4] in pixels of an 832x480 image, or the horizontal field of view in degrees. None: the lens
+    is estimated, or assumed to have 79 degrees if the video does not show it.
+    stride: the distance of keyframes in frames (None: 4, or less for a short video). It is increased for a video with
+    more than 160 keyframes.
+
+    Raises CameraError for one frame, more than 4000, or frames of several sizes, and DependencyError without OpenCV or
     pycolmap.
     """
     opencv(), pycolmap()
@@ -157,9 +165,12 @@ def find_camera(
 
 
 def _fit_rotating(camera: VideoCamera, any_lens: bool) -> VideoCamera:
-    """Return `camera` with fitted rotations. If the rotations fit poorly, the result's `moves` is True and its poses
-    must not be used. If `any_lens`, the lens is fitted too. The fitted lens is used only if the camera rotates by at
-    least LEAST_TURN_DEG."""
+    """Return `camera` with rotations fitted to the tracked points. If the rotations fit poorly, the result's `moves` is
+    True, and its poses must not be used.
+
+    any_lens: whether to fit the focal length too. The fitted lens is used only if the rotations fit well with it and
+    the camera rotates by at least LEAST_TURN_DEG.
+    """
     c2w, moves = _chain_rotations(camera.tracks, camera.lens)
     turned = replace(camera, c2w=c2w, moves=moves)
     if not any_lens:
@@ -207,8 +218,8 @@ def _resize_all(frames: Iterable[np.ndarray]) -> tuple[list[np.ndarray], tuple[i
 
 
 def _chain_rotations(tracks: Tracks, lens: np.ndarray) -> tuple[np.ndarray, bool]:
-    """Return (camera-to-world matrices [k, 4, 4] of a camera that only rotates, whether the points show that the camera
-    also moves). From the first keyframe that no rotation fits, the matrices are NaN."""
+    """Return camera-to-world matrices [k, 4, 4] of a camera that only rotates, and whether the tracked points show that
+    the camera also moves. From the first keyframe that no rotation fits, the matrices are NaN."""
     focal = float(np.sqrt(lens[0] * lens[1]))
     c2w = np.full((len(tracks.frames), 4, 4), np.nan)
     c2w[0] = np.eye(4)
