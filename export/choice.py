@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 BLURRED = 0.6
-"""The fraction of the neighbours' median sharpness below which a frame is blurred."""
+"""A frame is blurred if its sharpness is below this fraction of its neighbours' median sharpness."""
 NEIGHBOURS = 4
-"""The number of neighbours on each side with which `find_blurred` compares a frame's sharpness."""
+"""`find_blurred` compares a frame's sharpness with at most this many frames on each side."""
 
 
 def sharpness(pixels: np.ndarray) -> float:

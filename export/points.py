@@ -22,13 +22,13 @@ from .preview import Preview, draw_preview
 from .scene import IMAGES, MODEL, PLY, Exported
 
 LEAST_ANGLE_DEG = 0.5
-"""The smallest triangulation angle of a point. pycolmap's default of 1.5 suits photographs, but a video's frames are
-closer together."""
+"""A point with a triangulation angle below this is dropped. pycolmap's default of 1.5 suits photographs, but a video's
+frames are closer together."""
 PAIR_DISTANCES = (1, 2, 4, 8)
-"""The distances, in exported frames, between two frames whose points are matched."""
+"""Two frames are matched if the distance between them, counted in exported frames, is one of these."""
 FEWEST_VIEWS = 3
 TRACKED_AT_ONCE = 240
-"""The number of exported frames through which points are tracked at a time. A larger number needs more memory."""
+"""Points are tracked through at most this many exported frames at a time. A larger number needs more memory."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,9 @@ class Second:
 class Points:
     """The sparse points of a scene.
 
+    count: the number of points.
     error: the mean reprojection error in pixels.
+    seconds: an entry for each second of the video, up to the last exported frame.
     cloud: the bytes of a PLY file in OpenGL axes, as in 3D viewers: x right, y up, z backward.
     preview: the points and the cameras for a 3D viewer.
     """
@@ -74,21 +76,27 @@ class Points:
 
 
 def check_points(no_points: bool = False) -> None:
-    """Raise DependencyError if pycolmap or OpenCV, which `add_points` needs, is missing. Call this function before an
-    export in the format "ply", which has only points. `no_points`: whether the user wants no points; the function then
-    raises InputError."""
+    """Check, before an export in the format "ply", that its points can be made. Raises InputError if `no_points`,
+    because such an export contains points only. Raises DependencyError if pycolmap or OpenCV, which `add_points` needs,
+    is missing."""
     if no_points:
         raise InputError("`no_points`: a point cloud has nothing else; leave this out, or choose another `format`")
     pycolmap(), opencv()
 
 
 def add_points(made: Exported, fps: float) -> Points:
-    """Triangulate the points of an exported scene, write them in the scene's format, and return them. `fps`: the frame
-    rate of the video, for the table with a row for each second.
+    """Triangulate the points of an exported scene, write them in the scene's format, and return them.
 
-    nerfstudio: `points.ply` in the coordinates of the poses, named in transforms.json. colmap: the model in sparse/0.
-    ply: `Points.cloud` as `points.ply`; the frames are deleted, even after an error. Raises InputError for an `fps`
-    that is not above 0 and if no point can be triangulated, and DependencyError without pycolmap or OpenCV.
+    fps: the frame rate of the video, for the table with a row for each second.
+
+    The files depend on `made.format`:
+
+    - nerfstudio: `points.ply` in the coordinates of the poses, named in transforms.json.
+    - colmap: the model in sparse/0.
+    - ply: `Points.cloud` as `points.ply`. The frames are deleted, even after an error.
+
+    Raises InputError for an `fps` that is not above 0 and if no point can be triangulated, and DependencyError without
+    pycolmap or OpenCV.
     """
     check_types({"fps": fps}, {"fps": float})
     if not 0 < fps < math.inf:

@@ -9,13 +9,16 @@ from ..camera.poses import LENS_HEIGHT, LENS_WIDTH
 from ..camera.rotation import OPENGL_TO_OPENCV
 
 CAMERAS = 24
-"""The largest number of drawn cameras."""
+"""At most this many cameras are drawn. Of more cameras, evenly spaced ones are drawn."""
 FAR = 4.0
-"""The largest distance of a drawn point from the camera path, relative to the points' median distance. Without this
-limit, a few wrong points would shrink the scene in a viewer that fits it into a sphere."""
+"""A point is drawn only if its distance from the nearest camera is at most this multiple of the median of such
+distances. Otherwise a few wrong points would shrink the scene in a viewer that fits it into a sphere."""
 DEPTH, CAMERA_DISTANCE = 0.05, 0.06
-"""The depth of a drawn camera (DEPTH), and the smallest distance between drawn cameras (CAMERA_DISTANCE), at which the
-cameras do not cover each other. Both are fractions of the radius from `_sphere`."""
+"""The size of the drawn cameras, as fractions of the radius from `_sphere`.
+
+DEPTH: the distance from a camera's centre to its drawn image.
+CAMERA_DISTANCE: two drawn cameras are at least this far apart, so that they do not cover each other.
+"""
 BACK, UP, DOWN_DEG = 0.35, 0.25, 25.0
 """The viewpoint relative to the first camera: BACK backward and UP upward, as fractions of the radius from `_sphere`,
 pitched down by DOWN_DEG degrees."""
@@ -42,7 +45,12 @@ class Preview(NamedTuple):
 
 
 def draw_preview(points: np.ndarray, colours: np.ndarray, path: CameraPath) -> Preview:
-    """Return a scene's preview. `points`: [n, 3], with y up. `colours`: uint8 [n, 3]."""
+    """Return a scene's preview.
+
+    points: [n, 3], with y up.
+    colours: uint8 [n, 3], the RGB colours of the points.
+    path: the scene's cameras, in OpenCV axes with y down.
+    """
     way = path.c2w[:, :3, 3] @ OPENGL_TO_OPENCV[:3, :3]
     away = np.array([np.linalg.norm(way - point, axis=1).min() for point in points])
     near = away <= FAR * np.median(away)
@@ -75,9 +83,9 @@ def _sphere(places: np.ndarray) -> tuple[np.ndarray, float]:
 
 
 def _choose(way: np.ndarray, apart: float) -> list[int]:
-    """Return the indices of the cameras to draw. Chosen are the first camera, and each camera that is at least `apart`
-    from all chosen ones before. Of more than CAMERAS chosen cameras, evenly spaced ones are returned. `way` [n, 3]: the
-    positions."""
+    """Return the indices of the cameras to draw: the first camera, and each camera that is at least `apart` from all
+    cameras chosen before. If more than CAMERAS are chosen, CAMERAS of them are returned, evenly spaced. `way` [n, 3]:
+    the positions of all cameras."""
     chosen = [0]
     for at in range(1, len(way)):
         if np.linalg.norm(way[chosen] - way[at], axis=1).min() >= apart:

@@ -107,9 +107,14 @@ def export_scene(
 def _write_frames(
     frames: Iterable[np.ndarray], folder: Path, every: int, poses: int, shorter: bool
 ) -> tuple[list[int], int, int, tuple[int, int]]:
-    """Write the sharpest frame in each group of `every` frames as a PNG file, except blurred ones. `poses`: the number
-    of poses, one for each frame; with `shorter` the video may have fewer frames. Return the written frames' indices in
-    the video, the number of blurred frames, the number of frames read, and (height, width)."""
+    """Write the sharpest frame in each group of `every` frames as a PNG file, and delete the blurred ones of these
+    files.
+
+    poses: the number of poses, one for each frame. With `shorter` the video may have fewer frames.
+
+    Returns the kept frames' indices in the video, the number of blurred frames, the number of frames read, and (height,
+    width).
+    """
     chosen: list[tuple[int, float]] = []
     count, size = 0, (0, 0)
 
