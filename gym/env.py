@@ -21,7 +21,8 @@ from .actions import act, action_space
 RESET_OPTIONS = ("image", "prompt", "state")
 LARGEST_SEED = 2**31
 Reward = Callable[[np.ndarray, dict[str, Any]], "float | tuple[float, bool]"]
-"""A function reward(observation, info) that returns the reward, or (reward, whether the episode has ended)."""
+"""A function reward(observation, info) that returns the reward as a number, or a pair (reward, whether the episode has
+ended)."""
 
 
 class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
@@ -83,9 +84,14 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin a new walk, make its first chunk, and return (observation, `info`). `seed`: the seed of the noise; None
-        draws a random seed. `options` may have an `image`, a `prompt` and a saved `state` (a file, a walk's folder, or
-        a WorldState) for the start. Raises InputError for any other option."""
+        """Begin a new walk, make its first chunk, and return (observation, `info`).
+
+        seed: the seed of the noise; None draws a random seed.
+        options: the walk's start. The keys are `image`, `prompt` and `state`, a saved walk: a file, a walk's folder, or
+        a WorldState.
+
+        Raises InputError for any other option.
+        """
         super().reset(seed=seed)
         drawn = int(self.np_random.integers(LARGEST_SEED)) if seed is None else seed
         start = replace(self._begin(_check_names("options", options, RESET_OPTIONS)), seed=drawn)
@@ -96,7 +102,8 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Generate one chunk with `action` held, and return (observation, reward, terminated, truncated, info).
-        `truncated` is always false. Raises InputError for an action outside of the action space, and before `reset`."""
+        `terminated` comes from the reward function; `truncated` is always False. Raises InputError for an action
+        outside of the action space, and without a walk, that is before `reset` or after `close`."""
         act(self.session, self.action_space, action)
         seen, info = self._chunk()
         info["action"] = action
@@ -104,7 +111,8 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
         return seen, *_value_and_end(reward), False, info
 
     def render(self) -> np.ndarray | None:  # type: ignore[override, unused-ignore]
-        """Return the last frame, uint8 [H, W, 3], or None unless `render_mode` is "rgb_array"."""
+        """Return the last frame, uint8 [H, W, 3], if `render_mode` is "rgb_array", else None. Without a walk the result
+        is None."""
         return self._last_frame
 
     def close(self) -> None:
