@@ -20,8 +20,8 @@ PART, LOCK = ".part", ".lock"
 
 
 def part_of(file: Path) -> Path:
-    """Return the path of the temporary file that this process alone writes and then renames to `file`. If `file` is a
-    symbolic link, the temporary file is next to the link's target."""
+    """Return the path of the temporary file that only this process writes, and that `name_whole` renames to `file`. If
+    `file` is a symbolic link, the temporary file is next to the link's target."""
     file = _followed(file)
     return file.with_name(f"{file.name}.{_own_name(os.getpid())}{PART}")
 
@@ -37,8 +37,8 @@ def name_whole(file: Path) -> None:
 
 @contextmanager
 def written_whole(*files: Path) -> Iterator[list[Path]]:
-    """A context that yields temporary paths for writing `files`. At the end the temporary files are renamed to `files`,
-    or removed if there was an error."""
+    """A context that yields a list of temporary paths, one to write each of `files` to. If the context ends without an
+    error, the temporary files are renamed to `files`; otherwise they are removed."""
     parts = [part_of(file) for file in files]
     try:
         yield parts
@@ -57,8 +57,8 @@ def lock_output(file: Path, parts: str = "") -> Iterator[None]:
     created, and removed at the end if they are empty. Raises InputError if another run has the lock or the folder
     cannot be written.
 
-    Temporary files that dead runs left for `file` are deleted. With `parts`, a glob pattern, the temporary files of all
-    matching output files are deleted instead.
+    Temporary files that dead runs left for `file` are deleted at the beginning. `parts`: a glob pattern of output
+    files; the temporary files of all matching ones are deleted instead.
     """
     file = _followed(file)
     made = _make_folders(file.parent)
