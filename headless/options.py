@@ -38,23 +38,23 @@ else:
     ImageInput = object  # checked by `read_image`, which imports the libraries for the check
 
 CAMERAS = ("action_path", "preset", "keys")
-"""The options that set the camera path, of which a video takes one."""
+"""The options that set the camera path. At most one of them may be set."""
 STDOUT = "-"
 """The value of `output` for standard output."""
 AN_ADDRESS = "an address; expected a path on this machine: download the files first (models: `hf download`)"
-"""The end of the error for a web address in place of a path."""
+"""The end of the error message for a web address where a path is expected."""
 LORA = "[high=|low=]FILE[:STRENGTH]"
 """The syntax of a LoRA on the command line (see `parse_lora`)."""
 POSE_FILES = ("poses.npy", "intrinsics.npy", "action.npy")
 """The files in a pose folder: poses, intrinsics, and optional W, A, S, D flags."""
 PARTS = ("high", "low", "text_encoder", "tokenizer", "vae")
-"""The options that name a file in place of a part of the model package."""
+"""The options that name files or folders in place of parts of the model package."""
 BASE_ONLY = ("negative", "sampling_steps", "boundary", "guide_scale", "solver", "reuse_threshold", "high", "low")
 """The options that causal models do not use, except that causal-pretrain uses those in GUIDED."""
 GUIDED = ("negative", "sampling_steps", "guide_scale", "solver")
 """The options in BASE_ONLY that causal-pretrain, a causal model with guidance, uses too."""
 FEW_STEPS_ONLY = ("schedule",)
-"""The options of all causal models except causal-pretrain."""
+"""The options in CAUSAL_ONLY that causal-pretrain does not use, because it takes many guided steps per chunk."""
 CAUSAL_ONLY = (
     *("release", "chunk", "window", "sink", "decoder_device", "schedule", "kv_cache"),
     *("save_state", "continue_from", "events"),
@@ -66,47 +66,72 @@ CAUSAL_ONLY = (
 class GenerateOptions:
     """The options for making one video, named as in the official script and its community forks.
 
-    Input and output: `image` is a file, a Pillow image, or an array uint8 [H, W, 3]. If `output` is None, the result
-    contains the frames and no file is written. An existing `output` or `save_state` raises an error without
-    `overwrite`. The video has the image's aspect ratio and at most `max_area` pixels, or exactly `width` times
-    `height`, set together.
+    Input and output:
 
-    Camera: the path comes from the folder `action_path`, from a `preset` of `camera.moves`, or from held `keys`, such
-    as "w-10,iw-15". Without a path, the base model moves the camera freely, and a causal model's camera stands still.
+    image: a file, a Pillow image, or an array uint8 [H, W, 3]: the first frame.
+    prompt, negative: the prompt and the negative prompt; `negative` None is the standard negative prompt.
+    output: a video file, a folder or pattern for PNG files, or "-" for standard output. With None, the result contains
+        the frames and no file is written.
+    overwrite: whether an existing `output` or `save_state` is replaced; otherwise it raises an error.
+    max_area: the video has the image's aspect ratio and at most this many pixels.
+    width, height: the exact size in pixels, in place of `max_area`. Both must be set together.
+    frame_num: the number of frames, 4n+1. A shorter camera path shortens the video.
+    fps: the frame rate of the file.
 
-    Files: `ckpt_dir` is the package, the folder with the models. `assets_dir` is a folder with text encoder, tokenizer
-    and VAE. `high`, `low`, `text_encoder`, `tokenizer` and `vae` replace parts of the package. `lora` files are added
-    to the weights at run time. `release` is the model's release, one of RELEASES, if the files do not show the release.
+    Camera, at most one of these. Without a path, the base model moves the camera freely, and a causal model's camera
+    stands still:
 
-    Defaults for None: `seed` is random. `negative` is the standard negative prompt. `device` is the GPU if there is
-    one. `dtype` is bf16 on a GPU and fp32 on the CPU. `shift` is 5 for the base model, and the release's own for a
-    causal one. `chunk`, `window`, `sink` and `schedule` are as in the model's training.
+    action_path: a folder with poses.npy and intrinsics.npy.
+    preset: the name of a move in `camera.moves`.
+    keys: held keys and their numbers of frames, such as "w-10,iw-15".
 
-    Sampling: `frame_num` is the video's length, 4n+1 frames; a shorter camera path shortens it. `fps` is the file's
-    frame rate. `sampling_steps` counts the steps of both experts. `boundary` is the noise level, 0 to 1, above which
-    the high-noise expert works. `guide_scale` is one number or (low, high). A step is extrapolated from earlier ones,
-    without the model, if the estimated relative error is at most `reuse_threshold`; 0 computes every step.
-    `noise_device` "cpu" draws the same noise on every machine.
+    Model files:
 
-    Memory: `residency` "one" or "both" is the number of experts in GPU memory, and "stream" copies blocks to the GPU in
-    each step. `kv_cache` "gpu" or "host" is the place of keys and values, and "8bit" stores them in 8 bits, on the GPU
-    if they fit. With `vae_tiling` the VAE works in tiles, with less memory but more time. With `shard` several
-    processes split an expert's weights, and `residency` has no effect.
+    ckpt_dir: the package, which is the folder with the models.
+    assets_dir: a folder with text encoder, tokenizer and VAE.
+    high, low, text_encoder, tokenizer, vae: files or folders that replace parts of the package.
+    lora: LoRA files, which are added to the weights at run time.
+    release: the model's release, a key of RELEASES, if the files do not show it.
 
-    Causal models (LingBot-World Fast and 2.0) do not use the options in BASE_ONLY, but causal-pretrain uses those in
-    GUIDED. The base model does not use those in CAUSAL_ONLY. `chunk` is the number of latent frames made at a time, 1
-    to 4. `schedule` is "v1", "v2" or the indices of the steps. `window` and `sink` count latent frames; a window of 0
-    is the whole video. `decoder_device`, another CUDA GPU such as "cuda:1", decodes a chunk while `device` makes the
-    next one.
+    Sampling:
 
-    `continue_from` is a file that `save_state` wrote, or the folder of a walk. A run with `continue_from` needs no
-    `image`, and an empty `prompt` means the state's last prompt. The new video has only the new frames; PNG files are
-    numbered from the state's number of frames on. The run's camera path begins at the state's last pose. Its unit of
-    length is that of the first path that moved the camera, because the translations of both paths are divided by the
-    same scale.
+    seed: the seed of the noise; None is a random seed.
+    noise_device: "cpu" draws the same noise on every machine.
+    sampling_steps: the number of steps of both experts together.
+    shift: the shift of the noise schedule. None is 5 for the base model, and the release's own for a causal model.
+    boundary: the noise level, 0 to 1, from which on the high-noise expert predicts the steps.
+    guide_scale: the guidance scale, one number or (low, high) for the two experts.
+    reuse_threshold: a step is extrapolated from earlier steps, without the model, if the estimated relative error is at
+        most this number. 0 computes every step.
 
-    `events` is a file of sentences that are added to the prompt from a second of this video on (see
-    `text.events.read_events`).
+    Device and memory:
+
+    device: None is the GPU, or the CPU without a GPU.
+    dtype: None is bf16 on a GPU and fp32 on the CPU.
+    residency: "one" or "both" is the number of experts in GPU memory. "stream" copies blocks to the GPU in each step.
+    vae_tiling: whether the VAE works in tiles, with less memory but more time.
+    shard: whether several processes split an expert's weights. `residency` then has no effect.
+
+    Causal models (LingBot-World Fast and 2.0) only, see CAUSAL_ONLY. These models do not use the options in BASE_ONLY,
+    but causal-pretrain uses those in GUIDED:
+
+    chunk: the number of latent frames that are generated together, 1 to 4. None is the state's or the release's own, as
+        for `window` and `sink`.
+    window, sink: the attention window in latent frames, and its first frames that are never evicted. A window of 0 is
+        the whole video.
+    schedule: "v1", "v2" or the indices of the denoising steps. None is the release's own.
+    kv_cache: "gpu" or "host" is the place of keys and values. "8bit" stores them in 8 bits, on the GPU if they fit.
+    decoder_device: another CUDA GPU, such as "cuda:1", that decodes a chunk while `device` makes the next one.
+    save_state: a file for the state, from which another run can continue the video.
+    continue_from: a file that `save_state` wrote, or the folder of a walk (a steered video).
+    events: a file of sentences that are added to the prompt from a second of this video on (see
+        `text.events.read_events`).
+
+    A run with `continue_from` needs no `image`, and an empty `prompt` means the state's last prompt. The new video has
+    only the new frames; PNG files are numbered from the state's number of frames on.
+
+    The camera path of such a run begins at the state's last pose. The translations of the new and the earlier path are
+    divided by the same scale. The unit of length is therefore that of the first path that moved the camera.
     """
 
     ckpt_dir: str | Path
@@ -159,8 +184,8 @@ class GenerateOptions:
     vae: str | Path | None = None
 
     def __post_init__(self) -> None:
-        """Raise InputError for a value of the wrong type, and for a web address in place of a path. NumPy numbers
-        become Python numbers, which torch requires."""
+        """Raise InputError for a value of the wrong type, for text that is not valid UTF-8, and for a web address in
+        place of a path. NumPy numbers become Python numbers, because torch requires these."""
         hints = get_type_hints(type(self))
         check_types(vars(self), hints)
         for name in ("prompt", "negative"):
@@ -183,14 +208,17 @@ CHOICES: dict[str, tuple[str, ...]] = {
 
 
 def is_address(text: str) -> bool:
-    """Return whether a text is a URL, also of a storage service, such as hf:// or s3://."""
+    """Return whether a text is a URL: it begins with http://, https://, ftp://, hf://, s3:// or gs://."""
     return re.match(r"(https?|ftp|hf|s3|gs)://", text) is not None
 
 
 def parse_lora(text: str) -> LoraFile:
-    """Return the LoRA in a text such as FILE, FILE:0.8 (strength, by default 1) or high=FILE:0.8 (for one expert). A
-    colon without a number after it belongs to the name. Raises ArgumentTypeError for an empty name and for a web
-    address."""
+    """Return the LoRA in a text such as FILE, FILE:0.8 or high=FILE:0.8. The number is the strength, by default 1. The
+    prefix "high=" or "low=" restricts the LoRA to one expert.
+
+    A colon without a number after it belongs to the file's name. Raises ArgumentTypeError for an empty name and for a
+    web address.
+    """
     expert = next((role for role in ("high", "low") if text.startswith(f"{role}=")), None)
     name = text.removeprefix(f"{expert}=")
     if not name:
@@ -205,7 +233,8 @@ def parse_lora(text: str) -> LoraFile:
 
 
 def parse_size(text: str) -> tuple[int, int]:
-    """Return (480, 832) for a text such as 480x832 or 480*832. Raises ArgumentTypeError for any other text."""
+    """Return the two numbers in a text such as 480x832 or 480*832, here (480, 832). Raises ArgumentTypeError for any
+    other text."""
     sides = text.lower().replace("x", "*").split("*")
     if len(sides) != 2 or not all(side.strip().isdecimal() and int(side) > 0 for side in sides):
         raise ArgumentTypeError(f"{text!r} is not like 480x832")

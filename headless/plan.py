@@ -61,8 +61,8 @@ class SamplingPlan(Plan):
         return checks.pluralize(self.options.sampling_steps, "step")
 
     def sampling_work(self, together: ParallelGroups = ONE_PROCESS) -> SamplingWork:
-        """Return the properties that determine the memory of the denoising steps. `together`: how processes share a
-        forward."""
+        """Return the properties of the run that determine the memory of its denoising steps. `together`: how several
+        processes share a forward."""
         return SamplingWork(
             self.experts, self.geometry, self.precision(), self.camera is not None, self.guided, together
         )
@@ -85,9 +85,11 @@ AnyPlan: TypeAlias = SamplingPlan | RolloutPlan
 
 
 def set_threads(plan: AnyPlan) -> str:
-    """Set torch's number of threads for a plan's run on a CPU (see `use_idle_cores`), and return the note of
-    `use_idle_cores` for the user. A run that continues a state uses the state's number of threads, because another
-    number changes the order and the rounding of additions."""
+    """Set torch's number of threads for a plan's run on a CPU, and return the note of `use_idle_cores` for the user.
+
+    A run that continues a state uses the state's number of threads, because another number changes the order and the
+    rounding of additions. Any other run uses a number by `use_idle_cores`.
+    """
     geometry, state = plan.geometry, None
     if isinstance(plan, RolloutPlan):
         geometry, state = plan.chunk_geometry, plan.spec.state
@@ -98,7 +100,7 @@ def make_plan(
     options: GenerateOptions, open_file: Callable[..., Any] = lambda opener, path, *loras: opener(path, *loras)
 ) -> AnyPlan:
     """Check the options, open all files, and return the plan. Raises a LingBotError for the first invalid option or
-    file; small files come first, so that most errors come early. `open_file(opener, path, *loras)` returns
+    file. Small files come first, so that most errors come early. `open_file(opener, path, *loras)` returns
     `opener(path, *loras)`, or the cached result of an equal call."""
     options = with_state(options)
     checks.check_settings(options)
@@ -150,8 +152,9 @@ def make_plan(
 
 
 def with_state(options: GenerateOptions) -> GenerateOptions:
-    """Return the options with the file of a saved state as `continue_from`, also if a walk's folder was given. An empty
-    prompt is replaced by the state's last prompt. Raises InputError for an invalid state."""
+    """Return a copy of the options with the file of a saved state as `continue_from`, also if a walk's folder was
+    given. The state's last prompt replaces an empty prompt. Without `continue_from`, return the options unchanged.
+    Raises InputError for an invalid state."""
     if options.continue_from is None:
         return options
     state = state_of(options.continue_from)

@@ -34,13 +34,15 @@ SETTLING = 500_000_000
 
 
 class SharedInputs(NamedTuple):
-    """The inputs of a causal run that its chunks share.
+    """The inputs of a causal run that all its chunks share.
 
     memory: where weights, keys and values, and caches are stored.
     contexts: the prompts' embeddings, [1, L, D] each: of the first prompt, of the negative prompt if the model is
-    guided, and of later prompts.
-    image: the latent [1, 16, n, h, w] of the start image and grey frames, on the CPU; None except in the first process.
+        guided, and of later prompts.
+    image: the latent [1, 16, n, h, w] of the start image followed by grey frames, on the CPU. It is None except in the
+        first process.
     decoder: the VAE decoder, or None in processes that do not decode.
+    model: the model, on the run's device.
     """
 
     memory: RolloutMemory
@@ -77,9 +79,12 @@ def prepare(plan: RolloutPlan, prompts: Callable[[], list[Tensor]], run: RunCont
 def _prepare_together(
     plan: RolloutPlan, memory: RolloutMemory, prompts: Callable[[], list[Tensor]], run: RunContext, image_too: bool
 ) -> SharedInputs:
-    """Return the inputs of the chunks: this thread encodes the prompts, while other threads load the model and encode
-    the image. If `image_too` is false, the two encoders do not fit into memory together, so the prompts are encoded
-    after the image. After an error, the threads stop at their next progress update, within about 0.1 s."""
+    """Return the inputs that the chunks share. This thread encodes the prompts, while other threads load the model and
+    encode the image.
+
+    If `image_too` is false, the two encoders do not fit into memory together, so the prompts are encoded after the
+    image. After an error, the threads stop at their next progress update, within about 0.1 s.
+    """
     gpu = torch.cuda.current_device() if plan.device.type == "cuda" else None
     with _Background(run.stages, gpu) as background:
         loading = background.begin("load causal model", "B", partial(_load, plan, memory, run))
@@ -95,8 +100,8 @@ def _prepare_together(
 
 
 class _Background(AbstractContextManager["_Background"]):
-    """A context with two background threads, which end at the context's end. `gpu`: the CUDA device of the threads, or
-    None on a CPU."""
+    """A context with two background threads. After its end, each thread stops at its next progress update, and the
+    context waits for both. `gpu`: the index of the threads' CUDA device, or None on a CPU."""
 
     def __init__(self, stages: StageRecorder, gpu: int | None) -> None:
         self._stages, self._gpu = stages, gpu
@@ -135,18 +140,20 @@ class _Background(AbstractContextManager["_Background"]):
 
 
 def _free(plan: RolloutPlan, processes: Processes) -> Free:
-    """Return the minimum of free memory over all processes, so that all processes make the same choices."""
+    """Return the free memory of the GPU and of the host in bytes. Each is the minimum over all processes, so that all
+    processes make the same choices."""
     return Free(processes.minimum(free_memory(plan.device)), processes.minimum(available_host_memory()))
 
 
 def _plan_together(
     plan: RolloutPlan, planner: RolloutPlanner, free: Free, run: RunContext
 ) -> tuple[RolloutMemory | None, bool]:
-    """Return (memory plan with the whole model on the GPU, whether both encoders fit next to the model at the same
-    time).
+    """Return (memory plan, whether both encoders fit next to the model at the same time). The memory plan has the whole
+    model on the GPU. The result is (None, False) in these cases:
 
-    The memory plan is None on a CPU, and if the weights are sharded. It is also None if the GPU has too little memory
-    for the model with one encoder, or for the model with the chunks.
+    - The device is a CPU, or the weights are sharded.
+    - The GPU has too little memory for the whole model and one encoder.
+    - The GPU has too little memory for the whole model and the chunks.
     """
     if plan.device.type != "cuda" or run.together.weights is not None:
         return None, False
@@ -171,9 +178,12 @@ def decoding_processes(memory: RolloutMemory, processes: Processes) -> Processes
 def _encode(
     plan: RolloutPlan, memory: RolloutMemory, run: RunContext, progress: Progress, *, alone: bool
 ) -> tuple[Tensor | None, VideoDecoder | None]:
-    """Return (latent of the image, decoder). The latent, [1, 16, n, h, w] on the CPU, is None except in the first
-    process. The decoder is None in processes that do not decode. `alone`: whether no other model uses the GPU. The
-    image is then encoded in tiles if memory is short."""
+    """Return (latent of the image, decoder).
+
+    The latent, [1, 16, n, h, w] on the CPU, is None except in the first process. The decoder is None in processes that
+    do not decode. `alone`: whether no other model uses the GPU. Only then may the image be encoded in tiles because
+    memory is short.
+    """
     processes = run.processes
     if memory.vae_tiling and not processes.first:
         return None, None

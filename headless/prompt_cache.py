@@ -18,9 +18,10 @@ from ..model.choice.kept import in_user_cache
 from ..outputs import written_whole
 
 MOST_PROMPTS = 64
-"""The largest number of embeddings, about 60 MB. If there are more, the least recently used ones are deleted."""
+"""At most this many embeddings are cached. If there are more, the least recently used ones are deleted. An embedding
+takes 16 KiB per token, so 64 prompts of 60 tokens take about 60 MB."""
 VERSION = 1
-"""The version of the method that computes embeddings. Cached embeddings of other versions are ignored."""
+"""The version of the method that computes embeddings. Embeddings that another version has cached are ignored."""
 EMBEDDING = "embedding"
 
 

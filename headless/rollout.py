@@ -28,7 +28,7 @@ from .stages import DECODE_AGAIN, RunContext
 
 log = logging.getLogger(__name__)
 SECONDS_BETWEEN_STATES = 50
-"""The shortest time between two writes of the saved state. A killed run loses about a minute of its work."""
+"""The state is saved at most once in this many seconds. A killed run therefore loses about a minute of its work."""
 
 
 def run_causal(
@@ -85,12 +85,11 @@ def run_causal(
 
 
 def _write(made: "_ChunkDecoder", latents: Iterator[Tensor], plan: RolloutPlan, save: Callable[[], None]) -> None:
-    """Write the video chunk by chunk, in the first process. `made` decodes the chunks. `save` writes the saved state,
-    at most once in SECONDS_BETWEEN_STATES.
+    """Write the video chunk by chunk, in the first process. `made`: the decoder of the chunks. `save()` writes the
+    saved state; it is called at most once in SECONDS_BETWEEN_STATES.
 
-    After an interrupt the end of the file is still written. If a single process decodes, the last finished chunk is
-    written too. Further interrupts wait until this is done. A pipe is an exception, because the pipe's reader may have
-    stopped.
+    After an interrupt the end of the file is still written, and if a single process decodes, the last finished chunk
+    too. Further interrupts wait until then. They do not wait for a pipe, because the pipe's reader may have stopped.
     """
     saved = time.monotonic()
     further: AbstractContextManager = nullcontext() if plan.target.is_pipe else DelayInterrupts()
@@ -112,9 +111,11 @@ def _write(made: "_ChunkDecoder", latents: Iterator[Tensor], plan: RolloutPlan, 
 
 
 class _ChunkDecoder:
-    """The decoder of a run's chunks. Each of the processes `decoding` decodes a stripe of every frame. `written()`
-    returns the number of chunks in the video. A saved state must not have more chunks than the video, so that a run
-    that continues the state leaves no gap."""
+    """The decoder of a run's chunks. Each of the processes `decoding` decodes a stripe of every frame.
+
+    written: a function that returns the number of chunks in the video. A saved state must not have more chunks than the
+        video, so that a run that continues the state leaves no gap.
+    """
 
     progress: Progress
 
@@ -144,9 +145,9 @@ class _ChunkDecoder:
             raise
 
     def _replay(self, latents: Iterator[Tensor]) -> None:
-        """If the run continues a saved state, restore the keys and values and the decoder's state. `latents` begins
-        with the state's chunks, and the model computes one forward for each. The last of these chunks are decoded
-        again."""
+        """If the run continues a saved state, restore the cached keys and values and the decoder's state. `latents`
+        yields the state's chunks first, and the model computes one forward for each. The decoder decodes the last of
+        these chunks again."""
         state = self._plan.spec.state
         if state is None:
             return
@@ -169,8 +170,8 @@ class _ChunkDecoder:
             self._write(joined)
 
     def _checked(self, latent: Tensor, frames: Tensor | None) -> Tensor | None:
-        """Return a chunk's `frames`. If a value in the VAE was too large for fp16, decode the chunk again in fp32. The
-        result is None in a process that does not decode."""
+        """Return a chunk's `frames`, or None in a process that does not decode. If a value in the VAE was too large for
+        fp16, decode the chunk `latent` again in fp32 and return these frames."""
         if self._decoder is None:
             return None
         try:
@@ -183,7 +184,7 @@ class _ChunkDecoder:
 
     def _decode_in_fp32(self, reason: str) -> None:
         """Replace the decoder by a decoder in fp32, which works in tiles if memory is short. Then decode the last
-        chunks again, to restore the decoder's state. `reason`: the error for the log."""
+        chunks again, to restore the decoder's state. `reason`: the message of the error, for the log."""
         log.warning(DECODE_AGAIN, reason)
         plan, self._decoder = self._plan, None
         vae = load_vae(plan.vae, device=plan.decoding_device)

@@ -63,7 +63,7 @@ class RolloutPlan(Plan):
 
     @property
     def chunk_geometry(self) -> Geometry:
-        """The size and length of a chunk, which is decoded in one piece."""
+        """The geometry of one chunk, which the VAE decodes in one piece."""
         return replace(self.geometry, frames=4 * self.spec.chunk)
 
     @property
@@ -126,9 +126,14 @@ def plan_causal(inputs: RunInputs, checkpoint: Checkpoint, image: np.ndarray | N
 
 
 def check_saved(saved: Path, options: GenerateOptions, target: Target) -> None:
-    """Raise InputError if the run's state cannot be written to `saved`, or would replace a file. The state that the run
-    continues may always be replaced. With `overwrite`, any saved state may be replaced. `target`: the video's
-    output."""
+    """Check that the run's state can be written to `saved`. `target`: the video's output. Raises InputError in these
+    cases:
+
+    - `saved` is a folder, the video's file or its playable copy, or the start image.
+    - `saved` cannot be written.
+    - `saved` exists and `overwrite` is not set. The state that the run continues may be replaced nevertheless.
+    - `saved` exists and is neither a saved state nor empty, even if `overwrite` is set.
+    """
     if saved.is_dir():
         raise InputError(f"`save_state` {saved} is a folder; name a file in it")
     if saved.absolute() in (target.path.absolute(), target.playable_copy.absolute()):
@@ -183,8 +188,8 @@ def _camera(options: GenerateOptions, checkpoint: Checkpoint, chunk: int) -> Pos
 
 def _frame(options: GenerateOptions, image: np.ndarray | None, chunk: int, state: WorldState | None) -> Tensor | None:
     """Return the image as the first frame, float32 [3, H, W], in the requested size. Return None without an image, and
-    for a run that continues a `state`. `chunk`: the latent frames of a chunk, for the check of the video's length.
-    Raises InputError if the requested size differs from the state's."""
+    for a run that continues a `state`. `chunk`: the number of latent frames per chunk; the video must have at least one
+    chunk. Raises InputError if the requested size differs from the state's."""
     if state is None:
         return None if image is None else first_frame(image, checks.geometry_of(options, image, None, chunk))
     height, width = state.frame.shape[1:]
@@ -196,8 +201,8 @@ def _frame(options: GenerateOptions, image: np.ndarray | None, chunk: int, state
 def _prompts_by_chunk(
     options: GenerateOptions, spec: RolloutSpec
 ) -> tuple[tuple[tuple[int, str], ...], tuple[str, ...]]:
-    """Return the run's prompts, each as (index of the first chunk with the prompt, text), and notes on events without a
-    start time. Such events have no effect. Raises InputError for an invalid file of events."""
+    """Return the run's prompts and notes. Each prompt is (index of the first chunk with the prompt, text). The notes
+    are on events without a start time, which have no effect. Raises InputError for an invalid file of events."""
     if options.events is None:
         return ((0, options.prompt),), ()
     events = read_events(Path(options.events))

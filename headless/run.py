@@ -72,7 +72,7 @@ def generate(
 
 def run(plan: AnyPlan, show: ShowProgress = silent, processes: Processes = ALONE) -> Result:
     """Run a plan and return its Result. If several `processes` make the video, each of them calls this function with
-    the same options. Raises a LingBotError if memory is too small or an output cannot be written."""
+    the same options. Raises a LingBotError if GPU memory is too small or an output cannot be written."""
     seed = processes.share(secrets.randbits(32), 0) if plan.options.seed is None else plan.options.seed
     reuse = StepReuse(plan.options.reuse_threshold)
     if processes.first:
@@ -103,8 +103,8 @@ def with_recipe(plan: AnyPlan, seed: int, processes: int = 1) -> AnyPlan:
 
 @contextmanager
 def lock_outputs(plan: AnyPlan) -> Iterator[None]:
-    """Lock a plan's output files within this context. Raises InputError if another run has locked one of them, or has
-    written one of them since the plan was made."""
+    """Lock a plan's output files within this context. Raises InputError if another run has locked one of them. Without
+    `overwrite`, also raise InputError if another run has written one of them since the plan was made."""
     options, state = plan.options, plan.options.save_state
     image = options.image if isinstance(options.image, str | Path) else None
     with plan.target.lock(), nullcontext() if state is None else lock_output(Path(state)):
@@ -138,8 +138,8 @@ def share_forward(plan: AnyPlan, processes: Processes) -> ParallelGroups:
 
 def _run_stages(plan: AnyPlan, stages: StageRecorder, seed: int, processes: Processes, reuse: StepReuse) -> Path:
     """Run all stages and return the video's path. Each stage frees its models before the next stage begins. With
-    several processes, the first encodes the prompts while the second encodes the image. `reuse`: the rule by which the
-    base model's steps are computed or extrapolated."""
+    several processes, the first one encodes the prompts while the second one encodes the image. `reuse`: the rule by
+    which the base model's steps are computed or extrapolated."""
     together = share_forward(plan, processes)
     run, generator = RunContext(stages, processes, together), torch.Generator(plan.options.noise_device)
     noise = draw_noise(plan.geometry, generator.manual_seed(seed))

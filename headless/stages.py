@@ -60,7 +60,7 @@ def truncation_warnings(plan: AnyPlan) -> list[str]:
 
 def encode_prompts(prompts: list[str], plan: Plan, progress: Progress) -> list[Tensor]:
     """Return each prompt's embedding, float32 [1, L, D] on the plan's device, from the plan's cache if possible. New
-    embeddings are added to the cache."""
+    embeddings are added to the cache, except if a prompt was truncated: then every run repeats the warning."""
     found = {text: embedding for text in prompts if (embedding := plan.prompt_cache.find(text)) is not None}
     unknown, cut = [text for text in dict.fromkeys(prompts) if text not in found], list[str]()
 
@@ -79,8 +79,8 @@ def encode_prompts(prompts: list[str], plan: Plan, progress: Progress) -> list[T
 
 
 def condition_on_image(plan: Plan, progress: Progress, vae: VAE | None = None) -> Tensor:
-    """Return the image conditioning, [1, 20, f, h, w]: a mask of 4 channels, and the latent of the plan's first frame.
-    `vae`: a loaded VAE; None loads the plan's."""
+    """Return the image conditioning, [1, 20, f, h, w]: a mask of 4 channels, then the 16 channels of the latent of the
+    plan's first frame followed by grey frames. `vae`: a loaded VAE; None loads the plan's."""
     vae, frames = vae or load_vae(plan.vae, device=plan.device), plan.geometry.frames
     return image_conditioning(
         _with_tiles_if_short(plan, vae, lambda: encode_first_frame(vae, plan.frame, frames, progress))
@@ -89,8 +89,10 @@ def condition_on_image(plan: Plan, progress: Progress, vae: VAE | None = None) -
 
 def decode(plan: Plan, latent: Tensor, progress: Progress, vae: VAE | None = None, exact: bool = False) -> Tensor:
     """Return the frames, uint8 [F, H, W, 3], of a latent [1, 16, f, h, w]. `vae`: a loaded VAE; None loads the plan's.
-    The VAE decodes in the 16-bit dtype `plan.half`. It decodes in fp32 if `plan.half` is None or `exact` is true. If a
-    value is too large for 16 bits, all frames are decoded again in fp32."""
+
+    The VAE decodes in the 16-bit dtype `plan.half`, or in fp32 if `plan.half` is None or `exact` is true. If a value is
+    too large for 16 bits, all frames are decoded again in fp32.
+    """
     made = vae or load_vae(plan.vae, device=plan.device)
     if plan.half is not None and not exact:
         made = made.decoding_in_half(plan.half)
@@ -102,8 +104,8 @@ def decode(plan: Plan, latent: Tensor, progress: Progress, vae: VAE | None = Non
 
 
 def _with_tiles_if_short(plan: Plan, vae: VAE, task: Callable[[], Tensor]) -> Tensor:
-    """Return the result of `task()`, which uses `vae`. With the option `vae_tiling` the VAE works in tiles. Without it,
-    `task` is called again in tiles if the GPU runs out of memory."""
+    """Return the result of `task()`, which uses `vae`. With the option `vae_tiling` the VAE works in tiles. Without the
+    option, `task` is called again with tiles if the GPU runs out of memory."""
     if plan.options.vae_tiling:
         vae.enable_tiling()
     try:
@@ -151,9 +153,12 @@ def run_steps(
     together: ParallelGroups = ONE_PROCESS,
     keep: KeepExpert = lambda _plan, _name, load: load(),
 ) -> list[Tensor]:
-    """Return the sampled latents, [1, 16, f, h, w] each, of `videos` of one size with the settings of `plan`.
-    `residency`: which experts and blocks stay on the GPU. `together`: how processes share each forward. `keep`: a
-    function that returns an expert from a cache."""
+    """Return the sampled latents, [1, 16, f, h, w] each, of `videos`, which have one size and the settings of `plan`.
+
+    residency: which experts and blocks stay on the GPU.
+    together: how several processes share each forward.
+    keep: a function that returns an expert from a cache.
+    """
     experts = Experts(plan, stages, residency, len(videos), together, keep)
     return sample_videos(
         PerExpert(experts.high, experts.low),
@@ -166,8 +171,9 @@ def run_steps(
 
 
 class Experts:
-    """The loader of both experts, for `sample_videos`, which calls `high` and `low` when an expert's steps begin. The
-    loading of an expert and its steps are two stages of the recorder."""
+    """The loader of both experts for `sample_videos`, which calls `high` before the steps of the high-noise expert, and
+    `low` before those of the low-noise expert. The loading of an expert and its steps are two stages of the
+    recorder."""
 
     def __init__(
         self,
@@ -187,8 +193,9 @@ class Experts:
         self._steps, self._done = videos * len(timesteps), 0
 
     def high(self) -> LingBotWorldModel:
-        """Return the high-noise expert. If memory is large enough, the low-noise expert is loaded too. Otherwise a
-        background thread reads the low-noise expert's files into the page cache."""
+        """Return the high-noise expert. If memory is large enough for both experts, the low-noise expert is loaded too.
+        Otherwise a background thread reads the low-noise expert's files into the page cache. A run without low-noise
+        steps does neither."""
         model = self._load("high", keep=True)
         if self._residency.both and self._high_steps < self._steps:
             self._low_ahead = self._load("low", keep=True)
@@ -231,9 +238,9 @@ def load_model(
     """Return a checkpoint's model on the plan's device, with the plan's dtype, number format of matrix products, and
     attention mode.
 
-    `together`: how processes share a forward, and whether they shard the weights. `resident_blocks`: the blocks that
-    stay on the device (None: all). `decoded_blocks`: the blocks that keep their dequantized weights after their first
-    forward.
+    together: how several processes share a forward, and whether they shard the weights.
+    resident_blocks: the number of blocks that stay on the device; None means all.
+    decoded_blocks: the number of blocks that keep their dequantized weights after their first forward.
     """
     return load_expert(
         checkpoint,

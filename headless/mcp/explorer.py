@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from ..rollout_plan import RolloutPlan
 
 LONGEST = 10.0
-"""The largest length of an action in seconds of video, for which the client waits."""
+"""An action takes at most this many seconds of video, because the client waits for the end of the action."""
 Seen = tuple[str, bytes]
 """A description of the walk's current state, and the last frame as a JPEG file."""
 
 
 class Explorer:
-    """A model and at most one walk through a generated world. The model is loaded at the first walk. Calls from several
-    threads run one after the other. All methods raise a LingBotError for invalid input, which leaves the walk
-    unchanged."""
+    """A model and at most one walk (a steered video) through a generated world. The model is loaded at the first walk.
+    Calls from several threads run one after the other. All methods raise a LingBotError for invalid input, which leaves
+    the walk unchanged."""
 
     def __init__(self, ckpt: str | Path, options: dict[str, Any], walks: str | Path, events: Any = None) -> None:
         """Store the arguments without loading the model. `options`: arguments of `open_live`. `walks`: the folder in
@@ -43,8 +43,9 @@ class Explorer:
         self._pose, self._frames, self._lock = np.eye(4), 0, Lock()
 
     def check(self) -> RolloutPlan:
-        """Return the plan of a walk. Raise a LingBotError for an invalid option, or a missing or invalid file of the
-        model or of its package's folder `example`. That folder needs no image, because `start` can name one."""
+        """Return the plan of a walk. Raise a LingBotError for an invalid option, and for a missing or invalid file of
+        the model or of its package's folder `example`. The image in that folder may be missing, because the method
+        `start` accepts an image."""
         from ...live.worlds.example import find_events
         from ..live.opening import plan_start
 
@@ -57,9 +58,16 @@ class Explorer:
         return plan_start(self._ckpt, **begun)
 
     def start(self, image: str | None, prompt: str | None, seed: int, continue_from: str | None) -> Seen:
-        """End the current walk, begin a new one, and make its first chunk. `image`: a file. `continue_from`: a saved
-        state or a walk's folder, in place of an image. If `image` or `prompt` is None, it comes from the state, or
-        without a state from the model's example."""
+        """End the current walk, begin a new one, and make its first chunk. Return the description of the walk and the
+        last frame.
+
+        image: a file with the first frame.
+        prompt, seed: the prompt, and the seed of the noise.
+        continue_from: a saved state or a walk's folder, in place of an image.
+
+        If `image` or `prompt` is None, it comes from the state. Without a state it comes from the first walk of this
+        Explorer. The first walk takes it from the `options` of this Explorer, or else from the model's example.
+        """
         from ...live import Session
         from ...live.worlds.example import find_events
         from ..live.opening import open_live
@@ -83,8 +91,8 @@ class Explorer:
 
         keys: any of w a s d (move), i j k l (look up, left, down, right) and shift (run).
         seconds: the seconds of video, more than 0 and at most LONGEST. They are rounded to complete chunks, at least
-        one.
-        yaw, pitch: the degrees by which the camera turns right and up.
+            one.
+        yaw, pitch: the degrees by which the camera turns right and up, from -360 to 360.
         """
         with self._lock:
             session = self._walk()

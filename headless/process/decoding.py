@@ -17,7 +17,7 @@ from .profile import release
 
 log = logging.getLogger(__name__)
 FRAMES_AT_ONCE = 48
-"""The largest number of frames in one transfer to the first process. The sender transfers only its stripe of them."""
+"""A transfer to the first process has at most this many frames. The sender transfers only its stripe of each frame."""
 
 
 def decode_together(plan: SamplingPlan, latent: Tensor, progress: Progress, processes: Processes) -> Tensor | None:
@@ -43,15 +43,15 @@ def decode_together(plan: SamplingPlan, latent: Tensor, progress: Progress, proc
 
 
 def stripe_decoder(vae: VAE, size: tuple[int, int], processes: Processes, *, park: bool = False) -> VideoDecoder:
-    """Return a decoder for latents of the height and width `size`. With several processes it decodes only this
-    process's stripe of them. `park`: whether the decoder's state is in host memory between chunks."""
+    """Return a decoder for latents of the height and width `size`. With several processes, it decodes only this
+    process's stripe of each frame. `park`: whether the decoder's state is moved to host memory between chunks."""
     stripe = Stripe.of(*size, processes.rank, processes.size) if processes.size > 1 else None
     return VideoDecoder(vae, *size, park=park, stripe=stripe)
 
 
 def join_stripes(own: Tensor, size: tuple[int, int], processes: Processes) -> Tensor | None:
-    """Return the frames, uint8 [F, H, W, 3], in the first process: every process's stripe `own`, joined. Return None in
-    the other processes. `size`: the height and width of the latent."""
+    """Join the stripes `own` of all processes to the frames, uint8 [F, H, W, 3]. Return the frames in the first
+    process, and None in the other processes. `size`: the height and width of the latent."""
     if processes.size == 1:
         return own
     stripes = [Stripe.of(*size, index, processes.size) for index in range(processes.size)]

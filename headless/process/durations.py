@@ -42,7 +42,7 @@ def estimate_duration(plan: Plan) -> str:
 
 
 def store_durations(plan: Plan, stages: list[Stage]) -> None:
-    """Store the durations of a run's steps for later estimates. Errors are ignored."""
+    """Store the durations of a run's steps for later estimates. Errors in writing are ignored."""
     grow = [sum(stage.seconds for stage in stages if stage.name == name) for name in (PER_FRAME, PER_FRAME_BEFORE)]
     took = {"once": sum(stage.seconds for stage in stages) - sum(grow), "per_frame": grow[0] / plan.geometry.frames}
     kinds = read_json(in_user_cache(VARIABLE, NAME))

@@ -15,10 +15,12 @@ END_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP")
 @contextmanager
 def raise_at_signals(own_process: bool) -> Iterator[list[int]]:
     """Let SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt within this context, and yield a list that collects the
-    received signals' numbers. In another program's process (not `own_process`) nothing changes.
+    received signals' numbers.
 
-    Ignored signals, as after `nohup`, stay ignored. After the context these signals end the process silently, because
-    Python would print a traceback for a signal during its exit.
+    - Ignored signals, as after `nohup`, stay ignored.
+    - If `own_process` is false, nothing changes, because the process belongs to another program.
+    - After the context these signals end the process silently, because Python would print a traceback for a signal
+      during its exit.
     """
     received: list[int] = []
 
@@ -46,8 +48,8 @@ def end_at_next_signal() -> None:
 
 
 class FileWatcher:
-    """A watcher of files. `bool()` is true if any file was created or changed after the watcher was made; `str()` is a
-    message that names these files."""
+    """A watcher of files. `bool()` is true if a file was created or changed after the watcher was made. `str()` is a
+    message that names these files, or says that nothing was written."""
 
     def __init__(self, files: Iterable[Path]) -> None:
         self._before = {file: _mark(file) for file in files}

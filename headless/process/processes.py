@@ -26,8 +26,8 @@ from ...pipeline.two_experts import ParallelGroups
 T = TypeVar("T")
 
 LONGEST_WAIT = timedelta(hours=24)
-"""The timeout of communication. It is long, because the other processes may wait an hour while the first one decodes
-and writes. A dead process needs no timeout, because torchrun detects it immediately."""
+"""The timeout of communication between processes. It is long, because the other processes may wait an hour while the
+first one decodes and writes. A dead process needs no timeout, because torchrun detects it immediately."""
 ENDED_WITH_THE_OTHERS = 1
 """The exit code of a process that ends only because another process has failed."""
 INTERRUPTED = 128 + signal.SIGINT
@@ -38,8 +38,8 @@ PATIENCE = 30  # seconds to wait for the error report of the process that failed
 
 @dataclass(frozen=True)
 class Processes:
-    """The processes that make a video, seen from the process with the number `rank` of `size`. The methods transfer
-    data between the processes."""
+    """The processes that make a video, seen from one of them, the process with the number `rank` of `size`. Methods
+    such as `share` transfer data between the processes."""
 
     rank: int = 0
     size: int = 1
@@ -55,8 +55,8 @@ class Processes:
         return self.rank == task % self.size
 
     def share(self, made: T | None, task: int) -> T:
-        """Return a task's result in every process. `made`: the result in the process that did the task (see `takes`),
-        None in the other processes. Tensors must be on the CPU."""
+        """Return a task's result in every process. All processes must call this method. `made`: the result in the
+        process that did the task (see `takes`), None in the other processes. Tensors must be on the CPU."""
         if self.size == 1:
             assert made is not None
             return made
@@ -82,10 +82,14 @@ class Processes:
         return collected
 
     def device(self, asked: str | None) -> str | None:
-        """Return the device of this process. `asked`: the user's option `device`. A single process uses this option,
-        and so do several processes with "cpu". For None or "cuda", each of several processes uses "cuda:N", where N is
-        its number on its machine, but None if CUDA is missing. Raises InputError for several processes and any other
-        value."""
+        """Return the device of this process. `asked`: the user's option `device`.
+
+        - A single process uses `asked`, and so do several processes with "cpu".
+        - Otherwise each process uses "cuda:N", where N is its number on its machine, if `asked` is None or "cuda".
+          Without CUDA the result is None.
+
+        Raises InputError for several processes and any other value.
+        """
         if self.size == 1 or asked == "cpu":
             return asked
         if asked not in (None, "cuda"):
@@ -122,8 +126,10 @@ ALONE = Processes()
 
 @contextmanager
 def join_processes() -> Iterator[Processes]:
-    """Join the processes started by torchrun within this context, and yield `Processes`, or ALONE without torchrun. If
-    processes fail, only the first one to fail raises its error. The others exit without a message."""
+    """Join the processes started by torchrun within this context, and yield the Processes, or ALONE without torchrun.
+
+    If processes fail, only the process that fails first raises its error. The other processes exit without a message.
+    """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         yield ALONE
@@ -171,8 +177,9 @@ def _join() -> Any:
 
 
 def check_gpus(count: int, device: str | None) -> None:
-    """Raise InputError if `count` processes cannot run here. On GPUs, each process needs its own. On the CPU, there may
-    be as many processes as cores, or up to eight. `device`: the user's option."""
+    """Raise InputError if this machine cannot run `count` processes. On GPUs, `count` may be at most the number of
+    GPUs. On the CPU, it may be at most the number of cores, or 8 if there are fewer cores. `device`: the user's
+    option."""
     found = torch.cuda.device_count()
     if device != "cpu" and found < count and (found or device is not None):
         fewer = f"`gpus` {found}" if found else "`device` cpu"
@@ -183,8 +190,8 @@ def check_gpus(count: int, device: str | None) -> None:
 
 
 def start(count: int, arguments: list[str], device: str | None = None) -> int:
-    """Run `python -m lingbot_world ARGUMENTS` in `count` processes, and return the exit code. Raises InputError like
-    `check_gpus`, and LingBotError if a process was killed."""
+    """Run `python -m lingbot_world ARGUMENTS` in `count` processes. Return 0, or the exit code of the process that
+    caused a failure. Raises InputError as `check_gpus` does, and LingBotError if a process was killed."""
     import logging
 
     from torch.distributed.elastic.multiprocessing.api import SignalException

@@ -30,9 +30,9 @@ def silent(_name: str, _unit: str) -> Iterator[Progress]:
 def with_callbacks(
     show: ShowProgress, steps: int, on_progress: Progress | None, cancel: Callable[[], bool] | None
 ) -> ShowProgress:
-    """Return a function like `show`, whose displays also call `on_progress` and `cancel` (see `run.generate`). If
-    `cancel()` is true, they raise CancelledError. `steps`: the number of the base model's denoising steps, of both
-    experts together."""
+    """Return a function like `show`, whose progress callbacks also call `on_progress` and `cancel` (see
+    `run.generate`). If `cancel()` is true, the callback raises CancelledError. `steps`: the number of denoising steps
+    of the base model, of both experts together."""
 
     @contextmanager
     def show_and_tell(name: str, unit: str) -> Iterator[Progress]:
@@ -67,7 +67,7 @@ class StageRecorder(AbstractContextManager["StageRecorder"]):
 
     def begin(self, name: str, unit: str = "", *, keep: bool = False) -> Progress:
         """End the current stage, begin the stage `name`, and return its progress callback. `unit`: the unit of
-        progress. Unless `keep`, garbage is collected between the stages, which takes 0.2 s."""
+        progress. If `keep` is false, garbage is collected between the two stages, which takes 0.2 s."""
         self.end(keep)
         self.running = name
         display = self._show(name, unit)
@@ -87,7 +87,7 @@ class StageRecorder(AbstractContextManager["StageRecorder"]):
         return progress
 
     def end(self, keep: bool = False) -> None:
-        """End the current stage, if any. Unless `keep`, also collect garbage."""
+        """End the current stage, if any. If `keep` is false, also collect garbage."""
         if self._end is not None:
             self._end()
             if not keep:

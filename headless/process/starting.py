@@ -25,8 +25,10 @@ def let_waiting_threads_sleep() -> None:
 
 def start_cuda() -> None:
     """Start CUDA (0.3 s) and then cuDNN (0.5 s) in a thread, and Triton (1 s) in another thread, while the caller
-    imports torch. Do not call this function in a process that forks later. Nothing happens outside Linux, without a
-    CUDA driver, and if several processes make the video."""
+    imports torch. Do not call this function in a process that forks later.
+
+    Nothing happens outside Linux, without a CUDA driver, and if several processes make the video.
+    """
     if sys.platform == "linux" and "WORLD_SIZE" not in os.environ:
         Thread(target=_start_cuda).start()
 
@@ -82,8 +84,8 @@ def triton_starting(device: torch.device) -> Iterator[None]:
 
 
 def wait_for_triton(device: torch.device) -> None:
-    """Wait until Triton has started on a GPU; start Triton first if neither `start_cuda` nor `triton_starting` did. A
-    caller that used Triton before the end of the start would hash Triton's files a second time."""
+    """Wait until Triton has started on a GPU. If neither `start_cuda` nor `triton_starting` has begun the start, begin
+    it now. Without the wait, the caller's first kernel would hash Triton's files a second time."""
     if device.type == "cuda":
         _triton(device.index or 0).join()
 
