@@ -110,7 +110,7 @@ class BlockCache:
 
     def mark_read(self) -> None:
         """Count the cached tensors as read. Call this after the replay of a CUDA graph, which reads them without `get`.
-        Otherwise the cache would be disabled, as a cache with unread tensors."""
+        Otherwise they would count as unread, and the cache would be disabled (see MOST_UNREAD_FILLS)."""
         self._was_read = True
 
     def take(self, blocks: Mapping[int, Pair]) -> None:
@@ -123,8 +123,8 @@ class BlockCache:
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """A context that restores the cache's source and entries when it ends. Values that were overwritten in place,
-        in a tensor of the cache, are not restored."""
+        """A context manager that restores the cache's source and entries when it exits. Values that were overwritten in
+        place, in a tensor of the cache, are not restored."""
         fields = {name: dict(value) if isinstance(value, dict) else value for name, value in vars(self).items()}
         try:
             yield
@@ -194,7 +194,7 @@ class CameraCache(BlockCache):
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """A context that restores the entries of this cache and of the prompt's when it ends (see
+        """A context manager that restores the entries of this cache and of the prompt's when it exits (see
         `BlockCache.restored`)."""
         with self.prompt.restored(), super().restored():
             yield

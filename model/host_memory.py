@@ -18,8 +18,8 @@ _pauses, _pausing = {"open": 0, "enabled": False}, threading.Lock()
 
 @contextmanager
 def pause_collector() -> Iterator[None]:
-    """A context in which Python's garbage collector is off. Contexts of several threads may overlap. When the last one
-    ends, the collector is switched on again, if it was on before the first one."""
+    """A context manager that turns Python's garbage collector off. Contexts of several threads may overlap. When the
+    last one ends, the collector is switched on again, if it was on before the first one."""
     with _pausing:
         _pauses["enabled"] = _pauses["enabled"] if _pauses["open"] else gc.isenabled()
         _pauses["open"] += 1

@@ -205,7 +205,7 @@ class Exchanges:
 
     @contextmanager
     def recorded_by(self, between: Between) -> Iterator[None]:
-        """A context in which a forward is recorded as CUDA graphs without its exchanges.
+        """A context manager for recording a forward as CUDA graphs without its exchanges.
 
         `between` receives the functions that start an exchange or wait for it. `between` must end the current graph,
         add these functions to the replay and start the next graph. The exchange buffers stay allocated for replays.

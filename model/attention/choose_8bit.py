@@ -162,8 +162,8 @@ KINDS["attention-8bit"] = Kind(random_attention, exact_attention, WORST_PROBE)
 
 
 def choose_attention(wanted: AttentionMode, device: torch.device, config: ModelConfig) -> Literal["exact", "8bit"]:
-    """Return how self-attention is computed on a device: in "8bit" only if `wanted` requests it, else "exact". Raises
-    InputError if 8 bits are requested and no 8-bit kernel works on the device."""
+    """Return how self-attention is computed on a device: "8bit" if `wanted` is "8bit", else "exact". Raises InputError
+    if 8 bits are requested and no 8-bit kernel works on the device."""
     if wanted in ("auto", "exact"):
         return "exact"
     if device.type != "cpu":

@@ -28,7 +28,7 @@ Attention = Callable[[Tensor, Tensor, Tensor, int, Mapping], Tensor]
 k and v are [B, S, heads*head_dim]. `options` are the ForwardOptions of the model's forward."""
 
 FRAMES_BYTES = 2**28
-"""A causal model uses `attend_to_frames` only if its intermediate results take at most this many bytes.
+"""A causal model uses `attend_to_frames` only if the function's intermediate results take at most this many bytes.
 
 With `attend_to_frames` all chunks run the same kernels even before the attention window is full, so a CUDA graph can
 replay them. Larger chunks gain less from a graph, because their kernels take longer than the launches.

@@ -27,8 +27,8 @@ HOPPER = 132
 
 def key_parts(queries: int, keys: int, heads: int, processors: int = HOPPER) -> int:
     """Return the number of parts into which to split the keys, so that few queries occupy all `processors`
-    multiprocessors (SMs). Without a split, an SM processes one tile of queries with all its keys at a time. 144 tiles
-    on 132 SMs then take as long as 264 tiles."""
+    multiprocessors (SMs). Without a split, an SM processes one tile of queries with all its keys at a time. So 132 SMs
+    need two rounds for 144 tiles, the same time as for 264 tiles."""
     tiles = -(-queries // TILE) * heads
 
     def time(parts: int) -> float:

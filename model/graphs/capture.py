@@ -18,7 +18,7 @@ threads."""
 
 @contextmanager
 def on_recording_stream(x: Tensor) -> Iterator[None]:
-    """A context in which torch uses the stream on which all graphs of the GPU of `x` are recorded.
+    """A context manager that makes torch use the stream on which all graphs of the GPU of `x` are recorded.
 
     The stream is shared, because cuBLAS has a workspace for each thread and stream. The workspace must outlive the
     recording, so a small matrix product allocates it before the recording starts.

@@ -228,8 +228,9 @@ def _kind(given: ForwardInputs, history: KeyValueCache) -> Hashable:
 
 @contextmanager
 def _prompt_of(cache: CameraCache | None, context: Tensor) -> Iterator[None]:
-    """A context in which blocks use the prompt's cached keys and values for `context`, the graphs' copy of the embedded
-    prompt. Blocks compare the tensor object `cache.prompt.embedded` with their prompt, so `context` takes its place."""
+    """A context manager that makes blocks use the prompt's cached keys and values for `context`, the graphs' copy of
+    the embedded prompt. Blocks compare the tensor object `cache.prompt.embedded` with their prompt, so `context` takes
+    its place."""
     if cache is None or cache.prompt.embedded is None:
         yield
         return

@@ -142,8 +142,8 @@ class KeyValueCache:
 
     @contextmanager
     def as_if_full(self) -> Iterator[None]:
-        """A context in which forwards run the kernels of a full window, even if some slots do not hold a frame yet. So
-        CUDA graphs of a full window can be recorded before the window is full."""
+        """A context manager that makes forwards run the kernels of a full window, even if some slots do not hold a
+        frame yet. So CUDA graphs of a full window can be recorded before the window is full."""
         used, self._used = self._used, self.window * self._frame_tokens
         try:
             yield
@@ -264,8 +264,8 @@ class KeyValueCache:
         self, block: int, keys: Tensor | Unrotated, values: Tensor
     ) -> tuple[Tensor | Unrotated, tuple[Scaling, Scaling]]:
         """Return the chunk's keys, and the Scalings of keys and of values. The first forward with `keep` sets the
-        block's Scalings for the whole video. Up to then each forward computes its own Scalings, and returns keys that
-        are Unrotated after norm and RoPE."""
+        block's Scalings for the whole video. Until then, each forward computes its own Scalings, and norm and RoPE are
+        applied to keys that are Unrotated."""
         scalings = self._scalings[block]
         if scalings is None:
             keys, scalings = scalings_for_all(keys, values, FP8_HEADROOM)

@@ -106,8 +106,8 @@ class HostStorage:
             return _Copy(block, buffers, None if self._stream is None else self._stream.record_event())
 
     def _behind_current_work(self) -> AbstractContextManager:
-        """Return a context in which torch uses the copy stream. Copies start after all work that is already queued on
-        the compute stream."""
+        """Return a context manager that makes torch use the copy stream. Copies start after all work that is already
+        queued on the compute stream."""
         if self._stream is None:
             return nullcontext()
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
