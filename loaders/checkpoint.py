@@ -1,5 +1,5 @@
 """A checkpoint: an expert of the base model or a causal model on disk. Opening it reads and checks all file headers,
-but no weights."""
+but of the weights only small samples."""
 
 import dataclasses
 import math
@@ -79,8 +79,15 @@ class Checkpoint:
 
     @property
     def release_lines(self) -> tuple[str, ...]:
-        """Messages about a causal model's release and licence; empty for an expert. They also report a guessed release,
-        and another flow_shift in scheduler/scheduler_config.json than the release's."""
+        """Messages for the user about a causal model; empty for an expert.
+
+        The first message has the release and its licence. There is a further message in each of these cases:
+
+        - A file's header names both a causal model and an expert.
+        - The release is guessed, because no name and no shape shows it.
+        - The user chose a release, but a name is that of an expert.
+        - scheduler/scheduler_config.json states another flow_shift than the release's.
+        """
         if self.release is None:
             return ()
         lines = [f"{self.release.name} ({self.release.licence}): {self.name}", *self.mixture_lines]
@@ -105,7 +112,7 @@ class Checkpoint:
 
     def rounded(self, dtype: torch.dtype) -> "Checkpoint":
         """Return a copy that rounds plain parameters of more bits than `dtype` to `dtype` when they are read. So no
-        device buffer holds the unrounded values."""
+        device buffer ever holds the unrounded values."""
         tensors = {name: entry.rounded(dtype) if name in self.plain else entry for name, entry in self.tensors.items()}
         return dataclasses.replace(self, tensors=tensors)
 
@@ -117,7 +124,8 @@ class Checkpoint:
 
     @property
     def kind(self) -> str:
-        """The kind of the model, for messages: a causal model, an expert, or a plain Wan model."""
+        """The kind of the model, for messages: a LingBot-World causal model, a LingBot-World expert, or a plain Wan
+        expert, which has no camera layers."""
         if self.config.causal:
             return "LingBot-World causal model"
         return "LingBot-World expert" if self.config.control else "plain Wan expert"
@@ -153,14 +161,15 @@ class Checkpoint:
 
 
 def open_checkpoint(path: str | Path, loras: Sequence[LoraFile] = ()) -> Checkpoint:
-    """Return the Checkpoint of a model, with the LoRAs to load, from the files' headers only.
+    """Return the Checkpoint of a model. Headers are read, and a few values of quantized weights, but no whole weights.
 
-    `path` is a model's folder in a package, or any file that `read_tensors` accepts. A `config.json` next to the
-    weights states what tensors cannot show: num_heads, text_len, eps, and whether the model is causal. Without it the
-    folder names show whether it is causal (see release.py).
+    `path` is a model's folder in a package, or any file that `read_tensors` accepts. `loras` are added to the model
+    when it is loaded; those of strength 0 are left out. A `config.json` next to the weights states what tensors cannot
+    show: num_heads, text_len, eps, and whether the model is causal. Without it the folder names show whether the model
+    is causal (see release.py).
 
     Raises CheckpointError for a damaged file, another kind of file, a LoRA that does not match the model's shapes, and
-    tensors with other names or shapes than ModelConfig requires; one message lists all differences.
+    tensors with other names or shapes than ModelConfig requires. One message lists all differences of names and shapes.
     """
     path = Path(path).expanduser().absolute()
     tensors, quantized = _read(path)

@@ -1,6 +1,9 @@
 """The layout of tensors in device buffers, and the pieces of files, named chunks here, that are copied into them.
-Tensors that share a buffer are in file order, each at a 256-byte boundary. Small float32 tensors, such as the scales
-and tables of 4-bit weights, are packed as in the file, so that one copy moves about forty of them."""
+
+In a buffer, the weights and biases of q, k and v come first. The other tensors follow in file order. Each tensor begins
+at a 256-byte boundary, except for small float32 tensors, such as the scales and tables of 4-bit weights. These are
+packed as in the file, so that one copy moves about forty of them.
+"""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -14,7 +17,7 @@ from ..weights.tensors import MappedFile, TensorEntry, in_file_order
 
 ALIGNMENT = 256
 SMALL = 1 << 16
-"""The size in bytes below which a float32 tensor is aligned to 4 bytes instead of 256."""
+"""A float32 tensor of fewer bytes than this is aligned to 4 bytes instead of 256."""
 _JOINT = [f".self_attn.{layer}.{kind}" for kind in ("weight", "bias") for layer in "qkv"]
 """The ends of the names of the weights and biases of q, k and v, which are adjacent in a block's buffer. So the three
 layers can run as one product: see `operations.joined`."""
@@ -36,8 +39,8 @@ def layer_of(name: str) -> str:
 
 
 class BufferRange(NamedTuple):
-    """The bytes [start, start + nbytes) of a uint8 device buffer, as the target of a copy. `rounded`: the dtypes (in
-    the file, in the buffer) if values are rounded during the copy, else None."""
+    """The bytes [start, start + nbytes) of a uint8 device buffer, as the target of a copy. `rounded` is None, or the
+    dtypes (in the file, in the buffer) if values are rounded during the copy."""
 
     buffer: Tensor
     start: int
@@ -127,8 +130,8 @@ def tensor_at(target: BufferRange, entry: TensorEntry) -> Tensor:
 
 
 def _layout(entries: list[TensorEntry]) -> tuple[list[tuple[TensorEntry, int]], int]:
-    """Return each entry with the position of its first byte in a buffer, and the size of the buffer. The _JOINT entries
-    of a block are adjacent; the others are in file order."""
+    """Return each entry with the position of its first byte in a buffer, and the size of the buffer in bytes. The
+    _JOINT entries of a block are adjacent and come first. The others follow in file order."""
     starts, end = [], 0
     for entry in sorted(in_file_order(entries), key=_joint_first):
         alignment = 4 if entry.dtype == torch.float32 and entry.nbytes < SMALL else ALIGNMENT
@@ -170,8 +173,8 @@ def split_into_chunks(entries: list[TensorEntry], targets: dict[str, BufferRange
 
 
 def clip_chunks(chunks: Iterable[FileChunk], first: int, stop: int, buffer: Tensor) -> Iterator[FileChunk]:
-    """Yield `chunks` reduced to the bytes [first, stop) of their target buffer, and redirected to `buffer`'s start.
-    With this, each of several processes reads only its own piece of a block's weights."""
+    """Yield `chunks` reduced to the bytes [first, stop) of their target buffer. These bytes are written to the start of
+    `buffer` instead. With this, each of several processes reads only its own piece of a block's weights."""
     for chunk in chunks:
         copies: list[tuple[int, BufferRange]] = []
         for begin, target in chunk.copies:

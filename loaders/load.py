@@ -50,26 +50,28 @@ def load_expert(
     shared_by: distributed.ProcessGroup | None = None,
     decoded_blocks: int = 0,
 ) -> LingBotWorldModel:
-    """Return the model at `path`, in eval mode and without gradients, computing in `dtype` on `device`.
+    """Return a model in eval mode and without gradients, computing in `dtype` on `device`.
 
-    On the CPU the weights are views of the mapped file, or copies if `copy` is set or values are rounded to `dtype`. On
-    another device they are copies, made with calls of `progress(bytes, total)`.
-
+    path: a path for `open_checkpoint`, or an opened Checkpoint, with its LoRAs.
+    copy: whether the weights are copies on the CPU too. Otherwise they are views of the mapped file there, unless
+        values are rounded to `dtype`. On another device they are always copies.
+    progress: called as progress(bytes, total) while weights are copied.
     operations, attention: the set of layer classes, and the self-attention function. LoRAs need the default
-    `operations`.
+        `operations`.
     resident_blocks: the number of blocks that stay on the GPU (None: all). Every forward reads the linear weights of
-    the later blocks from the file, so a forward may raise the errors of loading.
+        the later blocks from the file, so a forward may raise the errors of loading.
     arithmetic: the number format of matrix products in the blocks' linear layers (see model/ops/linear_8bit.py); "auto"
-    means `dtype`. "8bit" also multiplies NVFP4 and MXFP8 weights in their own format, on GPUs with instructions for it.
+        means `dtype`. "8bit" also multiplies NVFP4 and MXFP8 weights in their own format, on GPUs with instructions for
+        it.
     attention_mode: "8bit" replaces `attention` by the 8-bit self-attention of model/attention/choose_8bit.py.
     shared_by: a group of processes that each keep a piece of the later blocks on the device. They gather the blocks in
-    every forward instead of reading the file, so all must call the model together.
+        every forward instead of reading the file, so all must call the model together.
     decoded_blocks: the number of blocks, from the first one on, whose main layers keep their dequantized weights after
-    the first forward, in addition to the quantized ones. With an 8-bit `arithmetic` the kept weights have 8 bits.
+        the first forward, in addition to the quantized ones. With an 8-bit `arithmetic` the kept weights have 8 bits.
 
     Raises CheckpointError for damaged or unsuitable files, and InputError if the device or the model's sizes do not
     allow the chosen modes. After an error, also one of `progress`, no part of the model stays on the device. NaN or
-    infinity in unquantized weights is an error of the first forward.
+    infinity in unquantized weights is an error of the first forward (see `explain_first_nan`).
     """
     checkpoint = (path if isinstance(path, Checkpoint) else open_checkpoint(path)).rounded(dtype)
     build = partial(LingBotWorldModel, operations=operations, attention=attention, device="meta", dtype=dtype)
@@ -101,9 +103,10 @@ def load_expert(
 
 
 def explain_first_nan(model: torch.nn.Module, checkpoint: Checkpoint) -> None:
-    """Check the result of the model's first forward. If the result contains NaN or infinity, read all weights of the
-    `checkpoint`, and raise CheckpointError with the file and the keys of weights that are not finite either. Loading
-    does not check them, because to read all weights takes thirty times as long as to map the file."""
+    """Add a hook to `model` that checks the result of its first forward. If the result contains NaN or infinity, the
+    hook reads all weights of the `checkpoint`. It raises CheckpointError with the file and the keys of weights that are
+    not finite, if there are any. Loading does not check them, because to read all weights takes thirty times as long as
+    to map the file."""
 
     def check(model: torch.nn.Module, _inputs: object, velocity: Tensor) -> None:
         model._forward_hooks.pop(handle.id)  # handle.remove() would leave the hook in a deep copy

@@ -32,7 +32,7 @@ class LoraChange(NamedTuple):
     down: TensorEntry | None
 
     def apply_to(self, weight: Tensor) -> Tensor:
-        """Return `weight`, float32, plus the change, as float32 on the same device."""
+        """Return a new tensor: `weight` (float32) plus the change, on the weight's device."""
         up = self.up.view().to(weight.device, torch.float32).flatten(1 if self.down else 0)
         if self.down is None:
             return weight + self.scale * up.view(weight.shape)
@@ -72,7 +72,8 @@ def loras_for(loras: Iterable[LoraFile], role: str) -> tuple[LoraFile, ...]:
 
 
 def check_for_both_experts(loras: Iterable[LoraFile], path: Path) -> None:
-    """Raise InputError if a LoRA was chosen for only the high-noise or low-noise expert, but `path` is one model."""
+    """Raise InputError if one of `loras` was chosen for only the high-noise or only the low-noise expert. Call this for
+    a single model, which has no experts; the message names its `path`."""
     for_one = next((lora for lora in loras if lora.expert is not None), None)
     if for_one is not None:
         raise InputError(
@@ -91,7 +92,8 @@ def lora_bytes(changes: LoraChanges) -> int:
 
 def read_loras(loras: Sequence[LoraFile], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, list[LoraChange]]:
     """Return the LoRAs' changes by parameter name. `shapes` are the shapes of the model's parameters by name. Raises
-    CheckpointError if any tensor of a LoRA does not fit the model, or for a kind or scale that is not supported."""
+    CheckpointError if any tensor of a LoRA does not fit the model, or if the kind of LoRA or its scale is not
+    supported. A LoRA with scale 0 in all layers is logged as a warning."""
     changes: dict[str, list[LoraChange]] = {}
     for lora in loras:
         found = list(_read(lora, shapes))

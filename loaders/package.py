@@ -136,8 +136,9 @@ def _find_near(model: Path, part: str) -> Path | None:
 
 
 def is_causal_folder(folder: Path) -> bool:
-    """Return whether a folder directly contains a causal model's weights, judged by config.json or names, else by
-    shapes. Experts, packages and unreadable weights give False."""
+    """Return whether a folder directly contains a causal model's weights. The config.json or else the names decide. If
+    neither shows the kind, the shapes in safetensors files decide. The result is False for experts, packages and
+    unreadable weights."""
     if not is_expert_folder(folder) or folder.name in PART_FOLDERS:
         return False
     stated = stated_causal(names_of(folder.absolute()), read_json(folder / "config.json", optional=True))
@@ -145,8 +146,8 @@ def is_causal_folder(folder: Path) -> bool:
 
 
 def is_causal_file(file: Path) -> bool:
-    """Return whether a weight file holds a causal model, judged by its name and its folders' names, else by its shapes.
-    Other files and unreadable ones give False."""
+    """Return whether a weight file holds a causal model. The names of the file and its folders decide, or else the
+    shapes. The result is False for other files and unreadable ones."""
     if not (file.is_file() and file.suffix in WEIGHT_SUFFIXES):
         return False
     return stated_causal(names_of(file.absolute()), {}) or _has_causal_shapes(file)
@@ -168,8 +169,9 @@ def _causal_model(root: Path, items: list[Path], release: str | None) -> Path | 
 
 
 def open_experts(paths: PerExpert[Path], loras: Sequence[LoraFile] = ()) -> PerExpert[Checkpoint]:
-    """Return the checkpoints of both experts, each with its LoRAs. A header that names a causal model too is logged.
-    Raises CheckpointError for invalid models, and for two models that are not the two experts of one release."""
+    """Return the checkpoints of both experts, each with its LoRAs. Raises CheckpointError for invalid models, and for
+    two models that are not the two experts of one release. If a file's header names both a causal model and an expert,
+    a warning is logged."""
     experts = PerExpert(*(open_checkpoint(getattr(paths, role), loras_for(loras, role)) for role in ("high", "low")))
     _check_roles(experts)
     for line in (line for checkpoint in experts for line in checkpoint.mixture_lines):
@@ -183,7 +185,9 @@ def tokenizer_in(folder: Path) -> Path | None:
 
 
 def is_expert_folder(path: str | Path) -> bool:
-    """Return whether a folder directly contains the weights of one model, expert or not, judged by file names."""
+    """Return whether a folder directly contains the weights of one model (an expert or any other), judged by file
+    names. These are model.safetensors, model.pt, the index of safetensors shards and diffusion_pytorch_model*. A GGUF
+    file counts if it is the folder's only weight file."""
     folder = Path(path)
     names = ("model.safetensors", "model.pt", "*.safetensors.index.json", "diffusion_pytorch_model*")
     if not folder.is_dir():
@@ -231,8 +235,8 @@ def _find_weights(word: str, folder: str, items: list[Path]) -> Path | None:
 
 
 def _is_encoder_or_vae(folder: Path) -> bool:
-    """Return whether a folder holds the umt5 text encoder or Wan 2.1's VAE, judged by its config.json, because packages
-    of other models have folders of the same names."""
+    """Return whether a folder holds the umt5 text encoder or Wan 2.1's VAE: it has weights, and its config.json
+    describes one of them. Packages of other models have folders of the same names."""
     stated: dict = {}
     with suppress(CheckpointError):
         stated = read_json(folder / "config.json")

@@ -56,8 +56,9 @@ def noise_role(name: str) -> Role | None:
 
 
 def role_of(path: Path, others: Iterable[Path] = ()) -> Role | None:
-    """Return the expert that the name of a file or folder states; None if it states no expert or both. "high" or "low"
-    without "noise", as in low_poly, counts only if the file of the other expert is next to it or among `others`."""
+    """Return the expert that the name of a file or folder states; None if it states no expert or both. A bare "high" or
+    "low", as in low_poly, is not enough. It counts only if the name with the opposite word exists next to `path` or
+    among `others`."""
     if role := noise_role(path.name):
         return role
     words = set(_BARE.findall(_HUMPS.sub("_", path.name).lower()))
@@ -87,15 +88,20 @@ def named_release(names: Iterable[str]) -> str | None:
 
 
 def named_causal(names: Iterable[str]) -> bool:
-    """Return whether the names of a model's file and folders show that it is causal. The first name with a causal
-    release or with an expert's role (high or low noise) decides. Without such a name the result is False."""
+    """Return whether the names of a model's file and folders show that it is causal. The first name that states a
+    causal release or an expert's role (high or low noise) decides. Without such a name the result is False."""
     clear = (name for name in names if _CAUSAL.search(name.lower()) or noise_role(name))
     return noise_role(next(clear, "high_noise")) is None
 
 
 def stated_causal(names: Iterable[str], stated: Mapping[str, Any]) -> bool | None:
-    """Return whether a model is causal, if its names or `stated`, the content of config.json, show this. Return None if
-    the shapes must decide."""
+    """Return whether config.json or the names show that a model is causal. Return None if only the shapes can show it.
+    `stated` is the content of config.json.
+
+    - If `_class_name` is that of a causal model, return True.
+    - If it is another class, return False, or None if config.json states the sizes SMALL.
+    - Without `_class_name`, return True if the names show a causal model, else None.
+    """
     class_name = stated.get("_class_name")
     if class_name in (CAUSAL_CLASS, GUIDED_CLASS, diffusers_names.CAUSAL_CLASS):
         return True
@@ -105,7 +111,8 @@ def stated_causal(names: Iterable[str], stated: Mapping[str, Any]) -> bool | Non
 
 
 def detect_release(names: tuple[str, ...], class_name: str, config: ModelConfig) -> Release | None:
-    """Return the release of a causal model; None for an expert of the base model.
+    """Return the release of a causal model; None for an expert of the base model. If no name shows which release a
+    causal model is, it is taken for LingBot-World Fast.
 
     names: the result of `names_of`.
     class_name: the `_class_name` in config.json, or "".
@@ -135,8 +142,8 @@ def detect_release(names: tuple[str, ...], class_name: str, config: ModelConfig)
 
 
 def release_note(names: tuple[str, ...], config: ModelConfig) -> str | None:
-    """Return a message for the user if neither a name in `names` nor the weights' shapes show the release of a causal
-    model, so that it is guessed, else None."""
+    """Return a message for the user if the release of a causal model is guessed, else None. It is guessed if neither a
+    name in `names` nor the weights' shapes show the release."""
     if named_release(names) is not None or (config.num_layers, config.dim) == SMALL:
         return None
     return (

@@ -30,8 +30,8 @@ class UploadSettings:
     threads: the number of reader threads.
     buffers: the number of staging buffers per thread for CUDA. Other devices use one.
     chunk_bytes: the size of a staging buffer.
-    sleep: whether a thread sleeps instead of spinning while it waits for copies. Sleeping makes the load of a whole
-    model 20 % slower; it is for copies that often wait for a model's forward.
+    sleep: whether a thread sleeps instead of spinning while it waits for copies. Loading a whole model takes 20 %
+        longer with sleep. It is for copies that often wait for a model's forward.
     """
 
     threads: int = min(10, os.cpu_count() or 1)
@@ -115,8 +115,8 @@ class Upload:
 
     def wait(self, progress: Progress | None = None) -> None:
         """Wait until all copies are started, and make the caller's CUDA stream wait for their end. `progress(bytes,
-        total)` is called about ten times a second. Raises the error of a reader thread, also when called again:
-        CheckpointError for a file that is too short, was replaced, or cannot be read."""
+        total)` is called about ten times a second. Raises the error of a reader thread that failed, also when called
+        again: CheckpointError for a file that is too short, was replaced, or cannot be read."""
         waiting = set(self._readers)
         while waiting:  # short waits, so that Ctrl-C works on every system
             done, waiting = wait(waiting, _POLL_SECONDS, return_when="FIRST_EXCEPTION")
@@ -169,8 +169,9 @@ class ChunkReader:
         """Make the next copies to a CUDA device wait for the event `start_event`. Do nothing for other devices."""
 
     def copy_chunk(self, chunk: FileChunk) -> torch.cuda.Event | None:
-        """Read a chunk and start its copies to the device. Return the CUDA event after them; None without CUDA. Raises
-        CheckpointError for a file that is too short, was replaced, or cannot be read."""
+        """Read a chunk and copy it to the device. For CUDA the copies are only started, and the CUDA event after them
+        is returned; otherwise None. Raises CheckpointError for a file that is too short, was replaced, or cannot be
+        read."""
         self.read(chunk, self._buffer)
         for start, target in chunk.copies:
             target.fill(self._buffer, start)

@@ -41,11 +41,13 @@ _PART = re.compile(rf"(.+)\.({'|'.join((*SCALES, *UNUSED, SMOOTHED))})$")
 _MARK = "scaled_fp8"
 LARGEST_VALUE, SAMPLED_ROWS = 200, 8
 LARGEST_SCALE = 20
-"""The value above which a scale counts as inverted. With a larger scale, 8-bit weights would go beyond 2,500."""
+"""A larger scale counts as inverted: the file has 1 / scale. With it, int8 weights could be larger than 127 * 20 =
+2,540."""
 
 
 def scale_owner(key: str) -> str | None:
-    """Return the name of the weight to which a key such as `X.weight_scale` belongs, or None for other keys."""
+    """Return the weight's name `X.weight` for a key such as `X.weight_scale`, `X.input_scale` or `X.comfy_quant`; None
+    for other keys."""
     match = _PART.match(key)
     return f"{match[1]}.weight" if match else None
 
@@ -126,8 +128,8 @@ def _layer(name: str) -> str:
 def _make_weight(
     values: TensorEntry | None, parts: Mapping[str, TensorEntry], stated: Any
 ) -> ScaledWeight | LayoutWeight | str:
-    """Return the weight with the stored `values` and the scales in `parts` (by suffix), or why it cannot be read.
-    `stated` is the file's description of the format, or None."""
+    """Return the weight with the stored `values` and the scales in `parts` (by suffix). If the weight cannot be read,
+    return a message with the reason. `stated` is the file's description of the format, or None."""
     description = stated if isinstance(stated, dict) else {}
     named, inner = description.get("format"), description.get("params")
     description = (inner if isinstance(inner, dict) else {}) | description
@@ -143,8 +145,9 @@ def _make_weight(
 
 
 def _value_error(values: TensorEntry, named: str | None) -> str | None:
-    """Return a message unless a weight's stored values have their format's dtype and two or more dimensions. `named` is
-    the format that the file states, a key of FORMATS. If it is None, every dtype in FORMATS is accepted."""
+    """Return a message if a weight's stored values have another dtype than their format, or fewer than two dimensions,
+    else None. `named` is the format that the file states, a key of FORMATS. If it is None, every dtype in FORMATS is
+    accepted."""
     dtype = FORMATS[named] if named else values.dtype
     if values.dtype == dtype and dtype in FORMATS.values() and len(values.shape) >= 2 and not values.block_format:
         return None
@@ -155,8 +158,8 @@ def _value_error(values: TensorEntry, named: str | None) -> str | None:
 def _row_scaled(
     values: TensorEntry, parts: Mapping[str, TensorEntry], named: str | None, description: Mapping[str, Any]
 ) -> ScaledWeight | LayoutWeight | str:
-    """Return a weight with one scale in total or one per row, or why it cannot be read. `parts` has the scales by
-    suffix. `named` is the stated format, or None."""
+    """Return a weight with one scale in total or one per row, or a message if it cannot be read. `parts` has the scales
+    by suffix. `named` is the stated format, or None. `description` has the format's other fields."""
     scale = parts.get("weight_scale")
     if scale is not None and scale.shape == values.shape[:1] and len(values.shape) == 2:
         scale = replace(scale, shape=(*scale.shape, 1))  # some writers leave the second size out
@@ -186,8 +189,8 @@ def _scale_fault(scale: TensorEntry | None, values: TensorEntry) -> str:
 
 
 def _needs_scale(values: TensorEntry) -> bool:
-    """Return whether a float8 weight without a scale has lost its scale. This is assumed if its first rows have values
-    above LARGEST_VALUE, which no linear layer has. Embeddings are exempt."""
+    """Return whether a float8 weight without a scale has lost its scale: its first SAMPLED_ROWS rows have values above
+    LARGEST_VALUE, which no linear layer has. Embeddings are exempt."""
     if "embed" in values.name or not math.prod(values.shape):
         return False
     return bool(values.view()[:SAMPLED_ROWS].float().abs().amax() > LARGEST_VALUE)
@@ -201,7 +204,7 @@ def _is_one_or_a_row(scale: TensorEntry, shape: tuple[int, ...]) -> bool:
 
 
 def _block_scaled(format_: str, values: TensorEntry, parts: Mapping[str, TensorEntry]) -> LayoutWeight | str:
-    """Return a weight with block scales in the format `format_` (nvfp4 or mxfp8), or why it cannot be read."""
+    """Return a weight with block scales in the format `format_` (nvfp4 or mxfp8), or a message if it cannot be read."""
     scale, scale_2 = parts.get("weight_scale"), parts.get("weight_scale_2")
     if scale is None or (scale_2 is None) == (format_ == NVFP4):
         wanted = "weight_scale and weight_scale_2" if format_ == NVFP4 else "weight_scale alone"

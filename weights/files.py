@@ -26,7 +26,7 @@ def read_tensors(path: str | Path, hint: str = "") -> dict[str, TensorEntry]:
     """Return the tensors at `path` by name. Only headers are read.
 
     `path` is a folder, a file, one shard of a set, or the index of a set. Files are safetensors, GGUF, or torch.save
-    files, which are read as tensors only. In a folder, files with `hint` in their names are preferred; among these,
+    files, of which no code is run. In a folder, files with `hint` in their names are preferred; among these,
     safetensors files come before .pt files, and `model.*` before other names. Raises CheckpointError for a file that is
     missing, damaged or of another format.
     """

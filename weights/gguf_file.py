@@ -29,7 +29,8 @@ _LONGEST_ARRAY, _MOST_TENSORS, _MOST_STRINGS = 64, 100_000, 2_000_000
 
 @dataclass(frozen=True)
 class BlockWeight:
-    """A weight in a block format of GGML: its bytes' file entry, the format's name, and the decoded shape."""
+    """A weight in a block format of GGML. `packed` is the file entry of its bytes, `kind` the format's name, such as
+    Q4_K, and `shape` the shape after decoding."""
 
     packed: TensorEntry
     kind: str
@@ -51,8 +52,9 @@ class BlockWeight:
     def parameter(
         self, tensors: Mapping[str, Tensor], _offset: Tensor | None, dtype: torch.dtype | None
     ) -> torch.nn.Parameter:
-        """Return a frozen parameter over `tensors`, the file's tensors by entry name. It is a BlockParameter, or with
-        `dtype` a comfy_kitchen QuantizedTensor that acts as a tensor of this dtype."""
+        """Return a frozen parameter that uses the memory of `tensors`, the file's tensors by entry name. If `dtype` is
+        None, it is a BlockParameter. Otherwise it is a comfy_kitchen QuantizedTensor that acts as a tensor of this
+        dtype."""
         packed = tensors[self.packed.name]
         if dtype is None:
             return BlockParameter.of(packed, self.kind, self.shape)
@@ -124,8 +126,8 @@ def _check_entries(path: Path, source: MappedFile, found: list, start: int) -> d
 
 @cache
 def _reader_class() -> type:
-    """Return a subclass of the gguf library's reader that refuses to read past the file's end and skips long lists,
-    such as vocabularies."""
+    """Return a subclass of the gguf library's reader that raises ValueError for data past the file's end. It skips the
+    content of long lists, such as vocabularies."""
     gguf: Any = require("gguf")
     array, string = gguf.GGUFValueType.ARRAY, gguf.GGUFValueType.STRING
 

@@ -64,8 +64,9 @@ class FourBitWeight:
         return [entry for entry in entries if entry is not None]
 
     def scales(self, tensors: Mapping[str, Tensor], offset: Tensor | None) -> Scales:
-        """Return the scales of the weight from `tensors`, the file's tensors by entry name. `offset` is added to scales
-        that are themselves quantized: a float32 scalar, or None for others."""
+        """Return the scales of the weight from `tensors`, the file's tensors by entry name. If the scales are
+        themselves quantized, `offset` is the float32 scalar that is added to them after decoding; otherwise it is
+        None."""
         nested_absmax, nested_code = (
             None if entry is None else tensors[entry.name] for entry in (self.nested_absmax, self.nested_code)
         )
@@ -88,10 +89,11 @@ class FourBitWeight:
     def parameter(
         self, tensors: Mapping[str, Tensor], offset: Tensor | None, dtype: torch.dtype | None
     ) -> torch.nn.Parameter:
-        """Return a frozen parameter over `tensors`, the file's tensors by entry name.
+        """Return a frozen parameter that uses the memory of `tensors`, the file's tensors by entry name.
 
-        It is a FourBitParameter, or with `dtype` a comfy_kitchen QuantizedTensor that acts as a tensor of this dtype.
-        `offset` is the offset of the nested scales, a float32 scalar on the tensors' device, or None.
+        If `dtype` is None, it is a FourBitParameter. Otherwise it is a comfy_kitchen QuantizedTensor that acts as a
+        tensor of this dtype. `offset` is added to decoded nested scales: a float32 scalar on the tensors' device, or
+        None.
         """
         scales = self.scales(tensors, offset)
         if dtype is None:
@@ -183,7 +185,8 @@ def shape_differences(found: Mapping[str, tuple[int, ...]], wanted: Mapping[str,
 
 
 def quantization_of(quantized: Mapping[str, QuantizedWeight]) -> str | None:
-    """Return the formats of the quantized weights as one name, such as "nf4", "fp8" or "Q4_K+Q6_K", or None."""
+    """Return the formats of the quantized weights as one name, such as "nf4", "fp8" or "Q4_K+Q6_K"; None if there are
+    no quantized weights."""
     return "+".join(sorted({weight.quant_type for weight in quantized.values()})) or None
 
 
@@ -193,8 +196,9 @@ def quantized_tensors(
     dtype: torch.dtype | None,
     device: torch.device,
 ) -> dict[str, Tensor]:
-    """Return the parameters of quantized weights by name, from the file's `tensors` by entry name on `device`. They are
-    DecodedParameters if `dtype` is None, else comfy_kitchen QuantizedTensors that report this dtype."""
+    """Return the parameters of quantized weights by name. `tensors` are the file's tensors by entry name, on `device`.
+    The parameters are DecodedParameters if `dtype` is None. Otherwise they are comfy_kitchen QuantizedTensors that
+    report this dtype."""
     nested = {name: weight.offset for name, weight in weights.items() if weight.offset is not None}
     # One small tensor holds all nested offsets, so that a single copy moves them to the device.
     offsets = dict(zip(nested, torch.tensor(list(nested.values()), dtype=torch.float32, device=device), strict=True))

@@ -21,7 +21,8 @@ TILE = 128
 
 @dataclass(frozen=True)
 class ScaledWeight:
-    """A weight with 8-bit values in a file. `scale` is the file entry of its scale, or None for unscaled float8."""
+    """A weight with 8-bit values in a file. `scale` is the file entry of its scale, or None for float8 values without a
+    scale."""
 
     values: TensorEntry
     scale: TensorEntry | None
@@ -48,10 +49,10 @@ class ScaledWeight:
     def parameter(
         self, tensors: Mapping[str, Tensor], _offset: Tensor | None, dtype: torch.dtype | None
     ) -> torch.nn.Parameter:
-        """Return a frozen parameter over `tensors`, the file's tensors by entry name.
+        """Return a frozen parameter that uses the memory of `tensors`, the file's tensors by entry name.
 
-        It is a ScaledParameter, or with `dtype` a comfy_kitchen QuantizedTensor that acts as a tensor of this dtype, in
-        the layout that ComfyUI's own loader uses.
+        If `dtype` is None, it is a ScaledParameter. Otherwise it is a comfy_kitchen QuantizedTensor that acts as a
+        tensor of this dtype, in the layout that ComfyUI's own loader uses.
         """
         values = tensors[self.values.name]
         scale = None if self.scale is None else tensors[self.scale.name]
@@ -118,8 +119,9 @@ class LayoutWeight:
     def parameter(
         self, tensors: Mapping[str, Tensor], _offset: Tensor | None, dtype: torch.dtype | None
     ) -> torch.nn.Parameter:
-        """Return a frozen parameter over `tensors`, the file's tensors by entry name. It is a LayoutParameter, or with
-        `dtype` a comfy_kitchen QuantizedTensor that acts as a tensor of this dtype."""
+        """Return a frozen parameter that uses the memory of `tensors`, the file's tensors by entry name. If `dtype` is
+        None, it is a LayoutParameter. Otherwise it is a comfy_kitchen QuantizedTensor that acts as a tensor of this
+        dtype."""
         layout, parts = self._layout(tensors)
         values = tensors[self.values.name]
         if dtype is None:

@@ -162,13 +162,14 @@ class TensorEntry:
         return math.prod(self.shape) * self.file_dtype.itemsize
 
     def rounded(self, dtype: torch.dtype) -> "TensorEntry":
-        """Return an entry that rounds its floats to `dtype` when they are read, or this entry if they are not wider."""
+        """Return an entry that rounds its floats to `dtype` when they are read. If the tensor has no floats, or none
+        wider than `dtype`, return this entry itself."""
         if not self.dtype.is_floating_point or self.file_dtype.itemsize <= dtype.itemsize:
             return self
         return replace(self, dtype=dtype, stored=self.file_dtype)
 
     def view(self) -> Tensor:
-        """Return the tensor as a view of the mapped file, or as a copy if it is rounded."""
+        """Return the tensor as a view of the mapped file, or as a copy if it is rounded or not aligned in the file."""
         if isinstance(self.source, Tensor):
             return self.source.to(self.dtype)
         return self.source.view(self.offset, self.shape, self.file_dtype).to(self.dtype)
@@ -179,8 +180,8 @@ def in_file_order(entries: Iterable[TensorEntry]) -> list[TensorEntry]:
 
 
 def check_finite(entries: Iterable[TensorEntry]) -> None:
-    """Raise CheckpointError if a scale or table among the `entries` contains NaN or infinity. Only floats of 16 to 64
-    bits are read, about 5 MB for a double-quantized expert."""
+    """Raise CheckpointError if a scale or table among the `entries` contains NaN or infinity. Floats of 16 to 64 bits
+    are read, about 5 MB for a double-quantized expert. Other dtypes are skipped."""
     entries = list(entries)
     suspects = [entry for entry in entries if entry.dtype in (torch.float16, torch.bfloat16, torch.float64)]
     for joined in _join_adjacent(entry for entry in entries if entry.dtype == torch.float32):
@@ -217,7 +218,8 @@ def _refuse_not_finite(entries: Sequence[TensorEntry]) -> None:
 
 
 def refuse_not_finite(file: str, names: Sequence[str]) -> None:
-    """Raise CheckpointError, beginning with `file`, unless the list of tensors with NaN or infinity is empty."""
+    """Raise CheckpointError, beginning with `file`, if there are any `names`, which are the tensors with NaN or
+    infinity."""
     if names:
         raise CheckpointError(
             f"{file}: NaN or infinity in {len(names)} tensors ({', '.join(names[:5])}), expected finite numbers; the "
@@ -319,7 +321,8 @@ def _byte_ranges(path: Path, header: dict) -> Iterator[tuple[str, int, int, torc
 
 
 def are_equal(one: TensorEntry, other: TensorEntry) -> bool:
-    """Return whether two tensors have the same dtype and shape, and equal bytes in a sample of rows."""
+    """Return whether two tensors have the same dtype and shape, and equal bytes in a sample of evenly spaced rows. The
+    sample has at least COMPARED_ROWS rows, or all rows if there are fewer."""
     if (one.dtype, one.shape) != (other.dtype, other.shape):
         return False
     rows = max(1, one.shape[0] // COMPARED_ROWS) if one.shape else 1

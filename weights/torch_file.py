@@ -16,7 +16,7 @@ _TRAINING_ONLY = re.compile("critic|discriminator|teacher|fake_score|optim", re.
 """A pattern for the names of networks in a training checkpoint that are not used to generate videos."""
 _SCALE = re.compile(r"(lora_|network_)?(alpha|scale|scaling)")
 _DEPTH = 3
-"""The largest number of nested dictionaries around a model's tensors."""
+"""A model's tensors may lie in at most this many nested dictionaries."""
 
 
 def read_torch_file(path: Path) -> dict[str, TensorEntry]:

@@ -66,8 +66,13 @@ class StatedScale(NamedTuple):
 
     def scale_for(self, layer: str, rank: int) -> float:
         """Return the scale of a layer. If the file states alpha, the scale follows from alpha and `rank`; otherwise it
-        is the stated scale, or 1 without one. `layer` is the layer's name in the file, `rank` the rank of its tensors.
-        Raises ScaleError if the file states another rank, or a scale that contradicts alpha and rank."""
+        is the stated scale, or 1 without one.
+
+        layer: the layer's name in the file.
+        rank: the rank of the layer's tensors.
+
+        Raises ScaleError if the file states another rank, or a scale that contradicts alpha and rank.
+        """
         alpha = _matching(self.alphas, layer, self.alpha)
         stated = _matching(self.ranks, layer, self.rank)
         if stated is not None and stated != rank:
@@ -90,9 +95,13 @@ def find_scale(file: Path, header: Mapping[str, Any], keys: Collection[str] = ()
     """Return the scale that a LoRA file states in its safetensors `header`, or else in a JSON file in its folder.
     `keys` are the names of the LoRA's tensors.
 
-    The JSON files are tried in this order: adapter_config.json, config.json, lora_config.json, FILE.json and
-    FILE_config.json for FILE.safetensors. All but the first count only if they name a LoRA's alpha or scale, or contain
-    alpha and rank. The first three are read only if FILE begins with adapter_model or is the folder's only weight file.
+    For FILE.safetensors the JSON files are tried in this order:
+
+    1. adapter_config.json.
+    2. config.json and lora_config.json, if they name a LoRA's alpha or scale, or contain alpha and rank.
+    3. FILE.json and FILE_config.json, under the same condition.
+
+    Files of 1 and 2 are read only if FILE begins with adapter_model or is the folder's only weight file.
 
     Without a stated scale the scale is 1, also for a LoRA converted from kohya's names to PEFT's: its matrices include
     the scale. Raises CheckpointError for values that are not numbers and for adapters that are not plain LoRAs.
