@@ -279,10 +279,11 @@ class LingBotWorldModel(nn.Module):
 
     def embed_camera(self, camera: Tensor, cache: CameraCache | None = None, share: WholeVideo = WHOLE_VIDEO) -> Camera:
         """Return the Camera with the embedded tokens [1 or B, tokens, dim] of `camera` [B, 384 or 448, F, H, W]. If all
-        batch elements have the same camera, the result has one batch element.
+        batch elements have the same camera, the result has one batch element. `share` selects the tokens that this
+        process computes.
 
-        If `camera` has the same values as in the last call, the tokens are read from `cache`. `share` selects the
-        tokens that this process computes.
+        If `camera` has the same values as in the last call, the tokens are read from `cache`. The result's `cache` is
+        None if `cache` is None or disabled, and under torch.compile.
         """
         if len(camera) > 1 and torch.equal(camera, camera[:1].expand_as(camera)):
             camera = camera[:1]

@@ -88,8 +88,8 @@ def _serves_ours(device: torch.device) -> bool:
 
 def compile_ahead(device: torch.device) -> None:
     """Compile our own attention kernel in a background thread, if the device supports it. Call this before reading the
-    weights, so that the kernel is compiled while they are read. A compile error is raised later, when the kernel is
-    tested."""
+    weights, so that the kernel is compiled while they are read. Errors are ignored: `ours_works` later compiles again,
+    and logs them."""
     if _serves_ours(device):
         Thread(target=_compile, daemon=True).start()
 

@@ -64,8 +64,9 @@ class ForwardGraphs:
     A CameraCache must be `steady`. An application that moves weights, such as ComfyUI, changes `options["weights"]`,
     which frees all graphs.
 
-    The first forward of a kind runs as usual. The second is recorded, and the graph is tested against the usual result.
-    Later forwards of this kind are replayed. A chunk has three kinds of forwards:
+    Forwards of one kind run the same kernels on the same memory. The first forward of a kind runs as usual. The second
+    is recorded, and the graph is tested against the usual result. Later forwards of this kind are replayed. A chunk has
+    three kinds of forwards:
     - the first denoising step, which computes the camera's scales and shifts;
     - later denoising steps, which read these from the cache;
     - the forward with `keep`, which updates the KV cache.
@@ -103,9 +104,9 @@ class ForwardGraphs:
         return freed
 
     def run(self, compute: Compute, given: ForwardInputs, options: ForwardOptions) -> Tensor:
-        """Return `compute(given, options)`. The first forward of a kind is computed, the second is also recorded and
-        tested, and later ones are replayed. Forwards are always computed after a failure, and while the kernels may
-        differ from chunk to chunk (`KeyValueCache.form` is None)."""
+        """Return `compute(given, options)`. The first forward of a kind (see `_kind`) is computed, the second is also
+        recorded and tested, and later ones are replayed. Forwards are always computed after a failure, and while the
+        kernels may differ from chunk to chunk (`KeyValueCache.form` is None)."""
         history = options["kv_cache"]
         if self._failed or history.form is None:
             return compute(given, options)
@@ -220,7 +221,8 @@ def _cache_of(given: ForwardInputs) -> CameraCache | None:
 
 
 def _kind(given: ForwardInputs, history: KeyValueCache) -> Hashable:
-    """Return a key of a forward. Forwards with equal keys run the same kernels on the same memory."""
+    """Return a key of a forward, from the shapes of its inputs, the KV cache's `form` and `keep`, and the addresses of
+    the cached camera and prompt tensors. Forwards with equal keys run the same kernels on the same memory."""
     cache = _cache_of(given)
     kept = None if cache is None else (cache.addresses, cache.prompt.addresses)
     return given.shapes, history.form, history.keep, kept

@@ -71,7 +71,8 @@ class KeyValueBytes(NamedTuple):
     """The size of a KeyValueCache in bytes.
 
     device: stored tensors and copy buffers on the device.
-    working: one block's decoded keys and values, on the device during a forward; 0 unless the cache is in int8.
+    working: for a cache in int8, one block's decoded keys and values, on the device during a forward; 0 for other
+    formats.
     host: stored tensors in pinned host memory.
     """
 

@@ -142,8 +142,9 @@ def _without_kitchen(
 
 @cache
 def kitchen_takes_gelu(device: torch.device) -> bool:
-    """Return whether comfy-kitchen applies GELU while it quantizes the input of an int8 product. Old versions do not.
-    On Turing GPUs, whose shared memory is too small, a kernel of its own would write GELU(x) to more memory."""
+    """Return whether comfy-kitchen applies GELU to the input of an int8 product in the kernel that quantizes the input.
+    False for old versions of comfy-kitchen. False on Turing GPUs, whose shared memory is too small for that kernel: a
+    separate kernel would write GELU(x) to additional memory."""
     turing = card_of(device).capability[0] == 7
     return not turing and "input_act" in signature(import_module("comfy_kitchen").int8_linear).parameters
 
