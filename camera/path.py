@@ -18,7 +18,7 @@ MOST_FRAMES = 100_000
 
 def lens_from_fov(fov_deg: float = DEFAULT_FOV_DEG) -> np.ndarray:
     """Return the lens fx, fy, cx, cy in pixels of an 832x480 image, for a horizontal field of view in degrees. Pixels
-    are square, the principal point is the centre. Raises CameraError unless `fov_deg` is 1 to 170."""
+    are square, the principal point is the centre. Raises CameraError for a `fov_deg` below 1 or above 170."""
     if not 1 <= fov_deg <= 170:
         raise CameraError(f"field of view {fov_deg} degrees: expected 1 to 170, measured across the picture")
     focal = LENS_WIDTH / 2 / np.tan(np.deg2rad(fov_deg) / 2)
@@ -147,8 +147,8 @@ class CameraPath:
         return replace(self, c2w=interpolate(self.c2w, times), intrinsics=lens, actions=actions)
 
     def resampled(self, frames: int) -> CameraPath:
-        """Return the full path resampled to `frames` poses, with the same first and last pose. Raises CameraError
-        unless `frames` is 1 to MOST_FRAMES."""
+        """Return the full path resampled to `frames` poses, with the same first and last pose. Raises CameraError for
+        `frames` below 1 or above MOST_FRAMES."""
         if not 1 <= frames <= MOST_FRAMES:
             raise CameraError(f"resample to {frames} frames: expected 1 to {MOST_FRAMES}")
         return self.at(np.linspace(0, len(self) - 1, frames))
@@ -165,8 +165,8 @@ class CameraPath:
         return self.at(last * apply_easing(easing, np.arange(len(self)) / max(last, 1)))
 
     def scaled(self, factor: float) -> CameraPath:
-        """Return the path with distances from its first pose multiplied by `factor`. Raises CameraError unless `factor`
-        is finite."""
+        """Return the path with distances from its first pose multiplied by `factor`. Raises CameraError for a `factor`
+        that is not finite."""
         if not np.isfinite(factor):
             raise CameraError(f"scale {factor}: expected a finite number")
         c2w, start = self.c2w.copy(), self.positions[0]
@@ -174,8 +174,8 @@ class CameraPath:
         return replace(self, c2w=c2w)
 
     def smoothed(self, radius: float) -> CameraPath:
-        """Return the path smoothed by a Gaussian with a sigma of `radius` frames (0: unchanged). Raises CameraError for
-        a negative or infinite `radius`."""
+        """Return the path with positions and rotations smoothed by a Gaussian with a sigma of `radius` frames (0:
+        unchanged). Raises CameraError for a negative or infinite `radius`."""
         if not 0 <= radius < np.inf:
             raise CameraError(f"smoothing radius {radius}: expected 0 or more frames")
         reach = min(int(np.ceil(3 * radius)), len(self) - 1)

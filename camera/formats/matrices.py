@@ -80,7 +80,8 @@ def named_matrices(data: Any, path: Path, direction: str = "") -> Matrices | Non
 
     data: the content of the file `path`: a list of frames, or an object. The object has a list of matrices, a list of
     frames, or frames by name.
-    direction: "c2w" or "w2c". Of several names, the first that states this direction is used, else the first.
+    direction: "c2w" or "w2c". Of several names, the first that states this direction is used. If no name does, or if
+    `direction` is empty, the first name is used.
 
     Raises CameraError for a gap between the frames' names or times.
     """

@@ -162,8 +162,8 @@ def read_object(path: Path) -> Mapping:
 
 
 def entries_of(data: Mapping, key: str, path: Path) -> list[Mapping]:
-    """Return the list of objects, such as frames, under `key`. Raises CameraError, which names the file `path`, for a
-    missing or empty list and for other content."""
+    """Return the list of objects, such as frames, under `key`. Raises CameraError for a missing or empty list and for
+    other content; the message begins with `path`."""
     entries = field_of(data, key, str(path))
     if not isinstance(entries, list) or not entries or not all(isinstance(entry, Mapping) for entry in entries):
         raise CameraError(f"{path}: {key} is not a list of frames with something in it")

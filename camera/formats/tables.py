@@ -116,11 +116,11 @@ def _lens_from_fractions(columns: np.ndarray, path: Path) -> Lens:
 
 
 def read_kitti(path: Path, convention: Convention) -> CameraFile:
-    """Read a text file of matrices, 3x4 or 4x4 by row, one line per frame, without a lens. Examples are KITTI
-    odometry's poses/00.txt and Replica's traj.txt. A line may begin with a frame number, and a 4x4 matrix may take four
-    lines.
+    """Read a text file of matrices, 3x4 or 4x4 by row, one line per frame. Examples are KITTI odometry's poses/00.txt
+    and Replica's traj.txt. A line may begin with a frame number, and a 4x4 matrix may take four lines.
 
-    path: the file, or a folder with a file for each frame, as in ScanNet.
+    path: the file, or a folder with a file for each frame, as in ScanNet. Only with a folder, the lens is read, from
+    intrinsic/intrinsic_color.txt in the folder or next to it.
     convention: the convention of the matrices; the format's own is camera-to-world in OpenCV axes.
 
     Raises CameraError for a missing or invalid file.
@@ -153,9 +153,11 @@ def read_tum(path: Path, convention: Convention) -> CameraFile:
     """Read a TUM trajectory, one line per frame: time, position, and quaternion x, y, z, w. A header may state another
     order of columns, and a lens.
 
-    `convention`: the convention of the poses; the format's own is camera-to-world in OpenCV axes. A path with irregular
-    time steps, such as a SLAM system's keyframes, is resampled at constant steps. Raises CameraError for a missing or
-    invalid file, and for a file without a header in which w seems to come first (see `_doubt_order`).
+    convention: the convention of the poses; the format's own is camera-to-world in OpenCV axes.
+
+    A path with irregular time steps, such as a SLAM system's keyframes, is resampled at constant steps. Raises
+    CameraError for a missing or invalid file, and for a file without a header in which w clearly comes first (see
+    `_doubt_order`).
     """
     lines, lens_file = read_text(path).splitlines(), path.with_name(MONST3R[1])
     stated = tum_columns(lines)
@@ -177,7 +179,8 @@ def read_tum(path: Path, convention: Convention) -> CameraFile:
 
 
 def _header_notes(lines: Sequence[str], columns: "Columns") -> list[str]:
-    """Return notes for the user on columns that are not read, and on the poses of an IMU."""
+    """Return notes for the user: on columns that are not read, and for EuRoC's ground truth, that its poses are those
+    of the IMU."""
     header = _header(lines)
     names, used = _names(header), {*columns.columns, *columns.lens}
     others = [name for at, name in enumerate(names) if at not in used and len(names) == columns.total]
@@ -195,8 +198,8 @@ def _doubt_order(path: Path, c2w: np.ndarray, rows: np.ndarray, convention: Conv
     """Return a note if the quaternions of `rows` seem to begin with w, although `c2w` was read with w last; else an
     empty list. Raises CameraError if the camera moves along its viewing direction only with w first.
 
-    The camera of a straight path may be turned by 180 degrees about x: it then moves backwards with w last and forward
-    with w first. Both readings are valid, so the path is not refused.
+    Backward motion with w last is no reason to refuse a path. The reason: if the camera of a straight path is rotated
+    by 180 degrees about x, it moves backwards with w last and forward with w first, so both readings are valid.
     """
     other = to_opencv(rigid(from_quaternions(rows[:, [5, 6, 7, 4]]), rows[:, 1:4]), convention, str(path))
     ahead, other_ahead = _forward(c2w), _forward(other)
@@ -294,7 +297,8 @@ def _refuse_strange_header(path: Path, lines: Sequence[str]) -> None:
 
 
 def _column_of(name: str) -> str:
-    """Return a column's name in WANTED, or "" if unknown."""
+    """Return the quantity of a column with the header `name`, an item of WANTED: the time, a position or a quaternion
+    component. Return "" if unknown."""
     name = re.sub("[ .]+", "_", name)
     if re.search(r"time|stamp|^t$", name):
         return "time"

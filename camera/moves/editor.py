@@ -32,8 +32,8 @@ MOST_KEYFRAMES, MOST_FRAMES, LONGEST_STATE = 1000, 10_001, 2**20
 
 
 def path_from_editor(state: str | Mapping) -> CameraPath:
-    """Return the path of an editor state, given as JSON text or as the parsed object. Raises CameraError, which names
-    the field, for a missing or invalid field."""
+    """Return the path of an editor state, given as JSON text or as the parsed object. Raises CameraError for a missing
+    or invalid field; the message names the field."""
     state = _parse(state)
     if state.get("version") != VERSION:
         raise CameraError(f"camera editor: version {state.get('version')!r}, this pack reads version {VERSION}")

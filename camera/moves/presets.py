@@ -66,7 +66,8 @@ def preset_path(
     easing: a name in EASINGS.
     fov_deg: the horizontal field of view in degrees.
     radius: the distance in world units to the point straight ahead that orbits and cranes keep in view.
-    shake: the size in degrees of an added random handheld shake, with the seed `seed`.
+    shake: the size in degrees of an added random handheld shake.
+    seed: the random seed of the shake.
 
     Raises CameraError for an unknown `name` or `easing`, and for numbers out of range.
     """
@@ -86,11 +87,12 @@ def preset_path(
 
 
 def shake_path(path: CameraPath, degrees: float, seed: int = 0) -> CameraPath:
-    """Return the path with a random handheld shake, which rotates the camera by at most `degrees` about each axis.
+    """Return the path with a random handheld shake, which rotates the camera by at most `degrees` about each axis. With
+    0 degrees the path is returned unchanged.
 
     The first frame is unchanged. A shaken path has no actions (W, A, S, D flags) and no `origin` (its file). The shake
-    has no translations. The model's input is scaled to a longest step of 1, so translations would become large in a
-    slow path.
+    has no translations, because the model's input is scaled to a longest step of 1: in a slow path, translations would
+    become large.
     """
     if degrees == 0:
         return path
@@ -134,8 +136,8 @@ def _crane(sign: float) -> Move:
 
 
 def _spiral(u: np.ndarray, amount: float, subject: np.ndarray) -> np.ndarray:
-    """Return the poses [n, 4, 4] of an orbit by `amount` degrees. The distance to `subject` [3] is halved, and the
-    camera rises by a quarter of the first distance."""
+    """Return the poses [n, 4, 4] of an orbit by `amount` degrees at the progress `u` [n], from 0 to 1. At the end, the
+    distance to `subject` [3] is halved, and the camera is higher by a quarter of the first distance."""
     away = from_angles("Y", -amount * u) @ -subject
     lift = 0.25 * np.linalg.norm(subject) * u[:, None] * np.array([0.0, -1.0, 0.0])
     return _from_first(look_at(subject + away * (1 - 0.5 * u[:, None]) + lift, subject))
