@@ -34,8 +34,10 @@ class FrameMetrics:
     colourfulness, as an accumulated log ratio. Content is tracked by optical flow (Kroeger and others, 2016).
     tint_change, brightness_change: the change of tracked content since the first frame in red minus blue and in
     brightness, as an accumulated difference.
-    motion: [f, 2], the median motion of pixels from the previous frame, in columns and rows.
+    motion: [f, 2], the median motion of the content from the previous frame: columns and rows, in pixels of the frame
+    as downscaled (see LONGER_SIDE).
     residual: the mean absolute difference from the previous frame after motion compensation.
+    fps: the frame rate, a number.
     """
 
     sharpness: np.ndarray
@@ -120,8 +122,8 @@ def measure_frames(frames: Iterable[np.ndarray], fps: float) -> FrameMetrics:
 
 
 def _with_previous(frames: Iterable[_Frame]) -> Iterator[tuple[_Frame, _Frame | None, _Frame | None]]:
-    """Yield each frame, the previous frame, and the last earlier frame with an index that is a multiple of STRIDE.
-    Instead of an earlier frame that does not exist or has another size, None is yielded."""
+    """Yield each frame, the previous frame, and the last earlier frame with an index that is a multiple of STRIDE. None
+    replaces an earlier frame that does not exist or has another size."""
     before: _Frame | None = None
     earlier: _Frame | None = None
     for number, frame in enumerate(frames):

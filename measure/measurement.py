@@ -157,8 +157,9 @@ class Measurement:
 
     @property
     def follows(self) -> bool | None:
-        """Whether the video follows the path: following >= FOLLOWING * len(found). The result is None, undecided, if a
-        motion was found for fewer than half of the pairs, or if the ambiguous pairs could change the verdict."""
+        """Whether the video follows its path: at least the fraction FOLLOWING of the pairs with a measured motion must
+        have no fault. None, undecided, if a motion was found for fewer than half of the pairs, or if the ambiguous
+        pairs could change the verdict."""
         if 2 * len(self.found) < len(self.pairs):
             return None
         least, most = self.following, len(self.found) - len(self.judged) + self.following

@@ -56,7 +56,7 @@ def resize(frame: np.ndarray) -> np.ndarray:
 
 def track_points(frames: Sequence[np.ndarray], stride: int) -> Tracks:
     """Return points tracked through `frames`, uint8 [H, W] of one size. The keyframes are every `stride`-th frame and
-    the last one. At each keyframe, new points are added, up to MOST_POINTS in total."""
+    the last one. At each keyframe, new points replace lost ones, so that up to MOST_POINTS are tracked at a time."""
     keys = np.unique([*range(0, len(frames), stride), len(frames) - 1])
     here = _corners(frames[0], np.empty((0, 2), np.float32))
     numbers, total = np.arange(len(here)), len(here)

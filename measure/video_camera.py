@@ -43,7 +43,7 @@ the lens. On known clips the error is 0.3 to 3.6 %, and 50 % without rotation.
 ON_A_PLANE = 0.9
 """The whole scene counts as flat if more than this fraction of the tracked points lies on one plane."""
 LENS_PAIRS = 6
-"""The number of keyframe pairs from which the lens of a purely rotating camera is estimated."""
+"""The lens of a purely rotating camera is estimated from at most this many pairs of keyframes, evenly spaced."""
 DRAWS = 200
 """A rotation is fitted by trying this many random pairs of tracked points; each pair gives a candidate."""
 
@@ -237,8 +237,9 @@ def _chain_rotations(tracks: Tracks, lens: np.ndarray) -> tuple[np.ndarray, bool
 
 
 def _fit_rotation(tracks: Tracks, lens: np.ndarray, first: int, last: int) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the rotation [3, 3] from the keyframe `first` to `last` with the least median residual (LMedS), and the
-    residual angles [n] in radians. Return None for fewer than FEWEST_TRACKS points."""
+    """Return the rotation [3, 3] with the least median residual (LMedS), and the residual angles [n] in radians. The
+    rotation takes rays in the camera axes of the keyframe `last` into those of `first`. Return None for fewer than
+    FEWEST_TRACKS shared points."""
     one, two = _shared_rays(tracks, lens, first, last)
     if len(one) < FEWEST_TRACKS:
         return None
@@ -256,8 +257,8 @@ def _fit_rotation(tracks: Tracks, lens: np.ndarray, first: int, last: int) -> tu
 
 
 def _ray_angles(before: np.ndarray, after: np.ndarray, rotation: np.ndarray) -> np.ndarray:
-    """Return the angles [n], in radians, between rays to the same points. `rotation` [3, 3] first rotates `after` [n,
-    3] into the camera axes of `before` [n, 3]. The result is accurate only for small angles."""
+    """Return the angles [n], in radians, between rays to the same points. `rotation` [3, 3] first rotates `after`
+    [n, 3] into the camera axes of `before` [n, 3]. The result is accurate only for small angles."""
     return np.linalg.norm(before - after @ rotation.T, axis=1)
 
 
