@@ -28,7 +28,7 @@ class Exported:
     """An exported scene.
 
     frames: the index in the video of each exported frame.
-    blurred: the number of blurred frames that were not exported.
+    blurred: the number of frames that were not exported because even the sharpest frame of a group is blurred.
     read: the number of frames in the video.
     length: the sum of the distances between successive cameras of `path`, in its units.
     format: a name in FORMATS.
