@@ -57,8 +57,8 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
         render_mode: "rgb_array" makes `render` return frames; with None it returns None.
         reward: the reward function; None gives a reward of 0 for every chunk.
         session: arguments of `Session`, such as speed and events.
-        options: arguments of `open_live`, such as image, prompt, chunk, width and device. If image or prompt is left
-        out, a walk begins with that of the example in the model's package.
+        options: arguments of `open_live`, such as image, prompt, chunk, width and device. Without an image or a prompt,
+        a walk begins with that of the example in `ckpt` or next to it.
 
         Raises a LingBotError for invalid arguments and files.
         """
@@ -87,10 +87,10 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
         """Begin a new walk, make its first chunk, and return (observation, `info`).
 
         seed: the seed of the noise; None draws a random seed.
-        options: the walk's start. The keys are `image`, `prompt` and `state`, a saved walk: a file, a walk's folder, or
-        a WorldState.
+        options: the walk's start, a dict. The keys are `image`, `prompt` and `state`, a saved walk: a file, a walk's
+        folder, or a WorldState. A missing image or prompt is that of the environment or of the state.
 
-        Raises InputError for any other option.
+        Raises InputError for any other option, and for both an image and a state.
         """
         super().reset(seed=seed)
         drawn = int(self.np_random.integers(LARGEST_SEED)) if seed is None else seed
