@@ -185,7 +185,7 @@ def missing(name: str, card: Card) -> str | None:
 
 @cache
 def triton_loads() -> bool:
-    """Return whether Triton can be imported. If it is installed and cannot, the reason is logged."""
+    """Return whether Triton can be imported. If Triton is installed but its import fails, the reason is logged."""
     why = _unusable(MODULES[TRITON])
     if why not in (None, NOT_INSTALLED):
         logging.warning("Triton is not used: %s", why)

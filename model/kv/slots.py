@@ -16,7 +16,7 @@ class TokenRange(NamedTuple):
 
 class Slots(NamedTuple):
     """The slots of the `window` latent frames to which a chunk of `chunk` frames attends. The first `sink` slots hold
-    the video's first frames, and the others form a ring.
+    the video's first frames. The others form a ring, in which a new frame overwrites the oldest.
 
     Attention reads `window` slots. Storage may have fewer: the current chunk's frames need none.
     """

@@ -101,7 +101,8 @@ class EightBitLayer:
         return *self._weight, self._bias
 
     def of(self, values: Tensor, scales: Tensor, bias: Tensor | None) -> "EightBitLayer":
-        """Return a layer of the same kind for the weight `values` [out, in], its `scales`, and `bias` [out] or None."""
+        """Return an EightBitLayer for the weight `values` [out, in], its `scales`, and `bias` [out] or None. The
+        result's `dtype` is this layer's, and the weight is Rotated if this layer's weight is."""
         return EightBitLayer(type(self._weight)(values, scales), bias, self.dtype)
 
     def after_gelu(self) -> "EightBitLayer":
