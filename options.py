@@ -18,7 +18,8 @@ T = TypeVar("T")
 Progress = Callable[[int, int], None]
 """A callback progress(done, total). `done` and `total` count the same unit, such as bytes."""
 ShowProgress = Callable[[str, str], AbstractContextManager[Progress]]
-"""A function show(name, unit) that displays a stage's progress; its context manager yields the Progress callback."""
+"""A function show(name, unit) that displays a stage's progress. It returns a context manager, which yields the Progress
+callback."""
 
 SolverName = Literal["unipc", "dpmpp"]
 CameraCacheMode = Literal["auto", "off", "gpu"]
@@ -47,23 +48,23 @@ ATTENTION_MODES: tuple[AttentionMode, ...] = get_args(AttentionMode)
 QUANTIZE_FORMATS: tuple[QuantizeFormat, ...] = get_args(QuantizeFormat)
 
 BOUNDARY = 0.947
-"""The boundary between the experts, as a fraction of the noise range. The high-noise expert predicts the steps at or
-above the boundary."""
+"""The boundary between the experts, as a fraction of the 1,000 training timesteps. The high-noise expert predicts the
+steps with timesteps at or above the boundary."""
 STEPS, SHIFT, GUIDE_SCALE, FRAMES, FPS = 40, 5.0, 5.0, 81, 16
 SIZE = 480, 832
 """The height and width of the official videos in pixels. Their product is the default area."""
 CELL = 8
 """The height and width, in pixels, of the square that one latent pixel (cell) covers."""
 CHUNK = 3
-"""The default number of latent frames that a causal model generates at a time. A release or an option may choose
-another of CHUNKS."""
+"""The default number of latent frames that a causal model generates at a time. A release or an option may set another
+value in CHUNKS."""
 CHUNKS = (1, 2, 3, 4)
 BLOCK_SIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096)
 """The supported block sizes of 4-bit quantization. A block is a number of values that share a scale."""
 
 CAUSAL_SHIFT = 10.0
 FAST_INDICES, V2_INDICES = (0, 179, 358, 679), (0, 250, 500, 750)
-"""The official denoising steps of LingBot-World Fast (v1) and 2.0 (v2), as indices of a schedule of 1,000 steps."""
+"""The official denoising steps of LingBot-World Fast (v1) and 2.0 (v2), as indices into a schedule of 1,000 steps."""
 
 
 @dataclass(frozen=True)
@@ -149,8 +150,10 @@ class LoraFile:
 class Release:
     """The default settings of a release of the causal model.
 
-    `indices` are the denoising steps, as indices of a schedule of 1,000 steps. `chunk` is in latent frames. A `guided`
-    release uses a negative prompt and many steps per chunk, and ignores `indices`.
+    indices: the denoising steps, as indices into a schedule of 1,000 steps.
+    shift: the shift of the noise schedule.
+    chunk: the number of latent frames that are generated together.
+    guided: whether the release uses a negative prompt and many steps per chunk. A guided release ignores `indices`.
     """
 
     name: str
@@ -171,7 +174,7 @@ RELEASES = {
 }
 """The releases of the causal model by short name. Chunk, window, sink and shift are those of the official commands."""
 SCHEDULES = {"v1": FAST_INDICES, "v2": V2_INDICES}
-"""The denoising steps of the releases v1 and v2, as indices of a schedule of 1,000 steps."""
+"""The denoising steps of the releases v1 and v2, as indices into a schedule of 1,000 steps."""
 
 
 def torch_dtype(name: DtypeName) -> torch.dtype:

@@ -1,2 +1,3 @@
-"""The front end without ComfyUI: the command `lingbot-world`, and the function `generate` for Python. `plan` checks the
-`options` of a run, and `run` computes the video with `stages` (base model) or `rollout` (causal models)."""
+"""The front end without ComfyUI: the command `lingbot-world`, and the function `generate` for Python. The module `plan`
+checks the `options` of a run. The module `run` computes the video with `stages` (base model) or `rollout` (causal
+models)."""

@@ -204,7 +204,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     for kind in (hint, *get_args(hint))
     if get_origin(kind) is Literal
 }
-"""The allowed values of the options with a fixed set."""
+"""The allowed values by option, for each option with a fixed set of values."""
 
 
 def is_address(text: str) -> bool:

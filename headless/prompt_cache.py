@@ -27,8 +27,11 @@ EMBEDDING = "embedding"
 
 @dataclass(frozen=True)
 class EmbeddingCache:
-    """The cached embeddings of one text encoder with one tokenizer, dtype and kind of device. `encoder_id` identifies
-    this combination. `folder` None disables the cache."""
+    """The cached embeddings of one text encoder with one tokenizer, dtype and device type.
+
+    folder: the cache's folder; None disables the cache.
+    encoder_id: a text that identifies encoder, tokenizer, dtype and device type.
+    """
 
     folder: Path | None
     encoder_id: str
@@ -59,7 +62,7 @@ class EmbeddingCache:
         return None
 
     def keep(self, text: str, embedding: Tensor) -> None:
-        """Save a prompt's embedding, [1, L, D], in a file for this user only. Errors are ignored."""
+        """Save a prompt's embedding, [1, L, D], in a file that only this user can read. Errors are ignored."""
         from safetensors import SafetensorError
         from safetensors.torch import save_file
 
@@ -84,7 +87,8 @@ NO_CACHE = EmbeddingCache(None, "")
 
 
 def file_stamps(path: Path) -> list[tuple[str, int, int]]:
-    """Return (name, size, modification time) of a file, or of each file in a folder."""
+    """Return (path, size in bytes, modification time in ns) of a file, or of each file in a folder and its
+    subfolders."""
     path = path.resolve()
     files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
     return [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]

@@ -129,8 +129,8 @@ class _ChunkDecoder:
         self.delivery = Delivery(self._deliver)
 
     def make(self, latents: Iterator[Tensor], write: Callable[[Tensor], None]) -> None:
-        """Decode each chunk of `latents`. In the first process, call `write(frames)` with its frames, uint8 [F, H, W,
-        3]. If a single process decodes, a finished chunk is still written after an interrupt."""
+        """Decode each chunk of `latents`. In the first process, call `write(frames)` with the chunk's frames, uint8 [F,
+        H, W, 3]. If a single process decodes, a finished chunk is still written after an interrupt."""
         self._write = write
         self._replay(latents)
         self.progress = self._stages.begin("chunks", "frame", keep=True)

@@ -68,8 +68,8 @@ class RolloutPlan(Plan):
 
     @property
     def frames_before(self) -> int:
-        """The number of frames in the saved state that this run continues, or 0. The number of the run's first PNG file
-        is the same."""
+        """The number of frames in the saved state that this run continues, or 0. The run's first PNG file has this
+        number."""
         return 0 if self.spec.state is None else self.spec.state.frames
 
     def planner(self, processes: int = 1) -> RolloutPlanner:

@@ -50,7 +50,7 @@ def texts_of(plan: AnyPlan) -> list[str]:
 
 
 def truncation_warnings(plan: AnyPlan) -> list[str]:
-    """Return a warning for each prompt with more tokens than the text encoder accepts, which is truncated."""
+    """Return a warning for each prompt that is truncated because it has more tokens than the text encoder accepts."""
     tokenizer = load_tokenizer(plan.tokenizer) if isinstance(plan.tokenizer, Path) else plan.tokenizer
     warnings = list[str]()
     for prompt in texts_of(plan):

@@ -166,8 +166,11 @@ def _put(workflow: dict, option: str, value: object, name: str, kinds: Collectio
 
 
 def _put_text(workflow: dict, option: str, text: str) -> None:
-    """Write a text into LingBot-World's text node, or else into the CLIPTextEncode node with "positive" or "negative"
-    in its title. `option` is "prompt" or "negative". Raises InputError if neither node exists."""
+    """Write a text into LingBot-World's text node. Without this node, write the text into the first CLIPTextEncode node
+    with "positive" in its title, or "negative" for the negative prompt.
+
+    `option` is "prompt" or "negative". Raises InputError if neither node exists.
+    """
     if _with_value(workflow, option, TEXT_NODES):
         return _put(workflow, option, text, option, TEXT_NODES)
     word = "negative" if option == "negative" else "positive"

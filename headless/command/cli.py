@@ -98,7 +98,8 @@ def _run(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 def _is_output_broken() -> bool:
     """Return whether writing an empty line to standard output fails, for instance on a full disk. After a failure,
-    standard output becomes the null device, because Python writes the rest of its buffer at exit."""
+    standard output becomes the null device. Otherwise Python would fail again at exit, when it writes the rest of its
+    buffer."""
     try:
         if sys.stdout is not None:
             print(flush=True)

@@ -113,8 +113,8 @@ def _camera(path: Path) -> tuple[Any, Any]:
 
 
 def _walk(folder: Path) -> tuple[Path, Any, Any]:
-    """Return the video of a saved walk (a steered video) with the poses [n, 4, 4] and intrinsics [n, 4] of its frames.
-    Raises InputError for a walk without a video."""
+    """Return (path of the video, poses [n, 4, 4], intrinsics [n, 4]) of a saved walk (a steered video), with a pose for
+    each frame. Raises InputError for a walk without a video."""
     from ...camera.pose_folder import load_poses
     from ...live.folder.settings import CAMERA, read_settings
     from ..live.beginning import state_of

@@ -150,7 +150,7 @@ def _hints() -> dict[str, Any]:
 
 
 def add_size(parser: argparse.ArgumentParser, meaning: str, frames: bool = True) -> None:
-    """Add the options --size, with the help text `meaning`, --width and --height, and with `frames` --frame_num."""
+    """Add the options --size, with the help text `meaning`, --width and --height. If `frames`, also add --frame_num."""
     size = "{}x{}".format(*SIZE)
     parser.add_argument("--size", type=parse_size, default=size, metavar=size, help=meaning)
     exact = "exact, a multiple of 16; with --height, in place of --size"

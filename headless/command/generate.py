@@ -27,9 +27,11 @@ option of this group from the video's record."""
 
 
 def add_generate_command(commands: Any, show: ShowProgress, argv: Sequence[str]) -> None:
-    """Add the `generate` command to the subparsers `commands`. `show` makes progress bars. If the command line `argv`
-    has `--like VIDEO`, the video's recorded options become the defaults. Raises InputError for a video without a
-    record."""
+    """Add the `generate` command to the subparsers `commands`. `show(name, unit)` makes a progress bar.
+
+    If the command line `argv` has `--like VIDEO`, the video's recorded options become the defaults. Raises InputError
+    for a video without a record.
+    """
     usage = "%(prog)s --ckpt_dir FOLDER --image FILE --prompt TEXT --output FILE [options]"
     parser = commands.add_parser("generate", help="make a video from an image", usage=usage, formatter_class=flags.Help)
     parser.set_defaults(run=partial(_generate, show), interrupted="nothing was written")

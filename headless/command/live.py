@@ -29,7 +29,7 @@ REPLAYED = (
 
 
 def add_live_command(commands: Any, show: ShowProgress) -> None:
-    """Add the `live` command to the subparsers `commands`. `show` makes progress bars."""
+    """Add the `live` command to the subparsers `commands`. `show(name, unit)` makes a progress bar."""
     about = "walk through a world in the browser while it is made"
     parser = commands.add_parser("live", help=about, usage="%(prog)s FOLDER [options]", formatter_class=flags.Help)
     parser.set_defaults(

@@ -26,7 +26,7 @@ def check_drawing(file: str | Path, overwrite: bool, image: str | Path | None = 
 
 
 def save_drawing(image: Image.Image, file: str | Path) -> None:
-    """Write an image in the format of the file's suffix. Raises InputError if this fails."""
+    """Write an image in the format of the file's suffix. Raises InputError if the file cannot be written."""
     file = Path(file)
     try:
         with written_whole(file) as (part,):

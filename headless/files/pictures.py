@@ -120,7 +120,8 @@ def _frames(video: str | Path, mode: str, pixels: str) -> Iterator[np.ndarray]:
 
 
 def frame_notes(video: str | Path) -> list[str]:
-    """Return notes on applied or ignored properties of a video, or of the first image in a folder."""
+    """Return notes on applied or ignored properties of a video, or of the first image in a folder. Return an empty list
+    for a broken file, because `colour_frames` reports the error."""
     path = Path(video)
     if not path.is_dir():
         return video_notes(path)

@@ -108,7 +108,8 @@ def even_rate(path: Path) -> float | None:
 
 
 def video_notes(video: str | Path) -> list[str]:
-    """Return notes on applied or ignored properties of a video, such as a rotation; none for a folder."""
+    """Return notes on applied or ignored properties of a video, such as a rotation. Return an empty list for a folder,
+    and for a video that cannot be read."""
     path = Path(video)
     if not path.is_file():
         return []

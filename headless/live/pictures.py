@@ -35,7 +35,7 @@ class Example(NamedTuple):
     kind: str
 
     def facts(self) -> dict[str, Any]:
-        """Return name, prompt and `own` as JSON values."""
+        """Return `name`, `prompt` and `own` as a dict of JSON values."""
         return {"name": self.name, "prompt": self.prompt, "own": self.own}
 
 

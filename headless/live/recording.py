@@ -42,7 +42,7 @@ class WalkRecording:
     def __init__(
         self, path: Path, fps: float, first: int = 0, tell: Callable[[str], None] = lambda _reason: None
     ) -> None:
-        """Start the thread that writes the video. `first`: the walk's frame number of the video's first frame.
+        """Start the thread that writes the video. `first`: the number that the video's first frame has in the walk.
         `tell(message)` is called when a frame is dropped for the first time, and when writing fails."""
         self.path, self.failure, self.left_out = path, "", 0
         self._fps, self._first, self._tell = max(1, round(fps)), first, tell

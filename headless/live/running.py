@@ -27,12 +27,13 @@ async def serve(
     """Serve the live page and its walks until the process receives a signal, and print the page's address.
 
     folder: the folder in which walks are saved.
-    token: a secret with which other machines may connect.
+    port: the port to listen on; 0 selects a free port.
+    token: a secret with which other machines may connect; empty if only this machine may connect.
     origins: the addresses of other web pages that may connect.
     show_page: whether to open the page in a browser.
     host: the address to listen on. Empty means this machine only, or all addresses if there is a token.
 
-    Raises InputError for a port that is in use.
+    Raises InputError for an unusable port or host.
     """
     ended, loop = asyncio.Event(), asyncio.get_running_loop()
     if threading.current_thread() is threading.main_thread():

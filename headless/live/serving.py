@@ -68,7 +68,7 @@ class Site:
 
 
 def make_app(site: Site) -> web.Application:
-    """Return the aiohttp application of the live server. Its shutdown ends the current walk."""
+    """Return the aiohttp application of the live server. The shutdown of the application ends the current walk."""
     app = web.Application(client_max_size=1 << 16, middlewares=[_guard(site)])
     loaded = site.server.loaded
     model = {

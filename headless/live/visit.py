@@ -27,8 +27,8 @@ class Visit:
     may create a Visit and close its session."""
 
     def __init__(self, loaded: LoadedModel, init: Init, folder: Path) -> None:
-        """Open a session for the client with the first message `init`. `folder`: the folder in which the walk gets its
-        own. Raises InputError for settings that the model or the server does not support."""
+        """Open a session for the client with the first message `init`. `folder`: the folder in which the walk gets a
+        folder of its own. Raises InputError for settings that the model or the server does not support."""
         self.loaded, self.init, self.token = loaded, init, secrets.token_urlsafe(12)
         server = loaded.settings
         self.client: Client | None = None

@@ -25,7 +25,7 @@ MOST_QUEUED = 8
 """At most this many clients wait for the model."""
 MANY_THREADS = 4
 BETWEEN_FIGURES = 1.0
-"""The seconds between two messages with measurements, such as the frame rate, to the walking client."""
+"""The seconds between two messages with measurements, such as the frame rate, to the client of the current walk."""
 
 
 class WalkServer:
@@ -165,7 +165,7 @@ class WalkServer:
 
     async def _facts(self, visit: Visit) -> dict[str, Any]:
         """Return a walk's first status message. During a restart, wait for the new walk. Raises InputError if the
-        session has ended."""
+        session has ended before there is a walk."""
         while True:
             try:
                 return visit.facts()

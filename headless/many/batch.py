@@ -72,16 +72,17 @@ def run_batch(
     tell: Callable[[str], None] = lambda _text: None,
     begin: Callable[[AnyPlan], str] = lambda _plan: "",
 ) -> Counts:
-    """Make the missing and the outdated videos of a batch in `folder`, note each outcome in its manifest, and return
-    counts.
+    """Make the missing and the outdated videos of a batch in `folder`, and record each outcome in the batch's manifest.
+    Return the numbers of jobs that were done, skipped and failed.
 
     show: a function show(name, unit) that returns the progress display of a stage.
     run_groups: the function that makes the videos, by default in this process.
     tell: a function tell(message) that is called with notes and reasons of failures.
     begin: a function begin(plan) that is called before each group in this process. It may set torch's number of threads
-    for the group, and returns a note or "".
+        for the group, and returns a note or "".
 
-    Raises InputError if `folder` is a file or in use, and if a job's video exists without a row in the manifest.
+    Raises InputError if `folder` is a file or in use. Also raises InputError if a job without `overwrite` has a video
+    but no row in the manifest.
     """
     _check_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -136,8 +137,11 @@ def _note_unfinished(waiting: Sequence[Job], manifest: Manifest) -> Iterator[Non
 
 def check_batch(jobs: Sequence[Job], folder: Path, tell: Callable[[str], None]) -> Counts:
     """Check every job of a batch without writing to `folder`, and return the expected counts of `run_batch`.
-    `tell(message)` is called with notes, groups of jobs and expected failures. Raises InputError if `folder` is a file,
-    and if a job's video exists without a row in the manifest."""
+    `tell(message)` is called with notes, groups of jobs and expected failures.
+
+    Raises InputError if `folder` is a file. Also raises InputError if a job without `overwrite` has a video but no row
+    in the manifest.
+    """
     _check_folder(folder)
     waiting = _waiting(jobs, Manifest(folder), tell)
     with TemporaryDirectory() as cameras:
@@ -286,7 +290,7 @@ def _sample(plans: list[SamplingPlan], stages: StageRecorder, cache: ModelCache)
 
 
 def _encode_prompts(plans: list[SamplingPlan], stages: StageRecorder) -> dict[str, Tensor]:
-    """Return the embedding, [1, L, D] on the CPU, of each prompt and negative prompt of the plans."""
+    """Return the embeddings, [1, L, D] each on the CPU, of the plans' prompts and negative prompts, by text."""
     texts = list(dict.fromkeys(text for plan in plans for text in texts_of(plan)))
     found: dict[str, Tensor] = {}
     for start in range(0, len(texts), PROMPTS_AT_ONCE):

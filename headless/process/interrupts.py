@@ -101,7 +101,8 @@ class DelayInterrupts:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Raise the interrupt that waits, if any, unless another interrupt already ends the run."""
+        """Raise the interrupt that waits, if any, or the last one if several wait. If another interrupt already ends
+        the run, raise nothing."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
         if self._waiting is not None and (error is None or isinstance(error, Exception)):

@@ -97,11 +97,12 @@ class Processes:
         return f"cuda:{os.environ.get('LOCAL_RANK', self.rank)}" if torch.cuda.is_available() else None
 
     def divide(self, config: ModelConfig, guided: bool, shard: bool = False) -> ParallelGroups:
-        """Return how the processes share each forward of a model.
+        """Return how the processes share each forward of a model:
 
-        With guidance and an even number of processes, one half computes the forward for the prompt, and the other half
-        the forward for the negative prompt. The tokens are then split equally within each half, otherwise over all
-        processes. `shard` also shards the weights over all processes.
+        - With guidance and an even number of processes, one half computes the forward for the prompt, and the other
+          half the forward for the negative prompt. Within each half, the processes split the tokens equally.
+        - Otherwise all processes split the tokens equally.
+        - With `shard`, all processes also shard the weights.
 
         Raises InputError if the number of heads is not divisible by the number of processes that split the tokens, and
         for `shard` with one process.
