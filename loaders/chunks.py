@@ -34,7 +34,8 @@ def block_of(name: str) -> str:
 
 
 def layer_of(name: str) -> str:
-    """Return the name of a tensor's layer; scales and tables of a quantized weight belong to the weight's layer."""
+    """Return the name of a tensor's layer, such as `blocks.0.ffn.0` for `blocks.0.ffn.0.weight`. The scales and tables
+    of a quantized weight, such as `blocks.0.ffn.0.weight.absmax`, belong to the weight's layer."""
     return _AFTER_LAYER.sub("", name)
 
 

@@ -159,8 +159,8 @@ def state_tensors(
 ) -> dict[str, Tensor]:
     """Return frozen parameters on `device` by official name. `names` selects some of them (None: all).
 
-    Quantized matrices become comfy_kitchen QuantizedTensors declared as `dtype`, or DecodedParameters if `quantized` is
-    False. Other parameters are decoded or cast to `dtype`.
+    Quantized matrices become comfy_kitchen QuantizedTensors that act as tensors of `dtype`. If `quantized` is False,
+    they become DecodedParameters, which decode their values on demand. Other parameters are decoded or cast to `dtype`.
 
     On the CPU, parameters that need no cast are views of the mapped file unless `copy` is set. On another device, or if
     `copy` is set, parameters with the same `buffer_key(name)` share a buffer, and `progress(bytes, total)` is called

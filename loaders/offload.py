@@ -136,8 +136,9 @@ class SharedBlocks:
 
 
 class BlockStreamer:
-    """The streamed blocks of a model. `parameters` are the blocks' weights by name, on `device`, as views of shared
-    buffers. A parameter is valid only while its block runs, and has the file's dtype if it is not quantized.
+    """The streamed blocks of a model, whose `weights` are listed by block index (see `streamed_weights`). `parameters`
+    are these weights by name, on `device`, as views of shared buffers. A parameter is valid only while its block runs,
+    and has the file's dtype if it is not quantized.
 
     The values come from the file, or from the processes of `group`, which must call the model together. The constructor
     raises CheckpointError for scales that are not finite.

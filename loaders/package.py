@@ -186,8 +186,8 @@ def tokenizer_in(folder: Path) -> Path | None:
 
 def is_expert_folder(path: str | Path) -> bool:
     """Return whether a folder directly contains the weights of one model (an expert or any other), judged by file
-    names. These are model.safetensors, model.pt, the index of safetensors shards and diffusion_pytorch_model*. A GGUF
-    file counts if it is the folder's only weight file."""
+    names. It does if there is a model.safetensors, model.pt, diffusion_pytorch_model* or the index of safetensors
+    shards, or if the only weight file is a GGUF file."""
     folder = Path(path)
     names = ("model.safetensors", "model.pt", "*.safetensors.index.json", "diffusion_pytorch_model*")
     if not folder.is_dir():

@@ -30,8 +30,8 @@ class UploadSettings:
     threads: the number of reader threads.
     buffers: the number of staging buffers per thread for CUDA. Other devices use one.
     chunk_bytes: the size of a staging buffer.
-    sleep: whether a thread sleeps instead of spinning while it waits for copies. Loading a whole model takes 20 %
-        longer with sleep. It is for copies that often wait for a model's forward.
+    sleep: whether a thread sleeps instead of spinning while it waits for copies. Set this for copies that often wait
+        for a model's forward. Loading a whole model would take 20 % longer with it.
     """
 
     threads: int = min(10, os.cpu_count() or 1)

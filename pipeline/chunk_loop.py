@@ -68,8 +68,8 @@ class ChunkLoop:
         memory: WorldMemory = ALL_ON_DEVICE,
         sequence_parallel: SequenceParallel | None = None,
     ) -> World:
-        """Return a World with these settings, for callers that generate the chunks themselves. The arguments are those
-        of `run`."""
+        """Return a World with these settings, for callers that generate the chunks themselves. `sequence_parallel` are
+        the processes that generate the video together (None: this one alone)."""
         return World(
             model,
             self.size,

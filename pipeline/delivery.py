@@ -46,7 +46,7 @@ class Delivery(Generic[T]):
 
     def add(self, latent: Tensor, item: T, *devices: torch.device) -> None:
         """Queue a chunk's `latent` and an `item`, such as its frames. `devices` are other devices that still compute
-        `item`. Without a GPU, latent and item are delivered immediately."""
+        `item`; delivery waits for them too. Without a GPU, latent and item are delivered immediately."""
         copy = HostCopy.of(latent, *devices)
         self._queued = copy, item
         if not copy.queued:

@@ -40,7 +40,7 @@ class Geometry:
 
     @property
     def tokens(self) -> int:
-        """The number of tokens of the video in the transformer."""
+        """The number of tokens of the video in the transformer: one for each 2x2 latent pixels of a frame."""
         return self.lat_f * self.lat_h * self.lat_w // PATCH**2
 
 

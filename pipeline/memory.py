@@ -190,9 +190,9 @@ class SamplingWork:
     together: ParallelGroups = ONE_PROCESS
 
     def needed(self, experts: int, resident_blocks: int | None = None) -> int:
-        """Return the bytes needed on the device, including MARGIN. `experts` is 1 or 2, the number of experts on the
-        device at the same time; 1 means the larger one. `resident_blocks` is the number of resident blocks of each
-        expert (None: all)."""
+        """Return the bytes that the denoising steps need on the device, including MARGIN. `experts` is 1 or 2, the
+        number of experts on the device at the same time; 1 means the larger one. `resident_blocks` is the number of
+        resident blocks of each expert (None: all)."""
         weights = self.together.weights
         larger_first = sorted(self.experts, key=lambda checkpoint: -checkpoint.nbytes)
         steps = estimate_sampling(
@@ -223,9 +223,9 @@ def choose_residency(work: SamplingWork, wishes: MemoryWishes, device: torch.dev
 
     - "one" or "both": that many experts stay. The camera cache has its own option.
     - "stream": all blocks are streamed, and there is no camera cache.
-    - "auto": the camera cache gets memory before the second expert. The cache saves time in every step, while a second
-      resident expert only saves one switch. If not even one expert fits, as many of its blocks stay as fit, without a
-      camera cache.
+    - "auto": the camera cache gets memory before the second expert, because the cache saves time in every step. A
+      second resident expert only saves loading it once. If not even one expert fits, as many of its blocks stay as fit,
+      without a camera cache.
 
     If the weights are sharded, only the camera cache is chosen. Without a CUDA GPU there is no camera cache, and
     weights are memory-mapped.

@@ -79,9 +79,9 @@ class RolloutWork:
         return self.activations + (frames if frames <= FRAMES_BYTES else 0)
 
     def forward(self, place: KeyValuePlace) -> int:
-        """Return the bytes of a chunk's forward, without weights and cached keys and values: `activations` and the
-        working memory of `place`. Attention in 8 bits adds an 8-bit copy of one block's keys and values, unless `place`
-        stores them as fp8."""
+        """Return the bytes of a chunk's forward, without weights and cached keys and values: `activations`, and one
+        block's decoded keys and values if `place` stores int8. Attention in 8 bits adds an 8-bit copy of one block's
+        keys and values, unless `place` stores them as fp8."""
         converts = self.precision.attention == "8bit" and not place.fp8
         copies = 2 * self.held * self.tokens * self.local.dim if converts else 0
         return self.activations + self.key_values(place).working + copies

@@ -63,7 +63,8 @@ class WorldState:
 
     latent: float32 [1, 16, f, h, w].
     frame: float32 [3, H, W], about -1 to 1, the first frame as the VAE's input.
-    poses: float64 [f, 4, 4] from `camera.model_poses`, each relative to the pose before it, with scaled translations.
+    poses: float64 [f, 4, 4] from `camera.model_poses`, each relative to the pose before it, with translations divided
+        by `scale`.
     lens: float64 [f, 4], fx, fy, cx, cy in pixels of an 832x480 image.
     last_pose: float64 [4, 4], the camera-to-world pose of the last latent frame, in the coordinates of the path.
     scale: the length by which translations were divided, in the path's unit; 0 until the camera has moved.

@@ -15,9 +15,9 @@ from pathlib import Path
 import torch
 
 ELEMENTS = 2**14
-"""One thread is used for each of this many elements of a layer's output. The toy model (width 256) has 4,096 elements
-per latent frame at 64x64 pixels, and gains nothing from a second thread. At 256x144 pixels (36,864 elements) the gain
-is 20 %."""
+"""Torch gets at most one thread for this many elements of a layer's output. The toy model (width 256) has 4,096
+elements per latent frame at 64x64 pixels, and gains nothing from a second thread. At 256x144 pixels (36,864 elements)
+the gain is 20 %."""
 QUOTAS = Path("/sys/fs/cgroup/cpu.max"), Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
 """The files with a container's CPU quota, of Linux's cgroups in version 2 and version 1."""
 USERS_CHOICES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")

@@ -41,8 +41,8 @@ _PART = re.compile(rf"(.+)\.({'|'.join((*SCALES, *UNUSED, SMOOTHED))})$")
 _MARK = "scaled_fp8"
 LARGEST_VALUE, SAMPLED_ROWS = 200, 8
 LARGEST_SCALE = 20
-"""A larger scale counts as inverted: the file has 1 / scale. With it, int8 weights could be larger than 127 * 20 =
-2,540."""
+"""A larger scale counts as inverted, because the file seems to have 1 / scale: int8 weights could otherwise exceed 127
+* 20 = 2,540."""
 
 
 def scale_owner(key: str) -> str | None:
@@ -179,7 +179,8 @@ def _row_scaled(
 
 
 def _scale_fault(scale: TensorEntry | None, values: TensorEntry) -> str:
-    """Return a message if the scale of a weight's `values` is missing, inverted or of another shape, else ""."""
+    """Return a message if the scale of a weight's `values` is missing, seems inverted, or is neither one float nor one
+    per row, else ""."""
     if scale is None:
         return f"its values go beyond {LARGEST_VALUE}, so its weight_scale is missing" if _needs_scale(values) else ""
     if not _is_one_or_a_row(scale, values.shape):

@@ -64,7 +64,8 @@ def own_part(entries: dict[str, TensorEntry], prefixes: tuple[str, ...]) -> dict
 
 def weight_files(path: Path, hint: str) -> list[Path]:
     """Return the files that `read_tensors(path, hint)` reads, for an absolute `path`. Raises CheckpointError for a
-    missing path or shard, and for a folder with no weight file or with several."""
+    missing path or shard, for a folder without weight files, and for a folder with several that are not shards of one
+    set."""
     if not path.exists():
         lost = f"a link to {path.readlink()}, which is not there" if path.is_symlink() else "no such file or folder"
         raise CheckpointError(f"{path}: {lost}")

@@ -197,8 +197,8 @@ def quantized_tensors(
     device: torch.device,
 ) -> dict[str, Tensor]:
     """Return the parameters of quantized weights by name. `tensors` are the file's tensors by entry name, on `device`.
-    The parameters are DecodedParameters if `dtype` is None. Otherwise they are comfy_kitchen QuantizedTensors that
-    report this dtype."""
+    If `dtype` is None, the parameters are DecodedParameters, which decode their values on demand. Otherwise they are
+    comfy_kitchen QuantizedTensors that report this dtype."""
     nested = {name: weight.offset for name, weight in weights.items() if weight.offset is not None}
     # One small tensor holds all nested offsets, so that a single copy moves them to the device.
     offsets = dict(zip(nested, torch.tensor(list(nested.values()), dtype=torch.float32, device=device), strict=True))

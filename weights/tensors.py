@@ -218,8 +218,8 @@ def _refuse_not_finite(entries: Sequence[TensorEntry]) -> None:
 
 
 def refuse_not_finite(file: str, names: Sequence[str]) -> None:
-    """Raise CheckpointError, beginning with `file`, if there are any `names`, which are the tensors with NaN or
-    infinity."""
+    """Raise CheckpointError, beginning with `file`, if `names`, the list of tensors with NaN or infinity, is not
+    empty."""
     if names:
         raise CheckpointError(
             f"{file}: NaN or infinity in {len(names)} tensors ({', '.join(names[:5])}), expected finite numbers; the "

@@ -166,7 +166,8 @@ def _config_of(values: Sequence[_Value], where: str) -> dict[str, Any]:
 
 
 def _is_of_a_lora(values: Sequence[_Value]) -> bool:
-    """Return whether values in a JSON file describe a LoRA. A bare `scale` is not enough: other files have this key."""
+    """Return whether values in a JSON file describe a LoRA: both alpha and rank, or an alpha or scale that certainly
+    belongs to a LoRA. A bare `scale` is not enough, because other files have this key."""
     names = {each.name for each in values}
     return {ALPHA, RANK} <= names or any(each.of_lora and each.name in (ALPHA, SCALE) for each in values)
 
