@@ -17,8 +17,8 @@ PASSING, DECISIVE = 0.5, 0.5
 """The limits of the plausibility tests, which give scores from -1 to 1.
 
 PASSING: a path passes a test if its score is above this limit.
-DECISIVE: a test decides for one of two conventions if the path passes the test under this convention and scores higher
-than under the other one by more than this limit.
+DECISIVE: a test decides for a convention if the path passes under it, with a score that exceeds the one under the other
+convention by more than this limit.
 """
 MEETING, TURNED_DEG = 0.1, 10.0
 """The limits of the test of whether the cameras' viewing axes meet at one point.
@@ -169,9 +169,12 @@ def _ratio(more: float, less: float) -> str:
 
 
 def _scores(c2w: np.ndarray, z_up: bool) -> dict[str, _Score]:
-    """Return three scores from -1 to 1, higher for a more plausible path. "upright": the camera stands upright in a
-    world whose z axis is up (0 unless `z_up`). "ahead": it moves forward. "meets": it looks at the centre of its
-    orbit."""
+    """Return three scores from -1 to 1, higher for a more plausible path.
+
+    "upright": the camera stands upright in a world whose z axis is up. The score is 0 if `z_up` is False.
+    "ahead": the camera moves forward.
+    "meets": the camera looks at the centre of its orbit.
+    """
     steps = framewise_relative(c2w)[1:, :3, 3]
     length = float(np.linalg.norm(steps, axis=1).sum())
     ahead = float(steps[:, 2].sum()) / length if length else 0.0

@@ -165,8 +165,9 @@ def camera_embedding(
     """Return the Pluecker map (ray origin, unit ray direction) of a path, with the 8x8 pixels of a latent cell as
     channels.
 
-    c2w: [n, 4, 4], camera-to-world in OpenCV axes. Too few poses for `frames` shorten the result, see `frame_count`.
+    c2w: [n, 4, 4], camera-to-world in OpenCV axes.
     intrinsics: [n, 4] or [4], fx, fy, cx, cy in pixels of an 832x480 image; the first row is used.
+    frames: the video's length in frames, rounded down to 4n+1. Too few poses shorten it, see `frame_count`.
     height, width: the video's size in pixels.
     chunk: the number of latent frames in a causal model's chunk, usually 3. The number f of latent frames is rounded
     down to a multiple of `chunk`. If this shortens the video, the latent frames are spread evenly over the same poses.
@@ -186,9 +187,13 @@ def camera_embedding(
 def pose_embedding(
     poses: np.ndarray, intrinsics: ArrayLike, *, height: int, width: int, flags: np.ndarray | None = None
 ) -> torch.Tensor:
-    """Return the camera input for poses [f, 4, 4] from `model_poses`. The result is like that of `camera_embedding`, or
-    with `flags` [f, 4] (W, A, S, D) like that of `action_embedding`. `intrinsics` [4] or [n, 4] is in pixels of an
-    832x480 image. Raises CameraError for a size that is not a multiple of 8 and for invalid intrinsics."""
+    """Return the camera input for `poses` [f, 4, 4] from `model_poses`: float32 [1, 384, f, height/8, width/8], as from
+    `camera_embedding`. With `flags` [f, 4] (W, A, S, D) the result is [1, 448, f, height/8, width/8], as from
+    `action_embedding`.
+
+    `intrinsics` [4] or [n, 4] is in pixels of an 832x480 image. Raises CameraError for a size that is not a multiple of
+    8 and for invalid intrinsics.
+    """
     _check_size(height, width)
     rays = pixel_rays(intrinsics, height, width)
     if flags is not None:

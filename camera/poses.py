@@ -15,9 +15,9 @@ SHARES = 10.0
 
 
 def frame_count(requested: int, n_poses: int | None = None, chunk: int = 1) -> int:
-    """Return the largest possible length of a video in frames: a number 4n+1 that is at most `requested` and at most
-    `n_poses`, and for which the n + 1 latent frames are a multiple of `chunk`. Raises CameraError for fewer than five
-    poses (two latent frames), for `requested` or `chunk` below 1, and if the frames do not fill one chunk."""
+    """Return the length of a video in frames: the largest number 4n+1 up to `requested` and `n_poses` for which the n +
+    1 latent frames are a multiple of `chunk`. Raises CameraError for fewer than five poses (two latent frames), for
+    `requested` or `chunk` below 1, and if the frames do not fill one chunk."""
     if n_poses is not None and n_poses < FEWEST_POSES:
         raise CameraError(f"{n_poses} camera poses; at least {FEWEST_POSES} are needed (two latent frames)")
     for name, value in (("frames", requested), ("chunk", chunk)):

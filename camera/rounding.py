@@ -73,7 +73,7 @@ def remove_rounding(
     c2w: np.ndarray, numbers: np.ndarray, *, inverted: bool = False, dtype: np.dtype | None = None
 ) -> np.ndarray:
     """Return the poses `c2w` [n, 4, 4]. If their positions differ only by rounding errors, the result is a copy in
-    which all positions are the median.
+    which every position is the median position.
 
     numbers: [n, ...], the file's matrices, or its quaternions and translations. The rounding error is estimated from
     them.

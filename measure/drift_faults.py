@@ -166,8 +166,9 @@ def _flickers(metrics: FrameMetrics) -> list[Fault]:
 
 
 def _seams(metrics: FrameMetrics) -> list[Fault]:
-    """Return a list with one fault if at least three frames at an even distance, one of CHUNKS, differ from their
-    neighbours in motion or in the residual after motion compensation. Otherwise return an empty list."""
+    """Return a list with one fault if frames at an even distance, one of CHUNKS, differ from their neighbours in motion
+    or in the residual after motion compensation. At least three such frames are needed. Otherwise return an empty
+    list."""
     if len(metrics) < 8:
         return []
     around = [

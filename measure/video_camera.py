@@ -118,7 +118,8 @@ class VideoCamera:
 
     def fit_error(self) -> float:
         """Return the residual of the tracked points, in pixels, under the estimated motion between keyframes that are
-        FAR_APART apart: third quartile over points, median over pairs, infinity if no pair has enough points."""
+        FAR_APART apart. The residual is the third quartile over the points and the median over the pairs; infinity if
+        no pair has enough points."""
         known = self.registered
         apart = min(FAR_APART, len(known) - 1)
         pairs = [(first, first + apart) for first in range(len(known) - apart)]

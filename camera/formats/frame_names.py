@@ -72,10 +72,9 @@ def sort_frames(
     """Return the frames sorted by the first usable key of `order`, and notes for the user on frame numbers that
     contradict this order. Without a usable key, the frames are returned in the given order.
 
-    A usable key occurs in all frames, and its values are not all equal. There are further conditions by kind of key:
+    A usable key occurs in all frames, and its values are not all equal. Two kinds of keys have a further condition:
 
     - Names must be texts or numbers.
-    - Times must be finite numbers.
     - Frame numbers and ids must be numbers that have no gap when sorted, or that never decrease in the given order.
 
     Raises CameraError for a time that is not a finite number, and for a gap (see `refuse_gaps`) between names or times.
@@ -132,7 +131,7 @@ def _columns(names: Sequence[str], pattern: re.Pattern[str]) -> np.ndarray | Non
 
 
 def _gap(indices: Sequence[float] | np.ndarray) -> tuple[float, float] | None:
-    """Return the two numbers around the first gap (see `refuse_gaps`); None if there are no gaps."""
+    """Return the two numbers around the first gap (see `refuse_gaps`), or None without a gap."""
     values = np.asarray(indices, dtype=np.float64)
     steps = np.diff(values)
     if not len(steps):

@@ -163,8 +163,14 @@ def _focal(frame: Mapping, names: tuple[str, ...], side: float, where: str) -> f
 
 
 def _image_size(frame: Mapping, where: str) -> tuple[float, float]:
-    """Return the width and height of a frame's image: as stated, else twice cx and cy, else 832x480 if the frame has a
-    field of view in place of a focal length. Raises CameraError if the frame has none of these."""
+    """Return the width and height of a frame's image in pixels. The first of these that the frame has is used:
+
+    - The stated width and height.
+    - Twice cx and cy.
+    - 832x480, if the frame has a field of view and no fl_x.
+
+    Raises CameraError in all other cases, for example for a width without a height.
+    """
     if not {"w", "h"} & frame.keys():
         if {"cx", "cy"} <= frame.keys():
             width, height = (2 * number_of(frame[key], f"{where} {key}") for key in ("cx", "cy"))

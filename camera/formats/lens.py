@@ -1,5 +1,5 @@
-"""The camera models of other programs, of which those close to a pinhole are accepted, and readers of the lens and the
-image size that a frame in a JSON file states."""
+"""The camera models of other programs, and readers of the lens and the image size that a frame in a JSON file states.
+Only camera models close to a pinhole are accepted."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -101,10 +101,10 @@ nerfstudio's."""
 SIZES = tuple(zip(PARAMETER_KEYS["width"], PARAMETER_KEYS["height"], strict=True))
 PAIRED = dict((*SIZES, *((height, width) for width, height in SIZES)))
 """A map from each key of an image's width to the key of its height, and back, such as w to h and h to w. A width or a
-height alone is no proof of an image size: it may be, for example, a camera's height above the ground."""
+height alone may mean something else than an image size, for example a camera's height above the ground."""
 LEAST_SIDE = 16
-"""If a width and a height have keys that do not belong together (see PAIRED), they count as an image size only if both
-are at least this number of pixels."""
+"""The smallest width and height, in pixels, of an image size with keys that do not belong together (see PAIRED).
+Smaller numbers may mean something else."""
 HORIZONTAL_FOVS = {"x_fov": np.pi / 180, "camera_angle_x": 1.0, "fov_deg": np.pi / 180, "angle_x": 1.0}
 """The keys of a horizontal field of view in JSON files, each with the factor that converts its value to radians."""
 SAME_LENS = 1.02

@@ -34,8 +34,9 @@ def direction_of(name: str) -> str:
 
 
 def array_direction(name: str) -> str:
-    """Return the direction of an array in an .npz file, like `direction_of`; also "c2w" for camera_poses and
-    camera_pose, the names in Pi3 and MapAnything."""
+    """Return "c2w" or "w2c" if the name of an array in an .npz file states the direction of its matrices, else an empty
+    string. It knows the names of `direction_of`, and also camera_poses and camera_pose, the "c2w" arrays of Pi3 and
+    MapAnything."""
     return direction_of(name) or ("c2w" if name in ("camera_poses", "camera_pose") else "")
 
 

@@ -198,8 +198,8 @@ def _doubt_order(path: Path, c2w: np.ndarray, rows: np.ndarray, convention: Conv
     """Return a note if the quaternions of `rows` seem to begin with w, although `c2w` was read with w last; else an
     empty list. Raises CameraError if the camera moves along its viewing direction only with w first.
 
-    Backward motion with w last is no reason to refuse a path. The reason: if the camera of a straight path is rotated
-    by 180 degrees about x, it moves backwards with w last and forward with w first, so both readings are valid.
+    Backward motion with w last is no reason to refuse a path. A straight path with its camera rotated by 180 degrees
+    about x goes backwards with w last and forward with w first, so both readings are valid.
     """
     other = to_opencv(rigid(from_quaternions(rows[:, [5, 6, 7, 4]]), rows[:, 1:4]), convention, str(path))
     ahead, other_ahead = _forward(c2w), _forward(other)

@@ -43,9 +43,9 @@ def font(size: float) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
 
 
 def frustum(pose: np.ndarray, lens: np.ndarray, depth: float) -> np.ndarray:
-    """Return points [6, 3] that outline a camera's frustum in world coordinates: the apex, the corners at the distance
-    `depth` clockwise from the top left, and a mark above the top edge. `pose` [4, 4] is camera-to-world. `lens` [4] is
-    fx, fy, cx, cy in pixels of an 832x480 image."""
+    """Return points [6, 3] that outline a camera's frustum in world coordinates. They are the apex, the four corners at
+    the distance `depth`, clockwise from the top left, and a mark above the top edge. `pose` [4, 4] is camera-to-world.
+    `lens` [4] is fx, fy, cx, cy in pixels of an 832x480 image."""
     fx, fy, cx, cy = lens
     left, right, top, bottom = -cx / fx, (LENS_WIDTH - cx) / fx, -cy / fy, (LENS_HEIGHT - cy) / fy
     corners = [[0, 0, 0], [left, top, 1], [right, top, 1], [right, bottom, 1], [left, bottom, 1]]
