@@ -37,7 +37,7 @@ QuantizeFormat = Literal["nf4", "comfy-fp8", "int8", "nvfp4"]
 NoiseDevice = Literal["cpu", "cuda"]
 VaeDtype = Literal["auto", "fp16", "bf16", "fp32"]
 """The dtype in which the VAE decodes. "auto" means fp16 on a GPU with matrix instructions for fp16, and bf16 for walks
-on a CPU with bf16 instructions. In all other cases, and if several GPUs decode, "auto" means fp32."""
+on a CPU with bf16 instructions. In all other cases, and if several processes decode, "auto" means fp32."""
 
 SOLVER_NAMES: tuple[SolverName, ...] = get_args(SolverName)
 CAMERA_CACHE_MODES: tuple[CameraCacheMode, ...] = get_args(CameraCacheMode)

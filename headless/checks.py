@@ -98,8 +98,8 @@ class Plan(RunInputs):
         """The 16-bit dtype in which a single process decodes frames, or None for fp32. Several processes, each with a
         stripe of every frame, decode in fp32.
 
-        If `vae_dtype` is "auto", the dtype is fp16 on GPUs with matrix instructions for fp16. On these GPUs the
-        official code's fp32 convolutions run in TF32, and fp16 has as many mantissa bits as TF32.
+        If `vae_dtype` is "auto", the dtype is fp16 on GPUs with matrix instructions for fp16, else None. The official
+        code's fp32 convolutions run in TF32 on recent NVIDIA GPUs, and TF32's mantissa is as short as fp16's.
         """
         if self.options.vae_dtype == "auto":
             return torch.float16 if multiplies_half(self.decoding_device) else None

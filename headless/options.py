@@ -78,8 +78,8 @@ class GenerateOptions:
     frame_num: the number of frames, 4n+1. A shorter camera path shortens the video.
     fps: the frame rate of the file.
 
-    Camera, at most one of these. Without a path, the base model moves the camera freely, and a causal model's camera
-    stands still:
+    Camera: at most one of these may be set. Without a path, the base model moves the camera freely, and a causal
+    model's camera stands still.
 
     action_path: a folder with poses.npy and intrinsics.npy.
     preset: the name of a move in `camera.moves`.
@@ -100,6 +100,7 @@ class GenerateOptions:
     sampling_steps: the number of steps of both experts together.
     shift: the shift of the noise schedule. None is 5 for the base model, and the release's own for a causal model.
     boundary: the noise level, 0 to 1, from which on the high-noise expert predicts the steps.
+    solver: the solver of the steps, "unipc" or "dpmpp".
     guide_scale: the guidance scale, one number or (low, high) for the two experts.
     reuse_threshold: a step is extrapolated from earlier steps, without the model, if the estimated relative error is at
         most this number. 0 computes every step.
@@ -107,13 +108,16 @@ class GenerateOptions:
     Device and memory:
 
     device: None is the GPU, or the CPU without a GPU.
-    dtype: None is bf16 on a GPU and fp32 on the CPU.
+    dtype: the compute dtype; None is bf16 on a GPU and fp32 on the CPU.
+    arithmetic, attention, vae_dtype: other number formats, see Arithmetic, AttentionMode and VaeDtype.
     residency: "one" or "both" is the number of experts in GPU memory. "stream" copies blocks to the GPU in each step.
+    camera_cache: "gpu" keeps the camera layers' results on the GPU for later steps. "off" keeps none, and "auto" keeps
+        as many as fit.
     vae_tiling: whether the VAE works in tiles, with less memory but more time.
     shard: whether several processes split an expert's weights. `residency` then has no effect.
 
-    Causal models (LingBot-World Fast and 2.0) only, see CAUSAL_ONLY. These models do not use the options in BASE_ONLY,
-    but causal-pretrain uses those in GUIDED:
+    Causal models only (LingBot-World Fast and 2.0; CAUSAL_ONLY lists these options). Causal models do not use the
+    options in BASE_ONLY, but causal-pretrain uses those in GUIDED.
 
     chunk: the number of latent frames that are generated together, 1 to 4. None is the state's or the release's own, as
         for `window` and `sink`.

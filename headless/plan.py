@@ -88,7 +88,7 @@ def set_threads(plan: AnyPlan) -> str:
     """Set torch's number of threads for a plan's run on a CPU, and return the note of `use_idle_cores` for the user.
 
     A run that continues a state uses the state's number of threads, because another number changes the order and the
-    rounding of additions. Any other run uses a number by `use_idle_cores`.
+    rounding of additions. For any other run, `use_idle_cores` chooses the number.
     """
     geometry, state = plan.geometry, None
     if isinstance(plan, RolloutPlan):

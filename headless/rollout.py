@@ -146,8 +146,8 @@ class _ChunkDecoder:
 
     def _replay(self, latents: Iterator[Tensor]) -> None:
         """If the run continues a saved state, restore the cached keys and values and the decoder's state. `latents`
-        yields the state's chunks first, and the model computes one forward for each. The decoder decodes the last of
-        these chunks again."""
+        yields the state's chunks first, and the model computes one forward for each. The last of these chunks are
+        decoded again, which restores the decoder's state."""
         state = self._plan.spec.state
         if state is None:
             return

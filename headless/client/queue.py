@@ -114,7 +114,7 @@ def list_inputs(workflow: dict) -> str:
 
 def saved_files(history: dict) -> list[dict]:
     """Return ComfyUI's references to the videos and images that a finished workflow has saved. Outputs come before
-    previews, and within these videos before images. `history`: ComfyUI's record of the run."""
+    previews. Among outputs, and among previews, videos come before images. `history`: ComfyUI's record of the run."""
     groups = [group for output in history.get("outputs", {}).values() for group in output.values()]
     items = [item for group in groups if isinstance(group, list) for item in group]
     files = [item for item in items if isinstance(item, dict) and item.get("filename", "").lower().endswith(MEDIA)]

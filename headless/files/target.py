@@ -143,7 +143,7 @@ def check_target(target: Target, geometry: Geometry) -> None:
 
 
 def check_new(target: Target, first: int, frames: int, image: str | Path | None, overwrite: bool) -> None:
-    """Check that a run would not replace existing files. Its output is `frames` frames, numbered from `first` on.
+    """Check that a run would not replace existing files. The run's output is `frames` frames, numbered from `first` on.
 
     Without `overwrite`, raise InputError if an output file exists. The unfinished copy of the video that a killed run
     leaves counts as an output file.

@@ -36,8 +36,8 @@ FIELDS = (
 PROJECTIONS = {"SPHERICAL": "a panorama or a fisheye", "STEREO3D": "in 3D, with a view for each eye"}
 """The types of FFmpeg's side data for videos with frames that are not one flat picture, each with a description."""
 UNEVEN_RATIO = 1.6
-"""The limit for variable frame rates. The rate counts as variable if a time between two frames is more than this many
-times the median time, or less than the median time divided by this number."""
+"""The largest ratio at which the frame rate counts as constant. The ratio is that of a time between two frames to the
+median time, or its inverse. A difference of 1.5 ticks of the time base is tolerated."""
 
 MOST_REPEATS = 100_000
 """A frame is repeated at most this often when a variable rate is resampled to a constant one. If more repeats are

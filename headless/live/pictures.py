@@ -55,8 +55,8 @@ def examples(loaded: LoadedModel) -> list[Example]:
 
 
 def _read(path: Path, otherwise: str) -> Example:
-    """Return the example of a PNG file. Its prompt is in the text file of the same name (prompt.txt for image.png).
-    Without this file, its prompt is `otherwise`."""
+    """Return the example of a PNG file. Its prompt is in the text file of the same name (prompt.txt for image.png). If
+    this file is missing or empty, the prompt is `otherwise`."""
     text = path.with_name("prompt.txt") if path.stem == "image" else path.with_suffix(".txt")
     prompt = text.read_text(encoding="utf-8-sig", errors="replace").strip() if text.is_file() else ""
     return Example(prompt or path.stem, prompt or otherwise, False, path.read_bytes(), "image/png")

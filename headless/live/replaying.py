@@ -10,8 +10,8 @@ from .opening import LoadedModel
 
 
 def replay(loaded: LoadedModel, walk: Path, folder: Path) -> str:
-    """Repeat the saved walk in the folder `walk`, and save the new walk within `folder`. Return a message that the
-    latents of both walks are equal, or with their largest difference.
+    """Repeat the saved walk in the folder `walk`, and save the new walk within `folder`. Return a message that says
+    whether the latents of both walks are equal, and if not, their largest difference.
 
     Raises InputError for an invalid walk, for a walk that needs more memory than planned, and if the disk is full.
     """

@@ -54,10 +54,8 @@ def clear_walks(folder: Path, keep: int, used: Iterable[Path] = ()) -> list[str]
     """Delete all but the newest `keep` walks in `folder`, and return the names of the deleted walks. A name has a note
     if other files remain in the walk's folder. Raises InputError if a file cannot be deleted.
 
-    Two kinds of walks are never deleted:
-
-    - a walk in progress, in any process;
-    - a walk with its folder, or a file directly in its folder, in `used`.
+    A walk in progress, in any process, is not deleted. A walk also stays if `used` contains the path of its folder, or
+    of a file directly in its folder.
     """
     walks, spared = saved_walks(folder), [place for path in used for place in (path.resolve(), path.resolve().parent)]
     old = walks[: max(0, len(walks) - keep)]

@@ -87,7 +87,8 @@ def _tool(function: Callable[..., Any]) -> Tool:
 
 
 def _with_errors(tool: Callable[..., Any]) -> Callable[..., Any]:
-    """Convert a tool's LingBotErrors to ToolErrors, because only a ToolError's message reaches the assistant."""
+    """Return a function that calls `tool` and raises the tool's LingBotErrors as ToolErrors, because only a ToolError's
+    message reaches the assistant."""
 
     @wraps(tool)
     def answer(**given: Any) -> Any:
