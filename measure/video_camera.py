@@ -105,8 +105,9 @@ class VideoCamera:
 
     @property
     def flat(self) -> bool:
-        """Whether the camera moves and most tracked points lie on one plane. The motion is then ambiguous: a motion
-        along the plane's normal explains the points as well (Faugeras and Lustman, 1988)."""
+        """Whether the camera moves and more than the fraction ON_A_PLANE of the tracked points lies on one plane. The
+        motion is then ambiguous: a motion along the plane's normal explains the points as well (Faugeras and Lustman,
+        1988)."""
         apart, shares = min(FAR_APART, len(self.c2w) - 1), []
         for first in range(0, len(self.c2w) - apart, 4):
             before, after = self.tracks.points[[first, first + apart]][:, self.tracks.shared(first, first + apart)]

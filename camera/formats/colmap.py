@@ -167,7 +167,8 @@ def _is_points(fields: Sequence[str]) -> bool:
 
 def _image(name: str, pose: Sequence[float], camera: str, where: str) -> tuple[str, list[float], list[float], str]:
     """Check a `pose`, a quaternion wxyz and a translation, and return the name, quaternion xyzw, translation and camera
-    id. Raises CameraError (the message begins with `where`) for a quaternion that is too short or too long."""
+    id. Raises CameraError for a quaternion with a length that is not between SHORTEST and 1 / SHORTEST. The message
+    begins with `where`."""
     w, x, y, z, *shift = pose
     length = math.hypot(w, x, y, z)
     if not SHORTEST < length < 1 / SHORTEST:

@@ -66,7 +66,7 @@ PATH_FIELDS = (
     Field(("default_fov", "default_transition_sec", "render_time", "timestamp"), "ignored", "Of the editor."),
 )
 MITSUBA = np.diag([-1.0, 1.0, -1.0, 1.0])
-"""The transform from Mitsuba's camera axes (x left, z forward) to OpenGL axes, which reverses x and z."""
+"""The transform from Mitsuba's camera axes (x left, y up, z forward) to OpenGL axes. It reverses x and z."""
 LENS_SIDES = np.array([LENS_WIDTH, LENS_HEIGHT, LENS_WIDTH, LENS_HEIGHT])
 
 

@@ -91,8 +91,9 @@ def read_arkit(path: Path, convention: Convention) -> CameraFile:
 
 
 def scan_folder(folder: Path) -> Path | None:
-    """Return the folder with a scanner's JSON files, one per frame: `folder`, or in it keyframes/corrected_cameras,
-    keyframes/cameras or cameras. Return None if no such folder has at least two such files."""
+    """Return the folder with a scanner's JSON files, one per frame. It is the first with at least two such files of
+    `folder` and, in it, keyframes/corrected_cameras, keyframes/cameras and cameras. Return None if no such folder has
+    two."""
     below = (folder, *(folder / name for name in ("keyframes/corrected_cameras", "keyframes/cameras", "cameras")))
     return next((each for each in below if len(_frame_names(each)) > 1), None)
 
