@@ -19,7 +19,8 @@ FORMATS = {"fp8": E4M3, "int8": INT8, "nvfp4": NVFP4}
 _ROWS = 1024
 """The number of rows quantized to nvfp4 at a time, a multiple of 128 because block scales come in tiles of 128 rows."""
 _LARGEST = 448 * 6
-"""The largest absolute value of nvfp4 before the matrix's scale: largest block scale times largest 4-bit value."""
+"""The largest absolute value of nvfp4 before the matrix's scale is applied: the largest block scale (448 in float8)
+times the largest 4-bit value (6)."""
 
 
 class Encoded(NamedTuple):
@@ -36,7 +37,8 @@ class Encoded(NamedTuple):
 
 
 def encode(weight: Tensor, quant_type: str) -> Encoded:
-    """Return the matrix `weight` [rows, columns] in the format `quant_type`, a key of FORMATS."""
+    """Return the matrix `weight` [rows, columns] in the format `quant_type`, a key of FORMATS, with the error of the
+    quantization."""
     if quant_type == "nvfp4":
         return _nvfp4(weight)
     values, scale = scaled.encode(weight) if quant_type == "fp8" else encode_8bit(weight.float(), dtype=torch.int8)

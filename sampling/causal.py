@@ -23,8 +23,8 @@ Predict = Callable[[Tensor, int], Tensor]
 class FewStepSchedule:
     """A schedule of a few steps without guidance.
 
-    timesteps: the model's integer timestep of each step.
-    sigmas: the noise level of each step. x0 = x - sigma * velocity is computed in float64.
+    timesteps: the integer timestep that the model gets at each step.
+    sigmas: the noise level of each step, with which x0 = x - sigma * velocity is computed (in float64).
     renoise_sigmas: for each step except the first, the noise level to which the previous step's x0 is noised again.
     """
 

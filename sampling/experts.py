@@ -8,8 +8,8 @@ from .schedule import TRAIN_TIMESTEPS
 
 
 def is_high_noise(timestep: float, boundary: float = BOUNDARY) -> bool:
-    """Return whether the high-noise expert predicts the step with this `timestep`: it does from 1000 * `boundary`
-    on."""
+    """Return whether the high-noise expert predicts the step with this `timestep` (0 to 1000): True if the timestep is
+    at least 1000 * `boundary`, else the low-noise expert predicts it."""
     return bool(timestep >= boundary * TRAIN_TIMESTEPS)
 
 
@@ -25,8 +25,9 @@ def guide(cond: Tensor, uncond: Tensor, scale: float) -> Tensor:
 
 
 def guide_scales(guide_scale: float | tuple[float, ...]) -> PerExpert[float]:
-    """Return the guidance scale of each expert from one number for both, or from (low, high), the official order.
-    Raises InputError unless there are one or two finite numbers of 0 or more."""
+    """Return the guidance scale of each expert. `guide_scale` is one number for both, or a pair (low-noise, high-noise)
+    as in the official code. Raises InputError if there are not one or two numbers, or if one is negative, infinite
+    or NaN."""
     scales = guide_scale if isinstance(guide_scale, (tuple, list)) else (guide_scale,)
     if len(scales) not in (1, 2) or not all(0 <= scale < float("inf") for scale in scales):
         found = ",".join(map(str, scales))

@@ -13,13 +13,12 @@ from torch import Tensor
 from ..errors import InputError
 
 FIRST = 3
-"""The number of steps that the model predicts at the start of a run and after a change of expert. Two steps define the
-line of the extrapolation, and the third measures its error."""
+"""The model predicts at least this many steps at the start of a run and after a change of expert. Two steps define the
+line of the extrapolation, and the third measures the line's error."""
 LAST = 2
-"""The number of steps at the end of a run that the model predicts, because sigma and velocity change most in these
-steps."""
+"""The model predicts this many steps at the end of a run, because sigma and velocity change most in these steps."""
 MOST = 4
-"""The maximum number of consecutive steps with an extrapolated velocity."""
+"""The velocity of at most this many consecutive steps is extrapolated."""
 
 
 class StepReuse:

@@ -20,9 +20,9 @@ from .weights import UMT5Weights, open_weights
 log = logging.getLogger(__name__)
 
 SPARE_ROWS = 1024
-"""The largest accepted number of rows without a token in an embedding table. umt5-xxl's table has 256,384 rows. With
-umt5-xxl's tokenizer (256,000 tokens), 384 rows have no token. With mT5's tokenizer (250,100 tokens), 6,284 rows would
-have no token."""
+"""An embedding table may have at most this many rows more than the tokenizer has tokens. umt5-xxl's table has 256,384
+rows. With umt5-xxl's tokenizer (256,000 tokens), 384 rows have no token. With mT5's tokenizer (250,100 tokens), 6,284
+rows would have none, so mT5's tokenizer is rejected."""
 SETTINGS = UploadSettings(threads=min(8, os.cpu_count() or 1), buffers=1, chunk_bytes=8 << 20, sleep=True)
 """The settings of the copies to a GPU, with at most 64 MB of pinned memory. A single thread would copy pages of a
 mapped file at only a few GB/s."""

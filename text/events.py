@@ -19,7 +19,7 @@ Part = TypeVar("Part")
 MOST_EVENTS = 64
 KEYS = "123456789"
 LATEST = 1e9
-"""The largest second at which an event may start or end."""
+"""An event's start and end are at most this many seconds."""
 FIELDS = ("name", "text", "key", "start", "end")
 
 
@@ -106,9 +106,9 @@ class Events:
     def set_full_prompt(self, prompt: str, *, later: bool = False) -> None:
         """Set the base prompt and the active events from a full prompt, which ends with the sentences of active events.
 
-        Call this method to continue an earlier video, and after a return to an earlier chunk. `later`: whether `prompt`
-        belongs to the current second of the video. If so, the record of the events that were started by their times
-        stays as it is. Otherwise the new record is all active events that have a start time.
+        Call this method to continue an earlier video, and after a return to an earlier chunk. The active events that
+        have a start time then count as started by their times, so `advance` does not start them again. With `later` the
+        video's time has not changed: the record of the events that were started by their times stays as it is.
         """
         with self._lock:
             active, base = set(), prompt

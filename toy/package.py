@@ -24,7 +24,7 @@ PLACES = (CAUSAL, *EXPERTS, "low_noise_model_bnb_nf4")
 TOY = "toy"
 """The name, without its suffix, of the lock file in a toy package's folder."""
 LARGEST = 2**26
-"""The largest size in bytes of any file in a toy package. Every weight file of a real model is larger."""
+"""No file of a toy package has more than this many bytes. Every weight file of a real model has more."""
 
 
 def write_toy_package(folder: str | Path, seed: int = 0) -> Path:

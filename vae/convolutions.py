@@ -20,7 +20,7 @@ ALIGNED = 4
 value. The unused value aligns each layer's values to 16 bytes, because the kernels are compiled for aligned
 addresses."""
 WORST = 2.8e-3
-"""The limit of a convolution kernel's relative RMS error in the accuracy test: 0.0028, or -51 dB.
+"""A convolution kernel passes the accuracy test if its relative RMS error is below this limit: 0.0028, or -51 dB.
 
 With random weights, an error of this size in all convolutions of the decoder gives a video with a PSNR of 51.5 dB. The
 rounding of the decoder's other operations to fp16 alone gives 58.9 dB on an H100. With both errors the PSNR stays above
@@ -74,7 +74,7 @@ def convolve_by_kitchen(frames: Sequence[Tensor], weight: Tensor, bias: Tensor) 
 
 
 def random_convolution(device: torch.device, size: Size) -> tuple[Tensor, Tensor, Tensor]:
-    """Return random fp16 frames [3, C, H, W], a weight [out, 3 * C, 3, 3] and a bias [out] for trials of kernels.
+    """Return random fp16 frames [3, C, H, W], a weight [out, 3 * C, 3, 3] and a bias [out] for tests of kernels.
 
     `size` states H (`rows`), C (`dim`) and `out`; W is about 5 / 4 * H. If `rows` has its default value, `size` is
     replaced by EXACTNESS on a GPU, and by ON_CPU on a CPU. As in a decoder, the frames are a view of a pool (see

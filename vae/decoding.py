@@ -26,7 +26,7 @@ NOT_FINITE = (
     "weights."
 )
 REACH = 42
-"""The number of latent frames after which a latent frame no longer affects the decoder's state."""
+"""The decoder's state depends only on the last 42 latent frames: decoding these gives the state bit for bit."""
 
 
 def decode_latent(vae: VAE, latent: Tensor, progress: Progress | None = None) -> Tensor:

@@ -186,9 +186,12 @@ class PooledDecoder(Decoder):
 
 
 def new_decoder(vae: VAE, stripe: Stripe | None, *, recorded: bool) -> Decoder:
-    """Return a decoder network for a VAE. Depending on the convolution kernel for the device, it is a PooledDecoder, a
-    KitchenDecoder or a plain Decoder. If `stripe` is given, only this part of frames is decoded. `recorded` makes a
-    PooledDecoder record its kernels as a CUDA graph."""
+    """Return a decoder network for a VAE: a PooledDecoder, a KitchenDecoder or a plain Decoder, depending on the
+    convolution kernel for the device.
+
+    stripe: the part of each frame to decode; None for full frames.
+    recorded: whether a PooledDecoder records its kernels as a CUDA graph. Other decoders ignore it.
+    """
     if suits(vae):
         return PooledDecoder(vae, stripe, recorded=recorded)
     half = vae.device.type == "cuda" and vae.dtype == torch.float16
@@ -203,11 +206,11 @@ def suits(vae: VAE) -> bool:
 
 
 def records(device: torch.device, dtype: torch.dtype | None, width: int) -> bool:
-    """Return whether a PooledDecoder decodes a VAE of this base `width`, so that a CUDA graph can record the decoding.
+    """Return whether a PooledDecoder can decode a VAE, so that a CUDA graph can record the decoding.
 
-    `width` is the number of channels at full resolution, and must be a multiple of 32. The `dtype` must be fp16, and
-    the device a CUDA GPU. Triton must load, and the chosen convolution kernel must be Triton's or this
-    project's CUDA kernel. Except on Hopper GPUs, the first call tests the available kernels.
+    The result is True if the device is a CUDA GPU, the `dtype` is fp16, and Triton loads. In addition, the VAE's base
+    `width` (its number of channels at full resolution) must be a multiple of 32, and the chosen convolution kernel must
+    be Triton's or this project's CUDA kernel. Except on Hopper GPUs, the first call tests the available kernels.
     """
     if device.type != "cuda" or dtype != torch.float16 or width % 32 or not triton_loads():
         return False

@@ -26,8 +26,8 @@ class Recording:
     """
 
     def __init__(self, state: Callable[[], Sequence[Tensor]] = tuple) -> None:
-        """Create a recorder. `state()` returns the tensors that decoding changes; they are restored after a test
-        replay."""
+        """Create a recorder. `state()` returns the tensors that decoding changes in place. Their values are restored
+        after the test replay, so that the usual decoding starts from the same state."""
         self._state, self._frames, self._failed = state, list[Tensor](), False
         self._latent: Tensor | None = None
         self._graph: torch.cuda.CUDAGraph | None = None

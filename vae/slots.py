@@ -21,8 +21,7 @@ class Slots:
 
     def take(self, layer: str) -> list[int]:
         """Return the slot numbers of a layer's three frames: the frame before the last, the last frame, and the new
-        frame. For the next call, the new frame is the last one, and the slot of the oldest frame is the pool's free
-        slot."""
+        frame. Then the slot of the oldest frame becomes the pool's free slot, and the new frame counts as the last."""
         free = self._free[self._pools[layer]]  # the last free slot has held frames, the others are zeros
         before = self._own.get(layer) or [free.pop(0), free.pop(0)]
         slots = [*before, free.pop()]

@@ -1,9 +1,9 @@
 """The tiny decoder taew2_1 (TAEHV), which previews a latent in a fraction of the VAE's time.
 
-Compared with the VAE's frames, its frames have a PSNR of 29 dB. A latent frame passes through three stages, each of
-which doubles height and width. The last two stages also double the frame rate. Each stage has three memory blocks,
-which read a frame and the frame before it, or zeros before the first frame. Only the last input of each block is stored
-between calls, so a video decoded in parts has the same bits as in one call.
+Compared with the VAE's frames, the tiny decoder's frames have a PSNR of 29 dB. A latent frame passes through three
+stages, each of which doubles height and width. The last two stages also double the frame rate. Each stage has three
+memory blocks, which read a frame and the frame before it, or zeros before the first frame. Only the last input of each
+block is stored between calls, so a video decoded in parts has the same bits as in one call.
 
 The architecture comes from the TAEHV project (MIT licence); the code is our own.
 """
@@ -31,8 +31,8 @@ STAGES = ((256, 3, 1), (128, 9, 2), (64, 15, 2))
 LAST = 22
 """The number of the network's last layer, which outputs pixels, in the tensor names."""
 BEFORE_FIRST = 3
-"""The number of output frames to drop for a video's first latent frame, which stands for a single video frame instead
-of four."""
+"""For a video's first latent frame, the network's first 3 of 4 output frames are dropped, because this latent frame
+stands for a single video frame."""
 SCALED = "lighttae"
 """A part of the file names of decoders that expect denormalised latents, such as LightX2V's LightTAE. Such decoders are
 recognised only by name, because their tensors have the names and shapes of taew2_1."""
@@ -41,8 +41,9 @@ recognised only by name, because their tensors have the names and shapes of taew
 def load_tiny_decoder(
     path: str | Path, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
 ) -> TinyDecoder:
-    """Return a decoder with the weights of a `.pth` or `.safetensors` file of taew2_1 or lighttaew2_1. Weights of the
-    encoder in the file are ignored. Raises CheckpointError if the file has other tensors, NaN or infinity."""
+    """Return a decoder with the weights of a `.pth` or `.safetensors` file of taew2_1 or lighttaew2_1, in `dtype` on
+    `device`. Weights of the encoder in the file are ignored. Raises CheckpointError if the file has other tensors, NaN
+    or infinity."""
     stored = decode_weights(
         str(path), read_tensors(path), lambda name: name if name.startswith("decoder.") else None, _check
     )

@@ -114,9 +114,15 @@ def decode_weights(
     name_of: Callable[[str], str | None],
     check: Callable[[str, Mapping[str, tuple[int, ...]]], None],
 ) -> dict[str, Tensor]:
-    """Return the tensors of a file, `source`, by the names from `name_of`. Tensors without a name are left out. Raises
-    CheckpointError for quantized weights that cannot be read, and the errors of `check`, which is called with `source`
-    and all shapes."""
+    """Return a file's tensors by new names, with quantized weights decoded.
+
+    source: the file's name for messages.
+    entries: the file's tensors by their names in the file.
+    name_of: returns the new name for a name in the file, or None to leave the tensor out.
+    check: called as check(source, shapes) with the shape of each tensor by new name; its errors are raised.
+
+    Raises CheckpointError for quantized weights that cannot be read.
+    """
     tensors, quantized = find_quantized(source, entries, name_of)
     shapes = shapes_of(tensors, quantized)
     check(source, shapes)
@@ -173,7 +179,8 @@ def check_values(source: str, weights: Mapping[str, Tensor]) -> None:
 
 
 def check_shapes(source: str, found: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise CheckpointError, naming the file `source`, unless `found` fits a Wan 2.1 VAE of any base width."""
+    """Raise CheckpointError, naming the file `source`, if `found` (a shape per tensor name) is not a Wan 2.1 VAE's, of
+    any base width."""
     if WIDTH_KEY not in found:
         raise CheckpointError(f"{source}: no {WIDTH_KEY}, so not a Wan VAE; use Wan2.1_VAE.pth of the package")
     if differences := shape_differences(found, vae_shapes(math.prod(found[WIDTH_KEY]))):
@@ -200,8 +207,8 @@ def vae_shapes(width: int) -> dict[str, tuple[int, ...]]:
 
 def _stages(name: str, widths: Sequence[int], blocks: int, time: Sequence[bool], *, up: bool) -> dict[str, tuple]:
     """Return the shapes of the encoder's stages, or the decoder's if `up`. `widths` are the channels before the first
-    stage and of each stage. A stage has `blocks` residual blocks. `time` is whether the resampling after a stage halves
-    or doubles time as well; there is none after the last stage."""
+    stage and of each stage. A stage has `blocks` residual blocks, and a resampling follows each stage except the last.
+    `time` is, for each resampling, whether it halves or doubles the frame rate as well."""
     shapes: dict[str, tuple[int, ...]] = {}
     index, (channels, *outputs) = 0, widths
     for stage, out in enumerate(outputs):
