@@ -16,7 +16,7 @@ RECENT_FRAMES = 32
 """The predicted delay of the next chunk is the longest delay among the chunks of this many recent video frames, at
 least two chunks. A chunk's delay is the time from its start to its first frames."""
 RATE_SECONDS = 4.0
-"""The length in seconds of the period over which the frame rate is measured."""
+"""The frame rate is measured over the last 4 seconds."""
 
 
 class Pace:
@@ -24,8 +24,8 @@ class Pace:
     delivered.
 
     A machine that is faster than the playback waits before each chunk, so that the chunk includes the latest inputs. A
-    slower machine never waits. With an `fps` of 0 no chunk waits. The delay of the first chunk of a walk or after a
-    pause is not used to predict later delays, because it may be longer, for instance to compile kernels.
+    slower machine never waits. With an `fps` of 0 no chunk waits. The first chunk of a walk, and the first after
+    a pause, may be delayed by compilation, so their delays do not predict later ones.
 
     frames: the number of delivered frames.
     late: the number of frames that were delivered after the playback had run out of frames.

@@ -10,8 +10,8 @@ from ..options import Release, Window
 from ..pipeline.spec import STANDING_STILL, RolloutSpec
 
 LATENT_FRAMES = 72
-"""The smallest length, in latent frames, of the video for which memory is planned. It is a multiple of each released
-model's chunk size, and longer than the limited windows of the released models."""
+"""Memory is planned for a video of at least this many latent frames, because a walk has no fixed length. It is a
+multiple of each released model's chunk size, and longer than the limited windows of the released models."""
 LIVE_WINDOW = Window(18, 6)
 """The attention window (18 latent frames, 6 of them the sink) for a model that by default attends to the whole video. A
 walk (a steered video) has no end, so its window must be limited."""
@@ -44,8 +44,8 @@ def plan_endless(
     """Return `spec` and `notes` (notes for the user) adapted to a walk, which has no end.
 
     The note about a camera that stands still is removed. If `spec` attends to the whole video, the result has
-    LIVE_WINDOW and a further note. In this case `window` and `sink`, in latent frames, replace the values of
-    LIVE_WINDOW, unless they are None. Raises InputError if this window is too small for its sink and a chunk.
+    LIVE_WINDOW and a further note. In this case a `window` or `sink` (in latent frames) that is not None replaces the
+    value of LIVE_WINDOW. Raises InputError if this window is too small for its sink and a chunk.
     """
     notes = tuple(note for note in notes if note != STANDING_STILL)
     if spec.window.frames:

@@ -141,7 +141,7 @@ class Session(PromptedChunkMaker):
         self._notify("paused", {})
 
     def resume(self) -> None:
-        """End a pause. The time without input, after which chunks are made half as often, begins again."""
+        """End a pause. The time since the last input, on which `QUIET_SECONDS` depends, begins again at 0."""
         self.controls.record_activity()
         with self._changed:
             if not self._paused:

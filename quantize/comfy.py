@@ -17,7 +17,8 @@ from ..weights.scaled import E4M3, INT8, NVFP4
 FORMATS = {"fp8": E4M3, "int8": INT8, "nvfp4": NVFP4}
 """The formats of ComfyUI that can be written: a map from this project's names to ComfyUI's names."""
 _ROWS = 1024
-"""The number of rows quantized to nvfp4 at a time, a multiple of 128 because block scales come in tiles of 128 rows."""
+"""A matrix is quantized to nvfp4 in parts of this many rows: a multiple of 128, because block scales come in tiles of
+128 rows."""
 _LARGEST = 448 * 6
 """The largest absolute value of nvfp4 before the matrix's scale is applied: the largest block scale (448 in float8)
 times the largest 4-bit value (6)."""

@@ -23,7 +23,7 @@ TEXT_ENCODER = "models_t5_umt5-xxl-enc-bnb_nf4.safetensors"
 _SUFFIXES = {"nf4": "bnb_nf4", "comfy-fp8": "fp8", "int8": "int8", "nvfp4": "nvfp4"}
 """The suffix in the folder names of quantized experts, for each format."""
 _SPARE = 64 << 20
-"""The number of bytes to leave free on the disk for journals and small files."""
+"""This many bytes of the disk are left free for journals and small files."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from .schedule import flow_sigmas, flow_timesteps
 from .solvers import solve
 
 TABLE_STEPS = 1000
-"""The number of steps in the UniPC schedule from which the few steps of LingBot-World Fast and 2.0 are selected."""
+"""The few steps of LingBot-World Fast and 2.0 are selected from a UniPC schedule of this many steps."""
 
 Predict = Callable[[Tensor, int], Tensor]
 """A function predict(x, timestep) that calls the model and returns the velocity."""
@@ -123,8 +123,8 @@ def step_indices(schedule: str | tuple[int, ...] | None, release: Release) -> tu
 
 
 def chosen_shift(shift: float | None, release: Release) -> tuple[float, tuple[str, ...]]:
-    """Return the shift of the noise levels, `shift` or by default the release's, and notes for the user. There is one
-    note if `shift` differs from the release's."""
+    """Return (shift, notes): the shift of the noise levels and notes for the user. The shift is `shift`, or the
+    release's for None. There is one note if it differs from the release's, else none."""
     if shift is None or shift == release.shift:
         return release.shift, ()
     return shift, (f"The shift is {shift:g}; {release.name} was made for {release.shift:g}.",)

@@ -24,8 +24,8 @@ MOST = 4
 class StepReuse:
     """A rule that decides at each step of a run whether to call the model or to extrapolate the velocity.
 
-    threshold: the largest estimated error of an extrapolated velocity, as a fraction of the velocity's norm, 0 to 1. At
-        0 the model predicts every step.
+    threshold: a velocity is extrapolated only if its estimated error, as a fraction of the velocity's norm, is at most
+        this number, 0 to 1. At 0 the model predicts every step.
     calls: the number of steps that the model has predicted.
 
     The error is estimated from the error at the model's last prediction. The real error may be larger where the

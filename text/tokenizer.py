@@ -1,7 +1,7 @@
 """umt5 tokenizers, which convert a prompt to token ids as in the official pipeline.
 
-A `tokenizer.json` gives the official ids. A sentencepiece model (a file `spiece.model`, or a tensor in ComfyUI's umt5
-files) differs only for literals such as `</s>` inside a prompt, and for characters missing from the vocabulary.
+A `tokenizer.json` gives the official ids. A sentencepiece model is a file `spiece.model`, or a tensor in ComfyUI's umt5
+files. Its ids differ only for literals such as `</s>` inside a prompt, and for characters missing from the vocabulary.
 """
 
 import logging

@@ -87,7 +87,7 @@ class PooledDecoder(Decoder):
 
     def _upload_slots(self, slots: list[list[int]]) -> None:
         """Copy the slot numbers of each layer's frames to the table on the GPU, in the order in which the layers run.
-        torch does not reuse the pinned memory before the copy is done."""
+        The call does not wait for the copy; torch keeps the pinned memory until the copy is done."""
         rows = torch.tensor([[*each, 0] for each in slots], dtype=torch.int32)
         if self._table.device.type == "cuda":
             rows = rows.pin_memory()
@@ -208,9 +208,9 @@ def suits(vae: VAE) -> bool:
 def records(device: torch.device, dtype: torch.dtype | None, width: int) -> bool:
     """Return whether a PooledDecoder can decode a VAE, so that a CUDA graph can record the decoding.
 
-    The result is True if the device is a CUDA GPU, the `dtype` is fp16, and Triton loads. In addition, the VAE's base
-    `width` (its number of channels at full resolution) must be a multiple of 32, and the chosen convolution kernel must
-    be Triton's or this project's CUDA kernel. Except on Hopper GPUs, the first call tests the available kernels.
+    The result is True if the device is a CUDA GPU, the `dtype` is fp16, and Triton loads. The VAE's base `width`,
+    its number of channels at full resolution, must be a multiple of 32. The chosen convolution kernel must be Triton's
+    or this project's CUDA kernel. Except on Hopper GPUs, the first call tests the available kernels.
     """
     if device.type != "cuda" or dtype != torch.float16 or width % 32 or not triton_loads():
         return False

@@ -1,4 +1,5 @@
-"""Recording of the decoding of a latent frame as a CUDA graph, which the GPU replays without pauses for Python."""
+"""A recorder of the VAE's decoding of one latent frame as a CUDA graph, which the GPU replays without waiting for
+Python."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ TINY_DECODER = "taew2_1"
 STAGES = ((256, 3, 1), (128, 9, 2), (64, 15, 2))
 """The stages of the network: (channels, number of its first memory block, output frames for each input frame)."""
 LAST = 22
-"""The number of the network's last layer, which outputs pixels, in the tensor names."""
+"""The number, in the tensor names, of the network's last layer, which outputs pixels."""
 BEFORE_FIRST = 3
 """For a video's first latent frame, the network's first 3 of 4 output frames are dropped, because this latent frame
 stands for a single video frame."""

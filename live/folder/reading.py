@@ -109,8 +109,8 @@ def _used_prompts(prompts: list[dict[str, Any]], made: int) -> Iterator[tuple[in
 
 
 def video_frames(latent_frames: int, before: WorldState | None) -> int:
-    """Return the number of video frames in a walk's `latent_frames` latent frames. `before` is the state of the video
-    that the walk continues, or None."""
+    """Return the number of video frames in a walk's `latent_frames` latent frames: four each, but only one for a
+    video's first latent frame. `before` is the state of the video that the walk continues, or None."""
     return max(0, FRAMES_PER_LATENT * latent_frames - (3 if before is None else 0))
 
 

@@ -10,7 +10,8 @@ from ..controls import MOST_ROWS
 from .protocol import MOST_IMAGE_BYTES, MOST_PROMPT
 
 APART = 1 << 16
-"""The size in bytes from which MSGPACK sends raw frames apart from their header, as SGLang does."""
+"""MSGPACK sends raw frames of this many bytes or more in their own message after their header, as SGLang does. Other
+frames are sent in one message with their header."""
 
 
 class Socket(Protocol):

@@ -16,7 +16,7 @@ from .codec import Codec
 from .protocol import Init, read_init
 
 INIT_SECONDS = 30.0
-"""The time in seconds within which a client must send its init message."""
+"""A client must send its init message within this many seconds; otherwise the connection is closed."""
 MESSAGES, BURST = 240, 480
 """A connection reads at most MESSAGES messages per second, or BURST messages at once after a silence. Further messages
 wait in the network."""

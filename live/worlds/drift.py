@@ -1,7 +1,8 @@
 """Detection of a walk (a steered video) that degrades, by a comparison of each chunk with the first two seconds.
 
-A chunk is bad if its sharpness and one of colourfulness, tint and brightness pass their limits, if these three all do,
-or if its sharpness is below a stricter limit. The detector reports a drift after four seconds of bad chunks.
+A chunk is bad in three cases. Its sharpness and one of colourfulness, tint and brightness are beyond their limits; or
+all of these three are; or its sharpness is below a stricter limit. The detector reports a drift after four seconds of
+bad chunks.
 
 The limits are those of the command `lingbot-world measure`. Sharpness also has an upper limit, because an image can
 dissolve into hard edges. The command tracks parts of the scene through the video, so it can distinguish a dark wall
@@ -20,9 +21,9 @@ from ...measure.drift_faults import BLURRED, BLURRED_PLACES, DARKER, PALE, TINTE
 from ...measure.drift_metrics import colourfulness
 
 FIRST = 8
-"""The number of latent frames at the start of a walk with which later chunks are compared: two seconds."""
+"""Later chunks are compared with this many latent frames at the start of a walk: two seconds."""
 LASTS = 16
-"""The number of latent frames in successive bad chunks after which a drift is reported: four seconds."""
+"""A drift is reported after successive bad chunks with this many latent frames: four seconds."""
 SIDE = 128
 """Frames are reduced for the measurement, until their longer side has at most this many pixels."""
 HINT = "the video is degrading: R restarts from the image"

@@ -25,8 +25,8 @@ def find_map(model: str | Path) -> WorldMap | None:
 
 
 def example_file(model: str | Path, name: str) -> Path | None:
-    """Return the path of the file `name` in the folder `example` in or next to a model's folder, or None. `model` is a
-    model's folder or file."""
+    """Return the path of the file `name` in the folder `example` in or next to a model's folder, or None if no such
+    file exists. `model` is a model's folder or file."""
     folder = Path(model).absolute()
     folder = folder.parent if folder.is_file() else folder
     files = (package / EXAMPLE / name for package in (folder, folder.parent))

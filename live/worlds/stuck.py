@@ -15,13 +15,13 @@ LEAST_STEP = 0.05
 """Frames are compared if the camera moved by at least this fraction of the longest step per latent frame. The longest
 step is the largest translation per latent frame that the model was trained with."""
 KNOWN = 8
-"""The number of latent frames (two seconds) with a walking camera after which the usual change of frames is known."""
+"""The usual change of frames is known after this many latent frames (two seconds) with a walking camera."""
 LASTS = 6
-"""The number of latent frames in a row (one and a half seconds) without change, after which the camera is stuck."""
+"""The camera is stuck after this many latent frames in a row (one and a half seconds) without change."""
 STILL = 0.15
-"""The limit below which a chunk counts as unchanged, as a fraction of the usual change. The change is the mean
+"""A chunk counts as unchanged if its change is below this fraction of the usual change. The change is the mean
 difference between the last frames of this chunk and of the chunk before, divided by the camera's translation per latent
-frame. The usual change is the median of earlier changes that reached the limit."""
+frame. The usual change is the median of recent changes that were not below the limit."""
 SIDE = 64
 """Frames are reduced for the comparison, until their longer side has at most this many pixels."""
 

@@ -25,8 +25,8 @@ MAP = "map.json"
 LOOK = 6, 8
 """The (rows, columns) of a grid over an image. A start image is recognized by the mean colours of the grid's cells."""
 ALIKE = 6.0
-"""A start image is recognized as a known image if their mean colours (0 to 255, on the grid LOOK) differ by less than
-this limit in root mean square."""
+"""A start image is recognized as a known image if the root mean square difference of their mean colours is below this
+limit. The mean colours are 0 to 255, one for each cell of the grid LOOK."""
 REACH = 1.3
 """The distance from the camera within which the crate counts as found, in units of the map."""
 
