@@ -29,8 +29,8 @@ COMFYUI_ARGUMENTS = (
 
 
 def describe_machine(device: torch.device, folder: Path | None = None) -> dict[str, Any]:
-    """Return a machine's facts (versions, memory, disk speed) as a dict of JSON values, and time a disk for this.
-    `folder`: a folder on the disk to time; None for the folder of this project's cache."""
+    """Return a machine's facts (versions, memory, disk speed) as a dict of JSON values. The disk's speed is measured
+    with a file in `folder`; None stands for the folder of this project's cache."""
     card, found = card_of(device), kept.driver()
     facts: dict[str, Any] = {
         "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",

@@ -68,7 +68,7 @@ class Engine:
     notes: notes for the user.
     dtype: the name of the model's dtype, for the walk's record.
     decoder: the name of the decoder of the frames that the user sees, "vae" or TINY_DECODER.
-    new_preview: returns a new preview decoder; None without a preview.
+    new_preview: returns a new tiny decoder for the frames that the user sees; None if the VAE decodes them.
     record: opens the video file of each saved walk; None without videos.
     map: the walls of a known world, or None.
     """

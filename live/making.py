@@ -39,8 +39,8 @@ Deliver = Callable[[Frames], None]
 EventCallback = Callable[[str, dict[str, Any]], None]
 """A callback tell(kind, facts) for the events of a session. `facts` is a dict with the details below.
 
-prompt: the prompt has changed; `text`, and the active world events `events`.
-events: the list of active world events `events` may have changed.
+prompt: the prompt has changed; its `text`, and the names of the active world events, `events`.
+events: the active world events may have changed; their names, `events`.
 paused, resumed: the session has paused or resumed; no details.
 restarted: a new walk has begun; its `folder`.
 still: the session begins or stops waiting for an input; `still` is true or false.

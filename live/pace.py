@@ -11,7 +11,7 @@ from .controls import FRAMES_PER_LATENT
 from .shown.frames import Frames
 
 MARGIN = 0.03
-"""The margin in seconds, for inaccurate clocks and late threads, by which a chunk is planned to arrive early."""
+"""A chunk is planned to arrive this many seconds early, because clocks are inaccurate and threads may be late."""
 RECENT_FRAMES = 32
 """The predicted delay of the next chunk is the longest delay among the chunks of this many recent video frames, at
 least two chunks. A chunk's delay is the time from its start to its first frames."""

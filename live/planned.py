@@ -10,8 +10,8 @@ from ..options import Release, Window
 from ..pipeline.spec import STANDING_STILL, RolloutSpec
 
 LATENT_FRAMES = 72
-"""Memory is planned for a video of at least this many latent frames, because a walk has no fixed length. It is a
-multiple of each released model's chunk size, and longer than the limited windows of the released models."""
+"""Memory is planned for a video of at least this many latent frames, because a walk has no fixed length. The
+number is a multiple of each released model's chunk size, and longer than the limited windows of the released models."""
 LIVE_WINDOW = Window(18, 6)
 """The attention window (18 latent frames, 6 of them the sink) for a model that by default attends to the whole video. A
 walk (a steered video) has no end, so its window must be limited."""

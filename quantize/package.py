@@ -156,7 +156,8 @@ def _unchanged_parts(root: Path, package: Package) -> tuple[dict[Path, Path], li
 
 
 def quantize(plan: QuantizePlan, show: ShowProgress) -> dict[Path, dict]:
-    """Quantize all files of a plan, and return the content of each quantization_meta.json by its relative path.
+    """Quantize all files of a plan. Return the content of each file's JSON of checksums (see `checksum_path`), by that
+    JSON file's path relative to the destination.
 
     `show(name, unit)` returns the progress display of a file; an exception in the display ends the run. Running the
     same plan again resumes an interrupted run. The destination appears when all files are written and verified.

@@ -78,8 +78,8 @@ def open_model(path: Path, keep: Sequence[str], loras: Sequence[LoraFile], multi
 
 
 def open_text_encoder(path: Path) -> Source:
-    """Open a umt5 text encoder for quantization. Its position biases stay unquantized. Raises TextError for other
-    files."""
+    """Open a umt5 text encoder for quantization. Its position biases stay unquantized. Raises CheckpointError for
+    weights in bitsandbytes' 4 bits, and TextError for files without a complete umt5 encoder."""
     weights = open_weights(path)
     _refuse_four_bits(path, weights.quantized)
     shapes = weights.shapes

@@ -1,5 +1,5 @@
-"""A writer of quantized safetensors files, which holds only one tensor in memory at a time. The files are as in the
-package cahlen/lingbot-world-base-cam-nf4 on Hugging Face."""
+"""A writer of quantized safetensors files, parameter by parameter, so that a file is never in memory as a whole. The
+files are as in the package cahlen/lingbot-world-base-cam-nf4 on Hugging Face."""
 
 import hashlib
 import json
@@ -138,8 +138,9 @@ class TensorFile(AbstractContextManager["TensorFile"]):
 
 
 def file_bytes(shapes: Shapes, quantized: Collection[str], blocksize: int = 64, quant_type: str = "nf4") -> int:
-    """Return the size in bytes of a file of parameters of these `shapes`: `quantized` ones as `quant_type`, others in
-    bf16. The result may be a few KB too large, because the length of a quant_state depends on the data."""
+    """Return the size in bytes of a file with parameters of these `shapes`. Those in `quantized` are stored as
+    `quant_type`, others in bf16. The result may be a few KB too large, because the length of a quant_state depends on
+    the data."""
     layout = _layout(_tensors(shapes, quantized, quant_type, blocksize, torch.bfloat16))
     header = _header(layout, comfy.metadata(quantized, quant_type))
     return len(header) + sum(torch.Size(shape).numel() * dtype.itemsize for dtype, shape, _ in layout.values())

@@ -54,8 +54,8 @@ class Tokenizer:
 
 
 def cut_warning(count: int, text: str) -> str:
-    """Return the warning that the prompt `text` is truncated. `count` is its number of tokens, including the
-    end-of-sequence token."""
+    """Return the warning that the prompt `text` is truncated. `count` is the prompt's number of tokens,
+    including the end-of-sequence token."""
     return (
         f"The prompt has {count} tokens, the text encoder takes {MAX_TOKENS}: the last {count - MAX_TOKENS} are cut "
         f"off. It begins {text[:60]!r}."

@@ -27,7 +27,8 @@ from .weights import MEAN, STD, check_values, decode_weights
 
 TINY_DECODER = "taew2_1"
 STAGES = ((256, 3, 1), (128, 9, 2), (64, 15, 2))
-"""The stages of the network: (channels, number of its first memory block, output frames for each input frame)."""
+"""For each stage of the network: the channels, the number of the first memory block in the tensor names, and the output
+frames for each input frame."""
 LAST = 22
 """The number, in the tensor names, of the network's last layer, which outputs pixels."""
 BEFORE_FIRST = 3

@@ -179,8 +179,8 @@ def check_values(source: str, weights: Mapping[str, Tensor]) -> None:
 
 
 def check_shapes(source: str, found: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise CheckpointError, naming the file `source`, if `found` (a shape per tensor name) is not a Wan 2.1 VAE's, of
-    any base width."""
+    """Raise CheckpointError, naming the file `source`, if the shapes `found`, by tensor name, are not those of a Wan
+    2.1 VAE of some base width."""
     if WIDTH_KEY not in found:
         raise CheckpointError(f"{source}: no {WIDTH_KEY}, so not a Wan VAE; use Wan2.1_VAE.pth of the package")
     if differences := shape_differences(found, vae_shapes(math.prod(found[WIDTH_KEY]))):

@@ -1,8 +1,8 @@
 """Detection of a walk (a steered video) that degrades, by a comparison of each chunk with the first two seconds.
 
 A chunk is bad in three cases. Its sharpness and one of colourfulness, tint and brightness are beyond their limits; or
-all of these three are; or its sharpness is below a stricter limit. The detector reports a drift after four seconds of
-bad chunks.
+colourfulness, tint and brightness all are; or its sharpness is below a stricter limit. The detector reports a drift
+after four seconds of bad chunks.
 
 The limits are those of the command `lingbot-world measure`. Sharpness also has an upper limit, because an image can
 dissolve into hard edges. The command tracks parts of the scene through the video, so it can distinguish a dark wall

@@ -12,8 +12,8 @@ EXAMPLE, EVENTS = "example", "events.json"
 
 def find_events(model: str | Path, named: str | Path | None = None) -> tuple[WorldEvent, ...]:
     """Return the world events in the JSON file `named`, by default in events.json in the example folder of a model.
-    `model` is a model's folder or file. Return an empty tuple without such a file. Raises InputError for an invalid
-    file."""
+    `model` is a model's folder or file. Return an empty tuple if `named` is None and there is no events.json. Raises
+    InputError for an invalid file, and if the file `named` cannot be read."""
     return read_events(named or example_file(model, EVENTS))
 
 
