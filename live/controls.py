@@ -167,7 +167,7 @@ class Controls:
 
     def take(self, frames: int) -> FrameInputs:
         """Return the user's inputs for the next `frames` video frames. The returned mouse movements and timed keys (see
-        `script`) are removed. Taps are removed too, unless `frames` is 0. Held keys and sticks stay."""
+        `script`) are removed. Taps are removed too, but they stay if `frames` is 0. Held keys and sticks stay."""
         with self._lock:
             now, since = self._clock(), self._last_take
             look, arrived = (self._look[0], self._look[1]), self._last_arrival

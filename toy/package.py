@@ -48,8 +48,8 @@ def write_toy_package(folder: str | Path, seed: int = 0) -> Path:
 
 
 def refuse_other(folder: Path, own: Iterable[Path]) -> None:
-    """Raise InputError if a model folder (PLACES) in `folder` has a .safetensors file that is not in `own`, the
-    relative paths of the toy package's files, because models of two packages would then be mixed."""
+    """Raise InputError if a model folder (PLACES) in `folder` has a .safetensors file of another package, because
+    models of two packages would then be mixed. `own` has the toy package's files, as paths relative to `folder`."""
     found = (file for place in PLACES for file in sorted((folder / place).glob("*.safetensors")))
     other = next((file for file in found if file.relative_to(folder) not in set(own)), None)
     if other is not None:
