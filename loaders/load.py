@@ -109,6 +109,8 @@ def explain_first_nan(model: torch.nn.Module, checkpoint: Checkpoint) -> None:
     to map the file."""
 
     def check(model: torch.nn.Module, _inputs: object, velocity: Tensor) -> None:
+        if torch.compiler.is_compiling():
+            return
         model._forward_hooks.pop(handle.id)  # handle.remove() would leave the hook in a deep copy
         if not velocity.isfinite().all():
             check_all_finite(checkpoint.tensors.values())

@@ -36,7 +36,7 @@ MATRIX_NAME = "matrix_type"
 """The key in the result of `stated_texts` for the name of a file's pose matrices, such as c2w."""
 LENS_KEYS = re.compile(r"model|projection|lens|camera_?type|^type$", re.IGNORECASE)
 AXES = {"opencv": r"open_?cv|colmap|\brdf\b", "opengl": r"open_?gl|blender|nerf|arkit|\brub\b"}
-LEFT_HANDED = re.compile(r"unity|unreal|left[ _-]?hand|directx|\blhs\b", re.IGNORECASE)
+LEFT_HANDED = re.compile(r"(?<![a-z])(?:unity|unreal)|left[ _-]?hand|directx|\blhs\b", re.IGNORECASE)
 OTHER_AXES = re.compile(rf"{LEFT_HANDED.pattern}|\b(ros|flu|frd|ned)\b", re.IGNORECASE)
 """A pattern for texts that state unsupported axes: left-handed axes, or the axes of robots (ROS)."""
 OTHER_LENS = re.compile(r"fish_?eye|equirect|panoram|spherical|omni|ortho", re.IGNORECASE)

@@ -62,21 +62,22 @@ W_FIRST = re.compile(r"(?<![a-z])w[\s,]+x[\s,]+y[\s,]+z(?![a-z])")
 W_FIRST_COLUMNS = [0, 1, 2, 3, 5, 6, 7, 4]
 FRAME = re.compile(r"^sec|^frame|^(id|idx|index)$")
 """A pattern for column names that replace a missing time column: seconds, frame number or index."""
-TURN_COLUMN = re.compile(r"(?:^r(?=_?.$)|(?:^|_)q(?=_?.$|_rs_)|quat|rot|orientation).*?([wxyzijk])$")
+TURN_COLUMN = re.compile(r"(?:^r(?=_?.$)|^q|_q(?=_?.$|_rs_)|quat|rot|orientation).*?([wxyzijk])$")
 PLACE_COLUMN = re.compile(
     r"^(?:cam(?:era)?_)?(?:t|p|(?:.*_)?pos(?:ition)?|trans(?:lation)?|loc(?:ation)?)?(?:_\w+?)?_?([xyz])$"
 )
-"""Patterns for the names of a quaternion's columns, such as qw, rot_x and camera_qi, and of a position's."""
+"""Patterns for the names of a quaternion's columns, such as qw, q_wc_x, rot_x and camera_qi, and of a position's."""
 UNEVEN_STEPS = 1.5
 """Poses are resampled at even times if the time steps are uneven: a step is longer or shorter than the median step by
 more than this factor."""
-FORWARD, CLEARER = 0.7, 0.1
+FORWARD, CLEARER, UPRIGHT = 0.7, 0.1, 0.7
 """The limits of the test of whether quaternions without a header begin with w. The test compares the path's forward
 motion, from -1 to 1 (see `_forward`), with w first and with w last.
 
 FORWARD: the camera moves in its viewing direction if its forward motion is above this limit.
 CLEARER: the file is refused if, with w first, the forward motion is above FORWARD and exceeds the absolute forward
 motion with w last by more than this limit.
+UPRIGHT: it is not refused if the mean y component of the camera's y axis, with w last, is at least this.
 """
 W_LIKE = 0.999
 """If the first number of the first quaternion has an absolute value of at least this, it seems to be w."""
@@ -200,13 +201,16 @@ def _doubt_order(path: Path, c2w: np.ndarray, rows: np.ndarray, convention: Conv
 
     Backward motion with w last is no reason to refuse a path. A straight path with its camera rotated by 180 degrees
     about x goes backwards with w last and forward with w first, so both readings are valid.
+    A camera that looks down while it moves ahead is not refused either. With w last it is upright in a world whose y
+    axis points down, with w first it is upside down.
     """
     other = to_opencv(rigid(from_quaternions(rows[:, [5, 6, 7, 4]]), rows[:, 1:4]), convention, str(path))
     ahead, other_ahead = _forward(c2w), _forward(other)
-    if other_ahead > max(FORWARD, abs(ahead) + CLEARER):
+    clearer = other_ahead > max(FORWARD, abs(ahead) + CLEARER)
+    if clearer and c2w[:, 1, 1].mean() < UPRIGHT:
         raise CameraError(f"{path}: {W_FIRST_NOTE}")
     seems_first = other_ahead > FORWARD or abs(rows[0, 4]) >= W_LIKE
-    return [W_FIRST_NOTE] if seems_first and ahead <= FORWARD else []
+    return [W_FIRST_NOTE] if clearer or (seems_first and ahead <= FORWARD) else []
 
 
 def _forward(c2w: np.ndarray) -> float:

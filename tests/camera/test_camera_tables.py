@@ -55,11 +55,21 @@ def test_a_camera_turned_about_x_that_moves_backwards_is_read_with_a_note(tmp_pa
     assert not any("quaternions" in note for note in notes)
 
 
+def test_a_camera_that_looks_down_while_it_moves_ahead_is_read_with_a_note(tmp_path):
+    """With w first its viewing direction would be that of its motion, but the camera upside down."""
+    down = rigid(from_angles("X", np.full(9, -35)), np.outer(np.arange(9), [0, 0, 1]))
+    path, notes = read_camera(write(tmp_path / "drone.txt", trajectory(down)))
+    np.testing.assert_allclose(path.c2w, down, atol=1e-9)
+    assert "first number of the quaternions seems to be w" in notes[0]
+
+
 @pytest.mark.parametrize(
     "header",
     [
         "time,px,py,pz,rx,ry,rz,rw",
         "Time,Position X,Position Y,Position Z,Rotation X,Rotation Y,Rotation Z,Rotation W",
+        "t,p_wc_x,p_wc_y,p_wc_z,q_wc_x,q_wc_y,q_wc_z,q_wc_w",
+        "t,x,y,z,qvec_x,qvec_y,qvec_z,qvec_w",
         "frame,loc_x,loc_y,loc_z,qi,qj,qk,qw",
         "frame,camera_tx,camera_ty,camera_tz,camera_qx,camera_qy,camera_qz,camera_qw",
         "t,pose.position.x,pose.position.y,pose.position.z,orientation.x,orientation.y,orientation.z,orientation.w",
@@ -67,7 +77,7 @@ def test_a_camera_turned_about_x_that_moves_backwards_is_read_with_a_note(tmp_pa
 )
 def test_names_of_columns(tmp_path, header):
     rows = trajectory(walk_in_a_curve()).replace(" ", ",")
-    for text in (f"{header}\n{rows}", f"sep=,\nTrajectory\n{header}\n{rows}"):
+    for text in (f"{header}\n{rows}", f"sep=,\nCommunity edition\n{header}\n{rows}"):
         np.testing.assert_allclose(read_camera(write(tmp_path / "a.csv", text))[0].c2w, walk_in_a_curve(), atol=1e-9)
 
 

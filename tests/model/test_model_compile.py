@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from lingbot_world.loaders import load_expert
 from lingbot_world.model.attention.choose_8bit import attend_8bit
 from lingbot_world.model.attention.fp8 import operands
 from lingbot_world.model.ops.implementation import implementation
-from model_cases import SMALL, random_inputs, random_state, with_state
+from lingbot_world.toy.experts import write_expert_folder
+from model_cases import SMALL, random_inputs, random_state
 from pointwise_cases import NAMES, check
 from test_model_pointwise import TOLERANCE
 from test_nf4 import quantized
@@ -20,10 +22,11 @@ needs_compiler = pytest.mark.skipif(
 )
 
 
-def test_torch_compile_takes_the_whole_model():
+def test_torch_compile_takes_the_whole_model(tmp_path):
     """With products in 8 bits; attention in 8 bits is compiled by itself."""
     config = replace(SMALL, num_layers=1)  # tracing a block takes seconds
-    model, inputs = with_state(config, random_state(config)), random_inputs(config, 2, (2, 4, 4))
+    write_expert_folder(tmp_path, config, random_state(config).items(), quant_type=None)
+    model, inputs = load_expert(tmp_path, dtype=torch.float32), random_inputs(config, 2, (2, 4, 4))
     model.set_arithmetic("fp8")
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(**inputs), model(**inputs), atol=1e-5, rtol=0)
