@@ -99,8 +99,8 @@ class Engine:
 
 def check_seed(seed: int) -> None:
     """Raise InputError for a seed that torch does not accept."""
-    if not -(2**63) <= seed < 2**63:
-        raise InputError(f"`seed` {seed}: expected -2**63 to 2**63 - 1")
+    if not -(2**63) <= seed < 2**64:
+        raise InputError(f"`seed` {seed}: expected -2**63 to 2**64 - 1")
 
 
 @dataclass(frozen=True)

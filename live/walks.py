@@ -53,7 +53,7 @@ class Walks:
         self._writer = ThreadPoolExecutor(1, "lingbot-keeping")
         self._number = 0
         self.current: Walk | None = None
-        self._lock = ExitStack()  # holds the current walk's lock, so that no process deletes the walk
+        self._lock = ExitStack()  # the current walk's lock: `--keep` deletes no locked walk
 
     def begin(self, start: Start | WorldState, report: ReportUnsaved) -> Walk:
         """End the current walk, begin another one at `start`, and return it. `report(reason)` is called if files of the
@@ -62,7 +62,8 @@ class Walks:
         self._end(report)
         folder = self._own_folder()
         try:
-            self._lock.enter_context(lock_output(folder / SETTINGS_FILE))
+            with suppress(InputError, NotImplementedError):  # a drive without locks
+                self._lock.enter_context(lock_output(folder / SETTINGS_FILE))
             self.current = self._make(start, folder)
         except BaseException:
             self._lock.close()

@@ -79,7 +79,8 @@ def lock_output(file: Path, parts: str = "") -> Iterator[None]:
 
 
 def is_locked(file: Path) -> bool:
-    """Return whether a run, of this process or of another one, holds the lock of an output file (see `lock_output`)."""
+    """Return whether a run, of this process or of another one, holds the lock of an output file (see `lock_output`).
+    The result is True for another user's lock file, and False on a drive without locks."""
     from filelock import FileLock, Timeout
 
     lock_file = file.with_name(file.name + LOCK)
@@ -88,8 +89,10 @@ def is_locked(file: Path) -> bool:
     try:
         with FileLock(lock_file, timeout=0):
             return False
-    except Timeout:
+    except (Timeout, PermissionError):
         return True
+    except (OSError, NotImplementedError):
+        return False
 
 
 def _followed(file: Path) -> Path:

@@ -1,6 +1,8 @@
 """Old walks are listed and cleared; what the command leaves where."""
 
+import errno
 import json
+import os
 import socket
 
 import pytest
@@ -63,6 +65,18 @@ def test_a_walk_that_is_being_made_is_not_removed(toy_package, tmp_path):
         assert (tmp_path / "walk-2/walk.json").is_file()
     assert clear_walks(tmp_path, 0) == ["walk-1", "walk-2"]
     assert [*tmp_path.iterdir()] == []
+
+
+def test_a_drive_without_locks_keeps_walks(toy_package, tmp_path, monkeypatch):
+    """Some network drives have none."""
+
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(pytest.importorskip("fcntl"), "flock", refuse)
+    with walking(toy_package, tmp_path) as session:
+        chunks(session, 1)
+    assert clear_walks(tmp_path, 0) == ["walk-1"]
 
 
 def test_a_walk_in_progress_is_continued_from_its_last_chunk(toy_package, tmp_path):
