@@ -213,7 +213,8 @@ def stated_texts(path: Path, names: bool = False) -> dict[str, str]:
 
 def _convention_in(line: str) -> str:
     """Return the words for left-handed axes in a line, or the direction, "c2w" or "w2c"; an empty string if the line
-    states neither, or both directions."""
+    states neither, or both directions. The path of a file, such as the video's, states nothing."""
+    line = re.sub(r"\S*[/\\]\S*\.\w+", "", line)
     if left_handed := LEFT_HANDED.search(line):
         return left_handed[0]
     plain = re.sub(r"[^a-z0-9]", "", line.lower())

@@ -77,7 +77,7 @@ def test_a_camera_that_looks_down_while_it_moves_ahead_is_read_with_a_note(tmp_p
 )
 def test_names_of_columns(tmp_path, header):
     rows = trajectory(walk_in_a_curve()).replace(" ", ",")
-    for text in (f"{header}\n{rows}", f"sep=,\nCommunity edition\n{header}\n{rows}"):
+    for text in (f"{header}\n{rows}", f"sep=,\nCommunity edition: my/Unity/c2w.bag\n{header}\n{rows}"):
         np.testing.assert_allclose(read_camera(write(tmp_path / "a.csv", text))[0].c2w, walk_in_a_curve(), atol=1e-9)
 
 
