@@ -36,7 +36,7 @@ def add_live_command(commands: Any, show: ShowProgress) -> None:
         run=lambda arguments: _live(arguments, show, vars(parser.parse_args([]))), interrupted="nothing was walked"
     )
     place = partial(parser.add_argument, type=flags.parse_path)
-    about = "the folder of a causal model (Fast, 2.0) or of a toy package; left out: list the walks"
+    about = "the folder of a causal model (Fast, 2.0) or of a toy package; with --walks alone: list the walks"
     place("ckpt", metavar="CKPT", nargs="?", help=about)
     parser.add_argument("--port", type=int, default=8765, metavar="N", help="0 picks a free one")
     parser.add_argument("--no_open", action="store_true", help="do not open a browser")

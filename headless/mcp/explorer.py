@@ -76,9 +76,8 @@ class Explorer:
             events = find_events(self._ckpt, self._events)
             if self._opened is None:
                 begun = {"image": image, "prompt": prompt, "continue_from": continue_from}
-                self._opened = open_live(
-                    self._ckpt, **self._options, **{name: value for name, value in begun.items() if value is not None}
-                )
+                given = {name: value for name, value in begun.items() if value is not None}
+                self._opened = open_live(self._ckpt, **{**self._options, **given})
             engine, default = self._opened
             start = replace(start_of(engine, default, image, prompt, continue_from), seed=seed)
             start.check(engine)

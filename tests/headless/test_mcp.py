@@ -18,6 +18,7 @@ def explorer(toy_package, tmp_path):
     from lingbot_world.headless.mcp.explorer import Explorer
 
     options = {"width": 48, "height": 32, "schedule": "0", "device": "cpu", "window": 6, "sink": 2, "chunk": 1}
+    options["prompt"] = "a yard"
     (tmp_path / "events.json").write_text('[{"name": "rain", "text": "It begins to rain.", "key": 1}]')
     made = Explorer(toy_package, options, tmp_path / "walks", tmp_path / "events.json")
     yield made
@@ -49,8 +50,9 @@ def test_an_assistant_walks_looks_prompts_and_saves(explorer, tmp_path):
     from lingbot_world.pipeline.state import load_state
 
     async def conversation(call):
-        failed, words, images = await call("start_walk", seed=3)
-        assert not failed
+        failed, words, images = await call("start_walk", seed=3, prompt="a castle")
+        assert not failed, words
+        assert "prompt: a castle" in words
         assert images[0].size == (48, 32)
         assert "0.1 s of the walk in" in words
         assert "events: rain; active: none" in words
