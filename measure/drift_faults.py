@@ -132,7 +132,7 @@ def _begin(curve: np.ndarray, passed: int) -> int:
     """
     way = -np.sign(curve[passed])
     steps = -way * np.diff(curve[: passed + 1])
-    rests = np.flatnonzero(steps < steps[-STRIDE * 2 :].max() / 4)
+    rests = np.flatnonzero(steps < steps[-STRIDE * 2 :].max(initial=0) / 4)
     return int(rests[-1]) + 1 if len(rests) else 0
 
 

@@ -123,6 +123,13 @@ def test_tracked_content_and_picture_have_to_change_the_same_way(measure):
         assert not find_faults(with_changes(**picture, **{f"{measure}_change": -0.4 * ramp * way}))
 
 
+def test_a_video_that_fades_in_is_darker_from_its_first_frame_on(clip):
+    faded = (clip * np.minimum(1, np.arange(FRAMES) / FPS / 1.5)[:, None, None, None]).astype(np.uint8)
+    fault = next(fault for fault in find_faults(measure_frames(faded, FPS)) if fault.name == "brightness")
+    assert fault.begins_s == 0
+    assert "from second 0.0 on it is brighter or darker" in fault.words
+
+
 def test_a_clean_clip_and_one_that_stands_still_have_no_fault(clip):
     for frames in (clip, np.repeat(clip[:1], FRAMES, 0), np.repeat(clip[..., :1], 3, 3), np.zeros_like(clip)):
         figures = measure_frames(frames, FPS)
