@@ -1,5 +1,6 @@
-"""Registration of this node pack in ComfyUI: a check for a second copy, sorted templates, and addresses of scripts. Of
-two copies only the first registers anything; otherwise nodes of one would meet routes and scripts of the other."""
+"""Registration of this node pack in ComfyUI: a check for a second copy, sorted workflow templates, and versioned
+addresses of the scripts. If the pack is installed twice, only the copy that ComfyUI loads first registers anything.
+Otherwise one copy's nodes would use the other copy's routes and scripts."""
 
 import inspect
 import json
@@ -10,7 +11,7 @@ from urllib.parse import quote
 from ..version import __version__
 
 PREFIX = "LingBotWorld"
-"""The prefix of the ids of all nodes of this pack, which no other pack uses."""
+"""The prefix of all node ids of this pack. No other pack uses it."""
 HERE = Path(__file__).parent.parent
 WEB, ENTRY = HERE / "web", "js/extension.js"
 TEMPLATES = ("/workflow_templates", "/api/workflow_templates")
@@ -42,9 +43,11 @@ def is_second_copy() -> bool:
 def register(server) -> None:
     """Add a middleware and a route to `server`, ComfyUI's PromptServer.
 
-    The middleware sorts the pack's workflow templates by name, and lists one entry script in place of all scripts of
-    the pack. The route serves the scripts at an address with the pack's version, relative to which the entry script
-    imports the others, so that a browser's cache cannot supply files of an earlier version.
+    The middleware sorts the pack's workflow templates by name. In ComfyUI's list of scripts it replaces all scripts of
+    the pack by one entry script.
+
+    The route serves the scripts at an address that contains the pack's version. The entry script imports the other
+    scripts relative to its own address. A browser's cache therefore cannot supply files of an earlier version.
     """
     from aiohttp import web
 

@@ -72,7 +72,8 @@ def load_patcher(
     attention: AttentionMode = "auto",
     disable_dynamic: bool = False,
 ) -> ExactPatches:
-    """Return an expert or a causal model as a MODEL. ComfyUI calls this function again to rebuild the MODEL.
+    """Return an expert or a causal model as a MODEL. ComfyUI calls this function again if it needs the MODEL without
+    dynamic VRAM, or another copy.
 
     The weights stay views into the memory-mapped file until sampling needs them.
 
@@ -114,7 +115,8 @@ def check_8_bits(checkpoint: Checkpoint, arithmetic: Arithmetic, attention: Atte
 
 
 def compute_dtype(weight_dtype: str, device: torch.device) -> torch.dtype:
-    """Return the dtype `weight_dtype`; for "default" the first of bf16, fp16 and fp32 that ComfyUI recommends."""
+    """Return the torch dtype that `weight_dtype` names. For "default" return bf16 or fp16, the first that ComfyUI
+    recommends for `device`, else fp32."""
     if weight_dtype in DTYPE_NAMES:
         return torch_dtype(weight_dtype)
     if comfy.model_management.should_use_bf16(device, prioritize_performance=True, manual_cast=True):

@@ -138,12 +138,13 @@ NEEDS: dict[str, tuple[str, ...]] = {
     ),
     "machine": _names("comfy.model_management: get_torch_device soft_empty_cache"),
 }
-"""The names, as `module:name`, that each module of nodes/ (the key) and its modules of host/ need from ComfyUI."""
+"""The names, as `module:name`, that a module of nodes/ needs from ComfyUI in addition to EVERY_NODE. A key is a module
+of nodes/, such as "camera.make". Its value also has the names that the modules of host/ need for it."""
 
 
 def usable_modules(modules: Iterable[str], ours: str) -> list[str]:
-    """Return the `modules` of nodes/ for which this ComfyUI has all needed names, and log the others' missing names.
-    `ours` is the version of the pack, for the log."""
+    """Return the names in `modules` (modules of nodes/, such as "camera.make") for which this ComfyUI has all needed
+    names. Log the missing names of the other modules. `ours` is the version of the pack, for the log."""
     wanted = {name for names in NEEDS.values() for name in (*EVERY_NODE, *names)}
     missing = {name for name in wanted if not _is_there(name)}
     if not missing:

@@ -13,7 +13,8 @@ from ..options import CHUNKS, FRAMES, KEY_VALUE_MODES
 CATEGORY = "LingBot-World/camera"
 Camera, State = io.Custom("LINGBOT_CAMERA"), io.Custom("LINGBOT_STATE")
 AS_TRAINED, UNSET = "as the model was trained", -1
-"""The input values that select a trained size: AS_TRAINED for a chunk, UNSET for an attention window or sink."""
+"""Input values that select the size with which the model was trained: AS_TRAINED for a chunk, UNSET for an attention
+window or sink."""
 
 
 def int_input(name: str, bounds: tuple[int, int, int], tooltip: str, **more: Any) -> io.Int.Input:
@@ -29,7 +30,8 @@ def float_input(name: str, bounds: tuple[float, float, float], tooltip: str, **m
 
 
 def choice_input(name: str, options: Sequence[str], tooltip: str, **more: Any) -> io.Combo.Input:
-    """Return a combo input with `more` options. The default is the first of `options`, unless `more` has another."""
+    """Return a combo input with `more` options. The default is the first of `options`, unless `more` contains
+    `default`."""
     options = options if isinstance(options, list) else list(options)  # keeps a NamesToCheck as it is
     given = {"default": next(iter(options), None)} | _texts(name, tooltip) | more
     return io.Combo.Input(name, options=options, **given)
@@ -51,8 +53,8 @@ def camera_outputs(*more: io.Output) -> list[io.Output]:
 
 
 def frames_input(tooltip: str, default: int = FRAMES, least: int = 5) -> io.Int.Input:
-    """Return an input for a number of video frames, at least `least`. If `least` is 4n+1, the canvas offers only 4n+1:
-    it adds multiples of the step, 4, to `least`. Otherwise the step is 1."""
+    """Return an input for a number of video frames, at least `least`. If `least` is of the form 4n+1, the canvas offers
+    only such numbers, because the input's step is 4. Otherwise the step is 1."""
     return int_input("frames", (least, default, MOST_FRAMES), tooltip, step=4 if least % 4 == 1 else 1)
 
 

@@ -237,8 +237,8 @@ def _check(find: Callable[..., PerExpert[Path] | Path], *names_and_modes: str) -
 
 @lru_cache(maxsize=8)
 def _check_headers(paths: PerExpert[Path] | Path, version: str, *modes: str) -> None:
-    """Check the headers of both experts' files, or of a causal model's, as in `_check`; passed checks are cached.
-    `version` is the fingerprint of the files, which makes changed files be checked again."""
+    """Check the headers of the files of two experts or a causal model, as `_check` does. A passed check is cached.
+    `version` is a fingerprint of the files, so that changed files are checked again."""
     from ..host.loading import check_8_bits
     from ..loaders import open_checkpoint
     from ..loaders.package import open_experts
@@ -248,8 +248,8 @@ def _check_headers(paths: PerExpert[Path] | Path, version: str, *modes: str) -> 
 
 
 def _find_experts(names: dict[str, str]) -> dict[str, Path]:
-    """Return the paths of the chosen experts' files by role ("high", "low"), without roles that are FROM_PACKAGE.
-    Raises a single InputError that names all missing files."""
+    """Return the paths of the chosen experts' files by role ("high", "low"). Roles whose name is FROM_PACKAGE are
+    omitted. Raises a single InputError that names all missing files."""
     found, missing = {}, []
     for role, name in names.items():
         if name != FROM_PACKAGE:

@@ -43,8 +43,8 @@ def _paths(text_encoder: str, tokenizer: str) -> tuple[Path, Path]:
 
 
 def _check_files(text_encoder: str) -> None:
-    """Raise LingBotError if the text encoder or its tokenizer is missing or not of a supported kind. The tokenizer is
-    the one that AUTO selects, because the value of the input `tokenizer` is unknown here."""
+    """Raise LingBotError if the text encoder or its tokenizer is missing or not of a supported kind. The value of the
+    input `tokenizer` is unknown here, so the tokenizer that AUTO selects is checked."""
     open_weights(folders.resolve_text_encoder(text_encoder))
     find_tokenizer(_paths(text_encoder, folders.AUTO)[1])
 

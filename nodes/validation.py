@@ -59,8 +59,8 @@ def fingerprint_of(find: Callable[..., Path | Iterable[Path | None]], *arguments
 
 
 def refuse_empty_inputs(node: type[io.ComfyNode]) -> type[io.ComfyNode]:
-    """Make the `execute` of a node class call `check_given` for the inputs whose default is not None. Return the
-    class."""
+    """Return the node class `node`, changed in place: before `execute` it calls `check_given` with the inputs whose
+    default is not None."""
     execute = node.execute.__func__  # type: ignore[attr-defined]
     _, *parameters = signature(execute).parameters.values()  # the first is the class
     may_be_empty = {each.name for each in parameters if each.default is None}
@@ -76,7 +76,8 @@ def refuse_empty_inputs(node: type[io.ComfyNode]) -> type[io.ComfyNode]:
 
 
 def check_given(inputs: Mapping[str, object]) -> None:
-    """Raise InputError if a node's input is None, which a switch of another pack returns without an active input."""
+    """Raise InputError if one of a node's `inputs` is None. A switch node of another pack, for instance, returns None
+    if none of its inputs is active."""
     for name, value in inputs.items():
         if value is None:
             raise InputError(

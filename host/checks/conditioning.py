@@ -71,9 +71,9 @@ UNREAD_KEYS = {
     "noise_concat": "the latent that a node appends to the noise",
     "pooled_output": "the pooled output of a text encoder that is not umt5-xxl",
 }
-"""The keys of a prompt's dict that this package's experts do not use, each with a description for warnings. Most are
-inputs of other models. A text node's events are read by a Rollout node only. All keys in UNREAD_KEYS are removed before
-sampling. A warning reports an unused key that is not in UNREAD_KEYS under the key's own name."""
+"""The keys of a prompt's dict that the experts of this package do not use, each with a description for warnings. Most
+are inputs of other models. EVENTS is used by the Rollout node only. The checks of an expert's sampling run remove all
+keys in UNREAD_KEYS. A warning names an unused key that is not in UNREAD_KEYS by the key itself."""
 _LIMITS = {
     "area": "an area",
     "mask": "a mask",
@@ -89,8 +89,8 @@ SIDES = {"positive": "the prompt", "negative": "the negative prompt"}
 
 
 def unread_warning(entries: Iterable[dict], used: Collection[str]) -> str:
-    """Return a warning that describes the keys in the prompts' dicts `entries` that are not in `used`, or an empty
-    string. Keys that ComfyUI itself adds, and a `pooled_output` of None, are not listed."""
+    """Return a warning that describes the keys of the prompts' dicts `entries` that are not in `used`. Return an empty
+    string if there is no such key. Keys that ComfyUI itself adds, and a `pooled_output` of None, are not listed."""
     keys = (
         key
         for entry in entries
@@ -113,11 +113,16 @@ def check_text(text: Tensor | None, config: ModelConfig) -> None:
 
 
 def reduce_for_rollout(name: str, prompt: list, config: ModelConfig) -> tuple[list, list[str]]:
-    """Return a CONDITIONING reduced to the keys that a rollout (a causal model's video) uses, and a list of warnings.
+    """Return the CONDITIONING `prompt` reduced to the keys that a rollout (a causal model's video) uses, and a list of
+    warnings.
 
-    A warning lists the unused keys of `prompt`, the CONDITIONING. Its events (timed prompt changes) are removed without
-    a warning. `name` is the input's name in error messages. Raises InputError for several prompts, an embedding of
-    another text encoder, a start image, a camera, or a key in `_LIMITS`.
+    The list is empty or has one warning, about unused keys. Events (timed prompt changes) are removed without a
+    warning. `name` is the name of the node's input in error messages.
+
+    Raises InputError for:
+    - several prompts, or a prompt without an embedding [1, L, config.text_dim],
+    - a start image or a camera, which have inputs of their own,
+    - a key in `_LIMITS`, such as an area, a mask or a timestep range.
     """
     if len(prompt) != 1 or prompt[0][0].shape[0] != 1:
         raise InputError(f"{name} holds several prompts; a rollout takes one: connect one text node's output")
@@ -140,9 +145,12 @@ def reduce_for_rollout(name: str, prompt: list, config: ModelConfig) -> tuple[li
 
 
 def events_by_chunk(prompt: list, config: ModelConfig, chunks: int, seconds: float) -> dict[int, Tensor]:
-    """Return the embeddings [1, L, D] of a video's timed prompt changes ("events"), by the first chunk that uses each.
-    `prompt` is a CONDITIONING; without events the dict is empty. The video has `chunks` chunks of `seconds` seconds
-    each. Raises InputError for an event that no chunk shows, and if no event has a start."""
+    """Return the embeddings [1, L, D] of a video's timed prompt changes ("events"). Each key is the number of the first
+    chunk that uses the embedding.
+
+    `prompt` is a CONDITIONING; if it has no events, the dict is empty. The video has `chunks` chunks of `seconds`
+    seconds each. Raises InputError if no event has a start time, or if no chunk begins while an event is active.
+    """
     from ...text.events import by_chunk, check_times  # not at the start of ComfyUI: it imports the model
 
     if EVENTS not in prompt[0][1]:
@@ -194,12 +202,15 @@ def _size(latent: Tensor) -> str:
 
 
 def check_coverage(side: str, entries: list[dict], latent: Tensor, sigmas: Tensor, sampling) -> None:
-    """Raise InputError if in some step the prompts `entries` apply to no part of the latent, and for an area outside of
-    the latent or in percent of an image. Partial coverage shows a warning on the running node.
+    """Check that in each step the prompts `entries` together apply to the whole latent [B, 16, f, h, w]. If they apply
+    to a part only, show a warning on the running node.
 
     side: "the prompt" or "the negative prompt", for messages.
     sigmas: the noise levels of the sampling run, one more than its steps.
     sampling: the MODEL's model_sampling.
+
+    Raises InputError if the prompts apply to no part in some step. Also raises InputError for an area that is not
+    inside the latent, has sides that are not multiples of 2 latent cells, or is in percent without a time axis.
     """
     shares = list(_coverage(entries, latent, sigmas[:-1].tolist(), sampling))
     if 0.0 in shares:
@@ -216,7 +227,7 @@ def check_coverage(side: str, entries: list[dict], latent: Tensor, sigmas: Tenso
 
 def _coverage(entries: list[dict], latent: Tensor, sigmas: list[float], sampling) -> Iterator[float]:
     """Yield for each sigma the fraction of the latent, from 0 to 1, to which at least one of the prompts applies.
-    Raises InputError for an area outside of the latent, or in percent of an image."""
+    Raises InputError for an area that does not lie inside the latent, or is in percent without a time axis."""
     resolved, size = list(entries), latent.shape[2:]
     areas = [entry["area"] for entry in entries if "area" in entry]
     if any(area[0] == "percentage" and len(area) != 1 + 2 * len(size) for area in areas):
@@ -254,7 +265,8 @@ def _covered_cells(entry: dict, size: tuple[int, ...]) -> Tensor:
 
 def _area(entry: dict, size: tuple[int, ...]) -> list[tuple[int, int]]:
     """Return (start, length) of a prompt's area on each axis of a latent of `size`, or the full axes without an area.
-    Raises InputError for an area outside of the latent, and for an odd height or width in latent cells."""
+    Raises InputError for an area outside of the latent, and for a height or width that is an odd number of latent
+    cells."""
     if "area" not in entry:
         return [(0, length) for length in size]
     area = comfy.samplers.add_area_dims(list(entry["area"]), len(size))

@@ -9,13 +9,20 @@ from ..prompt.notice import show_warning
 
 EASY_CACHE, LAZY_CACHE = "easycache", "lazycache"
 FRAMES = 2
-"""The dimension of a video's latent [B, 16, f, h, w] that context windows divide."""
+"""The index of the axis that context windows divide: the latent frames f in a latent [B, 16, f, h, w]."""
 
 
 def check_windows(patchers: Iterable, shape: Sequence[int]) -> None:
-    """Check the context windows of MODELs for a latent of this `shape`. Raise InputError for windows in another
-    dimension than FRAMES, for an overlap that leaves no window, and for EasyCache together with windows. Windows that
-    are at least as long as the latent are not used, so only a warning names another dimension than FRAMES."""
+    """Check the context windows of MODELs for a latent of this `shape`.
+
+    Windows at least as long as the latent are not used. They only show a warning if they divide another axis than
+    FRAMES.
+
+    Raises InputError for shorter windows:
+    - that divide another axis than FRAMES,
+    - whose overlap is at least their length, unless their schedule is "batched", which ignores the overlap,
+    - on a MODEL that also has EasyCache.
+    """
     for patcher in patchers:
         handler = patcher.model_options.get("context_handler")
         length, dim = getattr(handler, "context_length", math.inf), getattr(handler, "dim", FRAMES)

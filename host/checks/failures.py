@@ -14,13 +14,16 @@ from .graph import upstream_nodes
 
 PACK = Path(__file__).parents[2]
 OTHERS = "comfy_extras", "custom_nodes"
-"""The folders in which ComfyUI's own nodes and those of other packs lie."""
+"""The folders that contain the nodes: ComfyUI's own (`comfy_extras`) and those of other packs (`custom_nodes`)."""
 
 
 def raise_node_error(error: Exception) -> None:
-    """Raise InputError if another node's code on the MODEL caused `error`; otherwise return. The cause is code of that
-    node, a function that it called, or its attention patch for another kind of model. An out-of-memory error is never
-    attributed to a node."""
+    """Raise InputError, with the node's name, if another node's code caused `error` while a model sampled; otherwise
+    return.
+
+    The traceback decides. Its last frame in this pack or in a folder of OTHERS is the other node's code, or this pack's
+    call of a patch of that node. An out-of-memory error is never attributed to a node.
+    """
     if comfy.model_management.is_oom(error):
         return
     frames = list(traceback.walk_tb(error.__traceback__))
@@ -41,8 +44,8 @@ def raise_node_error(error: Exception) -> None:
 
 
 def _nodes_of(file: Path) -> str:
-    """Return the nodes upstream of the running one that come from `file`, or from the same pack, as in "EasyCache (node
-    7)". If there is none, return a description with the pack's or the file's name."""
+    """Return a name, such as "EasyCache (node 7)", of the nodes upstream of the running one that come from `file` or
+    from the same pack. If there is none, return a description with the pack's or the file's name."""
     places = [number for number, part in enumerate(file.parts[:-1]) if part in OTHERS]
     if not places:
         return f"a node of {file.name}" if file.name else "a node on the model"

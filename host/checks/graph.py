@@ -1,5 +1,5 @@
-"""Checks of the graph while ComfyUI validates a prompt, before any node runs. A MODEL link is followed back to its
-loader node, because the loader's class shows the kind of model."""
+"""Checks of the graph (a prompt in ComfyUI's format). Most run while ComfyUI validates the prompt, before any node
+runs. A MODEL link is followed back to its loader node, because the loader's class shows the kind of model."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -17,18 +17,20 @@ TILED = "VAEDecodeTiled"
 LOAD_EXPERTS, LOAD_CAUSAL = "LingBotWorldLoadExperts", "LingBotWorldLoadCausal"
 MODEL, ANYTHING = "MODEL", "*"
 OTHER_SCHEDULERS = "LTXVScheduler", "SDTurboScheduler", "Flux2Scheduler", "Ideogram4Scheduler"
-"""ComfyUI's scheduler nodes for other models whose sigmas begin at 1, as LingBot-World's do. The first sigma therefore
-does not reveal that the schedule is wrong."""
+"""ComfyUI's scheduler nodes for other models that begin at sigma 1, as LingBot-World's schedule does. The sigmas alone
+therefore do not reveal the wrong schedule, so the node's class is checked."""
 OTHER_MODELS = "FLUX", "Chroma"
 """The values of OptimalStepsScheduler's `model_type` that select a schedule of another model than Wan."""
 
 
 def check_rollout() -> None:
-    """Raise InputError or CameraError if the Rollout node that ComfyUI is validating cannot run.
+    """Raise an error if the Rollout node that ComfyUI is validating cannot run.
 
-    InputError: the model is an expert of the base model, the video has no start or two, or the window is too small for
-    the sink and a chunk. CameraError: the video or the camera path is shorter than a chunk. UnknownError: ComfyUI is
-    validating no node.
+    InputError: the model is an expert of the base model.
+    InputError: the video has no start, or start_latent together with another start.
+    InputError: the attention window is too small for the sink and a chunk.
+    CameraError: the video or the camera path is shorter than a chunk.
+    UnknownError: ComfyUI is validating no node.
     """
     prompt, node = validating_prompt()
     inputs = prompt[node]["inputs"]
@@ -62,8 +64,8 @@ def check_start(image: bool, latent: bool, state: bool) -> None:
 
 
 def _is_set(latent_frames: Any) -> bool:
-    """Return whether a widget's value is a frame count. It is none if the widget is linked, or if the value is negative
-    (the model's default)."""
+    """Return whether a widget's value is a number of latent frames: an int of at least 0. The result is False for a
+    linked widget, and for a negative number, which selects the model's default."""
     return isinstance(latent_frames, int) and latent_frames >= 0
 
 
@@ -93,10 +95,12 @@ def check_experts(*names: str) -> None:
 
 
 def check_steps() -> None:
-    """Raise InputError if a node of the prompt that ComfyUI is validating leaves a sampler without steps. These are a
-    KSampler (Advanced) with an expert and an empty range of steps, and a ManualSigmas without a number. No check at
-    sampling time can find them, because ComfyUI does not call the model then. Raises UnknownError if ComfyUI is
-    validating no node."""
+    """Raise InputError if a node of the prompt that ComfyUI is validating leaves a sampler without steps.
+
+    Such a node is a KSampler (Advanced) with an expert and an empty range of steps, or a ManualSigmas without a number.
+    No check at sampling time can find them, because ComfyUI does not call the model then. Raises UnknownError if
+    ComfyUI is validating no node.
+    """
     prompt, _ = validating_prompt()
     values = PromptValues(prompt)
     for node, made in prompt.items():
@@ -117,8 +121,8 @@ def check_steps() -> None:
 
 
 def loader_of(prompt: Prompt, link: Any) -> str | None:
-    """Return the class of the loader node that a MODEL `link` leads back to, LOAD_EXPERTS or LOAD_CAUSAL, else None.
-    Nodes with one MODEL input, such as LoRA loaders, are passed through."""
+    """Return the class of the loader node to which a MODEL `link` leads back: LOAD_EXPERTS or LOAD_CAUSAL. Return None
+    for another loader. Nodes with a single MODEL input, such as LoRA loaders, are passed through."""
     passed = set()
     while type_of(prompt, link) == MODEL and link[0] not in passed:
         passed.add(link[0])
@@ -131,8 +135,8 @@ def loader_of(prompt: Prompt, link: Any) -> str | None:
 
 
 def upstream_nodes(prompt: Prompt, node: str, types: Collection[str] | None = None) -> list[str]:
-    """Return the ids of all nodes upstream of `node` that are reached through links of the given `types` only, by
-    default of any type."""
+    """Return the ids of all nodes upstream of `node`. Only links of the given `types` are followed, by default of any
+    type."""
     found, waiting = list[str](), [node]
     while waiting:
         links = [link for link in prompt[waiting.pop()]["inputs"].values() if is_link(link) and link[0] in prompt]
@@ -156,8 +160,8 @@ def other_schedule_warnings() -> Iterator[str]:
 
 
 def time_tile_warnings(frames: int) -> list[str]:
-    """Return a warning for each VAE Decode (Tiled) that decodes the running node's latent by ComfyUI's own VAE in tiles
-    shorter than its `frames` latent frames."""
+    """Return a warning for each VAE Decode (Tiled) node that decodes the running node's latent by ComfyUI's own VAE in
+    tiles of fewer latent frames than `frames`, the latent's length. Each such tile would begin a new video."""
     try:
         prompt, node = running_prompt()
     except UnknownError:

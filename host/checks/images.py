@@ -19,8 +19,13 @@ by more than SAME, in 8-bit values."""
 
 
 def image_file_warnings(image: Tensor, name: str) -> Iterator[str]:
-    """Yield a warning if the running node's input `name`, an IMAGE, comes from Load Image, and the file shows other
-    colours in browsers and in the command."""
+    """Yield a warning if the running node's input `name` comes from Load Image and has other colours than browsers
+    show.
+
+    Load Image ignores the file's colour profile, gamma, bit depth and transparency. The first image of `image`, the
+    input's IMAGE, is compared with the file as the `lingbot-world` command reads it. If the command rejects the file,
+    the warning contains the reason.
+    """
     try:
         prompt, node = running_prompt()
         loader = prompt[prompt[node]["inputs"][name][0]]

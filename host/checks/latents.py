@@ -11,9 +11,10 @@ from ..prompt.queue import Prompt, UnknownError, is_link, running_prompt
 from .graph import type_of
 
 SMALL = 0.01
-"""The largest difference between two noise levels that count as equal. A level of at most SMALL counts as no noise."""
+"""Two noise levels count as equal if they differ by at most this much. A level of at most SMALL counts as no noise."""
 NEARLY_FULL = 0.95
-"""The first sigma below which an empty latent gives a warning. Some of ComfyUI's schedules begin a little below 1."""
+"""An empty latent gives a warning if the run's first sigma is below this level. The level is below 1, because some of
+ComfyUI's schedules begin a little below 1."""
 WITHOUT_LAST_STEP = "dpm_fast", "dpm_adaptive"
 """ComfyUI's samplers that end at the last sigma above 0, because they compute with the sigma's logarithm."""
 OTHER_INPUTS = "The run before had another start image or camera: connect the same prompts to both samplers."
@@ -31,7 +32,8 @@ def store_noise_level(latent: Tensor, level: float, fixed: Iterable[Tensor]) -> 
 
 
 def _fingerprint(latent: Tensor) -> bytes:
-    """Return up to a few thousand of the latent's values as fp16, because ComfyUI may convert latents between nodes."""
+    """Return at most 8,191 evenly spaced values of the latent as fp16 bytes. The values are in fp16, because ComfyUI
+    may convert latents between nodes."""
     values = latent.detach().flatten()
     return values[:: max(1, len(values) // _SAMPLES)].half().cpu().numpy().tobytes()
 
@@ -48,10 +50,14 @@ def check_finite(guider, sigmas: Tensor, latent: Tensor) -> None:
 
 
 def noise_level_warning(sigmas: Tensor, noise: Tensor, latent: Tensor, fixed: Iterable[Tensor]) -> str:
-    """Return a warning about the latent with which a sampling run begins, or "". The run adds `noise` to the latent.
-    The result must have the noise level of the first sigma. If `noise` is zero, the run that made the latent must have
-    had the same start image and camera, `fixed`. A latent of zeros requires noise, and a first sigma of at least
-    NEARLY_FULL."""
+    """Return a warning if a sampling run does not fit the latent with which it begins, else an empty string.
+
+    The run adds `noise`, which may be zero, to `latent`. `fixed` are the run's start image and camera. A warning is
+    returned if:
+    - the latent with its noise does not have the noise level of the first sigma,
+    - the noise is zero, and the run that made the latent had another start image or camera,
+    - the latent is empty (all zeros), and the noise is zero or the first sigma is below NEARLY_FULL.
+    """
     first, adds = float(sigmas[0]), bool(noise.any())
     if latent.any():
         left, before = _noise_levels.get(_fingerprint(latent), (None, frozenset()))
@@ -105,16 +111,18 @@ def input_noise_warnings(name: str, latent: Tensor) -> list[str]:
 
 
 def last_noise_level(sampler, sigmas: Tensor) -> tuple[float, str]:
-    """Return the noise level at which `sampler` ends a run of `sigmas`, and a name. The name is the sampler's if the
-    sampler omits the step to 0, else an empty string."""
+    """Return the noise level at which `sampler` ends a run of `sigmas`, and a name. If the sampler omits the step to
+    sigma 0, the level is the last sigma above 0, and the name is the sampler's. Otherwise the level is the last sigma,
+    and the name an empty string."""
     name = getattr(getattr(sampler, "sampler_function", None), "__name__", "").removesuffix("_function")
     short = name in WITHOUT_LAST_STEP and len(sigmas) > 1 and float(sigmas[-1]) == 0
     return (float(sigmas[-2]), name) if short else (float(sigmas[-1]), "")
 
 
 def leftover_noise_warnings(sampler, sigmas: Tensor, whole: bool) -> Iterator[str]:
-    """Yield a warning if a sampling run leaves noise in its latent and the graph has no later sampler to remove it. If
-    the graph is unknown, `whole` decides: it is True if no other run is expected to continue this one."""
+    """Yield a warning if a sampling run leaves noise in its latent and the graph has no later sampler to remove the
+    noise. If the graph is unknown, `whole` decides: it is True if no other run is expected to continue this one. Rising
+    sigmas give no warning here."""
     level, short = last_noise_level(sampler, sigmas)
     if level <= SMALL or bool((sigmas.diff() > 0).any()):
         return

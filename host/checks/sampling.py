@@ -44,8 +44,8 @@ CONNECT = (
 
 
 def add_checks(patcher) -> None:
-    """Add checks to the MODEL `patcher` and its clones, which run before each sampling run. They raise errors for
-    inputs that cannot be sampled, and show warnings on the running node."""
+    """Add checks to the MODEL `patcher` that run before each sampling run; later clones of the MODEL have them too. The
+    checks raise errors for inputs that cannot be sampled, and show warnings on the running node."""
     options = patcher.model_options
     add_wrapper_with_key(WrappersMP.OUTER_SAMPLE, KEY, _sample_checked, options, is_model_options=True)
 
@@ -91,7 +91,8 @@ def _check_run(guider, noise: Tensor, latent_image: Tensor, sampler, sigmas: Ten
 
 
 def _latent_warnings(noise: Tensor, latent: Tensor, sigmas: Tensor, mask: Tensor | None) -> Iterator[str]:
-    """Yield warnings about a latent or a mask of which the run keeps nothing, everything, or an empty part."""
+    """Yield a warning for each of three cases: a run from full noise would discard the video in the latent; the mask
+    protects the whole latent; the mask protects a part of an empty latent."""
     if mask is None and noise.any() and latent.any() and float(sigmas[0]) >= FULL_NOISE:
         yield (
             "The latent holds a video, of which a run from full noise keeps nothing: lower denoise to keep some of it, "
@@ -109,8 +110,9 @@ def _latent_warnings(noise: Tensor, latent: Tensor, sigmas: Tensor, mask: Tensor
 def _sigma_warnings(
     solver, sigmas: Tensor, noise: Tensor, latent: Tensor, guider, fixed: list[Tensor]
 ) -> Iterator[str]:
-    """Yield warnings, possibly empty, about sigmas without a step, rising sigmas and sigmas of another schedule. For
-    good sigmas, the warnings compare the latent's noise level with the start and the end of the run."""
+    """Yield warnings about sigmas without a step, rising sigmas and sigmas of another schedule; some may be empty
+    strings. If the sigmas are good, the warnings compare the latent's noise level with the start and the end of the
+    run."""
     if len(sigmas) < 2:
         yield "There is no step: a run needs two sigmas or more."
         return
@@ -171,8 +173,14 @@ def _check_conditioning(guider, latent: Tensor, sigmas: Tensor) -> None:
 
 
 def _check_both_sides(what: str, used: dict[str, list[dict]], key: str, node: str) -> None:
-    """Show a warning if prompt and negative prompt do not share the start image or the camera, `what`, that `node`
-    stores under `key`."""
+    """Show a warning if the prompt and the negative prompt do not share the same start image or camera. If both lack
+    it, show a warning for the start image and a note for the camera.
+
+    what: "start image" or "camera", for messages.
+    used: the prompts' dicts, by "positive" and "negative".
+    key: the key in these dicts.
+    node: the node that stores the value, for messages.
+    """
     without = [side for side, entries in used.items() if not all(entry.get(key) is not None for entry in entries)]
     show_warning(_one_sided_warning(what, used, without, node), _unlike_warning(what, used, key, node))
     if len(without) == len(used):

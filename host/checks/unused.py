@@ -10,8 +10,9 @@ from ..prompt.queue import PromptValues, UnknownError, running_prompt
 
 
 def unused_expert_warning(high, low, cfg: tuple[float, float], first_low: int, steps: int) -> str:
-    """Return a warning if one of the MODELs `high` and `low` runs no step but has patches, LoRAs or its own scale in
-    `cfg`, else an empty string. `first_low` is the index of the low-noise expert's first step, out of `steps`."""
+    """Return a warning if one of the MODELs `high` and `low` runs no step although it has settings of its own, else an
+    empty string. Such settings are LoRAs, other additions, and a guidance scale in `cfg` that differs from the other
+    expert's. `first_low` is the index of the low-noise expert's first step, out of `steps`."""
     if 0 < first_low < steps or steps < 1:
         return ""
     idle, patcher, other = ("high", high, low) if first_low == 0 else ("low", low, high)
@@ -51,7 +52,8 @@ def idle_range_warnings(patcher, sigmas: Tensor) -> Iterator[str]:
 
 def left_out_negative_warning(patcher) -> str:
     """Return a warning if nodes on the MODEL change the guidance of a run at cfg 1, else an empty string. Such a run
-    leaves out the negative prompt, unless one of them sets disable_cfg1_optimization."""
+    leaves out the negative prompt, so the changed guidance may have no effect. If a node sets
+    disable_cfg1_optimization, the negative prompt is used, and there is no warning."""
     changed = patcher.model_options.keys() & GUIDANCE
     if not changed or "disable_cfg1_optimization" in changed:
         return ""
@@ -62,8 +64,8 @@ def left_out_negative_warning(patcher) -> str:
 
 def left_out_prompt_warning(patcher, scales: tuple[float, float]) -> str:
     """Return a warning if the prompt has no effect because a guidance scale is 0, else an empty string. `scales` are
-    the guidance scales of the high-noise and the low-noise expert. If a node on the MODEL changes the guidance, there
-    is no warning."""
+    the guidance scales of the high-noise and the low-noise expert. If a node on the MODEL changes the guidance, the
+    result is an empty string."""
     idle = [role for role, scale in zip(("high", "low"), scales, strict=True) if scale == 0]
     if not idle or patcher.model_options.keys() & GUIDANCE:
         return ""

@@ -45,8 +45,8 @@ def pose_choices() -> list[str]:
 
 
 def lens_choices() -> list[str]:
-    """Return the choices of a lens input: NEXT_TO_POSES for the file intrinsics.npy there, DEFAULT_LENS for the lens of
-    the official examples, then .npy files with fx, fy, cx, cy in an array [4] or [n, 4]."""
+    """Return the choices of a lens input: NEXT_TO_POSES (the file intrinsics.npy next to the pose file), DEFAULT_LENS
+    (the lens of the official examples), then .npy files with fx, fy, cx, cy in an array [4] or [n, 4]."""
     return [NEXT_TO_POSES, DEFAULT_LENS, *_named(looks_like_lens, ".npy")]
 
 
@@ -194,8 +194,8 @@ def check_fit(path: CameraPath, latent_frames: int, control: str) -> np.ndarray 
 
 
 def show_origin(path: CameraPath) -> list[str]:
-    """Show on the running node how the path's file was interpreted, and return the shown texts. Warnings come first.
-    They report that the assumed convention (camera axes and matrices) seems wrong."""
+    """Show on the running node how the path's file was interpreted, and return the shown texts. First come warnings, if
+    the assumed convention (camera axes and matrices) seems wrong, then notes."""
     notes, doubted = report_origin(path), convention_warnings(path)
     show_warning(*doubted)
     show_note(*notes)
@@ -228,9 +228,9 @@ def preview_image(
 
 
 def check_camera_fits() -> None:
-    """Raise CameraError if the Apply Camera node that ComfyUI is validating gets an unsuitable path. Such a path has
-    another length than the latent, or lacks the actions that `control` requires. The check is skipped if the path or
-    the latent is known only when other nodes have run."""
+    """Raise CameraError if the Apply Camera node that ComfyUI is validating gets a camera path that does not fit. The
+    path has another length than the latent, or lacks the actions that `control` requires. The check is skipped if the
+    path or the latent's length is not known before other nodes have run."""
     try:
         prompt, node = validating_prompt()
         inputs, values = prompt[node]["inputs"], PromptValues(prompt)

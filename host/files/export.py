@@ -21,9 +21,12 @@ from .names import parts_of
 
 
 def check_export(prefix: str, points: bool, format: str) -> None:
-    """Raise InputError or DependencyError if an export with these settings is impossible. InputError: `prefix` leads
-    out of the output folder, or the format is "ply" without `points`. DependencyError: `points` is True and pycolmap or
-    OpenCV is missing."""
+    """Raise an error if an export with these settings is impossible.
+
+    InputError: `prefix` leads out of the output folder.
+    InputError: `format` is "ply", but `points` is False.
+    DependencyError: `points` is True, but pycolmap or OpenCV is missing.
+    """
     parts_of(prefix, "export", "output folder")
     if points or format == "ply":
         check_points(no_points=not points)
@@ -32,20 +35,26 @@ def check_export(prefix: str, points: bool, format: str) -> None:
 def export_images(
     images: Tensor, camera: CameraPath, format: str, every: int, points: bool, prefix: str
 ) -> tuple[str, Any, dict[str, Any], list[str]]:
-    """Export a video and its camera path into a new numbered folder of the output folder.
-
-    Return the folder, a FILE_3D of points and cameras, a LOAD3D_CAMERA view, and the lines of a report. The view is
-    from above and behind the first camera, in the coordinates to which ComfyUI's viewer moves and scales a point cloud.
-    Without points the FILE_3D is an ExecutionBlocker, and the view is the first camera.
+    """Export a video and its camera path into a new numbered folder of ComfyUI's output folder.
 
     images: the video, an IMAGE [F, H, W, 3].
+    camera: the camera path, with one pose per frame.
     format: the scene format, such as "ply".
     every: the interval between exported frames, in frames.
     points: True to compute 3D points from the frames.
     prefix: the beginning of the folder's name.
 
-    Raises the errors of `check_export`, and InputError if the video has no frames or another number than the path, if
-    the frames cannot be written, and for "ply" if no points are found.
+    Return four values:
+    - the path of the folder,
+    - a FILE_3D of points and cameras; without points an ExecutionBlocker, which stops the nodes connected to this
+    output,
+    - a LOAD3D_CAMERA: a view from above and behind the first camera; without points the first camera itself,
+    - the lines of a report.
+
+    The view with points has the coordinates to which ComfyUI's viewer moves and scales a point cloud.
+
+    Raises the errors of `check_export`. Raises InputError if the video has no frames or another number than the path,
+    if the frames cannot be written, and for "ply" if no points are found.
     """
     check_export(prefix, points, format)
     root, name, counter, _, _ = folder_paths.get_save_image_path(prefix, folder_paths.get_output_directory())

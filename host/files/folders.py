@@ -60,8 +60,8 @@ def toy_folder() -> Path:
 
 
 def write_example_image() -> None:
-    """Write `example.png`, the start image of the example workflows, into ComfyUI's input folder if it has no files.
-    Errors are ignored, for instance for a read-only folder."""
+    """Write `example.png`, the start image of the example workflows, into ComfyUI's input folder if that folder has no
+    files. An OSError is ignored, for instance for a read-only folder."""
     folder = Path(folder_paths.get_input_directory())
     with suppress(OSError):  # a read-only folder: Load Image reports the missing file
         folder.mkdir(parents=True, exist_ok=True)
@@ -99,8 +99,8 @@ def resolve_expert(name: str, what: str = "expert") -> Path:
 
 def causal_choices() -> list[str]:
     """Return the names of all causal models (LingBot-World Fast and 2.0) in ComfyUI's model folders. These are folders
-    with such a model in `diffusion_models` and `models/lingbot_world`, and single files in `diffusion_models` with
-    names that state it."""
+    with such a model in `diffusion_models` and `models/lingbot_world`. Single files in `diffusion_models` are included
+    if their names say that they are such models."""
     files = list(_list_weights("diffusion_models"))
     names = {name.rpartition("/")[0] for name in files} - {""}
     roots = map(Path, folder_paths.get_folder_paths("diffusion_models"))
@@ -136,8 +136,8 @@ def _is_causal(path: Path) -> bool:
 
 
 def text_encoder_choices() -> list[str]:
-    """Return the names of the files in `text_encoders` and of each T5 in `models/lingbot_world`. umt5 encoders come
-    first, those in `models/lingbot_world` before others."""
+    """Return the names of the files in `text_encoders` and of each T5 encoder in `models/lingbot_world`. umt5 encoders
+    come first: those in `models/lingbot_world`, then those in `text_encoders`."""
     packages = _package_parts("*t5*", _TEXT_ENCODER)
     return sort_by_patterns({*_list_weights("text_encoders"), *packages}, ("*/*umt5*", f"*/{_TEXT_ENCODER}", "*umt5*"))
 
@@ -148,8 +148,8 @@ def resolve_text_encoder(name: str) -> Path:
 
 
 def vae_choices() -> list[str]:
-    """Return the names of the files in `vae` and of each VAE in `models/lingbot_world`. VAEs of Wan 2.1 come first,
-    those in `models/lingbot_world` before others."""
+    """Return the names of the files in `vae` and of each VAE in `models/lingbot_world`. VAEs of Wan 2.1 come first:
+    those in `models/lingbot_world`, then those in `vae`."""
     packages = _package_parts("*vae*", _VAE)
     return sort_by_patterns({*_list_weights("vae"), *packages}, ("*/*wan2.1*", f"*/{_VAE}", "*wan*2*1*vae*"))
 
@@ -212,8 +212,8 @@ def resolve_tokenizer(choice: str, encoder: Path) -> Path:
 
 
 def _folders() -> Iterator[Path]:
-    """Yield the folders in `models/lingbot_world`, without unfinished quantizations and unreadable folders. A drive's
-    `lost+found` is unreadable, for instance."""
+    """Yield the folders in `models/lingbot_world`. Unfinished quantizations and unreadable folders, such as a drive's
+    `lost+found`, are skipped."""
     for root in map(Path, folder_paths.get_folder_paths(PACKAGES)):
         folders = sorted(root.iterdir()) if is_true_of(is_open, root) else []
         yield from (folder for folder in folders if is_true_of(is_open, folder) and not _unfinished(folder))

@@ -52,9 +52,12 @@ def pixels(image: Tensor) -> np.ndarray:
 
 
 def target_geometry(image: Tensor, size: str, width: int, height: int) -> Geometry:
-    """Return the video's size for a choice of the size input. Raises InputError for an unknown choice. A choice from
-    AREAS gives that area in the aspect ratio of `image`, an IMAGE [B, H, W, C]. EXPLICIT gives `width` and `height`, in
-    pixels."""
+    """Return the video's size for a choice of the size input.
+
+    A choice from AREAS gives about that area, in the aspect ratio of `image`, an IMAGE [B, H, W, C]. A choice from
+    PRESETS gives its fixed size. EXPLICIT gives `width` and `height`, in pixels. Raises InputError for an unknown
+    choice.
+    """
     check_size(size)
     if area := (AREAS | FORMER_SIZES).get(size):
         return output_geometry(image.shape[2], image.shape[1], area, ONE_FRAME)
@@ -90,7 +93,8 @@ def fit_image(image: Tensor, geometry: Geometry, fit: str) -> Tensor:
 
 
 def _opaque(image: Tensor) -> Tensor:
-    """Return an IMAGE [B, H, W, 3], with an alpha channel blended with white as when image files are read."""
+    """Return an IMAGE without alpha channel [B, H, W, 3]. Transparent pixels are blended with white, as when the
+    `lingbot-world` command reads image files."""
     if image.shape[-1] != 4:
         return image[..., :3]
     alpha = image[..., 3:].clamp(0, 1)

@@ -18,12 +18,15 @@ from .image import pixels, to_image
 def measure_image(
     images: Tensor, path: CameraPath, every: int, size: tuple[int, int]
 ) -> tuple[Tensor, list[str], list[str]]:
-    """Measure how well a video, an IMAGE [F, H, W, 3], follows the camera `path`. Return a drawing of `size` (width,
-    height) in pixels as an IMAGE, the lines of a summary, and lines with the errors: their means and sums, then a
-    table. `every` is the number of frames between the compared keyframes; 0 means 8.
+    """Measure how well a video, an IMAGE [F, H, W, 3], follows the camera `path`.
 
-    Raises CameraError for fewer than two frames, for more frames than poses, and if the camera is found in fewer than
-    half of the keyframes.
+    every: the number of frames between the compared keyframes; 0 means 8.
+    size: the (width, height) of the drawing, in pixels.
+
+    Return a drawing as an IMAGE, the lines of a summary, and lines with the errors: their means and sums, then a table.
+
+    Raises CameraError for fewer than two frames, more than 4,000, or more frames than poses, and for a negative
+    `every`. Raises DependencyError without OpenCV or pycolmap.
     """
     measured = measure.measure_camera(_grey(images), path, every or None)
     figures = [measure.error_summary(measured), *measure.table(measured)]
@@ -32,17 +35,22 @@ def measure_image(
 
 def path_of_video(images: Tensor, fov_deg: float) -> tuple[CameraPath, list[str]]:
     """Return the estimated camera path of a video, an IMAGE [F, H, W, 3], and lines of notes about the estimate.
+
     `fov_deg` is the horizontal field of view in degrees; 0 means that it is estimated too. Raises CameraError for fewer
-    than two frames or too many, and if the camera is found in fewer than half of the keyframes."""
+    than two frames, more than 4,000, and if the camera is found in fewer than half of the keyframes. Raises
+    DependencyError without OpenCV or pycolmap.
+    """
     camera = measure.find_camera(_grey(images), fov_deg or None)
     path = measure.video_path(camera)
     return path, measure.camera_messages(camera, path, bool(fov_deg))
 
 
 def measure_drift(images: Tensor, fps: float, size: tuple[int, int]) -> tuple[Tensor, list[str], list[str]]:
-    """Measure how the quality of a video, an IMAGE [F, H, W, 3] at `fps` frames per second, drifts over time. Return a
-    drawing of `size` (width, height) in pixels as an IMAGE, the lines of a summary of faults, and the lines of a table.
-    Raises InputError for fewer than two frames."""
+    """Measure how the quality of a video, an IMAGE [F, H, W, 3] at `fps` frames per second, drifts over time.
+
+    Return a drawing of `size` (width, height) in pixels as an IMAGE, the lines of a summary of faults, and the lines of
+    a table with the metrics of each second. Raises InputError for fewer than two frames.
+    """
     figures = drift.measure_frames(map(pixels, iterate_frames(images)), fps)
     faults = drift.find_faults(figures)
     return to_image(drift.render_drift(figures, faults, size)), drift.summary(figures, faults), drift.table(figures)

@@ -7,11 +7,11 @@ from ...errors import InputError
 _FORBIDDEN = re.compile(r'[<>"|?*\x00-\x1f]')
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?$", re.IGNORECASE)
 _MOST_BYTES, _MOST_CHARACTERS = 255, 1000
-"""The largest lengths of a name: of one part of a path in bytes, and of the whole name in characters. _MOST_BYTES is
-the limit of common file systems."""
+"""A name is rejected if one part of the path has more than _MOST_BYTES bytes, the limit of common file systems. A name
+of more than _MOST_CHARACTERS characters is also rejected."""
 _MOST_BYTES_OF_NEW = 240
-"""The limit of a new folder's name in bytes. It is below _MOST_BYTES, because an unfinished folder's name also has the
-suffix `.part`."""
+"""A new folder's name may have at most this many bytes. The limit is below _MOST_BYTES, because an unfinished folder's
+name also has the suffix `.part`."""
 
 
 def parts_of(name: str, what: str, folders: str = "model folders") -> list[str]:

@@ -15,7 +15,7 @@ from ...errors import InputError
 from .names import parts_of
 
 SHARD = re.compile(r"-(\d{5})-of-\d{5}\.[a-z]+$")
-"""The end of a shard's file name: its number, from 1, and the number of shards."""
+"""The end of a shard's file name, such as "-00001-of-00003.safetensors". The group is the shard's number, from 1."""
 
 
 def resolve(name: str, model_folders: tuple[str, ...], what: str, exists: Callable[[Path], bool]) -> Path:
@@ -44,8 +44,8 @@ def fingerprint(paths: Iterable[Path | str | None]) -> str:
 
 
 def is_open(path: Path) -> bool:
-    """Return whether `path` is a folder. Raises OSError if it cannot be read, so that `is_true_of` can log the
-    reason."""
+    """Return True if `path` is a folder that can be read, False if it is not a folder. Raises OSError for an unreadable
+    folder, so that `is_true_of` can log the reason."""
     if not path.is_dir():
         return False
     with os.scandir(path):
@@ -54,7 +54,7 @@ def is_open(path: Path) -> bool:
 
 
 def is_true_of(look: Callable[[Path], object], path: Path) -> bool:
-    """Return `bool(look(path))`, or False if `look` raises OSError, which is logged once."""
+    """Return `bool(look(path))`. If `look` raises OSError, log the error once and return False."""
     try:
         return bool(look(path))
     except OSError as error:
@@ -68,8 +68,9 @@ def _log_once(words: str) -> None:
 
 
 def merge_shards(names: Iterable[str]) -> Iterator[str]:
-    """Yield the names, but for each shard of a model in a folder the folder's name, so a folder occurs several times.
-    Of shards that are not in a folder, only the first shard's name is yielded."""
+    """Yield the names in which shards (parts of one model) are replaced by their model. A shard in a folder is replaced
+    by the folder's name, so that name occurs once per shard. Of shards that are not in a folder, only the first shard's
+    name is yielded."""
     for name in names:
         folder, _, file = name.rpartition("/")
         shard = SHARD.search(file)

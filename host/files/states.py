@@ -45,8 +45,8 @@ def choices() -> list[str]:
 
 
 def load(name: str) -> WorldState:
-    """Return the state in the file `name`. Raises InputError for a missing file, one without a state, and a name that
-    leads out of ComfyUI's input and output folders. Raises CheckpointError for a damaged file."""
+    """Return the state in the file `name`. Raises InputError for a missing file, a file without a state, and a name
+    that leads out of ComfyUI's input and output folders. Raises CheckpointError for a damaged file."""
     from ...pipeline.state import load_state  # not at the start of ComfyUI: it imports the model
 
     return load_state(resolve(name))

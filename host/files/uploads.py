@@ -50,11 +50,11 @@ def register(server) -> None:
 def store_files(kind: str, files: Files) -> tuple[str, list[str]]:
     """Store uploaded camera files in a new folder of ComfyUI's input folder, and unpack zip archives.
 
-    Return the name of the first camera path in them, and all names that the list `kind` now offers. The same files
-    again use the existing folder.
-
     kind: the node's list of files, "poses" or "cameras", a key of LISTS.
     files: (name, content) of each file.
+
+    Return the name of the first camera path among these files, and all names that the list `kind` now offers. If the
+    same files were uploaded before, their folder is used again.
 
     Raises CameraError, and stores nothing, for an unknown `kind`, and for files that are unusable or contain no camera
     path. Raises OSError if a file cannot be written.
@@ -107,7 +107,8 @@ def _relative_path(name: str) -> PurePosixPath:
 
 
 def _without_common_folder(files: Files) -> Files:
-    """Remove all common parent folders, so that an uploaded folder and the files in it get the same names."""
+    """Return the files without the parent folders that all of them share. An uploaded folder and the files in it
+    therefore get the same names."""
     tops = {PurePosixPath(name).parts[0] for name, _ in files}
     if len(tops) != 1 or any(len(PurePosixPath(name).parts) == 1 for name, _ in files):
         return files

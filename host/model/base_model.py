@@ -68,7 +68,8 @@ Role = Literal["high", "low"]
 
 
 class _Sizes(dict):
-    """A dict of the model's sizes for ComfyUI and nodes. A missing key, as of a U-Net's size, raises InputError."""
+    """A dict of the model's sizes for ComfyUI and nodes. A missing key, such as a size that only U-Nets have, raises
+    InputError."""
 
     def __missing__(self, name):
         raise InputError(
@@ -98,7 +99,8 @@ class ExpertConfig(comfy.supported_models.WAN21_T2V):
 
 
 class CameraCond(comfy.conds.CONDNoiseShape):
-    """A camera condition that is not repeated for a batch of prompt and negative prompt if it has one batch element."""
+    """A camera conditioning of ComfyUI. A camera with one batch element is not repeated for the batch of prompt and
+    negative prompt, which share it."""
 
     def process_cond(self, batch_size, area, **kwargs):
         rows = 1 if len(self.cond) == 1 else batch_size
@@ -158,9 +160,12 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
             return super()._apply_model(x, t, c_concat, c_crossattn, control, options, **kwargs)
 
     def _camera_cache(self, options: dict, shape, has_camera: bool) -> CameraCache | None:
-        """Return the camera cache for a step without CUDA graphs on a latent [B, 16, f, h, w], if one can be used.
-        Return None without a camera, and if `camera_cache_for_step` returns None. Also return None outside of a
-        sampling run, because only the end of a run frees the cache."""
+        """Return the camera cache for a step without CUDA graphs on a latent [B, 16, f, h, w], or None if the step runs
+        without a cache.
+
+        The result is None without a camera, or if `camera_cache_for_step` returns None. It is also None outside of a
+        sampling run, because only the end of a run frees the cache.
+        """
         if self.current_patcher is None or not has_camera:
             return None
         mode = options.get(CAMERA_CACHE_MODE, "auto")
@@ -236,6 +241,9 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         mode: a CameraCacheMode; see CAMERA_CACHE_MODE.
         latent_size: the latent's (frames, height, width).
         step_bytes: the bytes that the step needs besides the weights.
+
+        The result is None, and the cache is cleared, if the mode is "off", or "auto" on a CPU or MPS device. The same
+        holds if the cache has been given up, or if too little device memory is free.
         """
         cache, device = self.camera_cache, self.current_patcher.load_device
         in_main_memory = device.type in ("cpu", "mps")
@@ -271,5 +279,6 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
 
 
 def is_causal(patcher) -> bool | None:
-    """Return whether a MODEL is a causal model (True) or an expert (False), or None if it is not LingBot-World's."""
+    """Return True if a MODEL is a causal model, False if it is an expert, and None if it is not a model of
+    LingBot-World."""
     return patcher.model.diffusion_model.config.causal if isinstance(patcher.model, LingBotWorldExpert) else None

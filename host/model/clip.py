@@ -35,16 +35,17 @@ _SYNTAX = re.compile(r"\([^()]+:\s*\d*\.?\d+\s*\)|(?<!\S)embedding:\S")
 _WORKSPACE = 512 << 20
 _CORE_BUCKETS = 32
 MOST_CACHED = 8
-"""The largest number of embeddings in the host memory cache, of up to 8 MB each (512 tokens of 16 KB)."""
+"""At most this many embeddings stay in the host memory cache. Each has fewer than 512 tokens of 4,096 float32 values,
+so less than 8.4 MB."""
 _cache: OrderedDict[tuple[str, str], Tensor] = OrderedDict()
 
 
 def encode_prompts(encoder: Path, tokenizer: Path, prompts: Sequence[str]) -> list[Conditioning]:
     """Return a CONDITIONING for each prompt, with an embedding float32 [1, 512, D] that is zero after the last token.
 
-    `encoder` and `tokenizer` are paths. Prompts that are not in a cache are encoded with one block of the text encoder
-    in memory at a time. Raises ComfyUI's interrupt exception between blocks if the user has cancelled the run, and
-    TextError for unusable files.
+    `encoder` and `tokenizer` are paths. Embeddings of the latest prompts are cached. For other prompts the text encoder
+    runs with one block in memory at a time. Raises ComfyUI's interrupt exception between blocks if the user has
+    cancelled the run, and TextError for unusable files.
     """
     show_warning("")
     if any(_SYNTAX.search(prompt) for prompt in prompts):
@@ -160,8 +161,8 @@ def load_clip(
 
 
 def _warn_of_layers(encoder: type) -> type:
-    """Return a subclass of `encoder`, a text encoder class of ComfyUI, that warns about CLIP Set Last Layer. This node
-    selects another layer than the last one. LingBot-World was trained with the last one."""
+    """Return a subclass of `encoder`, a text encoder class of ComfyUI, that shows a warning if CLIP Set Last Layer
+    selects a layer. LingBot-World was trained with the encoder's last layer."""
 
     class PromptEncoder(encoder):
         def set_clip_options(self, options):

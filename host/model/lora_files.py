@@ -23,7 +23,7 @@ SAME_SCALE = 1e-6
 NAMED = 3
 WHICH_LORA = "use one that was made for the 14B models of Wan 2.1 or 2.2"
 AS_LORA = "model_as_lora"
-"""The kind of a ComfyUI patch that holds the weights of another model."""
+"""The first element of a ComfyUI patch that holds the weights of another model. ComfyUI's patches are tuples."""
 SEVERAL = (
     "This node loads several LoRAs. Scales in their headers, and tensors that ComfyUI's loader leaves out, are applied "
     "only to LoRAs that have a node of their own."
@@ -86,7 +86,8 @@ def add_ignored_tensors(patches: dict[str, Any], shapes: Mapping[str, tuple[int,
 
 
 def _are_from(patches: Mapping[str, Any], file: Path) -> bool:
-    """Return whether ComfyUI made `patches` from this file, judged by the tensors of the first patch."""
+    """Return whether ComfyUI made `patches` from this file: a low-rank matrix of the first LoRA patch is equal to the
+    tensor of the same key. Return False if there is no such patch or the file cannot be read."""
     patch = next((each for each in patches.values() if isinstance(each, LoRAAdapter)), None)
     if patch is None:
         return False
@@ -140,9 +141,9 @@ def _spelling(key: str) -> str:
 
 
 def fitting_patches(patches: dict, model: torch.nn.Module, strength: float) -> dict:
-    """Return the patches of a LoRA that have the shape of their weight in `model`, and log the others once. Otherwise
-    ComfyUI would log an error at every use. Raises InputError if more than half have a wrong shape, and for a LoRA
-    without patches if `strength` is not 0."""
+    """Return the patches of a LoRA that have the shape of their weight in `model`, and log how many others are left
+    out. ComfyUI would log an error for each of them at every use. Raises InputError if more than half have a wrong
+    shape, and if there are no patches at all and `strength` is not 0."""
     if not patches and strength:
         raise InputError(f"none of this LoRA's keys is one of a LingBot-World expert; {WHICH_LORA}")
     weights = dict(model.named_parameters())
@@ -163,7 +164,7 @@ def fitting_patches(patches: dict, model: torch.nn.Module, strength: float) -> d
 
 
 def _patch_shape(patch) -> tuple[int, ...] | None:
-    """Return the shape of the weight that a patch changes, or None for an uncommon kind of patch."""
+    """Return the shape of the weight that a patch changes, or None for a kind of patch whose tensors do not show it."""
     if isinstance(patch, LoRAAdapter):
         up, down, _alpha, middle, _dora_scale, reshape = patch.weights
         return None if middle is not None or reshape is not None else (up.shape[0], down.shape[1:].numel())
@@ -188,7 +189,8 @@ class _OtherWeights(list):
 
 
 def weights_to_merge(patches: dict[str, list], causal: bool) -> dict[str, list]:
-    """Return the weights of a MODEL for a node that merges models, with a mark whether the MODEL is `causal`."""
+    """Return `patches`, the weights of a MODEL with their patches, for a node that merges models. Each list is marked
+    with `causal`, which is True for a causal model, so that `is_mixture` can find it."""
     found = {key: _OtherWeights(each) for key, each in patches.items()}
     for each in found.values():
         each.causal = causal
@@ -196,5 +198,6 @@ def weights_to_merge(patches: dict[str, list], causal: bool) -> dict[str, list]:
 
 
 def is_mixture(patches: dict, causal: bool) -> bool:
-    """Return whether patches hold weights of another kind of model. `causal`: whether the patched MODEL is causal."""
+    """Return whether `patches` contain weights from `weights_to_merge` of another kind of model than the patched one.
+    `causal` is True if the patched MODEL is a causal model."""
     return any(isinstance(each, _OtherWeights) and each.causal != causal for each in patches.values())

@@ -33,9 +33,11 @@ def weight_and_bias(
     layer: torch.nn.Module, reference: Tensor, decode: Callable[[Tensor, Tensor], Any] = materialise
 ) -> Iterator[tuple[Any, Tensor | None]]:
     """Yield (weight, bias) of a layer with LoRAs applied, on the device and in the dtype of `reference`. The weight is
-    `decode(weight, reference)`, by default a tensor [out, in] that is not quantized. ComfyUI has only a few transfer
-    buffers. A weight or bias in such a buffer is therefore copied out immediately, so that several layers can be open
-    at the same time."""
+    `decode(weight, reference)`, by default a tensor [out, in] that is not quantized.
+
+    ComfyUI has only a few transfer buffers. A weight or bias in such a buffer is copied out immediately, so that
+    several layers can be open at the same time.
+    """
     comfy.ops.run_every_op()
     weight, bias, offload = comfy.ops.cast_bias_weight(layer, reference, offloadable=True)
     with ExitStack() as held:
@@ -56,7 +58,7 @@ def _in_transfer_buffer(offload: tuple | None) -> bool:
 
 
 def _without_buffer(decoded: Any, weight: Tensor) -> Any:
-    """Return `decoded`, the result of decoding `weight`, without memory of `weight`."""
+    """Return `decoded`, the result of decoding `weight`. If it shares memory with `weight`, return a copy."""
     if isinstance(decoded, LayoutParameter):
         return decoded.copied()
     if isinstance(decoded, EightBit) and is_quantized(weight) and decoded.values.data_ptr() == weight._qdata.data_ptr():
@@ -66,7 +68,10 @@ def _without_buffer(decoded: Any, weight: Tensor) -> Any:
 
 def to_8_bits(weight: Tensor, reference: Tensor, dtype: torch.dtype) -> EightBit:
     """Return a plain or quantized weight [out, in] in 8 bits with a scale for each row, on the device of `reference`.
-    `dtype` is float8_e4m3fn or int8. The result is rotated (ConvRot) where `rotates` is true for it."""
+    `dtype` is float8_e4m3fn or int8.
+
+    The result is rotated (ConvRot) if `rotates` returns True, except for weights in 4 bits or in GGML's blocks.
+    """
     ours = is_quantized(weight) and hasattr(weight.layout_cls, "recode")  # in 4 bits, or GGML's blocks
     if not ours and rotates(weight.shape[-1], dtype, reference.device):
         return encode_rotated(materialise(weight, reference.new_empty(0, dtype=torch.bfloat16)))
@@ -81,10 +86,13 @@ def to_8_bits(weight: Tensor, reference: Tensor, dtype: torch.dtype) -> EightBit
 
 
 class Linear(comfy.ops.manual_cast.Linear):
-    """A linear layer with a plain or quantized weight, which multiplies in the number format `arithmetic`. With
-    `own_format` it multiplies NVFP4 and MXFP8 weights in their own format if the GPU can. With a LoRA it computes in
-    the model's dtype instead, so that the LoRA is exact. `file_parameters` holds the original parameters, views into
-    the memory-mapped file."""
+    """A linear layer with a plain or quantized weight, which multiplies in the number format `arithmetic`.
+
+    own_format: whether NVFP4 and MXFP8 weights are multiplied in their own format, if the GPU can.
+    file_parameters: the original parameters, views into the memory-mapped file.
+
+    With a LoRA the layer computes in the model's dtype instead, so that the LoRA is exact.
+    """
 
     arithmetic: Arithmetic = "bf16"
     own_format = False
@@ -133,8 +141,8 @@ class Linear(comfy.ops.manual_cast.Linear):
 
     @property
     def weight_scales(self) -> Tensor | None:
-        """The scales of a quantized weight, or None. `state_dict` has them, for ComfyUI's estimate of the model's
-        size."""
+        """The scales of a quantized weight, or None. `state_dict` contains them, so that ComfyUI's estimate of the
+        model's size counts them."""
         return self.weight._params.scale if is_quantized(self.weight) else None
 
     def _save_to_state_dict(self, destination, prefix, keep_vars):
@@ -156,9 +164,11 @@ class Linear(comfy.ops.manual_cast.Linear):
         return self
 
     def _move(self, name: str, parameter: torch.nn.Parameter, fn) -> torch.nn.Parameter:
-        """Return `fn(parameter)`, where `fn` moves or converts a tensor. If the view into the file already has the
-        result's device and dtype, return the view without a copy. If a PendingUpload accepts the parameter, return the
-        view too; the upload copies the parameter later."""
+        """Return `fn(parameter)`, where `fn` moves or converts a tensor.
+
+        If the view into the file already has the result's device and dtype, return that view without a copy. If a
+        PendingUpload accepts the parameter, return the view too, because the upload copies the parameter later.
+        """
         in_file = self.file_parameters.get(name)
         target = fn(torch.empty(0, device=parameter.device, dtype=parameter.dtype))
         if self.upload is not None and parameter is in_file and self.upload.accept(self, name, target):
@@ -180,10 +190,15 @@ class PendingUpload:
         self.registered: dict[str, tuple[Linear, str]] = {}
 
     def accept(self, layer: Linear, parameter: str, target: Tensor) -> bool:
-        """Register the layer's `parameter` ("weight" or "bias") for the copy to the device and return True, or return
-        False to reject it. `target` is a tensor of any shape with the device and dtype that ComfyUI requests. Both must
-        be the upload's. A weight that the file stores in another dtype is rejected, because its conversion would need
-        two copies on the device."""
+        """Register a layer's parameter for the copy to the device. Return True if it is registered, False if it is
+        rejected.
+
+        parameter: "weight" or "bias".
+        target: a tensor of any shape with the device and dtype that ComfyUI requests.
+
+        A parameter is rejected if the device or dtype of `target` differs from the upload's. A weight that the file
+        stores in another dtype is also rejected, because its conversion would need two copies on the device.
+        """
         name = f"{self.layer_names[layer]}.{parameter}"
         stored = self.checkpoint.plain.get(name) if parameter == "weight" else None
         if (target.device, target.dtype) != (self.device, self.dtype) or (stored and stored.dtype != self.dtype):
@@ -224,7 +239,7 @@ def uploading(checkpoint: Checkpoint, network: torch.nn.Module, dtype: torch.dty
 
 class _NormParameters(torch.nn.Module):
     """A mixin for norm layers with ComfyUI's weight casting. The method `norm_parameters` returns copies of weight and
-    bias for the engine's fused kernels."""
+    bias, which the engine's fused kernels use."""
 
     def norm_parameters(self, reference: Tensor) -> tuple[Tensor, Tensor | None]:
         with weight_and_bias(self, reference) as (weight, bias):
@@ -233,11 +248,11 @@ class _NormParameters(torch.nn.Module):
 
 
 class LayerNorm(_NormParameters, comfy.ops.manual_cast.LayerNorm):
-    """A layer norm with ComfyUI's weight casting."""
+    """A LayerNorm with ComfyUI's weight casting."""
 
 
 class RMSNorm(_NormParameters, comfy.ops.manual_cast.RMSNorm):
-    """A root-mean-square norm with ComfyUI's weight casting."""
+    """An RMSNorm with ComfyUI's weight casting."""
 
 
 class HostOperations:

@@ -37,7 +37,8 @@ _Backup = namedtuple("_Backup", ["weight", "inplace_update"])
 """A parameter's original `weight`, and whether it was patched in place, as ComfyUI's patchers record them."""
 _AnyPatcher: Any = object  # for type checkers: one of ComfyUI's patchers follows the mixin
 _ENOUGH = 2**62
-"""The number of free bytes that a causal model's patcher reports, more than any batch of prompts needs."""
+"""The number of free bytes that a causal model's patcher reports to ComfyUI. It is more than any batch of prompts
+needs."""
 
 
 class ExactPatches(_AnyPatcher):
@@ -78,8 +79,8 @@ class ExactPatches(_AnyPatcher):
         return None
 
     def get_free_memory(self, device):
-        """Return the free bytes of a device, from which ComfyUI derives how many prompts run as one batch. For a causal
-        model return _ENOUGH, because its forwards have one prompt, and CUDA's memory query is slow."""
+        """Return the free bytes of a device. ComfyUI derives from them how many prompts run as one batch. For a causal
+        model return the constant _ENOUGH, because its forwards have one prompt, and CUDA's memory query is slow."""
         if self.model.diffusion_model.config.causal:
             return _ENOUGH
         return super().get_free_memory(device)
@@ -175,8 +176,8 @@ class ExactPatches(_AnyPatcher):
 
     @contextmanager
     def hold_weights(self) -> Iterator[Hashable]:
-        """Keep all weights at their memory addresses while the context is open. Yield a key that changes with the
-        addresses, or None if some weights are not on the GPU or have patches."""
+        """Keep all weights at their memory addresses while the context is open. Yield a key that changes if the
+        addresses change. Yield None if some weights are not on the GPU or have patches."""
         yield None if self._is_patched or self.model.model_lowvram else "static"
 
     @property
@@ -229,7 +230,7 @@ class ExactPatches(_AnyPatcher):
 
     def copy_loras_to(self, device: torch.device) -> bool:
         """Copy the tensors of all LoRAs to the device if that leaves enough free memory for a sampling step. Return
-        whether they were copied. Otherwise they are sent to the device at each use."""
+        True if they were copied. Otherwise return False; ComfyUI then copies each tensor at each use."""
         patches = [patch for patch in self._attached_patches() if patch.prepared_patches is None]
         wanted = sum(patch.memory_required() for patch in patches)
         # ComfyUI requests a step's memory only from the first device's model: the parent of a copy on another device.
@@ -257,8 +258,8 @@ class ExactPatches(_AnyPatcher):
 
 class _HookPatch(LowVramPatch):
     """A patch with the LoRAs of the active conditioning hooks. The class distinguishes it from the model's own patches,
-    so that only hook patches are replaced. A patch of Create Hook Model as LoRA subtracts the original weight, so it
-    gets the weight before all patches."""
+    so that only hook patches are replaced. A patch of the node Create Hook Model as LoRA subtracts the original weight,
+    so it gets the weight before all patches."""
 
     def __call__(self, weight):
         patches = self.prepared_patches if self.prepared_patches is not None else self.patches[self.key]
@@ -277,7 +278,7 @@ class DynamicExpertPatcher(ExactPatches, comfy.model_patcher.ModelPatcherDynamic
     @contextmanager
     def hold_weights(self) -> Iterator[Hashable]:
         """Pin the weights' pages of ComfyUI's dynamic VRAM while the context is open. Yield the pages' signature, which
-        changes after an eviction, or None if some weights are not on the GPU or have patches."""
+        changes after an eviction. Yield None if some weights are not on the GPU or have patches."""
         vbar = None if self._is_patched else self._vbar_get()
         pages = None if vbar is None else (vbar, vbar.base_addr, vbar.offset)
         signature = None if pages is None else model_vbar.vbar_fault(pages)
@@ -289,7 +290,8 @@ class DynamicExpertPatcher(ExactPatches, comfy.model_patcher.ModelPatcherDynamic
 
 
 def patcher_class(load_device: torch.device, disable_dynamic: bool = False) -> type[ExactPatches]:
-    """Return DynamicExpertPatcher where ComfyUI uses dynamic VRAM, unless `disable_dynamic`, else ExpertPatcher."""
+    """Return DynamicExpertPatcher if ComfyUI uses dynamic VRAM, `load_device` is not a CPU and `disable_dynamic` is
+    False. Otherwise return ExpertPatcher."""
     dynamic = issubclass(comfy.model_patcher.CoreModelPatcher, comfy.model_patcher.ModelPatcherDynamic)
     usable = dynamic and not disable_dynamic and not comfy.model_management.is_device_cpu(load_device)
     return DynamicExpertPatcher if usable else ExpertPatcher

@@ -61,7 +61,7 @@ PATCHES, REPLACED, BLOCK = {"attn1_patch", "attn2_patch", "double_block"}, "dit"
 transformer_options["patches"]. REPLACED is the only possible key of transformer_options["patches_replace"]. Its value
 has keys (BLOCK, index of the block)."""
 _OPTIONS_OF_OTHER_MODELS = {"chroma_radiance_options", "stg_self_attn_blocks", "a2v_cross_attn", "v2a_cross_attn"}
-"""Keys of transformer_options that nodes for other models set during a run. LingBot-World ignores them."""
+"""Keys of transformer_options that nodes for other models set during a run, and that LingBot-World ignores."""
 _WINDOWS_WRAPPER = "ContextWindows_prepare_sampling"  # of every MODEL with context windows
 WRAPPERS = {KEY, "easycache", "lazycache", "torch.compile", _WINDOWS_WRAPPER, "ContextWindows_sampler_sample", "None"}
 """The names of wrappers that cause no warning; "None" stands for all wrappers without a name."""
@@ -101,8 +101,8 @@ def uncalled_patches(options: Mapping[str, Any], blocks: int) -> list[str]:
 
 def no_effect_warning(options: Mapping[str, Any], usual: set[str], blocks: int) -> str:
     """Return a warning about the patches and keys in a step's transformer_options `options` that have no effect on a
-    model of `blocks` blocks, or an empty string. Keys that are not in `usual`, the first step's, were added during the
-    run."""
+    model of `blocks` blocks. Return an empty string if there are none. `usual` are the keys of the run's first step;
+    other keys were added during the run."""
     later = (options.keys() - usual - TRANSFORMER_OPTIONS) | (_OPTIONS_OF_OTHER_MODELS & options.keys())
     return _no_effect_text("asks for" if later else "patches", [*uncalled_patches(options, blocks), *sorted(later)])
 
@@ -186,8 +186,9 @@ def clones(patcher) -> Iterator[tuple[str | None, Any]]:
 
 
 def maker_of(patcher, has: Callable[[Any], bool]) -> str:
-    """Return the words for the node that made an addition to a MODEL: the first of its clones for which `has` is
-    true."""
+    """Return a name, such as "EasyCache (node 7)", of the node that made an addition to a MODEL. It is the node that
+    made the earliest MODEL in the chain of clones for which `has(clone)` is True. If that node is unknown, return "a
+    node on the model"."""
     nodes = [node for node, each in clones(patcher) if has(each)]
     return name_of(nodes[-1]) if nodes and nodes[-1] is not None else "a node on the model"
 
@@ -201,8 +202,8 @@ def useless_node_warnings(patcher) -> Iterator[str]:
 
 
 def swapped_lora_warnings(patcher) -> Iterator[str]:
-    """Yield a warning for each LoRA of the MODEL with a file name that states the role of the other expert. An example
-    is "high noise" in the name of a LoRA on the low-noise expert."""
+    """Yield a warning for each LoRA of the MODEL whose file name states the role of the other expert, such as "high
+    noise" on the low-noise expert."""
     role = getattr(patcher.model, "role", None)
     for name in (name for node, _ in clones(patcher) if role for name in loras_of(node)):
         own = role_of(Path(folder_paths.get_full_path("loras", name) or name))
@@ -234,7 +235,7 @@ def _is_unchanged(before, after) -> bool:
 
 def without_step_additions(patcher) -> tuple[Any, list[str]]:
     """Return the MODEL without the additions for the denoising steps of a whole video, and notes that name the removed
-    additions."""
+    additions. If there are such additions, the result is a clone; otherwise it is `patcher` itself, without a note."""
     options, notes = patcher.model_options, []
     found = dict.fromkeys(words for name, words in _STEP_OPTIONS.items() if name in options)
     steps = {name for _, kind, name in _all_wrappers(patcher) if kind in _STEP_WRAPPERS} - {KEY}

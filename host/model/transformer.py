@@ -24,7 +24,7 @@ TIMESTEP = "lingbot_world_timestep"
 """The key in transformer_options of the current step's integer timestep, as in the official code. Only this pack's
 solvers set this key."""
 CAMERA_CACHE = "camera_cache"
-"""The key in transformer_options of the engine's CameraCache, or of None if the step has no cache."""
+"""The key in transformer_options of the engine's CameraCache. The value is None if the step has no cache."""
 _LATENT = "lingbot_world_latent"
 _ATTENTION_SWITCHES = (
     "use_sage_attention",
@@ -36,8 +36,9 @@ _ATTENTION_SWITCHES = (
 
 
 def cross_attention(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tensor:
-    """Return the attention of q, k and v, each [B, L, heads * D], in the same shape. It is ComfyUI's if a command line
-    switch or an override in `options` selects it, else the engine's, which is faster."""
+    """Return the attention of q, k and v, each [B, L, heads * D], in the shape of q. ComfyUI's attention is used if a
+    command line switch or an override in `options` selects it. Otherwise the engine's attention is used, which is
+    faster."""
     if "optimized_attention_override" in options or _by_switch():
         return comfy_attention.optimized_attention(q, k, v, heads=heads, transformer_options=options)
     return sdpa(q, k, v, heads, options)
@@ -49,9 +50,11 @@ def _by_switch() -> bool:
 
 @lru_cache
 def attention_may_be_recorded(device: torch.device, heads: int, head_dim: int, dtype: torch.dtype) -> bool:
-    """Return whether a CUDA graph may record the attention that ComfyUI's command line switches select. The attention
-    is tried on a CUDA stream of its own. Kernels that always run on the default stream, such as SageAttention 2.x, fail
-    there; the failure is logged. Without a switch or a CUDA device the result is True."""
+    """Return whether a CUDA graph may record the attention that ComfyUI's command line switches select.
+
+    The attention is tried on a CUDA stream of its own. Kernels that always run on the default stream, such as
+    SageAttention 2.x, fail there. The failure is logged. Without a switch or a CUDA device the result is True.
+    """
     if device.type != "cuda" or not _by_switch():
         return True
     generator = torch.Generator(device).manual_seed(0)
@@ -68,12 +71,12 @@ def self_attention(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping
 
 
 def self_attention_8bit(q: Tensor, k: Tensor | Operand, v: Tensor | Operand, heads: int, options: Mapping) -> Tensor:
-    """Return the 8-bit attention of q over k and v, [B, L, heads * D], with every `attn1_patch` in `options` applied.
+    """Return the 8-bit attention [B, L, heads * D] of q over k and v, with every `attn1_patch` in `options` applied.
+
+    q: [B, L, heads * D]; it may be overwritten.
+    k, v: each [B, S, heads * D]. For B = 1 each may also be an Operand (float8_e4m3fn values with scales).
 
     ComfyUI's switches and overrides of attention are ignored.
-
-    q: [B, L, heads * D].
-    k, v: each [B, S, heads * D]. For B = 1 each may also be an Operand (float8_e4m3fn values with scales).
     """
     own = q.clone() if options.get("patches", {}).get("attn1_patch") else q  # `attend_8bit` may overwrite it
     return _patched(q, k, attend_8bit(own, k, v, heads, options), heads, options)

@@ -10,7 +10,7 @@ from comfy_execution.utils import get_executing_context
 TEXT_EVENT = "lingbot_world.text"
 _quiet: ContextVar[bool] = ContextVar("lingbot_world_quiet", default=False)
 _texts: dict[str, tuple[str, tuple[str, ...]]] = {}
-"""The texts that nodes show, by node id. Each value has the id of the latest prompt that ran the node, and the
+"""The texts that nodes show, by node id. Each value is a pair: the id of the latest prompt that ran the node, and its
 texts."""
 
 
@@ -26,7 +26,8 @@ def quiet() -> Iterator[None]:
 
 def show_warning(*texts: str) -> None:
     """Log warnings and add them to the texts on the running node. Without a running node, only log them. A node's first
-    call in a run also removes the texts of the previous run. An empty text adds nothing."""
+    call in a run also removes the texts of the previous run. An empty text adds nothing, so `show_warning("")` only
+    removes old texts."""
     for text in texts:
         _show(text, logging.WARNING)
 

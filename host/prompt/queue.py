@@ -1,9 +1,9 @@
 """Access to the prompt (ComfyUI's graph of nodes) that ComfyUI is validating or running.
 
 Before the run, the only known values are numbers, and camera paths that depend only on numbers and files. During
-validation ComfyUI passes a node only its own inputs. So a handler that ComfyUI's server calls with each queued prompt
-stores the prompt in a context variable. The server validates it in the same asyncio task, which can read the
-variable.
+validation ComfyUI passes a node only its own inputs. A handler that ComfyUI's server calls with each queued prompt
+therefore stores the prompt in a context variable. The server validates the prompt in the same asyncio task, so the
+checks can read that variable.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,8 @@ _queued: ContextVar[Prompt] = ContextVar("lingbot_world_queued_prompt", default=
 
 
 def register(server) -> None:
-    """Add a handler that stores every queued prompt, and the route WORKFLOW_OF, to `server`, ComfyUI's PromptServer."""
+    """Register the pack's parts with `server`, ComfyUI's PromptServer: a handler that stores every queued prompt, and
+    the route WORKFLOW_OF."""
     from aiohttp import web
 
     def store(request: dict) -> dict:
@@ -63,7 +64,8 @@ def _reset_unused_seeds(prompt: dict[str, Any]) -> None:
 
 
 def known_inputs() -> Mapping[str, Any]:
-    """Return the plain values (not links) of the node that ComfyUI is validating; empty outside of a validation."""
+    """Return the inputs with plain values (not links) of the node that ComfyUI is validating, by name. Outside of a
+    validation the result is empty."""
     try:
         prompt, node = validating_prompt()
     except UnknownError:
@@ -72,15 +74,15 @@ def known_inputs() -> Mapping[str, Any]:
 
 
 def name_of(node: str) -> str:
-    """Return the words for a node in a message: "EasyCache (node 7)", or "node 7" if no running prompt contains it."""
+    """Return a node's name for a message: "EasyCache (node 7)", or "node 7" if no running prompt contains the node."""
     kinds = (f"{prompt[node]['class_type']} (node {node})" for prompt in _running_prompts() if node in prompt)
     return next(kinds, f"node {node}")
 
 
 def loras_of(node: str | None) -> list[str]:
-    """Return the LoRA file names in the inputs of the running prompt's node with the id `node`. An input may be an
-    object with the key `lora`, as in rgthree's node for several LoRAs. The list is empty if the node's class does not
-    have LoRA in its name."""
+    """Return the LoRA file names in the inputs of the running prompt's node with the id `node`. If the class name of
+    the node does not contain "lora", or no running prompt has the node, the list is empty. An input may be an object
+    with the key `lora`, as in rgthree's node for several LoRAs; a LoRA that is switched off is omitted."""
     found = next((prompt[node] for prompt in _running_prompts() if node in prompt), None)
     if found is None or "lora" not in found["class_type"].lower():
         return []
@@ -105,7 +107,8 @@ def _running_prompts() -> list[Prompt]:
 
 
 def _queue_items(run: str | None = None) -> list[tuple]:
-    """Return ComfyUI's running queue items (number, id, prompt, extra data), and the finished item `run`, if given."""
+    """Return ComfyUI's running queue items (number, id, prompt, extra data). If `run` is the id of a finished item,
+    include that item too."""
     from server import PromptServer
 
     queue = getattr(getattr(PromptServer, "instance", None), "prompt_queue", None)

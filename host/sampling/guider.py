@@ -1,9 +1,9 @@
 """A guider that runs both experts in one sampling run.
 
 `ExpertGuider` is ComfyUI's CFGGuider of the high-noise expert, and contains a second one for the low-noise expert.
-ComfyUI prepares conditioning, hooks and wrappers of both before the first step. The solver then runs once over all
-sigmas, so that its history survives the change of experts. It calls a `_Switch` as its model, which chooses the expert
-by timestep.
+ComfyUI prepares the conditioning, hooks and wrappers of both before the first step. The solver then runs once over all
+sigmas, so that its history survives the change of experts. As its model the solver gets a `_Switch`, which chooses the
+expert by timestep.
 """
 
 from collections.abc import Callable
@@ -27,8 +27,8 @@ from ..model.transformer import TIMESTEP, truncated_timesteps
 from ..prompt.notice import show_warning
 
 READ_AHEAD_STEPS = 2
-"""The number of steps before the low-noise expert's first step at which its file begins to be read into the page cache.
-If the solver may skip steps, the reading begins earlier, by the largest number of steps skipped in a row."""
+"""The low-noise expert's file begins to be read into the page cache this many steps before that expert's first step. If
+the solver may skip steps, the reading begins earlier, by the largest number of steps skipped in a row."""
 _SET_BY_SAMPLERS = ("sampler_post_cfg_function", "disable_cfg1_optimization")
 """The model options that ComfyUI's CFG++ samplers set during a run. They apply to both experts."""
 
@@ -125,8 +125,8 @@ class ExpertGuider(comfy.samplers.CFGGuider):
 
 
 class _SwitchingSampler(comfy.samplers.Sampler):
-    """A sampler that runs another sampler with a `_Switch` as its model. ComfyUI calls `sample` when the high-noise
-    expert is prepared. `sample` starts a nested sampling run with the low-noise expert's guider, so that ComfyUI
+    """A sampler that runs another sampler with a `_Switch` as its model. ComfyUI calls `sample` after it has prepared
+    the high-noise expert. `sample` starts a nested sampling run with the low-noise expert's guider, so that ComfyUI
     prepares that expert too. The other sampler runs inside the nested run."""
 
     def __init__(self, guider: ExpertGuider, sampler, raw_inputs: tuple, read_ahead_at: float):
@@ -163,10 +163,11 @@ class _SwitchingSampler(comfy.samplers.Sampler):
 
 
 class CallbackSampler(comfy.samplers.Sampler):
-    """A sampler that only calls `run(model, extra_args)` with the model that ComfyUI has prepared."""
+    """A sampler that only calls `run(model, extra_args)` with the model that ComfyUI has prepared. It returns the noise
+    unchanged."""
 
     makes_chunks = True
-    """Whether the sampler may run a causal model, which takes a chunk of a video at a time."""
+    """The mark of a sampler that may run a causal model, which takes a chunk of a video at a time."""
 
     def __init__(self, run: Callable):
         self.run = run
@@ -177,8 +178,9 @@ class CallbackSampler(comfy.samplers.Sampler):
 
 
 class _Switch:
-    """The object that the solver calls as its model. Each call runs the expert of the timestep, and loads it if needed.
-    `high_wrap` and `low_wrap` are the experts as ComfyUI prepares models for a sampler."""
+    """The object that the solver calls as its model. Each call runs the expert that predicts at the timestep, and loads
+    that expert if needed. `high_wrap` and `low_wrap` are the experts in the form in which ComfyUI passes a model to a
+    sampler."""
 
     def __init__(self, guider: ExpertGuider, high_wrap, high_options: dict, read_ahead_at: float):
         self.guider, self.high_wrap, self.read_ahead_at = guider, high_wrap, read_ahead_at
@@ -193,12 +195,12 @@ class _Switch:
         return getattr(self.high_wrap, name)
 
     def postpone_loading(self, executor, model, noise_shape, conds, *args, **kwargs):
-        """Prepare the low-noise expert without loading its weights, as a wrapper of ComfyUI's PREPARE_SAMPLING
-        (`executor`).
+        """Prepare the low-noise expert without loading its weights. This method is a wrapper of ComfyUI's
+        PREPARE_SAMPLING, which is the `executor`.
 
         Set `load_low` and `load_high`, which load the weights when an expert's steps begin. Return (model,
-        conditioning, additional MODELs). The additional MODELs are MultiGPU CFG Split's copies for other devices;
-        ComfyUI uses only copies listed there.
+        conditioning, additional MODELs). The additional MODELs are the copies for other devices that MultiGPU CFG Split
+        has made; ComfyUI uses only copies listed there.
         """
 
         def load_low():
@@ -249,8 +251,8 @@ class _Switch:
             warm(checkpoint)
 
     def _options_for_low(self, high_options: dict) -> dict:
-        """Return the low-noise expert's own model options with the sampler's additions to `high_options`. Such
-        additions are CFG++ functions and the timestep."""
+        """Return the low-noise expert's own model options, with the values that the sampler has added to
+        `high_options`: CFG++ functions and the timestep."""
         options, inner = _copy_options(high_options)
         options_at_start, inner_at_start = self.high_options_at_start
         added = {k: v for k, v in options.items() if k in _SET_BY_SAMPLERS and v is not options_at_start.get(k)}

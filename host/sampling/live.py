@@ -53,9 +53,14 @@ class WalkOutputs(NamedTuple):
 
 
 def first_prompt(positive: list | None, clip: Any, prompt: str, state: WorldState | None) -> tuple[list, str]:
-    """Return the CONDITIONING and the text of a walk's first prompt. With `positive` the text is empty. Without
-    `positive`, `clip` encodes `prompt`. Without a `clip` or `prompt` too, the last prompt of `state` is used. A warning
-    reports an unused `prompt`. Raises InputError without any of these sources."""
+    """Return the CONDITIONING and the text of a walk's first prompt. The first of these sources is used:
+
+    1. `positive`; the text is then empty.
+    2. `prompt`, encoded by `clip`, if both are there.
+    3. The last prompt of `state`.
+
+    A warning reports a `prompt` that has no effect. Raises InputError without any of these sources.
+    """
     if prompt.strip() and (positive is not None or clip is None):
         instead = "positive is connected" if positive is not None else "connect a clip, which encodes it"
         show_warning(f"The node's prompt has no effect: {instead}.")
@@ -83,11 +88,11 @@ def prepare_live(
 
     patcher: the MODEL.
     positive: the CONDITIONING of the first prompt.
-    request: the node's settings; `request.frames` is the largest number of frames.
+    request: the node's settings; the walk ends with the chunk that reaches `request.frames` frames.
     image: the start image as an IMAGE, or None.
     state: the state of an earlier video to continue, or None.
-    path: the camera path to follow, or None.
-    steered: whether a client may steer.
+    path: the camera path to follow if no client steers, or None.
+    steered: whether a client may steer. If False, `path` is required.
     more: the other fields of the LiveRun, except `rollout` and `frames`.
 
     Raises InputError for a model with guidance or without camera input, and for inputs that a rollout rejects. Raises
@@ -120,9 +125,9 @@ def run_live(run: LiveRun, vae, view: LiveView) -> WalkOutputs:
     vae: ComfyUI's VAE, which decodes the frames.
     view: the connection to the client.
 
-    The walk ends when the client stops it, when the path ends, after `run.frames` frames, or at the next forward after
-    an interrupt by ComfyUI. Raises InputError if there is neither a client nor a path, and if no frame was made or
-    written.
+    The walk ends when the client stops it, when the path ends, with the chunk that reaches `run.frames` frames, or at
+    the next forward after an interrupt by ComfyUI. Raises InputError if there is neither a client nor a path, and if no
+    frame was made or written.
     """
     spec, patcher = run.rollout.spec, run.rollout.patcher
     frames = DecoderFactory(vae, spec.geometry, patcher.load_device)
@@ -145,7 +150,8 @@ def run_live(run: LiveRun, vae, view: LiveView) -> WalkOutputs:
 
 
 def _recorded_path(run: LiveRun, view: LiveView) -> CameraPath | None:
-    """Return None if a client steers the walk, else the recorded camera path. Raises InputError if there is neither."""
+    """Return None if a client steers the walk, else the camera path of `run`. Raises InputError if there is neither a
+    client nor a path."""
     if run.steered and view.wait_for_client(alone=run.path is not None):
         return None
     if run.path is None:
@@ -183,8 +189,8 @@ def _open_session(run: LiveRun, engine: Engine, view: LiveView, path: CameraPath
 
 
 def _run_session(run: LiveRun, session: Session, view: LiveView, lost: list[str]) -> WalkOutputs:
-    """Run the session and return the walk's results. Raises InputError if no frame was made or written. The list `lost`
-    collects reasons why files could not be written, also while the session closes."""
+    """Run the session and return the walk's results. The list `lost` collects the reasons why files could not be
+    written, also while the session closes. Raises InputError if no frame was made or written."""
     callbacks = _WalkCallbacks(run, session, view, lost)
     session.run(callbacks.deliver, callbacks.tell, view.watch)
     album, store = callbacks.album, session.walk.store

@@ -40,8 +40,8 @@ class Album:
 
 
 def decode_by_vae(session: Session) -> Album:
-    """Decode a walk's frames again by the VAE, because the frames that were shown came from a tiny decoder. If values
-    are too large for fp16, decode all frames in fp32. Raises ComfyUI's interrupt exception."""
+    """Return an album of the walk's frames, decoded again by the VAE, because the frames shown so far came from a tiny
+    decoder. If values are too large for fp16, all frames are decoded in fp32. Raises ComfyUI's interrupt exception."""
     for exact in (False, True):
         album = Album()
         try:
@@ -56,8 +56,8 @@ def decode_by_vae(session: Session) -> Album:
 
 
 def cut_to_saved(album: Album, store: WalkStore) -> None:
-    """Remove from the album the frames that could not be saved in the folder `store`, and show a warning on the node.
-    Raises InputError if no frame was saved."""
+    """Remove from the album the frames that could not be saved in the walk's folder, `store`, and show a warning on the
+    node. Raises InputError if no frame was saved."""
     made = album.frames
     album.cut(store.chunks)
     if not album.frames:

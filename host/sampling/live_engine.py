@@ -28,23 +28,23 @@ from .rollout import NodeRollout
 from .rollout_sampler import free_bytes_on
 
 VAE_SHARE = 0.25
-"""The fraction of the GPU memory that ComfyUI can free. A VAE decoder that needs more memory decodes in tiles."""
+"""The VAE decodes in tiles if it needs more than this fraction of the GPU memory that ComfyUI can free."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LiveRun:
     """The checked inputs of a walk (a steered video).
 
-    rollout: the checked inputs for making the video chunk by chunk.
-    path: the camera path to follow if nobody steers, with one pose per frame, or None.
-    steered: whether a client may steer; the run then waits for one.
-    frames: the largest number of frames.
+    rollout: the checked inputs for generating the video chunk by chunk.
+    path: the camera path to follow if no client steers, with one pose per frame, or None.
+    steered: whether a client may steer; the run then waits for a client.
+    frames: the walk ends with the chunk that reaches this number of frames.
     text: the prompt, or "" if only its embedding is known.
     seed: the seed of the noise.
     kv_cache: the location and number format of cached keys and values.
-    clip: the CLIP for new prompts from the client, or None.
-    moving: whether the video continues without input.
-    decoder: the file name in models/vae_approx of the preview's decoder, or None.
+    clip: the CLIP that encodes new prompts of the client, or None.
+    moving: whether the video continues while the client sends no input.
+    decoder: the file name in models/vae_approx of the tiny decoder for the preview, or None for the VAE.
     """
 
     rollout: NodeRollout
@@ -62,8 +62,12 @@ class LiveRun:
 def make_engine(
     run: LiveRun, image: Tensor, new_world: Callable[[], World], frames: Callable[[bool], VideoDecoder]
 ) -> Engine:
-    """Return the engine of a walk. `image` is the start image's latent; `frames` is a factory of decoders, such as a
-    DecoderFactory."""
+    """Return the engine of a walk.
+
+    image: the start image's latent.
+    new_world: a function that returns a new World with the model.
+    frames: a factory of decoders, such as a DecoderFactory.
+    """
     spec = run.rollout.spec
     return Engine(
         config=spec.config,
@@ -127,8 +131,8 @@ class PromptEncoder:
         return self._cache[text]
 
     def _encode(self, text: str) -> Tensor:
-        """Return the embedding [1, L, D] of `text` by the CLIP. Raises InputError without a CLIP. Afterwards load the
-        causal model again, because ComfyUI may have unloaded it to make room for the CLIP."""
+        """Return the embedding [1, L, D] of `text` by the CLIP. Afterwards load the causal model again, because ComfyUI
+        may have unloaded it to make room for the CLIP. Raises InputError without a CLIP."""
         run, clip = self._run.rollout, self._run.clip
         if clip is None:
             raise InputError("this walk has no text encoder: connect a clip to the node, and the prompt can be changed")

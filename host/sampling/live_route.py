@@ -9,11 +9,12 @@ from ...errors import InputError
 
 ADDRESS = "/lingbot_world/live"
 MOST_BYTES = 1 << 17
-"""The limit of a message in bytes. The longest prompt fits even if every letter is written as an escape sequence."""
+"""A message may have at most this many bytes. The longest prompt fits even if every letter is written as an escape
+sequence."""
 MOST_VIEWS = 16
 PATIENCE = 10.0
-"""The longest time in seconds that a new connection waits for its node's view. The wait is necessary because ComfyUI
-notifies the page before the node creates the view."""
+"""A new connection waits at most this many seconds for its node's view, because ComfyUI notifies the page before the
+node creates the view."""
 views: dict[str, Any] = {}
 """The `LiveView` of each running Live node, by node id."""
 

@@ -29,8 +29,8 @@ from ...options import FPS
 from .live_route import views
 
 WALKS_EVENT, START_EVENT = "lingbot_world.walks", "lingbot_world.start"
-"""WALKS_EVENT is the message that tells every page the number of running walks (steered videos). START_EVENT is the
-message with a walk's start image to the page that queued the prompt."""
+"""The names of two messages to pages. WALKS_EVENT tells every page the number of running walks (steered videos).
+START_EVENT sends a walk's start image to the page that queued the prompt."""
 STOPPED = 1000
 """The websocket close code that the view's Stop button sends. A closed page or a broken connection has another code."""
 
@@ -88,8 +88,11 @@ class LiveView:
 
     def wait_for_client(self, alone: bool) -> bool:
         """Wait for a client. Return True if a client has connected in time, or has connected and stopped the walk, else
-        False. If the walk can run without a client (`alone`) and the page that queued the prompt is closed, do not
-        wait. Raises ComfyUI's interrupt exception."""
+        False.
+
+        If `alone` is True, the walk can run without a client. The method then does not wait if the page that queued the
+        prompt is closed. Raises ComfyUI's interrupt exception.
+        """
         page = None if self._server is None else self._server.sockets.get(self._server.client_id)
         ends = time.monotonic() + (0 if alone and page is None else self._wait)
         while self._client is None and not self._stopped and time.monotonic() < ends:
@@ -112,20 +115,25 @@ class LiveView:
         self._call_in_loop(self._ready.set)
 
     def deliver(self, frames: Frames) -> None:
-        """Send frames to the client. Store them too, because a client that connects later first gets the last frame."""
+        """Send frames to the client. Also store them, because a client that connects later gets the last frame
+        first."""
         self._call_in_loop(self._offer, frames)
 
     def tell(self, kind: str, message: dict[str, Any]) -> None:
-        """Send an event of the session, of this `kind` and with the details `message` (see
-        `live.making.EventCallback`)."""
+        """Send an event of the session to the client. `kind` and `message` are the event's kind and details, listed at
+        `live.making.EventCallback`."""
         self._call_in_loop(self._tell, kind, message)
 
     def watch(self) -> None:
-        """Stop or pause a steered walk that nobody steers.
+        """Stop or pause a steered walk that no client steers. The session calls this method before each chunk and while
+        it waits.
 
-        Stop it if its client pressed Stop, has been gone for more than `TimeLimits.reconnect` seconds, or has sent no
-        input for `TimeLimits.gone` seconds; pause it after `TimeLimits.idle` seconds without input. The session calls
-        this method before each chunk and while it waits. Raises ComfyUI's interrupt exception.
+        Stop the walk if:
+        - its client has pressed Stop,
+        - its client has been gone for more than `TimeLimits.reconnect` seconds,
+        - no input has come for more than `TimeLimits.gone` seconds.
+
+        Pause the walk after `TimeLimits.idle` seconds without input. Raises ComfyUI's interrupt exception.
         """
         management.throw_exception_if_processing_interrupted()
         session, alone = self._session, time.monotonic() - self._alone_since
@@ -196,8 +204,8 @@ class LiveView:
                 task.cancel()
 
     async def _start_status(self, client: Client, inbox) -> dict[str, Any] | None:
-        """Return a new client's first status message about the walk, or None if the client leaves first. Between two
-        walks, wait until the new walk has begun."""
+        """Return the first status message about the walk for a new client, or None if the client leaves first. During a
+        restart, wait until the new walk has begun."""
         while not (client.finished or inbox.ended.is_set()):
             with suppress(InputError):
                 return start_status(self._session, FPS)

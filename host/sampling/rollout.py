@@ -42,7 +42,7 @@ class NodeRollout:
     prompts: the positive and, with guidance, the negative CONDITIONING.
     notes: notes for the user.
     start: a latent [1, 16, n, h, w], or None. The latent's last frame becomes the video's first frame.
-    later: the embeddings [1, L, D] of later prompts, by the number of the first chunk that uses each.
+    later: the embeddings [1, L, D] of later prompts. A key is the number of the first chunk that uses the embedding.
     """
 
     patcher: object
@@ -60,8 +60,12 @@ class NodeRollout:
 
 
 class RolloutOutputs(NamedTuple):
-    """The results of a rollout (a causal model's video): the LATENT of the whole video, the new frames as an IMAGE [n,
-    H, W, 3], and the state for a continuation."""
+    """The results of a rollout (a causal model's video).
+
+    latent: the LATENT of the whole video, including the part that a state has continued.
+    images: the new frames, an IMAGE [n, H, W, 3].
+    state: the state from which another run continues the video.
+    """
 
     latent: dict
     images: Tensor
@@ -160,7 +164,8 @@ def _remove_additions(patcher) -> tuple[Any, list[str]]:
 
 
 def run_rollout(run: NodeRollout, vae, seed: int, mode: KeyValueMode = "auto") -> RolloutOutputs:
-    """Sample and decode the video of the checked inputs `run`, with a preview after each chunk.
+    """Sample and decode the video of the checked inputs `run`, and return the results. The node shows a preview after
+    each chunk.
 
     vae: ComfyUI's VAE.
     seed: the seed of the noise.
@@ -197,8 +202,9 @@ def run_rollout(run: NodeRollout, vae, seed: int, mode: KeyValueMode = "auto") -
 
 
 def _first_frame(image: Tensor | None, state: WorldState | None) -> Tensor:
-    """Return the video's first frame [3, H, W], values -1 to 1, from the state or from the image. Raises InputError for
-    an image with sides that are not multiples of STEP pixels or differ from the state's."""
+    """Return the video's first frame [3, H, W], values -1 to 1: the frame of `state`, or without a state the first of
+    `image`. Raises InputError for an image with sides that are not multiples of STEP pixels or differ from the
+    state's."""
     if image is not None:
         height, width = image.shape[1:3]
         if height % STEP or width % STEP:
@@ -242,8 +248,9 @@ def _video_latent(samples: Tensor) -> Tensor:
 
 
 def encode_image(run: NodeRollout, vae) -> Tensor:
-    """Return the normalized latent [1, 16, n, h, w] of a video: the start image of `run`, followed by grey frames.
-    `vae` is ComfyUI's VAE. n is at most SETTLED, because all further latent frames would be equal to the last one."""
+    """Return the normalized latent [1, 16, n, h, w] of a video that begins with the start image of `run` and continues
+    with grey frames. `vae` is ComfyUI's VAE. n is at most SETTLED, because all further latent frames would be equal to
+    the last one. Raises InputError for a VAE with another latent."""
     spec = run.spec
     frames = 4 * min(spec.made + spec.geometry.lat_f, SETTLED) - 3
     pixels = torch.full((frames, *spec.frame.shape[1:], 3), 0.5)

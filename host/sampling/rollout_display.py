@@ -52,7 +52,8 @@ class RolloutDisplay:
 
 
 def _previewer(patcher) -> latent_preview.LatentPreviewer:
-    """Return the previewer of ComfyUI's settings; if it is off, the cheapest one, used only once per chunk."""
+    """Return the previewer that ComfyUI's settings select. If previews are off, return the cheapest previewer, because
+    it runs only once per chunk."""
     space = patcher.model.latent_format
     chosen = latent_preview.get_previewer(patcher.load_device, space)
     return chosen or latent_preview.Latent2RGBPreviewer(space.latent_rgb_factors, space.latent_rgb_factors_bias)

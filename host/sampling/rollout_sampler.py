@@ -60,9 +60,11 @@ def run_with_model(
 
 
 class _PreparedModel:
-    """A model prepared by ComfyUI with the interface of the engine's `CausalModel`. A call returns the velocity. A CUDA
-    graph may record a forward only if no node has added functions around the model or in its blocks.
-    `LingBotWorldExpert` also requires that all weights are on the GPU and unpatched."""
+    """A model prepared by ComfyUI, with the interface of the engine's `CausalModel`. A call returns the velocity.
+
+    A CUDA graph may record a forward only if no node has added functions around the model or in its blocks.
+    `LingBotWorldExpert` also requires that all weights are on the GPU and unpatched.
+    """
 
     def __init__(self, model_wrap, extra_args: dict, schedule: Schedule):
         model = model_wrap.inner_model
@@ -99,9 +101,12 @@ class _PreparedModel:
         return (latent - denoised) / sigma if step else torch.zeros_like(latent)
 
     def _cached(self, key: object, given: Tensor, make: Callable[[], Tensor]) -> Tensor:
-        """Return the result of `make()` for the tensor object `given`; another object causes a new call of `make`. The
-        camera cache recognizes its inputs by identity, so the result must stay the same object. `key` identifies the
-        result; only a weak reference to `key` is held."""
+        """Return the result of `make()` for the tensor object `given`. The result is cached until another object is
+        passed.
+
+        The camera cache recognizes its inputs by identity, so the result must stay the same object. `key` identifies
+        the result; only a weak reference to `key` is held.
+        """
         if key not in self._cache or self._cache[key][0] is not given:
             with torch.inference_mode(False):  # only then does torch count the writes to the tensor
                 self._cache[key] = given, make()
@@ -117,16 +122,16 @@ def make_noise(seed: int, frames: int, size: tuple[int, int]) -> tuple[Tensor, C
 
 
 def plan_memory(patcher, spec: RolloutSpec, mode: KeyValueMode, reserved: int = 0) -> tuple[WorldMemory, int]:
-    """Return the memory plan of a causal model's video (such as where keys and values are), and its bytes on the
-    device.
-
-    The bytes include `reserved`, for other purposes, but not the weights.
+    """Return the memory plan of a causal model's video (such as where keys and values are stored), and the bytes that
+    it needs on the device.
 
     patcher: the MODEL.
     spec: the engine's plan of the video.
     mode: the location and number format of cached keys and values.
+    reserved: bytes on the device for other purposes.
 
-    Raises InputError if the keys and values fit neither on the device nor into host memory.
+    The returned bytes include `reserved`, but not the weights. Raises InputError if the keys and values fit neither on
+    the device nor into host memory.
     """
     model, device = patcher.model.diffusion_model, patcher.load_device
     precision = Precision(patcher.model.get_dtype_inference(), attention=model.attention_mode)

@@ -96,9 +96,12 @@ class _ReusingModel:
 
 
 def schedule_timesteps(sigmas: Tensor) -> Tensor:
-    """Return the official integer timesteps, int64 [steps], for float32 `sigmas` [steps + 1]. The sigmas are a schedule
-    or its last part. UniPC's timesteps are sigma * 1000 without the fraction; some of DPM++ are one lower. If the
-    sigmas are exactly those of a DPM++ schedule, return its timesteps, else UniPC's."""
+    """Return the official integer timesteps, int64 [steps], for float32 `sigmas` [steps + 1], a noise schedule or its
+    last part.
+
+    If the sigmas are exactly those of a DPM++ schedule, the timesteps are that schedule's, of which some are one below
+    sigma * 1000. Otherwise they are UniPC's: sigma * 1000 without the fraction.
+    """
     sigmas = sigmas.detach().float().cpu()
     products = truncated_timesteps(sigmas)[:-1]
     schedule = _dpmpp_schedule(sigmas) if len(sigmas) > 3 and sigmas[-1] == 0 else None
@@ -109,8 +112,10 @@ def schedule_timesteps(sigmas: Tensor) -> Tensor:
 
 def _dpmpp_schedule(sigmas: Tensor) -> tuple[int, float] | None:
     """Return the (steps, shift) of the DPM++ schedule that ends with these sigmas, or None if no positive shift fits.
-    Both follow from the first and the last sigma above 0 by 1/sigma = (1 - 1/shift) + (steps/shift) / steps_left, where
-    steps_left is the number of steps from this sigma on."""
+
+    Both follow from the first sigma and the last sigma above 0. For each sigma 1/sigma = (1 - 1/shift) + (steps/shift)
+    / steps_left, where steps_left is the number of steps from this sigma on.
+    """
     inverse = 1 / sigmas[:-1].double()
     steps_left = torch.arange(len(inverse), 0, -1, dtype=torch.float64)
     slope = ((inverse[-1] - inverse[0]) / (1 / steps_left[-1] - 1 / steps_left[0])).item()
@@ -122,7 +127,8 @@ def _dpmpp_schedule(sigmas: Tensor) -> tuple[int, float] | None:
 
 
 def sample_latent(guider, sampler, sigmas: Tensor, latent: dict, seed: int) -> dict:
-    """Return the LATENT that `guider` and `sampler` make from the LATENT `latent` and noise with this seed."""
+    """Return the LATENT that `guider` and `sampler` make from `latent`, a LATENT, and noise with this seed. Its samples
+    are on ComfyUI's intermediate device."""
     scale = latent.get("downscale_ratio_spacial"), latent.get("downscale_ratio_temporal")
     samples = comfy.sample.fix_empty_latent_channels(guider.model_patcher, latent["samples"], *scale)
     noise = comfy.sample.prepare_noise(samples, seed, latent.get("batch_index"))

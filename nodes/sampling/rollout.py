@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 CUSTOM = "custom"
 STEPS = {AS_TRAINED: None, "Fast": FAST_INDICES, "2.0": V2_INDICES}
 RELEASE_SHIFT = 0.0
-"""The value of the input `shift` that means: use the default shift of the model's release."""
+"""The value of the input `shift` that selects the default shift of the model's release."""
 
 
 def make_request(frames: int, chunk: str, window: int, sink: int, **others: Any) -> "RolloutRequest":
