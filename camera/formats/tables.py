@@ -124,10 +124,14 @@ def read_kitti(path: Path, convention: Convention) -> CameraFile:
     intrinsic/intrinsic_color.txt in the folder or next to it.
     convention: the convention of the matrices; the format's own is camera-to-world in OpenCV axes.
 
-    Raises CameraError for a missing or invalid file.
+    Raises CameraError for a missing or invalid file, and for several whole paths in a folder, as in KITTI's poses.
     """
     files = sort_by_name(pose_files(path), lambda file: file.stem, str(path)) if path.is_dir() else [path]
     read = [read_table(file, 12, 16, 13, 17, 4) for file in files]
+    if several := next(
+        (file for file, each in zip(files, read, strict=True) if path.is_dir() and each.size > 17), None
+    ):
+        raise CameraError(f"{several}: more than one pose in a file of a folder, expected one; name a file")
     rows = np.concatenate(read) if len({each.shape[1:] for each in read}) == 1 else np.zeros((0, 4))
     if rows.shape[1] == 4:
         if len(rows) % 4 or not len(rows):

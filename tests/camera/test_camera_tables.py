@@ -107,6 +107,15 @@ def test_folders_with_a_file_for_each_frame(tmp_path, name):
     np.testing.assert_allclose(read_camera(tmp_path)[0].c2w, walk_in_a_curve(), atol=1e-9)
 
 
+def test_a_folder_of_several_paths_is_refused(tmp_path):
+    for name in ("00", "01"):
+        write(tmp_path / f"poses/{name}.txt", "".join(line(*np.ravel(pose[:3])) for pose in walk_in_a_curve()))
+    for folder in (tmp_path, tmp_path / "poses"):
+        with pytest.raises(CameraError, match=r"00\.txt: more than one pose in a file of a folder.*name a file"):
+            read_camera(folder)
+    assert len(read_camera(tmp_path / "poses/01.txt")[0]) == 41
+
+
 def test_a_folder_without_a_camera_file_is_named(tmp_path):
     write(tmp_path / "transforms_train.json", "{}")
     with pytest.raises(CameraError, match="no camera file is found in this folder; name a file, or give `format`"):
