@@ -42,8 +42,8 @@ def load_experts(
     arithmetic: the number format of matrix products, see options.Arithmetic.
     attention: the number format of self-attention, see options.AttentionMode.
 
-    Raises CheckpointError for unreadable files and for experts that are not a pair, and InputError for an 8-bit format
-    that the device or the model's sizes do not allow.
+    Raises CheckpointError for invalid files, and for two models that are not the two experts of one release. Raises
+    InputError for an 8-bit format that the device or the model's sizes do not allow.
     """
     checkpoints = open_experts(paths)
     high = load_patcher(checkpoints.high, weight_dtype, "high", arithmetic, attention)
@@ -73,7 +73,7 @@ def load_patcher(
     disable_dynamic: bool = False,
 ) -> ExactPatches:
     """Return an expert or a causal model as a MODEL. ComfyUI calls this function again if it needs the MODEL without
-    dynamic VRAM, or another copy.
+    dynamic VRAM, or a copy for another device.
 
     The weights stay views into the memory-mapped file until sampling needs them.
 

@@ -14,8 +14,8 @@ from ..files.image import pixels
 from ..prompt.queue import UnknownError, running_prompt
 
 GRID, SAME = (8, 8), 8
-"""Two images are compared by their averages over a GRID of rows and columns. They count as equal if no average differs
-by more than SAME, in 8-bit values."""
+"""Two images are compared by their averages in a grid of (rows, columns), GRID. They count as equal if no average
+differs by more than SAME, in 8-bit values."""
 
 
 def image_file_warnings(image: Tensor, name: str) -> Iterator[str]:

@@ -39,7 +39,7 @@ def _fingerprint(latent: Tensor) -> bytes:
 
 
 def check_finite(guider, sigmas: Tensor, latent: Tensor) -> None:
-    """Raise InputError if the guidance scales, the sigmas or the latent contain NaN or infinity."""
+    """Raise InputError if the guidance scales of `guider`, the sigmas or the latent contain NaN or infinity."""
     wrong = {name: value for name, value in vars(guider).items() if isinstance(value, float) and value - value != 0}
     for name, value in wrong.items():
         raise InputError(f"{name} is {value}, expected a number: set it on the node that guides this run")

@@ -14,13 +14,14 @@ OURS, LIVE = "LingBotWorld", "LingBotWorldLive"
 LAST_LAYER, PLAIN, STYLE = "CLIPSetLastLayer", "CLIPTextEncode", "StyleModelApply"
 CLIP_LAYERS, CAMERA = "CLIPAttentionMultiply", "LingBotWorldApplyCamera"
 TEXT_ONLY = "ConditioningAverage", "ConditioningConcat"
-"""ComfyUI's nodes that use only the text embedding of their second input."""
+"""ComfyUI's nodes that use only the text embedding of their input `conditioning_from`. Its other values, such as a
+camera, have no effect."""
 _EMBEDDING = re.compile(r"embedding:[^\s,()]+")
 
 
 def text_node_warnings() -> Iterator[str]:
-    """Yield warnings about nodes up to the running one that silently change a prompt, or that have crossed wires.
-    Crossed wires connect a `positive` output to a `negative` input, or the reverse."""
+    """Yield warnings about the running node and the nodes upstream of it: those that silently change a prompt, and
+    crossed wires. Crossed wires connect a `positive` output to a `negative` input, or the reverse."""
     with suppress(UnknownError):
         prompt, node = running_prompt()
         for each in (*upstream_nodes(prompt, node, OF_TEXT), node):

@@ -146,9 +146,12 @@ def check_length(file: Path, poses: int, start: int, least: int = FEWEST_POSES) 
 
 
 def chain(paths: list[CameraPath]) -> CameraPath:
-    """Return the camera paths joined one after the other, each moved to begin at the last pose of the previous one. The
-    shared pose occurs once. All poses get the frame rate of the first path, without resampling. Actions remain only if
-    all paths have actions. Raises CameraError if the result has more than MOST_FRAMES poses."""
+    """Return the camera paths joined one after the other, each moved to begin at the last pose of the previous one.
+
+    The shared pose occurs once. All poses get the frame rate of the first path, without resampling. The result has
+    actions only if all paths have actions. Raises CameraError if the result has more than 100,000 poses
+    (`camera.path.MOST_FRAMES`).
+    """
     return reduce(CameraPath.__add__, [replace(path, fps=paths[0].fps) for path in paths])
 
 

@@ -50,9 +50,14 @@ def register(server) -> None:
 
 
 def drawing_of(request: dict[str, Any]) -> bytes:
-    """Return a drawing of a camera path, as the bytes of a PNG. The request has "prompt", a ComfyUI prompt, "node", the
-    id of its preview node, and optionally "light", true for the colours of a light page. Raises UnknownError if the
-    path is known only when the prompt runs, and CameraError for a missing or invalid path."""
+    """Return a drawing of a camera path, as the bytes of a PNG. The request has these keys:
+
+    prompt: a ComfyUI prompt.
+    node: the id of the prompt's preview node.
+    light: optional, true for the colours of a light page.
+
+    Raises UnknownError if the path is known only when the prompt runs, and CameraError for a missing or invalid path.
+    """
     prompt = request["prompt"]
     inputs, values = prompt[request["node"]]["inputs"], PromptValues(prompt)
     if any(values.evaluate(node["inputs"].get("frames", 0)) > MOST_FRAMES for node in prompt.values()):

@@ -46,8 +46,7 @@ def export_images(
 
     Return four values:
     - the path of the folder,
-    - a FILE_3D of points and cameras; without points an ExecutionBlocker, which stops the nodes connected to this
-    output,
+    - a FILE_3D of points and cameras; without points an ExecutionBlocker, which stops the connected nodes,
     - a LOAD3D_CAMERA: a view from above and behind the first camera; without points the first camera itself,
     - the lines of a report.
 

@@ -114,8 +114,9 @@ def causal_choices() -> list[str]:
 
 
 def _causal_name(root: Path, name: str) -> str:
-    """Return a causal model's entry in a node's list: its folder `name` and its weight file, or SHARDS for several
-    files. Return the folder's name alone if it has neither. `root` is the folder that contains the model's folder."""
+    """Return a causal model's entry in a node's list, such as "my-model/model.safetensors": its folder `name` and its
+    weight file, or SHARDS for several files. If the folder has neither, return its name alone. `root` is the folder
+    that contains the model's folder."""
     alone = next((file.name for file in (root / name).glob(f"*{_GGUF}")), _ONE_FILE)
     if (root / name / alone).is_file():
         return f"{name}/{alone}"

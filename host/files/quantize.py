@@ -25,8 +25,8 @@ _TEXT_ENCODER = ("token_embedding.weight", "shared.weight", "embed_tokens.weight
 
 def source_choices() -> list[str]:
     """Return the sorted names of all models and text encoders that can be quantized and are not yet in NF4 or FP4. A
-    file that cannot be read is included, so that choosing the file shows the error. An example is a GGUF file without
-    the package gguf."""
+    file that cannot be read is included, so that choosing the file shows the error. A GGUF file cannot be read, for
+    example, if the package gguf is not installed."""
     causal = (name.removesuffix(f"/{folders.SHARDS}") for name in folders.causal_choices())
     names = {*folders.package_choices(), *causal, *folders.expert_choices(), *folders.text_encoder_choices()}
     return sorted(name for name in names if _can_quantize(resolve_source(name)))

@@ -68,9 +68,9 @@ def _log_once(words: str) -> None:
 
 
 def merge_shards(names: Iterable[str]) -> Iterator[str]:
-    """Yield the names in which shards (parts of one model) are replaced by their model. A shard in a folder is replaced
-    by the folder's name, so that name occurs once per shard. Of shards that are not in a folder, only the first shard's
-    name is yielded."""
+    """Yield the names, with each shard (one file of a split model) replaced by the name of its folder. The folder's
+    name therefore occurs once per shard. Of shards that are not in a folder, only the first shard's own name is
+    yielded."""
     for name in names:
         folder, _, file = name.rpartition("/")
         shard = SHARD.search(file)

@@ -39,9 +39,10 @@ gpu: ComfyUI unloads other models to make room for the cache.
 off: the camera is not cached.
 """
 BATCH_HEADROOM = 1.5
-"""The multiple of a step's memory that must be free, so that ComfyUI runs prompt and negative prompt as one batch."""
+"""ComfyUI runs prompt and negative prompt as one batch only if this multiple of the batch's memory is free."""
 _FREE_LOCK = threading.Lock()
-"""A lock for ComfyUI's list of loaded models, which is not thread-safe: MultiGPU CFG Split runs a thread per device."""
+"""A lock for ComfyUI's list of loaded models, which is not thread-safe. It is needed because MultiGPU CFG Split runs a
+thread per device."""
 CHUNK_INPUTS = "lingbot_world_chunk"
 """The key in transformer_options of the `ChunkInputs` for the current chunk of a causal model's video."""
 ONLY_ROLLOUT = (
@@ -172,8 +173,8 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         return self.camera_cache_for_step(mode, shape[2:], self._step_bytes(shape))
 
     def restart_option_check(self) -> None:
-        """Restart the check of transformer_options for a new run. The check warns about unknown keys that appear after
-        the run's first step."""
+        """Restart the check of transformer_options for a new run. The check shows a warning about unknown keys that are
+        added after the run's first step."""
         self.first_step_options, self.last_warning = None, ""
 
     def _check_options(self, options: dict) -> None:
@@ -185,8 +186,8 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
 
     def process_timestep(self, timestep, **kwargs):
         """Return the official code's integer timesteps, in the shape and dtype of `timestep`, which is 1000 * sigma.
-        This pack's solvers pass the integer in transformer_options. With other solvers, drop the fraction of
-        `timestep`."""
+        This pack's solvers pass the integer in transformer_options. With other solvers the result is `timestep` without
+        its fraction."""
         if self.solver_timestep is None:
             return timestep.trunc()
         return torch.full_like(timestep, self.solver_timestep)
@@ -219,7 +220,7 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
     def memory_required(self, input_shape, cond_shapes=None, **later_versions_options):
         """Return the bytes that a step needs besides the weights, including a causal model's cached keys and values.
         `input_shape` is the latent's shape [B, 16, f, h, w]; other arguments are ignored. ComfyUI calls this method
-        before each sampling run."""
+        before each sampling run, and to decide how many prompts run as one batch."""
         self.last_memory_required = self._step_bytes(input_shape) + self.key_value_bytes
         self.layer_elements = self.diffusion_model.config.dim * math.prod(input_shape[2:]) // PATCH**2
         return self.last_memory_required

@@ -86,8 +86,8 @@ def add_ignored_tensors(patches: dict[str, Any], shapes: Mapping[str, tuple[int,
 
 
 def _are_from(patches: Mapping[str, Any], file: Path) -> bool:
-    """Return whether ComfyUI made `patches` from this file: a low-rank matrix of the first LoRA patch is equal to the
-    tensor of the same key. Return False if there is no such patch or the file cannot be read."""
+    """Return whether ComfyUI made `patches` from this file: a low-rank matrix of the first LoRA patch is equal to a
+    tensor in the file. Return False if there is no such patch or the file cannot be read."""
     patch = next((each for each in patches.values() if isinstance(each, LoRAAdapter)), None)
     if patch is None:
         return False

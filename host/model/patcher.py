@@ -48,7 +48,7 @@ class ExactPatches(_AnyPatcher):
     made_by: str | None = None
     """The id of the node that made this clone of the MODEL, or None."""
     _hooked_sigma = math.inf
-    """The sigma of the run's last forward with hook keyframes. A higher sigma begins a new chunk."""
+    """The sigma of the run's last forward with hook keyframes. A forward with a higher sigma belongs to a new chunk."""
     _threads = 0
     """The number of torch's threads before the latest sampling run, or 0 before the first run."""
 

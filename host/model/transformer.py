@@ -22,7 +22,7 @@ from .operations import HostOperations
 
 TIMESTEP = "lingbot_world_timestep"
 """The key in transformer_options of the current step's integer timestep, as in the official code. Only this pack's
-solvers set this key."""
+solvers and rollouts set this key."""
 CAMERA_CACHE = "camera_cache"
 """The key in transformer_options of the engine's CameraCache. The value is None if the step has no cache."""
 _LATENT = "lingbot_world_latent"
@@ -148,7 +148,8 @@ class HostModel(LingBotWorldModel):
         return comfy.model_management.is_oom(error)
 
     def rope_scale(self, options):
-        """Return the position scales and shifts (time, height, width) of the node ScaleROPE, by default AS_TRAINED."""
+        """Return a RopeScale: the scales and shifts of positions in (time, height, width) that the node ScaleROPE has
+        set in `options`. Return AS_TRAINED if there are none."""
         given = options.get("rope_options")
         if not given:
             return AS_TRAINED
@@ -162,8 +163,9 @@ class HostModel(LingBotWorldModel):
         return not options.get("patches") and not options.get("patches_replace")
 
     def run_block(self, index, block, x, e0, context, camera, rope, options):
-        """Return the hidden states [B, L, D] after block number `index`, with the patches of other nodes applied. The
-        interrupt check splits torch.compile's graph at each block, so the code compiled for one block serves all."""
+        """Return the hidden states [B, L, D] after block number `index`, with the patches of other nodes applied.
+        Raises ComfyUI's interrupt exception before the block. This check splits torch.compile's graph at each block, so
+        the code compiled for one block serves all."""
         comfy.model_management.throw_exception_if_processing_interrupted()
         options["block_index"] = index
         run = partial(_run_with_attn2_patches, block) if options.get("patches", {}).get("attn2_patch") else block

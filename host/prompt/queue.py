@@ -94,7 +94,8 @@ def loras_of(node: str | None) -> list[str]:
 
 
 def running_prompt() -> tuple[Prompt, str]:
-    """Return the running prompt and its running node's id. Raises UnknownError if no prompt runs in this thread."""
+    """Return the running prompt, and the id of the node that is running. Raises UnknownError if no prompt runs in this
+    thread."""
     node = running_node()
     found = next((prompt for prompt in _running_prompts() if node in prompt), None)
     if node is None or found is None:
@@ -119,7 +120,8 @@ def _queue_items(run: str | None = None) -> list[tuple]:
 
 
 def validating_prompt() -> tuple[Prompt, str]:
-    """Return the prompt that ComfyUI is validating and its node's id. Raises UnknownError outside of a validation."""
+    """Return the prompt that ComfyUI is validating, and the id of the node that it is validating. Raises UnknownError
+    outside of a validation."""
     context = get_executing_context()
     if context is None or context.node_id not in _queued.get():
         raise UnknownError

@@ -195,8 +195,8 @@ class _Switch:
         return getattr(self.high_wrap, name)
 
     def postpone_loading(self, executor, model, noise_shape, conds, *args, **kwargs):
-        """Prepare the low-noise expert without loading its weights. This method is a wrapper of ComfyUI's
-        PREPARE_SAMPLING, which is the `executor`.
+        """Prepare the low-noise expert without loading its weights. ComfyUI calls this method as a PREPARE_SAMPLING
+        wrapper around `executor`, its own preparation.
 
         Set `load_low` and `load_high`, which load the weights when an expert's steps begin. Return (model,
         conditioning, additional MODELs). The additional MODELs are the copies for other devices that MultiGPU CFG Split

@@ -96,8 +96,9 @@ def _preview(name: str, device: torch.device) -> Callable[[], PreviewDecoder]:
 
 
 class DecoderFactory:
-    """A factory of decoders that decode chunk by chunk with the weights of ComfyUI's VAE. Call it with True for fp32.
-    `nbytes` is the number of bytes that one decoder needs on a GPU, or 0 on other devices."""
+    """A factory of decoders that decode chunk by chunk with the weights of ComfyUI's VAE. A call with True returns a
+    decoder in fp32, with False one in fp16 if the device is a CUDA device and ComfyUI's VAE is not in fp32. `nbytes` is
+    the number of bytes that one decoder needs on a GPU, or 0 on other devices."""
 
     def __init__(self, vae, geometry: Geometry, device: torch.device):
         """Use the weights of `vae`, and decide by the free memory whether videos of this `geometry` are decoded in

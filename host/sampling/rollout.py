@@ -265,8 +265,11 @@ def encode_image(run: NodeRollout, vae) -> Tensor:
 
 
 def _decode_last(vae, whole: Tensor, latent_frames: int) -> Tensor:
-    """Decode the last `latent_frames` latent frames of `whole` [1, 16, f, h, w], and return an IMAGE [n, H, W, 3]. Up
-    to REACH earlier latent frames are decoded too, and the IMAGE begins with their video frames. Without them, the
-    other frames would differ from a decoding of the whole latent."""
+    """Return the video frames of the last `latent_frames` latent frames of `whole` [1, 16, f, h, w], as an IMAGE [n, H,
+    W, 3].
+
+    The IMAGE begins with the frames of up to REACH earlier latent frames, which are decoded too. Without them, the
+    other frames would differ from a decoding of the whole latent.
+    """
     images = vae.decode(whole[:, :, -(latent_frames + REACH) :])
     return images.reshape(-1, *images.shape[-3:])

@@ -43,7 +43,7 @@ def run_with_model(
     The model stays loaded until `task` returns.
 
     prompt: a CONDITIONING.
-    loop: the loop over chunks. ComfyUI prepares the run for its latent size and sigmas.
+    loop: the loop over chunks, for whose latent size and sigmas ComfyUI prepares the run.
     seed: the seed that ComfyUI passes to the model; `task` draws its own noise.
     held: the bytes that `task` keeps on the device besides the weights.
     """

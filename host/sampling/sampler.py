@@ -22,7 +22,7 @@ class FlowSolver(comfy.samplers.Sampler):
 
     solver: "unipc" or "dpmpp".
     timesteps: the official integer timesteps, int64 [steps]; None computes them from the sigmas.
-    reuse_threshold: above 0, some steps reuse the last prediction instead of calling the model (see
+    reuse_threshold: above 0, some steps extrapolate the velocity from earlier predictions, without the model (see
     `sampling.StepReuse`).
 
     Raises InputError for an invalid `reuse_threshold`.
@@ -75,7 +75,8 @@ class FlowSolver(comfy.samplers.Sampler):
 
 
 class _ReusingModel:
-    """A wrapper of the model that ComfyUI passes to a sampler, which reuses an earlier prediction in some steps."""
+    """A wrapper of the model that ComfyUI passes to a sampler. In some steps the wrapper extrapolates the velocity from
+    earlier predictions instead of calling the model."""
 
     def __init__(self, model, reuse: StepReuse, steps: int):
         self.model, self.reuse, self.steps_left = model, reuse, steps

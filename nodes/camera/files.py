@@ -29,8 +29,8 @@ def _recorded_side(side: str) -> io.Int.Input:
 
 
 def _files_of(file: str) -> list[Path]:
-    """Return the files that may be read with the camera file `file`: those of its folder and suffix, and ViPE's lens
-    file. Raises InputError for a name outside ComfyUI's input folder and `models/lingbot_world`."""
+    """Return the files that may be read with the camera file `file`: all files in its folder with the same suffix, and
+    ViPE's lens file. Raises InputError for a name outside ComfyUI's input folder and `models/lingbot_world`."""
     path = host.resolve(file)
     near = [other for other in path.parent.iterdir() if other.is_file() and other.suffix == path.suffix]
     lens = path.parent.parent / "intrinsics" / path.name
