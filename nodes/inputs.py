@@ -13,8 +13,8 @@ from ..options import CHUNKS, FRAMES, KEY_VALUE_MODES
 CATEGORY = "LingBot-World/camera"
 Camera, State = io.Custom("LINGBOT_CAMERA"), io.Custom("LINGBOT_STATE")
 AS_TRAINED, UNSET = "as the model was trained", -1
-"""Input values that select the size with which the model was trained: AS_TRAINED for a chunk, UNSET for an attention
-window or sink."""
+"""Input values for the default size: AS_TRAINED for a chunk, UNSET for an attention window or sink. The default is the
+state's size if the video continues a state, else the size with which the model was trained."""
 
 
 def int_input(name: str, bounds: tuple[int, int, int], tooltip: str, **more: Any) -> io.Int.Input:
@@ -86,12 +86,13 @@ def easing_input() -> io.Combo.Input:
 
 
 def latent_frames_input(name: str, tooltip: str) -> io.Int.Input:
-    """Return an input for an attention window or sink in latent frames. UNSET, the default, is the trained size."""
+    """Return an input for an attention window or sink in latent frames. UNSET, the default, selects the default
+    size."""
     return int_input(name, (UNSET, UNSET, 10_000), tooltip, advanced=True)
 
 
 def chunk_input(tooltip: str, **more: bool) -> io.Combo.Input:
-    """Return an input for the latent frames of a chunk. AS_TRAINED, the default, selects the trained number."""
+    """Return an input for the number of latent frames in a chunk. AS_TRAINED, the default, selects the default size."""
     return choice_input("chunk", [AS_TRAINED, *map(str, CHUNKS)], tooltip, **more)
 
 

@@ -226,7 +226,9 @@ def _modes(known: Mapping[str, Any]) -> tuple[str, str]:
 def _check(find: Callable[..., PerExpert[Path] | Path], *names_and_modes: str) -> None:
     """Check the headers of the model files that a loader node selects.
 
-    The last two arguments are the loader's `arithmetic` and `attention`; `find` maps the names before them to paths.
+    find: a function that returns the paths of the files for the names.
+    names_and_modes: the names, then the loader's `arithmetic` and `attention`.
+
     Raises InputError for a missing file or an unsupported mode, CheckpointError for an invalid file.
     """
     *names, arithmetic, attention = names_and_modes

@@ -50,8 +50,8 @@ def _check_files(text_encoder: str) -> None:
 
 
 class _TextNode:
-    """The base class of both text nodes, which rejects invalid files before a run and makes a node run again after a
-    file has changed."""
+    """The base class of both text nodes. It rejects invalid files before a run, and makes a node run again after a file
+    has changed."""
 
     @classmethod
     def validate_inputs(cls, text_encoder) -> bool | str:

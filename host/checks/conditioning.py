@@ -102,7 +102,7 @@ def unread_warning(entries: Iterable[dict], used: Collection[str]) -> str:
 
 
 def check_text(text: Tensor | None, config: ModelConfig) -> None:
-    """Raise InputError unless `text` is an embedding [B, L, D] with D equal to `config.text_dim`."""
+    """Raise InputError if `text` is None, is not an embedding [B, L, D], or if D differs from `config.text_dim`."""
     if text is None or text.ndim != 3:
         raise InputError("a prompt has no text: connect a text node's output")
     if text.shape[2] != config.text_dim:

@@ -51,8 +51,9 @@ def check_rollout() -> None:
 
 
 def check_start(image: bool, latent: bool, state: bool) -> None:
-    """Raise InputError unless a Rollout node has a valid start: an image, a state, both, or a latent alone. Each
-    argument is True if that input (start_image, start_latent, state) is connected."""
+    """Raise InputError if a Rollout node has no start, or start_latent together with another start. A valid start is an
+    image, a state, both, or a latent alone. Each argument is True if that input (start_image, start_latent, state) is
+    connected."""
     if latent and (image or state):
         other = "start_image" if image else "state"
         raise InputError(f"start_latent and {other} are both connected, and a video begins with one: disconnect one")

@@ -91,8 +91,12 @@ def _check_run(guider, noise: Tensor, latent_image: Tensor, sampler, sigmas: Ten
 
 
 def _latent_warnings(noise: Tensor, latent: Tensor, sigmas: Tensor, mask: Tensor | None) -> Iterator[str]:
-    """Yield a warning for each of three cases: a run from full noise would discard the video in the latent; the mask
-    protects the whole latent; the mask protects a part of an empty latent."""
+    """Yield a warning for each of these cases:
+
+    - a run from full noise would discard the video in the latent,
+    - the mask protects the whole latent, so the run changes nothing,
+    - the mask protects a part of an empty latent.
+    """
     if mask is None and noise.any() and latent.any() and float(sigmas[0]) >= FULL_NOISE:
         yield (
             "The latent holds a video, of which a run from full noise keeps nothing: lower denoise to keep some of it, "

@@ -45,8 +45,12 @@ def pose_choices() -> list[str]:
 
 
 def lens_choices() -> list[str]:
-    """Return the choices of a lens input: NEXT_TO_POSES (the file intrinsics.npy next to the pose file), DEFAULT_LENS
-    (the lens of the official examples), then .npy files with fx, fy, cx, cy in an array [4] or [n, 4]."""
+    """Return the choices of a lens input, in this order:
+
+    NEXT_TO_POSES: the file intrinsics.npy next to the pose file.
+    DEFAULT_LENS: the lens of the official examples.
+    Names of .npy files with fx, fy, cx, cy in an array [4] or [n, 4].
+    """
     return [NEXT_TO_POSES, DEFAULT_LENS, *_named(looks_like_lens, ".npy")]
 
 

@@ -65,7 +65,7 @@ def target_geometry(image: Tensor, size: str, width: int, height: int) -> Geomet
 
 
 def check_size(size: str) -> None:
-    """Raise InputError unless `size` is one of SIZES or FORMER_SIZES (the choices of earlier versions)."""
+    """Raise InputError if `size` is neither in SIZES nor in FORMER_SIZES (the choices of earlier versions)."""
     if size not in SIZES and size not in FORMER_SIZES:
         raise InputError(f"size is {size!r}, expected one of: {'; '.join(SIZES)}")
 

@@ -23,7 +23,10 @@ def measure_image(
     every: the number of frames between the compared keyframes; 0 means 8.
     size: the (width, height) of the drawing, in pixels.
 
-    Return a drawing as an IMAGE, the lines of a summary, and lines with the errors: their means and sums, then a table.
+    Return three values:
+    - a drawing as an IMAGE,
+    - the lines of a summary,
+    - lines with the errors: their means and sums, then a table with one row per pair of keyframes.
 
     Raises CameraError for fewer than two frames, more than 4,000, or more frames than poses, and for a negative
     `every`. Raises DependencyError without OpenCV or pycolmap.
@@ -46,10 +49,17 @@ def path_of_video(images: Tensor, fov_deg: float) -> tuple[CameraPath, list[str]
 
 
 def measure_drift(images: Tensor, fps: float, size: tuple[int, int]) -> tuple[Tensor, list[str], list[str]]:
-    """Measure how the quality of a video, an IMAGE [F, H, W, 3] at `fps` frames per second, drifts over time.
+    """Measure how the quality of a video, an IMAGE [F, H, W, 3], drifts over time.
 
-    Return a drawing of `size` (width, height) in pixels as an IMAGE, the lines of a summary of faults, and the lines of
-    a table with the metrics of each second. Raises InputError for fewer than two frames.
+    fps: the video's frames per second, from 0.001 to less than 1000.
+    size: the (width, height) of the drawing, in pixels.
+
+    Return three values:
+    - a drawing as an IMAGE,
+    - a summary: a line for each fault, or one line that no drift was found,
+    - the lines of a table: a header, and the mean metrics of each second.
+
+    Raises InputError for fewer than two frames, or another `fps`.
     """
     figures = drift.measure_frames(map(pixels, iterate_frames(images)), fps)
     faults = drift.find_faults(figures)

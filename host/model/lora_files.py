@@ -31,14 +31,17 @@ SEVERAL = (
 
 
 def add_ignored_tensors(patches: dict[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-    """Return ComfyUI's `patches` of a LoRA, with the file's tensors and scales that ComfyUI's loader ignores.
-
-    The added tensors are modulations, biases of the up matrices, and weights under other key names. `patches` is
-    returned unchanged if the running node loads no LoRA. It is also unchanged if the file cannot be read, or if it is
-    unclear which of several files the patches come from; a warning says so.
+    """Return ComfyUI's `patches` of a LoRA, together with the file's tensors and scales that ComfyUI's loader ignores.
+    A warning reports the additions.
 
     patches: ComfyUI's patches; each key is PREFIX and the parameter's official name.
     shapes: the shape of each model parameter, by official name.
+
+    The added tensors are modulations, biases of the up matrices, and weights under other key names. `patches` is
+    returned unchanged if:
+    - the running node loads no LoRA,
+    - the file cannot be read as a LoRA of this model; a warning reports tensors that are left out,
+    - the node loads several LoRAs, and the file of the patches is not clear; a warning says so.
     """
     paths = [path for name in loras_of(running_node()) if (path := folder_paths.get_full_path("loras", name))]
     files = [*map(Path, dict.fromkeys(paths))]

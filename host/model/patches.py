@@ -77,7 +77,7 @@ _KNOWN_INJECTIONS = {"bypass_lora"}
 
 
 def check_sampling(patcher) -> None:
-    """Raise InputError unless the MODEL's `model_sampling` is flow matching with timestep = 1000 * sigma."""
+    """Raise InputError if the MODEL's `model_sampling` is not flow matching with timestep = 1000 * sigma."""
     sampling = patcher.get_model_object("model_sampling")
     half = torch.tensor([0.5])
     if not isinstance(sampling, comfy.model_sampling.CONST) or float(sampling.timestep(half)) != 500:

@@ -217,7 +217,10 @@ def _run_with_attn2_patches(block, x, e0, context, camera, rope, options, inplac
 
 def _original(run, camera, given):
     """Return {"img": x}, the hidden states [B, L, D] after the original block, for another pack's block replacement.
-    `run` is the block, `camera` its camera input. `given` has its other inputs by ComfyUI's names: `img`, `vec`, `txt`,
-    `pe` and `transformer_options`."""
+
+    run: the block.
+    camera: the block's camera input.
+    given: the block's other inputs by ComfyUI's names: `img`, `vec`, `txt`, `pe` and `transformer_options`.
+    """
     x, e0, context, rope = (given[name] for name in ("img", "vec", "txt", "pe"))
     return {"img": run(x, e0, context, camera, rope, given["transformer_options"], inplace=False)}

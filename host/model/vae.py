@@ -50,11 +50,11 @@ class CachingVAE(comfy.sd.VAE):
 
 
 def _whole_time(tile: int | None, frames: int) -> int | None:
-    """Return `tile`, a tile's length in frames, or `frames` if that is larger. Return None if `tile` is None.
+    """Return `tile`, a tile's length in time, or `frames` if that is larger. Return None if `tile` is None.
 
-    A tile shorter than the video would be a new video for this VAE: its first latent frame would decode to one frame
-    instead of four, and the brightness would jump by up to 80 %. The VAE works frame by frame, so shorter tiles would
-    save no memory.
+    This VAE would decode a tile shorter than the video as a new video. The tile's first latent frame would decode to
+    one frame instead of four, and the brightness would jump by up to 80 %. The VAE works frame by frame, so shorter
+    tiles would save no memory.
     """
     if tile is None or tile >= frames:
         return tile

@@ -27,8 +27,8 @@ def register(server) -> None:
 
     @server.routes.get(ADDRESS + "/running")
     async def running(request: web.Request) -> web.Response:
-        """Return as JSON the running Live nodes' ids, so that a reloaded page can connect to them. The list is empty
-        for any page but the one that queued the prompt."""
+        """Return as JSON the running Live nodes' ids, so that a reloaded page can connect to them. If the page is not
+        the one that queued the prompt, the list is empty."""
         is_own = server.client_id is not None and request.query.get("client") == server.client_id
         return web.json_response(sorted(views) if is_own else [])
 

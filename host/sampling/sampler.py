@@ -100,8 +100,8 @@ def schedule_timesteps(sigmas: Tensor) -> Tensor:
     """Return the official integer timesteps, int64 [steps], for float32 `sigmas` [steps + 1], a noise schedule or its
     last part.
 
-    If the sigmas are exactly those of a DPM++ schedule, the timesteps are that schedule's, of which some are one below
-    sigma * 1000. Otherwise they are UniPC's: sigma * 1000 without the fraction.
+    UniPC's timesteps are sigma * 1000 without the fraction; some of DPM++ are one lower. If the sigmas are exactly
+    those of a DPM++ schedule, the result is the timesteps of DPM++, else those of UniPC.
     """
     sigmas = sigmas.detach().float().cpu()
     products = truncated_timesteps(sigmas)[:-1]

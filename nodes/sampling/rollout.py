@@ -36,7 +36,8 @@ RELEASE_SHIFT = 0.0
 
 def make_request(frames: int, chunk: str, window: int, sink: int, **others: Any) -> "RolloutRequest":
     """Return the RolloutRequest for a node's inputs. `others` are further fields of the request. AS_TRAINED and UNSET
-    become None, which selects the size with which the model was trained."""
+    become None, which selects the state's size if the video continues a state, else the size with which the model was
+    trained."""
     from ...pipeline.spec import RolloutRequest
 
     return RolloutRequest(
@@ -234,10 +235,13 @@ def _joined(indices: tuple[int, ...]) -> str:
 
 
 def _indices(steps: str, custom: str) -> tuple[int, ...] | None:
-    """Return the denoising steps' indices in the 1,000-step noise schedule, or None for those of the model's release.
+    """Return the denoising steps' indices in the 1,000-step noise schedule, or None to use the indices of the model's
+    release.
 
-    `steps` is the choice in the combo input, `custom` the user's text, used if `steps` is CUSTOM. Raises InputError for
-    an invalid text.
+    steps: the choice in the combo input.
+    custom: the user's text, used if `steps` is CUSTOM.
+
+    Raises InputError for an invalid text.
     """
     if steps != CUSTOM:
         return STEPS[steps]
