@@ -26,7 +26,8 @@ from .lens import (
     refuse_model,
     refuse_two_lenses,
 )
-from .reading import CameraFile, Lens, entries_of, field_of, lens_notes, lens_rows, number_of, read_object, unread_keys
+from .matrices import unread_keys
+from .reading import CameraFile, Lens, entries_of, field_of, lens_notes, lens_rows, number_of, read_object
 
 DISTORTION = ("k1", "k2", "k3", "k4", "k5", "k6", "p1", "p2")
 FOVS = {"x_fov": np.pi / 180, "camera_angle_x": 1.0, "y_fov": np.pi / 180, "camera_angle_y": 1.0}

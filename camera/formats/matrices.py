@@ -1,19 +1,19 @@
 """A reader of matrices in JSON: a plain list, or matrices under a name that states their direction, such as c2w."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...errors import CameraError
-from ...fields import Field
+from ...fields import Field, unread
 from ..conventions import Convention, to_opencv
 from ..poses import LENS_HEIGHT, LENS_WIDTH, as_float64
 from .frame_names import GAPS, ORDER, sort_by_name, sort_frames
 from .lens import LENSES, PINHOLES, RESOLUTIONS, SIZES, focal_of, pixel_lens, refuse_model, refuse_other_angle
-from .reading import CameraFile, Lens, field_of, lens_notes, lens_rows, number_of, read_json, unread_keys
+from .reading import CONVENTION_KEYS, CameraFile, Lens, field_of, lens_notes, lens_rows, number_of, read_json
 
 _CAMS = r"cam(era)?s?"
 DIRECTIONS = {
@@ -24,6 +24,13 @@ DIRECTIONS = {
 }
 """Regular expressions for names of camera-to-world ("c2w") and world-to-camera ("w2c") matrices, reduced to lower-case
 letters and digits. "c2w" is tried first, so extrinsics_c2w is camera-to-world."""
+
+AXES = {"opencv": r"open_?cv|colmap|\brdf\b", "opengl": r"open_?gl|blender|nerf|arkit|\brub\b"}
+
+
+def axes_of(text: str) -> str:
+    """Return "opencv" or "opengl" if a text states these axes, else an empty string."""
+    return next((name for name, pattern in AXES.items() if re.search(pattern, text, re.IGNORECASE)), "")
 
 
 def direction_of(name: str) -> str:
@@ -38,6 +45,14 @@ def array_direction(name: str) -> str:
     string. It knows the names of `direction_of`, and also camera_poses and camera_pose, the "c2w" arrays of Pi3 and
     MapAnything."""
     return direction_of(name) or ("c2w" if name in ("camera_poses", "camera_pose") else "")
+
+
+def unread_keys(objects: Iterable[Mapping], fields: Sequence[Field]) -> list[str]:
+    """Return a list with a note on the keys of JSON objects that `fields` does not describe; the list is empty if all
+    keys are described. Texts that state axes or a direction are left out, because `sniff.stated_texts` reads them."""
+    keys = {key: value for each in objects for key, value in each.items()}
+    texts = {key: value for key, value in keys.items() if isinstance(value, str) and CONVENTION_KEYS.search(key)}
+    return unread((key for key in keys if not (axes_of(text := texts.get(key, "")) or direction_of(text))), fields)
 
 
 SIDES = *RESOLUTIONS, *(name for pair in SIZES for name in pair)

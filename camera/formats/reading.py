@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from ...errors import CameraError
-from ...fields import Field, unread
 from ..pose_folder import check_file
 from ..poses import LENS_HEIGHT, LENS_WIDTH, SHARES, as_float64, check_intrinsics, lens_change
 
@@ -144,13 +143,6 @@ def float_fields(fields: Iterable[str], where: str) -> list[float]:
         return [float(value) for value in fields]
     except ValueError as error:
         raise CameraError(f"{where}: {error}") from error
-
-
-def unread_keys(objects: Iterable[Mapping], fields: Sequence[Field]) -> list[str]:
-    """Return a list with a note on the keys of JSON objects that `fields` does not describe; the list is empty if all
-    keys are described. Texts about the convention are left out, because `sniff.stated_texts` reads them."""
-    keys = {key: value for each in objects for key, value in each.items()}
-    return unread((key for key in keys if not (isinstance(keys[key], str) and CONVENTION_KEYS.search(key))), fields)
 
 
 def read_object(path: Path) -> Mapping:

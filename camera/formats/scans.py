@@ -15,7 +15,8 @@ from ..poses import as_float64, with_last_row
 from ..rotation import from_quaternions, rigid
 from .frame_names import BY_TIME, GAPS, ORDER, refuse_gaps, sort_by_name, sort_frames
 from .lens import LENSES, RESOLUTIONS, SIZES, pixel_lens
-from .reading import CameraFile, entries_of, field_of, number_of, read_json, unread_keys
+from .matrices import unread_keys
+from .reading import CameraFile, entries_of, field_of, number_of, read_json
 
 POSES = (
     *("cameraTransform", "camera_transform", "cameraPoseARFrame", "cameraPose", "camera_pose"),

@@ -14,7 +14,7 @@ from ...errors import CameraError
 from ...fields import Field
 from ..conventions import CONVENTIONS
 from .colmap import COLMAP_FILES, model_folder
-from .matrices import DIRECTIONS, are_frames, array_direction, direction_of, named_matrices
+from .matrices import DIRECTIONS, are_frames, array_direction, axes_of, direction_of, named_matrices
 from .reading import CONVENTION_KEYS, is_number, read_json, split_columns
 from .scans import PARTS, POSES, scan_folder
 from .tables import pose_files, tum_columns
@@ -35,7 +35,6 @@ FOLDERS = {"transforms.json": "transforms", "cameras.json": "gaussian_splatting"
 MATRIX_NAME = "matrix_type"
 """The key in the result of `stated_texts` for the name of a file's pose matrices, such as c2w."""
 LENS_KEYS = re.compile(r"model|projection|lens|camera_?type|^type$", re.IGNORECASE)
-AXES = {"opencv": r"open_?cv|colmap|\brdf\b", "opengl": r"open_?gl|blender|nerf|arkit|\brub\b"}
 LEFT_HANDED = re.compile(r"(?<![a-z])(?:unity|unreal)|left[ _-]?hand|directx|\blhs\b", re.IGNORECASE)
 OTHER_AXES = re.compile(rf"{LEFT_HANDED.pattern}|\b(ros|flu|frd|ned)\b", re.IGNORECASE)
 """A pattern for texts that state unsupported axes: left-handed axes, or the axes of robots (ROS)."""
@@ -240,8 +239,7 @@ def stated_convention(texts: Mapping[str, str], own: str, where: str) -> str:
                 f"{where}: {key} is {text!r:.40}: left-handed axes and robots' axes are not read; export it for "
                 f"OpenCV or Blender, or name the axes that it has with `convention`, one of {', '.join(CONVENTIONS)}"
             )
-        named = next((name for name, pattern in AXES.items() if re.search(pattern, text, re.IGNORECASE)), axes)
-        stated = f"{named}_{direction_of(text) or direction}"
+        stated = f"{axes_of(text) or axes}_{direction_of(text) or direction}"
         if own and stated != own:
             raise CameraError(
                 f"{where}: {key} is {text!r:.40}, and this format is read as {own}: name the right one with "

@@ -237,10 +237,11 @@ def test_texts_that_state_other_axes_or_another_lens(tmp_path, fields, words):
 
 
 @pytest.mark.parametrize("key", ["camera_convention", "coordinate_system", "axes"])
-def test_a_text_that_states_the_formats_own_axes_is_not_called_unread(tmp_path, key):
+@pytest.mark.parametrize("text", [{"up": "z"}, "z is up"])
+def test_only_a_text_that_states_the_formats_own_axes_is_not_called_unread(tmp_path, key, text):
     file = write(tmp_path / "t.json", json.dumps(transforms(**{key: "OpenGL"})))
     assert read_camera(file)[1] == []
-    file = write(tmp_path / "t.json", json.dumps(transforms(**{key: {"up": "z"}})))
+    file = write(tmp_path / "t.json", json.dumps(transforms(**{key: text})))
     assert read_camera(file)[1] == [f"Not read, since this reader does not know them: {key}."]
     with pytest.raises(CameraError, match="is_left_handed is 'True': left-handed axes"):
         read_camera(write(tmp_path / "t.json", json.dumps(transforms(is_left_handed=True))))
