@@ -16,7 +16,8 @@ NEARLY_FULL = 0.95
 """An empty latent gives a warning if the run's first sigma is below this level. The level is below 1, because some of
 ComfyUI's schedules begin a little below 1."""
 WITHOUT_LAST_STEP = "dpm_fast", "dpm_adaptive"
-"""ComfyUI's samplers that end at the last sigma above 0, because they compute with the sigma's logarithm."""
+"""ComfyUI's samplers that compute with the logarithm of sigma, which 0 does not have. They therefore end at the last
+sigma above 0."""
 OTHER_INPUTS = "The run before had another start image or camera: connect the same prompts to both samplers."
 _MOST, _SAMPLES = 64, 4096
 _noise_levels: dict[bytes, tuple[float, frozenset[bytes]]] = {}

@@ -18,13 +18,18 @@ WIDTHS, HEIGHTS = (400, 4096), (250, 4096)
 
 
 def register(server) -> None:
-    """Add the routes ADDRESS and WARNINGS to `server`, ComfyUI's PromptServer."""
+    """Add two routes to `server`, ComfyUI's PromptServer: ADDRESS draws a camera path, and WARNINGS lists warnings
+    about a path."""
     from aiohttp import web
 
     @server.routes.post(ADDRESS)
     async def draw(request: web.Request) -> web.Response:
-        """Return a PNG of the camera path, or JSON with the reason if the path cannot be read. The status is 204 if the
-        path is known only when the prompt runs, and 400 if the request names no preview node."""
+        """Return a PNG of the camera path of a preview node. The other responses are:
+
+        200: JSON with an `error`, if the path is missing, invalid or cannot be read.
+        204: empty, if the path is known only when the prompt runs.
+        400: JSON with an `error`, if the request names no preview node.
+        """
         try:
             image = await asyncio.to_thread(drawing_of, await request.json())
         except UnknownError:
@@ -39,8 +44,8 @@ def register(server) -> None:
 
     @server.routes.post(WARNINGS)
     async def warn(request: web.Request) -> web.Response:
-        """Return as JSON the warnings about camera moves that the model will not follow. The request body is a camera
-        editor's document. The status is 400 if it is invalid."""
+        """Return as JSON the warnings about camera moves that the model will not follow. The request body is the
+        document of the camera editor (JSON). For an invalid document the status is 400, and the JSON has an `error`."""
         try:
             path = await asyncio.to_thread(path_from_editor, await request.json())
             found = await asyncio.to_thread(warnings, path, len(path))

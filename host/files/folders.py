@@ -144,7 +144,8 @@ def text_encoder_choices() -> list[str]:
 
 
 def resolve_text_encoder(name: str) -> Path:
-    """Return the path of the text encoder `name`, a file or diffusers' folder. Raises InputError if it is missing."""
+    """Return the path of the text encoder `name`, a file or a folder in diffusers' format. Raises InputError if it is
+    missing."""
     return resolve(name, ("text_encoders", PACKAGES), "text encoder", _holds_weights)
 
 
@@ -156,7 +157,8 @@ def vae_choices() -> list[str]:
 
 
 def resolve_vae(name: str) -> Path:
-    """Return the path of the VAE `name`, a file or diffusers' folder. Raises InputError if it is missing."""
+    """Return the path of the VAE `name`, a file or a folder in diffusers' format. Raises InputError if it is
+    missing."""
     return resolve(name, ("vae", PACKAGES), "VAE", _holds_weights)
 
 

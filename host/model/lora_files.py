@@ -186,7 +186,8 @@ MIXTURE = (
 
 
 class _OtherWeights(list):
-    """A weight of another MODEL, with its patches. `causal`: whether that MODEL is causal."""
+    """A list with a weight of another MODEL and the weight's patches. `causal` is True if that MODEL is a causal
+    model."""
 
     causal = False
 

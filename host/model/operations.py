@@ -86,8 +86,9 @@ def to_8_bits(weight: Tensor, reference: Tensor, dtype: torch.dtype) -> EightBit
 
 
 class Linear(comfy.ops.manual_cast.Linear):
-    """A linear layer with a plain or quantized weight, which multiplies in the number format `arithmetic`.
+    """A linear layer with a plain or quantized weight.
 
+    arithmetic: the number format of the products, see options.Arithmetic.
     own_format: whether NVFP4 and MXFP8 weights are multiplied in their own format, if the GPU can.
     file_parameters: the original parameters, views into the memory-mapped file.
 

@@ -86,7 +86,8 @@ class ExactPatches(_AnyPatcher):
         return super().get_free_memory(device)
 
     def pre_run(self):
-        """Prepare a sampling run. On a CPU, torch gets a thread for each idle core, within limits, until `cleanup`."""
+        """Prepare a sampling run. On a CPU, set torch's number of threads to the number of idle cores until `cleanup`,
+        within the limits of `use_idle_cores`."""
         self._threads = torch.get_num_threads()
         if fewer := use_idle_cores(self.load_device, self.model.layer_elements):
             logging.info(fewer)

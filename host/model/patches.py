@@ -101,8 +101,11 @@ def uncalled_patches(options: Mapping[str, Any], blocks: int) -> list[str]:
 
 def no_effect_warning(options: Mapping[str, Any], usual: set[str], blocks: int) -> str:
     """Return a warning about the patches and keys in a step's transformer_options `options` that have no effect on a
-    model of `blocks` blocks. Return an empty string if there are none. `usual` are the keys of the run's first step;
-    other keys were added during the run."""
+    model of `blocks` blocks. Return an empty string if there are none.
+
+    `usual` are the keys of the run's first step. A key that was added later counts as one without effect, unless
+    TRANSFORMER_OPTIONS contains it.
+    """
     later = (options.keys() - usual - TRANSFORMER_OPTIONS) | (_OPTIONS_OF_OTHER_MODELS & options.keys())
     return _no_effect_text("asks for" if later else "patches", [*uncalled_patches(options, blocks), *sorted(later)])
 

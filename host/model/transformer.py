@@ -191,7 +191,7 @@ class HostModel(LingBotWorldModel):
 
 
 def truncated_timesteps(sigmas: Tensor) -> Tensor:
-    """Return the int64 timesteps of `sigmas`: sigma * 1000 computed in float32, without the fraction. They equal the
+    """Return the int64 timesteps of `sigmas`: sigma * 1000 computed in float32, without the fraction. These are the
     official timesteps of UniPC. For DPM++ a few official timesteps are one lower."""
     return (sigmas.detach().float() * 1000).long()
 

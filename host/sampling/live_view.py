@@ -61,7 +61,7 @@ def _tell_pages(server) -> None:
 
 
 class LiveView:
-    """The view of one walk (a steered video) by at most one client, who steers it or watches a recorded path.
+    """The view of one walk (a steered video) by at most one client, which steers the walk or shows a recorded path.
     `serve_client` runs on the server's event loop. The node's thread calls all other public methods."""
 
     def __init__(self, server, wait: float):
@@ -80,7 +80,7 @@ class LiveView:
 
     @property
     def no_client_message(self) -> str:
-        """The error message for a walk that has neither a client who steers nor a recorded path."""
+        """The error message for a walk that has neither a client that steers nor a recorded path."""
         return (
             f"nobody opened the live view within {self._wait:g} s: run the workflow from the canvas, where the "
             "node's view opens by itself, or connect a camera path to `recorded path`, which the camera then follows"
