@@ -14,9 +14,7 @@ MOST_UNREAD_FILLS = 2
 
 
 class BlockCache:
-    """A cache of two tensors for each transformer block, computed from one source tensor, such as the camera. A new
-    source empties the cache. The cache is disabled after its tensors were removed MOST_UNREAD_FILLS times without
-    having been read."""
+    """A cache is disabled once it has been emptied this many times without any of its tensors having been read."""
 
     _source: Tensor | None
     """A copy of the source tensor, with which `attach` compares the next source; None without a source."""
@@ -30,8 +28,8 @@ class BlockCache:
     _was_read: bool
 
     def __init__(self, steady: bool = False) -> None:
-        """Create an empty cache. In a `steady` cache the tensors keep their addresses when the source changes, as CUDA
-        graphs require. For this, new tensors are copied into old tensors of the same shape, dtype and device."""
+        """Create an empty cache. In a `steady` cache the tensors keep their addresses, as CUDA graphs require: tensors
+        of a new source are copied into old tensors of the same shape, dtype and device."""
         self._unread_fills, self._steady = 0, steady
         self._blocks, self._spare = {}, {}
         self._forget()
@@ -79,8 +77,8 @@ class BlockCache:
         return True
 
     def clear(self) -> int:
-        """Free all memory, including spare tensors. Return the bytes of the cached tensors, without those of the spare
-        tensors."""
+        """Remove the source and free the cached and the spare tensors. Return the size in bytes of the cached tensors
+        alone."""
         freed = self.clear_source()
         self._spare = {}
         return freed
@@ -151,8 +149,8 @@ class PromptCache(BlockCache):
     """A cache of each block's keys and values [B, tokens, dim] of the prompt for cross-attention."""
 
     embedded: Tensor | None
-    """The current step's embedded prompt [B, tokens, dim]. The cached keys and values belong to this tensor object, not
-    to copies of it."""
+    """The current step's embedded prompt [B, tokens, dim]. The cached keys and values are used only for this tensor
+    object, not for another tensor with equal values."""
     lengths: Tensor | None
     """The number of tokens of each prompt without padding, int32 [B]."""
 
@@ -162,16 +160,17 @@ class PromptCache(BlockCache):
 
 
 class CameraCache(BlockCache):
-    """A cache of the scale and shift, [B, tokens, dim] each, that every block computes from the camera. `prompt` is a
-    cache of the prompt's keys and values.
+    """A cache of the scale and shift, [1 or B, tokens, dim] each, that every block computes from the camera. Its
+    attribute `prompt` is a PromptCache for the prompt's keys and values.
 
-    Tensors that would exceed `limit_bytes` are not cached, but computed in every step. For 81 frames of 832x480 pixels
-    an expert's tensors take 27.9 GB (`memory.camera_cache_bytes`). Each of the base model's two experts needs its own
-    cache, passed to the model as `options["camera_cache"]`.
+    `limit_bytes` limits the size of both caches together; None means no limit. Tensors beyond the limit are not cached,
+    but computed in every step. For 81 frames of 832x480 pixels an expert's tensors take 27.9 GB
+    (`memory.camera_cache_bytes`). Each of the base model's two experts needs its own cache, passed to the model as
+    `options["camera_cache"]`.
     """
 
     tokens: Tensor | None
-    """The camera's embedded tokens [B, tokens, dim], stored by the model."""
+    """The camera's embedded tokens [1 or B, tokens, dim], stored by the model; None until then."""
 
     def __init__(self, limit_bytes: float | None = None, steady: bool = False) -> None:
         self.limit_bytes, self.prompt = limit_bytes, PromptCache(steady)
@@ -204,7 +203,7 @@ class CameraCache(BlockCache):
         self.prompt.mark_read()
 
     def has_room(self, nbytes: int) -> bool:
-        """Return whether `nbytes` more bytes stay within `limit_bytes`. Return False if the cache has no camera, for
+        """Return whether `nbytes` more bytes fit within `limit_bytes`. Also return False if no camera is attached, for
         example after `clear`."""
         if self._source is None:
             return False

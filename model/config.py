@@ -89,8 +89,8 @@ class ModelConfig:
         return self.dim // self.num_heads
 
     def shared_by(self, processes: int) -> "ModelConfig":
-        """Return the sizes of attention in each of several `processes` that split the attention heads: a copy with
-        `dim` and `num_heads` divided by `processes`."""
+        """Return a copy of the sizes with `dim` and `num_heads` divided by `processes`. These are the sizes of
+        attention in each process if several processes split the attention heads."""
         return replace(self, dim=self.dim // processes, num_heads=self.num_heads // processes)
 
     @property

@@ -30,8 +30,9 @@ from .ops.pointwise import residual_dtype
 from .parallel import WHOLE_VIDEO, WholeVideo
 
 MOST_TIMES = 128
-"""A cache of time embeddings holds at most this many entries. A full cache is emptied before the next entry is added.
-The cache only fills up if the weights have moved, so its old entries are stale."""
+"""A cache of time embeddings holds at most this many entries, and is emptied before a further entry is added. A video
+needs only a few timesteps, so a cache fills up only if the weights were moved or patched often. Most of its entries
+then belong to old weights."""
 
 
 class LingBotWorldModel(nn.Module):
@@ -85,12 +86,13 @@ class LingBotWorldModel(nn.Module):
         self.head = Head(config, operations, **factory)
 
     def set_arithmetic(self, arithmetic: Arithmetic, *, own_format: bool = False) -> None:
-        """Set the number format of matrix products in the blocks' linear layers (see ops/linear_8bit.py). The layers
-        for the prompt's keys and values are not changed, because a prompt has few tokens.
+        """Set the number format of matrix products in the blocks' linear layers (see ops/linear_8bit.py).
+        Cross-attention's layers for the prompt's keys and values are not changed, because a prompt has few tokens.
 
-        "auto" and "bf16" mean the compute dtype. "8bit" means fp8 or int8, whichever suits the weights' device. If
-        `own_format` is True and the format has 8 bits, NVFP4 and MXFP8 weights are multiplied in their own format on
-        GPUs that support this.
+        arithmetic: "auto" and "bf16" mean the compute dtype. "8bit" means fp8 or int8, whichever suits the weights'
+        device.
+        own_format: whether NVFP4 and MXFP8 weights are multiplied in NVFP4 and MXFP8, on GPUs that support this. The
+        argument has no effect unless `arithmetic` is an 8-bit format.
         """
         arithmetic = suited_arithmetic(arithmetic, self.head.modulation.device)
         for name, layer in self.blocks.named_modules():
@@ -196,8 +198,8 @@ class LingBotWorldModel(nn.Module):
         return self.head(x, e)
 
     def _defers_all(self, x: Tensor, options: ForwardOptions) -> bool:
-        """Return whether the blocks defer the residual additions of all batch elements, so that each addition runs in
-        one kernel with the next norm. Deferred additions take memory. So the result is True only if every block's
+        """Return whether the blocks defer the residual additions of all batch elements to the next norm, so that one
+        kernel computes both. Deferred additions take memory. Therefore the result is True only if all blocks'
         self-attention converts q, k and v to 8 bits one by one, which saves more memory."""
         return all(cast(Block, block).self_attn.in_operands(x.device, options) for block in self.blocks)
 
@@ -218,8 +220,9 @@ class LingBotWorldModel(nn.Module):
         """Return the embedded prompts [rows, tokens, dim] and the prompts' lengths (see `_lengths`), from the cache if
         possible. `rows` is the batch size.
 
-        On a CPU, if cross-attention is `sdpa`, a prompt is not padded to text_len. It gets at most one token of
-        padding, which stands for all padding, as `attend_to_padded` expects.
+        tokens is text_len, because shorter prompts are padded. The exception is a CPU with `sdpa` as cross-attention:
+        prompts then get one padding token at most. `attend_to_padded` weights this token like all padding tokens up to
+        text_len.
         """
         short = prompts.device.type == "cpu" and self._attentions[1] is sdpa
         tokens = min(prompts.shape[1] + 1, self.config.text_len) if short else None

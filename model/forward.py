@@ -95,9 +95,9 @@ class ForwardOptions(TypedDict, total=False):
     token_share: TokenShare
     """This process's share of the video's tokens, set by the model if several processes compute the forward."""
     residuals: Sequence[Residual]
-    """The residual stream of each batch element, set by the model. With a Residual, a block can defer an addition to
-    the next block's norm. The option is missing if other code, such as a patch of ComfyUI, reads the stream between
-    blocks."""
+    """The residual streams, one Residual for each batch element, set by the model. A block can then defer its last
+    addition to the next block's norm. The model does not set this option if other code, such as a patch of ComfyUI,
+    reads the stream between blocks."""
     prompt_lengths: Tensor | None
     """The number of tokens of each prompt without padding, int32 [B], set by the model if attention skips padding."""
     graphs: ForwardRecorder

@@ -47,9 +47,11 @@ def upload(tensor: Tensor, device: torch.device, dtype: torch.dtype | None = Non
 
 
 def pinned(tensor: Tensor, device: torch.device) -> Tensor:
-    """Return a copy of `tensor` in pinned memory, for a later `upload`. An upload from memory that is not pinned would
-    block Python until the GPU is idle. If the device is not a CUDA device, or the tensor is not in host memory, return
-    the tensor itself."""
+    """Return a copy of `tensor` in pinned memory, for a later `upload`. Return the tensor itself if the device is not a
+    CUDA device, or the tensor is not in host memory.
+
+    From memory that is not pinned, the upload would block Python until the GPU is idle.
+    """
     return tensor.contiguous().pin_memory() if device.type == "cuda" and tensor.device.type == "cpu" else tensor
 
 
@@ -67,8 +69,8 @@ def queued_on(*devices: torch.device) -> Callable[[], None]:
 
 
 def pin(owner: object, tensors: list[Tensor], device: torch.device) -> None:
-    """Pin the memory of `tensors` until `owner` is garbage-collected, and set the tensors to zero. Raises InputError if
-    the system refuses to pin that much memory.
+    """Set the tensors to zero and pin their memory until `owner` is garbage-collected. The memory is unpinned when
+    `device` is idle. Raises InputError if the system refuses to pin that much memory.
 
     torch's own pinned memory would take up to twice as much, because its allocator rounds sizes up to a power of two.
     """

@@ -12,19 +12,20 @@ from torch.nn import functional as F
 from ..host_memory import pause_collector
 
 ONE_AT_A_TIME = Lock()
-"""The lock to hold while a CUDA graph is recorded. During a recording torch cannot free cached memory for other
-threads."""
+"""The lock that a thread holds while it records a CUDA graph, so that only one thread records at a time. During a
+recording torch cannot free cached memory for other threads."""
 
 
 @contextmanager
 def on_recording_stream(x: Tensor) -> Iterator[None]:
     """A context manager that makes torch use the stream on which all graphs of the GPU of `x` are recorded.
 
-    The stream is shared, because cuBLAS has a workspace for each thread and stream. The workspace must outlive the
-    recording, so a small matrix product allocates it before the recording starts.
-
-    Python's garbage collector is off, because an object that waits for the GPU when it is freed, such as an old KV
-    cache, would end the recording.
+    On entry:
+    - The stream waits for the work queued on the current stream.
+    - Python's garbage collector is switched off. Otherwise it could free an object that waits for the GPU, such as an
+    old KV cache, and such a wait would end the recording.
+    - A small matrix product lets cuBLAS allocate its workspace for this thread and stream. The workspace must outlive
+    the recording, so it is allocated before.
     """
     stream = _stream(x.device)
     stream.wait_stream(torch.cuda.current_stream(x.device))
@@ -36,16 +37,18 @@ def on_recording_stream(x: Tensor) -> Iterator[None]:
 
 @cache
 def _stream(device: torch.device) -> torch.cuda.Stream:
-    """Return a GPU's stream for recordings. Its priority is high, because torch hands out the same 32 streams of normal
-    priority again and again, and a recording would include what another thread queues on its stream."""
+    """Return a GPU's stream for recordings, always the same one. Its priority is high, because torch hands out the same
+    32 streams of normal priority again and again. On such a stream, a recording would include the work that another
+    thread queues."""
     return torch.cuda.Stream(device, priority=-1)
 
 
 def failure_of(record: Callable[[], object]) -> BaseException | None:
-    """Call `record` during the recording of a CUDA graph, and return its exception without a traceback, or None.
+    """Call `record` during the recording of a CUDA graph. Return its exception without the traceback, or None if there
+    is none.
 
-    A traceback would keep tensors alive until after the recording. With CUDA's own allocator, as in ComfyUI, freeing
-    them then would end the process.
+    The traceback is removed because it would keep tensors alive until after the recording. With CUDA's own allocator,
+    as in ComfyUI, freeing these tensors after the recording would end the process.
     """
     try:
         record()
@@ -56,8 +59,8 @@ def failure_of(record: Callable[[], object]) -> BaseException | None:
 
 
 def message_of(failure: BaseException | None) -> str:
-    """Return the message of a recording's exception (the name of its type if the message is empty), or an empty string
-    without one. A `failure` that is not an Exception, such as KeyboardInterrupt, is raised."""
+    """Return the message of a recording's exception `failure`, or the name of its type if the message is empty. Return
+    an empty string for None. Raise `failure` itself if it is not an Exception, such as KeyboardInterrupt."""
     if failure is None or isinstance(failure, Exception):
         return "" if failure is None else str(failure) or type(failure).__name__
     raise failure

@@ -26,9 +26,13 @@ have no other effect, because a replay only runs the kernels."""
 
 
 class _Recording:
-    """The recorded kernels of a forward: CUDA graphs, and functions to call between them. `filled` are the tensors that
-    the kernels write to the camera cache. `out`, the result, is allocated before the recording, because CUDA's own
-    allocator warns if memory from a recording is freed."""
+    """The recorded kernels of a forward: CUDA graphs, and functions to call between the graphs.
+
+    filled: the tensors by block that the kernels write to the camera cache and to its prompt cache; None without a
+    cache.
+    out: the result. It is allocated before the recording, because CUDA's own allocator warns if memory from a recording
+    is freed.
+    """
 
     filled: tuple[Mapping[int, Pair], Mapping[int, Pair]] | None
 
@@ -104,9 +108,14 @@ class ForwardGraphs:
         return freed
 
     def run(self, compute: Compute, given: ForwardInputs, options: ForwardOptions) -> Tensor:
-        """Return `compute(given, options)`. The first forward of a kind (see `_kind`) is computed, the second is also
-        recorded and tested, and later ones are replayed. Forwards are always computed after a failure, and while the
-        kernels may differ from chunk to chunk (`KeyValueCache.form` is None)."""
+        """Return `compute(given, options)`, computed or replayed:
+        - the first forward of a kind (see `_kind`) is computed;
+        - the second is computed, recorded and tested;
+        - later ones are replayed.
+
+        All forwards are only computed after a recording or test has failed, and while the kernels may differ from chunk
+        to chunk (`KeyValueCache.form` is None).
+        """
         history = options["kv_cache"]
         if self._failed or history.form is None:
             return compute(given, options)
@@ -140,8 +149,9 @@ class ForwardGraphs:
     def _record_and_try(
         self, kind: Hashable, compute: Compute, given: ForwardInputs, options: ForwardOptions
     ) -> Tensor:
-        """Record a forward, test a replay, and return the usual result. The usual computation runs after the replay, so
-        the caches then hold the keys, values and camera tensors of the usual computation."""
+        """Record a forward, replay it once, and then compute it as usual. Keep the recording if the replay's result
+        passes the test. Return the usual result. The caches also hold the keys, values and camera tensors of the usual
+        computation."""
         share = options.get("token_share")
         if not self._recordings:
             torch.cuda.empty_cache()  # a recording cannot use the memory that torch has cached
@@ -194,11 +204,11 @@ class ForwardGraphs:
     def _fill(
         self, recording: _Recording, compute: Compute, fixed: ForwardInputs, options: ForwardOptions
     ) -> BaseException | None:
-        """Compute a forward during a recording, from the graphs' own inputs `fixed`. Return the exception of a failure,
-        or None.
+        """Compute a forward during a recording, from the graphs' input tensors `fixed`. Return the exception of a
+        failure, or None.
 
-        `recording.filled` receives the tensors that the forward wrote to the camera cache. Then the cache's earlier
-        entries are restored. So after a failure the cache has no tensors from the recording's memory.
+        The tensors that the forward wrote to the camera cache are stored in `recording.filled`. The cache's earlier
+        entries are then restored, so that the cache does not refer to memory of a failed recording.
         """
         cache = _cache_of(fixed)
         with nullcontext() if cache is None else cache.restored():
@@ -230,9 +240,9 @@ def _kind(given: ForwardInputs, history: KeyValueCache) -> Hashable:
 
 @contextmanager
 def _prompt_of(cache: CameraCache | None, context: Tensor) -> Iterator[None]:
-    """A context manager that makes blocks use the prompt's cached keys and values for `context`, the graphs' copy of
-    the embedded prompt. Blocks compare the tensor object `cache.prompt.embedded` with their prompt, so `context` takes
-    its place."""
+    """A context manager that lets blocks use the prompt's cached keys and values although their prompt is `context`,
+    the graphs' copy of the embedded prompt. Blocks use cached keys and values only if `cache.prompt.embedded` is their
+    prompt's tensor object. Therefore `cache.prompt.embedded` is set to `context`, and restored on exit."""
     if cache is None or cache.prompt.embedded is None:
         yield
         return

@@ -13,8 +13,8 @@ correct replay has an error of 0."""
 
 
 def relative_error(got: Iterable[Tensor], wanted: Iterable[Tensor]) -> float:
-    """Return the largest relative RMS error of the tensors `got` compared with `wanted`. NaN in both counts as equal.
-    The call waits for the GPU."""
+    """Return the largest relative RMS error of a tensor in `got`, compared with its counterpart in `wanted`. Elements
+    that are NaN in both tensors count as equal. The call waits for the GPU."""
     errors = []
     for a, b in zip(got, wanted, strict=True):
         difference = (a.float() - b.float()).masked_fill((a == b) | (a.isnan() & b.isnan()), 0)

@@ -36,8 +36,11 @@ class _Attention(nn.Module):
 
 
 class SelfAttention(_Attention):
-    """A self-attention layer with RoPE. The norms of q and k cover all heads together. `in_8_bits` is True if
-    `attention` computes in 8 bits."""
+    """A self-attention layer with RoPE. The norms of q and k cover all heads together.
+
+    attention: the attention function.
+    in_8_bits: whether `attention` computes in 8 bits.
+    """
 
     in_8_bits = False
 
@@ -50,16 +53,16 @@ class SelfAttention(_Attention):
         options: ForwardOptions,
         extend: Extend | None = None,
     ) -> None:
-        """Add gate * attention(norm(x) * scale + shift) to the residual stream x of each batch element in `rows`.
+        """Add gate * attention(norm(x) * (1 + scale) + shift) to the residual stream x of each batch element in `rows`.
 
         modulation: shift, 1 + scale, and gate, [B, 3, dim].
         rope: cosines and sines of the tokens' RoPE angles.
         reference: a tensor with the dtype for GEMMs and attention.
-        extend: None, or for a causal model with a single batch element a function (queries, keys, values) -> (queries,
-        keys, values) that adds the keys and values of earlier frames.
+        extend: a function (queries, keys, values) -> (queries, keys, values) that adds the keys and values of earlier
+        frames, for a causal model with a single batch element; else None.
 
-        If several processes compute a forward, x holds this process's tokens. Attention and `extend` then get the
-        tokens of all processes, but only this process's heads.
+        If several processes compute a forward, x holds this process's tokens. Attention and `extend` process all
+        tokens, but only this process's heads.
         """
         norms = self._norms(rows[0].stream)
         with prepared_layers(reference, self.q, self.k, self.v, self.o) as (*layers, to_out):
@@ -72,8 +75,9 @@ class SelfAttention(_Attention):
                 del y
 
     def give(self, row: Residual, modulation: Tensor, rope: Rope, reference: Tensor, extend: Extend) -> None:
-        """Pass the keys and values of a single batch element to `extend`, without computing attention. In the last
-        forward of a chunk, the last block needs only its keys and values. The arguments are those of `update_`."""
+        """Pass the keys and values of a single batch element to `extend`, without computing attention, and leave x
+        unchanged except for deferred operations. The last block needs only this in the last forward of a chunk. The
+        arguments are those of `update_`."""
         shift, scale, _ = modulation[0]
         with prepared_layers(reference, self.k, self.v) as (to_keys, to_values):
             y = row.normed(scale, shift, self.eps, reference.dtype, to_keys, to_values)
@@ -89,12 +93,13 @@ class SelfAttention(_Attention):
         """Yield q, k and v, computed one by one by `layers` from the normed input y [tokens, dim]. `norms` are the
         weights of the norms of q and k.
 
-        With a KV cache in a single process, keys are yielded as Unrotated (before norm and RoPE), because the cache
-        applies both. Queries are Unrotated too, except for an fp8 cache with attention that needs 16-bit queries. In
-        all other cases norm and RoPE are already applied.
-
-        If `in_operands` returns True, q, k and v are yielded as Operands (fp8 values with their scale). Each 16-bit
-        tensor is then freed before the next one is computed.
+        What is yielded depends on the forward:
+        - If `in_operands` returns True: Operands (fp8 values with their scale). Each 16-bit tensor is freed before the
+        next one is computed.
+        - With a KV cache in a single process: keys as Unrotated (before norm and RoPE), because the cache applies both,
+        and values as a tensor. Queries are also Unrotated, unless the cache is in fp8 and attention needs 16-bit
+        queries.
+        - Otherwise, and during torch.compile: tensors, with norm and RoPE applied to q and k.
         """
         history = None if "token_share" in options or torch.compiler.is_compiling() else options.get("kv_cache")
         made = projections(y, *layers, at_once=history is not None)
@@ -128,11 +133,11 @@ class SelfAttention(_Attention):
     def _attend(
         self, projected: Iterator[Any], extend: Extend | None, options: ForwardOptions, dtype: torch.dtype
     ) -> Rows:
-        """Return attention for this process's tokens from `projected`, which yields q, k and v. `extend` adds the keys
-        and values of earlier frames; None without a KV cache.
+        """Return the attention result [tokens, dim] of this process's tokens. `projected` yields q, k and v. `extend`
+        adds the keys and values of earlier frames; it is None without a KV cache.
 
-        `dtype` is the input dtype of the next layer. If it is an 8-bit dtype, kernels that can write 8 bits return the
-        result in it.
+        If `dtype`, the input dtype of the next layer, is an 8-bit dtype, kernels that can write 8 bits return the
+        result in `dtype`.
         """
         share = options.get("token_share")
         given = projected if share is None else share.to_heads(projected)
@@ -153,9 +158,9 @@ class SelfAttention(_Attention):
 
 
 class CrossAttention(_Attention):
-    """A cross-attention layer from the video's tokens to the prompt. As in training, the padding up to text_len is not
-    masked. If a prompt has fewer than text_len tokens, its last token is padding, and stands for all padding tokens up
-    to text_len."""
+    """A cross-attention layer from the video's tokens to the prompt. As in training, tokens also attend to the prompt's
+    padding up to text_len. Keys may be fewer than text_len. The last key is then padding, and stands for itself and for
+    all missing padding."""
 
     def __init__(self, config: ModelConfig, operations: Operations, attention: Attention, **factory: Any) -> None:
         super().__init__(config, operations, attention, **factory)
@@ -192,9 +197,9 @@ class CrossAttention(_Attention):
 
 
 def projections(y: Rows, *layers: Layer, at_once: bool) -> Iterator[Tensor]:
-    """Yield the result of each layer for y [tokens, in]. If `at_once`, and the layers' weights are adjacent in memory,
-    one matrix product computes all results, as strided views. Otherwise the layers run one by one, each when its result
-    is requested."""
+    """Yield the result [tokens, out] of each layer for y [tokens, in]. If `at_once` is True and the layers can be
+    joined (see `joined`), one matrix product computes all results, which are strided views of it. Otherwise each layer
+    runs when its result is requested."""
     whole = joined(*layers) if at_once else None
     if whole is None:
         yield from (layer(y) for layer in layers)

@@ -23,9 +23,9 @@ from .operations import Layer, Operations, gelu_layer, norm_parameters, prepared
 from .residual import Residual, in_turn, residuals
 
 FFN_TOKENS = 32768
-"""The feed-forward processes at most this many tokens in one step. A video of 81 frames of 832x480 pixels (32,760
-tokens) takes one step. Half as many tokens would take 1 % more time per denoising step. They would not lower the peak
-memory, which self-attention sets."""
+"""The feed-forward processes at most this many tokens in one step, so that 81 frames of 832x480 pixels (32,760 tokens)
+take one step. With half the limit, a denoising step would take 1 % longer. The peak memory would be the same, because
+self-attention sets it."""
 
 CAMERA_TOKENS = 32768
 """The camera layers process at most this many tokens in one step, so longer videos take several steps."""
@@ -60,12 +60,14 @@ class Block(nn.Module):
 
     @property
     def joint_layers(self) -> tuple[nn.Module, ...]:
-        """The self-attention's q, k and v layers, which can run as one matrix product."""
+        """The self-attention's q, k and v layers. They can run as one matrix product, because they have the same
+        input."""
         return self.self_attn.q, self.self_attn.k, self.self_attn.v
 
     @property
     def main_layers(self) -> tuple[nn.Module, ...]:
-        """The linear layers that process the video's tokens. Their results change in every step."""
+        """The linear layers that process the video's tokens. Their results change in every step, unlike those of the
+        layers that process the camera or the prompt."""
         own, cross = self.self_attn, self.cross_attn
         return own.q, own.k, own.v, own.o, cross.q, cross.o, self.ffn[0], self.ffn[2]
 
@@ -143,8 +145,8 @@ class Block(nn.Module):
         """Replace the residual stream x of each batch element in `rows` by x * (1 + scale) + shift.
 
         Scale and shift depend on the camera. They are read from the camera cache, or computed and cached if there is
-        room. Without a cache or room, scale and shift are computed for a part of the tokens at a time. The computation
-        is in the dtype of `reference`.
+        room. Otherwise they are computed for at most CAMERA_TOKENS tokens at a time, to save memory. The computation is
+        in the dtype of `reference`.
         """
         cached = self._cached_scale_and_shift(camera, reference)
         if cached is not None:
@@ -201,8 +203,8 @@ def _scale_and_shift(tokens: Tensor, layers: tuple[Layer, ...]) -> Pair:
 
 
 def _rows_by_camera(rows: Sequence[Residual], cameras: Tensor) -> list[Sequence[Residual]]:
-    """Return the batch elements grouped by camera. If there is a single camera, all elements are one group. Otherwise
-    each element has its own camera."""
+    """Return one group of batch elements for each camera in `cameras` [1 or B, tokens, dim]. With one camera, all
+    elements are one group. With B cameras, each element is a group."""
     return [rows] if len(cameras) == 1 else [[row] for row in rows]
 
 

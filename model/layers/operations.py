@@ -41,13 +41,15 @@ def _cast(tensor: Tensor | None, reference: Tensor) -> Tensor | None:
 
 
 class Linear(torch.nn.Linear):
-    """A linear layer with a plain or quantized weight (see `materialise`). `forward` computes in its input's dtype.
+    """A linear layer with a plain or quantized weight (see `materialise`).
 
-    arithmetic: the number format, 8-bit formats included, in which the function that `prepared` yields multiplies.
-    own_format: with an 8-bit `arithmetic`, whether an NVFP4 or MXFP8 weight is multiplied in its own format if the GPU
-    supports it.
-    changes: changes, such as LoRAs, that are added to the weight at each use. Each is a matrix, or two matrices whose
-    product is added. With changes, the layer always computes in its input's dtype.
+    A call of the layer computes in its input's dtype. The attributes control the function that `prepared` yields for
+    the layer:
+    arithmetic: "fp8" or "int8" for matrix products in 8 bits. Any other value means the compute dtype.
+    own_format: whether an NVFP4 or MXFP8 weight is multiplied in NVFP4 or MXFP8, if the GPU supports it. No effect
+    unless `arithmetic` is an 8-bit format.
+    changes: changes, such as LoRAs, that are added to the weight at each use, also in a call. Each is a matrix, or two
+    matrices whose product is added. A layer with changes ignores `arithmetic` and `own_format`.
     """
 
     arithmetic: Arithmetic = "bf16"
@@ -61,7 +63,7 @@ class Linear(torch.nn.Linear):
         return F.linear(x, self.changed_weight(x), _cast(self.bias, x))
 
     def changed_weight(self, reference: Tensor) -> Tensor:
-        """Return the decoded weight [out, in] plus all `changes`, in the device and dtype of `reference`."""
+        """Return the decoded weight [out, in] plus all `changes`, on the device and in the dtype of `reference`."""
         weight = materialise(self.weight, reference)
         for one, other in self.changes:
             one = one.to(reference.dtype)
@@ -142,23 +144,24 @@ def prepared_layers(reference: Tensor, *layers: torch.nn.Module) -> Iterator[tup
 
 
 class ExactLayer:
-    """A function that applies a linear layer without quantization to 8 bits. `parts` are the decoded weight [out, in],
-    and the bias [out] or None. Inputs must have the weight's dtype."""
+    """A callable linear layer whose weight is not quantized to 8 bits. `parts` are the decoded weight [out, in], and
+    the bias [out] or None. Inputs must have the weight's dtype."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.parts = weight, bias
 
     def of(self, weight: Tensor, bias: Tensor | None) -> "ExactLayer":
-        """Return an ExactLayer with this weight [out, in] and this bias [out] or None. EightBitLayer has a method of
-        the same name."""
+        """Return a new ExactLayer with this weight [out, in] and this bias [out] or None. The result does not depend on
+        this object. `joined` calls this method on an ExactLayer or an EightBitLayer."""
         return ExactLayer(weight, bias)
 
     def __call__(self, x: Tensor) -> Tensor:
         return F.linear(x, *self.parts)
 
     def gelu(self, x: Tensor) -> Tensor:
-        """Return GELU (tanh form) of the layer's result for x [tokens, in]. On NVIDIA GPUs the matrix product's kernel
-        applies GELU in fp32, so rounding to 16 bits happens only once."""
+        """Return GELU (tanh form) of the layer's result for x [tokens, in]. On NVIDIA GPUs, for 16-bit numbers and a
+        layer with a bias, the matrix product's kernel applies GELU in fp32. Rounding to 16 bits then happens only
+        once."""
         weight, bias = self.parts
         nvidia = torch.version.cuda is not None and x.is_cuda and not torch.compiler.is_compiling()
         if nvidia and bias is not None and x.element_size() == 2:
@@ -178,18 +181,19 @@ _product_with_gelu = or_else(_in_one_kernel, _product_then_gelu, "GELU of a prod
 
 
 def gelu_layer(layer: Layer, following: Layer) -> Layer | None:
-    """Return a function that applies `layer` and then GELU (tanh form). Return None if GELU must be a separate step.
-
-    GELU is separate if `layer` is not an ExactLayer. It is also separate if `following` takes 8-bit inputs, because
-    `activated` then applies GELU and quantizes in one step.
-    """
+    """Return a function that applies `layer` and then GELU (tanh form). Return None in two cases, in which the caller
+    must apply GELU in a separate step:
+    - `layer` is not an ExactLayer.
+    - The next layer `following` takes 8-bit inputs: `activated` then applies GELU and quantizes in one step."""
     return layer.gelu if isinstance(layer, ExactLayer) and input_dtype(following) is None else None
 
 
 def joined(*layers: Any) -> Layer | None:
-    """Return one layer that computes the concatenated results of all `layers`, or None if one layer cannot. It can if
-    all layers are ExactLayers or all are EightBitLayers, and if their weights and biases are adjacent in memory (see
-    `parameters.keep_together`)."""
+    """Return one layer that computes the results of all `layers` as one concatenated tensor. Return None unless all of
+    these hold:
+    - all layers are ExactLayers, or all are EightBitLayers;
+    - all have a bias;
+    - their weights, scales and biases are adjacent in memory (see `parameters.keep_together`)."""
     kind = type(layers[0])
     if kind not in (ExactLayer, EightBitLayer) or any(type(layer) is not kind for layer in layers):
         return None
@@ -213,9 +217,11 @@ def _one_of(tensors: Sequence[Tensor | None]) -> Tensor | None:
 
 
 def norm_parameters(layer: torch.nn.Module, reference: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Return a norm's weight [dim], and its bias [dim] or None, on the device of `reference` in the layer's dtype. If
-    the layer has a method `norm_parameters(reference)`, as a layer in ComfyUI has, return that method's result, which
-    may have the dtype of `reference`."""
+    """Return a norm's weight [dim], and its bias [dim] or None, on the device of `reference`, in their stored dtype.
+
+    A layer of ComfyUI has its own method `norm_parameters(reference)`. If there is one, return its result, which may
+    have the dtype of `reference`.
+    """
     own = getattr(layer, "norm_parameters", None)
     if own is not None:
         return own(reference)

@@ -14,8 +14,8 @@ from ..ops.linear_8bit import normed, sum_normed
 from ..ops.pointwise import Rows, affine_, gated_add_
 
 Waits = Literal["never", "last", "always"]
-"""The rule for deferring additions to the next norm. "always" defers every addition, "never" none. "last" defers only
-the addition to the batch element that a layer processes last."""
+"""The rule for deferring a layer's additions to the next norm: "always" defers every addition, "never" none. "last"
+defers the addition only for the batch element that the layer processes last."""
 
 
 class Residual:
