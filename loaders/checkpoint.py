@@ -47,12 +47,12 @@ _EXPECTED = (
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One model on disk.
+    """A model on disk: one of the base model's two experts, or a causal model.
 
-    tensors: all tensors by official name, including the scales and tables of quantized weights.
+    tensors: all tensors by official name (as in Wan's own files), including the scales and tables of quantized weights.
     quantized: the quantized weights by name.
     shapes: the shape of every parameter after decoding.
-    source: the name of the folder from which the weights were quantized, if the quantizer stored it.
+    source: the name of the folder from which the weights were quantized; empty if the quantizer did not store it.
     changes: the LoRAs' changes to parameters.
     release: the release of a causal model; None for an expert.
     chosen: whether the user chose the release; otherwise it was detected.
@@ -111,14 +111,14 @@ class Checkpoint:
         return tuple(f"{path}: {note}" for path, note in sorted(notes.items()) if note is not None)
 
     def rounded(self, dtype: torch.dtype) -> "Checkpoint":
-        """Return a copy that rounds plain parameters of more bits than `dtype` to `dtype` when they are read. So no
-        device buffer ever holds the unrounded values."""
+        """Return a copy in which unquantized floats of more bits than `dtype` are rounded to `dtype` while they are
+        read. So no device buffer ever holds the unrounded values."""
         tensors = {name: entry.rounded(dtype) if name in self.plain else entry for name, entry in self.tensors.items()}
         return dataclasses.replace(self, tensors=tensors)
 
     def with_release(self, release: str) -> "Checkpoint":
-        """Return a copy, treated as a causal model of `release`, a key of RELEASES, whatever was detected. Raises
-        InputError for any other name."""
+        """Return a copy that counts as a causal model of the release `release`, a key of RELEASES, even if something
+        else was detected. Raises InputError if RELEASES has no such key."""
         config = dataclasses.replace(self.config, causal=True)
         return dataclasses.replace(self, config=config, release=find_release(release), chosen=True)
 
@@ -161,7 +161,7 @@ class Checkpoint:
 
 
 def open_checkpoint(path: str | Path, loras: Sequence[LoraFile] = ()) -> Checkpoint:
-    """Return the Checkpoint of a model. Headers are read, and a few values of quantized weights, but no whole weights.
+    """Return the Checkpoint of the model at `path`. Only headers and a few values of quantized weights are read.
 
     `path` is a model's folder in a package, or any file that `read_tensors` accepts. `loras` are added to the model
     when it is loaded; those of strength 0 are left out. A `config.json` next to the weights states what tensors cannot

@@ -19,8 +19,8 @@ ALIGNMENT = 256
 SMALL = 1 << 16
 """A float32 tensor of fewer bytes than this is aligned to 4 bytes instead of 256."""
 _JOINT = [f".self_attn.{layer}.{kind}" for kind in ("weight", "bias") for layer in "qkv"]
-"""The ends of the names of the weights and biases of q, k and v, which are adjacent in a block's buffer. So the three
-layers can run as one product: see `operations.joined`."""
+"""The ends of the names of the weights and biases of q, k and v, which are adjacent in a block's buffer. Adjacent
+weights can be multiplied as one matrix: see `operations.joined`."""
 _BLOCK = re.compile(r"blocks\.\d+\.")
 _AFTER_LAYER = re.compile(r"\.(weight|bias).*")
 # The most unwanted bytes between two tensors that are read along with them: cheaper than another read.
@@ -53,8 +53,8 @@ class BufferRange(NamedTuple):
         return self.in_file(self.nbytes)
 
     def in_file(self, nbytes: int) -> int:
-        """Return the number of bytes in the file from which `nbytes` bytes of the buffer are filled. The two numbers
-        differ if values are rounded to a smaller dtype."""
+        """Return how many bytes of the file fill `nbytes` bytes of the buffer. The numbers differ if values are rounded
+        to a smaller dtype."""
         return nbytes if self.rounded is None else nbytes // self.rounded[1].itemsize * self.rounded[0].itemsize
 
     def view(self) -> Tensor:
@@ -174,8 +174,8 @@ def split_into_chunks(entries: list[TensorEntry], targets: dict[str, BufferRange
 
 
 def clip_chunks(chunks: Iterable[FileChunk], first: int, stop: int, buffer: Tensor) -> Iterator[FileChunk]:
-    """Yield `chunks` reduced to the bytes [first, stop) of their target buffer. These bytes are written to the start of
-    `buffer` instead. With this, each of several processes reads only its own piece of a block's weights."""
+    """Yield `chunks` reduced to the bytes [first, stop) of their target buffer. The copies go to the start of `buffer`
+    instead of the target buffer. So each of several processes can read only its own piece of a block's weights."""
     for chunk in chunks:
         copies: list[tuple[int, BufferRange]] = []
         for begin, target in chunk.copies:

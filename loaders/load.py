@@ -53,8 +53,8 @@ def load_expert(
     """Return a model in eval mode and without gradients, computing in `dtype` on `device`.
 
     path: a path for `open_checkpoint`, or an opened Checkpoint, with its LoRAs.
-    copy: whether the weights are copies on the CPU too. Otherwise they are views of the mapped file there, unless
-        values are rounded to `dtype`. On another device they are always copies.
+    copy: whether to copy the weights if `device` is the CPU. If not, they are views of the mapped file, except those
+        converted to `dtype`. On other devices they are always copies.
     progress: called as progress(bytes, total) while weights are copied.
     operations, attention: the set of layer classes, and the self-attention function. LoRAs need the default
         `operations`.
@@ -66,8 +66,9 @@ def load_expert(
     attention_mode: "8bit" replaces `attention` by the 8-bit self-attention of model/attention/choose_8bit.py.
     shared_by: a group of processes that each keep a piece of the later blocks on the device. They gather the blocks in
         every forward instead of reading the file, so all must call the model together.
-    decoded_blocks: the number of blocks, from the first one on, whose main layers keep their dequantized weights after
-        the first forward, in addition to the quantized ones. With an 8-bit `arithmetic` the kept weights have 8 bits.
+    decoded_blocks: this many first blocks keep dequantized weights after the first forward, in addition to the
+        quantized ones. This concerns the linear layers of the video's tokens. With an 8-bit `arithmetic` the kept
+        weights have 8 bits.
 
     Raises CheckpointError for damaged or unsuitable files, and InputError if the device or the model's sizes do not
     allow the chosen modes. After an error, also one of `progress`, no part of the model stays on the device. NaN or
@@ -133,7 +134,8 @@ def _keep_decoded(block: Block, wide: bool) -> None:
 
 
 def _add_loras(model: LingBotWorldModel, changes: LoraChanges, device: torch.device, dtype: torch.dtype) -> None:
-    """Add the LoRAs' changes to a model: in linear layers at each use of the weight, in other parameters now."""
+    """Add the LoRAs' changes to a model. A linear layer gets them as factors, and adds them at each use of its weight.
+    Other parameters are changed now."""
     with torch.inference_mode(False), torch.no_grad():  # ordinary tensors, as the parameters are
         for name, each in changes.items():
             owner, _, leaf = name.rpartition(".")
@@ -162,7 +164,8 @@ def state_tensors(
     """Return frozen parameters on `device` by official name. `names` selects some of them (None: all).
 
     Quantized matrices become comfy_kitchen QuantizedTensors that act as tensors of `dtype`. If `quantized` is False,
-    they become DecodedParameters, which decode their values on demand. Other parameters are decoded or cast to `dtype`.
+    they become DecodedParameters, which decode their values on demand. Quantized parameters that are not matrices are
+    decoded to `dtype`. Unquantized parameters are cast to `dtype`.
 
     On the CPU, parameters that need no cast are views of the mapped file unless `copy` is set. On another device, or if
     `copy` is set, parameters with the same `buffer_key(name)` share a buffer, and `progress(bytes, total)` is called

@@ -36,7 +36,8 @@ from .uploader import Upload, Uploader, UploadSettings
 
 SLOTS = 2
 SETTINGS = UploadSettings(threads=min(4, os.cpu_count() or 1), sleep=True)
-"""The settings of the copies in every forward. Their pinned memory takes at most 128 MiB."""
+"""The settings of the copies that bring streamed blocks to the device in every forward. They take at most 128 MiB of
+pinned memory."""
 
 
 def streamed_weights(checkpoint: Checkpoint, resident_blocks: int | None) -> dict[int, list[str]]:
@@ -80,8 +81,8 @@ def piece_bytes(block: int, processes: int) -> int:
 
 
 _PendingCopy: TypeAlias = Upload | distributed.Work
-"""A running copy of a block's weights. On a GPU its method `wait` makes the current stream wait for the end of the
-copy. Python then waits at most until the copy is started."""
+"""A running copy of a block's weights. On a GPU its method `wait` lets the current stream wait for the end of the copy,
+while Python only waits until the copy has been started."""
 
 
 class _FileBlocks:
@@ -101,7 +102,8 @@ class SharedBlocks:
     """A source of streamed blocks that gathers each block from several processes, which keep a piece of it on their
     device. All processes must gather the same blocks in the same order.
 
-    On GPUs a gather runs on the process group's own stream, so the group must have no other use.
+    Use a process group that has no other operations: a group's operations run one after the other on the group's own
+    CUDA stream.
     """
 
     def __init__(self, device: torch.device, group: distributed.ProcessGroup) -> None:
@@ -128,17 +130,19 @@ class SharedBlocks:
         return self._last
 
     def close(self) -> None:
-        """Wait for the last gather, because memory into which it writes must not be freed. On a GPU only the stream
-        waits."""
+        """Wait for the last gather, so that its target can be freed afterwards. On a GPU the stream waits, not
+        Python."""
         if self._last is not None and self._device.type == "cuda":
             with contextlib.suppress(RuntimeError):  # another process has ended, and this one ends too
                 self._last.wait()
 
 
 class BlockStreamer:
-    """The streamed blocks of a model, whose `weights` are listed by block index (see `streamed_weights`). `parameters`
-    are these weights by name, on `device`, as views of shared buffers. A parameter is valid only while its block runs,
-    and has the file's dtype if it is not quantized.
+    """The streamed blocks of a model: their weights are copied to the device shortly before each block runs.
+
+    `weights` are the names of these weights by block index (see `streamed_weights`). The attribute `parameters` has the
+    weights by name, on `device`, as views of shared buffers. An unquantized one has the file's dtype. A parameter has
+    its block's values only while the block runs.
 
     The values come from the file, or from the processes of `group`, which must call the model together. The constructor
     raises CheckpointError for scales that are not finite.

@@ -26,8 +26,8 @@ _NAMED = {
     "v2": r"v2|causal[-_]fast",
     "v1": r"fast",
 }
-"""The patterns that show a release in a name, by key of RELEASES. The first match counts, because a name of
-LingBot-World 2.0 may match several."""
+"""The patterns that show a release in a name, by key of RELEASES. The first match counts, because a name such as
+v2-causal-fast matches several patterns."""
 Role = Literal["high", "low"]
 _CAUSAL = re.compile(r"1\.3b|1p3b|causal[-_]fast|causal[-_]pretrain|transformer_causal|lingbot[-_]world[-_]fast")
 _HUMPS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
@@ -37,7 +37,8 @@ _HUB = "models--"
 """The prefix of a repository's folder in Hugging Face's cache: models--OWNER--NAME/snapshots/REVISION."""
 _WORD = re.compile(r"[\w./-]+")
 _SOCKETS = "high_noise", "low_noise"
-"""The names of inputs of this project's nodes, which a workflow in a header may contain."""
+"""The names of inputs of this project's nodes. A header may contain them in a workflow, so there they do not count as
+the names of experts."""
 _BIDIRECTIONAL = re.compile(r"bidirectional|[-_]bid(?![a-z])")
 
 
@@ -99,7 +100,8 @@ def stated_causal(names: Iterable[str], stated: Mapping[str, Any]) -> bool | Non
     `stated` is the content of config.json.
 
     - If `_class_name` is that of a causal model, return True.
-    - If it is another class, return False, or None if config.json states the sizes SMALL.
+    - If it is another class, return False. With the sizes SMALL in config.json, return None instead, because a causal
+      model may have this class.
     - Without `_class_name`, return True if the names show a causal model, else None.
     """
     class_name = stated.get("_class_name")
@@ -111,8 +113,8 @@ def stated_causal(names: Iterable[str], stated: Mapping[str, Any]) -> bool | Non
 
 
 def detect_release(names: tuple[str, ...], class_name: str, config: ModelConfig) -> Release | None:
-    """Return the release of a causal model; None for an expert of the base model. If no name shows which release a
-    causal model is, it is taken for LingBot-World Fast.
+    """Return the release of a causal model, or None for an expert of the base model. `class_name`, the sizes and then
+    the names are examined. If none of them shows which release a causal model is, LingBot-World Fast is assumed.
 
     names: the result of `names_of`.
     class_name: the `_class_name` in config.json, or "".

@@ -197,8 +197,9 @@ class ChunkReader:
 
 
 class CudaChunkReader(ChunkReader):
-    """The pinned buffers and the CUDA stream of one reader thread. A buffer is free when the CUDA event after its
-    copies has passed."""
+    """The open files, the pinned staging buffers and the CUDA stream of one reader thread. `copy_chunk` waits for the
+    earlier copies from the next buffer, reads into this buffer, starts its copies, and returns the CUDA event after
+    them."""
 
     def __init__(self, device: torch.device, settings: UploadSettings) -> None:
         self._files = {}

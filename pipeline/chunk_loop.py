@@ -182,10 +182,10 @@ def rollout_guided(
 ) -> Iterator[Tensor]:
     """Yield the latent of a causal-pretrain model chunk by chunk, float32 [1, 16, chunk, h, w] each.
 
-    Each chunk takes `steps` guided steps, with a new solver and without added noise. `negative` [1, L, D] is the
-    embedding of the negative prompt. With a `guide_scale` of 1 it is unused; otherwise its keys and values are cached
-    too, which doubles the memory of the cache. The official code uses no window. The other arguments are those of
-    `rollout` and `sample`.
+    A new solver denoises each chunk in `steps` guided steps; no noise is added between the steps. `negative` [1, L, D]
+    is the embedding of the negative prompt. With a `guide_scale` of 1 it is unused; otherwise its keys and values are
+    cached too, which doubles the memory of the cache. The official code uses no window. The other arguments are those
+    of `rollout` and `sample`.
     """
     schedule = GuidedSchedule(steps, shift, guide_scale, solver)
     loop = _loop(noise, y, camera, schedule, Window(window or 0, sink), chunk)

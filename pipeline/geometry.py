@@ -101,8 +101,8 @@ def chunk_conditioning(image: Tensor, chunk: int = CHUNK) -> Iterator[Tensor]:
     """Yield the conditioning `y` [1, 20, chunk, h, w] of each chunk (see `image_conditioning`). The iterator has no
     end.
 
-    `image` [1, 16, n, h, w] is the latent of the start image followed by grey frames. After n latent frames its last
-    one is repeated.
+    `image` [1, 16, n, h, w] is the latent of the start image followed by grey frames. If the video is longer than n
+    latent frames, the last one of `image` is repeated.
     """
     mask = torch.zeros_like(image[:, :4, :1])
     for first in count(0, chunk):

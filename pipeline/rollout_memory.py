@@ -72,8 +72,8 @@ class RolloutWork:
 
     @property
     def recorded(self) -> int:
-        """The bytes that recorded CUDA graphs keep allocated, in addition to `forward`: the intermediate tensors of a
-        forward, and the results of attention to all frames if they take at most FRAMES_BYTES."""
+        """The bytes that recorded CUDA graphs keep allocated, in addition to those of `forward`: a second set of a
+        forward's intermediate tensors, and the results of `attend_to_frames` if they take at most FRAMES_BYTES."""
         tokens = self.chunk * self.tokens
         frames = frames_bytes(self.local.dim, self.held, tokens, self.precision.dtype)
         return self.activations + (frames if frames <= FRAMES_BYTES else 0)

@@ -62,7 +62,7 @@ class WorldState:
     """A video of f latent frames and the inputs that it was made from. All tensors are on the CPU.
 
     latent: float32 [1, 16, f, h, w].
-    frame: float32 [3, H, W], about -1 to 1, the first frame as the VAE's input.
+    frame: float32 [3, H, W], about -1 to 1, the first frame of the video as the VAE's input.
     poses: float64 [f, 4, 4] from `camera.model_poses`, each relative to the pose before it, with translations divided
         by `scale`.
     lens: float64 [f, 4], fx, fy, cx, cy in pixels of an 832x480 image.
@@ -70,11 +70,11 @@ class WorldState:
     scale: the length by which translations were divided, in the path's unit; 0 until the camera has moved.
     prompts: the prompts in the order of their use.
     window: the attention window of the causal model.
-    config: the sizes of the model.
+    config: the configuration of the model.
     release: the release that made the last frames; empty in files without it.
-    chunk: the latent frames per chunk.
-    flags: float64 [f, 4], the keys W, A, S, D of an action model; None for other models.
-    threads: the number of torch's threads if the command made the last frames on a CPU; otherwise 0.
+    chunk: the number of latent frames per chunk.
+    flags: float64 [f, 4], the keyboard keys W, A, S, D for each latent frame of an action model; None for other models.
+    threads: the number of torch's threads with which the command line made the last frames on a CPU; otherwise 0.
     """
 
     latent: Tensor
@@ -101,10 +101,11 @@ class WorldState:
         return 4 * self.latent.shape[2] - 3
 
     def check(self, config: ModelConfig, chunk: int | None, guided: bool) -> None:
-        """Raise InputError unless a model of this `config` can continue the video.
+        """Check that a run can continue the video. Raises InputError if one of these conditions is not met:
 
-        `config` must equal the state's. `chunk`, the latent frames per chunk, must equal the state's or be None.
-        `guided` is whether the model uses a negative prompt; it must be the same as in the state's last prompt.
+        - `config`, the run's model, equals the state's.
+        - `chunk`, the run's latent frames per chunk, equals the state's, or is None.
+        - `guided`, whether the run uses a negative prompt, agrees with the state's last prompt.
         """
         made, given = dataclasses.asdict(self.config), dataclasses.asdict(config)
         sizes = ", ".join(f"{key} {made[key]}, not {given[key]}" for key in made if made[key] != given[key])

@@ -15,9 +15,9 @@ from pathlib import Path
 import torch
 
 ELEMENTS = 2**14
-"""Torch gets at most one thread for this many elements of a layer's output. The toy model (width 256) has 4,096
-elements per latent frame at 64x64 pixels, and gains nothing from a second thread. At 256x144 pixels (36,864 elements)
-the gain is 20 %."""
+"""A layer's output must have this many elements for each of torch's threads, because a thread with less work gains
+nothing. The toy model (width 256) has 4,096 elements per latent frame at 64x64 pixels, and gains nothing from a second
+thread. At 256x144 pixels (36,864 elements) the gain is 20 %."""
 QUOTAS = Path("/sys/fs/cgroup/cpu.max"), Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
 """The files with a container's CPU quota, of Linux's cgroups in version 2 and version 1."""
 USERS_CHOICES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
@@ -37,8 +37,8 @@ def use_idle_cores(device: torch.device, elements: int | None = None, recorded: 
     or MKL_NUM_THREADS is set.
 
     elements: the number of elements of a layer's output (None: no limit).
-    recorded: the number of threads in the saved state that this run continues, or 0 without one. Torch gets this number
-        instead, so that results keep the same last bits. A number above torch's present one is ignored.
+    recorded: the number of threads in the saved state that this run continues, or 0 without one. If set, torch gets
+        this number of threads, so that results keep the same last bits. A number above torch's present one is ignored.
     """
     if device.type != "cpu" or any(os.environ.get(name) for name in USERS_CHOICES):
         return ""

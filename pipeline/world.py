@@ -216,7 +216,7 @@ class World:
 
     @property
     def replays(self) -> bool:
-        """Whether CUDA graphs have been recorded for every prompt. Forwards of the recorded kinds are then replayed,
+        """Whether CUDA graphs have been recorded for every prompt. If so, a forward that matches a graph is replayed,
         which takes Python little time."""
         graphs = [lane.options.get("graphs") for lane in self._lanes]
         return all(isinstance(each, ForwardGraphs) and each.recorded > 0 for each in graphs)
@@ -240,9 +240,9 @@ class World:
         self._begun = False
 
     def _rehearse(self, chunk: _Chunk, clean: Tensor) -> None:
-        """Record every kind of forward as a CUDA graph, and test each graph with a second input. The kinds are recorded
-        for the present state of the window, and for a full window. The keys and values of these forwards are written to
-        the next chunk's slots, so the next chunk overwrites them."""
+        """Record the forwards that later chunks need as CUDA graphs: a denoising step that fills the camera cache, one
+        that reads it, and a clean pass. Each is recorded for the window as it is now and for a full window, and is
+        tested with a second input. The forwards write keys and values only to slots that the next chunk overwrites."""
         self._rehearsed = True
         lanes = [lane for lane in self._lanes if "graphs" in lane.options]
         for lane in lanes:
@@ -274,9 +274,9 @@ class World:
         return self._model(x, timesteps, chunk.prompts[lane.number], chunk.camera, options).float()
 
     def _uploaded(self, camera: Tensor) -> Tensor:
-        """Return a copy of `camera` on the device. If a camera in host memory has the same values as the one before,
-        the earlier copy is returned, because the camera cache recognises its source by identity. To compare values on
-        the GPU, Python would have to wait for all queued kernels.
+        """Return a copy of `camera` on the device. If `camera` is in host memory and equals the previous one, return
+        the previous copy again, because the camera cache recognises its source by identity. A camera that is already on
+        the device is always copied: to compare it on a GPU, Python would have to wait for all queued kernels.
 
         A camera in host memory is first copied to pinned memory: from other memory, the upload waits for all earlier
         kernels and is seven times as slow. The pinned memory is used again once the GPU has read it, which is faster

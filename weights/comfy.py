@@ -41,8 +41,8 @@ _PART = re.compile(rf"(.+)\.({'|'.join((*SCALES, *UNUSED, SMOOTHED))})$")
 _MARK = "scaled_fp8"
 LARGEST_VALUE, SAMPLED_ROWS = 200, 8
 LARGEST_SCALE = 20
-"""A larger scale counts as inverted, because the file seems to have 1 / scale: int8 weights could otherwise exceed 127
-* 20 = 2,540."""
+"""A weight with a larger scale is refused, because the file seems to have 1 / scale: with it, int8 weights could exceed
+127 * 20 = 2,540."""
 
 
 def scale_owner(key: str) -> str | None:
@@ -80,7 +80,8 @@ def _parse(path: object, key: str, text: object) -> dict:
 def find_scaled(
     file: str, entries: Mapping[str, TensorEntry], stated: Mapping[str, Any]
 ) -> tuple[dict[str, ScaledWeight | LayoutWeight], dict[str, TensorEntry]]:
-    """Return the weights in ComfyUI's formats, and all entries except those in UNUSED and `scaled_fp8`, both by name.
+    """Return the weights in ComfyUI's formats, and the file's entries without `scaled_fp8` and those in UNUSED, both by
+    name.
 
     Scales with older names are renamed to `X.weight_scale`. `stated` maps weight names to the descriptions from
     `stated_formats`. Raises CheckpointError, beginning with `file`, if any quantized weight cannot be read.

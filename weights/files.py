@@ -44,8 +44,8 @@ def read_tensors(path: str | Path, hint: str = "") -> dict[str, TensorEntry]:
 def shared_prefix(keys: Iterable[str], marks: Iterable[str]) -> str:
     """Return the prefix, such as `module.`, that all dotted keys of a file have before the model's own tensor names.
 
-    `marks` are some of the model's own tensor names. The text before a mark at the end of a key is the prefix. Return
-    "" if no key ends with a mark, or if a dotted key does not begin with the prefix.
+    `marks` are some of the model's own tensor names. If a key ends with a mark, the text before the mark is the prefix.
+    Return "" if no key ends with a mark, or if a dotted key does not begin with the prefix.
     """
     dotted = [key for key in keys if "." in key]
     found = [key.removesuffix(mark) for mark in marks for key in dotted if key.endswith(f".{mark}")]
@@ -54,8 +54,9 @@ def shared_prefix(keys: Iterable[str], marks: Iterable[str]) -> str:
 
 
 def own_part(entries: dict[str, TensorEntry], prefixes: tuple[str, ...]) -> dict[str, TensorEntry]:
-    """Return the tensors of a ComfyUI checkpoint (a model, its text encoders and its VAE in one file) without those of
-    its other parts. `prefixes` begin the keys of the requested part. A file without such keys is returned unchanged."""
+    """Return the `entries` of a ComfyUI checkpoint (a model, its text encoders and its VAE in one file) without those
+    of other parts. `prefixes` are the prefixes of the requested part's keys. If no key has one of them, return all
+    entries."""
     others = tuple(prefix for prefix in CHECKPOINT_PARTS if prefix not in prefixes)
     if not any(key.startswith(prefixes) for key in entries):
         return entries

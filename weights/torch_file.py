@@ -47,7 +47,7 @@ def _unwrap(path: Path, state: object) -> object:
 
     The model is the network with the most tensors, such as the `generator` next to an optimizer's state. Content
     without nested networks is returned unchanged. Raises CheckpointError if two networks share the largest number of
-    tensors, or if a LoRA's scale would be lost.
+    tensors, or if a scale stands next to a LoRA's tensors, where it would be lost.
     """
     for _ in range(_DEPTH):
         if not isinstance(state, dict) or not (found := _networks(state)):

@@ -18,7 +18,8 @@ PACKED = "lora_adapter_metadata", "adapter_config", "lora_config", "peft_config"
 ALPHA, RANK, SCALE, BY_ROOT = "lora_alpha", "r", "scale", "use_rslora"
 TRAINER = "ss_network_module"
 UNKNOWN = ("None", "Dynamic")
-"""The texts in a header of kohya's trainer for an unknown number. A resized LoRA has "Dynamic"."""
+"""The texts that kohya's trainer writes into a header in place of an unknown number. A resized LoRA may have
+"Dynamic"."""
 PATTERNS = ("alpha_pattern", "rank_pattern")
 REFUSED = (
     *("use_dora", "fan_in_fan_out", "use_qalora", "layer_replication", "trainable_token_indices", "use_bdlora"),
@@ -31,7 +32,8 @@ _FORMS = {
     **{"alpha": ALPHA, "rank": RANK, "r": RANK, "dim": RANK, "scale": SCALE, "scaling": SCALE},
     **dict.fromkeys(("rslora", "rs_lora", "rank_stabilized"), BY_ROOT),
 }
-"""The meaning of a key in a header by its last word or words. For example, ss_network_alpha means lora_alpha."""
+"""PEFT's name of a field (or `scale`) by the last word or words of a key. For example, ss_network_alpha means
+lora_alpha."""
 _MODEL = r"(?:(?:transformer|unet|diffusion_model|dit|model)\.)?"
 _OWNER = r"(?:(?:ss|lora|network|adapter|peft|use)_)"
 _PART = re.compile(rf"{_MODEL}(?:({_OWNER}*)(alpha|rank|r|scale|scaling|rs_?lora|rank_stabilized)|({_OWNER}+)(dim))$")
@@ -173,7 +175,8 @@ def _is_of_a_lora(values: Sequence[_Value]) -> bool:
 
 
 def _parse(value: Any) -> Any:
-    """Return the JSON value or bool that a text in a header stands for, None for a text in UNKNOWN, else `value`."""
+    """Parse a text as JSON, or as Python's True or False. Return None for a text in UNKNOWN. Return any other text, and
+    a value that is not a text, unchanged."""
     try:
         return json.loads(value.lower() if value in ("True", "False") else value) if isinstance(value, str) else value
     except (ValueError, RecursionError):

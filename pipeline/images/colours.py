@@ -19,7 +19,8 @@ BT.2020 (9) and Display P3 (12)."""
 HDR = {16: "PQ", 18: "HLG"}
 """The transfer functions of high dynamic range, by their number in ITU-T H.273."""
 BT709, UNSPECIFIED = 1, 2
-"""Numbers in ITU-T H.273, the same for primaries, transfer functions and matrices."""
+"""The numbers in ITU-T H.273 of BT.709 and of an unspecified value. Primaries, transfer functions and matrices have the
+same numbers."""
 HD = 1280, 720
 D65, D50 = (0.3127, 0.329), np.array([0.9642, 1.0, 0.8249])
 BRADFORD = np.array([[0.8951, 0.2664, -0.1614], [-0.7502, 1.7135, 0.0367], [0.0389, -0.0685, 1.0296]])
@@ -59,7 +60,7 @@ def tag_bt709(stream: Any) -> None:
 
 
 def as_players_take(frame: Any) -> Any:
-    """Return a PyAV frame. If it states no colour matrix, it is first tagged with the matrix that players assume:
+    """Return a PyAV frame, tagged in place if it states no colour matrix. The tag is the matrix that players assume:
     BT.709 from 1280 columns or 720 rows on. Smaller frames stay unspecified."""
     if frame.colorspace == UNSPECIFIED and (frame.width >= HD[0] or frame.height >= HD[1]):
         frame.colorspace = BT709
@@ -87,8 +88,9 @@ def in_srgb(colour: Image.Image, source: Image.Image, coding: Coding | None) -> 
 
 
 def described(source: Image.Image, coding: Coding | None) -> bytes | None:
-    """Return an ICC profile from an image's first colour description: `coding`, gAMA and cHRM of a PNG, or EXIF. Return
-    None for sRGB, and for an image without a description. `source` is the image as it was opened."""
+    """Return an ICC profile for an image's colours, from the first description that it has: `coding` (unless HDR), gAMA
+    and cHRM of a PNG, or EXIF's mark of Adobe RGB. Return None for sRGB, and for an image without a description.
+    `source` is the image as it was opened."""
     info = source.info
     if coding is not None and coding.transfer not in HDR:
         linear = coding.transfer == 8

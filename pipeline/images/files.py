@@ -19,7 +19,7 @@ SUBFILE, PHOTOMETRIC, DNG_VERSION = 254, 262, 50706
 BITS, LARGEST = 258, (341, 281)
 """The numbers of the TIFF tags BitsPerSample (BITS), and SMaxSampleValue and MaxSampleValue (LARGEST)."""
 DARK = 17
-"""The limit, in 8-bit values, that suggests a 16-bit image with only 12 bits: all of its values are below DARK."""
+"""A 16-bit image seems to hold unscaled 12-bit values if all its values, converted to 8 bits, are below this limit."""
 WITH_ALPHA = ("RGBA", "LA", "PA", "RGBa", "La")
 
 
@@ -97,8 +97,8 @@ def _tag(image: Image.Image, number: int) -> Any:
 
 
 def _white(image: Image.Image) -> int:
-    """Return the value of white in a 16-bit image. If a TIFF file states 9 to 15 bits, or the largest value of so many
-    bits, it is 2^n - 1 for n bits. Otherwise it is 65535."""
+    """Return the value of white in a 16-bit image. If a TIFF file states 9 to 15 bits, or the largest value of 9 to 15
+    bits, this value is 2^bits - 1. Otherwise it is 65535."""
     bits = int(np.max(_tag(image, BITS) or 16))
     stated = [int(np.max(value)) for tag in LARGEST if (value := _tag(image, tag))]
     return next((white for white in (2**bits - 1, *stated) if 255 < white < 65535 and not white & (white + 1)), 65535)
