@@ -15,12 +15,12 @@ LARGEST_TEXT = 64 * 2**20
 
 
 class Field(NamedTuple):
-    """Fields of a file format that a reader treats in the same way.
+    """A group of fields of a file format that a reader treats in the same way.
 
     names: the fields' names in the file.
     effect: "applied", "refused" (an error), "reported" (not used, with a note to the user), or "ignored" (cannot change
         the result).
-    how: a sentence for docs/formats.md.
+    how: a sentence about these fields for docs/formats.md.
     """
 
     names: tuple[str, ...]
@@ -29,12 +29,17 @@ class Field(NamedTuple):
 
 
 class Reported(str):
-    """A note to the user about a file. The command prints this note even with `--quiet`."""
+    """A note to the user about a file. The command `lingbot-world` prints such a note even with `--quiet`, which hides
+    other notes."""
 
 
 def unread(names: Iterable[str], fields: Sequence[Field]) -> list[str]:
-    """Return a list with one note on the fields of a file that the reader does not know. These are the `names` that no
-    item of `fields` contains. Return an empty list if all names are known."""
+    """Return a list with one note that lists the unknown fields of a file, at most NAMED_AT_ONCE of them by name.
+    Return an empty list if all fields are known.
+
+    names: the names of the fields in the file.
+    fields: the fields that the reader knows.
+    """
     known = {name for field in fields for name in field.names}
     strange = sorted({str(name) for name in names} - known)
     if not strange:
@@ -59,8 +64,8 @@ def text_of(path: Path, name: str = "") -> str:
     """Return the content of a UTF-8 file of less than 64 MiB, without a byte order mark. All line ends become LF. A
     pipe is read to its end.
 
-    Raises InputError for a missing or larger file, and for another encoding. A device, or a pipe without a writer, also
-    raises InputError, because reading might never end. The message begins with `name`, by default the path.
+    Raises InputError for a missing, larger or differently encoded file. Also raises InputError for a device, and for a
+    pipe without a writer, because reading might never end. The message begins with `name`, by default the path.
     """
     try:
         return _bytes_of(path).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")

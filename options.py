@@ -30,10 +30,11 @@ Arithmetic = Literal["auto", "bf16", "fp8", "int8", "8bit"]
 """The number format of matrix products in the blocks' linear layers. "bf16" and the default "auto" mean the compute
 dtype, even if it is fp16 or fp32. "8bit" means fp8 or int8, whichever suits the GPU."""
 AttentionMode = Literal["auto", "exact", "8bit"]
-"""The number format of products in the blocks' self-attention. "auto" and "exact" mean the compute dtype, "8bit" an
-approximation with 8-bit products."""
+"""The number format of matrix products in the blocks' self-attention. "auto" and "exact" mean the compute dtype. "8bit"
+means an approximation with 8-bit products."""
 QuantizeFormat = Literal["nf4", "comfy-fp8", "int8", "nvfp4"]
-"""The formats that `quantize` writes: bitsandbytes' 4-bit nf4, and three that ComfyUI's own loaders can read."""
+"""The formats that the command `quantize` writes: bitsandbytes' 4-bit nf4, and three that ComfyUI's loaders can
+read."""
 NoiseDevice = Literal["cpu", "cuda"]
 VaeDtype = Literal["auto", "fp16", "bf16", "fp32"]
 """The dtype in which the VAE decodes. "auto" means fp16 on a GPU with matrix instructions for fp16, and bf16 for walks
@@ -48,16 +49,16 @@ ATTENTION_MODES: tuple[AttentionMode, ...] = get_args(AttentionMode)
 QUANTIZE_FORMATS: tuple[QuantizeFormat, ...] = get_args(QuantizeFormat)
 
 BOUNDARY = 0.947
-"""The boundary between the experts, as a fraction of the 1,000 training timesteps. The high-noise expert predicts the
-steps with timesteps at or above the boundary."""
+"""The timestep that divides the steps between the two experts, as a fraction of the 1,000 training timesteps. The
+high-noise expert predicts the steps at or above this timestep."""
 STEPS, SHIFT, GUIDE_SCALE, FRAMES, FPS = 40, 5.0, 5.0, 81, 16
 SIZE = 480, 832
-"""The height and width of the official videos in pixels. Their product is the default area."""
+"""The (height, width) of the official videos in pixels. Their product is the default of the option `max_area`."""
 CELL = 8
 """The height and width, in pixels, of the square that one latent pixel (cell) covers."""
 CHUNK = 3
-"""The default number of latent frames that a causal model generates at a time. A release or an option may set another
-value in CHUNKS."""
+"""The default number of latent frames that a causal model generates together. A release or an option may choose another
+number, one of CHUNKS."""
 CHUNKS = (1, 2, 3, 4)
 BLOCK_SIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096)
 """The supported block sizes of 4-bit quantization. A block is a number of values that share a scale."""
@@ -126,11 +127,12 @@ class Window:
         return chosen
 
     def held(self, frames: int, chunk: int) -> Window:
-        """Return how much of a video the key-value cache holds. The video has `frames` latent frames, in chunks of
-        `chunk`.
+        """Return the part of a video that the key-value cache holds. The video has `frames` latent frames, generated in
+        chunks of `chunk`.
 
-        In the result, `frames` is the number of latent frames in a full cache, which is never 0. `sink` is the number
-        of latent frames that are never evicted.
+        The result's `frames` is the number of latent frames in a full cache. It is never 0, even if this window's
+        `frames` is 0 (the whole video). The result's `sink` is the number of latent frames that are never evicted; it
+        leaves room for a chunk.
         """
         held = min(self.frames, frames) if self.frames else frames
         return Window(held, min(self.sink, held - chunk))
@@ -150,10 +152,13 @@ class LoraFile:
 class Release:
     """The default settings of a release of the causal model.
 
-    indices: the denoising steps, as indices into a schedule of 1,000 steps.
+    name: the name for messages.
+    indices: the denoising steps, as indices into a schedule of 1,000 steps. A guided release ignores them.
+    window: the attention window; Window() attends to the whole video.
+    licence: the licence's name for messages.
     shift: the shift of the noise schedule.
     chunk: the number of latent frames that are generated together.
-    guided: whether the release uses a negative prompt and many steps per chunk. A guided release ignores `indices`.
+    guided: whether the release uses a negative prompt and many steps per chunk.
     """
 
     name: str
@@ -178,7 +183,8 @@ SCHEDULES = {"v1": FAST_INDICES, "v2": V2_INDICES}
 
 
 def torch_dtype(name: DtypeName) -> torch.dtype:
-    """Return the torch.dtype with a short name such as "bf16". The late import of torch keeps --help fast."""
+    """Return the torch.dtype of a short name such as "bf16". This function imports torch, so that commands such as
+    --help, which do not call it, start fast."""
     import torch
 
     return {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[name]

@@ -23,16 +23,18 @@ _WORDS = {
     type(None): "None",
 }
 _LIKE = {int: Integral, float: Real, Path: PathLike, Literal: str}
-"""The class of which a value must be an instance, by annotation. Integral and Real include NumPy's numbers. A Literal
-accepts any text."""
+"""For an annotation, the class of which a value must be an instance. Integral and Real include NumPy's numbers. For a
+Literal any text passes."""
 
 
 def check_types(values: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """Raise InputError if a value's type does not match its annotation. `values`, `wanted`: the values and the
-    annotations by argument name.
+    """Raise InputError if a value's type does not match its annotation.
 
-    Classes, and unions and tuples of classes, are checked. A Literal accepts any text, because the function that uses
-    the value checks the choices. Other annotations accept anything.
+    Checked are classes, and unions and tuples of classes. For a Literal any text passes, because the function that uses
+    the value checks the choices. For other annotations, or none, anything passes.
+
+    values: the values by argument name.
+    wanted: the annotations by argument name.
     """
     for name, value in values.items():
         if name in wanted and not _fits(value, wanted[name]):
@@ -40,8 +42,8 @@ def check_types(values: dict[str, Any], wanted: dict[str, Any]) -> None:
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """Return `function` with a check of the arguments of each call by `check_types`. An argument of a wrong type then
-    raises InputError."""
+    """Decorate `function` so that each call first checks its arguments by `check_types`, which raises InputError for an
+    argument of a wrong type."""
     shape = signature(function)
 
     @wraps(function)
@@ -68,7 +70,8 @@ def _fits(value: Any, wanted: Any) -> bool:
 
 
 def _item(wanted: Any) -> Any:
-    """Return the union of the item types in the annotation of a tuple, such as int | str for tuple[int, str]."""
+    """Return the union of the item types of a tuple's annotation, such as int | str for tuple[int, str], without the
+    ellipsis."""
     return Union[tuple(each for each in get_args(wanted) if each is not ...)]  # noqa: UP007
 
 

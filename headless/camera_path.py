@@ -41,9 +41,12 @@ def camera_of(options: GenerateOptions, checkpoint: Checkpoint) -> PoseFolder | 
 
 
 def _pose_folder(path: Path, actions: bool) -> PoseFolder:
-    """Return a pose folder. If the poses seem to follow another matrix convention, its notes contain a warning.
-    `actions`: whether to read action.npy, the W, A, S, D flags. Raises CameraError for an invalid folder. For a file in
-    another format, the message names the command that converts such files."""
+    """Return the poses in the folder `path`. If they seem to follow another matrix convention, the result's notes
+    contain a warning.
+
+    Raises CameraError for an invalid folder, and for a file in another camera format. In the second case the message
+    names the command that converts the file. `actions`: whether to read action.npy, the W, A, S, D flags.
+    """
     try:
         folder = read_pose_folder(path, actions=actions)
         origin = Origin("lingbot", FORMATS["lingbot"].convention)
@@ -62,7 +65,8 @@ def _pose_folder(path: Path, actions: bool) -> PoseFolder:
 def make_path(kind: str, text: str, frames: int) -> CameraPath:
     """Return the camera path that `text` describes. Raises CameraError for an invalid text.
 
-    If `kind` is "keys", `text` is held keys such as "w-10,iw-15", which also set the number of poses. If `kind` is
-    "preset", `text` is a move's name, and the number of poses is `frames` rounded up to 4n+1.
+    If `kind` is "keys", `text` lists keyboard keys with the number of frames for which each is held, such as
+    "w-10,iw-15". These numbers set the length, and `frames` is ignored. If `kind` is "preset", `text` is the name of a
+    move, and the path has `frames` poses, rounded up to 4n+1.
     """
     return path_from_keys(text) if kind == "keys" else preset_path(text, frames=frames + 3)

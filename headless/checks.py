@@ -34,7 +34,7 @@ MOST_FPS = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class RunInputs:
-    """The options of a run and its open files, without the transformer's. Weights are memory-mapped.
+    """The options of a run and its open files, except the transformer's. Weights are memory-mapped.
 
     tokenizer: the tokenizer, or only its path if `prompt_cache` has the prompt's embedding.
     prompt_cache: the cache of prompt embeddings.
@@ -95,11 +95,12 @@ class Plan(RunInputs):
 
     @property
     def half(self) -> torch.dtype | None:
-        """The 16-bit dtype in which a single process decodes frames, or None for fp32. Several processes, each with a
-        stripe of every frame, decode in fp32.
+        """The 16-bit dtype in which the VAE decodes frames, or None for fp32. Several processes, each of which decodes
+        a stripe of every frame, ignore this dtype and use fp32.
 
-        If `vae_dtype` is "auto", the dtype is fp16 on GPUs with matrix instructions for fp16, else None. The official
-        code's fp32 convolutions run in TF32 on recent NVIDIA GPUs, and TF32's mantissa is as short as fp16's.
+        If the option `vae_dtype` is "auto", the dtype is fp16 on GPUs with matrix instructions for fp16, else None. The
+        accuracy is then similar to that of the official code, whose fp32 convolutions run in TF32 on recent NVIDIA
+        GPUs: the mantissas of TF32 and fp16 have the same length.
         """
         if self.options.vae_dtype == "auto":
             return torch.float16 if multiplies_half(self.decoding_device) else None
@@ -113,8 +114,8 @@ def pluralize(count: int, thing: str) -> str:
 
 
 def refuse_options(options: GenerateOptions, names: Sequence[str], reason: str) -> None:
-    """Raise InputError if an option in `names` is not at its default. `reason`: the part of the message that says why
-    the model does not use the option."""
+    """Raise InputError if one of the options `names` differs from its default. `reason` is the part of the message that
+    says why the model does not use the option."""
     defaults = {field.name: field.default for field in fields(GenerateOptions)}
     given = [name for name in names if getattr(options, name) != defaults[name]]
     if given:
@@ -159,11 +160,14 @@ def check_settings(options: GenerateOptions) -> None:
 
 
 def geometry_of(options: GenerateOptions, image: np.ndarray, n_poses: int | None, chunk: int = 1) -> Geometry:
-    """Return the video's size and length. Raises InputError for an invalid size or area, and CameraError for fewer than
-    five poses or less than one chunk.
+    """Return the video's size and length. `n_poses` is the number of camera poses, or None without a camera path.
 
-    The size is `width` and `height` if set, else the aspect ratio of `image` [H, W, 3] on `max_area`. The length is
-    `frame_num`, or `n_poses` if there are fewer poses, rounded down to full chunks of `chunk` latent frames.
+    The size is `width` and `height` if set. Otherwise it has the aspect ratio of `image` [H, W, 3] and at most
+    `max_area` pixels. The length is `frame_num` frames, or `n_poses` if that is less, rounded down to full chunks of
+    `chunk` latent frames.
+
+    Raises InputError for an invalid size or area. Raises CameraError for fewer than five poses, and if the frames do
+    not fill a chunk.
     """
     if options.width is not None and options.height is not None:
         return explicit_geometry(options.width, options.height, options.frame_num, n_poses, chunk=chunk)
@@ -172,10 +176,11 @@ def geometry_of(options: GenerateOptions, image: np.ndarray, n_poses: int | None
 
 
 def lora_notes(options: GenerateOptions, two_experts: bool = False) -> tuple[str, ...]:
-    """Return a note for each LoRA with its strength. A LoRA that is set several times gets one note, with the count.
+    """Return a note with the name and strength of each LoRA. A LoRA that is set several times gets one note, with the
+    count.
 
-    If the model has `two_experts`, a second note follows for a LoRA with an expert ("high" or "low") in its file name
-    that is not set for this expert.
+    If `two_experts` is true (the base model), further notes follow. They warn of each LoRA whose file name contains an
+    expert ("high" or "low") while the user did not restrict the LoRA to this expert.
     """
     where = {"high": ", on the high-noise expert", "low": ", on the low-noise expert"}
     lines = [
@@ -200,9 +205,13 @@ def text_dtype(options: GenerateOptions) -> torch.dtype:
 
 
 def text_notes(options: GenerateOptions, guided: bool) -> tuple[str, ...]:
-    """Return warnings about a prompt that is empty, looks like a file's name, or equals the negative prompt. Also warn
-    about a prompt without effect: the negative one without guidance, the other one at guidance 0. `guided`: whether the
-    model uses the negative prompt."""
+    """Return a warning for each of these cases; `guided` says whether the model uses the negative prompt:
+
+    - The prompt is empty or looks like a file's name.
+    - A negative prompt is set, but the model is not guided.
+    - The prompt and the negative prompt are equal.
+    - The guidance scale is 0, so that only the negative prompt has an effect.
+    """
     notes = [] if options.prompt.strip() else ["The prompt is empty."]
     if re.fullmatch(r"@?\S+\.(txt|md)|@\S+", options.prompt.strip()):
         notes.append(f"The prompt is the text {options.prompt!r}, not a file's content; `prompt_file` reads a file.")
@@ -216,7 +225,8 @@ def text_notes(options: GenerateOptions, guided: bool) -> tuple[str, ...]:
 
 
 def length_notes(options: GenerateOptions, geometry: Geometry, camera: PoseFolder | None) -> tuple[str, ...]:
-    """Return the camera path's notes, and a note with the reason if the video has fewer frames than `frame_num`."""
+    """Return the notes of the camera path, if there is one. A last note follows if the video has fewer frames than
+    `frame_num`, with the reason: the camera path is short, or frames come in 4n+1."""
     notes = () if camera is None else camera.notes
     wanted, frames = options.frame_num, geometry.frames
     if frames >= wanted:

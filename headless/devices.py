@@ -47,8 +47,8 @@ def _warn_of_cpu_build() -> None:
 
 
 def find_decoding_device(name: str | None, device: torch.device) -> torch.device:
-    """Return the device that decodes frames. `name`: a CUDA GPU other than `device`, such as "cuda:1"; None means
-    `device` itself. Raises InputError if `name` is not such a GPU of this machine, and if `device` is not a CUDA
+    """Return the device that decodes frames: `device` if `name` is None, else the CUDA GPU `name`, such as "cuda:1".
+    Raises InputError if `name` is not a CUDA GPU of this machine, or is `device` itself, or if `device` is not a CUDA
     GPU."""
     if name is None:
         return device

@@ -42,17 +42,17 @@ CAMERAS = ("action_path", "preset", "keys")
 STDOUT = "-"
 """The value of `output` for standard output."""
 AN_ADDRESS = "an address; expected a path on this machine: download the files first (models: `hf download`)"
-"""The end of the error message for a web address where a path is expected."""
+"""The second half of the error message for a web address in place of a path, after the option's name and value."""
 LORA = "[high=|low=]FILE[:STRENGTH]"
 """The syntax of a LoRA on the command line (see `parse_lora`)."""
 POSE_FILES = ("poses.npy", "intrinsics.npy", "action.npy")
-"""The files in a pose folder: poses, intrinsics, and optional W, A, S, D flags."""
+"""The names of the files in a pose folder: poses, intrinsics, and W, A, S, D flags (optional)."""
 PARTS = ("high", "low", "text_encoder", "tokenizer", "vae")
 """The options that name files or folders in place of parts of the model package."""
 BASE_ONLY = ("negative", "sampling_steps", "boundary", "guide_scale", "solver", "reuse_threshold", "high", "low")
-"""The options that causal models do not use, except that causal-pretrain uses those in GUIDED."""
+"""The options that only the base model uses. One exception: causal-pretrain, a causal model, uses those in GUIDED."""
 GUIDED = ("negative", "sampling_steps", "guide_scale", "solver")
-"""The options in BASE_ONLY that causal-pretrain, a causal model with guidance, uses too."""
+"""The options in BASE_ONLY that the model causal-pretrain uses too, because it is a causal model with guidance."""
 FEW_STEPS_ONLY = ("schedule",)
 """The options in CAUSAL_ONLY that causal-pretrain does not use, because it takes many guided steps per chunk."""
 CAUSAL_ONLY = (
@@ -208,7 +208,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     for kind in (hint, *get_args(hint))
     if get_origin(kind) is Literal
 }
-"""The allowed values by option, for each option with a fixed set of values."""
+"""The allowed values of each option that has a fixed set of values, by the option's name."""
 
 
 def is_address(text: str) -> bool:
@@ -217,10 +217,10 @@ def is_address(text: str) -> bool:
 
 
 def parse_lora(text: str) -> LoraFile:
-    """Return the LoRA in a text such as FILE, FILE:0.8 or high=FILE:0.8. The number is the strength, by default 1. The
-    prefix "high=" or "low=" restricts the LoRA to one expert.
+    """Return the LoRA in a text such as FILE, FILE:0.8 or high=FILE:0.8.
 
-    A colon without a number after it belongs to the file's name. Raises ArgumentTypeError for an empty name and for a
+    The number is the strength, by default 1. The prefix "high=" or "low=" restricts the LoRA to one expert. A colon
+    that is not followed by a number belongs to the file's name. Raises ArgumentTypeError for an empty name and for a
     web address.
     """
     expert = next((role for role in ("high", "low") if text.startswith(f"{role}=")), None)

@@ -61,8 +61,8 @@ class SamplingPlan(Plan):
         return checks.pluralize(self.options.sampling_steps, "step")
 
     def sampling_work(self, together: ParallelGroups = ONE_PROCESS) -> SamplingWork:
-        """Return the properties of the run that determine the memory of its denoising steps. `together`: how several
-        processes share a forward."""
+        """Return the sizes and settings that determine how much memory the denoising steps need. `together`: how
+        several processes share a forward."""
         return SamplingWork(
             self.experts, self.geometry, self.precision(), self.camera is not None, self.guided, together
         )
@@ -85,10 +85,10 @@ AnyPlan: TypeAlias = SamplingPlan | RolloutPlan
 
 
 def set_threads(plan: AnyPlan) -> str:
-    """Set torch's number of threads for a plan's run on a CPU, and return the note of `use_idle_cores` for the user.
+    """Set torch's number of threads for a run on a CPU, and return a note about it for the user, from `use_idle_cores`.
 
-    A run that continues a state uses the state's number of threads, because another number changes the order and the
-    rounding of additions. For any other run, `use_idle_cores` chooses the number.
+    A run that continues a state uses the state's number of threads, because another number would add in another order
+    and round differently. For any other run, `use_idle_cores` chooses the number.
     """
     geometry, state = plan.geometry, None
     if isinstance(plan, RolloutPlan):
@@ -100,8 +100,11 @@ def make_plan(
     options: GenerateOptions, open_file: Callable[..., Any] = lambda opener, path, *loras: opener(path, *loras)
 ) -> AnyPlan:
     """Check the options, open all files, and return the plan. Raises a LingBotError for the first invalid option or
-    file. Small files come first, so that most errors come early. `open_file(opener, path, *loras)` returns
-    `opener(path, *loras)`, or the cached result of an equal call."""
+    file. Small files are opened first, so that most errors come early.
+
+    `open_file(opener, path, *loras)` opens a file. The default calls `opener(path, *loras)`; another function may
+    return the cached result of an equal call.
+    """
     options = with_state(options)
     checks.check_settings(options)
     device = find_device(options.device)
@@ -152,9 +155,11 @@ def make_plan(
 
 
 def with_state(options: GenerateOptions) -> GenerateOptions:
-    """Return a copy of the options with the file of a saved state as `continue_from`, also if a walk's folder was
-    given. The state's last prompt replaces an empty prompt. Without `continue_from`, return the options unchanged.
-    Raises InputError for an invalid state."""
+    """Return a copy of the options in which `continue_from` is the file of a saved state. If it was a walk's folder,
+    this is the state in that folder. An empty prompt becomes the state's last prompt.
+
+    If `continue_from` is None, return the options unchanged. Raises InputError for an invalid state.
+    """
     if options.continue_from is None:
         return options
     state = state_of(options.continue_from)

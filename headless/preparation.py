@@ -53,9 +53,11 @@ class SharedInputs(NamedTuple):
 
 
 def prepare(plan: RolloutPlan, prompts: Callable[[], list[Tensor]], run: RunContext) -> SharedInputs:
-    """Return the inputs that a run's chunks share. `prompts()` returns the prompts' embeddings. Each process loads its
-    own model. The text encoder, the VAE encoder and the model use the GPU at the same time if memory is large enough,
-    else one after the other. Raises InputError if memory is too small."""
+    """Return the inputs that all chunks of a run share. `prompts()` returns the prompts' embeddings.
+
+    Each process loads its own model. The text encoder, the VAE encoder and the model use the GPU at the same time if
+    memory is large enough, else one after the other. Raises InputError if memory is too small.
+    """
     planner, whole_video = plan.planner(run.processes.size), plan.spec.window.frames == 0
     free = _free(plan, run.processes)
     memory, image_too = _plan_together(plan, planner, free, run)
@@ -100,8 +102,8 @@ def _prepare_together(
 
 
 class _Background(AbstractContextManager["_Background"]):
-    """A context with two background threads. After its end, each thread stops at its next progress update, and the
-    context waits for both. `gpu`: the index of the threads' CUDA device, or None on a CPU."""
+    """A context with two background threads. When the context ends, it waits for both threads. To end soon, each thread
+    stops at its next progress update. `gpu`: the index of the threads' CUDA device, or None on a CPU."""
 
     def __init__(self, stages: StageRecorder, gpu: int | None) -> None:
         self._stages, self._gpu = stages, gpu
@@ -112,8 +114,11 @@ class _Background(AbstractContextManager["_Background"]):
         self._threads.shutdown()
 
     def begin(self, stage: str, unit: str, task: Callable[[Progress], T]) -> Callable[[], T]:
-        """Start `task(progress)` in a thread, and return a function that waits for the task and returns its result or
-        raises its error. The first call of this function begins the `stage`, with progress counted in `unit`."""
+        """Start `task(progress)` in a thread, and return a function `result()`.
+
+        `result()` waits for the task, and returns its result or raises its error. Its first call also begins the
+        display of the `stage`, whose progress is counted in `unit`. Progress before this call is not shown.
+        """
         shown: list[Progress] = []
 
         def progress(done: int, total: int) -> None:
@@ -148,8 +153,10 @@ def _free(plan: RolloutPlan, processes: Processes) -> Free:
 def _plan_together(
     plan: RolloutPlan, planner: RolloutPlanner, free: Free, run: RunContext
 ) -> tuple[RolloutMemory | None, bool]:
-    """Return (memory plan, whether both encoders fit next to the model at the same time). The memory plan has the whole
-    model on the GPU. The result is (None, False) in these cases:
+    """Return (memory plan with the whole model on the GPU, whether both encoders fit next to the model at the same
+    time).
+
+    The result is (None, False) in these cases:
 
     - The device is a CPU, or the weights are sharded.
     - The GPU has too little memory for the whole model and one encoder.
@@ -170,19 +177,19 @@ def _plan_together(
 
 
 def decoding_processes(memory: RolloutMemory, processes: Processes) -> Processes:
-    """Return the processes that decode, each a stripe of every frame. If the VAE decodes in tiles, only one process
-    decodes, and the result is ALONE."""
+    """Return the processes that decode. Each of them decodes a stripe of every frame. If the VAE decodes in tiles, only
+    the first process decodes, and the result is ALONE."""
     return ALONE if memory.vae_tiling else processes
 
 
 def _encode(
     plan: RolloutPlan, memory: RolloutMemory, run: RunContext, progress: Progress, *, alone: bool
 ) -> tuple[Tensor | None, VideoDecoder | None]:
-    """Return (latent of the image, decoder).
+    """Return (latent of the image, decoder). The latent, [1, 16, n, h, w] on the CPU, is None except in the first
+    process. The decoder is None in processes that do not decode.
 
-    The latent, [1, 16, n, h, w] on the CPU, is None except in the first process. The decoder is None in processes that
-    do not decode. `alone`: whether no other model uses the GPU. Only then may the image be encoded in tiles because
-    memory is short.
+    `alone`: whether no other model uses the GPU. If it is true, the image is encoded in tiles when memory is short. If
+    it is false, only the option `vae_tiling` selects tiles.
     """
     processes = run.processes
     if memory.vae_tiling and not processes.first:

@@ -21,7 +21,8 @@ MOST_PROMPTS = 64
 """At most this many embeddings are cached. If there are more, the least recently used ones are deleted. An embedding
 takes 16 KiB per token, so 64 prompts of 60 tokens take about 60 MB."""
 VERSION = 1
-"""The version of the method that computes embeddings. Embeddings that another version has cached are ignored."""
+"""The version of the method that computes embeddings. Embeddings that were cached with another version are not
+found."""
 EMBEDDING = "embedding"
 
 
@@ -38,8 +39,8 @@ class EmbeddingCache:
 
     @classmethod
     def for_encoder(cls, encoder: Path, tokenizer: Path, dtype: torch.dtype, device: torch.device) -> EmbeddingCache:
-        """Return the cache for a text encoder and a tokenizer, files or folders. If the size or modification time of
-        one of the files changes, earlier embeddings are no longer found."""
+        """Return the cache for a text encoder and a tokenizer. `encoder`, `tokenizer`: a file or a folder each. If the
+        path, size or modification time of a file changes, embeddings that were cached before are no longer found."""
         words = [VERSION, file_stamps(encoder), file_stamps(tokenizer), str(dtype), device.type]
         return cls(in_user_cache("LINGBOT_WORLD_PROMPTS", "prompts"), json.dumps(words))
 
@@ -83,7 +84,7 @@ class EmbeddingCache:
 
 
 NO_CACHE = EmbeddingCache(None, "")
-"""A cache that is always empty."""
+"""A disabled cache: it finds no embedding and saves none."""
 
 
 def file_stamps(path: Path) -> list[tuple[str, int, int]]:

@@ -28,7 +28,8 @@ from .stages import DECODE_AGAIN, RunContext
 
 log = logging.getLogger(__name__)
 SECONDS_BETWEEN_STATES = 50
-"""The state is saved at most once in this many seconds. A killed run therefore loses about a minute of its work."""
+"""The state is saved when a chunk is written, but at most once in this many seconds. A killed run therefore loses about
+a minute of its work."""
 
 
 def run_causal(
@@ -85,11 +86,15 @@ def run_causal(
 
 
 def _write(made: "_ChunkDecoder", latents: Iterator[Tensor], plan: RolloutPlan, save: Callable[[], None]) -> None:
-    """Write the video chunk by chunk, in the first process. `made`: the decoder of the chunks. `save()` writes the
-    saved state; it is called at most once in SECONDS_BETWEEN_STATES.
+    """Make the video chunk by chunk and write it. Only the first process calls this function.
 
-    After an interrupt the end of the file is still written, and if a single process decodes, the last finished chunk
-    too. Further interrupts wait until then. They do not wait for a pipe, because the pipe's reader may have stopped.
+    made: the decoder of the chunks.
+    latents: the chunks.
+    save: a function that writes the saved state. It is called at most once in SECONDS_BETWEEN_STATES.
+
+    After Ctrl-C the end of the file is still written, so that the video can be played. If a single process decodes, the
+    last finished chunk is written too. A further Ctrl-C is delayed until then. It is not delayed if the output is a
+    pipe, because the pipe's reader may have stopped.
     """
     saved = time.monotonic()
     further: AbstractContextManager = nullcontext() if plan.target.is_pipe else DelayInterrupts()
@@ -111,10 +116,10 @@ def _write(made: "_ChunkDecoder", latents: Iterator[Tensor], plan: RolloutPlan, 
 
 
 class _ChunkDecoder:
-    """The decoder of a run's chunks. Each of the processes `decoding` decodes a stripe of every frame.
+    """The decoder of a run's chunks. `decoding`: the processes that decode, each a stripe of every frame.
 
-    written: a function that returns the number of chunks in the video. A saved state must not have more chunks than the
-        video, so that a run that continues the state leaves no gap.
+    `written` is a function that returns how many chunks have been written to the video. A saved state must not have
+    more chunks than that. Otherwise a run that continues the state would leave a gap in the video.
     """
 
     progress: Progress
@@ -129,8 +134,9 @@ class _ChunkDecoder:
         self.delivery = Delivery(self._deliver)
 
     def make(self, latents: Iterator[Tensor], write: Callable[[Tensor], None]) -> None:
-        """Decode each chunk of `latents`. In the first process, call `write(frames)` with the chunk's frames, uint8 [F,
-        H, W, 3]. If a single process decodes, a finished chunk is still written after an interrupt."""
+        """Make all chunks: take each from `latents` and decode it. In the first process, call `write(frames)` with each
+        chunk's frames, uint8 [F, H, W, 3]. If a single process decodes, a finished chunk is still written after an
+        interrupt."""
         self._write = write
         self._replay(latents)
         self.progress = self._stages.begin("chunks", "frame", keep=True)
@@ -145,9 +151,12 @@ class _ChunkDecoder:
             raise
 
     def _replay(self, latents: Iterator[Tensor]) -> None:
-        """If the run continues a saved state, restore the cached keys and values and the decoder's state. `latents`
-        yields the state's chunks first, and the model computes one forward for each. The last of these chunks are
-        decoded again, which restores the decoder's state."""
+        """Restore the cached keys and values and the decoder's state if the run continues a saved state, else do
+        nothing.
+
+        `latents` yields the state's chunks first. For each of them the model computes one forward, which fills the
+        cache. Then the last ones are decoded again, which restores the decoder's state.
+        """
         state = self._plan.spec.state
         if state is None:
             return
@@ -170,8 +179,8 @@ class _ChunkDecoder:
             self._write(joined)
 
     def _checked(self, latent: Tensor, frames: Tensor | None) -> Tensor | None:
-        """Return a chunk's `frames`, or None in a process that does not decode. If a value in the VAE was too large for
-        fp16, decode the chunk `latent` again in fp32 and return these frames."""
+        """Return a chunk's `frames`, or None in a process that does not decode. If a value was too large for fp16 in
+        the VAE, the frames are wrong. Then decode the chunk `latent` again in fp32, and return the new frames."""
         if self._decoder is None:
             return None
         try:
@@ -194,15 +203,15 @@ class _ChunkDecoder:
         self._show([*self._before, *self.delivery.latents[:-1]][-REACH // plan.spec.chunk :])
 
     def _show(self, latents: list[Tensor]) -> None:
-        """Decode chunks to restore the decoder's state. The frames are discarded."""
+        """Decode chunks, and discard their frames, to restore the decoder's state."""
         if self._decoder is not None:
             for latent in latents:
                 self._decoder.decode(latent)
 
 
 def _finish_or_log(delivery: Delivery) -> None:
-    """Deliver the last chunk to the writer after an error. If this fails too, log the second error, so that the run
-    ends with the first one."""
+    """Deliver the last finished chunk to the writer after an error. If the delivery fails too, only log its error, so
+    that the run ends with the first error."""
     try:
         delivery.finish()
     except Exception as reason:

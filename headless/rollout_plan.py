@@ -68,8 +68,8 @@ class RolloutPlan(Plan):
 
     @property
     def frames_before(self) -> int:
-        """The number of frames in the saved state that this run continues, or 0. The run's first PNG file has this
-        number."""
+        """The number of frames in the saved state that this run continues, or 0 for a new video. PNG files are numbered
+        from this number on."""
         return 0 if self.spec.state is None else self.spec.state.frames
 
     def planner(self, processes: int = 1) -> RolloutPlanner:
@@ -126,13 +126,16 @@ def plan_causal(inputs: RunInputs, checkpoint: Checkpoint, image: np.ndarray | N
 
 
 def check_saved(saved: Path, options: GenerateOptions, target: Target) -> None:
-    """Check that the run's state can be written to `saved`. `target`: the video's output. Raises InputError in these
-    cases:
+    """Check that the run's state can be written to the file `saved`. `target`: the video's output. Raises InputError in
+    these cases:
 
-    - `saved` is a folder, the video's file or its playable copy, or the start image.
+    - `saved` is a folder or the start image.
+    - `saved` is the video's file, or the copy of it that can be played during the run.
     - `saved` cannot be written.
-    - `saved` exists and `overwrite` is not set. The state that the run continues may be replaced nevertheless.
+    - `saved` exists, and the option `overwrite` is not set.
     - `saved` exists and is neither a saved state nor empty, even if `overwrite` is set.
+
+    The last two do not apply to the state that the run continues: the new state may replace it.
     """
     if saved.is_dir():
         raise InputError(f"`save_state` {saved} is a folder; name a file in it")
@@ -187,9 +190,12 @@ def _camera(options: GenerateOptions, checkpoint: Checkpoint, chunk: int) -> Pos
 
 
 def _frame(options: GenerateOptions, image: np.ndarray | None, chunk: int, state: WorldState | None) -> Tensor | None:
-    """Return the image as the first frame, float32 [3, H, W], in the requested size. Return None without an image, and
-    for a run that continues a `state`. `chunk`: the number of latent frames per chunk; the video must have at least one
-    chunk. Raises InputError if the requested size differs from the state's."""
+    """Return the first frame, float32 [3, H, W]: the image, resized to the video's size. Return None without an image,
+    and for a run that continues a `state`, because the state has the first frame.
+
+    Raises InputError for an invalid size, and if the requested size differs from the state's. Raises CameraError if the
+    video is shorter than a chunk of `chunk` latent frames.
+    """
     if state is None:
         return None if image is None else first_frame(image, checks.geometry_of(options, image, None, chunk))
     height, width = state.frame.shape[1:]
@@ -201,8 +207,8 @@ def _frame(options: GenerateOptions, image: np.ndarray | None, chunk: int, state
 def _prompts_by_chunk(
     options: GenerateOptions, spec: RolloutSpec
 ) -> tuple[tuple[tuple[int, str], ...], tuple[str, ...]]:
-    """Return the run's prompts and notes. Each prompt is (index of the first chunk with the prompt, text). The notes
-    are on events without a start time, which have no effect. Raises InputError for an invalid file of events."""
+    """Return (prompts, notes). Each prompt is (index of the first chunk with the prompt, text). A note lists the events
+    that have no start time, and thus no effect. Raises InputError for an invalid file of events."""
     if options.events is None:
         return ((0, options.prompt),), ()
     events = read_events(Path(options.events))

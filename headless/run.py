@@ -39,8 +39,8 @@ class Result:
     path: the video file or the folder of PNG files; None if `output` was None.
     seed: the seed of the noise.
     stages: the time and memory of each stage.
-    model_steps: the number of steps that the base model computed; extrapolated steps (see `reuse_threshold`) are not
-    counted. It is 0 for a causal model.
+    model_steps: the number of steps that the base model computed, without the extrapolated ones (see
+        `reuse_threshold`). It is 0 for a causal model.
     frames: the video, uint8 [F, H, W, 3], if `output` was None; else None.
     """
 
@@ -59,20 +59,23 @@ def generate(
     on_progress: Progress | None = None,
     cancel: Callable[[], bool] | None = None,
 ) -> Result:
-    """Make a video and return its Result. Raises a LingBotError for invalid `options`, before weights are loaded.
+    """Make a video and return its Result. Raises a LingBotError for invalid `options` before weights are loaded.
 
-    `show(name, unit)` returns a context manager for each stage's progress display. `on_progress(done, total)` counts
-    the steps of the base model, or the frames of a causal model after each chunk. `cancel()` is called at each progress
-    update; if it returns true, the run ends with CancelledError. A cancelled causal run leaves the video of the
-    finished chunks and, with `save_state`, their state.
+    show: show(name, unit) returns a context manager for each stage's progress display.
+    on_progress: on_progress(done, total) gets the number of steps of the base model. For a causal model it gets the
+        number of frames, after each chunk.
+    cancel: called at each progress update. If it returns true, the run ends with CancelledError.
+
+    After a cancelled causal run, the video of the finished chunks remains. With `save_state`, their state remains too.
     """
     plan = make_plan(options)
     return run(plan, with_callbacks(show, plan.options.sampling_steps, on_progress, cancel))
 
 
 def run(plan: AnyPlan, show: ShowProgress = silent, processes: Processes = ALONE) -> Result:
-    """Run a plan and return its Result. If several `processes` make the video, each of them calls this function with
-    the same options. Raises a LingBotError if GPU memory is too small or an output cannot be written."""
+    """Run a plan and return its Result. If several `processes` make the video together, each of them must call this
+    function with a plan of the same options. Raises a LingBotError if GPU memory is too small or an output cannot be
+    written."""
     seed = processes.share(secrets.randbits(32), 0) if plan.options.seed is None else plan.options.seed
     reuse = StepReuse(plan.options.reuse_threshold)
     if processes.first:
@@ -93,9 +96,9 @@ def run(plan: AnyPlan, show: ShowProgress = silent, processes: Processes = ALONE
 
 
 def with_recipe(plan: AnyPlan, seed: int, processes: int = 1) -> AnyPlan:
-    """Return the plan with a record of the run (version, seed, options and hashes of input files) for the video's
-    metadata. The plan is unchanged if no file is written, or if the environment variable LINGBOT_WORLD_RECORD is set to
-    an empty text."""
+    """Return a copy of the plan that writes a record of the run (version, seed, options and hashes of input files) into
+    the video's metadata. If no file is written, or the environment variable LINGBOT_WORLD_RECORD is empty, return the
+    plan unchanged."""
     if plan.target.in_memory is not None or os.environ.get("LINGBOT_WORLD_RECORD") == "":
         return plan
     return replace(plan, target=replace(plan.target, recipe=make_recipe(plan, seed, processes)))
@@ -116,7 +119,8 @@ def lock_outputs(plan: AnyPlan) -> Iterator[None]:
 
 @contextmanager
 def _lock_outputs(plan: AnyPlan, processes: Processes) -> Iterator[None]:
-    """Lock the output files in the first process (see `lock_outputs`). An InputError is raised in all processes."""
+    """Lock the output files within this context (see `lock_outputs`). Only the first process locks them, but all
+    processes raise its InputError."""
     with ExitStack() as stack:
         refusal = ""
         if processes.first:
@@ -137,9 +141,12 @@ def share_forward(plan: AnyPlan, processes: Processes) -> ParallelGroups:
 
 
 def _run_stages(plan: AnyPlan, stages: StageRecorder, seed: int, processes: Processes, reuse: StepReuse) -> Path:
-    """Run all stages and return the video's path. Each stage frees its models before the next stage begins. With
-    several processes, the first one encodes the prompts while the second one encodes the image. `reuse`: the rule by
-    which the base model's steps are computed or extrapolated."""
+    """Run all stages and return the path of the video.
+
+    For the base model, each stage frees its models before the next stage begins, and of several processes the second
+    one encodes the image while the first one encodes the prompts. `reuse`: the rule that decides which of its steps are
+    extrapolated. For a causal model see `run_causal`.
+    """
     together = share_forward(plan, processes)
     run, generator = RunContext(stages, processes, together), torch.Generator(plan.options.noise_device)
     noise = draw_noise(plan.geometry, generator.manual_seed(seed))
@@ -160,8 +167,8 @@ def _run_stages(plan: AnyPlan, stages: StageRecorder, seed: int, processes: Proc
 
 
 def _prompts(plan: AnyPlan, run: RunContext) -> list[Tensor] | None:
-    """Return the prompts' embeddings, [1, L, D] each, in the process that encodes the prompts; None in other
-    processes."""
+    """Return the prompts' embeddings, [1, L, D] each, in the process that encodes them (the first). Return None in
+    other processes."""
     with triton_starting(plan.device):
         if not run.processes.takes(0):
             return None

@@ -33,7 +33,12 @@ DECODE_AGAIN = "The frames are decoded again, in fp32: %s. With `vae_dtype` fp32
 
 @dataclass(frozen=True)
 class RunContext:
-    """A run's stage recorder, its processes, and how the processes share each forward (`together`)."""
+    """The context in which a run's stages are computed.
+
+    stages: the recorder of each stage's time and memory.
+    processes: the processes that make the video together.
+    together: how these processes share each forward.
+    """
 
     stages: StageRecorder
     processes: Processes = ALONE
@@ -60,7 +65,8 @@ def truncation_warnings(plan: AnyPlan) -> list[str]:
 
 def encode_prompts(prompts: list[str], plan: Plan, progress: Progress) -> list[Tensor]:
     """Return each prompt's embedding, float32 [1, L, D] on the plan's device, from the plan's cache if possible. New
-    embeddings are added to the cache, except if a prompt was truncated: then every run repeats the warning."""
+    embeddings are added to the cache. If one of the new prompts is truncated, a warning is logged and none is added, so
+    that later runs repeat the warning."""
     found = {text: embedding for text in prompts if (embedding := plan.prompt_cache.find(text)) is not None}
     unknown, cut = [text for text in dict.fromkeys(prompts) if text not in found], list[str]()
 
@@ -104,8 +110,8 @@ def decode(plan: Plan, latent: Tensor, progress: Progress, vae: VAE | None = Non
 
 
 def _with_tiles_if_short(plan: Plan, vae: VAE, task: Callable[[], Tensor]) -> Tensor:
-    """Return the result of `task()`, which uses `vae`. With the option `vae_tiling` the VAE works in tiles. Without the
-    option, `task` is called again with tiles if the GPU runs out of memory."""
+    """Return the result of `task()`, which uses `vae`. With the option `vae_tiling` the VAE works in tiles. Without it,
+    the VAE first works without tiles. If the GPU then runs out of memory, `task` is called again with tiles."""
     if plan.options.vae_tiling:
         vae.enable_tiling()
     try:
@@ -127,9 +133,14 @@ def draw_noise(geometry: Geometry, generator: torch.Generator) -> Tensor:
 
 
 def conditioning(plan: SamplingPlan, y: Tensor, prompts: Sequence[Tensor]) -> Conditioning:
-    """Return the conditioning of a video, on the plan's device. `y`: the image conditioning, [1, 20, f, h, w].
-    `prompts`: the embeddings, [1, L, D] each, of the prompt and, with guidance, of the negative prompt. The camera path
-    becomes Pluecker coordinates, or ray directions and W, A, S, D flags if the path has actions."""
+    """Return the conditioning of a video, on the plan's device.
+
+    y: the image conditioning, [1, 20, f, h, w].
+    prompts: the embeddings, [1, L, D] each, of the prompt and, with guidance, of the negative prompt.
+
+    The camera path of the plan becomes Pluecker coordinates. A path with actions becomes ray directions and W, A, S, D
+    flags instead.
+    """
     path, geometry, camera = plan.camera, plan.geometry, None
     size = {"frames": geometry.frames, "height": geometry.height, "width": geometry.width}
     if path is not None and path.actions is not None:
@@ -141,8 +152,8 @@ def conditioning(plan: SamplingPlan, y: Tensor, prompts: Sequence[Tensor]) -> Co
 
 
 KeepExpert = Callable[[SamplingPlan, str, Callable[[], LingBotWorldModel]], LingBotWorldModel]
-"""A function keep(plan, name, load) that returns the expert "high" or "low" from a cache, or else the result of
-`load()`."""
+"""A function keep(plan, name, load) that returns an expert of the plan. `name` is "high" or "low". The function returns
+the expert from a cache, or calls `load()`."""
 
 
 def run_steps(
@@ -171,9 +182,9 @@ def run_steps(
 
 
 class Experts:
-    """The loader of both experts for `sample_videos`, which calls `high` before the steps of the high-noise expert, and
-    `low` before those of the low-noise expert. The loading of an expert and its steps are two stages of the
-    recorder."""
+    """The two experts for `sample_videos`, each loaded when it is needed. `sample_videos` calls `high` before the first
+    step of the high-noise expert, and `low` before the first step of the low-noise expert. The recorder gets two stages
+    per expert: loading and steps."""
 
     def __init__(
         self,
@@ -193,9 +204,9 @@ class Experts:
         self._steps, self._done = videos * len(timesteps), 0
 
     def high(self) -> LingBotWorldModel:
-        """Return the high-noise expert. If memory is large enough for both experts, the low-noise expert is loaded too.
-        Otherwise a background thread reads the low-noise expert's files into the page cache. A run without low-noise
-        steps does neither."""
+        """Load and return the high-noise expert, and prepare the low-noise expert if the run has steps for it. If
+        memory is large enough for both, the low-noise expert is loaded too. Otherwise a background thread reads its
+        files into the operating system's page cache."""
         model = self._load("high", keep=True)
         if self._residency.both and self._high_steps < self._steps:
             self._low_ahead = self._load("low", keep=True)
@@ -211,7 +222,8 @@ class Experts:
         return model
 
     def step_done(self, _step: int, latent: Tensor, *_: object) -> None:
-        """Report the progress after a step of the solver. Raises InputError if the latent contains NaN or infinity."""
+        """Report the progress after a step of the solver. Raises InputError if `latent`, the result of the step,
+        contains NaN or infinity."""
         if not latent.isfinite().all():
             raise InputError(NOT_FINITE)
         self._done += 1
