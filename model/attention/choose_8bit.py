@@ -31,8 +31,8 @@ WORST_PROBE = 0.2
 """An 8-bit attention kernel passes the accuracy test if its relative RMS error, compared with exact attention, is below
 this."""
 TRIED_HEADS, TRIED = 8, Size(rows=2048, keys=16384)
-"""8-bit attention kernels are timed with this number of heads, of queries (rows) and of keys. A causal model has more
-queries in a chunk, and about twice as many keys in a full attention window."""
+"""The sizes with which 8-bit attention kernels are timed: the number of heads, and the numbers of queries (`rows`) and
+keys. A real causal model is larger: it has more queries in a chunk, and about twice as many keys in a full window."""
 
 STREAM_TOKENS = 256
 """A kernel is tested with this many tokens on a CUDA stream other than the default stream."""
@@ -82,11 +82,13 @@ def attend_operands(
     """Return attention [L, heads*head_dim] of one batch element, with q, k and v as Operands (fp8 values with their
     scale). Only call this function if `attends_to_operands` returns True.
 
-    The result is in `dtype`; if that is int8 or float8_e4m3fn, each token has one scale. `shares` (fp32 [frames]) is 0
-    for each latent frame to attend to, and -inf for the frames to ignore, which must be the last frames. None means all
-    frames. Without CUDA `shares` is ignored.
+    The result is a tensor in `dtype`, or for int8 and float8_e4m3fn an EightBit with one scale for each token.
 
-    If a kernel fails without `shares`, plain torch computes the result. With `shares`, the kernel's error is raised.
+    shares: a mask of the latent frames in k and v, fp32 [frames]. It is 0 for each frame to attend to, and -inf for the
+    frames to ignore, which must be the last frames. None means all frames. Without CUDA the mask is ignored.
+
+    If the kernel fails in a call without `shares`, plain torch computes the result. In a call with `shares`, the
+    kernel's error is raised.
     """
     if q.values.device.type != "cuda":
         return plain_attention_of(q, k, v, heads, dtype)
@@ -187,9 +189,9 @@ def attends_to_operands(device: torch.device, head_dim: int) -> bool:
 
 
 def takes_transposed_values(device: torch.device, head_dim: int) -> bool:
-    """Return whether a KV cache should store its 8-bit values transposed, as [dim, tokens]. True for our own kernel,
-    which reads them so, if the kernel that writes them gives the same bits as plain torch on this GPU. Only call this
-    function if `takes_operands` returns True."""
+    """Return whether a KV cache should store its 8-bit values transposed, as [dim, tokens], the layout that our own
+    attention kernel reads. True if this kernel is used, and the kernel that writes transposed values gives the same
+    bits as plain torch on this GPU. Only call this function if `takes_operands` returns True."""
     ours = device.type == "cuda" and find_kernel(device, head_dim).package == OURS
     return ours and transposes_exactly(device)
 

@@ -30,8 +30,9 @@ k and v are [B, S, heads*head_dim]. `options` are the ForwardOptions of the mode
 FRAMES_BYTES = 2**28
 """A causal model uses `attend_to_frames` only if the function's intermediate results take at most this many bytes.
 
-With `attend_to_frames` all chunks run the same kernels even before the attention window is full, so a CUDA graph can
-replay them. Larger chunks gain less from a graph, because their kernels take longer than the launches.
+`attend_to_frames` runs the same kernels for all chunks, even before the attention window is full. So a CUDA graph can
+replay all chunks. If the results are larger, a graph gains little, because the kernels then take longer than their
+launches.
 """
 
 SCORES_BYTES = 2**20
@@ -51,9 +52,9 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tenso
     and later), flash and the memory-efficient kernel are tried in order. A kernel that fails is not tried again with
     the same device, dtype and head size.
 
-    If the last keys are all equal, and their values too, as in padding, `options["unlike"]` (int32 [1]) may be the
-    number of keys before these. B must then be 1. Our own kernel processes only one of the equal keys, weighted by
-    their number. Other kernels ignore the option.
+    `options["unlike"]` (int32 [1]) speeds up our own kernel if keys and values end with padding: equal keys with equal
+    values. The option is the number of keys before the padding. Our own kernel then processes one padding key, weighted
+    by the number of padding keys. Other kernels ignore the option. B must be 1.
     """
     if attends_by_ours(q, heads):
         made = [_by_ours(*row, heads, unlike=options.get("unlike")) for row in zip(q, k, v, strict=True)]

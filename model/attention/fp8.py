@@ -21,9 +21,12 @@ from .exact import sdpa
 
 FP8 = torch.float8_e4m3fn
 MOST_QUERY, MOST_KEY = 11.0, 36.0
-"""Queries and keys that no norm bounds are scaled to 8 bits so that their magnitudes are at most MOST_QUERY and
-MOST_KEY. In a KV cache, this holds for keys within the cache's headroom. With a head size of 128, a head's query and
-key vectors are then at most `plain.QUERY_LENGTH` and `plain.KEY_LENGTH` long."""
+"""After scaling to 8 bits, the numbers in queries and keys have magnitudes of at most MOST_QUERY and MOST_KEY. The
+limits are used if no norm bounds the vectors' lengths.
+
+With a head size of 128, a head's query vector is then at most `plain.QUERY_LENGTH` long, and its key vector at most
+`plain.KEY_LENGTH`. In a KV cache, keys of later chunks keep to the limit up to the cache's headroom.
+"""
 SAMPLE = 512
 """A tensor's maximum, and the mean of keys, are estimated from at least this many evenly spaced tokens. If a tensor has
 fewer tokens, all are used."""
@@ -107,8 +110,11 @@ def scaling_to(most: float, x: Tensor, mean_of: Tensor | None = None) -> Scaling
 
 def scaling_of_keys(norm_rope: NormRope, mean_of: Tensor) -> Scaling:
     """Return the Scaling that maps keys, after the norm in `norm_rope` and minus the mean of the sampled keys `mean_of`
-    [n, dim], to float8_e4m3fn. No key of a head is then longer than `plain.KEY_LENGTH`. The norm's weights bound a
-    key's length, and minus the mean, a key is at most twice as long."""
+    [n, dim], to float8_e4m3fn.
+
+    The norm's weights bound a key's length. The subtraction of the mean at most doubles this bound. The scale maps the
+    doubled bound to at most `plain.KEY_LENGTH`, so no key of a head is longer than that after scaling.
+    """
     length = norm_rope.weight.float().abs().amax().view(1).clamp_min(1e-30) * (2 * mean_of.shape[1] ** 0.5)
     scale = torch.exp2(torch.log2(length / KEY_LENGTH).ceil())
     return Scaling(scale, 1 / scale, mean_of.mean(0, dtype=torch.float32))
@@ -185,8 +191,8 @@ def operands(q: Tensor, k: Tensor, v: Tensor, zeros: int = 0) -> tuple[Operand, 
     `zeros` tokens of zeros after keys and values. Each Operand has one scale for all batch elements.
 
     Before the conversion, the mean over all tokens is subtracted from keys and from values. The keys' mean is estimated
-    from a sample. The values' mean is exact, because attention adds this mean to the result. A query that attends
-    equally to all values returns little more than this mean.
+    from a sample, because it does not change the softmax. The values' mean is exact, because attention adds it to the
+    result, and an error in it would be an error of the result.
     """
     q, k, v = (x.flatten(0, 1) for x in (q, k, v))
     keys = operand(k, scaling_to(MOST_KEY, k, sample(k)), zeros)
@@ -207,8 +213,8 @@ def plain_attention_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor:
 
 def plain_attention_of(q: Operand, k: Operand, v: Operand, heads: int, dtype: torch.dtype) -> Rows:
     """Return attention [L, heads*head_dim] of the Operands q, k and v (float8_e4m3fn values with their scale) in plain
-    torch, with an exact softmax. The result is in `dtype`; if that is int8 or float8_e4m3fn, each token has one
-    scale."""
+    torch, with an exact softmax. The result is a tensor in `dtype`, or for int8 and float8_e4m3fn an EightBit with one
+    scale for each token."""
     eight_bit = dtype in LARGEST
     out = _plain(torch.empty(1, 0, dtype=torch.float32 if eight_bit else dtype), q, k, v, heads)[0]
     return encode_8bit(out, dtype=dtype) if eight_bit else out

@@ -22,10 +22,10 @@ NUMERATORS = 256.0
 
 def padding(keys: int) -> int:
     """Return the number of zero keys (and zero values) to add to `keys` keys, so that the keys fill cuDNN's tiles,
-    which is faster.
+    which is faster. Return 0 if this would take more than one zero key for every PADDED_KEYS keys.
 
-    A zero key pulls attention towards the values' mean. It weighs at most as much as an average key, because the keys'
-    mean is 0. So the result is 0 if more than one zero key for every PADDED_KEYS keys would be needed.
+    The limit bounds an error: a zero key pulls attention towards the values' mean. It weighs at most as much as an
+    average key, because the keys' mean is 0.
     """
     added = -keys % TILE
     return added if added * PADDED_KEYS <= keys else 0
@@ -52,11 +52,13 @@ def cudnn_attention_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor:
 def cudnn_attention_of(
     q: Operand, k: Operand, v: Operand, heads: int, dtype: torch.dtype, shares: Tensor | None = None
 ) -> Rows:
-    """Return attention [L, heads*head_dim] of the Operands q, k and v (float8_e4m3fn values with their scale) by cuDNN,
-    in `dtype`. If that is int8 or float8_e4m3fn, each token has one scale.
+    """Return attention [L, heads*head_dim] of the Operands q, k and v (float8_e4m3fn values with their scale) by cuDNN.
+    The result is a tensor in `dtype`, or for int8 and float8_e4m3fn an EightBit with one scale for each token.
 
-    `shares` (fp32 [frames]) is 0 for each latent frame to attend to, and -inf for the frames to ignore, which must be
-    the last frames. None means all frames. Raises cuDNN's errors if cuDNN has no kernel for these sizes.
+    shares: a mask of the latent frames in k and v, fp32 [frames]. It is 0 for each frame to attend to, and -inf for the
+    frames to ignore, which must be the last frames. None means all frames.
+
+    Raises cuDNN's errors if cuDNN has no kernel for these sizes.
     """
     out = empty_rows(q.values, dtype)
     with torch.cuda.device_of(q.values):
@@ -72,9 +74,9 @@ def _by_cudnn(out: R, q: Operand, k: Operand, v: Operand, heads: int, rows: int 
     """Write cuDNN's attention to `out` and return it. `rows` is the number of batch elements; with a single element,
     the keys are split if that is faster.
 
-    If the keys fill an odd number of tiles, a split into two equal parts is in the middle of a tile. Two parts of full
-    tiles and a separate call for the last tile would take longer: 486 instead of 453 us for 960 queries, 17,280 keys
-    and 40 heads.
+    Parts are full tiles of keys, and a second call computes the keys that remain. One case differs: two parts of an odd
+    number of full tiles are halves, which end in the middle of a tile. A second call for the odd tile would take
+    longer: 486 instead of 453 us in all for 960 queries, 17,280 keys and 40 heads.
     """
     device, head_dim = q.values.device, q.values.shape[1] // heads
     queries, keys = (len(each.values) // rows for each in (q, k))

@@ -43,10 +43,10 @@ def hopper_attention_of(
     q: Operand, k: Operand, v: Operand, heads: int, dtype: torch.dtype, shares: Tensor | None = None
 ) -> Rows:
     """Return attention [L, heads*128] of the Operands q, k and v (float8_e4m3fn values with their scale) by our own
-    kernel, in `dtype`. If that is int8 or float8_e4m3fn, each token has one scale.
+    kernel. The result is a tensor in `dtype`, or for int8 and float8_e4m3fn an EightBit with one scale for each token.
 
-    `shares` (fp32 [frames]) is 0 for each latent frame to attend to, and -inf for the frames to ignore, which must be
-    the last frames. None means all frames.
+    shares: a mask of the latent frames in k and v, fp32 [frames]. It is 0 for each frame to attend to, and -inf for the
+    frames to ignore, which must be the last frames. None means all frames.
     """
     with torch.cuda.device_of(q.values):
         if dtype == FP8 and v.scaling.reach is not None:
@@ -76,8 +76,8 @@ def _row(x: Operand, row: int, rows: int) -> Operand:
 
 
 def _attend_to_8_bits(q: Operand, k: Operand, v: Operand, heads: int, shares: Tensor | None) -> EightBit:
-    """Return attention [tokens, heads*128] in float8_e4m3fn. All tokens have the same scale, because the relative
-    precision of a float is the same at any magnitude."""
+    """Return attention [tokens, heads*128] in float8_e4m3fn. All tokens have the same scale, from v's `reach`. A scale
+    for each token would gain nothing, because the relative precision of a float is the same at any magnitude."""
     out = EightBit(torch.empty_like(q.values), q.scaling.scale.new_empty(len(q.values), 1))
     return kernels.attend(out, q.values, k.values, _transposed(v), heads, _scales(q, k, v), shares)
 
@@ -85,7 +85,8 @@ def _attend_to_8_bits(q: Operand, k: Operand, v: Operand, heads: int, shares: Te
 def _attend(
     q: Operand, k: Operand, v: Operand, heads: int, shares: Tensor | None = None, into: Tensor | None = None
 ) -> Tensor:
-    """Return attention [tokens, heads*128] in bf16, written to `into` if that is a contiguous bf16 tensor."""
+    """Return attention [tokens, heads*128] in bf16: `into`, overwritten, if it is a contiguous bf16 tensor, else a new
+    tensor."""
     if into is None or into.dtype != torch.bfloat16 or not into.is_contiguous():
         into = torch.empty_like(q.values, dtype=torch.bfloat16)
     return kernels.attend(into, q.values, k.values, _transposed(v), heads, _scales(q, k, v), shares)

@@ -30,8 +30,8 @@ from .fp8_hopper import hopper_attention_of
 
 
 def own_queries(given: Unrotated) -> Operand:
-    """Return queries, after norm and RoPE, as an Operand (fp8 values with their scale). The norm bounds the length of a
-    query, and so determines the scale."""
+    """Return queries, after norm and RoPE, as an Operand (fp8 values with their scale). The scale follows from the
+    norm's weights alone, because they bound a query's length. `given` may be overwritten."""
     return by_norm(*rotated_fp8(given))
 
 
@@ -77,8 +77,8 @@ def _places(count: int, device: torch.device) -> Tensor:
 
 
 def _alone(attend: Callable[..., Rows]) -> Callable[[Tensor, Tensor, Tensor, int], Callable[[], Rows]]:
-    """Return a function for ALONE (choice/trials.py), which converts a test's q, k and v to 8 bits before the timing
-    starts. In the model a cache or other layers usually provide the 8-bit operands."""
+    """Return a function make(q, k, v, heads) for the table `ALONE` in choice/trials.py. `make` converts a test's q, k
+    and v to 8 bits, and returns a function to time, which only runs the kernel `attend`."""
 
     def make(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Callable[[], Rows]:
         head_dim = q.shape[-1] // heads

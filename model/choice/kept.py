@@ -22,8 +22,8 @@ from .table import MODULES
 
 VARIABLE, NAME = "LINGBOT_WORLD_CARDS", "cards.json"
 MOST_CARDS = 20
-"""The file has at most this many entries, one for each combination of GPU, driver and package versions. The entries
-that were written longest ago are dropped first."""
+"""The JSON file of kernel tests has at most this many entries, one for each combination of GPU, driver and package
+versions. The entries that were written longest ago are dropped first."""
 
 
 def in_user_cache(variable: str, name: str) -> Path | None:
@@ -69,7 +69,8 @@ def driver() -> str:
 
 
 def read(card: Card, name: str) -> Any:
-    """Return the value stored for a GPU under `name`, or None if there is no such value."""
+    """Return the value that `keep` stored for a GPU under `name`, such as the results of a test; None if there is
+    none."""
     return _file().get(key_of(card), {}).get(name)
 
 

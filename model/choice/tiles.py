@@ -7,17 +7,22 @@ from typing import NamedTuple
 from .card import Card
 
 WIDE = 200_000
-"""The smallest shared memory, in bytes, for the large tiles, which TMA loads. H100, H200 and B200 have enough."""
+"""A GPU with at least this many bytes of shared memory per Triton program, such as H100, H200 and B200, gets the large
+tiles, which TMA loads."""
 
 
 class Tile(NamedTuple):
     """The tile of a convolution's result that one Triton program computes: `pixels` rows and `out` + `out_rest` output
     channels.
 
-    The program processes `channels` + `channels_rest` input channels at a time. All sizes are powers of two, and the
-    two with `_rest` may be 0. `warps` is Triton's number of warps, and `stages` its number of pipelined loads. If
-    `described`, operands are loaded by descriptor (TMA), else by pointers. If `half`, the products of all channels of a
-    pixel are summed in fp16, and these sums in fp32; `channels_rest` is then 0.
+    pixels: the rows of the result, one for each pixel.
+    out, out_rest: the output channels as two powers of two, such as 128 and 64 for 192, because a Triton block's size
+    is a power of two. `out_rest` may be 0.
+    channels, channels_rest: the input channels that one step processes, in the same form.
+    warps, stages: Triton's number of warps, and of pipelined loads.
+    described: whether operands are loaded by descriptor (TMA), not by pointers.
+    half: whether products are summed in fp16 over the input channels of one window pixel, and these sums in fp32. If
+    False, all sums are in fp32. If True, `channels_rest` is 0.
     """
 
     pixels: int
@@ -35,9 +40,10 @@ def tile_of(card: Card, channels: int, out: int) -> Tile:
     """Return the tile for a convolution from `channels` to `out` channels. A GPU with at least WIDE bytes of shared
     memory gets a large tile, other GPUs get a small one.
 
-    Large tiles are the fastest of those tried on an H100 (docs/benchmarks.md). So are NVIDIA's small tiles, by the
-    instructions that older GPUs have too; two fit into 99 KB of shared memory. GeForce GPUs sum in fp16 first, which
-    gives 62 dB or more. AMD's tiles fit into 64 KB, and were chosen from Triton's compiler's output, without timing.
+    - Large tiles are the fastest of those timed on an H100 (docs/benchmarks.md).
+    - NVIDIA's small tiles were also timed on an H100, with the instructions that older GPUs have too. Two tiles fit
+      into 99 KB of shared memory. GeForce GPUs sum in fp16 first (`half`); the result has a PSNR of 62 dB or more.
+    - AMD's tiles fit into 64 KB of shared memory. They were chosen by the output of Triton's compiler, without timing.
     """
     outs = next((parts for parts in ((128, 64), (64, 32), (64, 0), (32, 0)) if out % sum(parts) == 0), (16, 0))
     deep = 32 if channels % 32 == 0 else 16

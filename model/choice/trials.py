@@ -110,8 +110,8 @@ def works(work: Work, name: str, device: torch.device, size: Size) -> bool:
 
 
 def taken(work: Work, card: Card) -> str | None:
-    """Return the name of the kernel that the most recently stored test of an operation selects, whatever its size.
-    Return None if no test is stored or no kernel passed."""
+    """Return the name of the kernel that an operation's stored test on a GPU selects, or None if no test is stored or
+    no kernel passed. If tests at several sizes are stored, the newest one counts. No kernel is run."""
     for name, found in reversed(list(kept.all_of(card).items())):
         if name.startswith(f"{work} "):
             return _best(_read(found))
@@ -206,7 +206,7 @@ def by_order(work: Work, card: Card) -> bool:
 
 
 def _read(stored: Any) -> list[Trial]:
-    """Return the trials in a stored value. An invalid value, such as of a file in another format, has none."""
+    """Return the trials in a value from the file of stored tests, or [] if the value is None or has another format."""
     try:
         found = [Trial(*each) for each in stored or () if isinstance(each, list)]
     except TypeError:

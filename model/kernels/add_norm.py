@@ -22,7 +22,7 @@ faster with full tokens."""
 @triton.jit
 def _loaded(x_ptr, y_ptr, scale_ptr, shift_ptr, at, inside):
     """Load a part of a token with the channel offsets `at`. Return x, the addend y, scale and shift, each in the dtype
-    of the tensor in memory. For a tensor without a pointer, x is returned."""
+    of the tensor in memory. In place of a tensor whose pointer is None, x is returned again."""
     x = tl.load(x_ptr + at, mask=inside, other=0.0)
     y, scale, shift = x, x, x
     if y_ptr is not None:
@@ -115,9 +115,12 @@ def add_norm_(
     affine: tuple[Tensor | None, Tensor | None],
     norm: tuple[Tensor, Tensor, float],
 ) -> Tensor:
-    """Launch the kernel of `ops.pointwise.add_norm`, which writes the layer norm to `out`, and return x. If `out` is
-    int8 or float8_e4m3fn, the tokens' scales are written to `scales` (fp32 [tokens, 1]). `norm` is the layer norm's
-    weight, bias and epsilon."""
+    """Update x [tokens, dim] in place, write its layer norm to `out`, and return x. See `ops.pointwise.add_norm`.
+
+    scales: fp32 [tokens, 1] for the tokens' scales if `out` is int8 or float8_e4m3fn, else None.
+    added, affine: the pairs (y, gate) and (scale, shift) of the update: x + y * gate, then x * (1 + scale) + shift.
+    norm: the layer norm's weight, bias and epsilon.
+    """
     (y, gate), (weight, bias, eps) = added, norm
     gate = None if gate is None else gate.contiguous()
     with torch.cuda.device_of(x):

@@ -54,11 +54,13 @@ def _convolve(
     """The kernel of `convolve`. A program computes a tile: PIXELS rows of the result, times NA + NB of the OUT
     channels.
 
-    The sum over CHANNELS runs in steps of KA + KB: `x` loads KA channels, `x_rest` KB. `w`, `w_below`, `w_rest` and
-    `w_both` load the weight's parts: NA or NB rows times KA or KB columns. Loads are by descriptor (TMA) if DESCRIBED,
-    else by pointer. If HALF, the sums over CHANNELS are in fp16, and the sums of these in fp32; KB is then 0. x has
-    `rows` rows; `stride` is the number of values from one row to the next, because x may be some channels of a wider
+    x, x_rest: the same feature maps, from which a step loads KA channels by `x`, and the next KB channels by `x_rest`.
+    w, w_below, w_rest, w_both: the same weight, of which blocks are loaded: NA x KA (output x input channels) by `w`,
+    NB x KA by `w_below`, NA x KB by `w_rest` and NB x KB by `w_both`.
+    rows, stride: the number of rows of x, and of values from one row to the next. x may be some channels of a wider
     matrix.
+    DESCRIBED: whether loads are by descriptor (TMA), not by pointer.
+    HALF: whether the sum over CHANNELS is in fp16, and the sum of these sums in fp32. KB is then 0.
     """
     columns: tl.constexpr = FRAMES * SIDE * SIDE * CHANNELS
     of_weight: tl.constexpr = SIDE * SIDE * OUT if SIDE == 2 else OUT
@@ -150,8 +152,11 @@ def _block(
 
 @triton.jit
 def _add_product(total, part, x, w, last, HALF: tl.constexpr):
-    """Return `total` plus the product of x and the transposed w, and `part`. If HALF, the product is added to `part`
-    instead, and if `last`, `part` to `total`, which leaves zeros."""
+    """Return the pair (total, part), to one of which the product of x and the transposed w is added.
+
+    If HALF is False, the product is added to `total`. If HALF, it is added to `part` in fp16. After the `last` step of
+    a sum, `part` is added to `total`, and becomes zeros.
+    """
     if HALF:
         part = tl.dot(x, w.T, part, out_dtype=tl.float16)
         if last:

@@ -87,9 +87,13 @@ def merge_fp8_(
     shift: Tensor,
     factor: Tensor,
 ) -> Tensor:
-    """Write the merged and decoded attention to `out`, and the scales of an 8-bit `out` to `scales` (fp32 [tokens, 1]).
+    """Merge attention over parts of the keys, decode the result, write it to `out` [tokens, dim], and return `out`. For
+    the other arguments see `ops.pointwise.merge_fp8_`.
 
-    Merging, decoding and conversion to 8 bits are separate kernels. A single kernel for all three took twice as long.
+    scales: fp32 [tokens, 1] for the tokens' scales if `out` is in 8 bits, else None.
+
+    A single part takes one kernel. Several parts take one kernel each for merging, decoding and conversion to 8 bits,
+    because a single kernel for all three took twice as long.
     """
     _, tokens, heads, width = parts.shape
     if log_sums is None:

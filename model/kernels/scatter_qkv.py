@@ -29,8 +29,9 @@ def _rotated(x, cos_ptr, sin_ptr, START: tl.constexpr, SIZE: tl.constexpr, WIDTH
 
 @triton.jit
 def _scale_of_queries(weight_a, weight_b, root):
-    """Return the scale for 8-bit queries after a norm, the smallest power of two without overflow, and 1 / scale.
-    `weight_a` and `weight_b` are the norm's weights, `root` is the result of `_root`."""
+    """Return the scale for 8-bit queries after a norm, and 1 / scale. The scale is the smallest power of two with which
+    no query is longer than QUERY_LENGTH. `weight_a` and `weight_b` are the two parts of the norm's weight, and `root`
+    is the result of `_root`."""
     return _power_of_two_over(tl.maximum(_largest(weight_a, weight_b), 1e-30) * root)
 
 
@@ -159,6 +160,7 @@ def rotated_fp8_(out: Tensor, scale: Tensor, factor: Tensor, x: Tensor, norm_rop
 
 
 def _root(dim: int) -> float:
-    """Return the ratio of the smallest safe scale of 8-bit queries to the norm's largest weight, for `dim` channels. No
-    query is then longer than QUERY_LENGTH after scaling."""
+    """Return sqrt(dim) / QUERY_LENGTH, a factor for the scale of 8-bit queries of `dim` channels. After a norm with the
+    largest weight w, a query is at most w * sqrt(dim) long. Divided by w times this factor, the query is at most
+    QUERY_LENGTH long."""
     return dim**0.5 / QUERY_LENGTH

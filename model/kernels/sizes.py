@@ -17,8 +17,8 @@ def in_two(dim: int, of_a_warp: int) -> dict[str, int]:
     is the wanted number of channels per warp.
 
     FIRST and SECOND are powers of two whose sum is little more than dim. A single power of two could leave half of the
-    threads idle. No channel may belong to two warps: one warp could read and change a result that the other has already
-    stored.
+    threads idle. `num_warps` is so small that each channel belongs to one warp only. If two warps computed the same
+    channel in place, one of them could read the other's result instead of the input.
     """
     first = triton.next_power_of_2(dim) // 2
     second = max(triton.next_power_of_2(dim - first), min(first, 4 * WARP))
@@ -36,8 +36,12 @@ def token_by_token(dim: int) -> dict[str, int]:
 
 def programs(x: Tensor, sizes: dict[str, int], at_once: int) -> int:
     """Return the number of programs to launch for x [tokens, dim]: as many as the GPU runs at the same time, but not
-    more than there are tokens. `sizes` is the result of `token_by_token`. An SM runs `at_once` programs at the same
-    time. It runs only one if WIDTH is MOST_WIDTH, because one program then fills the registers."""
+    more than there are tokens. Without CUDA, at most 2.
+
+    sizes: the result of `token_by_token`.
+    at_once: the number of programs that a multiprocessor (SM) runs at the same time. If WIDTH is MOST_WIDTH, it runs
+    only one, because one program then fills the registers.
+    """
     if x.device.type != "cuda":
         return min(len(x), 2)
     each = 1 if sizes["WIDTH"] == MOST_WIDTH else at_once

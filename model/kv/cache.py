@@ -109,8 +109,8 @@ class KeyValueCache:
 
     @property
     def repeatable(self) -> bool:
-        """Whether the current forward may be repeated after a failure. Only a forward with `keep` into a cache that is
-        not `in_place` may not: it may already have overwritten earlier frames in storage."""
+        """Whether the current forward may be repeated after a failure. False if `keep` is True and the cache is not
+        `in_place`, because such a forward may already have overwritten earlier frames in storage. Else True."""
         return not self.keep or self._place.in_place
 
     @property

@@ -55,8 +55,9 @@ def stored_shapes(
     frame_tokens: the number of tokens of a latent frame.
     dtype: the dtype of the model's keys and values.
 
-    In fp8, the window's tokens are padded to a multiple of TURNED, so that values may also be stored transposed, as
-    (columns, tokens). In int8, the current chunk's tokens are left out, and the fp32 scales are (tokens, heads).
+    In fp8, the window's tokens are padded to a multiple of TURNED, because values may also be stored transposed, as
+    (columns, tokens). If few zeros suffice, they fill a tile of cuDNN's kernel instead. In int8, the current chunk's
+    tokens are left out, and the fp32 scales are (tokens, heads).
     """
     tokens = frames[0] * frame_tokens
     if place.fp8:

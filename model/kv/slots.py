@@ -18,7 +18,8 @@ class Slots(NamedTuple):
     """The slots of the `window` latent frames to which a chunk of `chunk` frames attends. The first `sink` slots hold
     the video's first frames. The others form a ring, in which a new frame overwrites the oldest.
 
-    Attention reads `window` slots. Storage may have fewer: the current chunk's frames need none.
+    Attention reads `window` slots. A storage in host memory or in int8 has only `window - chunk` slots, because a
+    chunk attends to at most this many earlier frames. `frame_tokens` is the number of tokens of a frame.
     """
 
     window: int

@@ -35,8 +35,8 @@ class Configuration(NamedTuple):
     name, bytes: the dtype's name in PTX, and the bytes of one number.
     tile, stages: the number of keys in a tile, which is loaded in one step, and the number of such tiles in shared
     memory.
-    scores: the number of bits of attention scores.
-    cluster: the number of thread blocks that share the loaded keys and values.
+    scores: the number of bits in which attention scores are stored: 16 for fp16, 32 for fp32.
+    cluster: the number of thread blocks that share the loaded keys and values. 1 means that no blocks share them.
     """
 
     name: str
@@ -120,8 +120,8 @@ def divided(queries: int, keys: int, heads: int, blocks: int, kind: Configuratio
 
 
 def _blocks(x: Tensor) -> int:
-    """Return the number of thread blocks to launch: the number of multiprocessors (SMs), rounded down to an even
-    number, because a cluster has two blocks with 8-bit operands."""
+    """Return the number of thread blocks to launch: one for each multiprocessor (SM). An odd number is rounded down,
+    because a cluster of the 8-bit kernel has two blocks."""
     return torch.cuda.get_device_properties(x.device).multi_processor_count // 2 * 2
 
 
