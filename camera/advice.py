@@ -72,8 +72,9 @@ def lens_warnings(lens: np.ndarray) -> list[str]:
 
 
 def hints(path: CameraPath, frames: int) -> list[str]:
-    """Return a list with a hint if the camera moves at constant speed, else an empty list. The model divides
-    translations by the longest step, so a slow and a fast camera give the same input."""
+    """Return a list with a hint if the camera moves at constant speed in a video of `frames` frames, else an empty
+    list. The hint says that the speed has no effect, because the model divides translations by the longest step. Too
+    few poses give an empty list."""
     try:
         steps, _ = motion(path, frames)
     except CameraError:
@@ -87,9 +88,9 @@ def hints(path: CameraPath, frames: int) -> list[str]:
 
 
 def motion(path: CameraPath, frames: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the lengths and the rotation angles in degrees, each [f - 1], of the steps between a video's f latent
-    frames. The longest step has length 1; a camera that stands still has lengths 0. Raises CameraError for too few
-    poses."""
+    """Return the lengths and the rotation angles in degrees, each [f - 1], of the camera's steps between latent frames.
+    The video has `frames` frames, and f latent frames. The longest step has length 1; if the camera stands still, all
+    lengths are 0. Raises CameraError for too few poses."""
     return _motion(model_poses(path.c2w, frames))
 
 

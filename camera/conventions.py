@@ -68,8 +68,13 @@ def _are_by_column(matrices: np.ndarray) -> bool:
 
 
 def reinterpret(c2w: np.ndarray, read: Convention, other: Convention) -> np.ndarray:
-    """Return the poses [n, 4, 4] that result if the file's matrices are read under the convention `other`. `c2w`
-    [n, 4, 4]: the poses of the same matrices under the convention `read`. Both are camera-to-world in OpenCV axes."""
+    """Return the poses that a file would give under another convention.
+
+    c2w: [n, 4, 4], the poses of the file's matrices under the convention `read`.
+    other: the other convention for the same matrices.
+
+    The argument and the result are camera-to-world poses [n, 4, 4] in OpenCV axes.
+    """
     stored = c2w @ OPENGL_TO_OPENCV if read.opengl_axes else c2w
     poses = stored if read.camera_to_world == other.camera_to_world else inverse(stored)
     return poses @ OPENGL_TO_OPENCV if other.opengl_axes else poses

@@ -11,14 +11,15 @@ from .path import CameraPath
 from .plucker import framewise_relative, latent_poses, longest_step
 
 LONGEST_RATIO = 2.0
-"""A convention is implausible if it makes the path more than this many times as long as the other convention. The
-reason: inverted matrices turn a rotation on the spot into a large arc around the world's origin."""
+"""A convention is implausible if it makes the path more than this many times as long as the other convention does. The
+reason: inverted matrices turn a rotation on the spot into a large arc around the world's origin. The convention under
+which a path was read is exempt if the cameras look at the centre of their orbit."""
 PASSING, DECISIVE = 0.5, 0.5
-"""The limits of the plausibility tests, which give scores from -1 to 1.
+"""The limits of the plausibility tests. Each test compares two conventions by the scores of their paths, from -1 to 1.
 
 PASSING: a path passes a test if its score is above this limit.
-DECISIVE: a test decides for a convention if the path passes under it, with a score that exceeds the one under the other
-convention by more than this limit.
+DECISIVE: a test decides for a convention if two conditions hold. The path passes under this convention, and its score
+exceeds the score under the other convention by more than this limit.
 """
 MEETING, TURNED_DEG = 0.1, 10.0
 """The limits of the test of whether the cameras' viewing axes meet at one point.
@@ -29,9 +30,9 @@ TURNED_DEG: the test gives 0 if every axis differs from the first one by less th
 parallel axes determine no point.
 """
 LEAST_FORWARD = 0.3
-"""If the cameras look at the centre of their orbit and the forward-motion score is within this distance of 0, the
-camera moves across its viewing direction. The forward-motion test is then left out, because such motion is no evidence
-for a convention."""
+"""The limit for leaving out the test of forward motion. The test is left out if the cameras look at the centre of their
+orbit and the absolute forward-motion score is below this limit. The camera then moves across its viewing direction,
+which is no evidence for a convention."""
 Z_IS_UP = ("transforms", "camera_path")
 """The formats in which the world's z axis points up: Blender's and nerfstudio's."""
 X_AHEAD, SIDEWAYS = ("kitti", "tum"), 0.8

@@ -48,8 +48,8 @@ class CameraPath:
     intrinsics: [n, 4], fx, fy, cx, cy in pixels of an 832x480 image. A single row [4] is repeated for every frame.
     fps: the number of poses per second.
     actions: [n, 4], W, A, S, D flags for an action model; None for other models.
-    origin: the format and convention of the path's file. None without a file, and after a change of the world's
-    coordinates or of the frames' order.
+    origin: the format and convention of the path's file. None without a file. It is also None after a change of the
+    world's coordinates or of the frames' order, and after joining two paths.
     """
 
     c2w: np.ndarray
@@ -137,8 +137,9 @@ class CameraPath:
         """Return the path resampled at fractional frame numbers `times` [m], which are clamped to the path's first and
         last frame.
 
-        Positions and the lens are interpolated linearly, and rotations by slerp. A pose has the actions of the last
-        frame at or before its time, but at the end of the path those of the second-to-last frame.
+        Positions and the lens are interpolated linearly, and rotations by slerp. Actions are not interpolated: a pose
+        has the actions of the last frame at or before its time. Only at the last frame, it has those of the
+        second-to-last one.
         """
         frames = np.arange(len(self))
         times = np.clip(np.asarray(times, dtype=np.float64), 0, frames[-1])

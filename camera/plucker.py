@@ -89,8 +89,8 @@ def continued_poses(
 
 
 def longest_step_after(before: np.ndarray, world: np.ndarray) -> float:
-    """Return the length of the longest step, in world units, along the pose `before` [4, 4] followed by the poses
-    `world` [f, 4, 4]."""
+    """Return the length, in world units, of the longest step from the pose `before` [4, 4] along the poses `world`, [f,
+    4, 4]. The result is 0 if this step is within the rounding error (see `stillness`)."""
     return _steps(world, before)[1]
 
 
@@ -103,8 +103,8 @@ def longest_step(c2w: ArrayLike, *, frames: int, chunk: int = 1) -> float:
 
 def _steps(sampled: np.ndarray, before: ArrayLike | None = None) -> tuple[np.ndarray, float]:
     """Return the poses `sampled` [f, 4, 4], each relative to the one before, and the length of the longest translation.
-    The first pose is relative to `before`; without `before` it becomes the identity. A longest translation within the
-    rounding error counts as 0, because `_scale` would otherwise enlarge it to 1."""
+    The first pose is relative to `before`; without `before` it becomes the identity. If all translations are within the
+    rounding error, the length is 0: `_scale` would otherwise enlarge the error to a step of length 1."""
     start = [] if before is None else [check_poses(as_float64(before, "the pose before")[None], "the pose before")]
     poses = np.concatenate([*start, sampled])
     poses[:, :3, :3] = nearest_rotation(poses[:, :3, :3])

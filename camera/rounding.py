@@ -11,8 +11,8 @@ HALF = 2.0**-11
 """The relative rounding error of float16."""
 MOST_DIGITS = 9
 SAMPLE = 200
-"""The rounding is estimated from evenly spaced frames: of a path with SAMPLE or more frames at least SAMPLE, and fewer
-than twice as many."""
+"""The least number of frames from which the rounding is estimated. At least SAMPLE and fewer than 2 * SAMPLE frames are
+used, evenly spaced; of a shorter path, all frames."""
 EXACT = 1e-9
 """A rotation R counts as exact if the absolute value of each element of R^T R - I is below this limit."""
 
@@ -22,8 +22,9 @@ class Rounding:
 
     decimals: the number of decimal places, at least 2; MOST_DIGITS + 1 if there are more than MOST_DIGITS.
     absolute: half a unit of the last decimal place; 0 if there are more than MOST_DIGITS decimal places.
-    relative: the relative error of float16, of float32, or of 4 to MOST_DIGITS significant digits, whichever is larger;
-    0 for more digits in float64.
+    relative: the larger of two relative errors, that of the dtype and that of the written digits. The first is the
+    error of float16 or float32, or 0 for float64 (numbers that float32 represents exactly count as float32). The second
+    is the error of a number with as many significant digits, 4 to MOST_DIGITS, or 0 for more digits.
     """
 
     def __init__(self, numbers: np.ndarray, dtype: np.dtype | None = None) -> None:

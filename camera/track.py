@@ -10,11 +10,12 @@ from .plucker import continued_poses, latent_poses, latent_times, longest_step, 
 from .poses import FEWEST_POSES, frame_count
 
 FRAMES_PER_LATENT = 4
-"""The number of video frames for each latent frame after the first. Fewer unused poses are not reported, because they
-do not fill another latent frame."""
+"""The number of video frames for each latent frame after the first. Unused poses at the end of a path are reported only
+from this number on, because fewer poses do not fill another latent frame."""
 LONGEST_STEP = 1.05
-"""A step of the model's input is reported if it is longer than this. The first path's longest step is 1, because
-translations are divided by it. In a later path, resampling can lengthen a step, which the tolerance allows for."""
+"""The length above which a step in the model's input is reported. The longest step of a video's first path has length
+1, because translations are divided by it. Resampling can lengthen the steps of a later path a little, so the limit is
+above 1."""
 
 
 @dataclass(frozen=True)

@@ -76,8 +76,8 @@ def draw_preview(points: np.ndarray, colours: np.ndarray, path: CameraPath) -> P
 
 
 def _sphere(places: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return the centre of the bounding box of positions [n, 3], and the distance from this centre to the farthest
-    position; 1 if all positions are equal."""
+    """Return the centre of the bounding box of positions [n, 3], and a radius: the distance from this centre to the
+    farthest position. If all positions are equal, the radius is 1."""
     centre = (places.min(0) + places.max(0)) / 2
     return centre, float(np.linalg.norm(places - centre, axis=1).max()) or 1.0
 

@@ -30,7 +30,8 @@ class Exported:
     frames: the index in the video of each exported frame.
     blurred: the number of frames that were not exported because even the sharpest frame of a group is blurred.
     read: the number of frames in the video.
-    length: the sum of the distances between successive cameras of `path`, in its units.
+    length: the sum of the distances between successive cameras of `path`, in the units of the poses.
+    folder: the folder that was written to.
     format: a name in FORMATS.
     path: the cameras of the exported frames.
     size: the height and width of the frames in pixels.

@@ -8,29 +8,31 @@ import numpy as np
 from .drift_metrics import STRIDE, FrameMetrics
 
 BLURRED, PALE, TINTED, DARKER = 0.6, 0.7, 12.0, 15.0
-"""The thresholds of drift, relative to the median of the video's first second. Beyond a threshold, a video has drifted.
+"""The thresholds of drift. Each change is measured from the median of the video's first second, the initial value.
 
-BLURRED: the sharpness falls below this fraction of its initial value, or rises above the inverse.
-PALE: the colourfulness falls below this fraction of its initial value, or rises above the inverse.
-TINTED: red minus blue changes by more than this, in grey levels from 0 to 255.
-DARKER: the brightness changes by more than this, in grey levels from 0 to 255.
+BLURRED: the sharpness is below this fraction of its initial value, or above the inverse fraction.
+PALE: the colourfulness is below this fraction of its initial value, or above the inverse fraction.
+TINTED: red minus blue has changed by more than this, in grey levels from 0 to 255.
+DARKER: the brightness has changed by more than this, in grey levels from 0 to 255.
 
-Drift starts at the first frame from which more than 90 % of the frames exceed a threshold. The thresholds apply to
-scene content tracked by optical flow and to the full image, which camera rotation also changes. DOUBLING_S states how
-the two results are combined.
+Each quantity is measured twice: on scene content tracked by optical flow, and on the full image, which camera rotation
+also changes. DOUBLING_S states when a frame counts as drifted.
+A video drifts from the first drifted frame from which more than 90 % of the frames to the end are drifted. At least
+half a second must follow.
 """
 BLURRED_PLACES = 0.35
 """The threshold of sharpness for tracked scene content, in place of BLURRED. The fraction is smaller, because content
 loses some detail as the camera comes closer."""
 DOUBLING_S, MOST_GROWN = 5.0, 2.0
-"""The growth of the thresholds for tracked scene content, and their combination with those for the full image.
+"""The growth of the thresholds for tracked scene content. A frame counts as drifted in either of two cases:
 
-- At t seconds the thresholds for tracked content are multiplied by 1 + t / DOUBLING_S. The reason: changes are summed
-from frame to frame, so their error grows.
-- For tint and brightness, which have a small error, the factor is at most MOST_GROWN.
-- If the full image of a frame exceeds its own threshold, the factor is 1. Sharpness and colourfulness must then change
-in the same direction in both.
-- A rise of sharpness or colourfulness counts only if the full image exceeds its own threshold.
+- The tracked content alone exceeds a threshold that grows by the factor 1 + t / DOUBLING_S, t seconds after the start.
+It grows because changes are summed from frame to frame, and so are their errors.
+- The tracked content and the full image both exceed their thresholds, without the factor.
+
+Details of the first case: for sharpness and colourfulness, the factor applies to the logarithm of the fraction, and
+only a fall counts. For tint and brightness, which have a small error, the factor is at most MOST_GROWN.
+Detail of the second case: sharpness and colourfulness must change in the same direction in both measurements.
 """
 STILL = 0.02
 """A frame is frozen if its difference from the previous frame is below STILL times the third quartile of such
@@ -50,8 +52,9 @@ of its neighbours, both in grey levels from 0 to 255.
 CHUNKS = (3, 4, 6, 8, 9, 12, 15, 16, 20, 24)
 """The search for seams tries these lengths of a chunk, in video frames."""
 SAME, MOVES, LEAST_GAP_S = 0.25, 0.1, 1.0
-"""The thresholds of a repeat, a frame that looks like an earlier one. Differences are those of thumbnails. The usual
-difference is that of consecutive frames, as the median over one second around the later frame.
+"""The thresholds of a repeat, a frame that looks like an earlier one. The difference of two frames is the mean absolute
+difference of their thumbnails, after the mean of each is subtracted. The usual difference is the median difference of
+consecutive frames, over one second around the later frame.
 
 SAME: a frame repeats an earlier one if their difference is below this fraction of the usual difference.
 MOVES: the usual difference must exceed this, in grey levels from 0 to 255, so that a still video is not a repeat.
@@ -97,8 +100,9 @@ def _drift_curves(metrics: FrameMetrics) -> Iterator[tuple[str, np.ndarray, np.n
 
     change: [f], the accumulated change of tracked content, relative to the median of the first second, in units of the
     threshold.
-    off: bool [f], whether a frame exceeds the thresholds.
-    words: comparisons for the message if `change` falls and if it rises, such as "less than 60% as sharp as".
+    off: bool [f], whether a frame counts as drifted (see DOUBLING_S).
+    words: two comparisons for the message, such as "less than 60% as sharp as". The first is for a negative `change`,
+    the second for a positive one.
     """
     second, grown = max(round(metrics.fps), 2), 1 + np.arange(len(metrics)) / metrics.fps / DOUBLING_S
 
@@ -166,9 +170,10 @@ def _flickers(metrics: FrameMetrics) -> list[Fault]:
 
 
 def _seams(metrics: FrameMetrics) -> list[Fault]:
-    """Return a list with one fault if frames at an even distance, one of CHUNKS, differ from their neighbours in motion
-    or in the residual after motion compensation. At least three such frames are needed. Otherwise return an empty
-    list."""
+    """Return a list with one fault if the video has a seam every n frames, for an n in CHUNKS, else an empty list. A
+    seam is a frame that differs from its neighbours in motion or in the residual after motion compensation (see JERK).
+    Every n-th frame is tested, at least three frames: more than 80 % of them must be seams, and 90 % of all other
+    frames must be clearly below the thresholds."""
     if len(metrics) < 8:
         return []
     around = [

@@ -143,8 +143,8 @@ def colourfulness(colours: np.ndarray) -> float:
 
 def _step(before: _Frame, frame: _Frame) -> tuple[float, float, float, float]:
     """Return the change of brightness, the motion in columns and rows, and the residual after motion compensation, from
-    the frame `before` to `frame`. Without enough overlap (LEAST_OVERLAP) the residual is the plain difference, and the
-    other values are 0."""
+    the frame `before` to `frame`. Without enough overlap (LEAST_OVERLAP) the residual is the mean absolute difference
+    without motion compensation, and the other values are 0."""
     flow = _flow(frame.small_grey, before.small_grey)
     moved, inside = _warp(before.small_colours, flow)
     if inside.mean() < LEAST_OVERLAP:

@@ -21,22 +21,22 @@ path's longest such step."""
 TURN_DEG, TURN_SHARE, DIRECTION_DEG = 1.0, 1 / 3, 30.0
 """The limits for the errors of a pair of keyframes. A larger error is a fault.
 
-TURN_DEG, TURN_SHARE: the rotation error may be TURN_DEG degrees, or TURN_SHARE times the path's rotation if that is
-larger.
-DIRECTION_DEG: the direction of motion may be off by this angle in degrees.
+TURN_DEG, TURN_SHARE: the limit of the rotation error is TURN_DEG degrees, or TURN_SHARE times the path's rotation if
+this is larger.
+DIRECTION_DEG: the limit of the angle between the measured and the path's direction of motion, in degrees.
 """
 ROTATION_PARALLAX, ROTATION_SHARE = 0.5, 0.25
-"""The limits for the parallax between keyframes where the path only rotates. A larger parallax is a fault, because the
-camera then moves.
+"""The limits for the parallax between two keyframes where the path only rotates. A parallax above both limits is a
+fault, because it shows that the camera also moves.
 
-The parallax may be ROTATION_PARALLAX pixels of the tracked frames, or ROTATION_SHARE times the rotation (in radians,
-times the focal length) if that is larger. The second limit allows for a lens that differs from the path's, which looks
-like a small parallax.
+ROTATION_PARALLAX: a limit in pixels of the tracked frames.
+ROTATION_SHARE: a limit as a fraction of the image shift by the rotation, which is the rotation in radians times the
+focal length. It allows for a lens that differs a little from the path's, because the difference looks like parallax.
 """
 AMBIGUOUS_RATIO = 3.0
-"""A pair of keyframes with a fault is ambiguous, and therefore not judged, if the path's motion fits the tracked points
-almost as well as the measured motion. This is so if its residual is at most AMBIGUOUS_RATIO times that of the measured
-motion."""
+"""The limit of ambiguity. A pair of keyframes with a fault is ambiguous, and therefore not judged, if the path's motion
+fits the tracked points almost as well as the measured motion. The test: the residual under the path's motion is at most
+AMBIGUOUS_RATIO times the residual under the measured motion."""
 FOLLOWING = 0.75
 """A video follows its path if at least this fraction of the keyframe pairs with a measured motion have no fault."""
 

@@ -94,8 +94,13 @@ class VideoCamera:
 
     def residual(self, first: int, last: int, motion: np.ndarray, share: float = 0.5) -> float:
         """Return the residual of the tracked points under a camera motion, in pixels: the quantile `share` over the
-        points. `motion` [4, 4] is the pose of the keyframe `last` relative to `first`. A point's residual is its
-        distance from the predicted position for a pure rotation, else from the epipolar plane."""
+        points.
+
+        motion: [4, 4], the pose of the keyframe `last` relative to the keyframe `first`.
+
+        For a pure rotation, a point's residual is the distance between its observed and its predicted position. For
+        other motions it is the distance of the observed position from the epipolar plane.
+        """
         before, after = _shared_rays(self.tracks, self.lens, first, last)
         if not motion[:3, 3].any():
             return float(np.quantile(_ray_angles(before, after, motion[:3, :3]), share)) * self.focal

@@ -20,8 +20,9 @@ PART, LOCK = ".part", ".lock"
 
 
 def part_of(file: Path) -> Path:
-    """Return the path of the temporary file that only this process writes, and that `name_whole` renames to `file`. If
-    `file` is a symbolic link, the temporary file is next to the link's target."""
+    """Return the path of the temporary file for `file`. This process writes the content there, and `name_whole` then
+    renames it to `file`. Other processes use other paths. If `file` is a symbolic link, the temporary file is next to
+    the link's target."""
     file = _followed(file)
     return file.with_name(f"{file.name}.{_own_name(os.getpid())}{PART}")
 
@@ -53,12 +54,14 @@ def written_whole(*files: Path) -> Iterator[list[Path]]:
 def lock_output(file: Path, parts: str = "") -> Iterator[None]:
     """A context that locks an output file against other runs.
 
-    The lock is a file next to `file`, which the operating system releases if the process dies. Missing folders are
-    created, and removed at the end if they are empty. Raises InputError if another run has the lock or the folder
-    cannot be written.
+    parts: a glob pattern if the output is a series of files, such as numbered frames.
 
-    Temporary files that dead runs left for `file` are deleted at the beginning. `parts`: a glob pattern of output
-    files; the temporary files of all matching ones are deleted instead.
+    - The lock is a file next to `file`. The operating system releases it if the process dies.
+    - Missing folders are created, and removed at the end if they are empty.
+    - At the beginning, temporary files that dead runs left for `file` are deleted, or with `parts` those for all files
+    that match the pattern.
+
+    Raises InputError if another run has the lock or the folder cannot be written.
     """
     file = _followed(file)
     made = _make_folders(file.parent)

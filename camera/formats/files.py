@@ -196,8 +196,12 @@ def _detect_and_read(
 
 
 def check_camera_output(target: Path) -> None:
-    """Raise CameraError if `write_camera` cannot write to `target`. Accepted are a .json file, an existing folder, and
-    a new name without the suffix of a camera file, such as .npz."""
+    """Raise CameraError if `write_camera` cannot write to `target`. These targets are accepted:
+
+    - a .json file
+    - an existing folder
+    - a name that does not exist yet, unless it ends like a camera file of another format, such as .npz
+    """
     suffix = target.suffix.lower()
     called = target.is_file() or any(suffix in format.suffixes for format in FORMATS.values())
     if suffix != ".json" and not target.is_dir() and called:

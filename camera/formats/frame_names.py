@@ -21,7 +21,7 @@ NUMBERS = ("frame_idx", "frame_id", "frame_number", "frame")
 IDS = ("index", "id")
 ORDER = (*NAMES, *TIMES, *NUMBERS, *IDS)
 """The keys that give the order of frames in JSON, the most reliable first: names of image files, times, frame numbers,
-and ids. Numbers and ids with gaps or repeats do not change the order."""
+and ids. Frame numbers or ids with gaps or repeats are not used for sorting."""
 BY_TIME = (*TIMES, *NAMES, *NUMBERS, *IDS)
 """The keys of ORDER with times first, for phone scans: their times are reliable, and their names may be random."""
 GAPS = "Gaps in names and times are refused; numbers with gaps do not sort."
@@ -101,8 +101,13 @@ def sort_frames(
 
 
 def _contradictions(unused: Mapping[str, np.ndarray], rank: np.ndarray) -> tuple[str, ...]:
-    """Return a note for each key of `unused` for which the frame numbers contradict the order `rank`: arranged in this
-    order, they decrease at least once."""
+    """Return a note for each frame-number key that contradicts the order of the frames.
+
+    unused: the frame numbers [n] under each key that was not used for sorting.
+    rank: int [n], the indices of the frames in the order found.
+
+    A key contradicts this order if its numbers, arranged by `rank`, decrease at least once.
+    """
     return tuple(
         Reported(f"{key} has gaps or repeats and is not used, but falls in the order of the frames; check this order.")
         for key, numbers in unused.items()
@@ -111,9 +116,13 @@ def _contradictions(unused: Mapping[str, np.ndarray], rank: np.ndarray) -> tuple
 
 
 def _even_order(columns: np.ndarray) -> np.ndarray | None:
-    """Return the order, int [n], of n frames by the first suitable column of `columns` [n, k]; None if no column is
-    suitable. A column is suitable if its sorted numbers have no gap, and if sorting by this column also sorts all
-    columns to its left."""
+    """Return the order of n frames, int [n], by the first suitable column of `columns` [n, k]; None if no column is
+    suitable. A column is suitable if two conditions hold:
+
+    - Its sorted numbers have no gap (see `refuse_gaps`).
+    - No column to its left decreases when the frames are sorted by this column. For example, the number of a recording
+    may stand before the frame number.
+    """
     for at, column in enumerate(columns.T):
         order = np.argsort(column, kind="stable")
         if not _gap(column[order]) and (np.diff(columns[order, :at], axis=0) >= 0).all():

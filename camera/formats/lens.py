@@ -103,8 +103,8 @@ PAIRED = dict((*SIZES, *((height, width) for width, height in SIZES)))
 """A map from each key of an image's width to the key of its height, and back, such as w to h and h to w. A width or a
 height alone may mean something else than an image size, for example a camera's height above the ground."""
 LEAST_SIDE = 16
-"""The smallest width and height, in pixels, of an image size with keys that do not belong together (see PAIRED).
-Smaller numbers may mean something else."""
+"""The smallest side, in pixels, of an image size with keys from two different pairs (see PAIRED), such as w and
+image_height. A smaller number may mean something else than a side."""
 HORIZONTAL_FOVS = {"x_fov": np.pi / 180, "camera_angle_x": 1.0, "fov_deg": np.pi / 180, "angle_x": 1.0}
 """The keys of a horizontal field of view in JSON files, each with the factor that converts its value to radians."""
 SAME_LENS = 1.02
@@ -144,11 +144,13 @@ def refuse_two_lenses(fields: Mapping, where: str) -> None:
 
 
 def describes_image(key: str, fields: Mapping) -> bool:
-    """Return whether `key`, one of PARAMETER_KEYS, describes an image, and not, for example, a camera's height above
+    """Return whether `key`, a name in PARAMETER_KEYS, describes an image, and not, for example, a camera's height above
     the ground.
 
-    Keys of focal lengths and centres always do. A width or height does if its pair (see PAIRED) is in `fields`. Without
-    its pair, its value and the value of a key for the other side must be integers of at least LEAST_SIDE.
+    - A focal length or a centre always describes an image.
+    - A width or a height does if the other key of its pair (see PAIRED) is in `fields`.
+    - Without the other key, it does if its value is an integer of at least LEAST_SIDE, and so is a value under another
+    pair's key for the other side.
     """
     if key not in PAIRED or PAIRED[key] in fields:
         return True

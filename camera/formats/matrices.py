@@ -42,7 +42,7 @@ def direction_of(name: str) -> str:
 
 def array_direction(name: str) -> str:
     """Return "c2w" or "w2c" if the name of an array in an .npz file states the direction of its matrices, else an empty
-    string. It knows the names of `direction_of`, and also camera_poses and camera_pose, the "c2w" arrays of Pi3 and
+    string. The names are those of `direction_of`, and camera_poses and camera_pose, which are "c2w" arrays of Pi3 and
     MapAnything."""
     return direction_of(name) or ("c2w" if name in ("camera_poses", "camera_pose") else "")
 
@@ -80,8 +80,9 @@ class Matrices(NamedTuple):
 
     key: the name.
     matrices: the matrices as in the file.
-    frames: if each frame is an object, a dict of fields for each frame. It has the frame's own fields and the fields
-        that the file states once for all frames. For a plain list of matrices, one dict with the file's other fields.
+    frames: the fields next to the matrices, such as the lens. If each frame is an object, there is a dict for each
+    frame; fields that the file states once for all frames are added to it. For a plain list of matrices, there is one
+    dict.
     notes: notes for the user on the frames' order.
     """
 
@@ -128,9 +129,9 @@ def are_frames(value: Any) -> bool:
 
 
 def _flat(data: Mapping, all_objects: bool = False) -> dict[str, Any]:
-    """Return an object's fields, with inner objects replaced by their fields: c2w in extrinsics becomes extrinsics_c2w.
-    An inner object is replaced if its name states a direction. With `all_objects`, an inner object is also replaced if
-    the name of one of its fields states a direction."""
+    """Return an object's fields, with some inner objects replaced by their fields under joined names. For example, c2w
+    in the object extrinsics becomes extrinsics_c2w. An inner object is replaced if its name states a direction. With
+    `all_objects` it is also replaced if the name of one of its fields does."""
     flat: dict[str, Any] = {}
     for key, value in data.items():
         inner = isinstance(value, Mapping) and (direction_of(key) or all_objects and any(map(direction_of, value)))

@@ -202,11 +202,14 @@ def _archive(
     path: Path, kind: str, wanted: Callable[[str], bool]
 ) -> tuple[dict[str, np.ndarray], dict[str, tuple[int, ...]]]:
     """Return the arrays of an .npz file for which `wanted(name)` is true, and the shapes of all its arrays, both by
-    array name.
+    array name. `kind`: a description of the file for error messages.
 
-    Arrays in INDICES that are not numbers are left out. `kind`: a description of the file for error messages. Raises
-    CameraError for an unreadable file, for more than 512 MiB of wanted arrays, and for other arrays that are not
-    numbers.
+    An array named in INDICES is left out of the first result if its values are not numbers. Raises CameraError in these
+    cases:
+
+    - The file is unreadable.
+    - The wanted arrays have more than 512 MiB.
+    - The values of another wanted array are not numbers.
     """
     check_file(path, LARGEST_ARCHIVE)
     try:

@@ -92,9 +92,9 @@ def read_arkit(path: Path, convention: Convention) -> CameraFile:
 
 
 def scan_folder(folder: Path) -> Path | None:
-    """Return the folder with a scanner's JSON files, one per frame. It is the first with at least two such files of
-    `folder` and, in it, keyframes/corrected_cameras, keyframes/cameras and cameras. Return None if no such folder has
-    two."""
+    """Return the first folder with at least two of a scanner's JSON files, one file per frame, or None without such a
+    folder. The candidates are `folder`, then its subfolders keyframes/corrected_cameras, keyframes/cameras and
+    cameras."""
     below = (folder, *(folder / name for name in ("keyframes/corrected_cameras", "keyframes/cameras", "cameras")))
     return next((each for each in below if len(_frame_names(each)) > 1), None)
 
@@ -171,8 +171,8 @@ def _matrix(frame: Mapping, where: str) -> np.ndarray:
 
 
 def _stated_order(frames: list[Mapping]) -> str:
-    """Return the order of the numbers in the frames' matrices, "row" or "column", from Polycam's keys or a 3x3 lens
-    matrix; "" if unknown."""
+    """Return the order of the numbers in the frames' matrices: "row", "column", or "" if unknown. Polycam's keys mean
+    "row". Otherwise the order is taken from the first 3x3 lens matrix, where the position of cx and cy shows it."""
     if any(PARTS[0] in frame for frame in frames):
         return "row"
     found = next((frame[name] for frame in frames for name in LENSES if name in frame), None)

@@ -46,7 +46,7 @@ TABLES: the suffixes of such files.
 HEADER: a header is searched for in this many characters at the start of the file.
 """
 NO_HEADER = re.compile(r"^\s*[-\d.]|://")
-"""A pattern for lines of a table other than its header: numbers, and a video's address (RealEstate10K)."""
+"""A pattern for lines of a table that are not its header: lines of numbers, and a video's URL (RealEstate10K)."""
 FIELDS = (
     Field(
         ("camera_convention", "coordinate_system", "extrinsic_type"),
@@ -108,8 +108,8 @@ def _array_shape(path: Path) -> tuple[int, ...]:
 
 
 def array_header(file: IO[bytes]) -> tuple[tuple[int, ...], str]:
-    """Return the shape in an .npy header, and numpy's letter for the kind of its values; () and "" for an array of
-    Python objects and for other files."""
+    """Return the shape in an .npy header, and numpy's letter for the kind of dtype, such as "f". Return () and "" for
+    an array of Python objects and for a file that is not .npy."""
     try:
         version = np.lib.format.read_magic(file)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
@@ -222,13 +222,14 @@ def _convention_in(line: str) -> str:
 
 
 def stated_convention(texts: Mapping[str, str], own: str, where: str) -> str:
-    """Return the name of the convention that a file's `texts` state. If axes or direction remain unknown, return `own`.
+    """Return the name of the convention that a file's `texts` state.
 
-    own: the format's convention, which supplies what the texts omit; empty if the format has none.
+    own: the format's convention, which supplies the axes or the direction if the texts omit them. It is empty if the
+    format has no convention; then the result is empty if the texts omit the axes or the direction.
     where: the beginning of error messages.
 
-    Raises CameraError for unsupported axes and for a convention other than `own`. The user must then choose a
-    convention, because a text about axes may also describe the axes of the images.
+    Raises CameraError for unsupported axes. Raises it also if the texts contradict a non-empty `own`: the user must
+    then choose a convention, because a text about axes may also describe the axes of the images.
     """
     axes, direction = own.split("_") if own else ("", "")
     for key, text in texts.items():

@@ -61,23 +61,25 @@ WANTED = ("time", "x", "y", "z", "qx", "qy", "qz", "qw")
 W_FIRST = re.compile(r"(?<![a-z])w[\s,]+x[\s,]+y[\s,]+z(?![a-z])")
 W_FIRST_COLUMNS = [0, 1, 2, 3, 5, 6, 7, 4]
 FRAME = re.compile(r"^sec|^frame|^(id|idx|index)$")
-"""A pattern for column names that replace a missing time column: seconds, frame number or index."""
+"""A pattern for columns that are used as the time if a header names no time: seconds, frame numbers and indices."""
 TURN_COLUMN = re.compile(r"(?:^r(?=_?.$)|^q|_q(?=_?.$|_rs_)|quat|rot|orientation).*?([wxyzijk])$")
 PLACE_COLUMN = re.compile(
     r"^(?:cam(?:era)?_)?(?:t|p|(?:.*_)?pos(?:ition)?|trans(?:lation)?|loc(?:ation)?)?(?:_\w+?)?_?([xyz])$"
 )
-"""Patterns for the names of a quaternion's columns, such as qw, q_wc_x, rot_x and camera_qi, and of a position's."""
+"""The patterns for column names. TURN_COLUMN matches a quaternion's components, such as qw, q_wc_x, rot_x and
+camera_qi. PLACE_COLUMN matches a position's coordinates, such as tx and pos_x."""
 UNEVEN_STEPS = 1.5
 """Poses are resampled at even times if the time steps are uneven: a step is longer or shorter than the median step by
 more than this factor."""
 FORWARD, CLEARER, UPRIGHT = 0.7, 0.1, 0.7
-"""The limits of the test of whether quaternions without a header begin with w. The test compares the path's forward
-motion, from -1 to 1 (see `_forward`), with w first and with w last.
+"""The limits of the test of whether quaternions without a header begin with w (see `_doubt_order`). The test compares
+two readings of the file, w first and w last, by their forward motion, from -1 to 1 (see `_forward`).
 
-FORWARD: the camera moves in its viewing direction if its forward motion is above this limit.
-CLEARER: the file is refused if, with w first, the forward motion is above FORWARD and exceeds the absolute forward
-motion with w last by more than this limit.
-UPRIGHT: it is not refused if the mean y component of the camera's y axis, with w last, is at least this.
+FORWARD: if the forward motion is above this limit, the camera moves in its viewing direction.
+CLEARER: w first is clearly better if its forward motion is above FORWARD, and exceeds the absolute forward motion with
+w last by more than this limit. The file is then refused, unless UPRIGHT applies.
+UPRIGHT: the file is not refused if, with w last, the camera is upright: the mean y component of its y axis is at least
+this.
 """
 W_LIKE = 0.999
 """If the first number of the first quaternion has an absolute value of at least this, it seems to be w."""
@@ -120,11 +122,12 @@ def read_kitti(path: Path, convention: Convention) -> CameraFile:
     """Read a text file of matrices, 3x4 or 4x4 by row, one line per frame. Examples are KITTI odometry's poses/00.txt
     and Replica's traj.txt. A line may begin with a frame number, and a 4x4 matrix may take four lines.
 
-    path: the file, or a folder with a file for each frame, as in ScanNet. Only with a folder, the lens is read, from
-    intrinsic/intrinsic_color.txt in the folder or next to it.
+    path: the file, or a folder with a file for each frame, as in ScanNet. For a folder, the lens is read from
+    intrinsic/intrinsic_color.txt in the folder or next to it, if this file exists. For a single file no lens is read.
     convention: the convention of the matrices; the format's own is camera-to-world in OpenCV axes.
 
-    Raises CameraError for a missing or invalid file, and for several whole paths in a folder, as in KITTI's poses.
+    Raises CameraError for a missing or invalid file, and if a file in a folder has more than one pose, as in KITTI's
+    folder poses.
     """
     files = sort_by_name(pose_files(path), lambda file: file.stem, str(path)) if path.is_dir() else [path]
     read = [read_table(file, 12, 16, 13, 17, 4) for file in files]
@@ -148,8 +151,8 @@ def read_kitti(path: Path, convention: Convention) -> CameraFile:
 
 
 def pose_files(folder: Path) -> list[Path]:
-    """Return the text files of single frames, with names like NUMBERED. They are in the first of `folder`, its folder
-    pose and its folder poses that has .txt files."""
+    """Return the pose files of a folder, one per frame: the .txt files with names like NUMBERED. They are searched for
+    in one folder: the first that has .txt files of `folder`, its subfolder pose, and its subfolder poses."""
     found = ([*place.glob("*.txt")] for place in (folder, folder / "pose", folder / "poses"))
     return [file for file in next(filter(None, found), []) if re.fullmatch(NUMBERED, file.name)]
 
@@ -184,8 +187,8 @@ def read_tum(path: Path, convention: Convention) -> CameraFile:
 
 
 def _header_notes(lines: Sequence[str], columns: "Columns") -> list[str]:
-    """Return notes for the user: on columns that are not read, and for EuRoC's ground truth, that its poses are those
-    of the IMU."""
+    """Return notes for the user: a note on the columns that are not read, and for EuRoC's ground truth a note that the
+    poses are those of the IMU."""
     header = _header(lines)
     names, used = _names(header), {*columns.columns, *columns.lens}
     others = [name for at, name in enumerate(names) if at not in used and len(names) == columns.total]
@@ -201,12 +204,19 @@ def _first_lens(frames: Sequence[Mapping], path: Path) -> Lens:
 
 def _doubt_order(path: Path, c2w: np.ndarray, rows: np.ndarray, convention: Convention) -> list[str]:
     """Return a note if the quaternions of `rows` seem to begin with w, although `c2w` was read with w last; else an
-    empty list. Raises CameraError if the camera moves along its viewing direction only with w first.
+    empty list. Raises CameraError if w clearly comes first.
 
-    Backward motion with w last is no reason to refuse a path. A straight path with its camera rotated by 180 degrees
-    about x goes backwards with w last and forward with w first, so both readings are valid.
-    A camera that looks down while it moves ahead is not refused either. With w last it is upright in a world whose y
-    axis points down, with w first it is upside down.
+    The test compares the forward motion (see `_forward`) of two readings of the file, w first and w last:
+
+    - The forward motion with w first is above FORWARD, and exceeds the absolute forward motion with w last by more than
+    CLEARER: an error, or a note if the camera is upright with w last (see UPRIGHT).
+    - The forward motion with w last is at most FORWARD, and one of two signs speaks for w first: forward motion above
+    FORWARD, or a first number that seems to be w (see W_LIKE): a note.
+
+    The reason for the absolute value: a straight path with its camera rotated by 180 degrees about x goes backwards
+    with w last and forward with w first, so both readings are valid.
+    The reason for the note if the camera is upright: a camera that looks down while it moves ahead is upright with w
+    last, in a world whose y axis points down, and upside down with w first.
     """
     other = to_opencv(rigid(from_quaternions(rows[:, [5, 6, 7, 4]]), rows[:, 1:4]), convention, str(path))
     ahead, other_ahead = _forward(c2w), _forward(other)
@@ -260,9 +270,10 @@ class Columns(NamedTuple):
 def tum_columns(lines: Sequence[str]) -> Columns | None:
     """Return a trajectory's layout according to its header, or None if no header is usable.
 
-    The header is the last line of text before the numbers, with or without a comment sign. It must name a time, and
-    each of the other seven columns (see `Columns`) once. A header that only states the quaternion order w, x, y, z is
-    also usable: the columns are then TUM's, except that w comes first in the quaternion.
+    The header is the last line of text before the numbers, with or without a comment sign. It must name a time (or in
+    its place seconds, a frame number or an index), and each of the other seven columns (see `Columns`) once. A header
+    that only states the quaternion order w, x, y, z is also usable: the columns are then TUM's, except that w comes
+    first in the quaternion.
     """
     header = _header(lines)
     names = _names(header)
@@ -305,8 +316,8 @@ def _refuse_strange_header(path: Path, lines: Sequence[str]) -> None:
 
 
 def _column_of(name: str) -> str:
-    """Return the quantity of a column with the header `name`, an item of WANTED: the time, a position or a quaternion
-    component. Return "" if unknown."""
+    """Return what a column with the header `name` holds: an item of WANTED, such as "time", "x" or "qw", or "" if
+    unknown."""
     name = re.sub("[ .]+", "_", name)
     if re.search(r"time|stamp|^t$", name):
         return "time"

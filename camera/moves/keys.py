@@ -37,8 +37,8 @@ def actions_from_keys(script: str) -> np.ndarray:
 
 def poses_from_keys(script: str, *, step: float = STEP, turn_deg: float = TURN_DEG) -> np.ndarray:
     """Return the camera-to-world poses float64 [frames + 1, 4, 4] of a script such as "w-10,iw-15"; the first is the
-    identity. `step`: world units per frame. `turn_deg`: degrees per frame. A rotation beyond a pitch of 85 degrees is
-    skipped. Raises CameraError for an invalid script."""
+    identity. `step`: world units per frame. `turn_deg`: degrees per frame. A rotation up or down is left out if the
+    pitch would exceed 85 degrees. Raises CameraError for an invalid script."""
     held = held_keys(script).astype(np.float64)
     w, a, s, d, i, j, k, l = (held[:, key] for key in range(8))  # noqa: E741
     angles_deg = np.stack([np.cumsum((l - j) * turn_deg), _pitch_deg((i - k) * turn_deg)], 1)

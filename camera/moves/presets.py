@@ -44,8 +44,9 @@ class Preset:
 
     @property
     def note(self) -> str:
-        """A note for moves in world units that the amount has no effect at constant speed, because the model's input is
-        scaled to a longest step of 1. The note is empty for "static" and for moves in degrees."""
+        """A note for the user that at constant speed the amount of the move has no effect, because the model's input is
+        scaled to a longest step of 1. Moves in world units have this note. It is empty for "static" and for moves in
+        degrees."""
         return STEADY_NOTE if self.unit == UNITS and self.amount else ""
 
 
@@ -91,8 +92,8 @@ def shake_path(path: CameraPath, degrees: float, seed: int = 0) -> CameraPath:
     0 degrees the path is returned unchanged.
 
     The first frame is unchanged. A shaken path has no actions (W, A, S, D flags) and no `origin` (its file). The shake
-    has no translations, because the model's input is scaled to a longest step of 1: in a slow path, translations would
-    become large.
+    only rotates: the model's input is scaled to a longest step of 1, so in a slow path small translations would be
+    enlarged.
     """
     if degrees == 0:
         return path
@@ -136,8 +137,9 @@ def _crane(sign: float) -> Move:
 
 
 def _spiral(u: np.ndarray, amount: float, subject: np.ndarray) -> np.ndarray:
-    """Return the poses [n, 4, 4] of an orbit by `amount` degrees at the progress `u` [n], from 0 to 1. At the end, the
-    distance to `subject` [3] is halved, and the camera is higher by a quarter of the first distance."""
+    """Return the poses [n, 4, 4] of an orbit around `subject` [3] by `amount` degrees. `u` [n]: the progress, from 0 to
+    1. During the move, the distance to the subject falls to half of the initial distance, and the camera rises by a
+    quarter of the initial distance."""
     away = from_angles("Y", -amount * u) @ -subject
     lift = 0.25 * np.linalg.norm(subject) * u[:, None] * np.array([0.0, -1.0, 0.0])
     return _from_first(look_at(subject + away * (1 - 0.5 * u[:, None]) + lift, subject))

@@ -37,8 +37,8 @@ class Sheet:
         return self.canvas.resize(size, Image.Resampling.LANCZOS)
 
     def panel(self, columns: Span, rows: Span, title: str) -> Box:
-        """Draw a titled panel and return the rectangle inside it. `columns` (left, right) and `rows` (top, bottom) are
-        fractions of the space between the header and the text below."""
+        """Draw a titled panel and return the rectangle inside it. `columns` (left, right) are fractions of the sheet's
+        width. `rows` (top, bottom) are fractions of the height between the header and the text below."""
         width, height, unit = *self.canvas.size, self.unit
         top, bottom = 28 * unit, height - 84 * unit
         left, right = (6 * unit + share * (width - 6 * unit) for share in columns)
@@ -80,9 +80,12 @@ class Sheet:
         return View(self.canvas, box, axes, np.concatenate(corners), 12 * self.unit)
 
     def path(self, view: View, positions: np.ndarray, cameras: list[np.ndarray], fps: float) -> None:
-        """Draw a camera path into `view`, from green to red, with up to 7 of its cameras and with dots at whole
-        seconds. `positions` [n, 3]: the camera centres. `cameras`: every frame's frustum [6, 3] from
-        `drawing.frustum`."""
+        """Draw a camera path into `view`, from green to red, with up to 7 of its cameras.
+
+        positions: [n, 3], the camera centres.
+        cameras: the frustum [6, 3] of every frame, from `drawing.frustum`.
+        fps: the number of frames per second. A dot is drawn every `tick_seconds` seconds.
+        """
         last = len(positions) - 1
         for index in np.unique(np.linspace(0, last, FRUSTA).round().astype(int))[::-1]:
             view.frustum(cameras[index], color_at(index / last), round(1.2 * self.unit))
