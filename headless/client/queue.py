@@ -104,7 +104,7 @@ def fill_in(workflow: dict, server: Server, options: argparse.Namespace) -> None
 
 
 def list_inputs(workflow: dict) -> str:
-    """Return a text that lists each node with the plain values of its inputs."""
+    """Return a text that lists each node, and the values of its inputs that are not links."""
     lines = []
     for key, node in workflow.items():
         lines.append(f"{key} {_title(node)} ({node['class_type']})")

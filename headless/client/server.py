@@ -77,8 +77,8 @@ class Server:
             raise self._silent(error) from None
 
     def events(self, connection: Any, prompt_id: str) -> Iterator[tuple[str, dict]]:
-        """Yield (kind, data) for each event of the prompt `prompt_id` on the websocket `connection`. The iteration has
-        no end of its own. It raises InputError when the connection is lost or closed."""
+        """Yield (kind, data) for each event of the prompt `prompt_id` on the websocket `connection`. The iterator ends
+        only with an error: InputError when the connection is lost or closed."""
         while True:
             try:
                 message = connection.recv()

@@ -20,12 +20,14 @@ from ..process.starting import pause_collection, start_cuda
 from . import flags
 
 LISTING = {"walks"}, {"keep"}, {"walks", "keep"}
-"""The sets of options for which `lingbot-world live` without a model lists the saved walks."""
+"""Without a model, `lingbot-world live` lists the saved walks if the user's options are one of these sets; any others
+are an error."""
 REPLAYED = (
     *("bench", "continue_from", "events", "image", "prompt", "prompt_file", "seed", "size", "width", "height"),
     *("chunk", "window", "sink", "schedule", "shift", "speed", "moving", "restart_on_drift", "stop_when_stuck"),
 )
-"""The options that `--replay` excludes, because a replay takes them from its walk, and `bench`."""
+"""The options that cannot be combined with `--replay`. `bench` is another mode; a replay takes the others from its
+walk."""
 
 
 def add_live_command(commands: Any, show: ShowProgress) -> None:

@@ -35,7 +35,8 @@ class Target:
     recipe: str = ""
     """The record of the run as JSON, for the metadata."""
     overwrite: bool = False
-    """Whether existing PNG files may be overwritten. If so, later PNG files of an earlier, longer video are deleted."""
+    """Whether existing PNG files may be overwritten. If so, older PNG files with numbers after the new video's last
+    frame are deleted."""
 
     @property
     def is_pipe(self) -> bool:
@@ -158,8 +159,8 @@ def check_new(target: Target, first: int, frames: int, image: str | Path | None,
 
 
 def check_name(option: str, file: Path) -> None:
-    """Raise InputError if the name of `file`, with the suffix of its temporary file, is too long for the file system.
-    `option`: the option that the message names."""
+    """Raise InputError if the name of the temporary file of `file` (its name and a suffix) is too long for the file
+    system. `option`: the option that the message names."""
     try:
         part_of(file).exists()
     except OSError as error:
@@ -184,7 +185,8 @@ def check_folder(option: str, path: Path, folder: Path) -> Path:
 
 def leftover_notes(target: Target, frames: int) -> list[str]:
     """Return a list with one note if PNG files of an earlier, longer video follow the new ones, else an empty list. The
-    note says whether these files stay or are removed. `frames`: the number after the last new PNG file."""
+    note says whether these files stay or are removed. `frames`: the number that follows that of the last new PNG
+    file."""
     after = [file.name for file in target.files_after(frames)]
     if not after:
         return []

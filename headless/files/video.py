@@ -111,8 +111,9 @@ class FrameWriter(AbstractContextManager["FrameWriter"]):
 
 
 class _Stream:
-    """An output for frames, uint8 [F, H, W, 3], to a list in memory or to a pipe. The other outputs have the same
-    methods: `write` adds frames, `close` completes files, and `abandon` removes incomplete ones."""
+    """An output that passes frames, uint8 [F, H, W, 3], to a list in memory or to a pipe. Every output class of this
+    module has these methods: `write` adds frames, `close` completes the files, and `abandon` removes incomplete
+    files."""
 
     def __init__(self, write: Callable[[np.ndarray], object], close: Callable[[], None]) -> None:
         self.write, self.close = write, close
@@ -152,8 +153,8 @@ class _PngFiles:
             self.close()
 
     def close(self) -> None:
-        """Rename the temporary files to their final names. With `overwrite`, delete the later frames of a longer
-        video."""
+        """Rename the temporary files to their final names. With `overwrite`, also delete older PNG files with numbers
+        after the last frame."""
         for file in self._waiting:
             name_whole(file)
         self._waiting = []

@@ -36,8 +36,8 @@ FIELDS = (
 PROJECTIONS = {"SPHERICAL": "a panorama or a fisheye", "STEREO3D": "in 3D, with a view for each eye"}
 """The types of FFmpeg's side data for videos with frames that are not one flat picture, each with a description."""
 UNEVEN_RATIO = 1.6
-"""The largest ratio at which the frame rate counts as constant. The ratio is that of a time between two frames to the
-median time, or its inverse. A difference of 1.5 ticks of the time base is tolerated."""
+"""A frame rate counts as constant if every time between two frames is at most the median time multiplied by this ratio,
+and at least the median time divided by it. A further 1.5 ticks of the time base are tolerated."""
 
 MOST_REPEATS = 100_000
 """A frame is repeated at most this often when a variable rate is resampled to a constant one. If more repeats are
@@ -173,8 +173,9 @@ def _even_step(path: Path) -> float | None:
 
 
 def _at_even_times(frames: Iterator[Any], step: float | None) -> Iterator[tuple[Any, int]]:
-    """Yield (frame, repeats). A video that shows each frame `repeats` times has one frame every `step` seconds. If
-    `step` is None, `repeats` is always 1."""
+    """Resample `frames` to one frame every `step` seconds: yield (frame, repeats), the frame and how many times it is
+    shown. Frames that are not shown are left out. If `step` is None, yield every frame once. Raises InputError if a
+    frame needs more than MOST_REPEATS repeats."""
     if step is None:
         yield from ((frame, 1) for frame in frames)
         return

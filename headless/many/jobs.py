@@ -21,7 +21,7 @@ FOR_ALL = (
     *("device", "decoder_device", "dtype", "vae_dtype"),
     *("residency", "camera_cache", "vae_tiling", "shard", "kv_cache"),
 )
-"""The options of all jobs of a batch, which a single job cannot set."""
+"""The options that a single job cannot set: they are set once, for all jobs of a batch."""
 _NUMBERS = {
     name: kind
     for name, hint in get_type_hints(GenerateOptions).items()
@@ -60,7 +60,14 @@ class Job:
 
 
 def read_jobs(path: Path, defaults: GenerateOptions, folder: Path) -> list[Job]:
-    """Return the options that determine the video, as JSON values by name. The seed is None if it is random."""
+    """Return the jobs in a .jsonl or .csv file, in the order of its lines.
+
+    defaults: the options of the command, for all that a job does not set.
+    folder: the folder for the videos.
+
+    Raises InputError, with the line's number, for an invalid job and for a second job of the same name. Names are
+    compared without upper and lower case. Also raises InputError for a file without jobs.
+    """
     jobs: dict[str, Job] = {}
     for line, given in _lines(path):
         try:
@@ -153,9 +160,9 @@ def _camera(given: Mapping[str, Any], base: Path, defaults: GenerateOptions) -> 
 
 
 def _path(base: Path, given: str) -> str:
-    """Return the path `given` in a job, relative to the folder `base` if not absolute, with ~ expanded. A backslash
-    separates folders on every system, unless a file has this name, so that lists of jobs from Windows work. Raises
-    InputError for an empty path."""
+    """Return the path `given` in a job, with ~ expanded. A relative path is relative to the folder `base`. Lists of
+    jobs may come from Windows, so a backslash separates folders on every system, unless it is part of an existing
+    file's name. Raises InputError for an empty path."""
     if not given:
         raise InputError("a path is empty; name one, or leave it out")
     path, windows = base / os.path.expanduser(given), PureWindowsPath(given)

@@ -146,8 +146,8 @@ def _row(line: str) -> dict[str, Any] | None:
 
 
 def _changed_settings(before: dict[str, Any], given: dict[str, Any]) -> str:
-    """Return the names of the settings in `given` that differ from `before`, separated by commas. Return "its settings"
-    if only settings that `given` lacks make the difference. Return "" if all settings are equal."""
+    """Return the names of the settings in `given` that differ from `before`, separated by commas. If these are equal,
+    but `before` has settings that `given` lacks, return "its settings". Otherwise return ""."""
     changed = [name for name, value in given.items() if _resolved(name, before.get(name)) != _resolved(name, value)]
     if not changed and before.keys() - given.keys():
         return "its settings"

@@ -50,9 +50,12 @@ class ModelCache:
         self._keeping = False
 
     def prepare(self, plan: SamplingPlan) -> None:
-        """Prepare for a group with this plan. Models that the plan does not use are removed from the cache. If memory
-        is still too small for the models next to the group's work, all are removed. Models that the group loads are
-        cached only if memory is then large enough."""
+        """Prepare the cache for a group with this plan:
+
+        1. Remove the models that the plan does not use.
+        2. If the GPU's memory is too small for the plan's models and the rest of the group's work, remove all models.
+        3. If it is still too small, do not cache the models that the group loads.
+        """
         for name, (checkpoint, _) in list(self._experts.items()):
             if checkpoint is not getattr(plan.experts, name):
                 del self._experts[name]

@@ -75,8 +75,8 @@ def _mark(file: Path) -> tuple[int, int, int] | None:
 
 class DelayInterrupts:
     """A context that protects the saving of finished chunks from interrupts (Ctrl-C, SIGTERM and SIGHUP). The first
-    interrupt takes effect immediately; further interrupts wait until the context ends. With `hold`, the first one waits
-    too. The context has an effect only in the main thread, where Python handles signals."""
+    interrupt takes effect immediately, and later ones wait until the context ends. With `hold`, all interrupts wait.
+    Outside the main thread the context does nothing, because Python handles signals only in the main thread."""
 
     def __init__(self, hold: bool = False) -> None:
         self._holds = hold
