@@ -28,8 +28,8 @@ SETTINGS = UploadSettings(threads=8, buffers=2, chunk_bytes=8 << 20)
 WORST = 10
 """The report lists this many layers: those with the largest errors."""
 WRITERS = 4
-"""The number of threads that compute checksums and write the file. Each holds one encoded weight: 71 MB for the largest
-matrix of a 14B model in 8 bits, and 0.5 GB for the embedding table of umt5-xxl."""
+"""The number of threads that compute checksums and write the file. Each holds one encoded weight: up to 71 MB for a 14B
+model in 8 bits, and up to 0.5 GB (the embedding table) for umt5-xxl in 4 bits."""
 
 
 @dataclass(frozen=True)

@@ -53,8 +53,13 @@ class FewStepSchedule:
 
 @dataclass(frozen=True)
 class GuidedSchedule:
-    """A schedule of many guided steps, with a new solver for each chunk. `shift` is the shift of the noise levels. A
-    `guide_scale` of 1 means no negative prompt."""
+    """A schedule of many steps with guidance. Each chunk is denoised from noise by a new run of the solver.
+
+    steps: the number of steps.
+    shift: the shift of the noise levels (see `flow_sigmas`).
+    guide_scale: the scale of classifier-free guidance. At 1 no negative prompt is used.
+    solver: the name of the solver.
+    """
 
     steps: int = STEPS
     shift: float = 5.0
@@ -123,8 +128,8 @@ def step_indices(schedule: str | tuple[int, ...] | None, release: Release) -> tu
 
 
 def chosen_shift(shift: float | None, release: Release) -> tuple[float, tuple[str, ...]]:
-    """Return (shift, notes): the shift of the noise levels and notes for the user. The shift is `shift`, or the
-    release's for None. There is one note if it differs from the release's, else none."""
+    """Return (shift, notes): the shift of the noise levels and notes for the user. The returned shift is `shift`, or
+    the release's if `shift` is None. There is one note if `shift` differs from the release's, else none."""
     if shift is None or shift == release.shift:
         return release.shift, ()
     return shift, (f"The shift is {shift:g}; {release.name} was made for {release.shift:g}.",)

@@ -33,9 +33,12 @@ class StepNoise:
 
 
 class PathNoise:
-    """A source of noise for a video of `latent_frames` latent frames; the other arguments are as in `StepNoise`. The
-    noise of all latent frames is drawn first, and then the noise of the steps in order. ComfyUI's node Rollout draws
-    noise in the same order."""
+    """A source of noise for a video of known length, with the methods of `StepNoise`. `latent_frames` is the video's
+    number of latent frames; the other arguments are as in `StepNoise`.
+
+    One generator draws the initial noise of all latent frames at construction. `draw` continues with the same
+    generator, so the steps' noise depends on the order of the calls. ComfyUI's node Rollout draws in the same order.
+    """
 
     order = "video, then steps"
 
@@ -44,7 +47,8 @@ class PathNoise:
         self._drawn = self.draw((1, 16, latent_frames, *cells))
 
     def begin(self, chunk: int) -> Tensor:
-        """Return the initial noise of the chunk with the index `chunk`, float32 [1, 16, n, h, w]."""
+        """Return the initial noise of the chunk with the index `chunk`, float32 [1, 16, n, h, w]: a view of the noise
+        that was drawn at construction."""
         return self._drawn[:, :, chunk * self._size : (chunk + 1) * self._size]
 
     def draw(self, shape: tuple[int, ...]) -> Tensor:

@@ -28,8 +28,11 @@ class StepReuse:
         this number, 0 to 1. At 0 the model predicts every step.
     calls: the number of steps that the model has predicted.
 
-    The error is estimated from the error at the model's last prediction. The real error may be larger where the
-    velocity changes direction. Raises InputError for a threshold outside of 0 to 1.
+    Each time the model predicts, the extrapolation to the same step is compared with the prediction. This measured
+    error, multiplied by the number of steps since the last prediction, is the estimate for later steps. The real error
+    may be larger where the velocity changes direction.
+
+    Raises InputError for a threshold outside of 0 to 1.
     """
 
     def __init__(self, threshold: float = 0.0) -> None:

@@ -18,7 +18,7 @@ TRAIN_TIMESTEPS = 1000
 def flow_sigmas(steps: int, shift: float, solver: str = "unipc") -> torch.Tensor:
     """Return the noise levels float32 [steps + 1] in falling order; the last one is 0.
 
-    Each is `shift * b / (1 + (shift - 1) * b)`, where b falls linearly from the largest noise level of the `solver`.
+    Each is `shift * b / (1 + (shift - 1) * b)`. b falls linearly to 0, from 0.999 for "unipc" and from 1 for "dpmpp".
     Raises InputError for invalid steps, shift or solver.
     """
     return torch.from_numpy(np.append(_shifted(steps, shift, solver), 0.0)).float()

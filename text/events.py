@@ -106,9 +106,11 @@ class Events:
     def set_full_prompt(self, prompt: str, *, later: bool = False) -> None:
         """Set the base prompt and the active events from a full prompt, which ends with the sentences of active events.
 
-        Call this method to continue an earlier video, and after a return to an earlier chunk. The active events that
-        have a start time then count as started by their times, so `advance` does not start them again. With `later` the
-        video's time has not changed: the record of the events that were started by their times stays as it is.
+        Call this method to continue an earlier video, and after a return to an earlier chunk. Active events with a
+        start time then count as already started by their times, so `advance` does not start them again.
+
+        later: set this if only the prompt goes back, and the video's time does not. The record of the events that
+        `advance` has started then stays unchanged.
         """
         with self._lock:
             active, base = set(), prompt
@@ -142,8 +144,11 @@ class Events:
             return self.prompt
 
     def advance(self, seconds: float) -> str | None:
-        """Start and end the events that are due at `seconds` of the video. Return the full prompt if any event was
-        started or ended, else None."""
+        """Activate the events whose own times begin, and deactivate those whose times end, between the last call and
+        `seconds` of the video. Return the full prompt if there is such an event, else None.
+
+        Between its start and end, an event that `switch` has switched off or on stays so.
+        """
         with self._lock:
             due = frozenset(event.name for event in self.all if event.is_due(seconds))
             began, ended = due - self._by_time, self._by_time - due

@@ -91,9 +91,12 @@ class Decoder(Network):
         return self._stage(0, self._middle("decoder", x))
 
     def _stage(self, index: int, x: Tensor) -> Iterator[Tensor]:
-        """Run the decoder stage that begins with the layer decoder.upsamples.<index>, and all later stages; yield
-        frames. A stage has three residual blocks. All stages except the last then double height and width, and some
-        double the frame rate."""
+        """Yield the frames for the feature map x: run the decoder stage that begins with the layer
+        decoder.upsamples.<index>, and all later stages.
+
+        A stage has three residual blocks. All stages except the last then double height and width, and some also double
+        the frame rate.
+        """
         for block in range(3):
             x = self._residual(f"decoder.upsamples.{index + block}", x)
         name = f"decoder.upsamples.{index + 3}"

@@ -201,16 +201,18 @@ def new_decoder(vae: VAE, stripe: Stripe | None, *, recorded: bool) -> Decoder:
 
 
 def suits(vae: VAE) -> bool:
-    """Return whether a PooledDecoder supports this VAE (see `records`) and its Triton kernel works on the device."""
+    """Return whether a PooledDecoder supports this VAE (see `records`), and the decoder's Triton kernel works on the
+    VAE's device."""
     return records(vae.device, vae.dtype, vae.width) and _works(vae.device)
 
 
 def records(device: torch.device, dtype: torch.dtype | None, width: int) -> bool:
-    """Return whether a PooledDecoder can decode a VAE, so that a CUDA graph can record the decoding.
+    """Return whether the VAE's decoder can be a PooledDecoder, which a CUDA graph can record. All of these must hold:
 
-    The result is True if the device is a CUDA GPU, the `dtype` is fp16, and Triton loads. The VAE's base `width`,
-    its number of channels at full resolution, must be a multiple of 32. The chosen convolution kernel must be Triton's
-    or this project's CUDA kernel. Except on Hopper GPUs, the first call tests the available kernels.
+    - The device is a CUDA GPU, the VAE's `dtype` is fp16, and Triton loads.
+    - The VAE's base `width`, its number of channels at full resolution, is a multiple of 32.
+    - The chosen convolution kernel (see `convolution_of`) is Triton's or this project's CUDA kernel. Except on Hopper
+      GPUs, the first call tests the available kernels.
     """
     if device.type != "cuda" or dtype != torch.float16 or width % 32 or not triton_loads():
         return False

@@ -88,9 +88,13 @@ def _fade(before: Tensor, tile: Tensor, dim: int) -> None:
 HALO = {2: 12, 4: 10, 8: 7}
 """The margin around a stripe that the decoder needs, in pixels, at 2, 4 and 8 times the latent's resolution.
 
-For each 3x3 convolution that follows, the margin is one pixel wider. Six are in the residual blocks of each resolution,
-one follows each doubling, and one is at the end. A margin of n pixels after a doubling needs n / 2 before it, rounded
-up.
+Each 3x3 convolution reads one more pixel on each side. A margin of n pixels after a doubling of the size needs n / 2
+before it, rounded up.
+
+- At 8 times: 6 convolutions in residual blocks and one at the end, so 7.
+- At 4 times: the convolution after the doubling needs 7 + 1, which is 4 before the doubling. With 6 convolutions in
+  residual blocks, 10.
+- At 2 times: likewise 10 + 1, which is 6 before the doubling. With 6 more, 12.
 """
 
 

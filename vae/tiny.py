@@ -59,7 +59,8 @@ def load_tiny_decoder(
 
 
 class TinyDecoder:
-    """A decoder that decodes one video in parts and stores its state between the parts."""
+    """A tiny approximate decoder that decodes one video in parts. Between the parts it stores the last input frame of
+    each temporal layer (memory block)."""
 
     def __init__(self, weights: Mapping[str, Tensor], *, scaled: bool = False) -> None:
         """Create a decoder from tensors by name, which `load_tiny_decoder` has checked. If `scaled`, latents are first
@@ -129,7 +130,8 @@ class TinyDecoder:
 
 
 class PreviewDecoder:
-    """A tiny decoder with the methods `decode` and `check` of a VideoDecoder, so that callers can use either."""
+    """A TinyDecoder with the methods `decode` and `check` of a VideoDecoder, so that callers can use either. `decode`
+    lacks the arguments `progress` and `last`."""
 
     def __init__(self, decoder: TinyDecoder) -> None:
         self._decoder = decoder
