@@ -54,15 +54,16 @@ def find_package(
     release: str | None = None,
     **overrides: str | Path | None,
 ) -> Package:
-    """Return the paths of a package's parts, found by the names of files and folders directly in `folder`.
+    """Return the paths of a package's parts, found by the names of files and folders directly in `folder` (the
+    tokenizer also one level deeper).
 
     folder: the package, in the layout of cahlen/lingbot-world-base-cam-nf4 on Hugging Face, of the official package or
-    of diffusers. It may also be a causal model's file or folder (LingBot-World Fast or 2.0), or a folder that contains
-    the model's folder and no experts. It may be None if both experts are in `overrides`.
+        of diffusers. It may also be a causal model's file or folder (LingBot-World Fast or 2.0), or a folder that
+        contains the model's folder and no experts. It may be None if both experts are in `overrides`.
     assets: a folder with text encoder, tokenizer and VAE.
     release: a key of RELEASES. It states that the only model in `folder` is that causal release.
     overrides: paths of parts by `high`, `low`, `text_encoder`, `tokenizer` and `vae`. They take precedence over
-    `assets`, and `assets` over `folder`.
+        `assets`, and `assets` over `folder`.
 
     NF4 is preferred if a folder has an expert in several formats. A causal model's missing parts are also searched for
     next to its folder or file. Parts that are not found are None.

@@ -25,7 +25,7 @@ would read the disk."""
 
 @dataclass(frozen=True)
 class RolloutPlanner:
-    """The planner of where a causal run stores weights, keys and values, and caches."""
+    """A planner that chooses where a causal run stores weights, keys and values, and caches."""
 
     work: RolloutWork
     checkpoint: Checkpoint

@@ -20,8 +20,8 @@ from ..process.starting import pause_collection, start_cuda
 from . import flags
 
 LISTING = {"walks"}, {"keep"}, {"walks", "keep"}
-"""Without a model, `lingbot-world live` lists the saved walks if the user's options are one of these sets; any others
-are an error."""
+"""Without a model, `lingbot-world live` lists the saved walks if the user has set exactly one of these sets of options
+(`verbose` and `no_open` do not count). Otherwise a missing model is an error."""
 REPLAYED = (
     *("bench", "continue_from", "events", "image", "prompt", "prompt_file", "seed", "size", "width", "height"),
     *("chunk", "window", "sink", "schedule", "shift", "speed", "moving", "restart_on_drift", "stop_when_stuck"),

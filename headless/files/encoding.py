@@ -58,8 +58,8 @@ class PartEncoder:
     preset: the preset of libx264.
     recipe: the record of the run, as JSON.
 
-    An encoder must be flushed to complete a part, because libx264 delays its output by 40 frames. A flushed encoder
-    cannot continue, so each part has its own encoder and begins with a key frame. Raises DependencyError without PyAV.
+    libx264 delays its output by 40 frames, so it is flushed at the end of each part. A flushed libx264 encoder cannot
+    continue, so each part gets a new one and begins with a key frame. Raises DependencyError without PyAV.
     """
 
     def __init__(self, pipe: IO[bytes], fps: int, preset: str = "medium", recipe: str = "") -> None:

@@ -40,11 +40,10 @@ class FrameWriter(AbstractContextManager["FrameWriter"]):
     frames, parts: the numbers of frames received and of parts written.
 
     Files get their final names only when they are complete. An interrupted run therefore leaves no new file and does
-    not change an older video.
+    not change an older video. After an error no further part is written.
 
     With `keep_partial`, an interrupted or killed run leaves the frames that are written so far. A video has a copy
-    x.part.mp4 that grows during the run, and each PNG file gets its final name when it is written. After an error no
-    further part is written.
+    x.part.mp4 that grows during the run, and each PNG file gets its final name when it is written.
     """
 
     def __init__(self, target: Target, fps: int = FPS, *, keep_partial: bool = False, first: int = 0) -> None:
@@ -72,7 +71,7 @@ class FrameWriter(AbstractContextManager["FrameWriter"]):
 
     def write(self, frames: np.ndarray) -> None:
         """Queue frames, uint8 [F, H, W, 3], as one part of the video, and wait while more than MOST_WAITING parts are
-        queued. Raises an error of an earlier part."""
+        queued. Raises the error of an earlier part that could not be written."""
         self._waiting.append(self._thread.submit(self._write, frames))
         self.frames += len(frames)
         while len(self._waiting) > MOST_WAITING or self._waiting and self._waiting[0].done():

@@ -125,8 +125,8 @@ def _run_here(
 
 @contextmanager
 def _note_unfinished(waiting: Sequence[Job], manifest: Manifest) -> Iterator[None]:
-    """Record interrupted jobs, which have a video but no row in the manifest, as failed when this context ends. The
-    next run may replace a video only if the manifest has a row for the video's job."""
+    """When this context ends, record each job that has a video but no row in the manifest as failed: it was
+    interrupted. Without a row, the next run would refuse to replace the job's video."""
     try:
         yield
     finally:

@@ -24,7 +24,7 @@ def decode_together(plan: SamplingPlan, latent: Tensor, progress: Progress, proc
     """Decode `latent` [1, 16, f, h, w], the same in every process, by all processes that call this function. Return the
     frames, uint8 [F, H, W, 3], in the first process and None in the others.
 
-    The first process decodes alone if the VAE works in tiles, or if a stripe does not fit into a GPU's memory.
+    The first process decodes alone, in tiles, if the user chose tiles, or if a stripe does not fit into a GPU's memory.
     """
     if processes.size > 1 and not plan.options.vae_tiling:
         stripe = None

@@ -160,8 +160,8 @@ def join_processes() -> Iterator[Processes]:
 
 
 def _leave() -> None:
-    """End the process without Python's cleanup, because gloo's running threads would sometimes crash the
-    interpreter."""
+    """End the process with the exit code of Ctrl-C, without Python's cleanup, in which gloo's running threads would
+    sometimes crash the interpreter."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(INTERRUPTED)
