@@ -32,20 +32,20 @@ def activation_bytes(
     camera: bool = True,
     keys: int | None = None,
 ) -> int:
-    """Return the peak GPU memory of a forward in bytes, for one process, without the stored weights, inputs, output,
-    camera cache and GEMM workspaces.
+    """Return the peak GPU memory of a forward in bytes, for one process. Not included are the stored weights, inputs,
+    output, camera cache and GEMM workspaces.
 
     frames, height, width: the size of the latent.
     precision: the dtypes, the number formats and the number of processes, which share the tokens.
     batch: the number of prompts.
     camera: whether the model gets a camera, which all prompts share.
-    keys: the number of tokens to which the latent's tokens attend; None means the latent's own number.
+    keys: the number of tokens to which each of the latent's tokens attends; None means all tokens of the latent.
 
-    Decoded weights are counted even if the stored weights need no decoding, so the result may be 0.3 GB too high.
-
-    For 8-bit attention the result is an upper limit for all kernels. It includes q, k and v in 16 bits, which some
-    kernels take as inputs. It also includes deferred additions of all batch elements, which only occur with kernels
-    that take 8-bit inputs.
+    The result may be too high:
+    - By 0.3 GB if the stored weights need no decoding, because decoded weights are always counted.
+    - With 8-bit attention, because the result is an upper limit for all kernels. It includes q, k and v in 16 bits,
+    which only some kernels take. It also includes deferred additions of all batch elements, which only occur with
+    kernels that take 8-bit inputs.
     """
     dtype, arithmetic, processes = precision.dtype, precision.arithmetic, precision.processes
     whole, size = token_count(frames, height, width), dtype.itemsize
@@ -98,12 +98,13 @@ def decoded_bytes(config: ModelConfig, dtype: torch.dtype, arithmetic: Arithmeti
 
 
 def _self_attention(config: ModelConfig, tokens: int, keys: int, precision: Precision) -> int:
-    """Return the peak memory of a self-attention in bytes: four weights, and the larger of two phases. `tokens` is the
-    number of this process's tokens, `keys` the number of tokens to which they attend.
+    """Return the peak memory of a self-attention in bytes: the weights of q, k, v and output, and the larger of two
+    phases. `tokens` is the number of this process's tokens, `keys` the number of tokens to which they attend.
 
-    The first phase computes q, k and v. The second phase holds q, k and v, the softmax's fp32 sums and the result. If
-    the keys are split (attention/splitting.py), there are sums and a result for each part. With 8-bit attention the
-    second phase also holds quantized copies, and the result is in 8 bits until it overwrites q.
+    - First phase: q, k and v are computed.
+    - Second phase: attention holds q, k and v, the softmax's fp32 sums and the result. If the keys are split
+    (attention/splitting.py), there are sums and a result for each part. With 8-bit attention there are also quantized
+    copies, and the result is in 8 bits until it overwrites q.
     """
     arithmetic, size, dim = precision.arithmetic, precision.dtype.itemsize, config.dim
     eight_bit, row = precision.attention == "8bit", tokens * dim * size
@@ -120,9 +121,12 @@ def _self_attention(config: ModelConfig, tokens: int, keys: int, precision: Prec
 
 
 def _feed_forward(config: ModelConfig, tokens: int, size: int, arithmetic: Arithmetic) -> int:
-    """Return the peak memory of a feed-forward in bytes: two weights, and one layer's input and output. `size` is the
-    bytes of a number in the compute dtype. In 8 bits, the second layer's input exists in 16 and in 8 bits at the same
-    time."""
+    """Return the peak memory of a feed-forward in bytes: two weights, and the input and output of one layer. `size` is
+    the number of bytes of a value in the compute dtype.
+
+    With 8-bit products the peak has the first layer's output in the compute dtype, and the larger of two: its 8-bit
+    copy, or the extra memory of the first product (see `_product`).
+    """
     dim, ffn_dim, tokens = config.dim, config.ffn_dim, min(tokens, FFN_TOKENS)
     weights = _weight(dim, ffn_dim, size, arithmetic) + _weight(ffn_dim, dim, size, arithmetic)
     if arithmetic not in DTYPES:
@@ -131,8 +135,9 @@ def _feed_forward(config: ModelConfig, tokens: int, size: int, arithmetic: Arith
 
 
 def _camera_stage(config: ModelConfig, tokens: int, size: int, arithmetic: Arithmetic) -> int:
-    """Return the peak memory of the camera layers in bytes: four weights, and the hidden state, scale and shift of the
-    tokens of one step, which are at most CAMERA_TOKENS. `size` is the bytes of a number in the compute dtype."""
+    """Return the peak memory of the camera layers in bytes: four weights, and the hidden state, scale and shift. These
+    three have at most CAMERA_TOKENS tokens. For 8-bit products, one of the three is replaced by the product's extra
+    memory if this is larger. `size` is the number of bytes of a value in the compute dtype."""
     tokens = min(tokens, CAMERA_TOKENS)
     row = tokens * config.dim * size
     made = 2 * row + max(row, _product(config.dim, tokens, config.dim, arithmetic))

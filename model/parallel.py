@@ -69,8 +69,8 @@ class SequenceParallel:
         return config.shared_by(self.size)
 
     def share(self, grid: tuple[int, int, int]) -> TokenShare:
-        """Return this process's share of the tokens of a grid (frames, rows, columns). All shares have the same length.
-        For this, the last shares are padded with tokens of zeros, which attention ignores."""
+        """Return this process's share of the tokens of a grid (frames, rows, columns). The last shares are padded with
+        tokens of zeros, so that all shares have the same length. The padding is removed before attention."""
         frames, frame = grid[0], grid[1] * grid[2]
         tokens = frames * frame
         length = -(-tokens // self.size)
@@ -81,7 +81,8 @@ class SequenceParallel:
 
 
 class WholeVideo:
-    """The token share of a process that computes a forward alone: a TokenShare that returns all arguments unchanged."""
+    """The token share of a process that computes a forward alone. Its methods return their arguments unchanged.
+    TokenShare overrides them for several processes."""
 
     def latent(self, x: Tensor) -> Tensor:
         return x
@@ -136,8 +137,9 @@ class TokenShare(WholeVideo):
         return parts.unflatten(0, (self.parallel.size, -1)).transpose(0, 1).flatten(1, 2)[:, : self.tokens]
 
     def to_heads(self, q_k_v: Iterator[Tensor]) -> list[Tensor]:
-        """Return q, k and v [tokens, dim / processes]: all tokens, but only this process's heads. `q_k_v` yields q, k
-        and v [length, dim] of this process's tokens, all heads. Each tensor is sent while the next one is computed."""
+        """Exchange tokens for heads between the processes. `q_k_v` yields q, k and v [length, dim] with this process's
+        tokens and all heads. Return q, k and v [tokens, dim / processes] with all tokens and this process's heads. Each
+        tensor is sent while the next one is computed."""
         exchanges: list[Exchange] = []
         for share in q_k_v:
             exchanges.append(self.parallel.exchanges.of(share.unflatten(1, (self.parallel.size, -1)).transpose(0, 1)))
@@ -147,9 +149,9 @@ class TokenShare(WholeVideo):
         return [exchange.received.flatten(0, 1)[: self.tokens] for exchange in exchanges]
 
     def to_tokens(self, heads: Tensor) -> Tensor:
-        """Return the attention result [length, dim] of this process's tokens, all heads. `heads` [tokens, dim /
-        processes] is the attention that this process computed: all tokens, but only this process's heads. The processes
-        exchange these results."""
+        """Exchange heads for tokens between the processes, after attention. `heads` [tokens, dim / processes] is the
+        attention result with all tokens and this process's heads. Return the result [length, dim] with this process's
+        tokens and all heads."""
         padding = self.parallel.size * self.length - self.tokens
         heads = F.pad(heads, (0, 0, 0, padding)) if padding else heads
         exchange = self.parallel.exchanges.of(heads.unflatten(0, (self.parallel.size, -1)))
@@ -167,7 +169,7 @@ class Exchange:
         self._work = distributed.all_to_all_single(self.received, self._sent, group=self._group, async_op=True)
 
     def wait(self) -> None:
-        """Let the current CUDA stream wait for the exchange, without blocking this process."""
+        """Let the current CUDA stream wait until `received` is valid. With NCCL, the process itself does not wait."""
         self._work.wait()
         del self._work
 

@@ -22,9 +22,9 @@ class Residual:
     """The residual stream x [tokens, dim] of one batch element, updated in place. `waits` selects which additions are
     deferred.
 
-    An addition, and the camera's scale and shift, may be deferred to the next norm, which may be in the next block. One
-    kernel then performs all operations and reads x once. Until then a deferred addend stays in memory. Call `settle`
-    before you read x.
+    Deferred operations (an addition, and the camera's scale and shift) are applied by the next norm, which may be in
+    the next block. One kernel then computes the operations and the norm, and reads x once. Until then the deferred
+    addend stays in memory, and x has its old values. Call `settle` before you read x.
     """
 
     def __init__(self, x: Tensor, waits: Waits) -> None:
@@ -76,13 +76,14 @@ class Residual:
         return self._x
 
     def parts(self, limit: int) -> Iterator[Residual]:
-        """Yield residual streams of consecutive parts of the tokens, nearly equally long. No part is longer than
-        `limit` rounded up to a multiple of 128."""
+        """Yield the residual streams of consecutive parts of the tokens (see `part`). All parts except the last have a
+        multiple of 128 tokens. No part has more than `limit` tokens, rounded up to a multiple of 128."""
         return (self.part(part) for part in slices(len(self._x), limit))
 
     def part(self, tokens: slice) -> Residual:
-        """Return the residual stream of a slice of the tokens. For a slice of all tokens this is the object itself. For
-        other slices, deferred operations are first applied to x, and the result is a view of x that defers nothing."""
+        """Return the residual stream of a slice of the tokens. If the slice contains all tokens, return this object.
+        Otherwise apply the deferred operations to x, and return a Residual on a view of x that never defers an
+        operation."""
         if tokens.start == 0 and tokens.stop >= len(self._x):
             return self
         return Residual(self.settle()[tokens], "never")
@@ -102,11 +103,12 @@ def residuals(x: Tensor, defer_all: bool = False) -> list[Residual]:
 
 
 def in_turn(rows: Sequence[Residual], *given: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
-    """Yield the batch elements in the best order of processing: (residual stream, one item of each of `given`).
+    """Yield the batch elements in the order in which a layer should process them: (residual stream, one item of each of
+    `given`). Elements with a deferred addition come first, because their norm frees the addend's memory.
 
-    Elements with a deferred addition come first, because their norm frees memory. Before the first element is yielded,
-    `last` is set to True for the final element, and to False for the others. If `waits` is "last", only the final
-    element defers its next addition.
+    Before the first element is yielded, the attribute `last` of all streams is set: to True for the element that is
+    yielded last, to False for the others. A stream whose `waits` is "last" defers its next addition only if `last` is
+    True.
     """
     turns = list(zip(rows, *given, strict=True))
     if any(row.waiting for row in rows):

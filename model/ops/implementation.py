@@ -38,7 +38,8 @@ def slices(length: int, limit: int) -> Iterator[slice]:
 
 
 def run(name: str, x: Tensor, *arguments: Any) -> Tensor:
-    """Run the operation `name` with the fastest implementation for the device of x, and return its result."""
+    """Run the operation `name` on x and `arguments`, and return its result. The code is the function that
+    `implementation` returns for the device of x, or plain torch during torch.compile."""
     if torch.compiler.is_compiling():
         return _in_plain_torch(name)(x, *arguments)
     return implementation(name, x.device.type)(x, *arguments)
@@ -65,8 +66,8 @@ def implementation(name: str, device_type: str, mode: str | None = None) -> Call
 
 @lru_cache
 def fastest(name: str, run_plain: Callable[..., T], device_type: str) -> Callable[..., T]:
-    """Return our kernel `name` if `device_type` is "cuda" and Triton loads, else `run_plain`. If the kernel
-    fails, `run_plain` replaces it."""
+    """Return a function that runs our kernel `name`, and `run_plain` after a failure of the kernel (see `or_else`).
+    Return `run_plain` itself if `device_type` is not "cuda" or Triton does not load."""
     if device_type != "cuda" or not triton_loads():
         return run_plain
     return or_else(triton_kernel(name), run_plain, name)
@@ -99,10 +100,12 @@ def _in_place_by_parts(run_plain: Callable[..., Tensor], x: Tensor, *arguments: 
 
 
 def _rows_by_parts(outputs: int, run_plain: Callable[..., Tensor], *arguments: Any) -> Tensor:
-    """Run `run_plain` on a part of the tokens at a time, and return the first output tensor.
+    """Run `run_plain` on at most EAGER_TOKENS tokens at a time, and return the first output tensor.
 
-    `arguments` begin with the `outputs` output tensors. Then comes the row of each token in the output tensors, int64
-    [tokens]. The rest are matrices with a row for each token, or tuples of such matrices.
+    `arguments` are, in this order:
+    - as many output tensors as `outputs` says;
+    - the number of each token's row in the output tensors, int64 [tokens];
+    - the other arguments. Matrices, also in tuples, have a row for each token.
     """
     out, (rows, *others) = arguments[:outputs], arguments[outputs:]
     for part in slices(len(rows), EAGER_TOKENS):
@@ -111,8 +114,9 @@ def _rows_by_parts(outputs: int, run_plain: Callable[..., Tensor], *arguments: A
 
 
 _WHOLE = {"rms_silu", "modulated", "scatter_", "scatter_fp8_", "scatter_transposed_", "merge_", "merge_fp8_"}
-"""The operations that plain torch runs on all tokens in one step, instead of in parts. Such an operation makes no fp32
-copies, or its first argument has no row for each token."""
+"""The operations that plain torch runs on all tokens at once. Other operations run on at most EAGER_TOKENS tokens at a
+time, to keep fp32 copies small. The operations listed here make no fp32 copies, or cannot be split because the first
+dimension of an argument is not the tokens."""
 _BY_PARTS: dict[str, Callable[..., Tensor]] = {
     "layer_norm": _layer_norm_by_parts,
     "scatter_rotated_": partial(_rows_by_parts, 1),
@@ -129,12 +133,11 @@ def _tokens_of(argument: Any, part: slice) -> Any:
 
 
 def or_else(fast: Callable[..., T], plain: Callable[..., T], name: str) -> Callable[..., T]:
-    """Return a function that calls `fast`. After the first failure of `fast` on a GPU, the function always calls
-    `plain` on this GPU.
+    """Return a function that calls `fast`, and returns the result of `plain` if `fast` fails. After the first failure
+    on a GPU, the function no longer tries `fast` on this GPU.
 
-    The GPU is that of the first tensor among the arguments. The call in which `fast` fails also returns the result of
-    `plain`. The failure is logged once for each GPU, with `name`. Running out of GPU memory does not count as a
-    failure: torch.OutOfMemoryError is raised.
+    The GPU is that of the first tensor among the arguments. The first failure on a GPU is logged with `name`. Running
+    out of GPU memory does not count as a failure: torch.OutOfMemoryError is raised.
     """
     broken: set[torch.device | None] = set()
 

@@ -60,8 +60,9 @@ def suited_arithmetic(wanted: Arithmetic, device: torch.device) -> Arithmetic:
 def _choose_products(
     arithmetic: Literal["fp8", "int8"], wanted: str, device: torch.device, config: ModelConfig
 ) -> None:
-    """Select the kernel for 8-bit matrix products on a device. `wanted` is the user's setting, for error messages.
-    Raises InputError if no kernel is supported and accurate."""
+    """Select the kernel for 8-bit matrix products on a device, and store its name in CHOSEN for a CUDA device. Raises
+    InputError if no kernel supports the device, or none passes its accuracy test. `wanted` is the user's setting, for
+    the message."""
     card, size = card_of(device), tried_size(config)
     leave = "leave it out or take int8" if arithmetic == "fp8" and candidates("int8", card) else "leave it out"
     if not candidates(arithmetic, card):
@@ -101,8 +102,8 @@ class EightBitLayer:
         return *self._weight, self._bias
 
     def of(self, values: Tensor, scales: Tensor, bias: Tensor | None) -> "EightBitLayer":
-        """Return an EightBitLayer for the weight `values` [out, in], its `scales`, and `bias` [out] or None. The
-        result's `dtype` is this layer's, and the weight is Rotated if this layer's weight is."""
+        """Return a layer with the weight `values` [out, in], its `scales`, and `bias` [out] or None. The new layer has
+        the `dtype` of this layer. Its weight is Rotated if this layer's weight is Rotated."""
         return EightBitLayer(type(self._weight)(values, scales), bias, self.dtype)
 
     def after_gelu(self) -> "EightBitLayer":
@@ -123,15 +124,16 @@ class EightBitLayer:
 
 
 def encodes_inputs(values: Tensor) -> bool:
-    """Return whether the product kernel for the 8-bit weight `values` [out, in] also quantizes the layer's input. True
-    only for comfy-kitchen's int8 kernel, if `choose_arithmetic` selected it for the GPU. False during torch.compile."""
+    """Return whether the kernel for products with the 8-bit weight `values` [out, in] takes inputs that are not
+    quantized, and quantizes them itself. True if `values` is int8, `choose_arithmetic` selected comfy-kitchen's kernel
+    for the GPU, and torch.compile is not running."""
     return _by_kitchen(values.dtype, values.device)
 
 
 def rotates(width: int, dtype: torch.dtype, device: torch.device) -> bool:
-    """Return whether a weight of `width` columns is rotated for products in the 8-bit `dtype` (see rotation.py). True
-    if the products use comfy-kitchen's int8 kernel, and `width` is a multiple of GROUP. That kernel also rotates the
-    inputs, while it quantizes them. False during torch.compile."""
+    """Return whether a weight of `width` columns should be rotated (see rotation.py) for products in the 8-bit `dtype`.
+    True if comfy-kitchen's int8 kernel computes the products, and `width` is a multiple of GROUP. The kernel also
+    rotates the inputs when it quantizes them. False during torch.compile."""
     return width % GROUP == 0 and _by_kitchen(dtype, device)
 
 
@@ -201,8 +203,10 @@ def as_input(x: Tensor, layer: Any) -> Rows:
 
 
 def activated(x: Tensor, activation: Literal["gelu", "silu"], layer: Any) -> Rows:
-    """Return the activation of x [tokens, dim] in the 8-bit input dtype of `layer`. If `layer` has no 8-bit input
-    dtype, overwrite x with the activation, and return x. If `layer` applies GELU itself, return x unchanged."""
+    """Return the activation of x [tokens, dim], in the form that `layer`, the next layer, takes:
+    - If `layer` applies GELU itself: x unchanged.
+    - If `layer` has an 8-bit input dtype: the activation in this dtype.
+    - Otherwise: x, overwritten with the activation."""
     if getattr(layer, "applies_gelu", False):
         return x
     eight_bit = input_dtype(layer)

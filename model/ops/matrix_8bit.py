@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
-"""The number to which scaling maps the largest magnitude, for each 8-bit dtype. It is the dtype's largest number, so
-int8's -128 is not used."""
+"""The largest number of each 8-bit dtype. Quantization scales values so that the largest magnitude becomes this number.
+So int8's -128 is not used."""
 
 Activation = Literal["none", "gelu", "silu"]
 """The name of an activation function; "gelu" is the tanh form."""

@@ -11,11 +11,12 @@ from .matrix_8bit import encode_8bit_, from_fp8_, layer_norm_8bit_, to_fp8_
 
 QUERY_LENGTH, KEY_LENGTH = 128.0, 440.0
 """After scaling to 8 bits, a head's query vector is at most QUERY_LENGTH long, and its key vector at most KEY_LENGTH
-(Euclidean lengths).
+(Euclidean lengths). The reason is that our kernel for Hopper GPUs stores scores in fp16, at most 65504.
 
-These limits hold for vectors that a root-mean-square norm bounds; attention/fp8.py limits other vectors. Our kernel for
-Hopper GPUs stores scores in fp16, at most 65504. The largest score is QUERY_LENGTH * KEY_LENGTH = 56320. If rounding to
-8 bits lengthens both vectors by 1/16, the largest score is 63580.
+The largest score is QUERY_LENGTH * KEY_LENGTH = 56320. Rounding to 8 bits may lengthen each vector by 1/16, so that the
+largest score is 63580.
+
+The two limits are used for vectors that a root-mean-square norm bounds; attention/fp8.py limits other vectors.
 """
 
 

@@ -145,11 +145,14 @@ def merge_fp8_(
     log_sums: Tensor | None = None,
     rest: tuple[Tensor, Tensor] | tuple[()] = (),
 ) -> R:
-    """Write merged attention over all keys, times factor plus shift, to `out` [tokens, dim], and return `out`.
+    """Write attention over all keys to `out` [tokens, dim], and return `out`. The values are in fp8, and factor [1] and
+    shift [dim] (fp32) decode them: the merged attention is multiplied by factor, and shift is added.
 
-    `parts` [n, tokens, heads, head_dim] is the attention over each of n parts of the keys, with values in fp8.
-    `log_sums` merges them as in `merge_`; None stands for a single part. `rest` is one more part with its logarithms,
-    or empty. factor [1] and shift [dim], fp32, decode the values. An EightBit `out` gets one scale for each token.
+    parts: the attention over each of n parts of the keys, [n, tokens, heads, head_dim].
+    log_sums: the logarithms by which parts are merged (see `merge_`); None for a single part.
+    rest: one more part [1, tokens, heads, head_dim] and its logarithms, or empty.
+
+    If `out` is an EightBit, it gets one scale for each token.
     """
     run("merge_fp8_", *_values_and_scales(out), parts, log_sums, *(rest or (None, None)), shift, factor)
     return out

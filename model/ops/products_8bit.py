@@ -58,8 +58,9 @@ def _fp8_then_scales(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: 
 def _fp8_by_rows(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
     """Return the product of float8 matrices in `dtype`, by a kernel that applies a scale for each row.
 
-    torch computes such products only with bf16 results. `use_fast_accum` sums in the lower precision of the tensor
-    cores: fp32 sums take 5 to 14 % longer on an H200, and lower the relative error from 0.0266 to 0.0265 only.
+    torch's kernel only returns bf16, which is then converted. With `use_fast_accum` it sums in the tensor cores' lower
+    precision. On an H200, fp32 sums would take 5 to 14 % longer, and would lower the relative error only from 0.0266 to
+    0.0265.
     """
     bias = None if bias is None else bias.bfloat16()
     return torch._scaled_mm(
@@ -97,7 +98,8 @@ def _try_kitchen(x: Tensor, weight: EightBit, bias: Tensor | None, rotated: Eigh
 
 
 def _register(work: Work, name: str, run: Callable[..., Tensor]) -> None:
-    """Register the product `run` for accuracy tests. `rates` times it without the quantization of its input."""
+    """Register `run` as the kernel `name` of 8-bit products (`work` is "int8" or "fp8"), for accuracy tests and for
+    `rates`, which compares speeds. The input is quantized before `run`. `rates` does not time this quantization."""
 
     def make(x: Tensor, weight: EightBit, bias: Tensor | None, *_rotated: EightBit | None) -> Callable[[], Tensor]:
         return partial(run, encode_8bit(x, dtype=weight.values.dtype), weight, bias, x.dtype)
@@ -142,9 +144,11 @@ def _without_kitchen(
 
 @cache
 def kitchen_takes_gelu(device: torch.device) -> bool:
-    """Return whether comfy-kitchen applies GELU to the input of an int8 product in the kernel that quantizes the input.
-    False for old versions of comfy-kitchen. False on Turing GPUs, whose shared memory is too small for that kernel: a
-    separate kernel would write GELU(x) to additional memory."""
+    """Return whether comfy-kitchen's kernel that quantizes the input of an int8 product can apply GELU first. False in
+    two cases:
+    - comfy-kitchen is an old version.
+    - The GPU is a Turing GPU, whose shared memory is too small for this. comfy-kitchen would write GELU(x) to
+    additional memory with a separate kernel."""
     turing = card_of(device).capability[0] == 7
     return not turing and "input_act" in signature(import_module("comfy_kitchen").int8_linear).parameters
 
@@ -153,8 +157,9 @@ kitchen_or_torch = or_else(_kitchen_product, _without_kitchen, "int8_linear of c
 
 
 def _random_int8(device: torch.device, size: Size) -> tuple[Tensor, EightBit, Tensor, EightBit | None]:
-    """Return (x, weight, bias, rotated). `rotated` is the weight in the form that comfy-kitchen's kernel takes, or None
-    if comfy-kitchen is missing or cannot rotate."""
+    """Return random operands (x, weight, bias, rotated) for a test of the int8 products. `rotated` is the same weight
+    as a Rotated, or `weight` itself if its width is not a multiple of GROUP. It is None if comfy-kitchen is missing or
+    cannot rotate."""
     x, weight, bias = _random_product(torch.int8)(device, size)
     if size.dim % GROUP:
         return x, weight, bias, weight

@@ -18,17 +18,16 @@ GROUP = 256
 
 
 class Rotated(EightBit):
-    """An int8 weight [out, in] that was rotated before rounding. An input of its layer must be rotated too."""
+    """An int8 weight [out, in] that was rotated (multiplied by a Hadamard matrix, see `rotate`) before it was
+    quantized. The input of its layer must be rotated in the same way."""
 
     __slots__ = ()
 
 
 @on_its_gpu
 def encode_rotated(weight: Tensor) -> Rotated:
-    """Return a weight [out, in], usually in bf16, rotated and in int8, with a scale for each row.
-
-    `in` is a multiple of GROUP.
-    """
+    """Return a weight [out, in], usually in bf16, as a Rotated in int8, with a scale for each row. `in` must be a
+    multiple of GROUP."""
     registry, name = import_module("comfy_kitchen").registry, "quantize_int8_convrot_weight"
     encode = registry.get_implementation(name, kwargs={"weight": weight, "group_size": GROUP})
     values, scales = encode(weight, GROUP)

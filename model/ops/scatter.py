@@ -14,7 +14,8 @@ from .plain import NormRope
 
 
 class Unrotated(NamedTuple):
-    """Queries or keys x [tokens, dim] before norm and RoPE. The kernel that writes them to a cache applies both."""
+    """Queries or keys x [tokens, dim] before norm and RoPE, with the arguments of both. The kernel that writes them to
+    a KV cache applies norm and RoPE on the way."""
 
     x: Tensor
     norm_rope: NormRope
@@ -58,8 +59,8 @@ def scatter_rotated_(
 def rotated_fp8(given: Unrotated) -> tuple[Tensor, Tensor, Tensor]:
     """Return queries after norm and RoPE in float8_e4m3fn [tokens, dim], their scale and 1 / scale (fp32 [1] each).
 
-    The scale is the smallest power of two with which no token can overflow. It follows from the norm's weight alone.
-    `given` may be overwritten.
+    The scale is the smallest power of two for which the norm's weight guarantees that no query is longer than
+    `plain.QUERY_LENGTH` after division by the scale. `given` may be overwritten.
     """
     scale, factor = (torch.empty(1, dtype=torch.float32, device=given.x.device) for _ in range(2))
     out = torch.empty_like(given.x, dtype=torch.float8_e4m3fn)

@@ -84,8 +84,8 @@ def decode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.
 def recode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.dtype) -> EightBit:
     """Return a 4-bit weight of `shape` [out, in] in the 8-bit `dtype`, with a scale for each row.
 
-    `packed` (uint8) holds two values in a byte. A row's scale follows from the largest scale of its blocks. A block
-    must not span several rows.
+    `packed` (uint8) holds two values in a byte. A row's scale is the largest magnitude that values of its blocks can
+    have, divided by the largest number of `dtype`. A block must not span several rows.
     """
     per_row = scales.block_scales().view(shape[0], -1)
     row_scales = (per_row.abs().amax(1, keepdim=True) * scales.code.abs().max()).clamp_min(1e-30) / LARGEST[dtype]
@@ -129,8 +129,8 @@ def _encoded_at_a_time(weight: Tensor) -> int:
 
 
 def _pairs(code: Tensor) -> Tensor:
-    """Return a table, int64 [256], with the two float32 values that each byte encodes, stored together in one int64. A
-    single look-up then decodes a byte, which is faster on a CPU than a look-up for each value."""
+    """Return a look-up table, int64 [256], from a byte to the two float32 values that it encodes. The bits of both
+    values form one int64. On a CPU one look-up for a byte is faster than one for each value."""
     return torch.stack((code.repeat_interleave(16), code.repeat(16)), 1).view(torch.int64).view(-1)
 
 
@@ -170,15 +170,18 @@ def encode(
 ) -> tuple[Tensor, Scales]:
     """Return a weight of N values in 4 bits, uint8 [ceil(N / 2), 1], and its scales, on the weight's device.
 
-    Each value is divided by the largest magnitude in its block of `blocksize` values, and rounded to the nearest value
-    in the table of `quant_type` ("nf4" or "fp4"). If `nested` is True, the scales, minus their mean, are also divided
-    by the largest in a block and rounded to a table, and stored as bytes. Without `search`, all bytes equal those of
-    `bitsandbytes.functional.quantize_4bit`.
+    quant_type: the table of values, "nf4" or "fp4". Each value is divided by the scale of its block, and rounded to the
+    nearest value of the table.
+    blocksize: the number of values in a block. Without `search`, a block's scale is its largest magnitude.
+    nested: whether the scales are quantized to bytes. Their mean is subtracted first. The rest is divided by the
+    largest magnitude in a block of scales, and rounded to a table of 256 values.
+    search: whether several scales are tried for each block, including negative ones. The scale with the least error is
+    used, which lowers the error by 9 %. Values are then rounded with the scale as stored, after its own quantization.
+    The format is the same.
+    sums: the weight of the second term of the error that `search` compares. The first term is the sum of the block's
+    squared errors. The second is the square of the sum of the block's errors.
 
-    With `search`, several scales are tried for each block, including negative ones, and the block gets the scale with
-    the least error. The error is the sum of the block's squared errors, plus `sums` times the square of the sum of its
-    errors. Values are rounded with the scale as stored, after its own quantization. The format is the same, and the
-    error is 9 % lower than without `search`.
+    Without `search`, all bytes equal those of `bitsandbytes.functional.quantize_4bit`.
     """
     code = torch.tensor(CODES[quant_type], device=weight.device)
     flat = weight.detach().reshape(-1)
@@ -219,9 +222,9 @@ def _largest(blocks: Tensor) -> Tensor:
 
 
 def _nearest(flat: Tensor, scales: Tensor, code: Tensor, blocksize: int, steps: int | None = None) -> Tensor:
-    """Return the uint8 index of the nearest value in `code` for each 1-D value, after division by the scale of its
-    block. With `steps`, the quotient is first rounded to that many equal steps from -1 to 1, as bitsandbytes does on a
-    CPU."""
+    """Return, as uint8, the index in `code` of the value that is nearest to each value of `flat` (1-D) after division
+    by its block's scale. With `steps`, the quotient is first rounded to that many equal steps from -1 to 1, as
+    bitsandbytes does on a CPU."""
     scaled = (_blocks(flat, blocksize) * _inverse(scales)).clamp_(-1, 1).view(-1)[: flat.numel()]
     if steps is not None:
         scaled = ((scaled + 1) * 0.5 * steps + 0.5).floor_() * (2 / steps) - 1
@@ -258,8 +261,9 @@ def _nearest_values(table: Tensor, blocks: Tensor, scales: Tensor) -> Tensor:
 
 
 def _nearest_table(code: Tensor) -> Tensor:
-    """Return a look-up table for rounding to the values in `code`, float32 [8193]: entry i is nearest to -1 + i / 4096.
-    A look-up is several times faster than a search among 16 values, and precise enough to compare scales."""
+    """Return a look-up table, float32 [8193], for rounding to the values in `code`. Entry i is the value that is
+    nearest to -1 + i / 4096. A look-up is several times faster than a search among 16 values, and precise enough to
+    compare scales."""
     ordered = code.sort().values
     return ordered[torch.bucketize(torch.linspace(-1, 1, 8193, device=code.device), (ordered[:-1] + ordered[1:]) / 2)]
 
@@ -276,8 +280,9 @@ def _dynamic_map() -> Tensor:
 
 
 def components(scales: Scales, shape: tuple[int, ...], quant_type: str, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Return the tensors that bitsandbytes saves next to a packed weight, by the suffixes of their names: the tensors
-    of `scales`, and JSON with `shape`, `quant_type` ("nf4" or "fp4") and the `dtype` before quantization."""
+    """Return the tensors that bitsandbytes saves next to a packed weight, by the suffixes of their names. These are the
+    tensors of `scales`, and a uint8 tensor of JSON text. The JSON contains the other fields of `scales`, `shape`,
+    `quant_type` ("nf4" or "fp4") and the `dtype` before quantization."""
     state = {
         "quant_type": quant_type,
         "blocksize": scales.blocksize,

@@ -67,16 +67,20 @@ def _half(blocks: Tensor, at: int) -> Tensor:
 
 
 def _unpacked(values: Tensor, bits: int, group: int) -> Tensor:
-    """Return the `bits`-bit numbers packed in `values` (uint8 [blocks, bytes]), as uint8 [blocks, numbers]. Every
-    `group` bytes hold consecutive numbers: the first `group` numbers in the lowest bits, the next in the bits above,
-    and so on."""
+    """Return the numbers of `bits` bits that are packed in `values` (uint8 [blocks, bytes]), as uint8 [blocks,
+    numbers].
+
+    Each group of `group` bytes is unpacked by itself: first the numbers in the lowest bits of all its bytes, then those
+    in the next bits, and so on.
+    """
     shifts = torch.arange(0, 8, bits, dtype=torch.uint8, device=values.device).view(1, 1, -1, 1)
     unpacked = (values.reshape(len(values), -1, 1, group) >> shifts) & ((1 << bits) - 1)
     return unpacked.reshape(len(values), -1)
 
 
 def _single_bits(values: Tensor) -> Tensor:
-    """Return the bits of the four bytes in each block of `values` as uint8 [blocks, 32], the lowest bit first."""
+    """Return the 32 bits of each block's four bytes `values` (uint8 [blocks, 4]), as uint8 [blocks, 32]. A byte's
+    lowest bit comes first."""
     shifts = torch.arange(8, dtype=torch.uint8, device=values.device)
     return ((values.unsqueeze(-1) >> shifts) & 1).reshape(len(values), -1)
 
@@ -88,8 +92,8 @@ def _scaled(values: Tensor, scales: Tensor, least: Tensor | None = None) -> Tens
 
 
 def _five_bits(blocks: Tensor, at: int) -> Tensor:
-    """Return 5-bit values as uint8 [blocks, 32]. From byte `at` on, a block has the highest bits of all values, and
-    then the four lower bits."""
+    """Return the 32 5-bit values of each block, as uint8 [blocks, 32]. From byte `at` on, a block has the highest bits
+    of all values in 4 bytes, and then the lower four bits in 16 bytes."""
     return _unpacked(blocks[:, at + 4 :], 4, 16) | (_single_bits(blocks[:, at : at + 4]) << 4)
 
 

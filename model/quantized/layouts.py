@@ -131,7 +131,8 @@ class PlainLayout(QuantizedLayout):
 
     @classmethod
     def state_dict_tensors(cls, qdata: Tensor, params: FourBitParams) -> dict[str, Tensor]:
-        """Return the tensors that bitsandbytes saves for a weight, by name suffix: "" for the packed weight."""
+        """Return the tensors that bitsandbytes saves for a weight, by the suffixes of their names. The packed weight
+        has the suffix "". The others are those of `codec.components`."""
         return {
             "": qdata,
             **codec.components(params.scales, params.stored_shape, params.quant_type, params.state_dtype),
@@ -172,12 +173,16 @@ def four_bit_tensor(
     state_dtype: torch.dtype,
     dtype: torch.dtype,
 ) -> QuantizedTensor:
-    """Return a QuantizedTensor of `shape` over the bytes `packed`, without a copy. The tensor reports `dtype` as its
-    dtype.
+    """Return a QuantizedTensor of `shape` over the bytes `packed`, without a copy. `packed` and `scales` may be views
+    of a mapped file or slices of a GPU buffer.
 
-    `packed` and `scales` may be views of a mapped file or slices of a GPU buffer. `quant_type` is "nf4" or "fp4".
-    `standard_code` is whether `scales.code` is the usual table of `quant_type`; bitsandbytes can only use that table.
-    `state_dtype` is the weight's dtype before quantization, which `state_dict` saves.
+    quant_type: "nf4" or "fp4".
+    standard_code: whether `scales.code` is the usual table of `quant_type`, the only one that bitsandbytes can use.
+    state_dtype: the weight's dtype before quantization, which `state_dict` saves.
+    dtype: the dtype that the tensor reports.
+
+    bitsandbytes decodes the tensor (NativeLayout) if `bitsandbytes_functional` finds it, `standard_code` is True, and
+    rows consist of full blocks. Otherwise plain torch decodes it (PlainLayout).
     """
     # bitsandbytes ignores the file's table, and its CPU kernels (0.50.2) are wrong for rows that are not whole blocks.
     native = standard_code and shape[-1] % scales.blocksize == 0 and bitsandbytes_functional() is not None

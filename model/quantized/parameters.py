@@ -21,17 +21,18 @@ from .decoding import decode_blocks, recode
 
 class DecodedParameter(torch.nn.Parameter):
     """The base class of quantized weights outside ComfyUI. In ComfyUI quantized weights are QuantizedTensors instead.
-    This class needs only torch, because importing comfy_kitchen and bitsandbytes takes six seconds."""
+    This module imports neither comfy_kitchen nor bitsandbytes until they are needed, because the imports take six
+    seconds."""
 
     _rotates = True
-    """Whether `recode` rotates the weight on request. Rotating a 4-bit or GGML weight in every forward costs more than
-    it gains, because the format's own rounding is coarse."""
+    """Whether `recode(rotated=True)` rotates the weight. If False, it ignores `rotated`. 4-bit and GGML weights are not
+    rotated: a rotation in every forward costs more than it gains, because their own rounding is coarse."""
     _kept: dict[tuple[torch.dtype, bool], Any] | None = None
     _place: "SharedPart | None" = None
 
     def keep(self, place: "SharedPart | None" = None) -> None:
-        """Make `decode` and `recode` cache their results from now on, one for each dtype. If `place` (part of a larger
-        tensor) is given, the results are stored there."""
+        """Make `decode` and `recode` cache their results from now on: one result for each dtype, and one more for a
+        rotated weight. If `place`, a part of a larger tensor, is not None, the results are stored there."""
         self._kept, self._place = {}, place
 
     def decode(self, dtype: torch.dtype) -> Tensor:
@@ -61,8 +62,8 @@ class DecodedParameter(torch.nn.Parameter):
 
 
 class SharedPart:
-    """The part of a larger tensor that is reserved for one decoded weight. The larger tensor holds several weights of
-    one shape in a row, so that a single matrix product can use them all."""
+    """A part of a larger tensor, reserved for the cached result of one weight. The larger tensor has such parts for
+    several weights of the same shape, one after the other, so that a single matrix product can use all weights."""
 
     def __init__(self, number: int, count: int, together: dict[Any, Tensor]) -> None:
         self._number, self._count, self._together = number, count, together
@@ -89,16 +90,16 @@ class SharedPart:
 
 
 def keep_together(*weights: DecodedParameter) -> None:
-    """Let `weights`, which have the same shape, keep their cached decoded and 8-bit tensors in adjacent memory, so that
-    one matrix product can use all of them."""
+    """Make `weights`, which have the same shape, cache their results (see `DecodedParameter.keep`) in adjacent memory,
+    so that one matrix product can use all of them."""
     together: dict[Any, Tensor] = {}
     for number, weight in enumerate(weights):
         weight.keep(SharedPart(number, len(weights), together))
 
 
 class WideParameter(DecodedParameter):
-    """A weight stored in 16 or more bits. `recode` quantizes it to 8 bits. `decode` only converts the dtype, so its
-    result is never cached."""
+    """A weight stored in 16 or more bits. `recode` quantizes it to 8 bits. `decode` converts only the dtype, and never
+    caches its result, even after `keep`."""
 
     @classmethod
     def of(cls, weight: Tensor) -> "WideParameter":
@@ -154,7 +155,7 @@ class ScaledParameter(DecodedParameter):
 
     def recode(self, dtype: torch.dtype, rotated: bool = False) -> EightBit:
         """Return the weight in the 8-bit `dtype`, with a scale for each row. If the stored values have this dtype and
-        `rotated` is False, they are used unchanged, and the result is not cached."""
+        `rotated` is False, the result contains the stored values, and is not cached even after `keep`."""
         return self._recode(dtype) if self.dtype == dtype and not rotated else super().recode(dtype, rotated)
 
     def _decode(self, dtype: torch.dtype) -> Tensor:
@@ -184,7 +185,9 @@ class BlockParameter(DecodedParameter):
 
 
 class LayoutParameter(DecodedParameter):
-    """A weight in one of comfy_kitchen's layouts: its values, and the other fields of the layout's `Params` class."""
+    """A weight in one of comfy_kitchen's layouts: its values, and the other fields of the layout's `Params` class. If
+    the file's weight is already rotated in groups of GROUP columns, `recode(rotated=True)` returns the stored
+    values."""
 
     layout_name: str
     weight_shape: tuple[int, ...]
@@ -242,8 +245,8 @@ def load_block_layout() -> ModuleType:
 def frozen_parameter(tensor: Any) -> torch.nn.Parameter:
     """Return `tensor` as a Parameter without gradient over the same memory.
 
-    A quantized tensor is only marked as a Parameter. `Parameter(tensor)` would detach it, and comfy_kitchen's detach
-    copies the scales, which may be mapped from a file, into memory.
+    A QuantizedTensor is returned itself, marked as a Parameter. For it, `Parameter(tensor)` would call comfy_kitchen's
+    detach, which copies the scales into memory even if they are mapped from a file.
     """
     if not hasattr(tensor, "_qdata"):
         return torch.nn.Parameter(tensor, requires_grad=False)

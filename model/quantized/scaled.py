@@ -31,8 +31,8 @@ def recode(values: Tensor, scale: Tensor | None, dtype: torch.dtype) -> EightBit
 
 
 def encode(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a weight in float8_e4m3fn, and its single scale (float32, []). The scale is a power of two, so that the
-    decoded weight is the same in bf16 and in fp32."""
+    """Return a weight in float8_e4m3fn, and its single scale (float32, []). The scale is a power of two. A value times
+    the scale is then exact in bf16, so that decoding in bf16 and in fp32 gives the same weight."""
     largest = LARGEST[torch.float8_e4m3fn]
     share = torch.stack(weight.aminmax()).abs().amax().float().clamp_min(1e-30) / largest
     scale = torch.exp2(torch.ceil(torch.log2(share)))
