@@ -80,6 +80,7 @@ class WalkRecording:
         self._tell(reason)
 
     def _write(self) -> None:
+        item: Frames | int | None = self._ends
         try:
             film = _SegmentedVideo(self.path, self._fps)
             while (item := self._queue.get()) is not None:
@@ -91,8 +92,8 @@ class WalkRecording:
         except Exception as error:  # a full disk, or a missing encoder
             self.failure = f"the video {self.path} ends here: {getattr(error, 'strerror', None) or error}"
             self._say(self.failure)
-            while self._queue.get() is not None:
-                pass  # the walk goes on
+            while item is not None:  # the walk goes on
+                item = self._queue.get()
 
 
 class _SegmentedVideo:

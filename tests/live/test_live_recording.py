@@ -143,6 +143,19 @@ def test_after_a_step_back_there_is_a_frame_for_each_pose(toy_package, tmp_path)
     assert len(greys(tmp_path / "fetched.mp4", fps=60)) > 13
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs Linux's full disk")
+def test_a_recording_ends_on_a_disk_that_is_full_at_its_end(tmp_path):
+    """The frames still wait to be written when the walk ends."""
+    (tmp_path / "walk.mp4").symlink_to("/dev/full")
+    recording = WalkRecording(tmp_path / "walk.mp4", 16)
+    recording.add(frames(0, PART // 2))
+    ending = threading.Thread(target=recording.close, daemon=True)
+    ending.start()
+    ending.join(PATIENCE)
+    assert not ending.is_alive()
+    assert "walk.mp4 ends here: No space left" in recording.failure
+
+
 def test_a_full_disk_ends_the_video_and_who_walks_is_told_once(toy_package, tmp_path, monkeypatch, caplog):
     """The walk goes on, and is kept."""
     write = module._Parts.write
