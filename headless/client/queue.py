@@ -166,10 +166,10 @@ def _put(workflow: dict, option: str, value: object, name: str, kinds: Collectio
 
 
 def _put_text(workflow: dict, option: str, text: str) -> None:
-    """Write a text into LingBot-World's text node. Without this node, write the text into the first CLIPTextEncode node
-    with "positive" in its title, or "negative" for the negative prompt.
+    """Write a text into every LingBot-World text node whose input `option` is not linked. If there is none, write the
+    text into the first CLIPTextEncode node with "positive" in its title, or "negative" for the negative prompt.
 
-    `option` is "prompt" or "negative". Raises InputError if neither node exists.
+    `option` is "prompt" or "negative". Raises InputError if there is no such node either.
     """
     if _with_value(workflow, option, TEXT_NODES):
         return _put(workflow, option, text, option, TEXT_NODES)
@@ -232,7 +232,7 @@ def _download(server: Server, item: dict, output: Path, overwrite: bool) -> Path
 
     item: ComfyUI's reference to the file.
     output: a file or a folder. The downloaded file's suffix replaces a media suffix of `output`.
-    overwrite: whether an existing file may be replaced. If not, the new file's name gets a number, such as "x (2).mp4".
+    overwrite: whether an existing file may be replaced. If not, a number is added to a taken name: "x (2).mp4".
     """
     query = urllib.parse.urlencode({key: item[key] for key in ("filename", "subfolder", "type")})
     name = Path(item["filename"])

@@ -12,8 +12,8 @@ from ...weights.files import weight_files
 from ..options import PARTS, POSE_FILES, GenerateOptions
 
 KNOWN_BY_CONTENT = 64 * 2**20
-"""The limit in bytes up to which a file is hashed by its content. A larger file is hashed by its size and modification
-time."""
+"""A file of more than this many bytes is hashed by its size and modification time, a smaller one by its size and
+content."""
 
 
 class InputHashes:

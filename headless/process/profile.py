@@ -31,8 +31,9 @@ def with_callbacks(
     show: ShowProgress, steps: int, on_progress: Progress | None, cancel: Callable[[], bool] | None
 ) -> ShowProgress:
     """Return a function like `show`, whose progress callbacks also call `on_progress` and `cancel` (see
-    `run.generate`). If `cancel()` is true, the callback raises CancelledError. `steps`: the number of denoising steps
-    of the base model, of both experts together."""
+    `run.generate`). `on_progress` is only called in the denoising steps and in the chunks of a causal model. If
+    `cancel()` is true, the callback raises CancelledError. `steps`: the number of denoising steps of the base model, of
+    both experts together."""
 
     @contextmanager
     def show_and_tell(name: str, unit: str) -> Iterator[Progress]:
