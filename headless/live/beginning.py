@@ -21,22 +21,23 @@ if TYPE_CHECKING:
 CAUSAL_FOLDER, EXAMPLE = "lingbot_world_fast", "example"
 PROMPT = "A quiet place in the evening light; the camera moves through it."
 RECOMMENDATIONS, RECOMMENDED = "live.json", ("width", "height", "chunk", "schedule")
-"""RECOMMENDATIONS is the name of a file in the folder `example` of a model's package. RECOMMENDED are the options that
-this file may recommend for walks."""
+"""RECOMMENDATIONS is the name of a JSON file in the folder `example` of a model's package. For walks (steered videos),
+this file may recommend values of the options RECOMMENDED."""
 VAE_APPROX = "vae_approx"
-"""The name of the folder for tiny decoders in ComfyUI's folder `models`."""
+"""The name of the subfolder for tiny decoders (fast approximations of the VAE decoder), as in ComfyUI's folder
+`models`."""
 DECODER_SUFFIXES = (".safetensors", ".pth")
 
 
 def find_beginning(ckpt: str | Path, named: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a walk by name: `ckpt_dir`, `image`, `prompt`, `continue_from`, and those recommended by
-    the package's example/live.json.
+    """Return the options with which a walk (a steered video) begins, as a dict by name: `ckpt_dir`, `image`, `prompt`,
+    `continue_from`, and those recommended by the package's example/live.json.
 
     ckpt: the folder of a causal model, or of a package with the folder lingbot_world_fast.
-    named: the user's options of GenerateOptions, which take precedence; None means unset.
+    named: the options of GenerateOptions that the user set. They take precedence; None means unset.
 
-    An unset image or prompt comes from the saved state if the walk continues one, else from the package's example.
-    Raises a LingBotError for a missing or invalid file.
+    If the walk continues a saved state, an unset prompt is the state's last prompt, and an unset image stays None.
+    Otherwise both come from the package's example. Raises a LingBotError for a missing or invalid file.
     """
     folder = Path(ckpt)
     causal = folder / CAUSAL_FOLDER
@@ -64,11 +65,12 @@ def find_beginning(ckpt: str | Path, named: Mapping[str, Any]) -> dict[str, Any]
 
 
 def state_of(path: str | Path | None) -> Path | None:
-    """Return the path of a saved state. For a walk's folder this is the state's file in it. Another `path` is returned
-    unchecked, and None for None.
+    """Return the path of the saved state that `path` names. For the folder of a walk, this is the state's file in it.
+    Any other `path` is returned unchecked, and None for None.
 
-    The state and camera path of a walk in progress, or of a killed walk, may be missing or older than the latents. Both
-    are then written first. Raises InputError if they cannot be written, for instance if the walk has no complete chunk.
+    During a walk, and after its process was killed, the folder's state and camera path may be missing or older than the
+    latents. This function then writes both files first. Raises InputError if they cannot be written, for instance
+    because the walk has no complete chunk.
     """
     if path is None or not Path(path).is_dir():
         return None if path is None else Path(path)
@@ -84,14 +86,15 @@ def state_of(path: str | Path | None) -> Path | None:
 
 
 def start_of(engine: Engine, default: Start, image: Any, prompt: str | None, state: Any) -> Start:
-    """Return the Start of a walk (its first frame, prompt, camera and seed): at `image`, or at the end of `state`, or
-    `default` if both are None.
+    """Return the Start of a walk (its first frame, prompt, camera and seed). The walk begins at `image` or at the end
+    of `state`. If both are None, return `default` with the `prompt`.
 
-    image: a file, a Pillow image, or an array uint8 [H, W, 3].
-    prompt: the prompt; None means that of `state` or of `default`.
-    state: a file, a walk's folder, or a WorldState.
+    image: a file, a Pillow image, or an array uint8 [H, W, 3]. The camera's lens is that of `default`, and the seed is
+        0.
+    prompt: the prompt; None means that of `state` if it is set, else that of `default`.
+    state: a file, a walk's folder, or a WorldState. The seed is 0.
 
-    Raises InputError for both an image and a state, and for an invalid file.
+    Raises InputError if both an image and a state are given, and for an invalid file.
     """
     from ...live import Start
     from ...pipeline.geometry import Geometry, first_frame
@@ -112,10 +115,10 @@ def start_of(engine: Engine, default: Start, image: Any, prompt: str | None, sta
 
 
 def _recommended_options(file: Path, named: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that `file`, the live.json of a package, recommends, except those that the user set (`named`).
-    If the user set a size, width and height are left out.
+    """Return the options that `file`, the live.json of a package, recommends. Options that the user set, which are in
+    `named`, are left out. Width and height are both left out if the user set a size.
 
-    Return an empty dict if there is no such file. The dict is also empty if the walk continues a state, because the
+    Return an empty dict if there is no such file. Also return an empty dict if the walk continues a state, because the
     state determines size and chunk. Raises InputError for an invalid file.
     """
     if not file.is_file() or named.get("continue_from") is not None:

@@ -29,14 +29,14 @@ from .serving import ENDPOINT
 T = TypeVar("T")
 PACED = 16.0
 WARM = 4.0
-"""The seconds after the first frame that most measurements leave out, because the attention window is still filling. If
-no frame arrives later, the measurements cover the whole walk."""
+"""Most measurements leave out this many seconds after the first frame, because the attention window is still filling.
+If no frame arrives after this time, the measurements include the whole walk."""
 
 
 def measure(loaded: LoadedModel, folder: Path, seconds: float) -> dict[str, Any]:
-    """Run two walks of `seconds` each, one at 16 frames per second and one as fast as possible, and return settings and
-    measurements as JSON values. Walks are saved in `folder`. After Ctrl-C the current walk is saved, and
-    KeyboardInterrupt is raised."""
+    """Run two walks of `seconds` seconds each, the first at 16 frames per second and the second as fast as possible.
+    Return the settings and measurements as a dict of JSON values. Both walks are saved in `folder`. After Ctrl-C the
+    current walk is saved, and KeyboardInterrupt is raised."""
     try:
         return asyncio.run(_unless_interrupted(_measure(loaded, folder, seconds)))
     except asyncio.CancelledError:
@@ -44,8 +44,8 @@ def measure(loaded: LoadedModel, folder: Path, seconds: float) -> dict[str, Any]
 
 
 async def _unless_interrupted(client: Coroutine[Any, Any, T]) -> T:
-    """Return the result of `client`. The first Ctrl-C cancels `client`, which raises CancelledError here. Further ones
-    are ignored, so that the walk can be saved."""
+    """Await the coroutine `client` and return its result. The first Ctrl-C cancels it, so that this function raises
+    asyncio.CancelledError. Further ones are ignored, because the walk is being saved."""
     loop, task = asyncio.get_running_loop(), asyncio.ensure_future(client)
     interrupts = count()
 
@@ -81,8 +81,8 @@ async def _measure(loaded: LoadedModel, folder: Path, seconds: float) -> dict[st
 
 
 class Walker:
-    """A test client that presses keys at random times and records when frames arrive. `fps`: the frame rate at which a
-    viewer would play the frames."""
+    """A test client that presses and releases keyboard keys at random times, and records when frames arrive. `fps`: the
+    frame rate at which a viewer would play the frames."""
 
     codec = MSGPACK
 
@@ -96,8 +96,9 @@ class Walker:
         self._there = asyncio.Event()  # set by the first frames, which a person waits for
 
     async def walk(self, seconds: float) -> dict[str, Any]:
-        """Walk until `seconds` seconds after the first frames, and return the measurements by name. Measurements in
-        seconds have a name that ends in _s. Raises InputError if the server reports an error or sends no frame."""
+        """Walk until `seconds` seconds after the arrival of the first frames, and return the measurements by name. The
+        names of measurements in seconds end in _s. Raises InputError if the server reports an error or sends no
+        frame."""
         async with (
             aiohttp.ClientSession() as session,
             session.ws_connect(self._address, max_msg_size=MOST_BYTES, compress=0) as socket,
@@ -175,13 +176,12 @@ class Walker:
 
 
 def late_frames(arrived: list[tuple[float, int]], fps: float, since: float) -> tuple[int, int]:
-    """Return (stalls, late) for a viewer who plays the frames as they arrive.
+    """Return two counts for a viewer who plays frames as they arrive: (number of late batches, number of frames in late
+    batches). A batch is late if it arrives after all earlier frames have been played.
 
     arrived: (time in seconds, number of frames) of each batch of frames.
-    fps: the rate at which the viewer plays.
-    since: the time in seconds; only batches that arrive later are counted.
-    stalls: the number of batches that arrived after the viewer had played all earlier frames.
-    late: the number of frames in these batches.
+    fps: the frame rate of the viewer.
+    since: a time in seconds; only batches that arrive later are counted.
     """
     played, stalls, late = arrived[0][0], 0, 0
     for at, frames in arrived:

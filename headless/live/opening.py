@@ -49,12 +49,16 @@ from .recording import WalkRecording
 log = logging.getLogger(__name__)
 
 CACHED_PROMPTS = 32
-"""A server keeps at most this many prompt embeddings in memory."""
+"""A server keeps at most this many prompt embeddings in memory; the oldest are dropped."""
 
 
 class WalkSettings(NamedTuple):
-    """The settings of a walk that a client may choose; None selects the server's setting. `size`: height and width in
-    pixels. `window`, `sink` and `chunk`: numbers of latent frames."""
+    """The settings of a walk that a client may choose. None selects the server's setting.
+
+    size: (height, width) in pixels.
+    window, sink: the attention window and its sink, in latent frames.
+    chunk: the number of latent frames in a chunk.
+    """
 
     size: tuple[int, int] | None = None
     window: int | None = None
@@ -64,11 +68,11 @@ class WalkSettings(NamedTuple):
 
 @dataclass(frozen=True)
 class LiveSettings:
-    """The settings of a server for all of its walks.
+    """The settings of a server for all of its walks (steered videos).
 
-    speed: the camera's speed while the key W is held; 1 is the largest translation per latent frame of the training.
-    moving: whether video is also generated while no key is held.
-    decoder: a tiny decoder for the frames that the client sees, a file or a name such as taew2_1; None: the VAE.
+    speed: the speed of the key W; 1 is the largest translation per latent frame that the model was trained with.
+    moving: whether video is also generated while there is no input.
+    decoder: a tiny decoder for the frames that the client sees, a file or a name such as taew2_1. None selects the VAE.
     restart_on_drift: whether a walk restarts from its start image when the video degrades.
     events: named additions to the prompt, such as rain, that a client may turn on and off.
     stop_when_stuck: whether the camera stops when the frames no longer change, as in front of a wall.
@@ -92,11 +96,12 @@ def open_live(
 ) -> tuple[Engine, Start]:
     """Load a model and return the Engine and the Start for `live.Session`.
 
-    ckpt_dir: the model's folder. The live.json of the model's example sets the default size, chunk and schedule.
-    image, prompt: by default those of the example in this folder or next to it.
-    decoder: a tiny decoder for previews, a file or the name taew2_1.
-    options: other fields of GenerateOptions, such as `width`, `height`, `seed` and `device`. `continue_from`, a saved
-    state or the folder of a walk, may replace the image.
+    ckpt_dir: the model's folder. Its package may have an example: example/image.png, prompt.txt and live.json. The last
+        sets the default size, chunk and schedule.
+    image, prompt: the start image and the prompt; None selects those of the example.
+    decoder: a tiny decoder for previews, a file or the name taew2_1. None selects the VAE.
+    options: other fields of GenerateOptions except `output`, such as `width`, `height`, `seed` and `device`. With
+        `continue_from`, a saved state or the folder of a walk, no image is needed.
 
     Raises a LingBotError for invalid options and files.
     """
@@ -106,8 +111,8 @@ def open_live(
 
 
 def plan_start(ckpt_dir: str | Path, **options: Any) -> RolloutPlan:
-    """Return the plan of a walk for the arguments of `open_live`, without loading a model. Raises a LingBotError for
-    invalid options and files."""
+    """Return the plan of a walk, without loading the model. `options` are fields of GenerateOptions except `output`, as
+    in `open_live`, including `image` and `prompt`. Raises a LingBotError for invalid options and files."""
     check_types({"ckpt_dir": ckpt_dir}, {"ckpt_dir": str | Path})
     known = {field.name for field in fields(GenerateOptions)} - {"output"}
     unknown = next((name for name in options if name not in known), None)
@@ -119,7 +124,8 @@ def plan_start(ckpt_dir: str | Path, **options: Any) -> RolloutPlan:
 
 def plan_live(options: GenerateOptions) -> RolloutPlan:
     """Return the plan of a walk. A walk has no end, so its attention window is always limited. Raises a LingBotError
-    for an invalid option or file, and for a model that is not a causal model of a few steps."""
+    for an invalid option or file. Also raises it for a model that cannot generate a walk (see `check_walkable`), such
+    as the base model."""
     frames = 4 * latent_frames(options.window) - (3 if options.continue_from is None else 0)
     plan = make_plan(replace(_quick(options), frame_num=frames))
     name = f"`ckpt_dir` {options.ckpt_dir}"
@@ -146,8 +152,8 @@ def _quick(options: GenerateOptions) -> GenerateOptions:
 
 
 class LoadedModel:
-    """A loaded model and the server's settings. Each walk gets its own engine from `engine`; all engines share the
-    model."""
+    """A loaded model and the server's settings. `engine` returns a new Engine for each walk. All engines share the
+    weights."""
 
     def __init__(self, plan: RolloutPlan, show: ShowProgress = silent) -> None:
         """Load the model of `plan`. `show(name, unit)` returns the progress display of a loading stage. Raises a
@@ -171,8 +177,9 @@ class LoadedModel:
         return Start(spec.frame, options.prompt, spec.track.lens, options.seed or 0)
 
     def engine(self, settings: WalkSettings | None = None) -> Engine:
-        """Return an engine for a walk with these `settings`, by default the server's. Raises InputError if the frame's
-        area, the window or the chunk is larger than the server's, because memory was planned for the server's."""
+        """Return an engine for a walk with the given `settings`, by default the server's. Memory was planned for the
+        server's settings, so InputError is raised if the frame's area, the window or the chunk is larger. Also raises
+        InputError for an invalid size or window."""
         spec, wish = self.plan.spec, settings or WalkSettings()
         height, width = wish.size or (spec.geometry.height, spec.geometry.width)
         chunk = wish.chunk or spec.chunk
@@ -210,8 +217,9 @@ class LoadedModel:
         )
 
     def engine_of(self, walk: Path) -> Engine:
-        """Return an engine for repeating the saved walk in the folder `walk`. Raises InputError if the walk needs more
-        memory than the server has planned, and for a folder without such a walk."""
+        """Return an engine that can repeat the saved walk in the folder `walk`, with this walk's size, window, chunk
+        and schedule. Raises InputError if the walk needs more memory than the server has planned, and if the folder has
+        no walk that can be repeated."""
         replay = Replay(walk)
         height, width = (CELL * side for side in replay.settings["cells"])
         window, sink, chunk = (replay.settings[name] for name in ("window", "sink", "chunk"))
@@ -231,8 +239,8 @@ class LoadedModel:
         return loop.world(self._made.model, self.plan.device, self._made.memory.world)
 
     def _decoder(self, geometry: Geometry, exact: bool) -> VideoDecoder:
-        """Return a new decoder for videos of the size `geometry`. It shares the loaded VAE, unless `exact`: then it has
-        a VAE of its own in fp32, which on a GPU decodes in tiles."""
+        """Return a new decoder for videos of the size `geometry`. If `exact` is false, the decoder uses the loaded VAE.
+        If `exact` is true, a VAE in fp32 is loaded for it, which on a GPU decodes in tiles."""
         size = geometry.lat_h, geometry.lat_w
         if not exact:
             assert self._made.decoder is not None  # a single process always has a decoder
@@ -250,8 +258,9 @@ class LoadedModel:
 
 
 class TextEncoder:
-    """A callable that returns a prompt's embedding, [1, L, D] on the CPU, from a cache if possible. Any thread may call
-    the TextEncoder during a walk. `first`: the embedding of the plan's prompt."""
+    """A callable that returns a prompt's embedding, [1, L, D] on the CPU. Embeddings of the last CACHED_PROMPTS prompts
+    are cached. Several threads may call the TextEncoder, also during a walk. `first`: the embedding of the plan's
+    prompt."""
 
     def __init__(self, plan: RolloutPlan, first: Tensor) -> None:
         self._plan, self._lock = plan, Lock()

@@ -24,9 +24,13 @@ READ = ("PNG", "JPEG", "WEBP")
 
 
 class Example(NamedTuple):
-    """A start image for the page, with its prompt. `data`: the content of the image file. `kind`: the file's media
-    type, such as image/png. `own`: whether this is the server's start image, which is used if a client sends no
-    image."""
+    """A start image that the page offers, with its prompt.
+
+    name: a caption, such as the prompt or the file's name.
+    own: whether this is the server's start image, which is used if a client sends no image.
+    data: the content of the image file.
+    kind: the media type of `data`, such as image/png.
+    """
 
     name: str
     prompt: str
@@ -40,8 +44,11 @@ class Example(NamedTuple):
 
 
 def examples(loaded: LoadedModel) -> list[Example]:
-    """Return the page's start images: first the server's own, then up to MOST_EXAMPLES other PNG files of the example
-    folder in or next to the model's folder. If that folder has no PNG file, a drawn landscape takes their place."""
+    """Return the start images that the page offers. The first is the server's start image.
+
+    Up to MOST_EXAMPLES other PNG files follow, from the folder `example` in the model's folder or, if missing, next to
+    it. If there is no PNG file, a drawn landscape follows instead.
+    """
     start = loaded.start
     pixels = (start.frame.clamp(-1, 1) + 1).mul(127.5).round().to(torch.uint8).permute(1, 2, 0).numpy()
     own = Example("the server's own picture", start.prompt, True, _jpeg(Image.fromarray(pixels)), "image/jpeg")
@@ -55,8 +62,8 @@ def examples(loaded: LoadedModel) -> list[Example]:
 
 
 def _read(path: Path, otherwise: str) -> Example:
-    """Return the example of a PNG file. Its prompt is in the text file of the same name (prompt.txt for image.png). If
-    this file is missing or empty, the prompt is `otherwise`."""
+    """Return the example of a PNG file. Its prompt is in a text file next to it: prompt.txt for image.png, else the
+    same name with the suffix .txt. If this file is missing or empty, the prompt is `otherwise`."""
     text = path.with_name("prompt.txt") if path.stem == "image" else path.with_suffix(".txt")
     prompt = text.read_text(encoding="utf-8-sig", errors="replace").strip() if text.is_file() else ""
     return Example(prompt or path.stem, prompt or otherwise, False, path.read_bytes(), "image/png")
@@ -69,9 +76,9 @@ def _jpeg(image: Image.Image) -> bytes:
 
 
 def read_upload(data: bytes, size: tuple[int, int], *, crop: bool) -> np.ndarray:
-    """Return the pixels, uint8 [H, W, 3], of the PNG, JPEG or WebP file in `data`. `crop`: whether to crop around the
-    centre to the aspect ratio of `size` (height, width). Raises InputError for other formats and more than MOST_PIXELS
-    pixels."""
+    """Return the pixels, uint8 [H, W, 3], of the PNG, JPEG or WebP file in `data`. The image is never resized. If
+    `crop` is true, it is cropped around the centre to the aspect ratio of `size` (height, width). Raises InputError for
+    other formats and more than MOST_PIXELS pixels."""
     try:
         with Image.open(BytesIO(data), formats=READ) as image:
             if image.width * image.height > MOST_PIXELS:

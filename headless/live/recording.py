@@ -52,8 +52,8 @@ class WalkRecording:
         self._thread.start()
 
     def add(self, frames: Frames, *, wait: bool = False) -> None:
-        """Queue frames for encoding. If the queue is full, the frames are dropped. With `wait`, the call waits for room
-        in the queue instead."""
+        """Queue frames for encoding. If the queue is full, the frames are dropped. With `wait` they are not dropped:
+        the call waits until the queue has room."""
         while wait and self._queue.qsize() >= MOST_WAITING and not self.failure:
             time.sleep(0.01)
         self._ends = frames.first + len(frames.pixels)
@@ -65,7 +65,8 @@ class WalkRecording:
             self._say(f"frames come faster than the video {self.path} is written: some are replaced by later ones")
 
     def cut(self, number: int) -> None:
-        """Remove frame `number` of the walk, and all later frames, from the video."""
+        """Remove frame number `number` of the walk, and all later frames, from the video. Frames that are added
+        afterwards take their place."""
         self._ends = number
         self._queue.put(number)
 
@@ -111,14 +112,14 @@ class _SegmentedVideo:
         return self._parts.frames + len(self._waiting)
 
     def add(self, pixels: np.ndarray, at: int) -> None:
-        """Append frames, uint8 [n, H, W, 3], from frame number `at` of the file on. If frames before `at` are missing,
-        copies of the first new frame replace them."""
+        """Append frames, uint8 [n, H, W, 3]. The first has the number `at` in the file. If frames before `at` are
+        missing, copies of the first new frame replace them."""
         self._take([pixels[0]] * (at - self._frames) + list(pixels))
         self._last = pixels[-1]
 
     def cut(self, frames: int) -> None:
-        """Keep only the first `frames` frames of the file. Complete parts are copied. The remaining frames are decoded,
-        and encoded again together with later frames."""
+        """Cut the file after its first `frames` frames. Complete parts are copied without encoding. The remaining
+        frames, less than a part, are decoded, and encoded again together with later frames."""
         written = self._parts.frames
         del self._waiting[max(0, frames - written) :]
         if frames >= written:
@@ -153,12 +154,12 @@ class _SegmentedVideo:
 
 
 class _Parts(PartEncoder):
-    """A writer of a video file in parts of PART frames. It can also copy the parts of another file that this class has
-    written."""
+    """A writer of a video file in parts of PART frames. It can also copy parts from a file that another object of this
+    class has written."""
 
     def copy(self, video: Any, frames: int) -> None:
-        """Copy the first `frames` frames, a multiple of PART, of another file. `video`: this other file, written by
-        this class and opened with PyAV."""
+        """Copy the first `frames` frames of another file without encoding them again. `frames` is a multiple of PART.
+        `video` is the other file, written by this class and opened with PyAV."""
         (stream,) = video.streams
         as_encoded = require("av", '"lingbot-world[live]"').bitstream.BitStreamFilterContext("h264_mp4toannexb", stream)
         for given in islice(video.demux(stream), frames):

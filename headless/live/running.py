@@ -59,13 +59,14 @@ def bracketed(host: str) -> str:
 
 
 def is_here(host: str) -> bool:
-    """Return whether `host` is a loopback address, for programs on this machine only."""
+    """Return whether `host` is a loopback address (localhost, ::1 or 127.x.x.x), which only programs on this machine
+    can reach."""
     return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def check_port(port: int, *, everywhere: bool, host: str = "") -> None:
-    """Check that the server can listen on `port` at `host`, and raise InputError if not. An empty `host` means this
-    machine only, or all of its addresses if `everywhere`."""
+    """Raise InputError if the server cannot listen on `port` at the address `host`. An empty `host` means 127.0.0.1
+    (this machine only), or, if `everywhere` is true, all addresses of this machine."""
 
     async def listen() -> None:
         loop = asyncio.get_running_loop()

@@ -25,7 +25,8 @@ WALK_FILES = (
     "camera/poses.npy",
     "camera/intrinsics.npy",
 )
-"""The patterns of the files that a walk writes into its folder. Only these are deleted with a walk."""
+"""The patterns of the files that a walk writes into its folder. When a walk is deleted, other files in its folder
+stay."""
 
 
 def list_walks(folder: Path) -> list[dict[str, Any]]:
@@ -51,11 +52,11 @@ def describe_walks(folder: Path) -> str:
 
 
 def clear_walks(folder: Path, keep: int, used: Iterable[Path] = ()) -> list[str]:
-    """Delete all but the newest `keep` walks in `folder`, and return the names of the deleted walks. A name has a note
-    if other files remain in the walk's folder. Raises InputError if a file cannot be deleted.
+    """Delete all but the newest `keep` walks in `folder`. Return the names of the deleted walks; if a walk's folder
+    stays because it has other files, a note follows the name.
 
-    A walk in progress, in any process, is not deleted. A walk also stays if `used` contains the path of its folder, or
-    of a file directly in its folder.
+    Not deleted are walks that any process is still making. Also not deleted is a walk if `used` contains the path of
+    its folder or of a file directly in it. Raises InputError if a file cannot be deleted.
     """
     walks, spared = saved_walks(folder), [place for path in used for place in (path.resolve(), path.resolve().parent)]
     old = walks[: max(0, len(walks) - keep)]

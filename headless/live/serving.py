@@ -53,7 +53,7 @@ class Site:
     connections: int = field(default=0, init=False)
 
     def refusal(self, request: web.Request) -> str:
-        """Return the reason if a request is not allowed, else ""."""
+        """Return the reason for which a request is rejected, or "" if it is allowed."""
         given = request.query.get("token", request.cookies.get(_cookie(request), ""))
         if self.token and not secrets.compare_digest(given.encode(), self.token.encode()):
             return "the token in the address is missing or wrong; open the address that the server printed"
@@ -123,8 +123,8 @@ def _guard(site: Site) -> Any:
 
 
 def _cookie(request: web.Request) -> str:
-    """Return the name of the access token's cookie, with the port, because browsers share cookies between a machine's
-    ports."""
+    """Return the name of the cookie with the access token. The name contains the server's port, because browsers share
+    cookies between all ports of a machine."""
     return f"lingbot_world_{request.url.port}"
 
 
@@ -158,8 +158,12 @@ async def _walks(site: Site, _request: web.Request) -> web.Response:
 
 
 async def _walked(site: Site, request: web.Request) -> web.StreamResponse:
-    """Return a file of the current walk, as the request's path selects: the saved state, the video, or a zip file of
-    poses and intrinsics. A request without the walk's token gets status 404."""
+    """Return a file of the current walk: the saved state, the video, or a zip file of poses and intrinsics. The last
+    part of the request's path is `state`, `video` or `path`.
+
+    Status 404 means that the request lacks the walk's token or that there is no video. Status 409 comes with the reason
+    why the file cannot be made, for instance because the walk has no chunk.
+    """
     visit = site.server.visit
     if visit is None or not secrets.compare_digest(request.query.get("walk", "").encode(), visit.token.encode()):
         return web.Response(status=404, text="this walk has ended; its folder has the files\n")

@@ -23,12 +23,12 @@ from .pictures import read_upload, upload_notes
 
 
 class Visit:
-    """The session of one client. The session survives a broken connection, so that the client can reconnect. Any thread
-    may create a Visit and close its session."""
+    """The session of one client. If the connection breaks, the session stays open so that the client can reconnect. The
+    constructor and the closing of the session may run in any thread."""
 
     def __init__(self, loaded: LoadedModel, init: Init, folder: Path) -> None:
-        """Open a session for the client with the first message `init`. `folder`: the folder in which the walk gets a
-        folder of its own. Raises InputError for settings that the model or the server does not support."""
+        """Open a session for a client. `init`: the client's first message. `folder`: the folder in which the walk gets
+        a subfolder. Raises InputError for settings that the model or the server does not support."""
         self.loaded, self.init, self.token = loaded, init, secrets.token_urlsafe(12)
         server = loaded.settings
         self.client: Client | None = None
@@ -59,8 +59,8 @@ class Visit:
     def start(
         self, loop: AbstractEventLoop, deliver: Callable[[Frames], None], tell: Callable[[str, dict[str, Any]], None]
     ) -> None:
-        """Start the session's thread, which makes the video. The event loop `loop` calls `deliver(frames)` with new
-        frames, and `tell(kind, facts)` with status messages."""
+        """Start the session's thread, which makes the video. `deliver(frames)` is called with new frames. `tell(kind,
+        facts)` is called for the session's events (see `EventCallback`). Both are called in the event loop `loop`."""
 
         def in_the_loop(function: Callable[..., None], *arguments: Any) -> None:
             with suppress(RuntimeError):  # the loop has ended
@@ -97,8 +97,12 @@ def _replay(loaded: LoadedModel, init: Init, folder: Path) -> tuple[Engine, Sess
 
 
 def _start(loaded: LoadedModel, init: Init, size: tuple[int, int]) -> Start:
-    """Return the Start of a walk from a client's first message `init`, with the server's values for missing fields.
-    `size`: the image's height and width. Raises InputError for an unreadable image."""
+    """Return the Start of a walk from a client's first message `init`. Missing fields come from the server's Start.
+    Without an image the walk continues the server's saved state, if it has one.
+
+    `size` is the (height, width) of the walk's video, to which the image is resized. Raises InputError for an
+    unreadable image.
+    """
     begin = loaded.start
     frame, prompt = begin.frame, init.prompt or begin.prompt
     seed = begin.seed if init.seed is None else init.seed

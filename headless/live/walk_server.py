@@ -25,7 +25,7 @@ MOST_QUEUED = 8
 """At most this many clients wait for the model."""
 MANY_THREADS = 4
 BETWEEN_FIGURES = 1.0
-"""The seconds between two messages with measurements, such as the frame rate, to the client of the current walk."""
+"""The client of the current walk gets measurements, such as the frame rate, every this many seconds."""
 
 
 class WalkServer:
@@ -43,9 +43,15 @@ class WalkServer:
         self._lost_at = 0.0
 
     async def enter(self, socket: Socket, init: Init, inbox: Connection) -> None:
-        """Serve a client until the client disconnects. `init`: the client's first message. `inbox`: the client's
-        further messages. `socket`: the connection for messages to the client. Raises InputError for settings that the
-        model or the server does not support, if too many clients wait, and if the walk to resume has ended."""
+        """Serve a client until the client disconnects or the walk ends.
+
+        socket: the connection for messages to the client.
+        init: the client's first message.
+        inbox: the client's further messages.
+
+        Raises InputError for settings that the model or the server does not support, if too many clients wait, and if
+        the walk to which the client wants to return has ended.
+        """
         client = Client(socket, init, self._threads, MSGPACK)
         sending = asyncio.create_task(client.send())
         try:
@@ -79,13 +85,15 @@ class WalkServer:
         return visit
 
     async def _wait_for_turn(self, client: Client, inbox: Connection) -> None:
-        """Wait until the model is free. `inbox`: the client's messages, which are read to notice that the client
-        disconnects.
+        """Wait until the model is free. During this time the messages in `inbox` are read, only to notice that the
+        client disconnects.
 
-        Raises ConnectionError if the client disconnects. Raises InputError if MOST_QUEUED clients already wait.
+        SGLang's protocol has no message that tells a client to wait. A client with this protocol may therefore wait
+        only if the wait will be short: no other client waits, and the current walk is ending, idle or without a
+        connection.
 
-        SGLang's protocol has no message for a waiting client. Such a client waits only if no other client waits, and
-        the current walk is ending, idle or without a connection. Otherwise the method raises InputError.
+        Raises ConnectionError if the client disconnects. Raises InputError if MOST_QUEUED clients already wait, and for
+        a client of SGLang's protocol that may not wait.
         """
         if not self._taken:
             self._taken = True
@@ -209,9 +217,9 @@ class WalkServer:
         """Send measurements, such as the frame rate, to the client every BETWEEN_FIGURES seconds. Return when the walk
         must end for lack of input:
 
-        - After `limits.idle` seconds without input a walk is idle. It is paused, and must end as soon as another client
-          waits. A walk with a requested number of chunks is never idle.
-        - After `limits.gone` seconds without input every walk must end.
+        - After `limits.idle` seconds without input the walk is idle: it is paused, and must end as soon as another
+          client waits. A walk with a requested number of chunks never becomes idle.
+        - After `limits.gone` seconds without input any walk must end.
         """
         while True:
             await asyncio.sleep(BETWEEN_FIGURES)
@@ -232,8 +240,8 @@ class WalkServer:
                 return
 
     async def _hold(self, visit: Visit) -> None:
-        """Pause the walk of a client that lost its connection. The client may reconnect until the time limit of
-        `_limit_hold`."""
+        """Pause the walk of a client that lost its connection, so that the client can reconnect. `_limit_hold` sets for
+        how long."""
         visit.client, visit.goes_on = None, visit.stopped or not visit.session.paused
         visit.session.controls.release_all()
         visit.session.pause()
@@ -241,8 +249,9 @@ class WalkServer:
         self._limit_hold()
 
     def _limit_hold(self) -> None:
-        """Set the end of a held walk: `limits.reconnect` seconds after the connection was lost, or
-        `limits.reconnect_in_line` if another client waits."""
+        """Set the time at which a walk without a connection ends unless its client reconnects. This is
+        `limits.reconnect` seconds after the connection was lost, or `limits.reconnect_in_line` seconds if another
+        client waits."""
         if self._held is not None:
             self._held.cancel()
         limit = self.limits.reconnect_in_line if self._queue else self.limits.reconnect
@@ -266,8 +275,8 @@ class WalkServer:
             self._next()
 
     async def close(self) -> None:
-        """End and save the current walk when the server shuts down, and send the name of the walk's folder to its
-        client."""
+        """End and save the current walk, because the server shuts down. Tell its client the name of the walk's folder.
+        Clients that wait get no turn."""
         self._queue.clear()
         if self._held is not None:
             self._held.cancel()

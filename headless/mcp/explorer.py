@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from ..rollout_plan import RolloutPlan
 
 LONGEST = 10.0
-"""An action takes at most this many seconds of video, because the client waits for the end of the action."""
+"""One action makes at most this many seconds of video, because the client waits until the action is done."""
 Seen = tuple[str, bytes]
-"""A description of the walk's current state, and the last frame as a JPEG file."""
+"""A pair (description of the walk's current state, last frame as the bytes of a JPEG file)."""
 
 
 class Explorer:
-    """A model and at most one walk (a steered video) through a generated world. The model is loaded at the first walk.
-    Calls from several threads run one after the other. All methods raise a LingBotError for invalid input, which leaves
-    the walk unchanged."""
+    """A model with which an AI assistant walks through a generated world. There is at most one walk (a steered video)
+    at a time. The first walk loads the model. Calls from several threads run one after the other. For invalid input,
+    all methods raise a LingBotError and leave the walk unchanged."""
 
     def __init__(self, ckpt: str | Path, options: dict[str, Any], walks: str | Path, events: Any = None) -> None:
         """Store the arguments without loading the model. `options`: arguments of `open_live`. `walks`: the folder in
@@ -43,9 +43,9 @@ class Explorer:
         self._pose, self._frames, self._lock = np.eye(4), 0, Lock()
 
     def check(self) -> RolloutPlan:
-        """Return the plan of a walk. Raise a LingBotError for an invalid option, and for a missing or invalid file of
-        the model or of its package's folder `example`. The image in that folder may be missing, because the method
-        `start` accepts an image."""
+        """Check the options and files that a walk needs, and return its plan, without loading the model. The example
+        image may be missing, because `start` accepts an image. Raises a LingBotError for an invalid option, and for a
+        missing or invalid file of the model or of its folder `example`."""
         from ...live.worlds.example import find_events
         from ..live.opening import plan_start
 
@@ -62,11 +62,13 @@ class Explorer:
         last frame.
 
         image: a file with the first frame.
-        prompt, seed: the prompt, and the seed of the noise.
+        prompt: the prompt.
+        seed: the seed of the noise.
         continue_from: a saved state or a walk's folder, in place of an image.
 
-        If `image` or `prompt` is None, it comes from the state. Without a state it comes from the first walk of this
-        Explorer. The first walk takes it from the `options` of this Explorer, or else from the model's example.
+        With `continue_from`, a `prompt` of None is the state's last prompt. Otherwise an `image` or `prompt` of None is
+        that of the first walk. In the first walk it comes from the `options` of this Explorer, or else from the model's
+        example.
         """
         from ...live import Session
         from ...live.worlds.example import find_events
@@ -121,15 +123,16 @@ class Explorer:
             return f"From the next action on: {session.events.set_base_prompt(text)}"
 
     def event(self, name: str, on: bool | None) -> str:
-        """Begin (`on` true), end (false) or toggle (None) an event, such as rain, which adds a sentence to the prompt.
-        Return a message with the active events."""
+        """Begin an event if `on` is true, end it if false, and toggle it if None. An event such as rain adds a sentence
+        to the prompt while it is active. Return a message with the names of the active events."""
         with self._lock:
             session = self._walk()
             session.event(name, on)
             return f"Events from the next action on: {', '.join(sorted(session.events.active)) or 'none'}"
 
     def save(self) -> str:
-        """Write the walk's state and camera path into its folder, and return a message with the folder's name."""
+        """Write the walk's state and camera path into its folder. Return a message that names the folder and the
+        files."""
         from ...live.folder.reading import write_state_and_camera
 
         with self._lock:

@@ -78,7 +78,8 @@ def _shown(seen: Seen) -> list[Any]:
 
 
 def _tool(function: Callable[..., Any]) -> Tool:
-    """Return `function` as a tool that refuses unknown arguments, which the package mcp would ignore."""
+    """Return `function` as an MCP tool that rejects calls with unknown arguments. By default the package mcp ignores
+    them."""
     tool = Tool.from_function(_with_errors(function), structured_output=False)
     arguments = tool.fn_metadata.arg_model
     strict: Any = type(arguments.__name__, (arguments,), {}, extra="forbid")
@@ -87,8 +88,8 @@ def _tool(function: Callable[..., Any]) -> Tool:
 
 
 def _with_errors(tool: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that calls `tool` and raises the tool's LingBotErrors as ToolErrors, because only a ToolError's
-    message reaches the assistant."""
+    """Wrap `tool` so that its LingBotErrors are raised as ToolErrors, because the assistant receives only a ToolError's
+    message."""
 
     @wraps(tool)
     def answer(**given: Any) -> Any:
