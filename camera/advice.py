@@ -46,9 +46,16 @@ def motion_warnings(poses: np.ndarray) -> list[str]:
 
 
 def lens_warnings(lens: np.ndarray) -> list[str]:
-    """Return a list with a warning if `lens` (fx, fy, cx, cy in pixels) is implausible for an 832x480 image, else an
-    empty list. For a lens in fractions, or for another image size, the warning states the same lens in pixels at
-    832x480."""
+    """Return a list with a warning if `lens` (fx, fy, cx, cy) is implausible in pixels of an 832x480 image, else an
+    empty list. A lens is implausible in three cases:
+
+    - All numbers are at most SHARES, so they seem to be fractions of the image size.
+    - The principal point is further than 10 % of a side from the image centre, as with another image size.
+    - The horizontal field of view is below 5 or above 150 degrees.
+
+    In the first case, and in the second if cx and cy are at least 1, the warning also states the lens converted to
+    832x480.
+    """
     fx, fy, cx, cy = lens
     middle = np.array([LENS_WIDTH, LENS_HEIGHT]) / 2
     if max(fx, fy, cx, cy) <= SHARES:

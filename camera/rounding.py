@@ -55,9 +55,10 @@ def _fits_format(values: np.ndarray, form: str, kind: type[np.floating]) -> bool
 
 
 def position_error(away: float, rounding: Rounding, exact_turns: bool, inverted: bool) -> float:
-    """Return the largest distance between two positions of a still camera that can come from rounding alone.
+    """Return the largest distance between two positions of a still camera that can come from rounding alone, in the
+    file's units.
 
-    away: the largest distance of a position from the origin, in the file's units, as is the result.
+    away: the largest distance of a position from the origin, in the file's units.
     exact_turns: whether the file's rotations are exact (see EXACT).
     inverted: whether the matrices are world-to-camera. Their position is -R^T t, so an error in R grows with `away`.
     """

@@ -26,9 +26,9 @@ class CameraTrack:
     lens: [4], fx, fy, cx, cy in pixels of an 832x480 image.
     world: [f, 4, 4], the same poses as camera-to-world matrices in world units.
     scale: the divisor of translations, in world units; 0 until the camera moves.
-    used_poses: the number of poses that the run uses; 0 without a path.
-    path_poses: the number of poses in the whole path; 0 without a path.
-    flags: [f, 4], the keys W, A, S, D of an action model; None for other models.
+    used_poses: the number of poses of the path that the run uses; 0 without a path.
+    path_poses: the number of all poses of the path; 0 without a path.
+    flags: [f, 4], the flags of the keyboard keys W, A, S, D for an action model; None for other models.
     """
 
     poses: np.ndarray

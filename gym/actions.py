@@ -12,14 +12,18 @@ from ..live import Session
 from ..live.controls import KEYS, RUN
 
 PRESSED = (*KEYS, RUN)
-"""The nine keys of the action space "keys", in the order of an action's entries. In the action space "discrete" the
-action 0 presses no key, and the action i presses KEYS[i - 1]."""
+"""The nine keyboard keys of the action space "keys", in the order of an action's entries. In the action space
+"discrete" the action 0 presses no key, and the action i presses KEYS[i - 1]."""
 SPACES = ("discrete", "keys", "box")
 
 
 def action_space(name: str) -> Space[Any]:
-    """Return an action space. "discrete": no key or one of eight keys. "keys": any combination of nine keys. "box":
-    float32 [3], velocity, yaw and pitch from -1 to 1. Raises InputError for another name."""
+    """Return the action space `name`. Raises InputError for another name.
+
+    "discrete": no key or one of eight keyboard keys.
+    "keys": any combination of nine keyboard keys.
+    "box": float32 [3], velocity, yaw and pitch from -1 to 1.
+    """
     if name == "discrete":
         return spaces.Discrete(1 + len(KEYS))
     if name == "keys":
@@ -30,8 +34,8 @@ def action_space(name: str) -> Space[Any]:
 
 
 def act(session: Session, space: Space[Any], action: Any) -> None:
-    """Set the held keys or the joystick of a session to `action`. Raises InputError if `action` is not an element of
-    `space`. For a Box, any dtype is accepted."""
+    """Set the held keyboard keys or the joystick of a session to `action`. Raises InputError if `action` is not an
+    element of `space`. For a Box, any dtype is accepted."""
     if isinstance(space, spaces.Box):
         with suppress(TypeError, ValueError, OverflowError):
             action = np.asarray(action, space.dtype)

@@ -52,8 +52,9 @@ class Pair:
     found: [4, 4], the measured relative pose in an arbitrary unit of length; None if no camera was found.
     parallax: the measured parallax, in pixels of the tracked frames; 0 without `found`.
     focal: the focal length, in pixels of the tracked frames.
-    residual, path_residual: the residuals of the tracked points under the measured and under the path's motion, in
-    pixels; 0 without `found`. If `path_moves` is False, the path's translation is left out.
+    residual, path_residual: the median residuals of the tracked points under the measured and under the path's motion,
+    in pixels of the tracked frames; 0 without `found`. If `path_moves` is False, `path_residual` is that of the path's
+    rotation alone.
     """
 
     first: int

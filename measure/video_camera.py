@@ -23,9 +23,12 @@ LEAST_INLIERS = 0.4
 A point is an inlier if its residual is below NEAR pixels, times the enlargement of the frames
 (`Tracks.enlargement`)."""
 FAR_APART, LEAST_PARALLAX = 4, 0.75
-"""The test of whether a camera moves. Rotations are fitted to keyframes that are FAR_APART keyframes apart. The camera
-moves if they leave a residual above LEAST_PARALLAX pixels, times the square root of the frames' enlargement
-(`Tracks.enlargement`).
+"""The constants of the test of whether a camera moves. Pure rotations are fitted to pairs of keyframes. A large
+residual shows that the camera also moves.
+
+FAR_APART: the distance between the keyframes of a pair, counted in keyframes.
+LEAST_PARALLAX: the camera moves if the residual is above this number of pixels, times the square root of the frames'
+enlargement (`Tracks.enlargement`).
 
 The residual is the third quartile over the tracked points and the median over pairs. On known clips the residual is at
 most 0.5 for rotations, and 1.4 or more for moving cameras.

@@ -31,12 +31,12 @@ from .reading import CameraFile, Lens, entries_of, field_of, lens_notes, lens_ro
 
 DISTORTION = ("k1", "k2", "k3", "k4", "k5", "k6", "p1", "p2")
 FOVS = {"x_fov": np.pi / 180, "camera_angle_x": 1.0, "y_fov": np.pi / 180, "camera_angle_y": 1.0}
-"""The fields of transforms.json with a field of view, each with the factor that converts its value to radians."""
+"""The keys in transforms.json for an angle of view, each with the factor that converts its value to radians."""
 USUAL_NAMES = {other: usual for usual, *others in PARAMETER_KEYS.values() for other in others}
 """Other programs' keys for a lens and its image size, mapped to nerfstudio's keys."""
 ACROSS, DOWN = ("x_fov", "fl_x", "camera_angle_x"), ("y_fov", "fl_y", "camera_angle_y")
-"""The fields of transforms.json for the horizontal (ACROSS) and the vertical (DOWN) focal length, in order of
-preference."""
+"""The keys in transforms.json for the horizontal (ACROSS) and the vertical (DOWN) focal length, in order of preference.
+Some hold the focal length in pixels, the others an angle of view (see FOVS)."""
 WORLD = ("applied_transform", "applied_scale", "scale", "offset", "aabb", "aabb_scale", "orientation_override", "up")
 IMAGES = ("depth_file_path", "mask_path", "sharpness", "exposure", "ply_file_path", "semantics_path", "normal_path")
 SPLITS = ("train_filenames", "val_filenames", "test_filenames", "n_frames", "colmap_im_id", "camera_id")
@@ -88,10 +88,14 @@ def read_transforms(path: Path, convention: Convention) -> CameraFile:
 
 
 def _merge(data: Mapping, frame: Mapping, where: str) -> dict[str, Any]:
-    """Return a frame's fields under nerfstudio's names, completed by `data`, the file's fields for all frames. A
-    frame's own field takes precedence. If a frame has its own focal length or field of view in a direction (ACROSS,
-    DOWN), the file's fields for this direction are left out. Raises CameraError for contradicting fields; the message
-    begins with `where`."""
+    """Return a frame's fields under nerfstudio's names, completed by `data`, the fields that the file states once for
+    all frames. A field of the frame takes precedence over the same field of `data`.
+
+    For each direction (ACROSS, DOWN), the keys of `data` are left out if the frame has any key for this direction.
+    Otherwise two lenses could be mixed.
+
+    Raises CameraError for contradicting fields; the message begins with `where`.
+    """
     refuse_two_lenses(data, where)
     refuse_two_lenses(frame, where)
     data, frame = _by_usual_names(data), _by_usual_names(frame)

@@ -96,7 +96,7 @@ PARAMETER_KEYS = {
     "width": ("w", "width", "image_width", "imageWidth"),
     "height": ("h", "height", "image_height", "imageHeight"),
 }
-"""The keys in JSON files for a lens and for the size of its images, all in pixels. The first key of each is
+"""The keys in JSON files for a lens and for the size of its images, all in pixels. The first key of each entry is
 nerfstudio's."""
 SIZES = tuple(zip(PARAMETER_KEYS["width"], PARAMETER_KEYS["height"], strict=True))
 PAIRED = dict((*SIZES, *((height, width) for width, height in SIZES)))
@@ -163,8 +163,9 @@ def _is_side(value: object) -> bool:
 
 
 def refuse_other_angle(fields: Mapping, fx: float, width: float, where: str) -> None:
-    """Raise CameraError if a field of view in a frame's `fields` contradicts the focal length `fx` of an image of
-    `width` pixels. The message begins with `where`."""
+    """Raise CameraError if a horizontal field of view in a frame's `fields` contradicts the focal length `fx` of an
+    image of `width` pixels: the two focal lengths differ by more than SAME_LENS allows. The message begins with
+    `where`."""
     for name, factor in HORIZONTAL_FOVS.items():
         if isinstance(fields.get(name), int | float) and 0 < fields[name] * factor < np.pi:
             angle = focal_of(fields[name] * factor, width, f"{where} {name}")

@@ -103,11 +103,12 @@ def read_table(path: Path, *columns: int, only: Sequence[int] = ()) -> np.ndarra
     """Return the numbers in a text file, float64 [n, k]. Empty lines, comments and the lines of text before the first
     number are skipped.
 
-    columns: the accepted numbers of columns k.
+    columns: the accepted column counts k.
     only: the indices of the columns that must hold numbers. The others may hold text and become 0. Without `only`, all
     columns must hold numbers.
 
-    Raises CameraError for an unreadable file, a file without numbers, and a line with another number of columns.
+    Raises CameraError for an unreadable file, a file without numbers, and a line whose column count is not accepted or
+    differs from the first line's.
     """
     split = ((at, split_columns(line.partition("#")[0])) for at, line in enumerate(read_text(path).splitlines(), 1))
     lines = [*dropwhile(lambda line: not is_number(line[1][0]), (line for line in split if line[1] != [""]))]

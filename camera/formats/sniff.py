@@ -211,8 +211,9 @@ def stated_texts(path: Path, names: bool = False) -> dict[str, str]:
 
 
 def _convention_in(line: str) -> str:
-    """Return the words for left-handed axes in a line, or the direction, "c2w" or "w2c"; an empty string if the line
-    states neither, or both directions. The path of a file, such as the video's, states nothing."""
+    """Return the convention that a header line states: the text that names left-handed axes, such as "Unity", else the
+    direction, "c2w" or "w2c". Return an empty string if the line states neither, or both directions. File paths in the
+    line, such as the video's, are ignored."""
     line = re.sub(r"\S*[/\\]\S*\.\w+", "", line)
     if left_handed := LEFT_HANDED.search(line):
         return left_handed[0]

@@ -304,8 +304,12 @@ def _names(header: str) -> list[str]:
 
 
 def _refuse_strange_header(path: Path, lines: Sequence[str]) -> None:
-    """Raise CameraError if a header that `tum_columns` cannot use seems to name 8 columns. A header without a comment
-    sign does so if it has 8 entries. In a comment, at least three of the 8 entries must also be known column names."""
+    """Raise CameraError if a header, for which `tum_columns` returned None, seems to name the 8 columns. It seems so in
+    two cases:
+
+    - It is not a comment and has 8 entries.
+    - It is a comment and has 8 entries, of which at least three are known column names.
+    """
     header = _header(lines)
     names = _names(header)
     if len(names) == 8 and (header in map(str.strip, lines) or sum(map(bool, map(_column_of, names))) > 2):

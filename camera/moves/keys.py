@@ -19,8 +19,8 @@ SCRIPT_PART = re.compile(r"(none|[wasdijkl]+)-(\d{1,6})")
 
 
 def held_keys(script: str) -> np.ndarray:
-    """Return which keys are held in each frame of a script such as "w-10,iw-15": bool [frames, 8], with a column for
-    each of w a s d i j k l. Frames without keys are appended until there are 4n+1 frames, at least 5. Raises
+    """Return which keyboard keys are held in each frame of a script such as "w-10,iw-15": bool [frames, 8], with a
+    column for each of w a s d i j k l. Frames without keys are appended until there are 4n+1 frames, at least 5. Raises
     CameraError for an invalid script."""
     rows = [row for part in script.lower().split(",") for row in _part_keys(part.strip(), script)]
     if not 0 < len(rows) <= MOST_FRAMES:
