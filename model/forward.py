@@ -103,11 +103,11 @@ class ForwardOptions(TypedDict, total=False):
     graphs: ForwardRecorder
     """The recorder that records and replays a causal model's forwards."""
     timestep: int
-    """A causal model's current timestep, as an int. The key of an entry in `times` is (timestep, batch size,
-    `weights`)."""
+    """A causal model's current timestep, as an int. It identifies the timestep in `times` without reading the tensor
+    `timestep` from the GPU."""
     times: dict[Hashable, Times]
-    """A cache of the time embedding and the blocks' modulation for each of a causal model's few timesteps. Computing an
-    entry takes as long as two blocks."""
+    """A cache of the time embedding and the blocks' modulation for each of a causal model's few timesteps, by
+    (`timestep`, batch size, `weights`). Computing an entry takes as long as two blocks."""
     weights: Hashable
     """An identifier of the current weights, which a host such as ComfyUI changes when it moves or patches weights."""
 

@@ -41,8 +41,8 @@ def give_back_memory() -> None:
 
 
 def upload(tensor: Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
-    """Return `tensor` on the device, in `dtype` if not None. The copy is non-blocking on CUDA devices only. Other
-    devices, such as MPS, might read the host memory so late that it has been overwritten."""
+    """Return `tensor` on the device, in `dtype` if not None. On CUDA devices the copy is non-blocking. On other
+    devices, such as MPS, a non-blocking copy could read the host memory so late that it has been overwritten."""
     return tensor.to(device, dtype, non_blocking=device.type == "cuda")
 
 

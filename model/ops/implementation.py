@@ -51,9 +51,14 @@ def _in_plain_torch(name: str) -> Callable[..., Tensor]:
 
 @lru_cache
 def implementation(name: str, device_type: str, mode: str | None = None) -> Callable[..., Tensor]:
-    """Return the function that computes the operation `name` on a device type. `mode` is one of MODES; None means the
-    value of LINGBOT_POINTWISE. If that is not set, the mode is "eager" if LINGBOT_WORLD_KERNELS selects norms=torch,
-    else "auto". Raises InputError for another value."""
+    """Return the function that computes the operation `name` on a device type. `mode` is one of MODES, which the
+    module's docstring explains. If `mode` is None, the first of these applies:
+    - the value of LINGBOT_POINTWISE, if it is set and not empty;
+    - "eager", if LINGBOT_WORLD_KERNELS selects norms=torch;
+    - "auto".
+
+    Raises InputError if the mode is not one of MODES.
+    """
     by_table = "eager" if settings().get("norms") == "torch" else "auto"
     mode, run_plain = mode or os.environ.get(VARIABLE) or by_table, _in_plain_torch(name)
     if mode not in MODES:

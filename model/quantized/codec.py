@@ -47,8 +47,9 @@ _SUMS = 1 / 16
 class Scales(NamedTuple):
     """The table `code` of 16 values and the scales of a 4-bit weight: `absmax` has one for each `blocksize` values.
 
-    With double quantization `absmax` is uint8, and the other fields decode it. Without, `nested_code`, `nested_absmax`
-    and `offset` are None, and `nested_blocksize` is unused. All tensors except a uint8 `absmax` are float32.
+    With double quantization, `absmax` is uint8, and the other fields decode it. Without double quantization,
+    `nested_code`, `nested_absmax` and `offset` are None, and `nested_blocksize` is unused. All tensors except a uint8
+    `absmax` are float32.
     """
 
     absmax: Tensor
@@ -111,7 +112,8 @@ def decode_rows(packed: Tensor, scales: Scales, shape: tuple[int, ...], rows: Te
 
 
 def squared_error(weight: Tensor, packed: Tensor, scales: Scales) -> float:
-    """Return the sum of the squared differences between a weight and its 4-bit encoding, by parts in float32."""
+    """Return the sum of the squared differences between a weight and its 4-bit encoding, computed in float32, part by
+    part."""
     flat, error = weight.detach().reshape(-1), 0.0
     for start, values in _decoded_parts(packed.view(-1), scales, flat.numel(), _encoded_at_a_time(weight)):
         error += values.sub_(flat[start : start + values.numel()]).square_().sum().item()
@@ -119,7 +121,7 @@ def squared_error(weight: Tensor, packed: Tensor, scales: Scales) -> float:
 
 
 def squared_sum(weight: Tensor) -> float:
-    """Return the sum of the squares of a weight's values, by parts in float32."""
+    """Return the sum of the squares of a weight's values, computed in float32, part by part."""
     flat = weight.detach().reshape(-1)
     return sum(part.float().square().sum().item() for part in flat.split(_encoded_at_a_time(weight)))
 
@@ -238,8 +240,12 @@ def _inverse(scales: Tensor) -> Tensor:
 
 
 def _least_error(table: Tensor, sums: float, blocks: Tensor) -> Tensor:
-    """Return for each block [blocks, blocksize] the tried scale with the least rounding error, as `encode` defines it.
-    `table` is the result of `_nearest_table`. A block of zeros has the scale 0."""
+    """Return the scale with the least error (see `encode`) for each block [blocks, blocksize]; 0 for a block of zeros.
+    `table` is the result of `_nearest_table`.
+
+    Several scales are tried. With each, a block is rounded to values of the table. The candidate is the scale that is
+    best for these values, and its error is compared.
+    """
     largest, wanted = _largest(blocks), blocks + sums * blocks.sum(1, keepdim=True)
     best, found = torch.zeros_like(largest), largest
     for ratio in (*_RATIOS, *(-ratio for ratio in _RATIOS), None):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 _DECODED_AT_A_TIME = 1 << 22
-"""The number of values decoded to float32 at a time."""
+"""Weights are decoded to float32 in parts of at most this many values."""
 
 
 class BlockFormat(NamedTuple):

@@ -8,7 +8,7 @@ from ..ops.matrix_8bit import LARGEST, EightBit
 from ..ops.pointwise import encode_8bit
 
 _ROWS = 256
-"""The number of rows that are converted to float32 at a time."""
+"""At most this many rows are converted to float32 at a time."""
 
 
 def decode(values: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
@@ -43,7 +43,7 @@ def encode(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def squared_error(weight: Tensor, values: Tensor, scale: Tensor) -> float:
-    """Return the sum of the squared differences between a weight [out, in] and its encoded values, by parts in float32.
-    `scale` is a single number or [out, 1]."""
+    """Return the sum of the squared differences between a weight [out, in] and its encoded values, computed in float32,
+    part by part. `scale` is a single number or [out, 1]."""
     scales, parts = scale.expand(len(weight), 1), slices(len(weight), _ROWS)
     return sum((values[part].float() * scales[part]).sub_(weight[part]).square_().sum().item() for part in parts)
