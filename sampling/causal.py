@@ -32,7 +32,7 @@ class FewStepSchedule:
     sigmas: tuple[float, ...]
     renoise_sigmas: tuple[float, ...]
     guide_scale: ClassVar[float] = 1
-    """The guidance scale 1, at which no negative prompt is used."""
+    """The scale of classifier-free guidance: always 1, so that no negative prompt is used."""
 
     def denoise(self, predict: Predict, x: Tensor, renoise: Callable[..., Tensor]) -> Tensor:
         """Return the clean latent, float32 [1, 16, chunk, h, w], from the noise `x` in the same shape.

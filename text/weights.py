@@ -130,7 +130,7 @@ class UMT5Weights:
 
     @property
     def quantization(self) -> str | None:
-        """The weights' formats, such as "nf4", "fp8" or "Q4_K+Q6_K"; None for plain weights."""
+        """The formats of the quantized weights, such as "nf4", "fp8" or "Q4_K+Q6_K"; None if no weight is quantized."""
         return quantization_of(self.quantized)
 
     @property

@@ -80,12 +80,14 @@ class VAE:
         return VAE(weights, self.use_tiling)
 
     def normalized(self, latent: Tensor) -> Tensor:
-        """Return an encoded latent frame [1, 16, h, w], normalised as the transformer expects it, in float32."""
+        """Return (latent - mean) / std for an encoded latent frame [1, 16, h, w], in float32. The transformer takes
+        latents in this form."""
         mean, std = self._statistics()
         return (latent.float() - mean) / std
 
     def denormalized(self, latent: Tensor) -> Tensor:
-        """Return a latent frame [1, 16, h, w] of the transformer, denormalised for the decoder, in the VAE's dtype."""
+        """Return latent * std + mean for a latent frame [1, 16, h, w] of the transformer, in the VAE's dtype. The
+        decoder takes latents in this form."""
         mean, std = self._statistics()
         latent = latent.to(self.device, torch.float32) * std + mean
         return latent.to(self.dtype, memory_format=torch.channels_last)

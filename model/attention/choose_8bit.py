@@ -39,11 +39,12 @@ STREAM_TOKENS = 256
 
 
 class AttentionKernel(NamedTuple):
-    """An 8-bit attention kernel of the PyPI package `package`.
+    """An 8-bit attention kernel.
 
+    package: the kernel's PyPI package, or OURS for this project's own kernel.
     attend: the function (q, k, v, heads) -> result for q, k and v in 16 bits.
-    attend_to, attend_of: the functions for Operands (fp8 values with their scale), which need no conversion. For
-    `attend_to` only k and v are Operands, for `attend_of` q too. None if the kernel quantizes its inputs itself.
+    attend_to: the function for k and v that are already in 8 bits (Operands: fp8 values with their scale).
+    attend_of: the function for q, k and v as Operands. Both are None if the kernel always quantizes its inputs itself.
     recordable: False if the kernel ignores the current stream, so that a CUDA graph cannot record it.
     """
 
@@ -174,9 +175,11 @@ def choose_attention(wanted: AttentionMode, device: torch.device, config: ModelC
 
 
 def takes_operands(mode: AttentionMode, device: torch.device, config: ModelConfig) -> bool:
-    """Return whether a causal model's KV cache may hold keys and values as Operands (fp8 values with their scale). True
-    in 8-bit attention if the kernel reads Operands, and LINGBOT_WORLD_KERNELS does not select another kernel for
-    `cache-8bit`. Call `choose_attention` first, which rejects modes that the device does not support."""
+    """Return whether a causal model's KV cache may hold keys and values as Operands (fp8 values with their scale).
+
+    True if `mode` is "8bit", the kernel reads Operands, and LINGBOT_WORLD_KERNELS does not select another kernel for
+    the operation `cache-8bit`. Call `choose_attention` first, which rejects modes that the device does not support.
+    """
     if mode != "8bit" or not attends_to_operands(device, config.head_dim):
         return False
     return device.type != "cuda" or serves("cache-8bit", find_kernel(device, config.head_dim).package, card_of(device))
@@ -252,8 +255,9 @@ def attention_note(mode: AttentionMode, device: torch.device, config: ModelConfi
 def check_8_bits(
     arithmetic: Arithmetic, attention: AttentionMode, device: torch.device, config: ModelConfig
 ) -> tuple[str, ...]:
-    """Return notes for the user on 8-bit matrix products (`arithmetic`) and 8-bit `attention`: the kernels, and whether
-    the device is untested. Raises InputError if the device or the model's sizes do not allow the requested 8 bits."""
+    """Check that the device and the model allow the requested 8-bit matrix products (`arithmetic`) and 8-bit
+    `attention`, else raise InputError. Return notes for the user: one on each of the two that is in 8 bits, and on
+    Apple's GPUs one that the device is untested."""
     choose_arithmetic(arithmetic, device, config)
     choose_attention(attention, device, config)
     untried = UNTRIED if device.type == "mps" else None

@@ -182,11 +182,13 @@ def _cudnn(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def attend_to_frames(q: Tensor, k: Tensor, v: Tensor, heads: int, shares: Tensor) -> Tensor:
-    """Return attention [tokens, heads*head_dim] of q over latent frames of k and v [frames * tokens per frame,
-    heads*head_dim].
+    """Return attention [tokens, heads*head_dim] of q over some of the latent frames in k and v [frames * tokens per
+    frame, heads*head_dim]. The same kernels run for any number of ignored frames.
 
-    `shares` (fp32 [frames]) is 0 for each frame to attend to, and -inf for the frames to ignore, which must be the last
-    frames. Raises RuntimeError if the kernel does not support the inputs.
+    shares: a mask of the frames, fp32 [frames]. It is 0 for each frame to attend to, and -inf for the frames to ignore,
+    which must be the last frames.
+
+    Raises RuntimeError if the kernel does not support the inputs.
     """
     if attends_by_ours(q, heads):
         return _by_ours(q, k, v, heads, shares)

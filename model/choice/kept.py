@@ -94,7 +94,7 @@ def _file() -> dict[str, dict[str, Any]]:
 
 
 def read_json(file: Path | None) -> dict[str, Any]:
-    """Return the JSON object in a file; an empty dict if `file` is None, missing, a device or invalid."""
+    """Return the JSON object in a file; an empty dict if `file` is None, missing, not a regular file, or invalid."""
     with suppress(OSError, ValueError):
         if file is not None and file.is_file():  # a device may have no end
             found = json.loads(file.read_text(encoding="utf-8"))

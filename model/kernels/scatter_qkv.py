@@ -134,9 +134,12 @@ def scatter_qkv_(
     """Launch the kernel of `ops.scatter.scatter_qkv_`, and return `out`.
 
     out, values_out: the tensors [n, dim] for keys and for values. If `values_out` is None, no values are written.
-    given: queries, keys and values before norm and RoPE, [tokens, dim] each.
-    made: with `scalings`, the outputs for queries: float8_e4m3fn [tokens, dim], their scale [1] and 1 / scale [1].
-    Without `scalings` it is None, and queries are replaced in place.
+    rows: the numbers of the rows of `out` and `values_out` to write to, int64 [tokens].
+    given: queries, keys and values, [tokens, dim] each. Queries and keys have neither norm nor RoPE yet.
+    norm_ropes: the norm and RoPE of queries, and of keys.
+    scalings: for 8 bits, a pair (shift, factor) for keys and a pair for values, else None.
+    made: for 8 bits, the outputs for queries: float8_e4m3fn [tokens, dim], their scale [1] and 1 / scale [1]. Else
+    None, and queries are replaced in place.
     """
     (q, k, v), dim, kinds = given, out.shape[1], 2 if values_out is None else 3
     (q_out, *scale), pairs = made or (q, None, None), scalings or ((None, None), (None, None))

@@ -16,7 +16,7 @@ COLUMNS, PIXELS, CHANNELS, STAGES, LINE = 96, 384, 32, 5, 400
 
 A tile has `PIXELS` rows, one for each pixel, and `COLUMNS` output channels. Each of `STAGES` buffers in shared memory
 holds `CHANNELS` input channels of `LINE` rows, and their weights. `LINE` is `PIXELS` plus one neighbour on each side,
-rounded up.
+rounded up to a multiple of 16.
 """
 THREADS, ROW = 512, 2 * CHANNELS
 SHARED = 1024 + STAGES * (ROW * (LINE + 3 * COLUMNS) + 16)
