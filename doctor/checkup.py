@@ -28,7 +28,8 @@ WRONG = 0.1
 """A rejected kernel with a relative RMS error above this limit is reported to compute wrongly. Smaller errors come from
 low precision."""
 MOVED = Size(8192, 0, 16384)
-"""The rows and columns of the bf16 matrix that is copied to measure the bandwidth of a GPU's memory."""
+"""The shape of the bf16 matrix whose copying gives the bandwidth of a GPU's memory: 8,192 rows of 16,384 values. The 0
+is unused."""
 BUS = 2**28
 SLOWEST = 1e-3
 """The assumed TFLOP/s of an operation for which no kernel passes the accuracy test."""
@@ -122,8 +123,9 @@ def _estimate(
 
 
 def _with_rates(known: Rates, device: torch.device, found: dict[Work, Rate]) -> Rates:
-    """Return `known` with the measured rates in `found`. `device` decides whether the 8-bit rate is that of fp8 or that
-    of int8."""
+    """Return a copy of `known` with the measured rates in `found`. Matrix products in 8 bits get the rate of fp8 or
+    int8, whichever suits `device`. An 8-bit rate that was not measured becomes the measured 16-bit rate. Other rates
+    that were not measured stay as in `known`."""
 
     def of(default: float, *works: Work) -> float:
         return next((found[work].tflops or default for work in works if work in found and found[work].tflops), default)

@@ -20,15 +20,17 @@ ROW_PASSES, ROW_COPIES, ROW_QUANTIZED = 28, 2, 1.75
 """The number of 16-bit passes (reads or writes) over an activation [tokens, dim] in a transformer block, apart from
 matrix products and attention.
 
-ROW_PASSES: three norms with the additions before them (20), the norm of cross-attention's queries (2), and the rotation
-of queries and keys and their way into the cache (6).
-ROW_COPIES: the copy of 8-bit attention's result.
-ROW_QUANTIZED: comfy-kitchen's quantization of a product's input. It moves 1.5 passes, and takes as long as 1.75: on an
-H100 its arithmetic sets its time (tools/cards/per_clock.py).
+ROW_PASSES: three norms with the additions before them (20), the norm of cross-attention's queries (2), and RoPE with
+the cache update (6). These passes occur in every block.
+ROW_COPIES: the copy of the attention's result, only with 8-bit attention.
+ROW_QUANTIZED: comfy-kitchen's quantization of one input of an 8-bit matrix product. The quantization moves the bytes of
+1.5 passes. It takes as long as 1.75 passes, because its arithmetic limits it on an H100 (tools/cards/per_clock.py).
 """
 QUANTIZED_INPUTS = 5
-"""The quantized inputs [tokens, dim] of a block: of q, k and v together, both output layers, cross-attention's q, and
-the feed-forward's first layer. The second layer's has the feed-forward's width."""
+"""The number of activations [tokens, dim] that a transformer block quantizes for 8-bit matrix products. They are the
+inputs of self-attention's q, k and v layers (one shared input), of both output layers, of cross-attention's q layer,
+and of the feed-forward's first layer. The input of the feed-forward's second layer, [tokens, ffn_dim], is not counted
+here."""
 LAUNCHES, LAUNCHES_8_BITS = 16, 32
 """The number of kernels and memory fills that a transformer block launches, with 16-bit products (LAUNCHES) or with
 comfy-kitchen's 8-bit products and attention. Counted on an H100 that imitated compute capability 12.0
@@ -95,8 +97,10 @@ class Setting(NamedTuple):
 class Seconds(NamedTuple):
     """The estimated seconds of a chunk in its parts.
 
-    memory: reading and writing of GPU memory.
-    launches: kernel launches.
+    products, attention: matrix products and attention of the model's forwards.
+    vae: the decoding of the chunk.
+    memory: reading and writing of GPU memory by the model's forwards.
+    launches: kernel launches of the model's forwards.
     bus: copies from host memory, in parallel with the model's computation.
     """
 

@@ -138,8 +138,9 @@ NEEDS: dict[str, tuple[str, ...]] = {
     ),
     "machine": _names("comfy.model_management: get_torch_device soft_empty_cache"),
 }
-"""The names, as `module:name`, that a module of nodes/ needs from ComfyUI in addition to EVERY_NODE. A key is a module
-of nodes/, such as "camera.make". Its value also has the names that the modules of host/ need for it."""
+"""The names, as `module:name`, that each module of nodes/ needs from ComfyUI, in addition to the names in EVERY_NODE. A
+key is a module of nodes/, such as "camera.make". The names may be used in that module, or in modules of host/ that it
+uses."""
 
 
 def usable_modules(modules: Iterable[str], ours: str) -> list[str]:

@@ -59,8 +59,8 @@ def fingerprint_of(find: Callable[..., Path | Iterable[Path | None]], *arguments
 
 
 def refuse_empty_inputs(node: type[io.ComfyNode]) -> type[io.ComfyNode]:
-    """Return the node class `node`, changed in place: before `execute` it calls `check_given` with the inputs whose
-    default is not None."""
+    """Change the node class `node` so that its `execute` first raises InputError if an input is None, and return the
+    class. Parameters of `execute` whose default is None may be None."""
     execute = node.execute.__func__  # type: ignore[attr-defined]
     _, *parameters = signature(execute).parameters.values()  # the first is the class
     may_be_empty = {each.name for each in parameters if each.default is None}

@@ -32,9 +32,8 @@ SAMPLER_KEYS = (ROLLOUT_KEYS - {EVENTS}) | {
     "clip_start_percent",
     "clip_end_percent",
 }
-"""The keys of a prompt's dict in a CONDITIONING that have an effect on sampling. ROLLOUT_KEYS has the keys that a
-rollout uses (a causal model's video, made chunk by chunk). SAMPLER_KEYS has the keys that the samplers of an expert
-use: this package's samplers and ComfyUI's own."""
+"""The keys of a prompt's dict in a CONDITIONING that have an effect when an expert samples, with this package's
+samplers or ComfyUI's own. (ROLLOUT_KEYS are the keys that have an effect when a causal model generates a video.)"""
 COMFYUI_KEYS = frozenset({"model_conds", "uuid", "prompt_type"})
 """The keys that ComfyUI itself adds to a prompt's dict when it samples."""
 _CONTROL, _REFERENCE, _SOUND = "the ControlNet", "the reference image", "the sound"
@@ -71,9 +70,10 @@ UNREAD_KEYS = {
     "noise_concat": "the latent that a node appends to the noise",
     "pooled_output": "the pooled output of a text encoder that is not umt5-xxl",
 }
-"""The keys of a prompt's dict that the experts of this package do not use, each with a description for warnings. Most
-are inputs of other models. EVENTS is used by the Rollout node only. The checks of an expert's sampling run remove all
-keys in UNREAD_KEYS. A warning names an unused key that is not in UNREAD_KEYS by the key itself."""
+"""The known keys of a prompt's dict that have no effect on an expert, each with the description that a warning shows.
+Most are inputs of other models; EVENTS has an effect in the Rollout node only. A warning shows any other unused key by
+its name. Before an expert samples, the keys in UNREAD_KEYS are removed, so that no ControlNet, for instance, runs in
+vain."""
 _LIMITS = {
     "area": "an area",
     "mask": "a mask",
@@ -149,7 +149,8 @@ def events_by_chunk(prompt: list, config: ModelConfig, chunks: int, seconds: flo
     chunk that uses the embedding.
 
     `prompt` is a CONDITIONING; if it has no events, the dict is empty. The video has `chunks` chunks of `seconds`
-    seconds each. Raises InputError if no event has a start time, or if no chunk begins while an event is active.
+    seconds each. Raises InputError if the prompt has events but none has a start time, or if no chunk begins while one
+    of them is active.
     """
     from ...text.events import by_chunk, check_times  # not at the start of ComfyUI: it imports the model
 
@@ -209,8 +210,10 @@ def check_coverage(side: str, entries: list[dict], latent: Tensor, sigmas: Tenso
     sigmas: the noise levels of the sampling run, one more than its steps.
     sampling: the MODEL's model_sampling.
 
-    Raises InputError if the prompts apply to no part in some step. Also raises InputError for an area that is not
-    inside the latent, has sides that are not multiples of 2 latent cells, or is in percent without a time axis.
+    Raises InputError:
+    - if in some step the prompts apply to no part of the latent,
+    - for an area that begins outside of the latent, or whose height or width is an odd number of latent cells,
+    - for an area in percent that lacks the time axis, because it was made for an image.
     """
     shares = list(_coverage(entries, latent, sigmas[:-1].tolist(), sampling))
     if 0.0 in shares:
@@ -227,7 +230,7 @@ def check_coverage(side: str, entries: list[dict], latent: Tensor, sigmas: Tenso
 
 def _coverage(entries: list[dict], latent: Tensor, sigmas: list[float], sampling) -> Iterator[float]:
     """Yield for each sigma the fraction of the latent, from 0 to 1, to which at least one of the prompts applies.
-    Raises InputError for an area that does not lie inside the latent, or is in percent without a time axis."""
+    Raises InputError for an invalid area, as `check_coverage` does."""
     resolved, size = list(entries), latent.shape[2:]
     areas = [entry["area"] for entry in entries if "area" in entry]
     if any(area[0] == "percentage" and len(area) != 1 + 2 * len(size) for area in areas):
@@ -264,9 +267,9 @@ def _covered_cells(entry: dict, size: tuple[int, ...]) -> Tensor:
 
 
 def _area(entry: dict, size: tuple[int, ...]) -> list[tuple[int, int]]:
-    """Return (start, length) of a prompt's area on each axis of a latent of `size`, or the full axes without an area.
-    Raises InputError for an area outside of the latent, and for a height or width that is an odd number of latent
-    cells."""
+    """Return (start, length) of a prompt's area on each axis of a latent of `size`, in latent cells. An area that is
+    too long is cut at the latent's end; a prompt without an area gets the full axes. Raises InputError for an area that
+    begins outside of the latent, or whose height or width is an odd number."""
     if "area" not in entry:
         return [(0, length) for length in size]
     area = comfy.samplers.add_area_dims(list(entry["area"]), len(size))

@@ -18,11 +18,12 @@ OTHERS = "comfy_extras", "custom_nodes"
 
 
 def raise_node_error(error: Exception) -> None:
-    """Raise InputError, with the node's name, if another node's code caused `error` while a model sampled; otherwise
-    return.
+    """Raise InputError, with the node's name, if the code of a node outside of this pack caused `error` while a model
+    sampled; otherwise return.
 
-    The traceback decides. Its last frame in this pack or in a folder of OTHERS is the other node's code, or this pack's
-    call of a patch of that node. An out-of-memory error is never attributed to a node.
+    Find the cause from the traceback: take its last stack frame that lies in this pack or in a folder of OTHERS. The
+    cause is a node outside of this pack if this stack frame lies in a folder of OTHERS, or if it calls a patch of such
+    a node. An out-of-memory error is never attributed to a node.
     """
     if comfy.model_management.is_oom(error):
         return

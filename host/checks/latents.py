@@ -16,16 +16,17 @@ NEARLY_FULL = 0.95
 """An empty latent gives a warning if the run's first sigma is below this level. The level is below 1, because some of
 ComfyUI's schedules begin a little below 1."""
 WITHOUT_LAST_STEP = "dpm_fast", "dpm_adaptive"
-"""ComfyUI's samplers that compute with the logarithm of sigma, which 0 does not have. They therefore end at the last
-sigma above 0."""
+"""ComfyUI's samplers that omit the step to sigma 0, because they compute with the logarithm of sigma. Their runs end at
+the last sigma above 0."""
 OTHER_INPUTS = "The run before had another start image or camera: connect the same prompts to both samplers."
 _MOST, _SAMPLES = 64, 4096
 _noise_levels: dict[bytes, tuple[float, frozenset[bytes]]] = {}
 
 
 def store_noise_level(latent: Tensor, level: float, fixed: Iterable[Tensor]) -> None:
-    """Store the noise level that a sampling run has left in `latent`, for the check of the next run. `fixed` are the
-    run's start image and camera."""
+    """Store the noise level `level` that a sampling run has left in `latent`, and fingerprints of `fixed`, the run's
+    start image and camera. `noise_level_warning` compares them with the run that continues this latent. Only the last
+    _MOST latents are remembered."""
     _noise_levels.pop(name := _fingerprint(latent), None)
     _noise_levels[name] = level, frozenset(map(_fingerprint, fixed))
     if len(_noise_levels) > _MOST:
@@ -76,9 +77,14 @@ def noise_level_warning(sigmas: Tensor, noise: Tensor, latent: Tensor, fixed: It
 
 
 def _continuation_warning(left: float | None, first: float, adds: bool) -> str:
-    """Return a warning if a sampling run cannot continue a latent, else an empty string. `left` is the noise level of
-    the latent, or None if no run made it; `first` is the first sigma of this run. `adds` is True if this run adds
-    noise."""
+    """Return a warning if a latent has the wrong noise level for a sampling run that begins with it, else an empty
+    string. A run that adds noise needs a latent without noise. Any other run needs a latent with noise of level
+    `first`.
+
+    left: the noise level of the latent, or None if no run made it.
+    first: the first sigma of this run.
+    adds: True if this run adds noise.
+    """
     if adds:
         if left is None or left <= SMALL:
             return ""
@@ -121,9 +127,12 @@ def last_noise_level(sampler, sigmas: Tensor) -> tuple[float, str]:
 
 
 def leftover_noise_warnings(sampler, sigmas: Tensor, whole: bool) -> Iterator[str]:
-    """Yield a warning if a sampling run leaves noise in its latent and the graph has no later sampler to remove the
-    noise. If the graph is unknown, `whole` decides: it is True if no other run is expected to continue this one. Rising
-    sigmas give no warning here."""
+    """Yield a warning if a sampling run leaves noise in its latent and no later run removes the noise.
+
+    A later run is expected if the latent leads to another sampler or a Save Latent node in the running prompt. If no
+    prompt runs, `whole` decides: True means that no later run is expected. Rising sigmas give no warning here, because
+    they have a warning of their own.
+    """
     level, short = last_noise_level(sampler, sigmas)
     if level <= SMALL or bool((sigmas.diff() > 0).any()):
         return

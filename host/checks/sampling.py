@@ -34,9 +34,10 @@ from .text import text_node_warnings
 from .unused import idle_range_warnings, left_out_negative_warning, left_out_prompt_warning
 
 FULL_NOISE = 0.9985
-"""The lowest first sigma that counts as full noise. A run from full noise keeps almost nothing of the video in its
-latent. If the latent is empty, such a run of this package's samplers starts from the noise itself, as in the official
-code. The noise is then not multiplied by the first sigma, which is a little below 1 for UniPC."""
+"""A run whose first sigma is at least this value starts from full noise, so almost nothing of a video in its latent
+remains. The value is below 1, because UniPC's first sigma is a little below 1. If the latent is empty, this package's
+samplers begin such a run with the noise itself, as the official code does, instead of the noise times the first
+sigma."""
 CONNECT = (
     "Connect Text Encode to WanImageToVideo, its outputs to Apply LingBot-World Camera (if there is a camera), and "
     "that node's outputs to this one."
@@ -93,7 +94,7 @@ def _check_run(guider, noise: Tensor, latent_image: Tensor, sampler, sigmas: Ten
 def _latent_warnings(noise: Tensor, latent: Tensor, sigmas: Tensor, mask: Tensor | None) -> Iterator[str]:
     """Yield a warning for each of these cases:
 
-    - a run from full noise would discard the video in the latent,
+    - without a mask, a run from full noise would discard the video in the latent,
     - the mask protects the whole latent, so the run changes nothing,
     - the mask protects a part of an empty latent.
     """
@@ -114,9 +115,15 @@ def _latent_warnings(noise: Tensor, latent: Tensor, sigmas: Tensor, mask: Tensor
 def _sigma_warnings(
     solver, sigmas: Tensor, noise: Tensor, latent: Tensor, guider, fixed: list[Tensor]
 ) -> Iterator[str]:
-    """Yield warnings about sigmas without a step, rising sigmas and sigmas of another schedule; some may be empty
-    strings. If the sigmas are good, the warnings compare the latent's noise level with the start and the end of the
-    run."""
+    """Yield a warning for the first of these cases that applies:
+
+    - fewer than two sigmas, so there is no step,
+    - sigmas that rise,
+    - a first sigma above 1, as in schedules of other models.
+
+    If none applies, yield the warnings of `leftover_noise_warnings` and `noise_level_warning`, which may be empty
+    strings. `fixed` are the run's start image and camera.
+    """
     if len(sigmas) < 2:
         yield "There is no step: a run needs two sigmas or more."
         return

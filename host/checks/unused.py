@@ -10,9 +10,15 @@ from ..prompt.queue import PromptValues, UnknownError, running_prompt
 
 
 def unused_expert_warning(high, low, cfg: tuple[float, float], first_low: int, steps: int) -> str:
-    """Return a warning if one of the MODELs `high` and `low` runs no step although it has settings of its own, else an
-    empty string. Such settings are LoRAs, other additions, and a guidance scale in `cfg` that differs from the other
-    expert's. `first_low` is the index of the low-noise expert's first step, out of `steps`."""
+    """Return a warning if one of the two experts runs no step, so that a user's settings for this expert have no
+    effect; else an empty string. Such settings are LoRAs, other nodes' additions, and a guidance scale that differs
+    from the other expert's.
+
+    high, low: the MODELs of the experts.
+    cfg: the guidance scales of the high-noise and the low-noise expert.
+    first_low: the index of the low-noise expert's first step; 0, or `steps` or more, if one expert has no step.
+    steps: the number of steps of the run.
+    """
     if 0 < first_low < steps or steps < 1:
         return ""
     idle, patcher, other = ("high", high, low) if first_low == 0 else ("low", low, high)

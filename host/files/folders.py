@@ -241,8 +241,9 @@ def _package_experts() -> Iterator[str]:
 
 
 def _package_parts(pattern: str, part: str) -> Iterator[str]:
-    """Yield the names, as folder/name, of one kind of model in the folders of `models/lingbot_world`. The models are
-    the subfolders named `part`, and the weight files whose lower-case name matches `pattern`."""
+    """Yield names such as "folder/model.safetensors" of models in the folders of `models/lingbot_world`. In each folder
+    the models are the subfolder `part`, if it contains a model, and the weight files whose lower-case name matches the
+    shell pattern `pattern`."""
     for package in _folders():
         if is_true_of(is_expert_folder, package / part):
             yield f"{package.name}/{part}"

@@ -68,9 +68,9 @@ def _log_once(words: str) -> None:
 
 
 def merge_shards(names: Iterable[str]) -> Iterator[str]:
-    """Yield the names, with each shard (one file of a split model) replaced by the name of its folder. The folder's
-    name therefore occurs once per shard. Of shards that are not in a folder, only the first shard's own name is
-    yielded."""
+    """Yield the names, with each shard (one file of a split model) replaced by the name of its folder. Duplicates are
+    not removed, so a folder's name occurs once per shard. For shards that are not in a folder, yield the name of the
+    first shard and skip the others."""
     for name in names:
         folder, _, file = name.rpartition("/")
         shard = SHARD.search(file)

@@ -107,8 +107,8 @@ def _relative_path(name: str) -> PurePosixPath:
 
 
 def _without_common_folder(files: Files) -> Files:
-    """Return the files without the parent folders that all of them share. An uploaded folder and the files in it
-    therefore get the same names."""
+    """Return the files, with the parent folders that all of them share removed from their names. The names therefore do
+    not depend on whether a user uploads a folder or only the files in it."""
     tops = {PurePosixPath(name).parts[0] for name, _ in files}
     if len(tops) != 1 or any(len(PurePosixPath(name).parts) == 1 for name, _ in files):
         return files

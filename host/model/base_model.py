@@ -243,8 +243,10 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         latent_size: the latent's (frames, height, width).
         step_bytes: the bytes that the step needs besides the weights.
 
-        The result is None, and the cache is cleared, if the mode is "off", or "auto" on a CPU or MPS device. The same
-        holds if the cache has been given up, or if too little device memory is free.
+        The result is None, and the cache is cleared:
+        - if the mode is "off", or "auto" on a CPU or MPS device,
+        - if the cache is disabled (`CameraCache.given_up`),
+        - if too little device memory is free.
         """
         cache, device = self.camera_cache, self.current_patcher.load_device
         in_main_memory = device.type in ("cpu", "mps")

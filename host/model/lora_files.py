@@ -144,9 +144,9 @@ def _spelling(key: str) -> str:
 
 
 def fitting_patches(patches: dict, model: torch.nn.Module, strength: float) -> dict:
-    """Return the patches of a LoRA that have the shape of their weight in `model`, and log how many others are left
-    out. ComfyUI would log an error for each of them at every use. Raises InputError if more than half have a wrong
-    shape, and if there are no patches at all and `strength` is not 0."""
+    """Return the patches of a LoRA without those that have another shape than their weight in `model`. If any are left
+    out, log their number, because ComfyUI would log an error for each of them at every use. Raises InputError if more
+    than half have a wrong shape, and if `patches` is empty although `strength` is not 0."""
     if not patches and strength:
         raise InputError(f"none of this LoRA's keys is one of a LingBot-World expert; {WHICH_LORA}")
     weights = dict(model.named_parameters())
@@ -186,15 +186,16 @@ MIXTURE = (
 
 
 class _OtherWeights(list):
-    """A list with a weight of another MODEL and the weight's patches. `causal` is True if that MODEL is a causal
-    model."""
+    """A list of a weight and its patches, as ComfyUI passes them from one MODEL to another that it is merged with.
+    `causal` is True if the first MODEL is a causal model."""
 
     causal = False
 
 
 def weights_to_merge(patches: dict[str, list], causal: bool) -> dict[str, list]:
-    """Return `patches`, the weights of a MODEL with their patches, for a node that merges models. Each list is marked
-    with `causal`, which is True for a causal model, so that `is_mixture` can find it."""
+    """Return a copy of `patches` in which each list is marked with `causal`. Each list has a weight of a MODEL and the
+    weight's patches; a node that merges MODELs adds them to another MODEL. `causal` is True if the first MODEL is a
+    causal model. The mark lets `is_mixture` detect that a causal model and an expert are merged."""
     found = {key: _OtherWeights(each) for key, each in patches.items()}
     for each in found.values():
         each.causal = causal
@@ -202,6 +203,6 @@ def weights_to_merge(patches: dict[str, list], causal: bool) -> dict[str, list]:
 
 
 def is_mixture(patches: dict, causal: bool) -> bool:
-    """Return whether `patches` contain weights from `weights_to_merge` of another kind of model than the patched one.
-    `causal` is True if the patched MODEL is a causal model."""
+    """Return whether `patches` would merge a causal model with an expert: a list from `weights_to_merge` in `patches`
+    has another mark than `causal`. `causal` is True if the MODEL that receives the patches is a causal model."""
     return any(isinstance(each, _OtherWeights) and each.causal != causal for each in patches.values())

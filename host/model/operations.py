@@ -51,9 +51,12 @@ def weight_and_bias(
 
 
 def _in_transfer_buffer(offload: tuple | None) -> bool:
-    """Return whether a weight lies in one of ComfyUI's transfer buffers. `offload` is what `cast_bias_weight` returns
-    for `uncast_bias_weight`: (stream, weight, bias). For a weight in a page of dynamic VRAM it is (stream, device,
-    None); the page stays in place until `uncast_bias_weight`."""
+    """Return whether a weight lies in one of ComfyUI's transfer buffers, which the next layer may overwrite.
+
+    `offload` is the last value that `cast_bias_weight` returns. It is (stream, weight, bias) for a weight in a buffer,
+    and (stream, device, None) for a weight in a page of dynamic VRAM. Such a page stays in place until
+    `uncast_bias_weight` is called, so the result is False. It is also False if `offload` or the stream is None.
+    """
     return offload is not None and offload[0] is not None and not isinstance(offload[1], torch.device)
 
 
@@ -67,8 +70,8 @@ def _without_buffer(decoded: Any, weight: Tensor) -> Any:
 
 
 def to_8_bits(weight: Tensor, reference: Tensor, dtype: torch.dtype) -> EightBit:
-    """Return a plain or quantized weight [out, in] in 8 bits with a scale for each row, on the device of `reference`.
-    `dtype` is float8_e4m3fn or int8.
+    """Return an unquantized or quantized weight [out, in] in 8 bits with a scale for each row, on the device of
+    `reference`. `dtype` is float8_e4m3fn or int8.
 
     The result is rotated (ConvRot) if `rotates` returns True, except for weights in 4 bits or in GGML's blocks.
     """
@@ -86,13 +89,13 @@ def to_8_bits(weight: Tensor, reference: Tensor, dtype: torch.dtype) -> EightBit
 
 
 class Linear(comfy.ops.manual_cast.Linear):
-    """A linear layer with a plain or quantized weight.
+    """A linear layer with an unquantized or a quantized weight.
 
-    arithmetic: the number format of the products, see options.Arithmetic.
-    own_format: whether NVFP4 and MXFP8 weights are multiplied in their own format, if the GPU can.
+    arithmetic: the number format of the matrix product, see options.Arithmetic.
+    own_format: whether an 8-bit layer multiplies NVFP4 and MXFP8 weights as they are stored, if the GPU supports this.
     file_parameters: the original parameters, views into the memory-mapped file.
 
-    With a LoRA the layer computes in the model's dtype instead, so that the LoRA is exact.
+    A layer with a LoRA ignores `arithmetic` and computes in the model's dtype, so that the LoRA is exact.
     """
 
     arithmetic: Arithmetic = "bf16"
@@ -137,7 +140,8 @@ class Linear(comfy.ops.manual_cast.Linear):
         self._parameters[name] = self.file_parameters[name] = parameter
 
     def convert_weight(self, weight: Tensor, inplace: bool = False, **kwargs) -> Tensor:
-        """Return `weight` as plain values, for instance when ComfyUI merges models."""
+        """Return `weight`, dequantized if it is quantized. Other arguments are ignored. ComfyUI calls this method, for
+        instance, when it merges models."""
         return weight.dequantize() if is_quantized(weight) else weight
 
     @property

@@ -34,8 +34,8 @@ _STEP_OPTIONS = {
     "denoise_mask_function": "Differential Diffusion",
     "context_handler": "context windows",
 }
-"""The keys of model_options that a rollout (a causal model's video) removes, each with its description for the user. A
-rollout has its own steps, guidance and attention window, and no denoise mask."""
+"""The keys of model_options that a rollout (a causal model's video) removes, each with a description for the user. They
+have no meaning there: a rollout sets steps, guidance and attention window itself, and has no denoise mask."""
 _RUN_OPTIONS = {
     "transformer_options",
     "to_load_options",
@@ -57,9 +57,11 @@ TRANSFORMER_OPTIONS = {
 }
 """The keys of transformer_options that nodes set, and that LingBot-World or one of ComfyUI's wrappers reads."""
 PATCHES, REPLACED, BLOCK = {"attn1_patch", "attn2_patch", "double_block"}, "dit", "double_block"
-"""The patches that LingBot-World's model calls, as ComfyUI's Wan model does. PATCHES are the possible keys of
-transformer_options["patches"]. REPLACED is the only possible key of transformer_options["patches_replace"]. Its value
-has keys (BLOCK, index of the block)."""
+"""The names of the patches that LingBot-World's model calls. They are the same as in ComfyUI's Wan model.
+
+PATCHES: the keys in transformer_options["patches"].
+REPLACED, BLOCK: transformer_options["patches_replace"][REPLACED][BLOCK, i] replaces the transformer block with index i.
+"""
 _OPTIONS_OF_OTHER_MODELS = {"chroma_radiance_options", "stg_self_attn_blocks", "a2v_cross_attn", "v2a_cross_attn"}
 """Keys of transformer_options that nodes for other models set during a run, and that LingBot-World ignores."""
 _WINDOWS_WRAPPER = "ContextWindows_prepare_sampling"  # of every MODEL with context windows
@@ -103,8 +105,8 @@ def no_effect_warning(options: Mapping[str, Any], usual: set[str], blocks: int) 
     """Return a warning about the patches and keys in a step's transformer_options `options` that have no effect on a
     model of `blocks` blocks. Return an empty string if there are none.
 
-    `usual` are the keys of the run's first step. A key that was added later counts as one without effect, unless
-    TRANSFORMER_OPTIONS contains it.
+    A key has no effect if it belongs to another model, or if it was added after the run's first step and is not in
+    TRANSFORMER_OPTIONS. `usual` are the keys of the first step.
     """
     later = (options.keys() - usual - TRANSFORMER_OPTIONS) | (_OPTIONS_OF_OTHER_MODELS & options.keys())
     return _no_effect_text("asks for" if later else "patches", [*uncalled_patches(options, blocks), *sorted(later)])
@@ -175,7 +177,8 @@ def _wrappers(patcher) -> set[str]:
 
 
 def _all_wrappers(patcher) -> list[tuple[dict, str, str | None]]:
-    """Return (dict that holds the wrapper, kind, name) for each wrapper on a MODEL."""
+    """Return (dict, kind, name) for each name under which a MODEL has wrappers. dict[name] contains the wrappers;
+    `kind` is their type, such as WrappersMP.OUTER_SAMPLE."""
     places = (patcher.wrappers, patcher.model_options.get("transformer_options", {}).get("wrappers", {}))
     return [(place[kind], kind, name) for place in places for kind in place for name in place[kind]]
 
@@ -237,8 +240,12 @@ def _is_unchanged(before, after) -> bool:
 
 
 def without_step_additions(patcher) -> tuple[Any, list[str]]:
-    """Return the MODEL without the additions for the denoising steps of a whole video, and notes that name the removed
-    additions. If there are such additions, the result is a clone; otherwise it is `patcher` itself, without a note."""
+    """Return the MODEL for a rollout (a causal model's video), and a list of at most one note for the user.
+
+    Other nodes' wrappers of the denoising steps, shifts, compute dtypes and options in _STEP_OPTIONS are removed. If
+    there are any, the MODEL is a clone, and the note names them. Otherwise the MODEL is `patcher` itself, and the list
+    is empty.
+    """
     options, notes = patcher.model_options, []
     found = dict.fromkeys(words for name, words in _STEP_OPTIONS.items() if name in options)
     steps = {name for _, kind, name in _all_wrappers(patcher) if kind in _STEP_WRAPPERS} - {KEY}

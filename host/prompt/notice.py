@@ -25,9 +25,12 @@ def quiet() -> Iterator[None]:
 
 
 def show_warning(*texts: str) -> None:
-    """Log warnings and add them to the texts on the running node. Without a running node, only log them. A node's first
-    call in a run also removes the texts of the previous run. An empty text adds nothing, so `show_warning("")` only
-    removes old texts."""
+    """Log warnings and show them on the running node, below its earlier texts of this run. Without a running node, only
+    log them. A text that the node shows already is skipped.
+
+    A node's first call in a run removes its texts of the previous run. Call `show_warning("")` to remove these texts
+    without a new warning.
+    """
     for text in texts:
         _show(text, logging.WARNING)
 
@@ -63,8 +66,9 @@ def _show(text: str, level: int) -> None:
 
 
 def show_text(text: str) -> None:
-    """Replace the text on the running node; an empty text removes it. web/js/comfy/node_text.js displays it, because
-    ComfyUI's own text of a node disappears when the run ends."""
+    """Replace the text on the running node; an empty text removes it. Without a running node, do nothing. The page's
+    script web/js/comfy/node_text.js displays the text, because a text that ComfyUI displays itself disappears when the
+    run ends."""
     context = get_executing_context()
     if context is not None:
         from server import PromptServer

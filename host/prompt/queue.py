@@ -141,9 +141,9 @@ class PromptValues:
         self._results: dict[str, tuple | None] = {}
 
     def evaluate(self, value: Any) -> Any:
-        """Return the value of an input. For a link, evaluate the linked node and return its output. Raises the
-        evaluated node's errors, and UnknownError for a loop of links or a class outside of NUMBERS and
-        CAMERA_MAKERS."""
+        """Return the value of an input. For a link, evaluate the linked node and return its output. Raises UnknownError
+        for a loop of links, and for a linked node whose class is neither in NUMBERS nor in CAMERA_MAKERS. Errors of an
+        evaluated node are passed on."""
         if not is_link(value):
             return value
         node, slot = value

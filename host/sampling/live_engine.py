@@ -66,7 +66,7 @@ def make_engine(
 
     image: the start image's latent.
     new_world: a function that returns a new World with the model.
-    frames: a factory of decoders, such as a DecoderFactory.
+    frames: a function that returns a new decoder, in fp32 for the argument True, such as a DecoderFactory.
     """
     spec = run.rollout.spec
     return Engine(
@@ -96,9 +96,12 @@ def _preview(name: str, device: torch.device) -> Callable[[], PreviewDecoder]:
 
 
 class DecoderFactory:
-    """A factory of decoders that decode chunk by chunk with the weights of ComfyUI's VAE. A call with True returns a
-    decoder in fp32, with False one in fp16 if the device is a CUDA device and ComfyUI's VAE is not in fp32. `nbytes` is
-    the number of bytes that one decoder needs on a GPU, or 0 on other devices."""
+    """A factory of decoders that decode chunk by chunk with the weights of ComfyUI's VAE.
+
+    A call with True returns a decoder in fp32, which on a CUDA device always decodes in tiles. A call with False
+    returns a decoder in fp16, or in fp32 if the device is not a CUDA device or ComfyUI's VAE is in fp32. `nbytes` is
+    the number of bytes that a decoder of the second kind needs on a CUDA device, or 0 on other devices.
+    """
 
     def __init__(self, vae, geometry: Geometry, device: torch.device):
         """Use the weights of `vae`, and decide by the free memory whether videos of this `geometry` are decoded in

@@ -62,7 +62,7 @@ class NodeRollout:
 class RolloutOutputs(NamedTuple):
     """The results of a rollout (a causal model's video).
 
-    latent: the LATENT of the whole video, including the part that a state has continued.
+    latent: the LATENT of the whole video. It begins with the earlier video if the rollout continued a state.
     images: the new frames, an IMAGE [n, H, W, 3].
     state: the state from which another run continues the video.
     """
@@ -265,11 +265,11 @@ def encode_image(run: NodeRollout, vae) -> Tensor:
 
 
 def _decode_last(vae, whole: Tensor, latent_frames: int) -> Tensor:
-    """Return the video frames of the last `latent_frames` latent frames of `whole` [1, 16, f, h, w], as an IMAGE [n, H,
-    W, 3].
+    """Decode the last `latent_frames` latent frames of `whole` [1, 16, f, h, w] and up to REACH latent frames before
+    them. Return all decoded frames as an IMAGE [n, H, W, 3], so the requested frames are the last ones.
 
-    The IMAGE begins with the frames of up to REACH earlier latent frames, which are decoded too. Without them, the
-    other frames would differ from a decoding of the whole latent.
+    The VAE's result depends on up to REACH earlier latent frames. Without them, the requested frames would differ from
+    a decoding of the whole latent.
     """
     images = vae.decode(whole[:, :, -(latent_frames + REACH) :])
     return images.reshape(-1, *images.shape[-3:])

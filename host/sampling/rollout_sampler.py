@@ -62,8 +62,9 @@ def run_with_model(
 class _PreparedModel:
     """A model prepared by ComfyUI, with the interface of the engine's `CausalModel`. A call returns the velocity.
 
-    A CUDA graph may record a forward only if no node has added functions around the model or in its blocks.
-    `LingBotWorldExpert` also requires that all weights are on the GPU and unpatched.
+    A forward may be recorded in a CUDA graph only if no node has added functions that run around the model or in its
+    blocks, and if the attention kernel can be recorded. `LingBotWorldExpert` also requires that all weights are on the
+    GPU and unpatched.
     """
 
     def __init__(self, model_wrap, extra_args: dict, schedule: Schedule):
@@ -101,11 +102,11 @@ class _PreparedModel:
         return (latent - denoised) / sigma if step else torch.zeros_like(latent)
 
     def _cached(self, key: object, given: Tensor, make: Callable[[], Tensor]) -> Tensor:
-        """Return the result of `make()` for the tensor object `given`. The result is cached until another object is
-        passed.
+        """Return the result of `make()`, which converts the tensor `given`. For each `key` the result is cached until
+        another tensor object is passed as `given`.
 
-        The camera cache recognizes its inputs by identity, so the result must stay the same object. `key` identifies
-        the result; only a weak reference to `key` is held.
+        The camera cache recognizes its inputs by identity, so repeated calls must return the same object. An entry of
+        the cache is removed when its `key` is garbage-collected.
         """
         if key not in self._cache or self._cache[key][0] is not given:
             with torch.inference_mode(False):  # only then does torch count the writes to the tensor
