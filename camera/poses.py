@@ -15,9 +15,12 @@ SHARES = 10.0
 
 
 def frame_count(requested: int, n_poses: int | None = None, chunk: int = 1) -> int:
-    """Return the length of a video in frames: the largest number 4n+1 up to `requested` and `n_poses` for which the n +
-    1 latent frames are a multiple of `chunk`. Raises CameraError for fewer than five poses (two latent frames), for
-    `requested` or `chunk` below 1, and if the frames do not fill one chunk."""
+    """Return the length of a video in frames. It is the largest number 4n + 1 that is at most `requested` and
+    `n_poses`, with n + 1 latent frames that are a multiple of `chunk`.
+
+    Raises CameraError for fewer than five poses (two latent frames), for `requested` or `chunk` below 1, and if the
+    frames do not fill one chunk.
+    """
     if n_poses is not None and n_poses < FEWEST_POSES:
         raise CameraError(f"{n_poses} camera poses; at least {FEWEST_POSES} are needed (two latent frames)")
     for name, value in (("frames", requested), ("chunk", chunk)):
@@ -85,8 +88,8 @@ def lens_change(rows: np.ndarray) -> list[str]:
 
 
 def as_float64(values: ArrayLike, name: str, kinds: str = "fiu") -> np.ndarray:
-    """Return a float64 copy of `values`. Raises CameraError for ragged rows and for a dtype of another numpy kind than
-    those in `kinds`. The message begins with `name`."""
+    """Return a float64 copy of `values`. `kinds`: the accepted kinds of dtype, as numpy's letters. Raises CameraError
+    for other dtypes and for rows of unequal length. The message begins with `name`."""
     try:
         array = np.asarray(values)
     except ValueError as error:

@@ -19,8 +19,8 @@ def sharpness(pixels: np.ndarray) -> float:
 
 
 def pick_sharpest(frames: Iterable[np.ndarray], every: int) -> Iterator[tuple[int, np.ndarray, float]]:
-    """Yield (index, pixels, sharpness) of the sharpest frame in each group of `every` successive frames. `frames`:
-    uint8 [H, W, 3] each. Indices count from 0."""
+    """Yield (index, pixels, sharpness) of the sharpest frame in each group of `every` successive frames; the last group
+    may be shorter. `frames`: uint8 [H, W, 3] each. Indices count from 0."""
     best: tuple[int, np.ndarray, float] | None = None
     for number, pixels in enumerate(frames):
         found = number, pixels, sharpness(pixels)

@@ -168,8 +168,9 @@ def _write_scene(database: Any, model: Any) -> None:
 
 
 def _write_tracks(database: Any, made: Exported, begin: int) -> np.ndarray:
-    """Track points through up to TRACKED_AT_ONCE exported frames from the index `begin`, and write keypoints in pixels
-    and matches. Return the number of points in each frame, int [n]."""
+    """Track points through up to TRACKED_AT_ONCE exported frames from the index `begin`. Write their keypoints, in
+    pixels, and the matches between frames into the pycolmap `database`. Points that are visible in fewer than three
+    frames are left out. Return the number of points in each frame, int [n]."""
     greys = (Image.open(made.folder / file).convert("L") for file in made.files[begin : begin + TRACKED_AT_ONCE])
     tracks = track_points([resize(np.array(grey)) for grey in greys], 1)
     seen = ~np.isnan(tracks.points[..., 0])

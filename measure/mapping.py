@@ -37,7 +37,8 @@ def map_cameras(tracks: Tracks, lens: np.ndarray, known: bool) -> tuple[np.ndarr
     """Return camera-to-world matrices [k, 4, 4] of the keyframes, NaN where no camera was found, and the lens [4].
 
     lens: [4], fx, fy, cx, cy in pixels of the frames as resized for tracking.
-    known: whether to keep this lens. If not, its focal length is a first guess that the mapper refines.
+    known: whether this lens is returned unchanged. If not, its focal length is a first guess, and the refined lens is
+    returned.
 
     The unit of length is arbitrary. Method: Pan et al., Global Structure-from-Motion Revisited, ECCV 2024.
     """

@@ -34,8 +34,8 @@ The residual is the third quartile over the tracked points and the median over p
 most 0.5 for rotations, and 1.4 or more for moving cameras.
 """
 LEAST_GAIN = 3.0
-"""The second test of whether a camera moves: it does if the residual of pure rotations is at least LEAST_GAIN times
-that of rotations with translations. Noise on a pure rotation gives ratios of 2 to 2.6."""
+"""The limit of the second test of whether a camera moves. It moves if the residual under pure rotations is at least
+LEAST_GAIN times the residual under rotations with translations. Noise on a pure rotation gives ratios of 2 to 2.6."""
 FOCALS, LEAST_TURN_DEG = (0.3, 3.0), 10.0
 """The conditions for using a lens that was estimated from the video.
 

@@ -38,8 +38,8 @@ def name_whole(file: Path) -> None:
 
 @contextmanager
 def written_whole(*files: Path) -> Iterator[list[Path]]:
-    """A context that yields a list of temporary paths, one to write each of `files` to. If the context ends without an
-    error, the temporary files are renamed to `files`; otherwise they are removed."""
+    """A context that yields a list of temporary paths, one for each of `files`; the caller writes the files there. If
+    the context ends without an error, the temporary files are renamed to `files`; otherwise they are removed."""
     parts = [part_of(file) for file in files]
     try:
         yield parts

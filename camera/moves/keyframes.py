@@ -69,8 +69,9 @@ def path_through(
 
 
 def knots_by_distance(positions: np.ndarray, frames: int) -> np.ndarray:
-    """Return fractional frame numbers [k] from 0 to `frames` - 1 for keyframes at `positions` [k, 3]. Intervals are
-    proportional to the square root of the distance (centripetal parametrization)."""
+    """Return fractional frame numbers [k] from 0 to `frames` - 1 for keyframes at `positions` [k, 3]. An interval is
+    proportional to the square root of the distance (centripetal parametrization), but at least 0.001 of the longest
+    one. If all positions are equal, so are the intervals."""
     steps = np.sqrt(np.linalg.norm(np.diff(positions, axis=0), axis=1))
     steps = np.maximum(steps, 1e-3 * steps.max()) if steps.any() else np.ones(len(steps))
     return np.concatenate([[0.0], np.cumsum(steps) / steps.sum() * (frames - 1)])
@@ -140,8 +141,9 @@ def _load3d_pose(camera: Mapping, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _load3d_fov(camera: Mapping) -> float:
-    """Return the horizontal field of view in degrees of an 832x480 image, from a LOAD3D_CAMERA value's vertical field
-    of view and zoom."""
+    """Return the horizontal field of view, in degrees, of an 832x480 image. It is computed from the vertical field of
+    view and the zoom of a LOAD3D_CAMERA value; 79 if the value has no field of view. Raises CameraError for numbers out
+    of range."""
     down_deg, zoom = camera.get("fov") or 0, camera.get("zoom") or 1
     if not down_deg:
         return DEFAULT_FOV_DEG
