@@ -38,7 +38,7 @@ def map_cameras(tracks: Tracks, lens: np.ndarray, known: bool) -> tuple[np.ndarr
 
     lens: [4], fx, fy, cx, cy in pixels of the frames as resized for tracking.
     known: whether this lens is returned unchanged. If not, its focal length is a first guess, and the refined lens is
-    returned.
+    returned. If the mapper finds no camera at all, `lens` is returned in both cases.
 
     The unit of length is arbitrary. Method: Pan et al., Global Structure-from-Motion Revisited, ECCV 2024.
     """
