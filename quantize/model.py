@@ -71,9 +71,13 @@ def quantize_source(
 ) -> dict:
     """Write the quantized `file` of a source, verify it, and return the content of quantization_meta.json.
 
-    An interrupted run is resumed. `progress` counts the bytes of the source that are quantized. `checking` counts the
-    parameters that are read back for a check, from an interrupted run's file and from the complete file. Raises
-    CheckpointError for weights that are not finite, and for a file that reads back differently.
+    An interrupted run is resumed: parameters in its file that match the journal's checksums are not written again.
+
+    progress: called as progress(done, total) with bytes of the source, after each parameter.
+    checking: called likewise with parameters that are read back for a check. This counts twice from 0: for the file of
+    an interrupted run, and for the complete file.
+
+    Raises CheckpointError for weights that are not finite, and for a file that reads back differently.
     """
     with (
         Journal(journal_path(file), _task(source, options)) as journal,

@@ -72,9 +72,9 @@ def checksum_path(file: Path) -> Path:
 def plan_quantize(source: str | Path, destination: str | Path, options: QuantizeOptions) -> QuantizePlan:
     """Check all conditions of a quantization that can be checked from file headers, and return the plan.
 
-    `source` is a model (folder, index, safetensors or torch.save file), a text encoder's file, or a package (a folder
-    with all models for a video). Raises InputError for a missing source, for options that do not apply to this source,
-    and for a destination that exists. Raises CheckpointError for weights that cannot be used.
+    `source` is a model (folder, index, safetensors or torch.save file), a text encoder (the same), or a package (a
+    folder with all models for a video). Raises InputError for a missing source, for options that are invalid or do not
+    apply to this source, and for a destination that exists. Raises CheckpointError for weights that cannot be used.
     """
     source, destination = Path(source).expanduser(), Path(destination).expanduser().absolute()
     if not source.exists():

@@ -97,7 +97,8 @@ def _refuse_four_bits(path: Path, quantized: Mapping[str, QuantizedWeight]) -> N
 
 
 def _in_file_order(parameters: Mapping[str, list[TensorEntry]]) -> dict[str, list[TensorEntry]]:
-    """Return the parameters sorted by the place of each parameter's first tensor in the files."""
+    """Return the same parameters, sorted by the position of each parameter's first tensor in the files, so that the
+    files are read in order."""
     first = {entries[0].name: name for name, entries in parameters.items()}
     ordered = in_file_order(entries[0] for entries in parameters.values())
     return {first[entry.name]: parameters[first[entry.name]] for entry in ordered}

@@ -38,11 +38,15 @@ class VerifiedFile:
 
 
 def verify(path: str | Path, show: ShowProgress, fast: bool = False) -> list[VerifiedFile]:
-    """Verify all files of a package, or one model or text encoder, and return the result for each file.
+    """Verify the weights of a package (models, text encoder and VAE), or one model or text encoder. Return the result
+    for each file.
 
-    All values are compared with the checksums in a JSON file (see `package.checksum_path`). A file without checksums is
-    searched for NaN and infinity. If `fast`, only headers, shapes and scales are read. `show(name, unit)` returns the
-    progress display of a file. Raises CheckpointError or TextError for the first faulty file.
+    - A file with a JSON file of checksums (see `package.checksum_path`): all values are compared with the checksums.
+    - A file without checksums: all values are searched for NaN and infinity.
+    - If `fast`, no values are read, only headers, shapes and the scales of quantized weights.
+
+    `show(name, unit)` returns the progress display of a file. Raises CheckpointError or TextError for the first faulty
+    file.
     """
     path = Path(path).expanduser()
     alone = path / TEXT_ENCODER

@@ -41,7 +41,7 @@ def unipc_steps(x: Tensor, sigmas: Tensor) -> Steps:
 
 def dpmpp_steps(x: Tensor, sigmas: Tensor) -> Steps:
     """Return a generator of the steps of DPM-Solver++ 2M (Lu et al. 2022, arXiv 2211.01095), midpoint variant. The
-    arguments are those of `unipc_steps`."""
+    first and the last step have order 1, the other steps order 2. Arguments and errors are those of `unipc_steps`."""
     levels = _levels(sigmas)
     before = x  # the first step has order 1 and does not read it
     for step in range(len(levels) - 1):
@@ -111,8 +111,8 @@ def _correct(
 
 
 def _move(x: Tensor, data: Tensor, sigma: float, target: float) -> Tensor:
-    """Return x moved from the noise level `sigma` to the level `target`. The result is exact if x0 equals `data`
-    between the two levels."""
+    """Return x moved from the noise level `sigma` to the level `target` along the flow's ODE. The result is exact if
+    the model's x0 is `data` at every level between the two."""
     if target == 0:
         return data.clone()
     h = _log_snr(target) - _log_snr(sigma)

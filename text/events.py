@@ -25,7 +25,7 @@ FIELDS = ("name", "text", "key", "start", "end")
 
 @dataclass(frozen=True)
 class WorldEvent:
-    """A sentence that extends the prompt while the event is active.
+    """An event of the world: a sentence that is appended to the prompt while the event is active.
 
     name: the event's name.
     text: the sentence.

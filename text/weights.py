@@ -211,9 +211,11 @@ def huggingface_key(name: str) -> str:
 
 
 def _check_kind(path: str | Path, shapes: Mapping[str, tuple], named: Iterable[str]) -> None:
-    """Raise TextError if a file's tensors do not belong to a umt5 encoder. `shapes`: the shapes by Wan's key names.
-    `named`: the names in the file, for the message. A token embedding or a position bias identifies an encoder. Keys
-    with `blocks.` do not, because an expert has them too."""
+    """Raise TextError if a file has neither a token embedding nor a position bias, by which an encoder is recognized.
+    Keys with `blocks.` are no proof, because an expert has them too.
+
+    `shapes` has the shapes by Wan's key names, and `named` the names in the file, for the message.
+    """
     if EMBEDDING in shapes or any("pos_embedding" in key for key in shapes):
         return
     kind = "its tensors are named " + (", ".join(list(named)[:3]) or "nothing at all")

@@ -12,8 +12,9 @@ from .network import Decoder
 
 
 class Slots:
-    """The slots in which the decoder's temporal layers store their frames. Each layer owns the two slots of its last
-    two frames. Each pool has one free slot for a new frame. `pools` maps a layer's name to its pool's name."""
+    """The slots in which the decoder's temporal layers store their input frames. Several layers share a pool of slots:
+    two for each layer, with the layer's last two frames, and one free slot for the next new frame of any layer. `pools`
+    maps a layer's name to its pool's name."""
 
     def __init__(self, pools: Mapping[str, str]) -> None:
         self._pools, self._own = pools, dict[str, list[int]]()
@@ -21,7 +22,7 @@ class Slots:
 
     def take(self, layer: str) -> list[int]:
         """Return the slot numbers of a layer's three frames: the frame before the last, the last frame, and the new
-        frame. Then the slot of the oldest frame becomes the pool's free slot, and the new frame counts as the last."""
+        frame, which gets the free slot. The slot of the oldest frame becomes free for the next call."""
         free = self._free[self._pools[layer]]  # the last free slot has held frames, the others are zeros
         before = self._own.get(layer) or [free.pop(0), free.pop(0)]
         slots = [*before, free.pop()]
