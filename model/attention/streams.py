@@ -19,8 +19,11 @@ DELAY = 20_000_000
 
 
 def follows_stream(attend: Function, q: Tensor, k: Tensor, v: Tensor, heads: int) -> bool:
-    """Return whether `attend` runs on the current CUDA stream instead of always on the default stream. The test writes
-    the inputs on a new stream after a delay. The result is right only if `attend` waits for the inputs."""
+    """Return whether `attend` runs on the current CUDA stream instead of always on the default stream.
+
+    The test makes a new stream current, delays it, writes the inputs there, and calls `attend`. A kernel on the default
+    stream does not wait for the inputs, so its result differs from that of a call without delay.
+    """
     want, stream = attend(q.clone(), k, v, heads), torch.cuda.Stream(q.device)
     late = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
     stream.wait_stream(torch.cuda.current_stream(q.device))

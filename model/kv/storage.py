@@ -40,7 +40,8 @@ class DeviceStorage:
 
 
 class _Copy(NamedTuple):
-    """A copy of a block's tensors from host memory to `buffers`. The CUDA event `arrived` marks its end."""
+    """A copy of a block's tensors from host memory to `buffers` on the device. The CUDA event `arrived` marks the end
+    of the copy; it is None without CUDA."""
 
     block: int
     buffers: list[Tensor]
@@ -96,7 +97,8 @@ class HostStorage:
                     row.record_stream(self._stream)
 
     def _start_copy(self, block: int) -> _Copy:
-        """Start to copy a block's earlier frames to the least recently used buffers on the device."""
+        """Start to copy a block's earlier frames to the least recently used buffers on the device, and return the
+        copy."""
         self._turn = (self._turn + 1) % self.BUFFERS
         buffers = self._buffers[self._turn]
         with self._behind_current_work():
