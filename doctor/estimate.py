@@ -113,7 +113,8 @@ class Seconds(NamedTuple):
 
     @property
     def model(self) -> float:
-        """The seconds of the model's forwards: computation or copies over the bus, whichever takes longer."""
+        """The seconds of the model's forwards. The copies over the bus run in parallel with all other parts, so the
+        longer of the two counts."""
         return max(self.products + self.attention + self.memory + self.launches, self.bus)
 
     @property
@@ -212,8 +213,13 @@ def _work(config: ModelConfig, setting: Setting) -> RolloutWork:
 
 
 class Estimate(NamedTuple):
-    """An estimate for one model and one setting. `model`: a key of MODELS, or "base". `place` and `seconds` of a
-    chunk are None if the model does not fit."""
+    """An estimate for one model and one setting.
+
+    model: a key of MODELS, or "base".
+    setting: the setting of a chunk; the base model generates the video as one chunk.
+    place: the placement in memory, or None if the model does not fit.
+    seconds: the seconds of a chunk, or None if the model does not fit.
+    """
 
     model: str
     setting: Setting

@@ -13,8 +13,9 @@ from ..options import CHUNKS, FRAMES, KEY_VALUE_MODES
 CATEGORY = "LingBot-World/camera"
 Camera, State = io.Custom("LINGBOT_CAMERA"), io.Custom("LINGBOT_STATE")
 AS_TRAINED, UNSET = "as the model was trained", -1
-"""Input values for the default size: AS_TRAINED for a chunk, UNSET for an attention window or sink. The default is the
-state's size if the video continues a state, else the size with which the model was trained."""
+"""The input values that select the default: AS_TRAINED for the chunk size and the denoising steps, UNSET for the sizes
+of attention window and sink. The default size is the state's if the video continues a state, else that with which the
+model was trained."""
 
 
 def int_input(name: str, bounds: tuple[int, int, int], tooltip: str, **more: Any) -> io.Int.Input:

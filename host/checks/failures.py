@@ -45,8 +45,9 @@ def raise_node_error(error: Exception) -> None:
 
 
 def _nodes_of(file: Path) -> str:
-    """Return a name, such as "EasyCache (node 7)", of the nodes upstream of the running one that come from `file` or
-    from the same pack. If there is none, return a description with the pack's or the file's name."""
+    """Return a description for messages of the nodes that the code in `file` belongs to. If nodes upstream of the
+    running node are from the same pack or core module, the result is their names, such as "EasyCache (node 7)".
+    Otherwise it contains the name of the pack, module or file."""
     places = [number for number, part in enumerate(file.parts[:-1]) if part in OTHERS]
     if not places:
         return f"a node of {file.name}" if file.name else "a node on the model"

@@ -118,9 +118,9 @@ def input_noise_warnings(name: str, latent: Tensor) -> list[str]:
 
 
 def last_noise_level(sampler, sigmas: Tensor) -> tuple[float, str]:
-    """Return the noise level at which `sampler` ends a run of `sigmas`, and a name. If the sampler omits the step to
-    sigma 0, the level is the last sigma above 0, and the name is the sampler's. Otherwise the level is the last sigma,
-    and the name an empty string."""
+    """Return (level, name): the noise level at which `sampler` ends a run of `sigmas`, and the sampler's name if the
+    sampler omits a last step to sigma 0, else an empty string. With a step omitted the level is the sigma before the
+    0, otherwise the last sigma."""
     name = getattr(getattr(sampler, "sampler_function", None), "__name__", "").removesuffix("_function")
     short = name in WITHOUT_LAST_STEP and len(sigmas) > 1 and float(sigmas[-1]) == 0
     return (float(sigmas[-2]), name) if short else (float(sigmas[-1]), "")

@@ -184,8 +184,11 @@ def _check_conditioning(guider, latent: Tensor, sigmas: Tensor) -> None:
 
 
 def _check_both_sides(what: str, used: dict[str, list[dict]], key: str, node: str) -> None:
-    """Show a warning if the prompt and the negative prompt do not share the same start image or camera. If both lack
-    it, show a warning for the start image and a note for the camera.
+    """Compare the start images (or cameras) of the prompt and the negative prompt, and show on the running node:
+
+    - a warning, if only one of the two has a start image (or camera),
+    - a warning, if they have different ones,
+    - if both have none, a warning for the start image, but only a note for the camera.
 
     what: "start image" or "camera", for messages.
     used: the prompts' dicts, by "positive" and "negative".

@@ -69,9 +69,9 @@ def left_out_negative_warning(patcher) -> str:
 
 
 def left_out_prompt_warning(patcher, scales: tuple[float, float]) -> str:
-    """Return a warning if the prompt has no effect because a guidance scale is 0, else an empty string. `scales` are
-    the guidance scales of the high-noise and the low-noise expert. If a node on the MODEL changes the guidance, the
-    result is an empty string."""
+    """Return a warning if the prompt has no effect because a guidance scale is 0, else an empty string. The result is
+    also empty if a node on the MODEL `patcher` changes the guidance. `scales` are the guidance scales of the high-noise
+    and the low-noise expert."""
     idle = [role for role, scale in zip(("high", "low"), scales, strict=True) if scale == 0]
     if not idle or patcher.model_options.keys() & GUIDANCE:
         return ""

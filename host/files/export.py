@@ -50,7 +50,7 @@ def export_images(
     - a LOAD3D_CAMERA: a view from above and behind the first camera; without points the first camera itself,
     - the lines of a report.
 
-    The view with points has the coordinates to which ComfyUI's viewer moves and scales a point cloud.
+    ComfyUI's viewer moves and scales a point cloud; the view with points is moved and scaled in the same way.
 
     Raises the errors of `check_export`. Raises InputError if the video has no frames or another number than the path,
     if the frames cannot be written, and for "ply" if no points are found.

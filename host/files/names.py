@@ -16,8 +16,8 @@ name also has the suffix `.part`."""
 
 def parts_of(name: str, what: str, folders: str = "model folders") -> list[str]:
     """Return the parts of the relative path `name`, split at slashes and backslashes. Raises InputError for an absolute
-    path, a drive letter, `..`, a null byte, and a name that is too long. `what` and `folders` describe the file and its
-    allowed folders in the message."""
+    path, a drive letter, `.`, `..`, an empty part, a null byte, and a name that is too long. `what` and `folders`
+    describe the file and its allowed folders in the message."""
     name = str(name)  # a prompt of the API may hold a number or a list
     parts = re.split(r"[\\/]+", name[: _MOST_CHARACTERS + 1])
     if len(name) > _MOST_CHARACTERS or any(_bytes(part) > _MOST_BYTES for part in parts):

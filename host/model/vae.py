@@ -50,9 +50,10 @@ class CachingVAE(comfy.sd.VAE):
 
 
 def _whole_time(tile: int | None, frames: int) -> int | None:
-    """Return `tile`, a tile's length in time, or `frames` if that is larger. Return None if `tile` is None.
+    """Return a tile's length in time: `tile`, or `frames`, the length of the whole video, if `tile` is shorter. In this
+    case also show a note. Return None if `tile` is None. The unit is that of the arguments (video or latent frames).
 
-    This VAE would decode a tile shorter than the video as a new video. The tile's first latent frame would decode to
+    The VAE would decode a tile shorter than the video as a new video. The tile's first latent frame would decode to
     one frame instead of four, and the brightness would jump by up to 80 %. The VAE works frame by frame, so shorter
     tiles would save no memory.
     """

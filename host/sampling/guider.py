@@ -251,8 +251,8 @@ class _Switch:
             warm(checkpoint)
 
     def _options_for_low(self, high_options: dict) -> dict:
-        """Return the low-noise expert's own model options, with the values that the sampler has added to
-        `high_options`: CFG++ functions and the timestep."""
+        """Return a copy of the low-noise expert's model options, with the values that the sampler has added to
+        `high_options` during the run, such as CFG++ functions and the timestep."""
         options, inner = _copy_options(high_options)
         options_at_start, inner_at_start = self.high_options_at_start
         added = {k: v for k, v in options.items() if k in _SET_BY_SAMPLERS and v is not options_at_start.get(k)}

@@ -40,8 +40,9 @@ class Album:
 
 
 def decode_by_vae(session: Session) -> Album:
-    """Return an album of the walk's frames, decoded again by the VAE, because the frames shown so far came from a tiny
-    decoder. If values are too large for fp16, all frames are decoded in fp32. Raises ComfyUI's interrupt exception."""
+    """Decode all frames of the walk again by the VAE, and return them as an album. The frames shown so far came from a
+    tiny decoder. If values are too large for fp16, all frames are decoded in fp32. Raises ComfyUI's interrupt exception
+    if the user cancels the run."""
     for exact in (False, True):
         album = Album()
         try:

@@ -87,11 +87,11 @@ class LiveView:
         )
 
     def wait_for_client(self, alone: bool) -> bool:
-        """Wait for a client. Return True if a client has connected in time, or has connected and stopped the walk, else
-        False.
+        """Wait for a client, at most the time set in the constructor. Return whether a client is connected, or has
+        connected and stopped the walk.
 
-        If `alone` is True, the walk can run without a client. The method then does not wait if the page that queued the
-        prompt is closed. Raises ComfyUI's interrupt exception.
+        `alone` is whether the walk can run without a client. If it is True and the page that queued the prompt is
+        closed, the method does not wait. Raises ComfyUI's interrupt exception if the user cancels the run.
         """
         page = None if self._server is None else self._server.sockets.get(self._server.client_id)
         ends = time.monotonic() + (0 if alone and page is None else self._wait)
@@ -133,7 +133,8 @@ class LiveView:
         - its client has been gone for more than `TimeLimits.reconnect` seconds,
         - no input has come for more than `TimeLimits.gone` seconds.
 
-        Pause the walk after `TimeLimits.idle` seconds without input. Raises ComfyUI's interrupt exception.
+        Pause the walk after `TimeLimits.idle` seconds without input. Raises ComfyUI's interrupt exception if the user
+        cancels the run, for a walk with a recorded path too.
         """
         management.throw_exception_if_processing_interrupted()
         session, alone = self._session, time.monotonic() - self._alone_since

@@ -202,9 +202,9 @@ def run_rollout(run: NodeRollout, vae, seed: int, mode: KeyValueMode = "auto") -
 
 
 def _first_frame(image: Tensor | None, state: WorldState | None) -> Tensor:
-    """Return the video's first frame [3, H, W], values -1 to 1: the frame of `state`, or without a state the first of
-    `image`. Raises InputError for an image with sides that are not multiples of STEP pixels or differ from the
-    state's."""
+    """Return the video's first frame [3, H, W], values -1 to 1. With a `state` it is the first frame of the video that
+    the state continues; otherwise the first image of `image`, an IMAGE. Raises InputError if the sides of `image` are
+    not multiples of STEP pixels, or differ from those of the state's video."""
     if image is not None:
         height, width = image.shape[1:3]
         if height % STEP or width % STEP:
