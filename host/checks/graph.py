@@ -71,10 +71,10 @@ def _is_set(latent_frames: Any) -> bool:
 
 
 def _frames_from_elsewhere(prompt: Prompt, inputs: Mapping[str, Any]) -> int | None:
-    """Return a video's frame count from the node's inputs: the number of poses of the camera input, or the value of a
-    linked `frames` input. Return the smaller number if both are connected. Return None if neither is, or if a value is
-    not known before the run. A number typed into the `frames` widget does not count, because ComfyUI itself checks
-    it."""
+    """Return the frame count that other nodes give to a node with these `inputs`: the number of poses of the input
+    `camera`, or the value of a linked input `frames`. If both inputs are connected, return the smaller number. Return
+    None if neither is, or if a value is not known before the run. A number typed into the `frames` widget is ignored,
+    because ComfyUI checks it."""
     values, lengths = PromptValues(prompt), []
     try:
         if "camera" in inputs:
@@ -161,8 +161,9 @@ def other_schedule_warnings() -> Iterator[str]:
 
 
 def time_tile_warnings(frames: int) -> list[str]:
-    """Return a warning for each VAE Decode (Tiled) node that decodes the running node's latent by ComfyUI's own VAE in
-    tiles of fewer latent frames than `frames`, the latent's length. Each such tile would begin a new video."""
+    """Return a warning for each VAE Decode (Tiled) node that would decode each tile of the running node's latent as a
+    new video. It does so with the VAE of ComfyUI's Load VAE node, if its tiles have fewer latent frames than `frames`,
+    the latent's length."""
     try:
         prompt, node = running_prompt()
     except UnknownError:
@@ -183,8 +184,8 @@ def time_tile_warnings(frames: int) -> list[str]:
 
 
 def type_of(prompt: Prompt, link: Any) -> str | None:
-    """Return the declared type, such as "MODEL", of the node output that `link` refers to. Return None if `link` is a
-    plain value or the output does not exist."""
+    """Return the declared type, such as "MODEL", of the node output that `link` refers to. Return None if `link` is
+    not a link, or if the output does not exist."""
     if not is_link(link):
         return None
     known = import_module("nodes").NODE_CLASS_MAPPINGS  # ComfyUI's `nodes`

@@ -184,9 +184,11 @@ def camera_embedding_for(path: CameraPath, latent: dict, control: str) -> torch.
 
 
 def check_fit(path: CameraPath, latent_frames: int, control: str) -> np.ndarray | None:
-    """Return the path's actions if `control` is ACTION_CONTROL, else None. Raises CameraError if ACTION_CONTROL finds
-    no actions, or if the number of poses, rounded down to 4n+1, differs from the number of video frames in
-    `latent_frames` latent frames."""
+    """Return the path's actions if `control` is ACTION_CONTROL, else None.
+
+    Raises CameraError if `control` is ACTION_CONTROL but the path has no actions. Also raises CameraError if the number
+    of poses, rounded down to 4n+1, is not the number of video frames, 4 * latent_frames - 3.
+    """
     frames, video = frame_count(len(path), len(path)), latent_frames * 4 - 3
     if frames != video:
         raise CameraError(

@@ -52,8 +52,10 @@ def export_images(
 
     ComfyUI's viewer moves and scales a point cloud; the view with points is moved and scaled in the same way.
 
-    Raises the errors of `check_export`. Raises InputError if the video has no frames or another number than the path,
-    if the frames cannot be written, and for "ply" if no points are found.
+    Raises the errors of `check_export`, and InputError:
+    - if the video has no frames, or another number of frames than the path has poses,
+    - if the frames cannot be written,
+    - for the format "ply", if no points are found.
     """
     check_export(prefix, points, format)
     root, name, counter, _, _ = folder_paths.get_save_image_path(prefix, folder_paths.get_output_directory())

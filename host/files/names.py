@@ -28,9 +28,14 @@ def parts_of(name: str, what: str, folders: str = "model folders") -> list[str]:
 
 
 def new_parts(name: str, what: str) -> list[str]:
-    """Return the parts of the relative path of a new folder, split at slashes and backslashes. Raises InputError for a
-    name that `parts_of` rejects or Windows cannot store, for more than two parts, and for a part that ends with `.part`
-    or is longer than _MOST_BYTES_OF_NEW. `what` describes the folder in the message."""
+    """Return the parts of the relative path of a new folder, split at slashes and backslashes. `what`
+    describes the folder in the message.
+
+    Raises InputError for:
+    - a name that `parts_of` rejects, or that Windows cannot store,
+    - more than two parts,
+    - a part that ends with `.part`, or is longer than _MOST_BYTES_OF_NEW bytes.
+    """
     parts = parts_of(name, what)
     if len(parts) > 2:
         raise InputError(f"`name` {name!r}: at most two folders, as in my-package or my-package/lingbot_world_fast")

@@ -212,9 +212,9 @@ class PendingUpload:
         return True
 
     def copy_all(self) -> None:
-        """Copy the registered parameters to the device. Each layer gets its own memory, so that ComfyUI can free it by
-        unloading that layer. Raises CheckpointError or OSError if the file cannot be read, and torch's errors of the
-        device, such as OutOfMemoryError."""
+        """Copy the registered parameters to the device. Each layer gets a separate block of memory, so that ComfyUI
+        can free the memory of a single layer. Raises CheckpointError or OSError if the file cannot be read, and torch's
+        errors of the device, such as OutOfMemoryError."""
         options = {"names": self.registered, "copy": True, "buffer_key": layer_of}
         sent = state_tensors(self.checkpoint, self.dtype, self.device, **options)
         for name, (layer, parameter) in self.registered.items():

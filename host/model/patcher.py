@@ -209,14 +209,15 @@ class ExactPatches(_AnyPatcher):
         return not self.is_dynamic() or is_quantized(getattr(layer, name))
 
     def _attach_patches(self) -> None:
-        """Set every layer's patches: first those of conditioning hooks, then the model's own. The patch of Create Hook
-        Model as LoRA subtracts the layer's weight, and must get it without the model's own patches."""
+        """Set every layer's patch functions, in the order in which the layer applies them: the patches of conditioning
+        hooks, then the MODEL's patches. Hooks come first, because a hook of the node Create Hook Model as LoRA
+        subtracts the layer's weight and must get the weight without the MODEL's patches."""
         self._set_patches(LowVramPatch, self.patches)
         self._set_patches(_HookPatch, self.get_combined_hook_patches(self.current_hooks))
 
     def _set_patches(self, kind: type[LowVramPatch], source: dict) -> None:
-        """Replace the layers' patch functions of class `kind` by new ones for `source`. Patch functions of other node
-        packs stay."""
+        """Replace the layers' patch functions of class `kind` by new ones for `source`, a dict of patches by parameter
+        name. Put them before the patch functions of other classes, which remain."""
         for owner, layer in self.model.named_modules():
             for name in ("weight", "bias"):
                 key = f"{owner}.{name}"

@@ -79,8 +79,8 @@ class ExpertGuider(comfy.samplers.CFGGuider):
             guider.model_options.setdefault("transformer_options", {})[CAMERA_CACHE_MODE] = mode
 
     def patched_shifts(self) -> list[float]:
-        """Return the shifts of the noise schedule that nodes such as ModelSamplingSD3 have set on the experts. Shifts
-        that are equal to the model's own are left out."""
+        """Return the shifts of the noise schedule that nodes such as ModelSamplingSD3 have set on the experts. A
+        shift that is equal to that of the unpatched model is omitted."""
         patched = [model.object_patches.get("model_sampling") for model in self.get_models()]
         shifts = [getattr(sampling, "shift", None) for sampling in patched]
         own = self.model_patcher.model.model_sampling.shift

@@ -125,9 +125,13 @@ def run_live(run: LiveRun, vae, view: LiveView) -> WalkOutputs:
     vae: ComfyUI's VAE, which decodes the frames.
     view: the connection to the client.
 
-    The walk ends when the client stops it, when the path ends, with the chunk that reaches `run.frames` frames, or at
-    the next forward after an interrupt by ComfyUI. Raises InputError if there is neither a client nor a path, and if no
-    frame was made or written.
+    The walk ends:
+    - when the client stops it,
+    - when the path ends,
+    - with the chunk that reaches `run.frames` frames,
+    - at the next forward after an interrupt by ComfyUI.
+
+    Raises InputError if there is neither a client nor a path, and if no frame was made or written.
     """
     spec, patcher = run.rollout.spec, run.rollout.patcher
     frames = DecoderFactory(vae, spec.geometry, patcher.load_device)

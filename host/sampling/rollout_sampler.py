@@ -43,8 +43,8 @@ def run_with_model(
     The model stays loaded until `task` returns.
 
     prompt: a CONDITIONING.
-    loop: the loop over chunks, for whose latent size and sigmas ComfyUI prepares the run.
-    seed: the seed that ComfyUI passes to the model; `task` draws its own noise.
+    loop: the loop over chunks. ComfyUI prepares a run with the loop's latent size and sigmas.
+    seed: the seed that ComfyUI passes to the model. `task` draws the video's noise itself.
     held: the bytes that `task` keeps on the device besides the weights.
     """
     guider = comfy.samplers.CFGGuider(patcher)
