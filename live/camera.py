@@ -14,27 +14,28 @@ from .controls import FRAMES_PER_LATENT, RUNNING, FrameInputs
 from .worlds.walls import PlacedMap
 
 WALKING_UNIT = FRAMES_PER_LATENT * STEP
-"""The unit of length for a walk that starts from an image: the distance at full speed in one latent frame. The model's
-camera input has translations in this unit. Full speed is thus 1, the largest translation that the model was trained
-with."""
+"""The unit of length of the model's camera input, for a walk that starts from an image. It is the distance that the
+camera moves in one latent frame at full speed. In this unit the largest translation that the model was trained with is
+1."""
 FRAMES_TO_SPEED = 3
-"""The camera takes this many video frames to reach full speed, and as many to stop. A tap thus gives a small move."""
+"""The camera takes this many video frames to reach full speed, and as many to stop. A short key press (a tap) therefore
+moves the camera only a little."""
 FASTEST_LOOK_DEG = 6.0
 """The mouse rotates the camera by at most this many degrees per video frame, in yaw and in pitch. The rest of a larger
 rotation follows in later frames."""
 WALKING_SPEED = 0.5
-"""The default speed of a walking key, as a fraction of the longest step; Shift doubles it. The longest step is the
-largest translation per latent frame that the model was trained with. In the official examples the median latent frame
-moves by 0.19 to 0.78 of the clip's longest step."""
+"""The default speed of a walking key, as a fraction of the longest step: the largest translation per latent frame that
+the model was trained with. Shift doubles the speed. In each official example the median translation per latent frame is
+0.19 to 0.78 of the example's longest translation."""
 PITCH_DEG = 1.5
 """The pitch changes by at most this many degrees per video frame, so by at most 6 per latent frame. The cameras of the
 official examples change it by 0.3 to 1.0 degrees per frame on average, and by at most 6.8."""
 
 
 class WalkingCamera:
-    """A steered camera with a position, a yaw, a pitch and their speeds. Poses are computed from these numbers, so the
-    rotation matrices stay exact in a long video. `unit` is the length by which translations are divided for the model;
-    see WALKING_UNIT."""
+    """A steered camera with a position, a yaw, a pitch and their speeds. Each pose is computed from these numbers, so
+    rounding errors do not accumulate in the rotation matrices. `unit` is the length by which translations are divided
+    for the model; see WALKING_UNIT."""
 
     def __init__(
         self,
@@ -57,7 +58,8 @@ class WalkingCamera:
         self.place(np.eye(4) if pose is None else pose)
 
     def place(self, pose: np.ndarray, _frame: int = 0) -> None:
-        """Move the camera to the pose [4, 4] and stop its motion. Only `RecordedCamera` uses the video frame number."""
+        """Move the camera to the pose [4, 4] and stop its motion. The video frame's number `_frame` is ignored; only
+        `RecordedCamera` uses it."""
         self._yaw, self._pitch, self._roll = to_angles(pose[:3, :3])
         self._position = pose[:3, 3].copy()
         self._speeds = np.zeros(4)  # fractions of full speed: forward, right, yaw, pitch
@@ -65,7 +67,8 @@ class WalkingCamera:
 
     @property
     def is_moving(self) -> bool:
-        """Whether the camera still moves without further input: it brakes, or a mouse rotation is not finished."""
+        """Whether the camera will move even without further input, because it is still braking or a mouse rotation is
+        not finished."""
         return bool(self._speeds.any() or self._look.any())
 
     @property
@@ -104,19 +107,20 @@ class WalkingCamera:
 
 
 class RecordedCamera:
-    """A camera that follows a given path and ignores inputs.
+    """A camera that follows a given path. It ignores the user's inputs.
 
-    frames_left: the number of remaining video frames.
+    frames_left: the number of video frames that remain of the path.
     unit: the length by which translations are divided for the model.
     """
 
     def __init__(self, path: np.ndarray, pose: np.ndarray | None, unit: float) -> None:
         """Start at the first pose of the path.
 
-        path: camera-to-world poses [n, 4, 4].
-        pose: the last pose [4, 4] of the continued video, or None. The path is moved to begin at this pose.
-        unit: the unit of length of the continued video. With 0 the unit is the longest translation between two latent
-        frames of the path, or WALKING_UNIT if the camera stands still.
+        path: camera-to-world poses [n, 4, 4], one per video frame.
+        pose: the last pose [4, 4] of the video that is continued, or None. The whole path is moved so that it begins at
+            this pose.
+        unit: the unit of length of the video that is continued, or 0. For 0 the unit is the longest translation between
+            two latent frames of the path, or WALKING_UNIT if the path has no translation.
         """
         self._path = path if pose is None else pose @ inverse(path[0]) @ path
         self._at = 0
@@ -136,7 +140,8 @@ class RecordedCamera:
         return self._path[self._at]
 
     def place(self, _pose: np.ndarray, frame: int) -> None:
-        """Go to the path's pose of video frame number `frame`. Only `WalkingCamera` uses the pose argument."""
+        """Go to the pose that the path has at video frame number `frame`. The argument `_pose` is ignored; only
+        `WalkingCamera` uses it."""
         self._at = frame
 
     def move(self, inputs: FrameInputs) -> np.ndarray:
@@ -146,16 +151,16 @@ class RecordedCamera:
 
 
 def integer_poses(poses: np.ndarray) -> list[list[int]]:
-    """Return integers [x, y, z, yaw, pitch] for each camera-to-world pose [n, 4, 4], to send in a message. Positions
-    are in 1/1000 of the poses' unit of length, angles in 1/100 degree."""
+    """Return camera-to-world poses [n, 4, 4] as lists of five integers, which make a short message: x, y, z, yaw and
+    pitch. Positions are in 1/1000 of the poses' unit of length, angles in 1/100 degree."""
     angles = np.array([to_angles(pose[:3, :3])[:2] for pose in poses]).reshape(-1, 2)
     return np.rint(np.concatenate([1000 * poses[:, :3, 3], 100 * angles], axis=1)).astype(int).tolist()
 
 
 def relative_poses(world: np.ndarray, before: np.ndarray | None, unit: float) -> np.ndarray:
     """Return the model's camera input [f, 4, 4] for the camera-to-world poses `world` [f, 4, 4] of latent frames. Each
-    result is a pose relative to the previous one, with its translation divided by the length `unit`. `before` is the
-    pose [4, 4] of the previous latent frame; for None the first result is the identity."""
+    result is the pose relative to the latent frame before, with its translation divided by `unit`. `before` is the pose
+    [4, 4] of the latent frame before the first one. If it is None, the first result is the identity."""
     if before is None:
         rest = relative_poses(world[1:], world[0], unit) if len(world) > 1 else world[1:]
         return np.concatenate([np.eye(4)[None], rest])

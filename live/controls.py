@@ -22,21 +22,25 @@ from ..errors import InputError
 from .folder.inputs import FrameInputs, Input
 
 KEYS = MOVE_KEYS + LOOK_KEYS
-"""The keys that move the camera: w, a, s, d walk; i, j, k, l look up, left, down, right."""
+"""The keyboard keys that move the camera: w, a, s, d walk forward, left, back, right; i, j, k, l look up, left, down,
+right."""
 RUN, RUNNING = "shift", 2.0
-"""RUN is the key that the user holds to run. RUNNING is the factor by which this key raises the walking speed."""
+"""RUN is the keyboard key that the user holds to run. RUNNING is the factor by which it raises the walking speed."""
 FRAMES_PER_LATENT = 4
-"""The number of video frames in a latent frame. Only the first latent frame of a video has fewer: one."""
+"""The number of video frames that a latent frame decodes to. The first latent frame of a video is an exception: it
+decodes to one."""
 MOST_TAPS, MOST_ROWS = 256, 4096
-"""At most MOST_TAPS taps (short key presses) and as many records of inputs wait for the next chunk; older ones are
-dropped. A list of timed keys (see `Controls.script`) has at most MOST_ROWS latent frames."""
+"""At most MOST_TAPS taps (short key presses) wait for the next chunk; older ones are dropped. The same limit applies to
+the records of inputs. A list of timed keys (see `Controls.script`) may cover at most MOST_ROWS latent frames."""
 FURTHEST_LOOK = 720.0
-"""Mouse rotation that the camera has not applied yet is limited to this many degrees, in yaw and in pitch."""
+"""Mouse movements add up until the camera applies them. Their sum is limited to this many degrees, in yaw and in
+pitch."""
 _AXES = {"w": (0, 1), "s": (0, -1), "d": (1, 1), "a": (1, -1), "l": (2, 1), "j": (2, -1), "i": (3, 1), "k": (3, -1)}
 
 
 class _Pending(NamedTuple):
-    """A copy of the inputs before `Controls.take`, with which `Controls.restore` restores them."""
+    """A copy of the inputs as they were before the last `Controls.take`. `Controls.restore` restores them from this
+    copy."""
 
     down: dict[str, float]
     taps: list[tuple[str, float, float]]
@@ -49,15 +53,17 @@ class _Pending(NamedTuple):
 
 
 class Controls:
-    """The state of keys, mouse and gamepad of one walk (a steered video).
+    """The state of keyboard keys, mouse and gamepad of one walk (a steered video).
 
-    The argument `event` is an optional number that the sender gives to an input. The first video frames that include
-    the input carry this number. Methods raise InputError for an unknown key, a number that is not finite, and invalid
-    timed keys.
+    Many methods have an argument `event`: an optional number by which the sender recognizes the input. The first video
+    frames that include the input carry this number. Methods raise InputError for an unknown key, a number that is not
+    finite, and invalid timed keys.
 
-    last_input: the time, in seconds of `clock`, of the last input, or of the last chunk with a held input.
-    switches: a count that rises when held keys change, when sticks leave or reach their rest, and with timed keys.
-    changed: a function that is called after each input, in the input's thread.
+    last_input: the time, in seconds of `clock`, of the last input. A chunk that is made with a held input counts as an
+        input.
+    switches: a count that rises in three cases: the held keys change, timed keys are set, or the sticks leave or reach
+        their rest.
+    changed: a function that is called after each input, in the thread that sends the input.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -125,9 +131,9 @@ class Controls:
             self._stick = stick
 
     def script(self, rows: Sequence[Iterable[str]], event: int | None = None) -> None:
-        """Release all keys, and set the keys that count as held in the next latent frames. `rows` has one collection of
-        keys per latent frame. No key is held after the last row. The first frames that include this input carry its
-        optional number `event`."""
+        """Release all keys, and set timed keys: the keys that count as held in each of the next latent frames. `rows`
+        has one collection of keys per latent frame. After the last row no key is held. The first frames that include
+        this input carry its optional number `event`."""
         if not isinstance(rows, Sequence):
             raise InputError(f"the script is {rows!r:.40}; expected a list with the keys of each latent frame")
         if len(rows) > MOST_ROWS:
@@ -166,8 +172,12 @@ class Controls:
             return self._last_arrival is not None or bool(self._script)
 
     def take(self, frames: int) -> FrameInputs:
-        """Return the user's inputs for the next `frames` video frames. The returned mouse movements and timed keys (see
-        `script`) are removed. Taps are removed too, but they stay if `frames` is 0. Held keys and sticks stay."""
+        """Return the user's inputs for the next `frames` video frames, and consume them:
+
+        - Mouse movements are removed. So are the timed keys (see `script`) of these frames.
+        - Taps are removed, unless `frames` is 0.
+        - Held keys and the positions of sticks stay.
+        """
         with self._lock:
             now, since = self._clock(), self._last_take
             look, arrived = (self._look[0], self._look[1]), self._last_arrival
@@ -215,8 +225,8 @@ class Controls:
 
     @contextmanager
     def _receiving(self, kind: str, event: int | None) -> Iterator[float]:
-        """Register an input of the given `kind`, and yield its time in seconds. The lock is held inside this context.
-        `self.changed()` is called after the context."""
+        """Hold the lock while an input of the given `kind` is stored in this context, and yield the input's time in
+        seconds. After the context, call `self.changed()`."""
         with self._lock:
             self._last_number = self._last_number if event is None else event
             self.last_input = self._last_arrival = self._clock()
@@ -239,8 +249,8 @@ class Controls:
 
 
 def _row(at: float, frames: int, since: float, now: float) -> int:
-    """Return the index of the chunk's video frame to which an input at the time `at` belongs. The `frames` frames of
-    the chunk divide the time from `since` to `now`, in seconds, evenly."""
+    """Return the index of the chunk's video frame during which an input arrived at the time `at`. The chunk's `frames`
+    video frames stand for equal parts of the time from `since` to `now`, in seconds."""
     return min(frames - 1, int(frames * (at - since) / max(now - since, 1e-9)))
 
 

@@ -29,11 +29,12 @@ HDR images produce them. Values above the limit are probably pixels from 0 to 25
 class WalkVideo(Protocol):
     """The video file of one walk (a steered video).
 
-    `add` appends frames. `cut` removes frame `number` and all later frames after the user has gone back. Both return
-    immediately, except that `add` with `wait` waits for room in the encoder's queue. `close` waits for the encoder.
-
     left_out: the number of frames that were dropped because the encoder was too slow.
     failure: the reason why the video has ended early, or an empty string.
+
+    `add` appends frames. It returns immediately, except that with `wait` it waits for room in the encoder's queue.
+    `cut` removes frame `number` and all later frames, because the user has gone back, and returns immediately. `close`
+    waits until all frames are encoded.
     """
 
     left_out: int
@@ -45,9 +46,8 @@ class WalkVideo(Protocol):
 
 
 RecordWalk = Callable[[Path, float, int, Callable[[str], None]], WalkVideo]
-"""The signature record(path, fps, first, report) of a function that opens a video file and returns a WalkVideo. The
-video begins with frame number `first` of the walk. The function calls report(reason) if the video becomes
-incomplete."""
+"""The type of a function record(path, fps, first, report) that opens a video file and returns a WalkVideo. `first` is
+the number that the video's first frame has in the walk. `report(reason)` is called if the video becomes incomplete."""
 
 
 @dataclass(frozen=True)
@@ -125,14 +125,15 @@ class Start:
 
     @classmethod
     def of(cls, begin: Start | WorldState) -> Start:
-        """Return `begin`, or the Start that continues it if it is a state. Raises InputError for other types."""
+        """Return `begin` if it is a Start. If it is a WorldState, return a Start that continues its video. Raises
+        InputError for other types."""
         check_types({"begin": begin}, {"begin": Start | WorldState})
         return cls.after(begin) if isinstance(begin, WorldState) else begin
 
     @classmethod
     def after(cls, state: WorldState, prompt: str = "", seed: int = 0) -> Start:
-        """Return the Start that continues the video of a state. An empty prompt means the state's last prompt. `seed`
-        is the seed of the noise."""
+        """Return a Start that continues the video of `state`. An empty prompt means the state's last prompt. `seed` is
+        the seed of the noise."""
         return cls(state.frame, prompt, None, seed, state)
 
     def check(self, engine: Engine) -> None:

@@ -29,40 +29,40 @@ from .worlds.drift import HINT, DriftWatch
 
 log = logging.getLogger(__name__)
 WATCH_SECONDS = 0.2
-"""The interval in seconds between calls of `watch` (see Session.run) while the session waits for the next chunk."""
+"""While a session waits for the next chunk, it calls `watch` (see Session.run) at least once in this many seconds."""
 CHUNKS_PER_RELEASE = 64
-"""On a CPU, memory that the C allocator has cached is released after every 64 chunks. Without these releases, a walk of
-one hour would hold 2.6 GB."""
+"""On a CPU, memory that the C allocator holds after it was freed is returned to the operating system every 64 chunks.
+Without this, a walk of one hour would hold 2.6 GB."""
 QUIET_SECONDS = 10.0
 """After this many seconds without input, a session with `moving` (see ChunkMaker) makes chunks half as often."""
 Deliver = Callable[[Frames], None]
 EventCallback = Callable[[str, dict[str, Any]], None]
-"""A callback tell(kind, facts) for the events of a session. `facts` is a dict with the details below.
+"""A callback tell(kind, facts) for the events of a session. `facts` is a dict. These are the kinds, each with the
+entries of its dict:
 
-prompt: the prompt has changed; its `text`, and the names of the active world events, `events`.
-events: the active world events may have changed; their names, `events`.
-paused, resumed: the session has paused or resumed; no details.
-restarted: a new walk has begun; its `folder`.
-still: the session begins or stops waiting for an input; `still` is true or false.
-drift: the video degrades; `reason`.
-stuck: the frames no longer change although the camera walks; `reason`.
-ended: the recorded path or the replayed walk is over; no details.
-found: the camera has reached the crate of a map; `seconds`, the length of the video so far.
-back: the session has returned to an earlier chunk; the number of remaining chunks, `chunk`.
-kept: a file could not be saved; `reason`.
-failed: an error occurred; `what` failed (walk, command or prompt), the `reason`, and whether the walk has `ended`.
+prompt: the prompt has changed. `text`: the new prompt. `events`: the names of the active world events.
+events: the active world events may have changed. `events`: their names.
+paused, resumed: the session has paused or resumed. The dict is empty.
+restarted: a new walk has begun. `folder`: its folder.
+still: the session begins (`still` true) or stops (false) waiting for an input.
+drift: the video degrades. `reason`: a message.
+stuck: the frames no longer change although the camera walks. `reason`: a message.
+ended: the recorded path or the replayed walk is over. The dict is empty.
+found: the camera has reached the crate of a map. `seconds`: the length of the video so far.
+back: the session has returned to an earlier chunk. `chunk`: the number of remaining chunks.
+kept: a file could not be saved. `reason`: a message.
+failed: an error occurred. `what`: walk, command or prompt. `reason`: a message. `ended`: whether the walk has ended.
 """
 
 
 class ChunkMaker(ControlsMixin):
-    """The base class of a session, which makes the chunks of a walk (a steered video) in the caller's or its own
-    thread.
-
-    Commands from other threads run between two chunks. A subclass must set `_walks`, the walks of the session.
+    """The base class of a session, which makes the chunks of a walk (a steered video). They are made in the caller's
+    thread or in a thread of the session. Commands from other threads run between two chunks. A subclass must set
+    `_walks`, the walks of the session.
 
     moving: whether chunks are made also without input.
     restart_on_drift: whether a new walk begins when the video degrades.
-    stop_when_stuck: whether held walking keys are ignored, until a key changes, once the camera is stuck.
+    stop_when_stuck: whether held walking keys are ignored when the camera is stuck, until a key changes.
     failure: the error that has ended the walk, or an empty string.
     """
 
@@ -93,7 +93,7 @@ class ChunkMaker(ControlsMixin):
 
     @property
     def walk(self) -> Walk:
-        """The current walk. Raises InputError after its end."""
+        """The current walk. Raises InputError if the walk has ended."""
         if self._walks.current is None:
             raise InputError(self.failure or "the walk has ended")
         return self._walks.current
@@ -104,25 +104,29 @@ class ChunkMaker(ControlsMixin):
 
     @property
     def running(self) -> bool:
-        """Whether the session's own thread makes the chunks."""
+        """Whether the thread that `start` creates is running. It is False if a caller's thread makes the chunks."""
         return self._thread is not None and self._thread.is_alive()
 
     @property
     def still(self) -> bool:
         """Whether the session waits for an input instead of making chunks. It waits if the camera does not move and
-        `moving` is False, because a video of a resting camera degrades within seconds. It does not wait before the
-        first chunk, nor while it shows the effect of a new prompt or a return to an earlier chunk."""
+        `moving` is False, because a video of a resting camera degrades within seconds.
+
+        Two exceptions: it makes the first chunk without input, and it makes some chunks that show the effect of a new
+        prompt or of a return to an earlier chunk.
+        """
         walk = self.walk
         return walk.chunks > 0 and not self._frames_due and walk.camera_rests and not self.moving
 
     @property
     def _ended(self) -> bool:
-        """Whether the camera's recorded path, or the walk that is replayed, is too short for another chunk."""
+        """Whether the walk must end because its source is used up: what remains of the recorded path, or of the
+        replayed walk, is shorter than a chunk."""
         return self.walk.ended or (isinstance(self.controls, Replay) and self.controls.is_over(self.walk))
 
     def stop(self) -> None:
-        """Stop making chunks, and wait until the thread of `start` has ended. A call within `deliver` does not wait.
-        The walk can still be read and saved."""
+        """Stop making chunks, and wait until the thread of `start` has ended. If `deliver` calls this method, it does
+        not wait. The walk can still be read and saved."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -131,7 +135,8 @@ class ChunkMaker(ControlsMixin):
 
     @property
     def _is_delivering(self) -> bool:
-        """Whether the current thread is one of those that call `deliver`, so that `stop` must not wait for it."""
+        """Whether the caller is within `deliver`, in a thread of this session. `stop` must not wait for its own
+        thread."""
         mine = current_thread() is self._thread or (self._decoding is not None and self._decoding.is_current)
         return self.running and mine
 
@@ -161,8 +166,8 @@ class ChunkMaker(ControlsMixin):
                 self._decoding.close()
 
     def _wait_for_turn(self) -> bool:
-        """Run commands until it is time for the next chunk. Return True then, or False if the walk has ended or the
-        session has been stopped."""
+        """Run queued commands until it is time for the next chunk, and return True. Return False as soon as the walk
+        has ended or the session has been stopped."""
         while True:
             if self._watch is not None:
                 self._watch()
@@ -179,8 +184,8 @@ class ChunkMaker(ControlsMixin):
             self._run_commands()
 
     def _update_still(self) -> bool:
-        """Return whether the session waits for an input (see `still`), and report a change to the session's callback.
-        Also set whether chunks are made half as often (see QUIET_SECONDS)."""
+        """Return whether the session waits for an input (see `still`). If this has changed, report it to the session's
+        callback. Also update whether chunks are made half as often (see QUIET_SECONDS)."""
         still = self.still
         if still != self._still:
             self._still = still
@@ -266,9 +271,14 @@ class ChunkMaker(ControlsMixin):
 
     @contextmanager
     def _around_chunk(self) -> Iterator[None]:
-        """Run the tasks around the making of a chunk, which happens inside this context. The scheduler (`pace`) gets
-        the time that the chunk took. On a CPU, cached memory is released after each CHUNKS_PER_RELEASE chunks. If
-        saving has begun to fail, the reason is reported."""
+        """A context in which the caller makes one chunk. Its end has these effects:
+
+        - The scheduler (`pace`) gets the time that the chunk took.
+        - On a CPU, cached memory is released after every CHUNKS_PER_RELEASE chunks.
+        - If saving has failed during this chunk, the reason is reported.
+
+        If a saved walk is replayed, the context begins with the walk's changes before this chunk.
+        """
         failed_before, began, cores = self.walk.store.failure, time.perf_counter(), torch.get_num_threads()
         if isinstance(self.controls, Replay):
             self.controls.prepare(self.walk)

@@ -13,24 +13,24 @@ from .shown.frames import Frames
 MARGIN = 0.03
 """A chunk is planned to arrive this many seconds early, because clocks are inaccurate and threads may be late."""
 RECENT_FRAMES = 32
-"""The predicted delay of the next chunk is the longest delay among the chunks of this many recent video frames, at
-least two chunks. A chunk's delay is the time from its start to its first frames."""
+"""The scheduler assumes that the next chunk's delay is the longest one among recent chunks. The delay is the time from
+a chunk's start to its first frames. Recent are the chunks of the last 32 video frames, but at least two chunks."""
 RATE_SECONDS = 4.0
 """The frame rate is measured over the last 4 seconds."""
 
 
 class Pace:
-    """A scheduler of chunks with `chunk_frames` video frames each, which are played at `fps` as soon as they are
+    """A scheduler of chunks with `chunk_frames` video frames each. Their frames are played at `fps` as soon as they are
     delivered.
 
-    A machine that is faster than the playback waits before each chunk, so that the chunk includes the latest inputs. A
-    slower machine never waits. With an `fps` of 0 no chunk waits. The first chunk of a walk, and the first after
-    a pause, may be delayed by compilation, so their delays do not predict later ones.
+    On a machine that is faster than the playback, each chunk begins as late as possible, so that it includes the latest
+    inputs. A slower machine never waits, and with an `fps` of 0 no chunk waits. The first chunk of a walk or after a
+    pause may be delayed by compilation, so its delay is not used to predict later ones.
 
     frames: the number of delivered frames.
-    late: the number of frames that were delivered after the playback had run out of frames.
-    stalls: the number of such late deliveries.
-    half_rate: whether chunks begin half as often as their frames are played.
+    late: the number of frames that arrived after all earlier frames had been played, without those during `half_rate`.
+    stalls: the number of deliveries with late frames.
+    half_rate: whether chunks begin half as often as playback at `fps` needs.
     clock: a function that returns the time in seconds.
     """
 
@@ -56,7 +56,8 @@ class Pace:
         return max(0.0, played - self._clock() - max(self._delays, default=0.0) - MARGIN)
 
     def record_undecoded(self, frames: int) -> None:
-        """Record that `frames` frames exist as latents, but are not yet decoded and delivered to the viewer."""
+        """Record that the model has made the latents of `frames` video frames which are not yet decoded and
+        delivered."""
         self._undecoded = frames
 
     def record_work(self, seconds: float, frames: int) -> None:
@@ -64,14 +65,15 @@ class Pace:
         self._work_times.append((seconds, frames))
 
     def busy(self) -> float:
-        """Return the load, 0 to 1: the recent computing time per frame, multiplied by the current frame rate."""
+        """Return the load, 0 to 1: the share of the time in which chunks are computed. It is the computing time per
+        frame of recent chunks, multiplied by the current frame rate."""
         seconds, frames = (
             (sum(column) for column in zip(*self._work_times, strict=True)) if self._work_times else (0.0, 0)
         )
         return min(1.0, seconds / frames * self.rate()) if frames else 0.0
 
     def track(self, chunk: Iterator[Frames]) -> Iterator[Frames]:
-        """Yield the frames of a chunk, and record when each part of them is delivered."""
+        """Yield the frames of a chunk, one Frames object after the other, and record the delivery of each."""
         for frames in chunk:
             if frames.part == 0:
                 self.record_delay(frames.seconds)
@@ -80,8 +82,8 @@ class Pace:
         self.record_undecoded(0)
 
     def record_delay(self, seconds: float) -> None:
-        """Record the seconds from the start of a chunk to its first frames. The delay of the first chunk of a walk or
-        after a pause is ignored. The caller must then pass the number of these frames to `record_delivery`."""
+        """Record a chunk's delay: the seconds from its start to its first frames. Call this before `record_delivery`
+        for these frames. The first delay of a walk or after a pause is ignored."""
         if self._played is not None:
             self._delays.append(seconds)
 
@@ -104,8 +106,8 @@ class Pace:
         self._deliveries.clear()
 
     def rate(self) -> float:
-        """Return the frames per second delivered in the last RATE_SECONDS seconds; 0.0 for fewer than two
-        deliveries."""
+        """Return the delivered frames per second over the last RATE_SECONDS seconds. Return 0.0 if fewer than two
+        deliveries are known, or if none was made in this time."""
         if len(self._deliveries) < 2 or self._clock() - self._deliveries[-1][0] > RATE_SECONDS:
             return 0.0
         return sum(frames for _, frames in list(self._deliveries)[1:]) / max(

@@ -10,26 +10,33 @@ from ..options import Release, Window
 from ..pipeline.spec import STANDING_STILL, RolloutSpec
 
 LATENT_FRAMES = 72
-"""Memory is planned for a video of at least this many latent frames, because a walk has no fixed length. The
-number is a multiple of each released model's chunk size, and longer than the limited windows of the released models."""
+"""A walk (a steered video) has no fixed length, so its memory is planned for a video of at least this many latent
+frames. The number is a multiple of each released model's chunk size. It is longer than the released models' attention
+windows, except those of unlimited length."""
 LIVE_WINDOW = Window(18, 6)
-"""The attention window (18 latent frames, 6 of them the sink) for a model that by default attends to the whole video. A
-walk (a steered video) has no end, so its window must be limited."""
+"""The attention window in a walk (a steered video) for a model whose default window is the whole video. A walk has no
+end, so its window must be limited: to 18 latent frames, of which 6 are the sink."""
 
 
 def latent_frames(window: int | None) -> int:
-    """Return the length, in latent frames, of the video for which a walk's memory is planned, because a walk itself has
-    no end. The length is the smallest multiple of LATENT_FRAMES that is at least `window`, the attention window in
-    latent frames. For None (the model's own window) the length is LATENT_FRAMES. Raises InputError for 0 (the whole
-    video)."""
+    """Return the number of latent frames of the video for which a walk's memory is planned. A walk itself has no end.
+
+    The result is the smallest multiple of LATENT_FRAMES that is at least `window`, the attention window in latent
+    frames. It is LATENT_FRAMES if `window` is None (the model's default). Raises InputError if `window` is 0 (the whole
+    video).
+    """
     if window == 0:
         raise InputError("`window` 0 is the whole video, and a walk has no end; name a window, such as 18")
     return LATENT_FRAMES * -(-(window or 1) // LATENT_FRAMES)
 
 
 def check_walkable(spec: RolloutSpec, model: str) -> None:
-    """Raise InputError if the model of `spec` cannot generate a walk (a steered video): because it needs guidance (and
-    thus many steps), has no camera input, or also takes pressed keys. `model` is its name in the message."""
+    """Raise InputError if the model of `spec` cannot generate a walk (a steered video). `model` is its name in the
+    message. There are two cases:
+
+    - The model is guided, and thus needs too many steps.
+    - Its camera input is missing, or also has W, A, S, D flags.
+    """
     if spec.guided:
         raise InputError(
             f"{model}: a walk takes a causal model of a few steps (LingBot-World Fast or 2.0); this one takes many"
@@ -41,11 +48,14 @@ def check_walkable(spec: RolloutSpec, model: str) -> None:
 def plan_endless(
     spec: RolloutSpec, notes: Sequence[str], window: int | None, sink: int | None
 ) -> tuple[RolloutSpec, tuple[str, ...]]:
-    """Return `spec` and `notes` (notes for the user) adapted to a walk, which has no end.
+    """Return `spec` and `notes` (notes for the user), adapted to a walk, which has no end.
 
-    The note about a camera that stands still is removed. If `spec` attends to the whole video, the result has
-    LIVE_WINDOW and a further note. In this case a `window` or `sink` (in latent frames) that is not None replaces the
-    value of LIVE_WINDOW. Raises InputError if this window is too small for its sink and a chunk.
+    - The note about a camera that stands still is removed.
+    - If `spec` attends to the whole video, its window becomes LIVE_WINDOW, and a note says so. `window` and `sink`, in
+      latent frames, replace the values of LIVE_WINDOW unless they are None.
+    - If the window of `spec` is limited, it stays, and `window` and `sink` are ignored.
+
+    Raises InputError if the new window is too small for its sink and a chunk.
     """
     notes = tuple(note for note in notes if note != STANDING_STILL)
     if spec.window.frames:
@@ -56,11 +66,11 @@ def plan_endless(
 
 
 def off_release_notes(release: Release, spec: RolloutSpec) -> tuple[str, ...]:
-    """Return notes for the user about settings in `spec` that may reduce the quality. `release` is the model's release.
+    """Return notes for the user about settings in `spec` that may reduce the quality, compared with the settings of
+    `release`. There is a note for another chunk size, a smaller window, a smaller sink, and fewer steps.
 
-    The notes concern another chunk size than the release's, a smaller window or sink, and fewer steps. The effects in
-    the notes were seen or measured with the 1.3B model. The result is empty for a release that attends to the whole
-    video.
+    Each note names an effect that was seen or measured with the 1.3B model. The result is empty for a release that
+    attends to the whole video.
     """
     if not release.window.frames:
         return ()

@@ -20,8 +20,8 @@ from .pace import Pace
 
 log = logging.getLogger(__name__)
 FRAMES_AFTER_PROMPT = 16
-"""After a new prompt the session makes this many latent frames (four seconds) even without input, to show the prompt's
-effect."""
+"""After a new prompt the session makes at least this many latent frames (four seconds of video), even without input, so
+that the prompt's effect can be seen."""
 
 
 class PromptedChunkMaker(ChunkMaker):
@@ -33,13 +33,16 @@ class PromptedChunkMaker(ChunkMaker):
         self._encoder_thread = ThreadPoolExecutor(1)  # encodes prompts next to the walk
 
     def prompt(self, text: str, *, refresh: bool = False, event: int | None = None) -> None:
-        """Change the prompt, beginning with one of the next chunks.
+        """Change the prompt of the next chunks, as soon as the text is encoded.
 
         refresh: whether to recompute the cached keys and values of the window, so that the video changes immediately.
         event: a number that identifies this input; see Controls.
 
-        After `start` the text is encoded in the background. With `run` it is encoded in the thread of `run`, before the
-        next chunk. A program that iterates over the session waits here until the text is encoded.
+        Where the text is encoded depends on how the session makes its chunks:
+
+        - After `start`: in a background thread, in parallel with the next chunks.
+        - With `run`: in the thread of `run`, before the next chunk.
+        - In iteration: during this call, which returns when the text is encoded.
 
         Raises InputError for an invalid or empty prompt, and after `stop` or `close`.
         """

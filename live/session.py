@@ -141,7 +141,8 @@ class Session(PromptedChunkMaker):
         self._notify("paused", {})
 
     def resume(self) -> None:
-        """End a pause. The time since the last input, on which `QUIET_SECONDS` depends, begins again at 0."""
+        """End a pause. This counts as an input for QUIET_SECONDS and for idle sessions, even if the session was not
+        paused."""
         self.controls.record_activity()
         with self._changed:
             if not self._paused:
@@ -185,11 +186,12 @@ class Session(PromptedChunkMaker):
         return self
 
     def __next__(self) -> Frames:
-        """Return the next frames of the walk. If all frames of the last chunk were returned, make the next chunk.
+        """Return the next frames of the walk. If all frames of the last chunk have been returned, make the next chunk.
 
-        The iteration ends after `stop` or `close`, and at the end of a path or a replayed walk. Raises InputError while
-        the thread of `start` runs, and any error of the walk or of a queued command. If an exception, such as
-        KeyboardInterrupt, ends a chunk early, the next call makes this chunk again.
+        - The iteration ends after `stop` or `close`, and at the end of a path or of a replayed walk.
+        - InputError is raised while the thread of `start` runs.
+        - Errors of the walk and of queued commands are raised.
+        - If an exception such as KeyboardInterrupt interrupts a chunk, the next call makes this chunk again.
         """
         if self.running:
             raise InputError("since `start` a thread makes the chunks of this session and passes them to `deliver`")
@@ -220,10 +222,10 @@ class Session(PromptedChunkMaker):
     def start(self, deliver: Deliver, tell: EventCallback | None = None) -> None:
         """Start a thread that makes the chunks. Raises InputError if the session was already started or is closed.
 
-        deliver: called with the Frames of each part of a chunk. On a CPU another thread may call it.
+        deliver: called with the Frames of each part of a chunk, by this thread or, on a CPU, by a thread for decoding.
         tell: called as tell(kind, facts) for the session's events; see `EventCallback` in `making`.
 
-        `deliver` and `tell` must return soon, because the next chunk waits until they return.
+        Both functions must return soon, because later chunks wait until they return.
         """
         if self._thread is not None or self._closing:
             raise InputError("the session was started, or closed, before; begin another one")
@@ -249,9 +251,9 @@ class Session(PromptedChunkMaker):
         return self.walk.store.state()
 
     def close(self, *, whole: bool = False) -> None:
-        """End the session and its walk. The walk's folder stays, unless it is temporary. If `whole` is True, save the
-        state and the camera path even if the session was created without this option. A call within `deliver` only
-        stops the making of chunks, like `stop`."""
+        """End the session and its walk. The walk's folder stays, unless it is temporary. If `whole` is true, save a
+        state and a camera path even if the Session was created with another value of `whole`. If `deliver` calls this
+        method, it only stops the making of chunks, like `stop`."""
         self.stop()
         if self._is_delivering:
             return

@@ -25,11 +25,11 @@ Row = dict[str, Any]
 class Input(NamedTuple):
     """One input of the user.
 
-    kind: hold, look, stick, script (timed keys), prompt, back, event (the user switches a world event), or time (a
-    world event begins or ends at its time).
+    kind: hold (keys), look (mouse), stick (gamepad), script (timed keys), prompt, back (a return to an earlier chunk),
+        event (the user switches a world event), or time (a world event begins or ends at its set time).
     number: the number that the sender gave to the input, or None.
     arrived: the time of its arrival, in seconds of time.monotonic.
-    row: the index, in its chunk, of the first video frame that the input affects.
+    row: the index of the first video frame that the input affects, counted in its chunk.
     """
 
     kind: str
@@ -41,8 +41,9 @@ class Input(NamedTuple):
 class FrameInputs(NamedTuple):
     """The user's inputs for the next n video frames.
 
-    axes: float64 [n, 4], the speeds forward, right, yaw and pitch, from -1 to 1. Shift doubles the first two.
-    look: the mouse rotation (yaw, pitch) in degrees for all n frames together.
+    axes: float64 [n, 4], the requested speeds forward, right, yaw and pitch. They are from -1 to 1, but with Shift the
+        first two are from -2 to 2.
+    look: the mouse rotation (yaw, pitch) in degrees, for all n frames together.
     last_number: the number that the sender gave to the newest numbered input so far, or None.
     waited: the seconds since the newest input arrived, or None if none arrived since the previous frames.
     records: a record of each input that arrived since the previous frames.
@@ -70,12 +71,12 @@ class InputLog:
             self._add(row if inputs.last_number is None else {**row, "event": inputs.last_number})
 
     def add_rebuild(self, latent_frame: int, *, refresh: bool) -> None:
-        """Add a row that records a recomputation of keys and values before `latent_frame`. The reason is another prompt
-        if `refresh` is True, else a return to an earlier chunk."""
+        """Add a row that says that keys and values were recomputed before `latent_frame`. The cause was a new prompt if
+        `refresh` is true, else a return to an earlier chunk."""
         self._add({"latent_frame": latent_frame, "rebuild": True, "refresh": refresh})
 
     def cut(self, latent_frames: int) -> None:
-        """Remove the rows of all chunks that begin at latent frame number `latent_frames` or later."""
+        """Remove the rows of all chunks that begin at or after the latent frame number `latent_frames`."""
         rows = [row for row in self.rows() if row["latent_frame"] < latent_frames]
         self._file.truncate(0)
         self._file.seek(0)
@@ -86,7 +87,8 @@ class InputLog:
         return _read_rows(self._path)
 
     def close(self, *, delete: bool) -> None:
-        """Close the file. If `delete` is True, remove it, because its rows are in walk.json."""
+        """Close the file. If `delete` is true, also delete it, because the caller has copied its rows into
+        walk.json."""
         self._file.close()
         if delete:
             self._path.unlink(missing_ok=True)
@@ -96,9 +98,11 @@ class InputLog:
 
 
 def read_inputs(folder: Path, settings: dict[str, Any]) -> dict[int, list[Row]]:
-    """Return the rows of a saved walk's inputs, grouped by the latent frame at which their chunk begins. `settings` is
-    the contents of walk.json. If they have no inputs, because the walk's process was killed, the rows are read from
-    FILE in `folder`. Raises OSError if FILE cannot be read, and KeyError or ValueError for an invalid row."""
+    """Return the rows of a saved walk's inputs, grouped by the latent frame at which their chunk begins.
+
+    `settings` is the contents of walk.json. It has no inputs if the walk's process was killed; the rows are then read
+    from FILE in `folder`. Raises OSError if FILE cannot be read, and KeyError or ValueError for an invalid row.
+    """
     found: dict[int, list[Row]] = {}
     for row in settings["inputs"] if "inputs" in settings else _read_rows(folder / FILE):
         found.setdefault(row["latent_frame"], []).append(row)
@@ -106,7 +110,8 @@ def read_inputs(folder: Path, settings: dict[str, Any]) -> dict[int, list[Row]]:
 
 
 def inputs_from_rows(rows: Iterable[Row], frames: int) -> FrameInputs:
-    """Return the inputs of a chunk with `frames` video frames, from the chunk's recorded `rows`."""
+    """Return the inputs of a chunk with `frames` video frames. `rows` are the recorded rows of this chunk. If none of
+    them has inputs, the result has zeros."""
     for row in rows:
         if "axes" in row:
             axes = np.broadcast_to(np.array(row["axes"], dtype=np.float64).reshape(-1, 4), (frames, 4))

@@ -109,20 +109,23 @@ def _used_prompts(prompts: list[dict[str, Any]], made: int) -> Iterator[tuple[in
 
 
 def video_frames(latent_frames: int, before: WorldState | None) -> int:
-    """Return the number of video frames in a walk's `latent_frames` latent frames: four each, but only one for a
-    video's first latent frame. `before` is the state of the video that the walk continues, or None."""
+    """Return the number of video frames that a walk's `latent_frames` latent frames decode to: four each, but one for
+    the first latent frame of a video. `before` is the state of the video that the walk continues. If it is None, the
+    walk's first latent frame is the first of a video."""
     return max(0, FRAMES_PER_LATENT * latent_frames - (3 if before is None else 0))
 
 
 def path_rows(folder: Path, latent_frames: int, before: WorldState | None) -> np.ndarray:
     """Return the poses, float64 [n, 4, 4], of the video frames in a walk's first `latent_frames` latent frames. If the
-    walk continues another video, whose state is `before`, that video's last pose comes first."""
+    walk continues another video, the result has one more pose at the start: the last pose of this video, from its state
+    `before`."""
     walked = pose_rows(folder / "poses.f64", video_frames(latent_frames, before))
     return walked if before is None else np.concatenate([before.last_pose.numpy()[None], walked])
 
 
 def latent_rows(path: Path, cells: tuple[int, int], first: int, last: int) -> Tensor:
-    """Return the latent frames `first` to `last` (excluded) in a file, float32 [1, 16, n, h, w]. `cells` is (h, w)."""
+    """Return the latent frames `first` to `last` (excluded) in a file, float32 [1, 16, n, h, w]. `cells` is (h, w) of a
+    latent frame."""
     size = CHANNELS * cells[0] * cells[1]
     rows = np.fromfile(path, np.float32, size * (last - first), offset=4 * size * first)
     latent = torch.from_numpy(rows.reshape(last - first, CHANNELS, *cells))
@@ -146,8 +149,8 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
-    """Return the tensors in a safetensors file as copies, because mapped ones would change when the file is rewritten.
-    Raises CheckpointError for a broken file."""
+    """Return copies of the tensors in a safetensors file. Without copying they would be memory-mapped, and would change
+    when the file is rewritten. Raises CheckpointError for a broken file."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 
 class Replay(Controls):
-    """Controls that repeat the inputs of a saved walk (a steered video). The user's inputs are ignored. Changes of the
-    prompt and returns to earlier chunks are repeated too."""
+    """Controls that return the inputs of a saved walk (a steered video), and ignore the user's. The saved walk's
+    changes of the prompt and returns to earlier chunks are repeated by `prepare`."""
 
     def __init__(self, folder: str | Path) -> None:
-        """Read a walk from `folder`. Raises InputError for a folder without a walk, and for a walk without inputs: it
-        followed a recorded path, or an earlier version of this project made it."""
+        """Read a walk from `folder`. Raises InputError for a folder without a walk. Also raises InputError for a walk
+        without recorded inputs, because it followed a path or an earlier version of this project made it."""
         super().__init__()
         self.folder = Path(folder)
         self.state: WorldState = load_walk(self.folder)
@@ -73,17 +73,19 @@ class Replay(Controls):
 
     @property
     def has_input(self) -> bool:
-        """Whether an input would move the camera: always True, so that a replay never waits for an input."""
+        """Always True, so that a replay never waits for an input. In `Controls` this says whether an input would move
+        the camera."""
         return True
 
     has_changed = has_input
 
     def prepare(self, walk: Walk) -> None:
-        """Prepare `walk`, the repeated walk, for its next chunk: repeat the saved walk's changes before this chunk.
+        """Repeat what changed in the saved walk before the next chunk. `walk` is the new walk.
 
-        If the prompt changed, set the new prompt. If the saved walk recomputed its cached keys and values, after a
-        return to this chunk or for a prompt with `refresh`, recompute them too. Set torch's number of threads
-        to the number that is recorded for a walk on a CPU, else leave it.
+        - If the prompt changed, set the new prompt.
+        - If cached keys and values were recomputed, recompute them too. The reason was a return to this chunk, or a
+          prompt with `refresh`.
+        - If the saved walk ran on a CPU, set torch's number of threads to the recorded number.
         """
         torch.set_num_threads(self.settings["threads"])
         self._at = walk.chunks * walk.engine.chunk
@@ -96,5 +98,5 @@ class Replay(Controls):
                 walk.prompt(prompt["text"], context, refresh=True in rebuilds)
 
     def take(self, frames: int) -> FrameInputs:
-        """Return the saved inputs for the next chunk, which has `frames` video frames."""
+        """Return the saved inputs of the chunk for which `prepare` was called. The chunk has `frames` video frames."""
         return inputs_from_rows(self._by_frame.get(self._at, ()), frames)

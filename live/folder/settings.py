@@ -14,7 +14,8 @@ SETTINGS_FILE, STATE, CAMERA = "walk.json", "walk.state", "camera"
 
 
 def saved_walks(folder: Path) -> list[Path]:
-    """Return the folders `walk-1`, `walk-2` and so on in `folder`, the one with the oldest `walk.json` first."""
+    """Return the folders `walk-1`, `walk-2` and so on in `folder` that have a settings file. They are sorted by the
+    time of the last write to this file, the oldest first."""
     found = [walk for walk in folder.glob("walk-*") if (walk / SETTINGS_FILE).is_file()]
     return sorted(found, key=lambda walk: (walk / SETTINGS_FILE).stat().st_mtime)
 
@@ -31,8 +32,8 @@ def read_settings(folder: Path) -> dict[str, Any]:
 
 @contextmanager
 def wrap_read_errors(folder: Path) -> Iterator[None]:
-    """Convert errors from reading a walk's folder inside this context to an InputError that names the folder. These are
-    errors of missing, unreadable or invalid files. A LingBotError is not changed."""
+    """Convert errors that arise in this context from a missing, unreadable or invalid file of a walk. They become an
+    InputError that names the walk's `folder`. A LingBotError stays as it is."""
     try:
         yield
     except LingBotError:

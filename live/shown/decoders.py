@@ -18,9 +18,11 @@ def resume_decoder(
 ) -> VideoDecoder | PreviewDecoder:
     """Return a decoder that can continue after the last latent frame of the walk saved in `store`.
 
-    The decoder's state depends on the last REACH latent frames, so these are decoded first. If the walk has fewer, the
-    last latent frames of `state` (the state of the continued video, or None) are decoded before them. If `exact` is
-    True, the decoder works in fp32; a preview decoder ignores `exact`.
+    The state of a decoder depends on the last REACH latent frames, so these are decoded first, and their video frames
+    discarded. If the walk has fewer, the missing ones are taken from the end of `state`, the state of the continued
+    video, if any.
+
+    If `exact` is true, the decoder works in fp32. A preview decoder ignores `exact`.
     """
     preview, made = engine.new_preview, store.latent_frames
     decoder = engine.new_decoder(exact) if preview is None else preview()
@@ -34,9 +36,9 @@ def resume_decoder(
 
 
 def decode_saved(engine: Engine, store: WalkStore, state: WorldState | None, *, exact: bool) -> Iterator[Frames]:
-    """Yield the video frames of the walk saved in `store`, decoded by the VAE, as one Frames object per latent frame.
-    `state` is the state of the video that the walk continues, or None. With `exact` the VAE decodes in fp32; otherwise
-    values that are too large for fp16 raise OverflowError."""
+    """Decode the walk saved in `store` with the VAE, and yield one Frames object per latent frame. `state` is the state
+    of the video that the walk continues, or None. With `exact` the VAE decodes in fp32. Otherwise OverflowError is
+    raised if a value is too large for fp16."""
     decoder, first = engine.new_decoder(exact), 0 if state is None else state.frames
     if state is not None:
         decoder.decode(state.latent[:, :, -REACH:])
@@ -47,10 +49,13 @@ def decode_saved(engine: Engine, store: WalkStore, state: WorldState | None, *, 
 
 
 def decode_parts(chunk: LatentChunk, decoder: VideoDecoder | PreviewDecoder) -> Iterable[Part]:
-    """Return the decoded frames of a chunk as one Part for its first latent frame, and one for its others, if any. On a
-    GPU the decoding of both parts is queued before the return. On a CPU each part is decoded on request. Between two
-    GPUs the latent goes through host memory, because a direct copy would wait for everything that is queued on the
-    model's GPU."""
+    """Decode a chunk in one or two parts: its first latent frame, then the others, if any.
+
+    - On a GPU the decoding of both parts is queued, and a list is returned.
+    - On a CPU each part is decoded when the result is iterated over.
+    - If the decoder is on another device than the latent, the latent goes through host memory. A direct copy would wait
+      for everything that is queued on the model's GPU.
+    """
     latent = chunk.latent
     if decoder.device != latent.device:
         chunk.wait()

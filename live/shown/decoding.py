@@ -12,9 +12,9 @@ from .frames import Frames
 
 
 class DecodingThread:
-    """A thread that decodes and delivers a chunk on the CPU while the model computes the next chunk. It gets half of
-    the CPU cores, and the thread that creates this object uses the other half. With small layers, this is faster than
-    computing and decoding in turn on all cores."""
+    """A thread that decodes and delivers a chunk on the CPU while the model computes the next chunk. The thread uses
+    half of the CPU cores. The thread that creates this object, in which the model runs, uses the other half. For small
+    layers this is faster than to compute and decode one after the other on all cores."""
 
     def __init__(self) -> None:
         self._cores = torch.get_num_threads()
@@ -39,8 +39,8 @@ class DecodingThread:
         return cls() if device.type == "cpu" and torch.get_num_threads() > 1 else None
 
     def start_delivery(self, frames: Iterator[Frames], deliver: Callable[[Frames], None]) -> None:
-        """Call `deliver` for each of a chunk's `frames` in the decoding thread, once the previous chunk is delivered.
-        Raises an error of the previous delivery."""
+        """Wait until the previous chunk is delivered. Then call `deliver` for each of a chunk's `frames` in the
+        decoding thread, and return without waiting. Raises the error that ended the previous delivery, if any."""
 
         def run() -> None:
             for each in frames:
@@ -56,6 +56,7 @@ class DecodingThread:
             running.result()
 
     def close(self) -> None:
-        """Wait for the last frames, end the thread, and restore torch's number of threads in the calling thread."""
+        """Wait for the last frames and end the thread. The calling thread gets back the number of torch threads that it
+        had."""
         self._pool.shutdown()
         torch.set_num_threads(self._cores)

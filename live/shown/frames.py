@@ -34,16 +34,18 @@ class Receipt(NamedTuple):
 
 @dataclass(frozen=True)
 class Frames:
-    """The frames of one part of a chunk. A chunk has `parts` parts (one or two).
+    """The frames of one part of a chunk. A chunk has one part, or two if it has several latent frames.
 
     pixels: uint8 [n, H, W, 3].
     chunk: the index of the chunk in the walk.
     first: the index of the first of these frames in the video. The frames of a continued video are counted too.
-    part: 0 for the frames of the chunk's first latent frame, 1 for the others.
+    part: 0 for the frames of the chunk's first latent frame, 1 for those of the others.
+    parts: the number of parts of the chunk.
     event: the sender's number for the last numbered input that the chunk includes, or None.
     seconds: the time from reading the chunk's inputs until these frames were decoded.
     poses: camera-to-world, float64 [n, 4, 4], or None if unknown.
-    waited: the seconds from the arrival of input `event` until it was read; None if an earlier chunk included it.
+    waited: the seconds from the arrival of the newest input until the chunk read it. None if no input arrived since the
+        previous chunk.
     inputs: the inputs that took effect in these frames, in order of arrival.
     """
 
@@ -64,7 +66,7 @@ class Frames:
 
 
 Part = tuple[Tensor, Callable[[], object]]
-"""A pair (frames, wait). `frames` is uint8 [n, H, W, 3], and valid after a call of `wait()`."""
+"""A pair (frames, wait). `frames` is uint8 [n, H, W, 3]. Its values are valid once `wait()` has been called."""
 
 
 class LatentChunk(NamedTuple):
@@ -115,7 +117,8 @@ def make_receipts(inputs: Iterable[Input], now: float, chunk: int, size: int, fr
 
 
 class KeyChangedError(Exception):
-    """An exception that ends a chunk early because a key has changed. `camera` is the camera before the chunk."""
+    """An exception that interrupts the making of a chunk because a keyboard key has changed. `camera` is the camera as
+    it was before the chunk."""
 
     def __init__(self, camera: WalkingCamera | RecordedCamera) -> None:
         self.camera = camera
